@@ -1,314 +1,415 @@
-"""The training graphs that the published simulation of photonic rails replays.
+"""Graphs of training steps as the published simulation of Opus has them.
 
-The simulation (Opus, arXiv 2602.12521) runs graphs of a public generator
-(astra-sim/symbolic_tensor_graph at 3a7f49c). :func:`published_graphs` makes graphs of
-the same nodes, operations, bytes and dependencies from a job's shape. What the
-generator's numbers mean is stated where they are used:
-
-* a multiply-add is one operation, where hardware's peaks count two (``ops/einsum.py``);
-* a tensor's size is its elements, one byte each (``graph/convert_chakra.py``);
-* attention has no term that grows with the square of the sequence: its kernel counts
-  its inputs (models: ``attn_kernel``);
-* ``mixed_precision`` 1 chooses another layer (grouped heads and a gated feed-forward,
-  12.75 h² weights) than 0 (11 h²).
-
-One step has one micro-batch. Ranks are numbered along data, tensor, pipeline.
+They equal the traces of the public generator astra-sim/symbolic_tensor_graph (MIT) at
+3a7f49c, from which only facts come: tests compare them with given traces node by node.
+Shapes and dependencies stand in its sharding_spreadsheets/module3/tpsp_gpt and /tpsp,
+stages and options in its main.py. What its numbers mean is said by
+:data:`railx.replay.graph_pricing.COUNTS`.
 """
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from railx.replay.graphs import COMPUTE, NODE_COLUMNS, NODE_KINDS, RankGraphs
+from railx.replay.graphs import NODE_COLUMNS, NODE_KINDS, RankGraphs
 from railx.settings import AtLeast, SettingsError
 
-__all__ = ["PublishedJob", "published_graphs"]
+__all__ = ["Layer", "PublishedStep", "published_graphs"]
 
-#: Counts of an element-wise node over its elements: a norm, a loss (models).
-_NORM_OPERATIONS = 5
-#: Counts of the attention kernel over the elements of a query: forward, and each of the
-#: three gradients.
-_ATTENTION_FORWARD, _ATTENTION_GRADIENT = 3, 6
+IntArray = npt.NDArray[np.int64]
+#: ``dense``: four products of attention with as many keys as heads and two of the
+#: feed-forward network (models/stage1/gpt_model.py, 11 h^2 weights at f = 3.5 h).
+#: ``llama``: ``kv_heads`` keys and three products (models/stage1/llama_model.py,
+#: 12.75 h^2), which ``--mixed_precision 1`` chooses (main.py, "if mixprecision").
+Layer = Literal["dense", "llama"]
+#: Whole groups of ranks that a collective joins.
+_Axis = Literal["data", "tensor"]
 
 
 @dataclass(frozen=True)
-class PublishedJob:
-    """The shape of a job of the published simulation."""
+class PublishedStep:
+    """A step of the public generator: one micro-batch, weights not sharded.
 
-    data: Annotated[int, AtLeast(2)]
-    """Replicas."""
-    tensor: Annotated[int, AtLeast(2)]
-    """Ranks that divide each matrix product."""
-    pipeline: Annotated[int, AtLeast(2)]
-    """Stages."""
-    layer: Literal["plain", "gated"] = "plain"
-    """Layers of the two models: 11 h² weights, or 12.75 h² with grouped heads and a
-    gated feed-forward."""
-    layers: Annotated[int, AtLeast(1)] = 96
-    """Layers of the model."""
-    hidden: Annotated[int, AtLeast(1)] = 8192
-    """Width of the model."""
-    feed_forward: Annotated[int, AtLeast(1)] = 28672
-    """Width of the feed-forward part."""
-    key_value: Annotated[int, AtLeast(1)] = 1024
-    """Width of all keys of a ``gated`` layer; ``plain`` ones have the model's."""
-    vocabulary: Annotated[int, AtLeast(1)] = 32000
-    """Entries of the embedding."""
+    Defaults are the generator's (main.py, its arguments) with the batch, length and
+    layers of the Opus artifact. No term of attention grows with the square of the
+    length (module3/*/group_query_attention_kernel_fused.csv).
+    """
+
+    data: Annotated[int, AtLeast(1)]
+    """Replicas (``--dp``)."""
+    tensor: Annotated[int, AtLeast(1)]
+    """Ranks that share every layer (``--tp``)."""
+    pipeline: Annotated[int, AtLeast(1)]
+    """Stages (``--pp``)."""
+    layer: Layer = "dense"
+    """The model of a layer."""
     batch: Annotated[int, AtLeast(1)] = 256
-    """Sequences of a step."""
-    sequence: Annotated[int, AtLeast(1)] = 4096
+    """Sequences of all replicas."""
+    length: Annotated[int, AtLeast(1)] = 4096
     """Tokens of a sequence."""
+    layers: Annotated[int, AtLeast(1)] = 96
+    """Layers of all stages; early stages have one more where they do not divide."""
+    hidden: Annotated[int, AtLeast(1)] = 8192
+    """Width of a token."""
+    feed_forward: Annotated[int, AtLeast(1)] = 28672
+    """Width between the products of the feed-forward network."""
+    vocabulary: Annotated[int, AtLeast(1)] = 32000
+    """Tokens that there are."""
+    heads: Annotated[int, AtLeast(1)] = 64
+    """Heads of attention."""
+    kv_heads: Annotated[int, AtLeast(1)] = 8
+    """Heads of keys and values of layer ``llama``."""
 
     def __post_init__(self) -> None:
-        for key, size, divisor in (
-            ("data", self.batch, self.data),
-            ("tensor", self.sequence, self.tensor),
-            ("tensor", self.hidden, self.tensor),
-            ("pipeline", self.layers, self.pipeline),
-        ):
-            if size % divisor:
-                raise SettingsError(key, f"got {divisor}; allowed: a divisor of {size}")
+        divided = {
+            "batch": (self.batch, self.data),
+            "length": (self.length, self.tensor),
+            "hidden": (self.hidden, self.heads),
+            "heads": (self.heads, self.tensor),
+            "kv_heads": (self.kv_heads * self.hidden // self.heads, self.tensor),
+            "feed_forward": (self.feed_forward, self.tensor),
+        }
+        for key, (number, parts) in divided.items():
+            if number % parts:
+                raise SettingsError(key, f"got {number}; allowed: a multiple of {parts}")
+        if self.layers < self.pipeline:
+            raise SettingsError(
+                "layers", f"got {self.layers}; allowed: at least {self.pipeline}, one a stage"
+            )
 
     @property
     def ranks(self) -> int:
-        """All ranks of the job."""
+        """All ranks, numbered by replica, tensor rank and stage, replicas fastest."""
         return self.data * self.tensor * self.pipeline
 
+    def stages(self) -> list[range]:
+        """The layers of each stage."""
+        counts = [
+            self.layers // self.pipeline + (stage < self.layers % self.pipeline)
+            for stage in range(self.pipeline)
+        ]
+        ends = np.cumsum(counts).tolist()
+        return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
-class _Node(NamedTuple):
-    kind: str
-    operations: int = 0
-    bytes: int = 0
-    group: Literal["data", "tensor", ""] = ""
-    after: tuple[str, ...] = ()
+    def last_stage(self) -> int:
+        """The stage of the last product and the loss (main.py, pipeline tensor map)."""
+        return self.pipeline - 1 if self.layer == "llama" else (self.layers - 1) % self.pipeline
 
 
 @dataclass
-class _Stage:
-    """The nodes of a stage by name, in the order in which they were added."""
+class _Rows:
+    """The nodes of a stage in the order of their numbers.
 
-    nodes: dict[str, _Node] = field(default_factory=dict)
+    ``rows``: kind, operations, memory bytes, bytes, axis or step to another stage.
+    """
 
-    def compute(self, name: str, operations: int, size: int, *after: str) -> str:
-        self.nodes[name] = _Node("compute", operations, size, "", after)
-        return name
+    names: list[str] = field(default_factory=list)
+    rows: list[tuple[str, int, int, int, Any]] = field(default_factory=list)
+    after: list[tuple[str, ...]] = field(default_factory=list)
 
-    def over(
-        self, group: Literal["data", "tensor"], kind: str, name: str, size: int, *after: str
-    ) -> str:
-        self.nodes[name] = _Node(kind, 0, size, group, after)
-        return name
+    def compute(self, name: str, operations: int, size: int, *after: str) -> None:
+        """A computation that writes ``size`` elements."""
+        self._add(name, ("compute", operations, size, 0, None), after)
 
-    def hand(self, kind: str, name: str, size: int, *after: str) -> str:
-        self.nodes[name] = _Node(kind, 0, size, "", after)
-        return name
+    def collective(self, name: str, kind: str, axis: _Axis, size: int, *after: str) -> None:
+        """A collective of ``size`` elements."""
+        self._add(name, (kind, 0, 0, size, axis), after)
 
+    def message(self, name: str, kind: str, stages: int, size: int, *after: str) -> None:
+        """A message to or from the stage that is ``stages`` later."""
+        self._add(name, (kind, 0, 0, size, stages), after)
 
-def published_graphs(job: PublishedJob) -> RankGraphs:
-    """The graphs of all ranks of a job."""
-    stages = [_stage(job, number) for number in range(job.pipeline)]
-    width = job.data * job.tensor
-    columns: dict[str, list[np.ndarray]] = {name: [] for name in NODE_COLUMNS}
-    offsets, dependencies, names = [np.zeros(1, np.int64)], [], []
-    first = 0
-    for rank in range(job.ranks):
-        stage, inside = divmod(rank, width)
-        nodes = stages[stage]
-        position = {name: number for number, name in enumerate(nodes)}
-        group = {
-            "": -1,
-            "data": rank // job.data,
-            "tensor": job.ranks // job.data + stage * job.data + inside % job.data,
+    def _add(self, name: str, row: tuple[str, int, int, int, Any], after: tuple[str, ...]) -> None:
+        self.names.append(name)
+        self.rows.append(row)
+        self.after.append(after)
+
+    def without(self, axes: Iterable[_Axis]) -> _Rows:
+        """The same without collectives of some axes, whose followers wait for what
+        they waited for.
+        """
+        dropped = {
+            name: after
+            for name, row, after in zip(self.names, self.rows, self.after, strict=True)
+            if row[4] in axes
         }
-        peer = {"next": rank + width, "before": rank - width}
-        rows = list(nodes.items())
-        kinds = np.array([NODE_KINDS.index(node.kind) for _, node in rows])
-        values = {
-            "rank": np.full(len(rows), rank),
-            "number": np.arange(len(rows)),
-            "kind": kinds,
-            "operations": [node.operations for _, node in rows],
-            "memory_bytes": [node.bytes * (node.kind == "compute") for _, node in rows],
-            "bytes": [node.bytes * (node.kind != "compute") for _, node in rows],
-            "group": [group[node.group] for _, node in rows],
-            "peer": [
-                peer[name.split()[-1]] if node.kind in ("send", "recv") else -1
-                for name, node in rows
-            ],
-            "tag": np.where(kinds == COMPUTE, -1, 0),
-        }
-        for name, (kind, default) in NODE_COLUMNS.items():
-            filled = values.get(name, np.full(len(rows), default))
-            columns[name].append(np.asarray(filled, dtype=kind))
-        counts = np.cumsum([len(node.after) for _, node in rows]) + offsets[-1][-1]
-        offsets.append(counts)
-        dependencies += [first + position[other] for _, node in rows for other in node.after]
-        names += [name for name, _ in rows]
-        first += len(rows)
-    members = np.arange(job.ranks).reshape(job.pipeline, job.tensor, job.data)
-    groups = [tuple(row) for row in members.reshape(-1, job.data).tolist()]
-    groups += [tuple(row) for row in np.swapaxes(members, 1, 2).reshape(-1, job.tensor).tolist()]
-    return RankGraphs(
-        {name: np.concatenate(parts) for name, parts in columns.items()},
-        np.concatenate(offsets),
-        np.array(dependencies, np.int64),
-        tuple(groups),
-        tuple(names),
+
+        def resolved(names: tuple[str, ...]) -> Iterator[str]:
+            for name in names:
+                yield from resolved(dropped[name]) if name in dropped else (name,)
+
+        left = _Rows()
+        for name, row, after in zip(self.names, self.rows, self.after, strict=True):
+            if name not in dropped:
+                left._add(name, row, tuple(resolved(after)))
+        return left
+
+    def order(self) -> list[int]:
+        """Positions by dependencies, of several the lowest first."""
+        at = {name: position for position, name in enumerate(self.names)}
+        left = [len(set(after)) for after in self.after]
+        followers: list[list[int]] = [[] for _ in self.names]
+        for position, after in enumerate(self.after):
+            for name in set(after):
+                followers[at[name]].append(position)
+        ready = [position for position, count in enumerate(left) if not count]
+        order = []
+        while ready:
+            order.append(heapq.heappop(ready))
+            for follower in followers[order[-1]]:
+                left[follower] -= 1
+                if not left[follower]:
+                    heapq.heappush(ready, follower)
+        return order
+
+
+def published_graphs(step: PublishedStep) -> RankGraphs:
+    """The graphs of all ranks of a step.
+
+    The nodes of a rank are in the order of their dependencies, of several the one with
+    the lowest number in the generator's traces first.
+    """
+    data, tensor = step.data, step.tensor
+    plane = data * tensor
+    data_groups = [
+        tuple(range(first, first + data)) for first in range(0, step.ranks, data) if data > 1
+    ]
+    tensor_groups = [
+        tuple(range(stage * plane + replica, (stage + 1) * plane, data))
+        for stage in range(step.pipeline)
+        for replica in range(data)
+        if tensor > 1
+    ]
+    columns: dict[str, list[IntArray]] = {name: [] for name in NODE_COLUMNS}
+    offsets, dependencies = [np.zeros(1, np.int64)], []
+    nodes = waits = 0
+    for stage in range(step.pipeline):
+        values, counts, parents = _stage_columns(_stage(step, stage))
+        axis, stages = values.pop("axis"), values.pop("stages")
+        for rank in range(stage * plane, (stage + 1) * plane):
+            group = {0: -1, 1: rank // data, 2: len(data_groups) + stage * data + rank % data}
+            columns["group"].append(np.array([group[each] for each in (0, 1, 2)])[axis])
+            columns["peer"].append(np.where(stages, rank + stages * plane, -1))
+            columns["tag"].append(np.where(stages, 0, -1))
+            columns["rank"].append(np.full(len(counts), rank))
+            for name, column in values.items():
+                columns[name].append(column)
+            for name in ("stream", "duration_ns"):
+                columns[name].append(np.full(len(counts), NODE_COLUMNS[name][1]))
+            offsets.append(waits + np.cumsum(counts))
+            dependencies.append(parents + nodes)
+            waits += len(parents)
+            nodes += len(counts)
+    typed = {
+        name: np.concatenate(columns[name]).astype(kind) for name, (kind, _) in NODE_COLUMNS.items()
+    }
+    groups = tuple(data_groups + tensor_groups)
+    return RankGraphs(typed, np.concatenate(offsets), np.concatenate(dependencies), groups)
+
+
+def _stage_columns(rows: _Rows) -> tuple[dict[str, IntArray], IntArray, IntArray]:
+    """Columns, numbers of dependencies and dependencies of a rank of a stage."""
+    order = rows.order()
+    at = {rows.names[position]: new for new, position in enumerate(order)}
+    parents = [sorted({at[name] for name in rows.after[position]}) for position in order]
+    kinds, operations, memory, sizes, where = zip(
+        *(rows.rows[position] for position in order), strict=True
+    )
+    axes = {"data": 1, "tensor": 2}
+    values = {
+        "number": order,
+        "kind": [NODE_KINDS.index(kind) for kind in kinds],
+        "operations": operations,
+        "memory_bytes": memory,
+        "bytes": sizes,
+        "axis": [axes.get(each, 0) if isinstance(each, str) else 0 for each in where],
+        "stages": [each if isinstance(each, int) else 0 for each in where],
+    }
+    flat = [parent for each in parents for parent in each]
+    return (
+        {name: np.array(column, np.int64) for name, column in values.items()},
+        np.array([len(each) for each in parents], np.int64),
+        np.array(flat, np.int64),
     )
 
 
-def _stage(job: PublishedJob, number: int) -> dict[str, _Node]:
-    """The nodes of a stage: forward and backward of its layers, then the optimizer.
-
-    Tokens between matrix products are divided among the tensor ranks; a gather's size
-    is a rank's part, that of a reduction the whole.
-    """
-    stage = _Stage()
-    tokens = job.batch // job.data * job.sequence
-    part = tokens // job.tensor * job.hidden
-    per_stage = job.layers // job.pipeline
-    layers = range(number * per_stage, (number + 1) * per_stage)
-    last = number == job.pipeline - 1
-    table, product = job.vocabulary * job.hidden, part * job.vocabulary
-    scores = tokens // job.tensor * job.vocabulary
-    if number == 0:
-        entry = stage.compute("in_emb.y", product, part)
-    else:
-        entry = stage.hand("recv", "y from before", part)
-    outputs, above = {}, entry
+def _stage(step: PublishedStep, stage: int) -> _Rows:
+    """The nodes of a rank of a stage."""
+    rows = _Rows()
+    layers = step.stages()[stage]
+    first, last = stage == 0, stage == step.last_stage()
+    shard = step.batch // step.data * step.length // step.tensor * step.hidden
+    begin = "embed.y" if first else "input"
+    end = "head.dx" if last else "gradient"
     for layer in layers:
-        outputs[layer] = above
-        above = _forward(stage, job, f"{layer}.", above, tokens, part)
+        x = begin if layer == layers[0] else f"{layer - 1}.y"
+        dy = end if layer == layers[-1] else f"{layer + 1}.dx"
+        _layer(step, rows, f"{layer}.", x, dy)
+    ends = f"{layers[0]}.dx", f"{layers[-1]}.y"
+    weights = _layer_weights(step)
+    embedded = [name for name, there in (("embed", first), ("head", last)) if there]
+    _ends(step, rows, first, last, *ends)
+    for layer in layers:
+        rows.compute(f"{layer}.gradient", weights, weights, f"{layer}.reduced")
+    table = step.vocabulary * step.hidden
+    for name in embedded:
+        rows.compute(f"{name}.gradient", table, table, f"{name}.dw")
+    for layer in layers:
+        rows.compute(f"{layer}.update", weights, weights, f"{layer}.gradient")
+    for name in embedded:
+        rows.compute(f"{name}.update", table, table, f"{name}.shared")
+        rows.collective(f"{name}.reduced", "all_reduce", "data", table, f"{name}.gradient")
+        rows.collective(f"{name}.shared", "all_reduce", "tensor", table, f"{name}.reduced")
+    if stage:
+        rows.message("sent_back", "send", -1, shard, ends[0])
+        rows.message("input", "recv", -1, shard)
+    if stage < step.pipeline - 1:
+        rows.message("gradient", "recv", 1, shard)
+        rows.message("sent_on", "send", 1, shard, ends[1])
+    degrees: dict[_Axis, int] = {"data": step.data, "tensor": step.tensor}
+    return rows.without([axis for axis, ranks in degrees.items() if ranks == 1])
+
+
+def _ends(step: PublishedStep, rows: _Rows, first: bool, last: bool, dx: str, y: str) -> None:
+    """Both tables of tokens and the loss, whichever a stage has."""
+    tokens = step.batch // step.data * step.length // step.tensor
+    table = step.vocabulary * step.hidden
+    shard, words = tokens * step.hidden, tokens * step.vocabulary
+    if first:
+        rows.compute("embed.y", tokens * table, shard)
+        rows.compute("embed.dw", tokens * table, table, dx)
+        rows.compute("embed.dx", tokens * table, words, dx)
     if last:
-        stage.compute("out_emb.y", product, scores, above)
-        stage.compute("loss.loss", _NORM_OPERATIONS * part, part, "out_emb.y")
-        stage.compute("loss.dy", _NORM_OPERATIONS * part, part, "loss.loss")
-        stage.compute("out_emb.dw", product, table, above, "loss.dy")
-        gradient = stage.compute("out_emb.dx", product, part, "loss.dy")
-    else:
-        stage.hand("send", "y to next", part, above)
-        gradient = stage.hand("recv", "dy from next", part)
-    for layer in reversed(layers):
-        gradient = _backward(stage, job, f"{layer}.", gradient, tokens, part)
-    if number == 0:
-        stage.compute("in_emb.dw", product, table, gradient)
-        stage.compute("in_emb.dx", product, scores, gradient)
-    else:
-        stage.hand("send", "dy to before", part, gradient)
-    _update(stage, job, layers, [*["in_emb"] * (number == 0), *["out_emb"] * last])
-    return stage.nodes
+        rows.compute("head.y", tokens * table, words, y)
+        rows.compute("head.dw", tokens * table, table, y, "loss.dy")
+        rows.compute("head.dx", tokens * table, shard, "loss.dy")
+        rows.compute("loss", 5 * shard, shard, "head.y")
+        rows.compute("loss.dy", 5 * shard, shard, "loss")
 
 
-def _forward(stage: _Stage, job: PublishedJob, at: str, above: str, tokens: int, part: int) -> str:
-    """A layer's forward pass; returns the node of its output."""
-    whole, wide = part * job.tensor, tokens * job.feed_forward // job.tensor
-    key = _key_elements(job, tokens)
-    linear = part * job.hidden
-    stage.compute(f"{at}norm.y", _NORM_OPERATIONS * part, part, above)
-    gathered = stage.over("tensor", "all_gather", f"{at}qkv.x", part, f"{at}norm.y")
-    inputs = part + 2 * key
-    stage.compute(f"{at}qkv", inputs * job.hidden, inputs, gathered)
-    for name, size in (("q", part), ("k", key), ("v", key)):
-        stage.compute(f"{at}{name}", size, size, f"{at}qkv")
-    attention = (f"{at}q", f"{at}k", f"{at}v")
-    stage.compute(f"{at}attention", _ATTENTION_FORWARD * part, part, *attention)
-    stage.compute(f"{at}o1", linear, whole, f"{at}attention")
-    stage.over("tensor", "reduce_scatter", f"{at}o", whole, f"{at}o1")
-    stage.compute(f"{at}residual", part, part, f"{at}o", above)
-    stage.compute(f"{at}norm2.y", _NORM_OPERATIONS * part, part, f"{at}residual")
-    x = stage.over("tensor", "all_gather", f"{at}ffn.x", part, f"{at}norm2.y")
-    activated = stage.compute(f"{at}ffn.gate", wide * job.hidden, wide, x)
-    if job.layer == "gated":
-        stage.compute(f"{at}ffn.up", wide * job.hidden, wide, x)
-        activated = f"{at}ffn.product"
-        stage.compute(activated, wide, wide, f"{at}ffn.up", f"{at}ffn.gate")
-    stage.compute(f"{at}ffn.down1", wide * job.hidden, whole, activated)
-    stage.over("tensor", "reduce_scatter", f"{at}ffn.down", whole, f"{at}ffn.down1")
-    return stage.compute(f"{at}y", part, part, f"{at}ffn.down", f"{at}residual")
+def _keys(step: PublishedStep) -> int:
+    """The width of keys of a tensor rank."""
+    heads = step.kv_heads if step.layer == "llama" else step.heads
+    return heads * step.hidden // step.heads // step.tensor
 
 
-def _backward(
-    stage: _Stage, job: PublishedJob, at: str, gradient: str, tokens: int, part: int
-) -> str:
-    """A layer's backward pass; returns the node of its input's gradient."""
-    whole, key = part * job.tensor, _key_elements(job, tokens)
-    linear, inputs = part * job.hidden, part + 2 * key
-    weights = job.hidden // job.tensor
-    out = _feed_forward_backward(stage, job, at, gradient, tokens, whole)
-    stage.compute(f"{at}norm2.dy", part, part, out, gradient)
-    below = stage.compute(f"{at}norm2.dx", _NORM_OPERATIONS * part, part, f"{at}norm2.dy")
-    do = stage.over("tensor", "all_gather", f"{at}do", part, below)
-    stage.compute(f"{at}dattention", linear, part, do)
-    stage.compute(f"{at}dwo", linear, weights * job.hidden, f"{at}attention", do)
+def _layer_weights(step: PublishedStep) -> int:
+    """Weights of a layer on a tensor rank."""
+    products = 3 if step.layer == "llama" else 2
+    across = 2 * (step.hidden // step.tensor + _keys(step))
+    return step.hidden * (across + products * step.feed_forward // step.tensor)
+
+
+def _layer(step: PublishedStep, rows: _Rows, at: str, x: str, dy: str) -> None:
+    """A layer after ``x``, and its gradients after ``dy``."""
+    full = step.batch // step.data * step.length * step.hidden
+    shard = full // step.tensor
+
+    def gathered(name: str, after: str) -> None:
+        rows.collective(at + name, "all_gather", "tensor", shard, after)
+
+    def scattered(name: str, after: str) -> None:
+        rows.collective(at + name, "reduce_scatter", "tensor", full, at + after)
+
+    rows.compute(at + "norm1", 5 * shard, shard, x)
+    rows.compute(at + "dx.sum", shard, shard, at + "norm2.dx", at + "attention.dx")
+    rows.compute(at + "dx", 5 * shard, shard, at + "dx.sum")
+    _attention(step, rows, at, gathered, scattered)
+    rows.compute(at + "sum1", shard, shard, x, at + "attention.o")
+    rows.compute(at + "norm2", 5 * shard, shard, at + "sum1")
+    rows.compute(at + "norm2.sum", shard, shard, dy, at + "forward.dx")
+    rows.compute(at + "norm2.dx", 5 * shard, shard, at + "norm2.sum")
+    _feed_forward(step, rows, at, dy, gathered, scattered)
+    rows.compute(at + "y", shard, shard, at + "sum1", at + "forward.o")
+    gradients = ("down.dw", *(f"{name}.dw" for name in _ups(step)), "o.dw", "qkv.dw")
+    rows.collective(
+        at + "reduced",
+        "all_reduce",
+        "data",
+        _layer_weights(step),
+        *(at + name for name in gradients),
+    )
+
+
+_Moves = Callable[[str, str], None]
+
+
+def _attention(
+    step: PublishedStep, rows: _Rows, at: str, gathered: _Moves, scattered: _Moves
+) -> None:
+    tokens = step.batch // step.data * step.length
+    full, shard = tokens * step.hidden, tokens * step.hidden // step.tensor
+    keys = _keys(step)
+    across = step.hidden // step.tensor + 2 * keys
+    projected, square = tokens * across * step.hidden, shard * step.hidden
+    rows.compute(at + "qkv", projected, tokens * across, at + "qkv.x")
+    gathered("qkv.x", at + "norm1")
+    rows.compute(at + "q", shard, shard, at + "qkv")
+    for name in ("k", "v"):
+        rows.compute(at + name, tokens * keys, tokens * keys, at + "qkv")
+    rows.compute(at + "o1", square, full, at + "scores")
+    scattered("attention.o", "o1")
+    gathered("o.dy", at + "norm2.dx")
+    rows.compute(at + "scores.dy", square, shard, at + "o.dy")
+    rows.compute(
+        at + "o.dw", square, step.hidden * step.hidden // step.tensor, at + "scores", at + "o.dy"
+    )
+    rows.compute(at + "dkv", 2 * tokens * keys, 2 * tokens * keys, at + "dk", at + "dv")
+    rows.compute(at + "dqkv", tokens * across, tokens * across, at + "dq", at + "dkv")
+    rows.compute(at + "qkv.dw", projected, across * step.hidden, at + "qkv.dw.x", at + "dqkv")
+    gathered("qkv.dw.x", at + "norm1")
+    rows.compute(at + "dx1", projected, full, at + "dqkv")
+    scattered("attention.dx", "dx1")
+    rows.compute(at + "scores", 3 * shard, shard, at + "q", at + "k", at + "v")
+    grouped = step.layer == "llama"
     for name in ("dq", "dk", "dv"):
-        grouped = job.layer == "gated" and name != "dq"
-        whole_heads = f"{at}{name}1" if grouped else f"{at}{name}"
-        stage.compute(whole_heads, _ATTENTION_GRADIENT * part, part, f"{at}dattention")
-        if grouped:
-            stage.compute(f"{at}{name}", key, key, whole_heads)
-    stage.compute(f"{at}dkv", 2 * key, 2 * key, f"{at}dv", f"{at}dk")
-    stage.compute(f"{at}dqkv", inputs, inputs, f"{at}dkv", f"{at}dq")
-    again = stage.over("tensor", "all_gather", f"{at}dwqkv.x", part, f"{at}norm.y")
-    columns = inputs // tokens
-    stage.compute(f"{at}dwqkv", inputs * job.hidden, columns * job.hidden, again, f"{at}dqkv")
-    stage.compute(f"{at}dx1", inputs * job.hidden, whole, f"{at}dqkv")
-    stage.over("tensor", "reduce_scatter", f"{at}dx", whole, f"{at}dx1")
-    stage.compute(f"{at}norm.dy", part, part, f"{at}dx", below)
-    _reduce_gradients(stage, job, at)
-    return stage.compute(f"{at}norm.dx", _NORM_OPERATIONS * part, part, f"{at}norm.dy")
+        wide = f"{name}.heads" if grouped and name != "dq" else name
+        rows.compute(at + wide, 6 * shard, shard, at + "scores.dy")
+    if grouped:
+        for name in ("dk", "dv"):
+            rows.compute(at + name, tokens * keys, tokens * keys, f"{at}{name}.heads")
 
 
-def _feed_forward_backward(
-    stage: _Stage, job: PublishedJob, at: str, gradient: str, tokens: int, whole: int
-) -> str:
-    wide, part = tokens * job.feed_forward // job.tensor, whole // job.tensor
-    linear, weights = wide * job.hidden, job.feed_forward // job.tensor * job.hidden
-    gated = job.layer == "gated"
-    dy = stage.over("tensor", "all_gather", f"{at}ffn.dy", part, gradient)
-    activated = f"{at}ffn.product" if gated else f"{at}ffn.gate"
-    stage.compute(f"{at}ffn.dwdown", linear, weights, activated, dy)
-    inner = stage.compute(f"{at}ffn.dproduct" if gated else f"{at}ffn.dgate", linear, wide, dy)
-    x = stage.over("tensor", "all_gather", f"{at}ffn.dw.x", part, f"{at}norm2.y")
-    inputs = ["gate"]
+def _ups(step: PublishedStep) -> tuple[str, ...]:
+    """The products before the last of the feed-forward network."""
+    return ("up", "gate") if step.layer == "llama" else ("gate",)
+
+
+def _feed_forward(
+    step: PublishedStep, rows: _Rows, at: str, dy: str, gathered: _Moves, scattered: _Moves
+) -> None:
+    tokens = step.batch // step.data * step.length
+    full, wide = tokens * step.hidden, tokens * step.feed_forward // step.tensor
+    product, weights = wide * step.hidden, step.hidden * step.feed_forward // step.tensor
+    ups = _ups(step)
+    gated = len(ups) > 1
+    gathered("forward.x", at + "norm2")
+    for name in ups:
+        rows.compute(at + name, product, wide, at + "forward.x")
+    middle = at + ("gated" if gated else "gate")
     if gated:
-        inputs = ["up", "gate"]
-        stage.compute(f"{at}ffn.dup", wide, wide, inner, f"{at}ffn.gate")
-        stage.compute(f"{at}ffn.dgate", wide, wide, inner, f"{at}ffn.up")
-    for name in inputs:
-        stage.compute(f"{at}ffn.dw{name}", linear, weights, f"{at}ffn.d{name}", x)
-        stage.compute(f"{at}ffn.dx.{name}", linear, whole, f"{at}ffn.d{name}")
-    dx = f"{at}ffn.dx.gate"
+        rows.compute(middle, wide, wide, at + "up", at + "gate")
+    rows.compute(at + "down", product, full, middle)
+    scattered("forward.o", "down")
+    gathered("down.dy", dy)
+    rows.compute(at + "down.dw", product, weights, middle, at + "down.dy")
+    rows.compute(middle + ".dx", product, wide, at + "down.dy")
     if gated:
-        dx = stage.compute(f"{at}ffn.dx1", whole, whole, f"{at}ffn.dx.up", f"{at}ffn.dx.gate")
-    return stage.over("tensor", "reduce_scatter", f"{at}ffn.dx", whole, dx)
-
-
-def _reduce_gradients(stage: _Stage, job: PublishedJob, at: str) -> None:
-    """One all-reduce of a layer's gradients, as soon as it has all of them."""
-    names = ["dwqkv", "dwo", *["ffn.dwup"] * (job.layer == "gated"), "ffn.dwgate", "ffn.dwdown"]
-    parts = [f"{at}{name}" for name in names]
-    size = sum(stage.nodes[name].bytes for name in parts)
-    stage.over("data", "all_reduce", f"{at}gradient", size, *parts)
-
-
-def _update(stage: _Stage, job: PublishedJob, layers: range, tables: list[str]) -> None:
-    """The optimizer: a layer's weights after its reduction, a table's before it."""
-    for layer in layers:
-        size = stage.nodes[f"{layer}.gradient"].bytes
-        stage.compute(f"{layer}.summed", size, size, f"{layer}.gradient")
-        stage.compute(f"{layer}.weight", size, size, f"{layer}.summed")
-    for table in tables:
-        size = stage.nodes[f"{table}.dw"].bytes
-        stage.compute(f"{table}.summed", size, size, f"{table}.dw")
-        stage.over("data", "all_reduce", f"{table}.data", size, f"{table}.summed")
-        stage.over("tensor", "all_reduce", f"{table}.tensor", size, f"{table}.data")
-        stage.compute(f"{table}.weight", size, size, f"{table}.tensor")
-
-
-def _key_elements(job: PublishedJob, tokens: int) -> int:
-    """Elements of a rank's keys."""
-    width = job.key_value if job.layer == "gated" else job.hidden
-    return tokens * width // job.tensor
+        for name, other in (("up", "gate"), ("gate", "up")):
+            rows.compute(f"{at}{name}.dx", wide, wide, at + other, middle + ".dx")
+    gathered("forward.dw.x", at + "norm2")
+    for name in ups:
+        rows.compute(f"{at}{name}.dw", product, weights, at + "forward.dw.x", f"{at}{name}.dx")
+    if gated:
+        for name in ups:
+            rows.compute(f"{at}{name}.dy", product, full, f"{at}{name}.dx")
+        rows.compute(at + "dx0", full, full, at + "up.dy", at + "gate.dy")
+    else:
+        rows.compute(at + "dx0", product, full, at + "gate.dx")
+    scattered("forward.dx", "dx0")

@@ -9,6 +9,7 @@ from railx.effort import Cost, Costs
 from railx.performance.devices import DeviceSettings
 from railx.performance.weights import WeightedModel
 from railx.settings import AtLeast, Fraction, NonNegative, NotEmpty, Positive, SettingsError
+from railx.steps.published_graphs import Layer
 
 __all__ = [
     "CircuitRule",
@@ -255,6 +256,10 @@ class StepSettings:
     """The jobs by name."""
     sweep: SweepSettings
     """The replays of each job."""
+    published: Layer | None = None
+    """The layer of the published simulation whose graphs are replayed too, with the
+    degrees, batch, length, layers and width of the jobs; null: none.
+    """
 
     def __post_init__(self) -> None:
         for name, variant in self.variants.items():

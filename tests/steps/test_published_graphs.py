@@ -1,95 +1,62 @@
-"""Graphs of the published simulation: those of the public generator, node by node."""
+"""Graphs of published steps, against traces of the public generator."""
 
 from __future__ import annotations
 
-import tarfile
-from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from railx.errors import UserError
 from railx.exchange.graph_files import read_graphs
-from railx.replay.graphs import NODE_KINDS, RankGraphs
-from railx.settings import SettingsError
-from railx.steps.published_graphs import PublishedJob, published_graphs
+from railx.replay.graphs import COMPUTE, RankGraphs
+from railx.steps.published_graphs import PublishedStep, published_graphs
+from tests.exchange.traces import unpacked
 
-DATA = Path(__file__).parents[1] / "exchange" / "data"
-#: The given traces, and the settings that the generator made them with.
-JOBS = {
-    "stg_smoke_8": PublishedJob(data=2, tensor=2, pipeline=2),
-    "stg_h200_128_llama": PublishedJob(data=4, tensor=8, pipeline=4, layer="gated"),
+GIVEN = {
+    "stg_smoke_8": PublishedStep(data=2, tensor=2, pipeline=2),
+    "stg_h200_128_llama": PublishedStep(data=4, tensor=8, pipeline=4, layer="llama"),
 }
+EQUAL = ("rank", "kind", "stream", "operations", "memory_bytes", "duration_ns", "bytes", "peer")
 
 
-def structure(graph: RankGraphs) -> Counter[int]:
-    """How often each node stands in the graph: its counts, its members, and the same of
-    all that it depends on.
-    """
-    columns = {name: values.tolist() for name, values in graph.columns.items()}
-    hashes: list[int | None] = [None] * len(graph)
-    offsets, dependencies = graph.offsets.tolist(), graph.dependencies.tolist()
-    for root in range(len(graph)):
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            before = dependencies[offsets[node] : offsets[node + 1]]
-            missing = [other for other in before if hashes[other] is None]
-            if missing:
-                stack += missing
-                continue
-            stack.pop()
-            group = columns["group"][node]
-            hashes[node] = hash(
-                (
-                    columns["rank"][node],
-                    NODE_KINDS[columns["kind"][node]],
-                    columns["operations"][node],
-                    columns["memory_bytes"][node],
-                    columns["bytes"][node],
-                    graph.groups[group] if group >= 0 else (),
-                    columns["peer"][node],
-                    tuple(sorted(hash(hashes[other]) for other in before)),
-                )
-            )
-    return Counter(hash(value) for value in hashes)
+def members(graphs: RankGraphs) -> list[tuple[int, ...]]:
+    return [graphs.groups[group] if group >= 0 else () for group in graphs.columns["group"]]
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_graphs_are_those_of_the_public_generator(name: str, tmp_path: Path) -> None:
-    with tarfile.open(DATA / f"{name}.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    [groups] = tmp_path.rglob("*.json")
-    given = read_graphs(groups.with_suffix(""), groups).graphs
-    made = published_graphs(JOBS[name])
-    assert len(made) == len(given)
-    assert structure(made) == structure(given)
+@pytest.mark.parametrize("name", GIVEN)
+def test_graphs_equal_the_given_traces_node_by_node(name: str, tmp_path: Path) -> None:
+    given = read_graphs(unpacked(name, tmp_path)).graphs
+    ours = published_graphs(GIVEN[name])
+    for column in EQUAL:
+        np.testing.assert_array_equal(ours.columns[column], given.columns[column], column)
+    assert members(ours) == members(given)
+    np.testing.assert_array_equal(ours.offsets, given.offsets)
+    np.testing.assert_array_equal(ours.dependencies, given.dependencies)
 
 
-@pytest.mark.parametrize(("layer", "weights"), [("plain", 11), ("gated", 12.75)])
-def test_a_layer_has_the_weights_of_its_model(layer: str, weights: float) -> None:
-    job = PublishedJob(data=2, tensor=4, pipeline=2, layer=layer, layers=4)  # type: ignore[arg-type]
-    graph = published_graphs(job)
-    reductions = graph.columns["bytes"][[name == "0.gradient" for name in graph.names]]
-    assert set(reductions.tolist()) == {weights * job.hidden**2 / job.tensor}
+def test_a_rank_alone_has_no_collectives_and_the_same_dependencies() -> None:
+    alone = published_graphs(PublishedStep(data=1, tensor=1, pipeline=1, batch=4, layers=2))
+    assert set(alone.columns["kind"].tolist()) == {COMPUTE}
+    begins = [row for row in range(len(alone)) if alone.offsets[row] == alone.offsets[row + 1]]
+    assert begins == [0]
 
 
-def test_products_count_three_operations_for_each_token_and_weight() -> None:
-    """Forward, gradient of the input, gradient of the weights: one each."""
-    job = PublishedJob(data=2, tensor=4, pipeline=2, layers=4, vocabulary=1000)
-    graph = published_graphs(job)
-    names = "qkv o1 dattention dwo dwqkv dx1 y dw dx"
-    feed_forward = "gate down1 dwdown dgate dwgate dx.gate"
-    wanted = {f"ffn.{name}" for name in feed_forward.split()} | set(names.split())
-    products = [
-        part in wanted and (at.endswith("emb") or part not in ("y", "dw", "dx"))
-        for at, _, part in (name.partition(".") for name in graph.names)
-    ]
-    total = sum(graph.columns["operations"][products].tolist())
-    tokens = job.batch * job.sequence
-    tables = 2 * job.vocabulary * job.hidden
-    assert total == 3 * tokens * (11 * job.layers * job.hidden**2 + tables)
+def test_layers_that_stages_do_not_divide_go_to_the_first() -> None:
+    step = PublishedStep(data=1, tensor=1, pipeline=3, batch=4, layers=8)
+    assert [len(layers) for layers in step.stages()] == [3, 3, 2]
+    assert [step.last_stage(), PublishedStep(1, 1, 3, layer="llama").last_stage()] == [1, 2]
 
 
-def test_degrees_that_divide_nothing_are_refused() -> None:
-    with pytest.raises(SettingsError, match=r"got 3; allowed: a divisor of 256"):
-        PublishedJob(data=3, tensor=2, pipeline=2)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch": 3}, "batch: got 3; allowed: a multiple of 2"),
+        ({"length": 3}, "length: got 3; allowed: a multiple of 2"),
+        ({"layers": 1}, "layers: got 1; allowed: at least 2"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        PublishedStep(data=2, tensor=2, pipeline=2, **changes)

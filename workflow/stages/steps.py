@@ -11,6 +11,7 @@ __all__ = ["STAGE", "run"]
 def run(job: Job) -> Summary:
     """Generate the jobs, replay them over the sweep; return times as a flat summary."""
     from railx.settings import load
+    from railx.steps.graph_sweep import graph_time_rows
     from railx.steps.host import host_rows
     from railx.steps.settings import StepSettings
     from railx.steps.split import split_rows
@@ -25,6 +26,7 @@ def run(job: Job) -> Summary:
     settings: StepSettings = load(StepSettings, job.settings, "steps")
     times = list(time_rows(job.item, settings))
     job.write_table("times", times)
+    job.write_table("graphs", graph_time_rows(job.item, settings))
     job.write_table("windows", window_rows(job.item, settings))
     job.write_table("timeline", timeline_rows(job.item, settings))
     job.write_table("phases", phase_rows(job.item, settings))
@@ -79,6 +81,17 @@ _TIMES = (
     | real("reconfigurations")
     | text("fidelity")
 )
+_GRAPHS = (
+    text("step", "job", "layer")
+    | integer("gpus")
+    | text("counts")
+    | real("scale_out_gb_s")
+    | text("mode")
+    | real("reconfiguration_latency_ms", "step_ms", "electrical_ms", "added_ms")
+    | real("compute_ms", "exposed_ms", "waiting_ms")
+    | integer("switches")
+    | text("fidelity")
+)
 _WINDOWS = (
     _JOB
     | text("transition", "direction")
@@ -123,6 +136,7 @@ STAGE = Stage(
     settings=lambda experiment, step: experiment["steps"][step],
     outputs={
         "times": Table("{step}/times.parquet", _TIMES, claims=True),
+        "graphs": Table("{step}/graphs.parquet", _GRAPHS, claims=True),
         "windows": Table("{step}/windows.parquet", _WINDOWS, claims=True),
         "timeline": Table("{step}/timeline.parquet", _TIMELINE, claims=True),
         "phases": Table("{step}/phases.parquet", _PHASES, claims=True),

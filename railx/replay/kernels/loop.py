@@ -7,7 +7,6 @@ import numpy as np
 from railx.replay.kernels.compiling import compiled, lent
 from railx.replay.kernels.containers import pop
 from railx.replay.kernels.ranks import (
-    announce_following,
     arrive,
     be_heard,
     begin_graph,
@@ -33,7 +32,6 @@ from railx.replay.kernels.state import (
     OVERFLOWED,
     R_BEGIN,
     R_END,
-    STARTED,
     TAKE,
     UNFINISHED,
     Array,
@@ -145,8 +143,6 @@ def run(state: EngineState, active: Array) -> None:
             end(s, heap, a)
         elif kind == COMPUTED:
             compute(s, heap, a)
-        elif kind == STARTED:
-            announce_following(s, heap, a, -1)
         elif kind in (IMPATIENT, AHEAD):
             stop_waiting(s, heap, a, b, kind == IMPATIENT)
         elif kind == ACTIONS_ARRIVE:

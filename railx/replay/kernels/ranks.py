@@ -47,7 +47,6 @@ from railx.replay.kernels.state import (
     R_WAIT,
     RELEASE,
     REPORT,
-    STARTED,
     TAKE,
     UNFINISHED,
     WAIT,
@@ -56,18 +55,8 @@ from railx.replay.kernels.state import (
 )
 
 __all__ = [
-    *(
-        "announce_following",
-        "arrive",
-        "be_heard",
-        "begin_graph",
-        "compute",
-        "end",
-        "go_on",
-        "stop_waiting",
-        "take",
-    ),
-    *("stop_waiting", "take", "take_actions"),
+    *("arrive", "be_heard", "begin_graph", "compute", "end", "go_on", "stop_waiting", "take"),
+    "take_actions",
 ]
 
 
@@ -194,13 +183,15 @@ def go_on_stream(s: EngineState, heap: Array, stream: int) -> None:
 
 @called
 def begin_graph(s: EngineState, heap: Array) -> None:
-    """Begin the steps that depend on none."""
+    """Begin the steps that depend on none; ranks announce what they ask for first."""
     for step in range(len(s.steps)):
         if s.nodes[step].pending == 0:
             take_node(s, heap, step)
     if s.n[PROVISIONED]:
         for rank in range(len(s.ranks)):
-            push(heap, s, 0, STARTED, rank, 0)
+            following = find_following(s, rank)
+            if following >= 0:
+                announce(s, heap, s.steps[following].slot)
 
 
 @called
@@ -405,7 +396,9 @@ def end(s: EngineState, heap: Array, step: int) -> None:
     if 0 <= after < s.ranks[rank].position or (s.n[GRAPH] and after >= 0 and s.nodes[after].issued):
         begin(s, heap, after)
     if asks and s.n[PROVISIONED]:
-        announce_following(s, heap, rank, configuration)
+        following = find_following(s, rank)
+        if following >= 0 and configuration_of(s, s.steps[following].operation) != configuration:
+            announce(s, heap, s.steps[following].slot)
     if s.n[GRAPH]:
         end_node(s, heap, step)
     elif s.ranks[rank].waits_for == step:
@@ -413,31 +406,22 @@ def end(s: EngineState, heap: Array, step: int) -> None:
 
 
 @called
-def announce_following(s: EngineState, heap: Array, rank: int, configuration: int) -> None:
-    """Announce the next operation of a rank, if it needs another configuration."""
-    following = find_following(s, rank)
-    if following >= 0 and configuration_of(s, s.steps[following].operation) != configuration:
-        announce(s, heap, s.steps[following].slot)
-
-
-@called
 def find_following(s: EngineState, rank: int) -> int:
     """The step to announce when an operation has ended; -1 for none."""
     if s.ranks[rank].under_way > 0:
         return -1
-    waiting = s.waiting[rank, 0]
-    while waiting >= 0:
-        # A graph posts its receives before their turn.
-        posted = s.n[GRAPH] and s.nodes[waiting].receives
-        if waiting > s.ranks[rank].passed and not posted:
-            return -1
-        waiting = s.waiting_links[waiting, 0]
     step, stop = s.ranks[rank].unasked, s.ranks[rank].stop
     while step < stop:
         if s.steps[step].does == ISSUE and not s.steps[step].asked and needs_circuits(s, step):
             break
         step += 1
     s.ranks[rank].unasked = step
+    waiting = s.waiting[rank, 0]
+    while waiting >= 0:
+        # A graph posts receives at once: of those only earlier ones come first.
+        if waiting > s.ranks[rank].passed and (waiting < step or not s.n[GRAPH]):
+            return -1
+        waiting = s.waiting_links[waiting, 0]
     if step < stop and s.n[GRAPH]:
         return step
     if step < stop:

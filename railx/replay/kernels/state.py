@@ -25,8 +25,8 @@ BEGIN, ISSUE, WAIT, END, COMPUTE = range(5)
 #: Kinds of events. The last five arrive at the controller, or come from it.
 TAKE, GO_ON, ARRIVE, ENDED, IMPATIENT, AHEAD, SWITCHED = range(7)
 QUESTION, RELEASE, REPORT, HINT, ACTIONS_ARRIVE = range(7, 12)
-#: Of a graph: a computation ends, and ranks announce their first operations.
-COMPUTED, STARTED = 12, 13
+#: The end of a graph's computation.
+COMPUTED = 12
 #: Kinds of actions: what the controller tells a rank.
 GRANT, RECALL = range(2)
 #: Indices of the counters: the settings of the replay first, then what is counted.
