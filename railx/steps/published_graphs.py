@@ -37,8 +37,7 @@ class PublishedStep:
     """A step of the public generator: one micro-batch, weights not sharded.
 
     Defaults are the generator's (main.py, its arguments) with the batch, length and
-    layers of the Opus artifact. No term of attention grows with the square of the
-    length (module3/*/group_query_attention_kernel_fused.csv).
+    layers of the Opus artifact.
     """
 
     data: Annotated[int, AtLeast(1)]
@@ -65,6 +64,11 @@ class PublishedStep:
     """Heads of attention."""
     kv_heads: Annotated[int, AtLeast(1)] = 8
     """Heads of keys and values of layer ``llama``."""
+    attention_scores: bool = False
+    """Whether products with scores count, which grow with the square of the length: two
+    of the width forward and four backward. The generator has none
+    (module3/*/group_query_attention_kernel_fused.csv).
+    """
 
     def __post_init__(self) -> None:
         divided = {
@@ -366,11 +370,12 @@ def _attention(
     gathered("qkv.dw.x", at + "norm1")
     rows.compute(at + "dx1", projected, full, at + "dqkv")
     scattered("attention.dx", "dx1")
-    rows.compute(at + "scores", 3 * shard, shard, at + "q", at + "k", at + "v")
+    scored = shard * step.length * step.attention_scores
+    rows.compute(at + "scores", 3 * shard + 2 * scored, shard, at + "q", at + "k", at + "v")
     grouped = step.layer == "llama"
-    for name in ("dq", "dk", "dv"):
+    for name, products in (("dq", 2), ("dk", 1), ("dv", 1)):
         wide = f"{name}.heads" if grouped and name != "dq" else name
-        rows.compute(at + wide, 6 * shard, shard, at + "scores.dy")
+        rows.compute(at + wide, 6 * shard + products * scored, shard, at + "scores.dy")
     if grouped:
         for name in ("dk", "dv"):
             rows.compute(at + name, tokens * keys, tokens * keys, f"{at}{name}.heads")

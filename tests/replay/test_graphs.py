@@ -282,18 +282,18 @@ def test_circuits_that_are_asked_for_ahead_hide_their_switch_behind_computation(
 
 
 def test_a_receive_that_is_posted_early_stops_no_announcement_of_what_comes_before() -> None:
-    # Rank 0 computes, sends to rank 1, and has posted a receive from rank 2 all along.
+    # Rank 0 receives, computes, sends to rank 1, and has posted a receive all along.
     ranks = [
-        [compute(60), message("send", 1, 10, 0), message("recv", 2, 10)],
-        [message("recv", 0, 10), compute(60, 0)],
-        [collective(0, 40), compute(200, 0), message("send", 0, 10, 1)],
-        [collective(0, 40)],
+        [message("recv", 3, 10), compute(60, 0), message("send", 1, 10, 1), message("recv", 2, 10)],
+        [message("recv", 0, 10)],
+        [collective(0, 300), message("send", 0, 10, 0)],
+        [message("send", 0, 10)],
+        [collective(0, 300)],
     ]
-    graph, lasts = graph_of(ranks, ((2, 3),))
+    graph, lasts = graph_of(ranks, ((2, 4),))
     prepared = prepare_graph(graph, lasts, Layout(1))
-    assert replay_graph(prepared, "electrical").started_ns[1] == 60
-    assert replay_graph(prepared, "provisioned", 50).started_ns[1] == 60
-    assert replay_graph(prepared, "on_demand", 50).started_ns[1] == 110
+    assert replay_graph(prepared, "provisioned", 50).started_ns[2] == 50 + 10 + 60
+    assert replay_graph(prepared, "on_demand", 50).started_ns[2] == 50 + 10 + 60 + 50
 
 
 @given(jobs(messages=False), st.sampled_from(["on_demand", "provisioned"]), st.integers(0, 50))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,12 @@ def test_layers_that_stages_do_not_divide_go_to_the_first() -> None:
 def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         PublishedStep(data=2, tensor=2, pipeline=2, **changes)
+
+
+def test_scores_of_attention_are_six_products_of_the_square_of_the_length() -> None:
+    step = PublishedStep(data=1, tensor=2, pipeline=1, batch=4, length=64, layers=3)
+    without, scored = (
+        int(published_graphs(each).columns["operations"].sum())
+        for each in (step, replace(step, attention_scores=True))
+    )
+    assert scored - without == 3 * 6 * 4 * 64 * 64 * step.hidden
