@@ -305,6 +305,7 @@ _STYLES: dict[str, tuple[Any, str]] = {
     "in_line": ((0, (6, 2)), "before it goes on"),
     "at_end": ((0, (1, 1.2)), "after the last pass"),
     "sharded": ("-", "FSDP"),
+    "graph": ((0, (4, 1.5, 1, 1.5)), "as in the published graphs"),
 }
 _POINT = ["source", "panel", "gradients", "mode", _LATENCY, "added_ms", "fidelity"]
 _STEP_NOTE = """Ours are generated jobs, no recordings. Published: Perlmutter with emulated delays,
@@ -323,11 +324,14 @@ class StepSwitchesSettings(CanvasSettings):
 @reads(
     times="steps.times: step job device gpus gradients scale_out_gb_s rule mode"
     " reconfiguration_latency_ms step_ms electrical_ms fidelity",
+    graphs="steps.graphs: step job counts scale_out_gb_s mode reconfiguration_latency_ms added_ms"
+    " fidelity",
     **_PUBLISHED_STEPS,
 )
 def step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel for each job that has published numbers."""
-    points = stack([_step_ours(tables, settings.rule), _step_published(tables)])
+    replayed = [_step_ours(tables, settings.rule), _step_graphs(tables)]
+    points = stack([*replayed, _step_published(tables)])
     ours = where(points, source="ours")
     points = points[points["panel"].isin(set(ours["panel"])) & (points[_LATENCY] > 0)]
     points = points.reset_index(drop=True)
@@ -335,7 +339,8 @@ def step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas
         refuse("times: no job with published numbers", _PANELS)
     panels = [name for name in _PANELS if name in set(points["panel"])]
     subtitle = """Step less the same job's step at latency 0 (simulations) or without a controller
-        (A100). Hollow diamonds: published. Ours: generated jobs, by when they reduce gradients."""
+        (A100). Hollow diamonds: published. Ours: generated jobs, by when they reduce gradients,
+        and the graphs of the published simulation."""
     with canvas(subtitle, fidelity_line(ours["fidelity"], _STEP_NOTE)) as page:
         columns = min(3, len(panels))
         grid = tiles(page, len(panels), columns, sharex=True)
@@ -352,7 +357,7 @@ def step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas
         for mode, colour in colours(MODES).items():
             legend[f"{MODE_LABELS[mode]}, ours"] = {"color": colour}
             legend[f"{MODE_LABELS[mode]}, {PUBLISHED}"] = published_series(colour)
-        for key in ("overlapped", "in_line", "at_end"):
+        for key in ("graph", "overlapped", "in_line", "at_end"):
             if key in set(points["gradients"]):
                 style, words = _STYLES[key]
                 legend[f"Gradients {words}"] = {"color": INK, "linestyle": style}
@@ -386,6 +391,23 @@ def _step_ours(tables: Tables, rule: str) -> DataFrame:
     rows["panel"] = rows["job"].where(rows["job"].isin(_PANELS), rows["step"])
     rows["added_ms"] = rows["step_ms"] - rows["zero_ms"].where(of_step, rows["electrical_ms"])
     return rows[rows["panel"].isin(_PANELS) & (rows[_LATENCY] <= 3000)][_POINT]
+
+
+def _step_graphs(tables: Tables) -> DataFrame:
+    """Graphs of the published simulation at its counts and at the first bandwidth."""
+    rows = tables.query(
+        """
+        with first_rate as (
+            select step, arg_min(scale_out_gb_s, rowid_) as scale_out_gb_s from times group by step
+        )
+        select 'ours' as source, step as panel, 'graph' as gradients, mode,
+            reconfiguration_latency_ms, added_ms, fidelity
+        from graphs semi join first_rate using (step, scale_out_gb_s)
+        where counts = 'published' and job = 'overlapped' and mode <> 'electrical'
+        order by rowid_
+        """
+    )
+    return rows[rows["panel"].isin(_PANELS)][_POINT]
 
 
 def _step_published(tables: Tables) -> DataFrame:

@@ -332,8 +332,8 @@ def _step_caption(ours: DataFrame, theirs: DataFrame, clock: DataFrame, jobs: li
     )
     return f"""Windows of generated steps. Within passes of DeepSeek-V2 236B ours differ from the
         published by {quantity(100 * apart)} % at most. On the clock: {parts}. The diamonds are the
-        finite windows behind the published latency sweeps, about half of ours, as are the published
-        steps. Negative windows overlap."""
+        finite windows behind the published latency sweeps, about half of ours, whose operations
+        count twice. Negative windows overlap."""
 
 
 # Devices: ports, switching time and the largest job; hollow, as none is measured here

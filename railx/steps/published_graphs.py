@@ -86,6 +86,13 @@ class PublishedStep:
             raise SettingsError(
                 "layers", f"got {self.layers}; allowed: at least {self.pipeline}, one a stage"
             )
+        # The generator puts its last product on stage (layers - 1) % pipeline.
+        if self.layer == "dense" and self.layers % self.pipeline:
+            raise SettingsError(
+                "layers",
+                f"got {self.layers} of layer dense; allowed: a multiple of {self.pipeline}, the"
+                " stages",
+            )
 
     @property
     def ranks(self) -> int:
@@ -100,10 +107,6 @@ class PublishedStep:
         ]
         ends = np.cumsum(counts).tolist()
         return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
-
-    def last_stage(self) -> int:
-        """The stage of the last product and the loss (main.py, pipeline tensor map)."""
-        return self.pipeline - 1 if self.layer == "llama" else (self.layers - 1) % self.pipeline
 
 
 @dataclass
@@ -247,7 +250,7 @@ def _stage(step: PublishedStep, stage: int) -> _Rows:
     """The nodes of a rank of a stage."""
     rows = _Rows()
     layers = step.stages()[stage]
-    first, last = stage == 0, stage == step.last_stage()
+    first, last = stage == 0, stage == step.pipeline - 1
     shard = step.batch // step.data * step.length // step.tensor * step.hidden
     begin = "embed.y" if first else "input"
     end = "head.dx" if last else "gradient"

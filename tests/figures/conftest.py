@@ -862,7 +862,7 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "network_prices": {"scale": [scale]},
         "live_switching": {"settings": write_live(results / "live")},
         "switching_overhead": {"iterations": iterations, "times": generated["times"]},
-        "step_switches": {"times": generated["times"]},
+        "step_switches": {"times": generated["times"], "graphs": generated["graphs"]},
         "step_sweeps": {"times": generated["times"]},
         "step_model": write_validation(results),
         "plans_at_scale": {"sweeps": write_scaling(results)["sweeps"]},

@@ -22,9 +22,10 @@ STEPS: dict[str, tuple[str, int, float, int, dict[str, str]]] = {
 
 
 def write_generated(results: Path) -> dict[str, list[Path]]:
-    """Times, windows and timelines of all of them."""
+    """Times, graphs, windows and timelines of all of them."""
     return {
         "times": [_times(results, name) for name in STEPS],
+        "graphs": [_graphs(results, name) for name in ("h200_128", "gb200_512")],
         "windows": [_windows(results)],
         "timeline": [
             _timeline(results, name) for name in ("h200_128", "gb200_512", "perlmutter_llama")
@@ -73,6 +74,24 @@ def _times(results: Path, step: str) -> Path:
                     }
                 )
     return write_result(results, "steps.times", rows, step, fidelity="replay")
+
+
+def _graphs(results: Path, step: str) -> Path:
+    rows = [
+        {
+            "step": step,
+            "job": "overlapped",
+            "counts": counts,
+            "scale_out_gb_s": 50.0,
+            "mode": mode,
+            "reconfiguration_latency_ms": latency,
+            "added_ms": 10 * latency,
+        }
+        for counts in ("published", "hardware")
+        for mode in ("electrical", "on_demand", "provisioned")
+        for latency in (0.0, 10.0, 100.0, 1000.0)
+    ]
+    return write_result(results, "steps.graphs", rows, step, fidelity="replay")
 
 
 def _windows(results: Path) -> Path:
