@@ -407,7 +407,7 @@ def _step_graphs(tables: Tables) -> DataFrame:
         order by rowid_
         """
     )
-    return rows[rows["panel"].isin(_PANELS)][_POINT]
+    return rows[rows["panel"].isin(_PANELS) & (rows[_LATENCY] <= 3000)][_POINT]
 
 
 def _step_published(tables: Tables) -> DataFrame:
