@@ -98,25 +98,27 @@ def verdict(written: Written, title: str, mode: str, ranks: int) -> str:
 
 
 def table(written: Written) -> str:
-    """The matrix in Markdown: a column for gloo and each mode."""
+    """The matrix in Markdown: a row for each case, one word where all modes agree."""
+    modes = ("gloo", *MODES)
+    heading = ", ".join(mode.replace("_", " ") for mode in modes)
     lines = []
     for section, cases in itertools.groupby(CASES, key=lambda case: case.section):
-        lines += [
-            "",
-            f"| {section} | gloo | {' | '.join(mode.replace('_', ' ') for mode in MODES)} |",
-        ]
-        lines.append("|---|---|---|---|---|")
+        lines += ["", f"| {section} | {heading} |", "|---|---|"]
         for case in cases:
-            cells = []
-            for mode in ("gloo", *MODES):
-                found = {ranks: verdict(written, case.title, mode, ranks) for ranks in RANKS}
-                same = len(set(found.values())) == 1
-                cells.append(
-                    found[RANKS[0]]
-                    if same
-                    else "; ".join(f"{ranks} ranks {word}" for ranks, word in sorted(found.items()))
+            results = {
+                f"{mode.replace('_', ' ')}, {ranks} ranks": verdict(
+                    written, case.title, mode, ranks
                 )
-            lines.append(f"| {case.title} | {' | '.join(cells)} |")
+                for mode in modes
+                for ranks in RANKS
+            }
+            words = set(results.values())
+            cell = (
+                words.pop()
+                if len(words) == 1
+                else "; ".join(f"{where}: {word}" for where, word in results.items())
+            )
+            lines.append(f"| {case.title} | {cell} |")
     return "\n".join([*lines[1:], ""])
 
 
