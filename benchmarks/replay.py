@@ -22,8 +22,11 @@ from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
 from railx.planning.format.parts import Chunk, Pipeline, Slice
 from railx.planning.format.schedule import operations_1f1b
+from railx.replay.graph_run import prepare_graph, replay_graph
+from railx.replay.graphs import COMPUTE
 from railx.replay.programs import DOES, KINDS, Programs
 from railx.replay.run import prepare, replay_programs
+from railx.steps.published_graphs import PublishedStep, published_graphs
 
 #: GPUs of each job; what one is: 8 to a server (tensor parallel), 4 pipeline stages of
 #: 12 layers, the rest data parallel; 8 micro-batches, weights gathered for each pass of
@@ -183,6 +186,41 @@ def measure(repeats: int) -> list[dict[str, Any]]:
     return rows
 
 
+def measure_graph(repeats: int) -> list[dict[str, Any]]:
+    """The same of graphs: those of a published step of 128 GPUs."""
+    graph = published_graphs(PublishedStep(data=4, tensor=8, pipeline=4, layer="llama"))
+    computed_ns = graph.columns["operations"] / 989e3
+    lasts_ns = np.where(
+        graph.columns["kind"] == COMPUTE, computed_ns, graph.columns["bytes"] / 450
+    ).astype(np.int64)
+    start = time.process_time()
+    prepared = prepare_graph(graph, lasts_ns, Layout(SERVER))
+    prepared_s = time.process_time() - start
+    rows = []
+    modes: tuple[Mode, ...] = ("electrical", "on_demand", "provisioned")
+    for mode in modes:
+        latency_ns = 0 if mode == "electrical" else LATENCY_NS
+        replay_graph(prepared, mode, latency_ns)
+        seconds = []
+        for _ in range(repeats):
+            start = time.process_time()
+            found = replay_graph(prepared, mode, latency_ns)
+            seconds.append(time.process_time() - start)
+        rows.append(
+            {
+                "gpus": graph.ranks,
+                "mode": f"graphs, {mode}",
+                "steps": len(graph),
+                "events": found.events,
+                "commands": found.commands,
+                "seconds": median(seconds),
+                "prepared_s": prepared_s,
+                "iteration_ms": found.step_ns / 1e6,
+            }
+        )
+    return rows
+
+
 def first_run() -> float:
     """Seconds until the engine is ready in this process."""
     prepared = prepare(job(SERVER * STAGES * 2), Layout(SERVER))
@@ -200,7 +238,7 @@ def main() -> None:
     if options.first_call:
         print(first_run())
         return
-    rows = measure(options.repeats)
+    rows = measure(options.repeats) + measure_graph(options.repeats)
     print(describe(), end="\n\n")
     print(
         "| GPUs | mode | events | thousand events/s | seconds | tables, s | switch commands |"
