@@ -11,7 +11,7 @@ from railx.fabric.circuits import Configuration
 from railx.replay.engine import ReplayedOperation, Step
 from railx.replay.programs import DOES, KINDS, Programs
 
-__all__ = ["job", "operation_rows", "rows", "said", "together"]
+__all__ = ["collectives_alone", "job", "operation_rows", "rows", "said", "together"]
 
 _COLLECTIVES = [KINDS.index(name) for name in COLLECTIVES]
 #: Times in nanoseconds that no microsecond is a multiple of, to get them exactly back.
@@ -85,3 +85,17 @@ def job(
     programs = Programs.from_steps({0: own, 1: own})
     programs.columns["bytes"][operation_rows(programs)] = size
     return programs
+
+
+def collectives_alone(steps: dict[int, list[Any]], seed: int) -> Programs:
+    """The first iteration without messages, which a graph does not wait to send."""
+    kept = {
+        rank: [
+            step
+            for step in own
+            if step.iteration == 0
+            and (step.operation is None or step.operation.configuration.kind == "ring")
+        ]
+        for rank, own in steps.items()
+    }
+    return together(said(Programs.from_steps(kept), seed))

@@ -24,9 +24,8 @@ from railx.exchange.rank_nodes import ImportedGraphs
 from railx.exchange.symmetric_ranks import Axes
 from railx.fabric.circuits import Layout
 from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
-from railx.replay.programs import Programs
 from railx.replay.run import replay_programs
-from tests.exchange.drawn import job, said, together
+from tests.exchange.drawn import collectives_alone, job
 from tests.exchange.traces import COLL, COMP, RECV, SEND, Nodes, node, unpacked, write
 from tests.replay.plain_graphs import plain_ends
 from tests.replay.programs import programs as drawn_steps
@@ -52,16 +51,7 @@ def after(graphs: RankGraphs, row: int) -> list[int]:
 def test_a_trace_of_programs_takes_as_long_as_they_do(
     steps: dict[int, list[Any]], seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    collectives = {
-        rank: [
-            step
-            for step in own
-            if step.iteration == 0
-            and (step.operation is None or step.operation.configuration.kind == "ring")
-        ]
-        for rank, own in steps.items()
-    }
-    programs = together(said(Programs.from_steps(collectives), seed))
+    programs = collectives_alone(steps, seed)
     prefix = tmp_path_factory.mktemp("chakra") / "job"
     write_chakra(prefix, programs)
     graphs = read_graphs(prefix).graphs

@@ -17,23 +17,9 @@ from railx.replay.graph_run import prepare_graph, replay_graph
 from railx.replay.graphs import NODE_KINDS
 from railx.replay.programs import Programs, write_programs
 from railx.replay.run import replay_programs
-from tests.exchange.drawn import job, said, together
+from tests.exchange.drawn import collectives_alone, job, said
 from tests.replay.plain_graphs import plain_ends
 from tests.replay.programs import programs as drawn_steps
-
-
-def collectives_alone(steps: dict[int, list[Any]], seed: int) -> Programs:
-    """The first iteration without messages, which a graph does not wait to send."""
-    kept = {
-        rank: [
-            step
-            for step in own
-            if step.iteration == 0
-            and (step.operation is None or step.operation.configuration.kind == "ring")
-        ]
-        for rank, own in steps.items()
-    }
-    return together(said(Programs.from_steps(kept), seed))
 
 
 @settings(max_examples=40, deadline=None)
