@@ -395,12 +395,13 @@ class _Rank:
         launchers = {span.external, *(self._times[n][2] for n in below if n in self._times)}
         kernels = [kernel for number in launchers for kernel in self._nccl.get(number, ())]
         ran = [(_start_ns(kernel), _end_ns(kernel)) for kernel in kernels]
-        for number, storages in self._workers.items():
-            # The trace puts a worker's span below any operator; its tensors tell.
-            if number > record and number in self._times and storages & span.storages:
-                ran.append(self._times[number][:2])
-                del self._workers[number]
-                break
+        # The trace puts a worker's span below any operator; its tensors tell. Where the
+        # trace misses a span that the profile has, the first one left is taken.
+        workers = [n for n in self._workers if n > record and n in self._times]
+        touching = [n for n in workers if self._workers[n] & span.storages]
+        for number in (touching or [n for n in workers if not self._workers[n]])[:1]:
+            ran.append(self._times[number][:2])
+            del self._workers[number]
         return (min(start for start, _ in ran), max(end for _, end in ran)) if ran else None
 
     def _by_operator(self, events: Sequence[Any]) -> dict[int, list[Any]]:
@@ -424,12 +425,17 @@ class _Rank:
                 times = _start_ns(event), _end_ns(event), int(details.get("External id", -1))
                 self._times[int(details["Record function id"])] = times
         spans = []
-        #: The tensors of the spans that carry collectives out, by record.
-        self._workers: dict[int, frozenset[int]] = {}
+        #: The tensors of the spans that carry collectives out, by record; none where
+        #: the trace misses the span.
+        self._workers: dict[int, frozenset[int]] = {
+            int(event["args"]["Record function id"]): frozenset()
+            for event in sorted(events, key=_start_ns)
+            if "Record function id" in event.get("args", {}) and _is_worker(event["name"])
+        }
         for node in sorted(trace["nodes"], key=lambda node: int(_attributes(node)["rf_id"])):
             record, name = int(_attributes(node)["rf_id"]), str(node["name"])
             storages = _storages(node)
-            if name.partition(":")[0] in _WORKERS:
+            if _is_worker(name):
                 self._workers[record] = storages
                 continue
             if name.startswith(_NO_OPERATORS):
@@ -478,6 +484,11 @@ def _attributes(node: Mapping[str, Any]) -> dict[str, Any]:
 def _storages(node: Mapping[str, Any]) -> frozenset[int]:
     """The memory that the tensors of an operator lie in."""
     return frozenset(int(tensor[1]) for tensor in _tensors([_inputs(node), _outputs(node)]))
+
+
+def _is_worker(name: str) -> bool:
+    """Whether a span is of a thread that carries a collective out."""
+    return name.partition(":")[0] in _WORKERS
 
 
 def _start_ns(event: Mapping[str, Any]) -> int:

@@ -159,6 +159,23 @@ def test_a_synchronous_call_is_waited_for_at_once(tmp_path: Path) -> None:
     assert names[3] == ("aten::relu", [1, 2])
 
 
+def test_a_worker_that_the_trace_misses_has_the_time_of_the_profile(tmp_path: Path) -> None:
+    """torch's observer now and then loses a span of gloo's threads."""
+    for rank in range(2):
+        job = overlapped(rank)
+        job.operator("c10d::allreduce_", 50, 1, [[[41, 51, 0, 2, 4, "cpu"]], "<Object>", True, -1])
+        job.operator("gloo:all_reduce", 51, 7, [[41, 51, 0, 2, 4, "cpu"]], thread=7)
+        job.nodes = [
+            node
+            for node in job.nodes
+            if node["name"] != "gloo:all_reduce" or node["inputs"]["values"] != [BUCKET]
+        ]
+        prefix = job.write(tmp_path)
+    graphs = read_graphs(prefix).graphs
+    reduces = graphs.columns["kind"] == NODE_KINDS.index("all_reduce")
+    assert graphs.columns["duration_ns"][reduces].tolist() == [30_000, 7_000] * 2
+
+
 def test_the_shortest_time_of_the_members_counts(tmp_path: Path) -> None:
     """The first member's time contains its wait for the second."""
     first, second = overlapped(0), overlapped(1)
