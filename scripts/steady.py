@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-DECIDED = ("reproduced", "partly", "not reproduced")
+DECIDED = ("reproduced", "consistent", "direction only", "depends", "not reproduced")
 #: Computes until its parent is gone: the end of its standard input ends it.
 _RESTLESS = """
 import os, sys, threading

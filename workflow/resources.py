@@ -81,10 +81,12 @@ def declared_tables() -> dict[str, pa.Schema | None]:
 
 def _check(root: Path, files: list[Path]) -> None:
     from railx.evidence import (
+        PublishedNumbers,
         check_queries,
         check_rows_judged,
         published_tables,
         read_expected,
+        read_lineage,
         read_yaml,
     )
 
@@ -93,7 +95,9 @@ def _check(root: Path, files: list[Path]) -> None:
             read_yaml(path)
     tables = published_tables(root / "resources" / "published", all_papers(root))
     claims = all_claims(root)
-    check_rows_judged(claims, tables)
+    numbers = PublishedNumbers(root / "resources" / "published")
+    lineage = read_lineage(root / "resources" / "lineage.yaml", numbers, tables, claims)
+    check_rows_judged(claims, tables, frozenset().union(*lineage.rows.values()))
     check_queries(claims, declared_tables())
     for path in sorted((root / "resources" / "expected").glob("*.yaml")):
         read_expected(path, [claim.id for claim in claims])

@@ -8,7 +8,7 @@ from railx.evidence.claims import (
     KINDS,
     Claim,
     ClaimSettings,
-    NotAttempted,
+    NotTestable,
     PublishedReference,
     check_rows_judged,
     load_claims,
@@ -20,8 +20,15 @@ from railx.evidence.database import (
     table_name,
 )
 from railx.evidence.errors import ClaimError, NotAvailable
-from railx.evidence.expected import flipped, read_expected, rests_on_timing
+from railx.evidence.expected import (
+    Recorded,
+    flipped,
+    read_expected,
+    recorded_lines,
+    rests_on_timing,
+)
 from railx.evidence.judge import CLAIM_COLUMNS, claims_table, count_verdicts, judge
+from railx.evidence.lineage import Lineage, read_lineage
 from railx.evidence.papers import Paper, read_papers, read_yaml
 from railx.evidence.published import (
     CONFIDENCE,
@@ -31,25 +38,36 @@ from railx.evidence.published import (
     published_tables,
 )
 from railx.evidence.static import check_queries
-from railx.evidence.verdicts import REPEATED, VERDICTS, Verdict, number_text
+from railx.evidence.verdicts import (
+    POSITIVE,
+    REPEATED,
+    VERDICT_GROUPS,
+    VERDICTS,
+    Verdict,
+    number_text,
+)
 
 __all__ = [
     "CLAIM_COLUMNS",
     "CONFIDENCE",
     "KINDS",
+    "POSITIVE",
     "REPEATED",
     "VERDICTS",
+    "VERDICT_GROUPS",
     "Claim",
     "ClaimError",
     "ClaimSettings",
     "Database",
-    "NotAttempted",
+    "Lineage",
     "NotAvailable",
+    "NotTestable",
     "Paper",
     "Published",
     "PublishedNumbers",
     "PublishedReference",
     "PublishedTable",
+    "Recorded",
     "Verdict",
     "check_queries",
     "check_rows_judged",
@@ -63,8 +81,10 @@ __all__ = [
     "open_schemas",
     "published_tables",
     "read_expected",
+    "read_lineage",
     "read_papers",
     "read_yaml",
+    "recorded_lines",
     "rests_on_timing",
     "table_name",
 ]

@@ -3,20 +3,21 @@
 A claim file is YAML: ``paper``, the key of one of resources/papers.yaml, and a list
 ``claims``, whose entries select published rows: a claim a row
 (:mod:`railx.evidence.entries`). A claim has one SQL query (see
-:mod:`railx.evidence.database` for the names of tables), or the reason why nothing was
-attempted.
+:mod:`railx.evidence.database` for the names of tables), or the reason why nobody
+can test it here.
 
 The query returns one row with the columns ``ours`` and ``fidelity``; for a trend it
 returns a row per point with the column ``x``. Repeated values have a row per repeat or
-seed, named by the column ``sample``. Rows whose column ``disturbed`` is true are
-ignored: other processes used the machine. Conditions that a claim ``requires`` of its
-runs (a number of steps) are columns of those names.
+seed, named by the column ``sample``. What the paper leaves open has a row per
+``assumption``, one of which the claim has ``chosen``. Rows whose column ``disturbed``
+is true are ignored: other processes used the machine. Conditions that a claim
+``requires`` of its runs (a number of steps) are columns of those names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -38,7 +39,7 @@ __all__ = [
     "ClaimSettings",
     "Comparison",
     "Kind",
-    "NotAttempted",
+    "NotTestable",
     "PublishedReference",
     "TrendValue",
     "check_rows_judged",
@@ -54,7 +55,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _LAST_OVER_FIRST = "last over first"
 #: Columns that every query may return.
-_COLUMNS = frozenset({"x", "ours", "fidelity", "sample", "disturbed"})
+_COLUMNS = frozenset({"x", "ours", "fidelity", "sample", "disturbed", "assumption"})
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class PublishedReference:
 
 
 @dataclass(frozen=True)
-class NotAttempted:
+class NotTestable:
     """Why a claim is not tested here."""
 
     reason: Annotated[str, NotEmpty()]
@@ -96,12 +97,14 @@ class ClaimSettings:
     """The number to compare with."""
     comparison: Comparison
     """How our number is compared with the published one."""
+    also: tuple[PublishedReference, ...] = ()
+    """Other rows that state the same quantity: their places are the claim's too."""
     query: Annotated[str, NotEmpty()] | None = None
     """One SELECT over the run's tables that returns our value and its fidelity; null
-    where nothing was attempted."""
-    not_attempted: NotAttempted | None = None
+    where nothing can be tested."""
+    not_testable: NotTestable | None = None
     """Why there is no query; null where there is one."""
-    unmeasured: NotAttempted | None = None
+    unmeasured: NotTestable | None = None
     """Beside a query that reads recorded measurements: what to say as long as there are
     none. Null: what the tables lack."""
     headline: bool = False
@@ -128,14 +131,23 @@ class ClaimSettings:
     """The unit of both numbers; null: that of the published row."""
     notes: str = ""
     """What a reader should know besides."""
+    inputs: tuple[str, ...] = ()
+    """Numbers that ours is made from, beside those of its tables: names of
+    resources/lineage.yaml."""
+    chosen: str | None = None
+    """The assumption that ours is shown for, where the query names assumptions; null
+    where it names none."""
+    insensitive: str = ""
+    """Why the verdict stays where ours is off by 30 % either way; empty where it does
+    not."""
 
     def __post_init__(self) -> None:
-        if (self.query is None) == (self.not_attempted is None):
+        if (self.query is None) == (self.not_testable is None):
             raise SettingsError(
                 "query",
-                "is missing; allowed: one SELECT, or not_attempted with its reason"
+                "is missing; allowed: one SELECT, or not_testable with its reason"
                 if self.query is None
-                else "got one beside not_attempted; allowed: either of them",
+                else "got one beside not_testable; allowed: either of them",
             )
         if self.unmeasured is not None and self.query is None:
             raise SettingsError("unmeasured", "allowed: null without a query")
@@ -154,6 +166,8 @@ class ClaimSettings:
                 if reserved
                 else "allowed: empty without a query",
             )
+        if self.chosen is not None and self.comparison in ("trend", "exact"):
+            raise SettingsError("chosen", "allowed: null for trend and exact")
         if (self.comparison == "trend") != (self.direction is not None):
             raise SettingsError(
                 "direction",
@@ -235,12 +249,20 @@ def load_claims(
     return tuple(claims.values())
 
 
-def check_rows_judged(claims: Sequence[Claim], tables: Sequence[PublishedTable]) -> None:
-    """Check that every row of the tables that promise it has a claim.
+def check_rows_judged(
+    claims: Sequence[Claim],
+    tables: Sequence[PublishedTable],
+    inputs: Collection[tuple[str, str]] = (),
+) -> None:
+    """Check that every row of the tables that promise it has a claim or is an input.
 
-    Raises :class:`ClaimError` naming file and row.
+    ``inputs`` are files and ids of rows that this project computes with. Raises
+    :class:`ClaimError` naming file and row.
     """
-    judged = {(claim.published.file, claim.published.id) for claim in claims}
+    judged = set(inputs)
+    for claim in claims:
+        judged.add((claim.published.file, claim.published.id))
+        judged.update((row.file, row.id) for row in claim.settings.also)
     for table in tables:
         for row in table.rows if table.every_row_judged else ():
             if (table.file, row["id"]) not in judged:
@@ -262,6 +284,7 @@ def _claims(
             for judged in expand(plain, definitions, numbers, field_hints(ClaimSettings)):
                 label = judged.settings.get("id", name)
                 settings: ClaimSettings = load(ClaimSettings, judged.settings)
+                settings = replace(settings, place=_places(settings, numbers))
                 claim = Claim(content.paper, file, settings, judged.published, judged.shape)
                 _check_source(claim)
                 _check_trend(claim)
@@ -269,6 +292,16 @@ def _claims(
                 label = name
         except SettingsError as error:
             raise ClaimError(f"{file}: claim {label}: {error}") from None
+
+
+def _places(settings: ClaimSettings, numbers: PublishedNumbers) -> str:
+    """The places of the claim, with the number of each other row."""
+    places = [settings.place]
+    for other in settings.also:
+        row = numbers.row(other.file, other.id)
+        value = numbers.number(other.file, row, other.column).value
+        places.append(f"{row.get('place') or other.file} ({value:g})")
+    return "; ".join(places)
 
 
 def _check_source(claim: Claim) -> None:

@@ -1,29 +1,46 @@
-"""Expected verdicts of a run, stored in a file, and the differences from them."""
+"""What a run found of the claims, stored in a file, and the differences from it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
 from railx.evidence.errors import ClaimError
 from railx.evidence.papers import read_yaml
 from railx.evidence.verdicts import REPEATED, Verdict
+from railx.io import Fidelity
 from railx.settings import NotEmpty, SettingsError, load
 
-__all__ = ["flipped", "read_expected", "rests_on_timing"]
+__all__ = ["Recorded", "flipped", "read_expected", "recorded_lines", "rests_on_timing"]
 
 
-def read_expected(path: str | Path, claims: Collection[str] | None = None) -> dict[str, Verdict]:
-    """The expected verdict of each claim.
+@dataclass(frozen=True)
+class Recorded:
+    """What a run found of a claim: its verdict, value and interval."""
+
+    verdict: Verdict
+    ours: float | None = None
+    low: float | None = None
+    high: float | None = None
+    samples: int | None = None
+    fidelity: Fidelity | None = None
+    timed: bool = False
+    """Whether the value rests on timing: another machine may decide otherwise."""
+
+
+def read_expected(path: str | Path, claims: Collection[str] | None = None) -> dict[str, Recorded]:
+    """What a run found of each claim.
 
     Raises :class:`ClaimError`, one line naming file and claim, for another word than a
     verdict and for an id that is not among ``claims``.
     """
     path = Path(path)
     try:
-        expected: dict[str, Verdict] = load(
-            Annotated[dict[str, Verdict], NotEmpty()], read_yaml(path)
+        expected: dict[str, Recorded] = load(
+            Annotated[dict[str, Recorded], NotEmpty()], read_yaml(path)
         )
     except SettingsError as error:
         raise ClaimError(f"{path.name}: {error}") from None
@@ -33,24 +50,41 @@ def read_expected(path: str | Path, claims: Collection[str] | None = None) -> di
     return expected
 
 
+def recorded_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The lines of the file that records these rows of a claims table."""
+    lines = []
+    for row in rows:
+        values = {field.name: row[field.name] for field in fields(Recorded) if field.name in row}
+        values |= {"timed": rests_on_timing(row)}
+        shown = {
+            key: float(f"{value:.6g}") if isinstance(value, float) else value
+            for key, value in values.items()
+            if value not in (None, False)
+        }
+        lines.append(f"{row['claim']}: {json.dumps(shown).replace(chr(34), '')}\n")
+    return lines
+
+
 def rests_on_timing(row: Mapping[str, Any]) -> bool:
-    """Whether a claim's verdict may change with the machine it was made on."""
+    """Whether a claim's verdict may change with the machine that it was made on."""
     return row["fidelity"] in REPEATED or row["set_aside"] > 0
 
 
-def flipped(rows: Sequence[Mapping[str, Any]], expected: Mapping[str, Verdict]) -> list[str]:
+def flipped(rows: Sequence[Mapping[str, Any]], expected: Mapping[str, Recorded]) -> list[str]:
     """A line for every claim whose verdict is another than expected.
 
-    A claim that nothing is expected of is one too, as long as its verdict does not rest
-    on timing.
+    A claim that nothing is expected of is one too. Verdicts that rest on timing are not
+    compared.
     """
     lines = []
     for row in rows:
-        verdict = expected.get(row["claim"])
-        if verdict is None and not rests_on_timing(row):
+        other = expected.get(row["claim"])
+        if rests_on_timing(row) or (other is not None and other.timed):
+            continue
+        if other is None:
             lines.append(f"{_now(row)}; expected: nothing, as it is not in the list")
-        elif verdict is not None and verdict != row["verdict"]:
-            lines.append(f"{_now(row)}; expected: {verdict}")
+        elif other.verdict != row["verdict"]:
+            lines.append(f"{_now(row)}; expected: {other.verdict}")
     judged = {row["claim"] for row in rows}
     return lines + [f"{claim}: was not judged" for claim in expected if claim not in judged]
 

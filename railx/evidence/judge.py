@@ -10,18 +10,23 @@ from typing import Any
 
 import pyarrow as pa
 
-from railx.evidence.claims import KINDS, Claim, NotAttempted
+from railx.evidence.claims import KINDS, Claim, NotTestable
 from railx.evidence.database import Database, open_database
 from railx.evidence.errors import ClaimError, NotAvailable
+from railx.evidence.expected import Recorded
 from railx.evidence.intervals import FEWEST, Estimate, estimate
+from railx.evidence.lineage import Lineage
 from railx.evidence.verdicts import (
     REPEATED,
+    VERDICT_GROUPS,
     VERDICTS,
     Finding,
     compare,
+    compare_assumptions,
     compare_trend,
     counted,
     limit_by_fidelity,
+    limit_by_lineage,
     limit_by_size,
     number_text,
     without_repeats,
@@ -55,6 +60,11 @@ CLAIM_COLUMNS: dict[str, pa.DataType] = {
     "verdict": _TEXT,
     "reason": _TEXT,
     "needs": _TEXT,
+    "recorded_in": _TEXT,
+    "recorded_verdict": _TEXT,
+    "recorded_text": _TEXT,
+    "inputs": _TEXT,
+    "insensitive": _TEXT,
     "source": _TEXT,
     "confidence": _TEXT,
     "notes": _TEXT,
@@ -65,6 +75,7 @@ CLAIM_COLUMNS: dict[str, pa.DataType] = {
 _VALUE_COLUMNS = ("ours", "fidelity")
 _TREND_COLUMNS = ("x", "ours", "fidelity")
 _SAMPLE_COLUMNS = ("sample", "disturbed")
+_ASSUMPTION_COLUMNS = ("assumption", "ours", "fidelity")
 
 
 @dataclass(frozen=True)
@@ -72,12 +83,14 @@ class _Evidence:
     """The checked result of a query.
 
     Points are what a trend runs over (0 for a single value) and the values there by
-    repeat; a value that was not repeated has the name None. ``repeated`` says whether
+    repeat; a value that was not repeated has the name None. ``assumptions`` holds the
+    values of a claim that turns on them, which has no points. ``repeated`` says whether
     the query names repeats. ``set_aside`` is how many repeats were set aside, at
     one point of a trend or more; ``set_aside_rows`` counts each point.
     """
 
     points: tuple[tuple[float, dict[Hashable, float]], ...]
+    assumptions: Mapping[str, float]
     fidelity: Fidelity | None
     repeated: bool
     set_aside: int
@@ -86,19 +99,25 @@ class _Evidence:
 
 
 def judge(
-    claims: Sequence[Claim], results_dir: str | Path, files: Iterable[str]
+    claims: Sequence[Claim],
+    results_dir: str | Path,
+    files: Iterable[str],
+    lineage: Lineage | None = None,
+    recorded: Mapping[str, Mapping[str, Recorded]] | None = None,
 ) -> list[dict[str, Any]]:
     """One row per claim with the columns of evidence/claims.parquet.
 
     The verdict and its reason follow from the numbers. ``results_dir`` holds the tables
     of one experiment. ``files`` names those that count (paths below it), so that what
-    an earlier run left behind proves nothing. Where a table or a value is missing the
-    claim is not attempted, and the reason says what is missing. Raises
+    an earlier run left behind proves nothing. ``lineage`` tells the published numbers
+    that a value rests on. Where a table or a value is missing the claim is not judged
+    here: the reason names the experiment of ``recorded`` (its verdicts by claim) that
+    decides it, or says what is missing. Raises
     :class:`ClaimError` (one line: claim, key, what is allowed) where a query does not
     fit the tables.
     """
     with open_database(results_dir, files) as database:
-        return [_judged(claim, database) for claim in claims]
+        return [_judged(claim, database, lineage, recorded or {}) for claim in claims]
 
 
 def claims_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
@@ -125,6 +144,8 @@ def count_verdicts(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
 def check_columns(claim: Claim, columns: Sequence[str]) -> None:
     """ClaimError where a query gives other columns than its comparison needs."""
     needed = _TREND_COLUMNS if claim.settings.comparison == "trend" else _VALUE_COLUMNS
+    if claim.settings.chosen is not None:
+        needed = _ASSUMPTION_COLUMNS
     repeated = [name for name in columns if name in _SAMPLE_COLUMNS]
     allowed = [*needed, *repeated, *claim.settings.requires]
     if sorted(columns) != sorted(allowed) or repeated == ["disturbed"]:
@@ -135,23 +156,50 @@ def check_columns(claim: Claim, columns: Sequence[str]) -> None:
         )
 
 
-def _judged(claim: Claim, database: Database) -> dict[str, Any]:
-    if claim.settings.not_attempted is not None:
-        return _row(claim, Finding("not attempted", claim.settings.not_attempted.reason))
+def _judged(
+    claim: Claim,
+    database: Database,
+    lineage: Lineage | None,
+    recorded: Mapping[str, Mapping[str, Recorded]],
+) -> dict[str, Any]:
+    if claim.settings.not_testable is not None:
+        return _row(claim, Finding("not testable", claim.settings.not_testable.reason))
     query = claim.settings.query or ""
     try:
         tables = database.named(query)
+        inputs = () if lineage is None else lineage.of(claim, tables)
         try:
-            return _row(
-                claim, *_find(claim, _evidence(claim, database.query(query), tables)), tables
-            )
+            finding, value, evidence = _find(claim, _evidence(claim, database.query(query), tables))
+            if lineage is not None:
+                finding = limit_by_lineage(finding, lineage.limit(claim, inputs))
+            return _row(claim, finding, value, evidence, tables, inputs=inputs)
         except NotAvailable as missing:
             # Tables of recordings are there in every run, if only empty.
             waiting = None if missing.table_is_missing else claim.settings.unmeasured
-            reason = str(missing) if waiting is None else waiting.reason
-            return _row(claim, Finding("not attempted", reason), tables=tables, lacking=waiting)
+            there = _elsewhere(claim, recorded)
+            if there:
+                finding = Finding("not here", f"decided in experiment {there['recorded_in']}")
+            elif waiting is not None:
+                finding = Finding("not testable", waiting.reason)
+            else:
+                finding = Finding("not here", f"no recorded experiment decides it; {missing}")
+            row = _row(claim, finding, tables=tables, lacking=waiting, inputs=inputs)
+            return row | there
     except ClaimError as error:
         raise ClaimError(f"{claim.file}: claim {claim.id}: {error}") from None
+
+
+def _elsewhere(claim: Claim, recorded: Mapping[str, Mapping[str, Recorded]]) -> dict[str, Any]:
+    """The columns of a claim that another experiment decides; none where none does."""
+    for experiment, verdicts in recorded.items():
+        other = verdicts.get(claim.id)
+        if other is not None and other.verdict not in VERDICT_GROUPS["not judged"]:
+            return {
+                "recorded_in": experiment,
+                "recorded_verdict": other.verdict,
+                "recorded_text": "" if other.ours is None else number_text(other.ours, claim.unit),
+            }
+    return {}
 
 
 def _find(claim: Claim, evidence: _Evidence) -> tuple[Finding, Estimate | None, _Evidence]:
@@ -160,7 +208,12 @@ def _find(claim: Claim, evidence: _Evidence) -> tuple[Finding, Estimate | None, 
     repeats = "repeats" if ran else "seeds"
     value: Estimate | None = None
     finding = _nothing_left(evidence, repeats)
-    if finding is None:
+    if finding is None and evidence.assumptions:
+        chosen = claim.settings.chosen or ""
+        value = Estimate(evidence.assumptions[chosen])
+        finding = compare_assumptions(claim, evidence.assumptions, chosen)
+        finding = limit_by_fidelity(claim, finding, evidence.fidelity)
+    elif finding is None:
         if claim.settings.comparison == "trend":
             value, finding = compare_trend(claim, evidence.points, repeats)
         else:
@@ -196,6 +249,8 @@ def _evidence(claim: Claim, result: pa.Table, tables: Sequence[str]) -> _Evidenc
     Rows that are set aside are only counted.
     """
     check_columns(claim, result.column_names)
+    if claim.settings.chosen is not None:
+        return _assumptions(claim, result.to_pylist())
     trend, repeated = claim.settings.comparison == "trend", "sample" in result.column_names
     where = f" in {', '.join(tables)}" if tables else ""
     if not result.num_rows:
@@ -220,12 +275,32 @@ def _evidence(claim: Claim, result: pa.Table, tables: Sequence[str]) -> _Evidenc
         raise NotAvailable(f"the query finds no value{where}")
     return _Evidence(
         tuple(sorted(points.items())),
+        {},
         _lowest(valued),
         repeated,
         len(disturbed),
         len(rows) - len(undisturbed),
         {column: _smallest(valued, column) for column in claim.settings.requires},
     )
+
+
+def _assumptions(claim: Claim, rows: Sequence[Mapping[str, Any]]) -> _Evidence:
+    """The values of a claim by assumption; the chosen one is among them."""
+    values: dict[str, float] = {}
+    for row in rows:
+        name, value = str(row["assumption"]), _number(row["ours"], "ours")
+        if name in values:
+            raise ClaimError(f"query: gives two rows for assumption = {name}; allowed: one")
+        if value is not None:
+            values[name] = value
+    if not values:
+        raise NotAvailable("the query finds no row")
+    if claim.settings.chosen not in values:
+        raise NotAvailable(
+            f"the query finds no value for the assumption {claim.settings.chosen}, but for"
+            f" {', '.join(values)}"
+        )
+    return _Evidence((), values, _lowest(rows), False, 0, 0, {})
 
 
 def _smallest(rows: Sequence[Mapping[str, Any]], column: str) -> float:
@@ -292,10 +367,11 @@ def _row(
     value: Estimate | None = None,
     evidence: _Evidence | None = None,
     tables: Sequence[str] = (),
-    lacking: NotAttempted | None = None,
+    lacking: NotTestable | None = None,
+    inputs: Sequence[str] = (),
 ) -> dict[str, Any]:
     settings, published = claim.settings, claim.published
-    lacking = lacking or settings.not_attempted
+    lacking = lacking or settings.not_testable
     bound = {"at_most": "at most ", "at_least": "at least "}.get(settings.comparison, "")
     ours = None if value is None or not math.isfinite(value.value) else value.value
     ends = (None, None) if value is None or ours is None else (value.low, value.high)
@@ -324,6 +400,11 @@ def _row(
         "verdict": finding.verdict,
         "reason": finding.reason,
         "needs": "" if lacking is None else lacking.needs,
+        "recorded_in": "",
+        "recorded_verdict": "",
+        "recorded_text": "",
+        "inputs": ", ".join(inputs),
+        "insensitive": settings.insensitive,
         "source": published.source,
         "confidence": published.confidence,
         "notes": settings.notes,

@@ -8,18 +8,25 @@
 * ``trend``: reproduced when every step goes in the stated direction; a step against it
   may be as large as the tolerance's share of the range.
 
-*Partly* means that the direction holds and the size does not: ours and the published
-number are on the same side of ``neutral`` (the value of no effect, which the claim
-states). A ratio without a neutral value has the right size within a factor of two. A
-trend holds partly when its last value lies beyond its first but a step goes against it.
-An exact number is right or wrong. A value of lower fidelity than the claim requires is
-never more than partly. A value of smaller runs than it requires reproduces nothing, not
-even partly: the claim is *undecided*, unless the value contradicts it.
+A value that keeps the rule is *consistent* only, where it is of lower fidelity than the
+claim requires, or where it rests on constants of the paper or on the claim's own
+published number (:mod:`railx.evidence.lineage`).
 
-What was repeated is the median of its repeats, and its verdict holds for the whole of
-the median's interval: where the rule says another verdict anywhere in it the claim is
-*undecided*. So is a claim with fewer repeats than an interval needs, and one on a
-measured or emulated value that was not repeated.
+*Direction only* says that the effect is there and its size is not: measured from
+``neutral`` (the value of no effect, which the claim states), ours is within a factor of
+two of the published effect, either way. Without a neutral value a ratio itself lies
+within a factor of two. A trend has the direction only when its last value lies beyond
+its first but a step goes against it. An exact number is right or wrong.
+
+A value of smaller runs than the claim requires reproduces nothing: the claim is
+*undecided*, unless the value contradicts it. What was repeated is the median of its
+repeats, and its verdict holds for the whole of the median's interval: where the rule
+says another verdict anywhere in it the claim is *undecided*. So is a claim with fewer
+repeats than an interval needs, and one on a measured or emulated value that was not
+repeated.
+
+A claim that turns on what the paper leaves open has a value for each of a fixed list of
+assumptions. It *depends* where it holds in 5 to 95 % of them.
 """
 
 from __future__ import annotations
@@ -43,27 +50,50 @@ from railx.evidence.intervals import (
 from railx.io import FIDELITIES, Fidelity
 
 __all__ = [
+    "POSITIVE",
     "REPEATED",
     "VERDICTS",
+    "VERDICT_GROUPS",
     "Finding",
     "Verdict",
     "compare",
+    "compare_assumptions",
     "compare_trend",
     "limit_by_fidelity",
+    "limit_by_lineage",
     "limit_by_size",
     "number_text",
     "without_repeats",
 ]
 
-Verdict = Literal["reproduced", "partly", "not reproduced", "undecided", "not attempted"]
+Verdict = Literal[
+    "reproduced",
+    "consistent",
+    "direction only",
+    "depends",
+    "undecided",
+    "not reproduced",
+    "not here",
+    "not testable",
+]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+#: Verdicts that stand together: only those of ``held`` count as held.
+VERDICT_GROUPS: dict[str, tuple[Verdict, ...]] = {
+    "held": ("reproduced", "consistent"),
+    "open": ("direction only", "depends", "undecided"),
+    "failed": ("not reproduced",),
+    "not judged": ("not here", "not testable"),
+}
+POSITIVE = VERDICT_GROUPS["held"]
 
 #: Origins whose values depend on the machine's moment: nothing is decided on one run.
 REPEATED: tuple[Fidelity, ...] = ("emulated", "measured_cpu", "measured_gpu")
 
-#: A ratio with no value of "no effect" is of the right size within this factor either
-#: way.
+#: An effect (a ratio itself where there is no value of "no effect") has the direction
+#: within this factor either way.
 _RIGHT_SIZE = 2.0
+#: Shares of its assumptions between which a claim depends on them.
+_DEPENDS = (0.05, 0.95)
 #: Two floating-point numbers that should be equal differ by less than this share.
 _ROUNDING = 1e-9
 _BOUNDS = {"at_most": "at most", "at_least": "at least"}
@@ -145,7 +175,7 @@ def compare_trend(
 
 
 def limit_by_fidelity(claim: Claim, finding: Finding, fidelity: Fidelity | None) -> Finding:
-    """A value less faithful than the claim requires proves it partly at best."""
+    """A value less faithful than the claim requires is consistent with it at best."""
     required = claim.settings.fidelity_required
     if required is None or (
         fidelity is not None and FIDELITIES.index(fidelity) >= FIDELITIES.index(required)
@@ -154,10 +184,42 @@ def limit_by_fidelity(claim: Claim, finding: Finding, fidelity: Fidelity | None)
     shown = "of unknown origin" if fidelity is None else fidelity
     capped = finding.verdict == "reproduced"
     return Finding(
-        "partly" if capped else finding.verdict,
+        "consistent" if capped else finding.verdict,
         f"{finding.reason}; {'but ours' if capped else 'besides, ours'} is {shown} and the claim"
         f" requires {required}",
     )
+
+
+def limit_by_lineage(finding: Finding, reason: str) -> Finding:
+    """A value made from the paper's numbers is consistent with them at best.
+
+    ``reason`` says which numbers; empty: none.
+    """
+    if not reason or finding.verdict not in POSITIVE:
+        return finding
+    return Finding("consistent", f"{finding.reason}; {reason}")
+
+
+def compare_assumptions(claim: Claim, values: Mapping[str, float], chosen: str) -> Finding:
+    """The finding over assumptions that the paper leaves open, each with its value.
+
+    The claim depends on them where it holds in more than 5 and less than 95 %;
+    otherwise the finding is that of the value under ``chosen``.
+    """
+    findings = {name: _at(claim, value) for name, value in values.items()}
+    holds = sum(finding.verdict == "reproduced" for finding in findings.values())
+    share = holds / len(findings)
+    low, high = min(values.values()), max(values.values())
+    at_chosen = findings[chosen]
+    reason = (
+        f"ours, {number_text(values[chosen], claim.unit)}, {at_chosen.reason}; of {len(findings)}"
+        f" assumptions ({number_text(low)} to {number_text(high)}) it holds in {holds}"
+    )
+    if _DEPENDS[0] <= share <= _DEPENDS[1]:
+        return Finding("depends", f"{reason} ({_percent(share)})")
+    if (share > _DEPENDS[1]) == (at_chosen.verdict == "reproduced"):
+        return Finding(at_chosen.verdict, reason)
+    return Finding("depends", f"{reason} ({_percent(share)}), where the chosen one differs")
 
 
 def limit_by_size(claim: Claim, finding: Finding, smallest: Mapping[str, float]) -> Finding:
@@ -173,7 +235,7 @@ def limit_by_size(claim: Claim, finding: Finding, smallest: Mapping[str, float])
     ]
     if not short:
         return finding
-    capped = finding.verdict in ("reproduced", "partly")
+    capped = finding.verdict in (*POSITIVE, "direction only")
     return Finding(
         "undecided" if capped else finding.verdict,
         f"{finding.reason}; {'but' if capped else 'besides,'} ours rests on"
@@ -238,27 +300,27 @@ def _at(claim: Claim, ours: float) -> Finding:
 
 
 def _direction(claim: Claim, ours: float, reason: str) -> Finding:
-    """Partly or not: does the direction hold although the size does not?"""
+    """Direction only or not reproduced: the effect's size is not the published."""
     neutral, published = claim.settings.neutral, claim.published.value
-    if neutral is not None and neutral == published:
+    if neutral is None and claim.settings.comparison != "ratio":
         return Finding("not reproduced", reason)
-    if neutral is not None:
-        side = "above" if published > neutral else "below"
-        if (ours - neutral) * (published - neutral) > 0:
-            return Finding(
-                "partly", f"{reason}; the direction holds: both are {side} {number_text(neutral)}"
-            )
+    effect, expected = ours - (neutral or 0.0), published - (neutral or 0.0)
+    if not expected:
+        return Finding("not reproduced", reason)
+    size = effect / expected
+    if neutral is not None and size <= 0:
+        side = "above" if expected > 0 else "below"
         return Finding(
             "not reproduced",
             f"{reason}; the direction does not hold: ours is not {side} {number_text(neutral)}",
         )
-    if (
-        claim.settings.comparison == "ratio"
-        and published
-        and 1 / _RIGHT_SIZE <= ours / published <= _RIGHT_SIZE
-    ):
-        return Finding("partly", f"{reason}, yet within a factor of {_RIGHT_SIZE:g}")
-    return Finding("not reproduced", reason)
+    near = 1 / _RIGHT_SIZE <= size <= _RIGHT_SIZE
+    if neutral is None:
+        if not near:
+            return Finding("not reproduced", reason)
+        return Finding("direction only", f"{reason}, yet within a factor of {_RIGHT_SIZE:g}")
+    words = f"{reason}; {number_text(size)} of the effect beyond {number_text(neutral)}"
+    return Finding("direction only" if near else "not reproduced", words)
 
 
 def _trend(
@@ -302,7 +364,7 @@ def _trend(
     against = sum(max(step) < -allowed for step in steps)
     if against:
         return Finding(
-            "partly",
+            "direction only",
             f"ours goes {words}, but {against} of {len(steps)} steps"
             f" {'go' if against > 1 else 'goes'} against it",
         )

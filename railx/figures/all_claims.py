@@ -7,6 +7,7 @@ ratio are in columns at the edge.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -20,13 +21,14 @@ from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, phrases, quantity, span
 from railx.settings import Between
 
-_VERDICTS = {
-    "reproduced": PALETTE[2],
-    "partly": PALETTE[1],
-    "not reproduced": PALETTE[5],
-    "undecided": PALETTE[7],
-    "not attempted": FAINT,
+#: The colour of each group of verdicts, with the verdicts in it.
+_GROUPS = {
+    "held": (PALETTE[2], ("reproduced", "consistent")),
+    "open": (PALETTE[1], ("direction only", "depends", "undecided")),
+    "failed": (PALETTE[5], ("not reproduced",)),
+    "not judged": (FAINT, ("not here", "not testable")),
 }
+_VERDICTS = {verdict: colour for colour, verdicts in _GROUPS.values() for verdict in verdicts}
 #: The mark of each fidelity and its words.
 _FIDELITIES = {
     "analytic": ("o", "calculated"),
@@ -37,7 +39,7 @@ _FIDELITIES = {
     "measured_cpu": ("v", "measured, CPU"),
     "measured_gpu": ("*", "measured, GPU"),
 }
-_EDGES = ("No\nratio", "Un-\ndecided", "Not\nattempted")
+_EDGES = ("No\nratio", "Un-\ndecided", "Not\njudged")
 #: Heights in rows: a claim's row, a paper's name, dots one above another.
 _ROW, _NAME, _STACKED = 1.0, 0.8, 0.32
 #: Dots nearer than this (of ours over published, as a logarithm) are drawn one above
@@ -88,13 +90,13 @@ def all_claims(settings: AllClaimsSettings, tables: Tables, canvas: Canvas) -> D
         for row in rows:
             _dots(axes, edge, row, settings.largest_ratio)
         legend = {
-            f"{label(name)}: {int(counts.get(name, 0))} published": dot(colour)
-            for name, colour in _VERDICTS.items()
-            if name in set(frame["verdict"])
+            f"{label(group)}: {_counted(counts, verdicts) or 'none'}": dot(colour)
+            for group, (colour, verdicts) in _GROUPS.items()
+            if set(verdicts) & set(frame["verdict"])
         }
         for mark, words in (_FIDELITIES[name] for name in fidelities):
             legend[label(words)] = dot(GREY, marker=mark)
-        share_legend(page, legend, 4)
+        share_legend(page, legend, 2)
     columns = """paper claim kind headline published ours low high ratio ratio_low ratio_high
         comparison fidelity verdict edge"""
     data = frame[columns.split()].assign(edge=frame["edge"].str.replace("\n", " "))
@@ -107,7 +109,11 @@ def _with_ratios(frame: DataFrame, largest: float) -> DataFrame:
     published, ours = frame["published"].astype(float), frame["ours"].astype(float)
     has_ratio = (published > 0) & (ours > 0) & (frame["comparison"] != "trend")
     edge = np.select(
-        [frame["verdict"] == "not attempted", frame["verdict"] == "undecided", ~has_ratio],
+        [
+            frame["verdict"].isin(_GROUPS["not judged"][1]),
+            frame["verdict"] == "undecided",
+            ~has_ratio,
+        ],
         [_EDGES[2], _EDGES[1], _EDGES[0]],
         default="",
     )
@@ -278,8 +284,8 @@ def _dot(axes: Axes, x: float, y: float, claim: Series[Any]) -> None:
     axes.plot(x, y, **dot(colour, 6.5, zorder=3, **style))
 
 
-def _counted(counts: Series[Any]) -> str:
-    return ", ".join(f"{int(counts[name])} {name}" for name in _VERDICTS if counts.get(name, 0))
+def _counted(counts: Series[Any], verdicts: Iterable[str] = _VERDICTS) -> str:
+    return ", ".join(f"{int(counts[name])} {name}" for name in verdicts if counts.get(name, 0))
 
 
 def _texts(frame: DataFrame, counts: Series[Any]) -> Texts:
@@ -302,5 +308,5 @@ def _texts(frame: DataFrame, counts: Series[Any]) -> Texts:
     alternative = f"""Dots of ours over published by paper: {int(counts.sum())} published claims,
         {_counted(counts)}. Of {len(inside)} with a ratio and a verdict {near} lie within 10 % of
         the published number. Columns at the right edge hold those without a ratio, undecided and
-        not attempted."""
+        not judged."""
     return caption, alternative

@@ -11,11 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from railx.errors import UserError
-from railx.evidence import CLAIM_COLUMNS, KINDS, VERDICTS, Paper
+from railx.evidence import CLAIM_COLUMNS, KINDS, VERDICT_GROUPS, VERDICTS, Paper
 from railx.evidence.verdicts import number_text
 from railx.io import FIDELITIES, read_table
 
-__all__ = ["Row", "count", "did_not_hold", "interval_text", "read_claims", "summary_lines"]
+__all__ = [
+    "Row",
+    "count",
+    "count_groups",
+    "did_not_hold",
+    "interval_text",
+    "read_claims",
+    "summary_lines",
+]
 
 #: A space where no line may end.
 _TIGHT = "\N{NO-BREAK SPACE}"
@@ -59,17 +67,21 @@ def count(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
 
 
+def count_groups(counts: Mapping[str, int]) -> dict[str, int]:
+    """How many verdicts of each group there are, from the counts of :func:`count`."""
+    return {
+        group: sum(counts[verdict] for verdict in verdicts)
+        for group, verdicts in VERDICT_GROUPS.items()
+    }
+
+
 def did_not_hold(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The published claims that did not hold, by verdict, what failed first.
 
-    Neither reproduced nor left out: those that nobody attempted say nothing about the
+    Neither held nor left out: those that are not judged here say nothing about the
     paper.
     """
-    silent = ("reproduced", "not attempted")
-    order = sorted(
-        (verdict for verdict in VERDICTS if verdict not in silent),
-        key=lambda verdict: verdict != "not reproduced",
-    )
+    order = [*VERDICT_GROUPS["failed"], *VERDICT_GROUPS["open"]]
     published = [row for row in rows if row["kind"] == "published"]
     return {
         verdict: verdicts

@@ -21,12 +21,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from railx.errors import UserError
-from railx.evidence import KINDS, VERDICTS, Paper, PublishedTable, table_name
+from railx.evidence import KINDS, VERDICT_GROUPS, VERDICTS, Paper, PublishedTable, table_name
 from railx.evidence.verdicts import number_text
 from railx.figures.words import FIDELITY_MEANING
 from railx.io import read_json, write_text
 from railx.report.cells import MOST_ALIKE, MOST_ROWS, cell, cut, seeds, table_rows, words
-from railx.report.claims import Row, count, did_not_hold, interval_text, read_claims
+from railx.report.claims import Row, count, count_groups, did_not_hold, interval_text, read_claims
 from railx.report.entries import OtherResult, ReportFigure, ReportTable, figure_words
 from railx.report.images import image_size, image_source, rastered
 from railx.report.others import read_others
@@ -61,13 +61,27 @@ _KIND_WORDS = {
         "Expected",
     ),
 }
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text)
+
+
+#: The class of a verdict's colour.
+_GROUP_OF = {
+    verdict: _slug(group) for group, verdicts in VERDICT_GROUPS.items() for verdict in verdicts
+}
 _VERDICT_MEANING = {
     "reproduced": "ours keeps the published number, within the tolerance that the claim states",
-    "partly": "the direction holds and the size does not, or ours is of lower fidelity than the"
-    " claim requires",
-    "not reproduced": "ours contradicts the claim, or is of another size",
+    "consistent": "ours keeps it too, but by a model where the paper measured, or from the paper's"
+    " own constants",
+    "direction only": "the effect is there, within a factor of two of the published size; it does"
+    " not count as held",
+    "depends": "it holds for a share of the assumptions that the paper leaves open",
     "undecided": "repeats are too few, or their interval lies on both sides",
-    "not attempted": "nothing in this run tests it",
+    "not reproduced": "ours contradicts the claim, or is of another size",
+    "not here": "another experiment decides it; its recorded verdict stands beside",
+    "not testable": "nobody can test it here; the row says what it would take",
 }
 
 
@@ -117,6 +131,7 @@ def write_report(
             style=Markup(style),
             script=Markup(script),
             verdicts=VERDICTS,
+            groups=VERDICT_GROUPS,
             verdict_meaning=_VERDICT_MEANING,
             fidelity_meaning=FIDELITY_MEANING,
             summary=_summary(rows, papers),
@@ -188,6 +203,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["slug"] = _slug
+    environment.filters["group"] = _GROUP_OF.__getitem__
     environment.filters["cell"] = cell
     environment.filters["words"] = words
     environment.filters["quoted"] = _quoted
@@ -276,9 +292,14 @@ def _summary(rows: Sequence[Row], papers: Mapping[str, Paper]) -> dict[str, Any]
     """The numbers and words of the first screen."""
     published = [row for row in rows if row["kind"] == "published"]
     fidelities = [*FIDELITY_MEANING, None]
+    counts = count(published)
     return {
         "count": len(published),
-        "counts": count(published),
+        "counts": counts,
+        "groups": count_groups(counts),
+        "elsewhere": Counter(
+            row["recorded_verdict"] for row in published if row["recorded_verdict"]
+        ),
         "by_paper": {
             key: count(row for row in published if row["paper"] == key)
             for key in papers
@@ -366,10 +387,6 @@ def _job(file: str | Path) -> dict[str, Any]:
         **{key: content.get(key) or {} for key in ("inputs", "outputs", "packages")},
         "machine": ", ".join(filter(None, machine)),
     }
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", text)
 
 
 def _quoted(text: str) -> str:

@@ -15,6 +15,8 @@ __all__ = ["STAGE", "run"]
 _CLAIMS = in_repository("resources/claims")
 _PUBLISHED = in_repository("resources/published")
 _PAPERS = in_repository("resources/papers.yaml")
+_LINEAGE = in_repository("resources/lineage.yaml")
+_EXPECTED = in_repository("resources/expected")
 
 
 def run(job: Job) -> Summary:
@@ -22,15 +24,27 @@ def run(job: Job) -> Summary:
 
     Writes the verdicts and how many claims of each kind have each of them.
     """
-    from railx.evidence import claims_table, count_verdicts, judge, load_claims
+    from railx.evidence import (
+        PublishedNumbers,
+        claims_table,
+        count_verdicts,
+        judge,
+        load_claims,
+        published_tables,
+        read_expected,
+        read_lineage,
+    )
     from railx.io import write_table
 
     results = Path(job.settings["results"])
     files = [str(file.relative_to(results)) for file in job.inputs["results"]]
-    claims = load_claims(
-        job.inputs["claims"][0].parent, job.inputs["published"][0].parent, job.file("papers")
+    published = job.inputs["published"][0].parent
+    claims = load_claims(job.inputs["claims"][0].parent, published, job.file("papers"))
+    lineage = read_lineage(
+        job.file("lineage"), PublishedNumbers(published), published_tables(published), claims
     )
-    rows = judge(claims, results, files)
+    recorded = {file.stem: read_expected(file) for file in job.inputs["recorded"]}
+    rows = judge(claims, results, files, lineage, recorded)
     job.write("claims", write_table, claims_table(rows))
     counts: Summary = dict(count_verdicts(rows))
     job.write_json("counts", counts)
@@ -52,8 +66,12 @@ def _inputs(experiment: Config, _: str) -> Inputs:
     return {
         "results": claim_files(experiment, before="evidence"),
         "claims": sorted(_CLAIMS.glob("*.yaml")),
-        "published": sorted(_PUBLISHED.glob("*.csv")),
+        "published": [*sorted(_PUBLISHED.glob("*.csv")), _PUBLISHED / "tables.yaml"],
         "papers": _PAPERS,
+        "lineage": _LINEAGE,
+        "recorded": [
+            file for file in sorted(_EXPECTED.glob("*.yaml")) if file.stem != experiment["name"]
+        ],
     }
 
 
