@@ -139,7 +139,7 @@ def _with_entries(mounts: _Mounts, key: str, content: Any) -> _Mounts:
     if _is_cross(key, content):
         rest = {name: entry for name, entry in content.items() if name not in CROSS}
         cross = {name: entry for name, entry in content.items() if name in CROSS}
-        content = {name: name for name in crossed(cross)} | rest
+        content = {name: cross.get("with") or name for name in crossed(cross)} | rest
     if not isinstance(content, Mapping):
         raise SettingsError(
             key, f"got {content!r}; allowed: a list of names, or a mapping of names to files"
@@ -179,7 +179,8 @@ def _items(key: str, items: Sequence[Any]) -> dict[str, Any]:
     entries: dict[str, Any] = {}
     for item in items:
         if _is_cross(key, item):
-            entries |= {name: {} for name in crossed(item) if name not in entries}
+            names = crossed(item)
+            entries |= {name: item.get("with", {}) for name in names if name not in entries}
             continue
         pair = {item: {}} if isinstance(item, str) else item
         if not isinstance(pair, Mapping) or len(pair) != 1 or None in pair.values():

@@ -27,7 +27,7 @@ __all__ = ["CROSS", "TABLES", "PlanNames", "PlanParts", "crossed"]
 #: Keys of a setting that are no keys of its plans.
 TABLES = ("planners", "corpora")
 #: Keys of a product in an experiment.
-CROSS = ("cross", "except")
+CROSS = ("cross", "except", "with")
 #: What makes a plan's name, in this order.
 _PARTS = ("planner", "setting", "corpus")
 
@@ -96,15 +96,18 @@ def crossed(item: Mapping[str, Any]) -> list[str]:
     """The plans of ``{cross: {setting: [...], planner: [...], corpus: [...]}}``.
 
     The last of the keys changes fastest. ``except`` lists names or patterns (``*``) of
-    plans that are left out; each must leave out one at least.
+    plans that are left out; each must leave out one at least. ``with`` holds keys of
+    all of them, on top of their choices.
     """
-    cross, left_out = item["cross"], item.get("except", [])
+    cross, left_out, changes = item["cross"], item.get("except", []), item.get("with", {})
     if not isinstance(cross, Mapping) or set(cross) != set(_PARTS):
         raise SettingsError(
             "plans", f"got cross: {cross!r}; allowed: a mapping of {', '.join(_PARTS)} to names"
         )
-    if set(item) - set(CROSS) or not _is_names(left_out):
-        raise SettingsError("plans", f"got {dict(item)!r}; allowed: cross and a list except")
+    if set(item) - set(CROSS) or not _is_names(left_out) or not isinstance(changes, Mapping):
+        raise SettingsError(
+            "plans", f"got {dict(item)!r}; allowed: cross, a list except and a mapping with"
+        )
     lists = [[names] if isinstance(names, str) else names for names in cross.values()]
     if not all(map(_is_names, lists)):
         raise SettingsError("plans", f"got cross: {cross!r}; allowed: a name or a list of them")

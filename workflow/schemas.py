@@ -179,9 +179,12 @@ def _listing(group: str, values: dict[str, Any], name: dict[str, Any]) -> dict[s
     items = [name, {**single, "additionalProperties": {"anyOf": entry}}]
     mapping = {"type": "object", "additionalProperties": {"anyOf": [*entry, {"type": "null"}]}}
     if group == "plan":
-        cross = _cross()
+        cross = _cross() | {"with": {"description": "Keys of all these plans.", **values}}
         items.append({**_closed(cross), "required": ["cross"]})
-        mapping |= {"properties": cross, "dependentRequired": {"except": ["cross"]}}
+        mapping |= {
+            "properties": cross,
+            "dependentRequired": {"except": ["cross"], "with": ["cross"]},
+        }
     return {"anyOf": [{"type": "array", "items": {"anyOf": items}}, mapping]}
 
 

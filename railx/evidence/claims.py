@@ -10,8 +10,10 @@ The query returns one row with the columns ``ours`` and ``fidelity``; for a tren
 returns a row per point with the column ``x``. Repeated values have a row per repeat or
 seed, named by the column ``sample``. What the paper leaves open has a row per
 ``assumption``, one of which the claim has ``chosen``. Rows whose column ``disturbed``
-is true are ignored: other processes used the machine. Conditions that a claim
-``requires`` of its runs (a number of steps) are columns of those names.
+is true are ignored: other processes used the machine. Batches have a ``weight``: ours
+is their weighted mean (of ratios by their denominators: the ratio of the sums).
+Conditions that a claim ``requires`` of its runs (a number of steps) are columns of
+those names.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _LAST_OVER_FIRST = "last over first"
 #: Columns that every query may return.
-_COLUMNS = frozenset({"x", "ours", "fidelity", "sample", "disturbed", "assumption"})
+_COLUMNS = frozenset({"x", "ours", "fidelity", "sample", "disturbed", "weight", "assumption"})
 
 
 @dataclass(frozen=True)

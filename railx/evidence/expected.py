@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -56,12 +55,12 @@ def recorded_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     for row in rows:
         values = {field.name: row[field.name] for field in fields(Recorded) if field.name in row}
         values |= {"timed": rests_on_timing(row)}
-        shown = {
-            key: float(f"{value:.6g}") if isinstance(value, float) else value
+        shown = ", ".join(
+            f"{key}: {_shown(value)}"
             for key, value in values.items()
-            if value not in (None, False)
-        }
-        lines.append(f"{row['claim']}: {json.dumps(shown).replace(chr(34), '')}\n")
+            if value is not None and value is not False
+        )
+        lines.append(f"{row['claim']}: {{{shown}}}\n")
     return lines
 
 
@@ -87,6 +86,14 @@ def flipped(rows: Sequence[Mapping[str, Any]], expected: Mapping[str, Recorded])
             lines.append(f"{_now(row)}; expected: {other.verdict}")
     judged = {row["claim"] for row in rows}
     return lines + [f"{claim}: was not judged" for claim in expected if claim not in judged]
+
+
+def _shown(value: Any) -> str:
+    """A value as YAML has it: six digits of a number, whose exponent needs a point."""
+    if value is True:
+        return "true"
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text.replace("e", ".0e") if isinstance(value, float) and "." not in text else text
 
 
 def _now(row: Mapping[str, Any]) -> str:

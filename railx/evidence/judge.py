@@ -14,7 +14,7 @@ from railx.evidence.claims import KINDS, Claim, NotTestable
 from railx.evidence.database import Database, open_database
 from railx.evidence.errors import ClaimError, NotAvailable
 from railx.evidence.expected import Recorded
-from railx.evidence.intervals import FEWEST, Estimate, estimate
+from railx.evidence.intervals import FEWEST, Estimate, estimate, weighted_mean
 from railx.evidence.lineage import Lineage
 from railx.evidence.verdicts import (
     REPEATED,
@@ -74,7 +74,7 @@ CLAIM_COLUMNS: dict[str, pa.DataType] = {
 #: Columns that every query gives, and those that it may give besides.
 _VALUE_COLUMNS = ("ours", "fidelity")
 _TREND_COLUMNS = ("x", "ours", "fidelity")
-_SAMPLE_COLUMNS = ("sample", "disturbed")
+_SAMPLE_COLUMNS = ("sample", "disturbed", "weight")
 _ASSUMPTION_COLUMNS = ("assumption", "ours", "fidelity")
 
 
@@ -84,13 +84,15 @@ class _Evidence:
 
     Points are what a trend runs over (0 for a single value) and the values there by
     repeat; a value that was not repeated has the name None. ``assumptions`` holds the
-    values of a claim that turns on them, which has no points. ``repeated`` says whether
+    values of a claim that turns on them, which has no points; ``weights`` those of
+    batches. ``repeated`` says whether
     the query names repeats. ``set_aside`` is how many repeats were set aside, at
     one point of a trend or more; ``set_aside_rows`` counts each point.
     """
 
     points: tuple[tuple[float, dict[Hashable, float]], ...]
     assumptions: Mapping[str, float]
+    weights: Mapping[Hashable, float]
     fidelity: Fidelity | None
     repeated: bool
     set_aside: int
@@ -148,11 +150,11 @@ def check_columns(claim: Claim, columns: Sequence[str]) -> None:
         needed = _ASSUMPTION_COLUMNS
     repeated = [name for name in columns if name in _SAMPLE_COLUMNS]
     allowed = [*needed, *repeated, *claim.settings.requires]
-    if sorted(columns) != sorted(allowed) or repeated == ["disturbed"]:
+    if sorted(columns) != sorted(allowed) or (repeated and "sample" not in repeated):
         raise ClaimError(
             f"query: gives the columns {', '.join(columns)}; allowed:"
             f" {', '.join([*needed, *claim.settings.requires])}, and of what was repeated sample,"
-            " or sample and disturbed"
+            " with disturbed or weight"
         )
 
 
@@ -182,7 +184,7 @@ def _judged(
             elif waiting is not None:
                 finding = Finding("not testable", waiting.reason)
             else:
-                finding = Finding("not here", f"no recorded experiment decides it; {missing}")
+                finding = Finding("not here", f"{missing}; no recorded experiment decides it")
             row = _row(claim, finding, tables=tables, lacking=waiting, inputs=inputs)
             return row | there
     except ClaimError as error:
@@ -205,7 +207,7 @@ def _elsewhere(claim: Claim, recorded: Mapping[str, Mapping[str, Recorded]]) -> 
 def _find(claim: Claim, evidence: _Evidence) -> tuple[Finding, Estimate | None, _Evidence]:
     # Only what runs on a machine is disturbed; a simulation has seeds.
     ran = evidence.fidelity in REPEATED or evidence.set_aside
-    repeats = "repeats" if ran else "seeds"
+    repeats = "repeats" if ran else "batches" if evidence.weights else "seeds"
     value: Estimate | None = None
     finding = _nothing_left(evidence, repeats)
     if finding is None and evidence.assumptions:
@@ -218,7 +220,13 @@ def _find(claim: Claim, evidence: _Evidence) -> tuple[Finding, Estimate | None, 
             value, finding = compare_trend(claim, evidence.points, repeats)
         else:
             ((_, values),) = evidence.points
-            value = estimate(list(values.values())) if evidence.repeated else Estimate(values[None])
+            if evidence.weights:
+                weights = [evidence.weights[name] for name in values]
+                value = weighted_mean(list(values.values()), weights)
+            elif evidence.repeated:
+                value = estimate(list(values.values()))
+            else:
+                value = Estimate(values[None])
             finding = compare(claim, value, repeats)
         finding = without_repeats(finding, value, evidence.fidelity)
         finding = limit_by_fidelity(claim, finding, evidence.fidelity)
@@ -276,6 +284,7 @@ def _evidence(claim: Claim, result: pa.Table, tables: Sequence[str]) -> _Evidenc
     return _Evidence(
         tuple(sorted(points.items())),
         {},
+        {row["sample"]: row["weight"] for row in valued if row.get("weight") is not None},
         _lowest(valued),
         repeated,
         len(disturbed),
@@ -300,7 +309,7 @@ def _assumptions(claim: Claim, rows: Sequence[Mapping[str, Any]]) -> _Evidence:
             f"the query finds no value for the assumption {claim.settings.chosen}, but for"
             f" {', '.join(values)}"
         )
-    return _Evidence((), values, _lowest(rows), False, 0, 0, {})
+    return _Evidence((), values, {}, _lowest(rows), False, 0, 0, {})
 
 
 def _smallest(rows: Sequence[Mapping[str, Any]], column: str) -> float:

@@ -20,10 +20,10 @@ its first but a step goes against it. An exact number is right or wrong.
 
 A value of smaller runs than the claim requires reproduces nothing: the claim is
 *undecided*, unless the value contradicts it. What was repeated is the median of its
-repeats, and its verdict holds for the whole of the median's interval: where the rule
-says another verdict anywhere in it the claim is *undecided*. So is a claim with fewer
-repeats than an interval needs, and one on a measured or emulated value that was not
-repeated.
+repeats (over batches the mean), and its verdict holds for the whole of its interval:
+where the rule says another verdict anywhere in it the claim is *undecided*. So is a
+claim with fewer repeats than an interval needs, and one on a measured or emulated value
+that was not repeated.
 
 A claim that turns on what the paper leaves open has a value for each of a fixed list of
 assumptions. It *depends* where it holds in 5 to 95 % of them.
@@ -164,13 +164,9 @@ def compare_trend(
         if single
         else estimate_line(xs, series, statistic)
     )
-    # A point may have fewer repeats than those that pair, never the other way round.
-    fewest = None if single else min(len(values) for values in series)
-    few = _too_few(
-        Estimate(value.value, samples=fewest), repeats, number_text(value.value, claim.unit)
-    )
+    few = _too_few(value, repeats, number_text(value.value, claim.unit))
     if few:
-        return Estimate(value.value, samples=fewest), few
+        return value, few
     return value, _trend(claim, series, value, single=single, repeats=repeats)
 
 
@@ -400,7 +396,8 @@ def _too_few(ours: Estimate, repeats: str, shown: str) -> Finding | None:
 
 def counted(number: int, word: str) -> str:
     """A number of things: 1 repeat, 2 repeats."""
-    return f"{number} {word.removesuffix('s') if number == 1 else word}"
+    single = word.removesuffix("es") if word.endswith("ches") else word.removesuffix("s")
+    return f"{number} {single if number == 1 else word}"
 
 
 def _interval(ours: Estimate, repeats: str, *, within: bool = False) -> str:
@@ -409,7 +406,10 @@ def _interval(ours: Estimate, repeats: str, *, within: bool = False) -> str:
         return ""
     low, high = map(number_text, ours.ends)
     spread = "of no width" if low == high else f"{low} to {high}"
-    words = f"median of {counted(ours.samples, repeats)}, {100 * CONFIDENCE:g} % interval {spread}"
+    middle = "mean" if repeats == "batches" else "median"
+    words = (
+        f"{middle} of {counted(ours.samples, repeats)}, {100 * CONFIDENCE:g} % interval {spread}"
+    )
     return f", {words}" if within else f" ({words})"
 
 

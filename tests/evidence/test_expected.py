@@ -1,4 +1,4 @@
-"""Verdicts that a run should have."""
+"""What a run found of the claims, and what differs from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from railx.evidence import ClaimError, flipped, read_expected
+from railx.evidence import ClaimError, Recorded, flipped, read_expected, recorded_lines
 
 
 def row(claim: str, verdict: str, fidelity: str | None = "analytic") -> dict[str, Any]:
@@ -15,6 +15,10 @@ def row(claim: str, verdict: str, fidelity: str | None = "analytic") -> dict[str
         "claim": claim,
         "verdict": verdict,
         "fidelity": fidelity,
+        "ours": 2.0,
+        "low": None,
+        "high": None,
+        "samples": None,
         "ours_text": "2 hops",
         "published_text": "at most 4 hops",
         "reason": "ours, 2 hops, is at most 4",
@@ -22,35 +26,48 @@ def row(claim: str, verdict: str, fidelity: str | None = "analytic") -> dict[str
     }
 
 
-def test_a_flipped_verdict_is_told_with_both_numbers_and_the_reason() -> None:
-    rows = [row("a", "reproduced"), row("b", "partly")]
-    assert flipped(rows, {"a": "reproduced", "b": "partly"}) == []
-    (line,) = flipped(rows, {"a": "reproduced", "b": "reproduced"})
+def test_a_flipped_verdict_is_shown_with_both_numbers_and_the_reason() -> None:
+    rows = [row("a", "reproduced"), row("b", "depends")]
+    assert flipped(rows, {"a": Recorded("reproduced"), "b": Recorded("depends")}) == []
+    (line,) = flipped(rows, {"a": Recorded("reproduced"), "b": Recorded("reproduced")})
     assert line == (
-        "b: partly; ours: 2 hops; published: at most 4 hops; ours, 2 hops, is at most 4; expected:"
+        "b: depends; ours: 2 hops; published: at most 4 hops; ours, 2 hops, is at most 4; expected:"
         " reproduced"
     )
 
 
-def test_only_what_rests_on_timing_may_be_left_out() -> None:
+def test_only_what_rests_on_timing_may_differ() -> None:
     (line,) = flipped([row("new", "reproduced")], {})
     assert line.startswith("new: reproduced; ")
     assert line.endswith("expected: nothing, as it is not in the list")
     for fidelity in ("emulated", "measured_cpu", "measured_gpu"):
         assert flipped([row("timed", "undecided", fidelity)], {}) == []
     assert flipped([row("timed", "undecided", None) | {"set_aside": 1}], {}) == []
-    assert flipped([row("timed", "partly", "emulated")], {"timed": "reproduced"}) != []
+    there = {"timed": Recorded("reproduced", timed=True)}
+    assert flipped([row("timed", "depends", "emulated")], there) == []
+    assert flipped([row("timed", "not here", None)], there) == []
+    assert flipped([row("timed", "depends")], {"timed": Recorded("reproduced")}) != []
 
 
-def test_a_claim_that_was_not_judged_is_told() -> None:
-    assert flipped([], {"a": "partly"}) == ["a: was not judged"]
+def test_a_claim_that_was_not_judged_is_named() -> None:
+    assert flipped([], {"a": Recorded("depends")}) == ["a: was not judged"]
+
+
+def test_what_is_recorded_reads_back(tmp_path: Path) -> None:
+    measured = row("b", "undecided", "emulated") | {"low": 1.25, "high": 1e-9, "samples": 3}
+    path = tmp_path / "quick.yaml"
+    path.write_text("".join(recorded_lines([row("a", "reproduced"), measured])), encoding="utf-8")
+    assert read_expected(path) == {
+        "a": Recorded("reproduced", 2.0, fidelity="analytic"),
+        "b": Recorded("undecided", 2.0, 1.25, 1e-9, 3, "emulated", timed=True),
+    }
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a: maybe", "quick.yaml: a: got 'maybe'; allowed: reproduced, partly"),
-        ("gone: partly", "quick.yaml: gone: no such claim"),
+        ("a: {verdict: maybe}", "quick.yaml: a.verdict: got 'maybe'; allowed: reproduced, cons"),
+        ("gone: {verdict: depends}", "quick.yaml: gone: no such claim"),
         ("{}", "quick.yaml: got {}; allowed: not empty"),
         ("a: [", "quick.yaml, line 2: not valid YAML"),
     ],

@@ -17,6 +17,7 @@ from railx.evidence import (
     Claim,
     ClaimError,
     PublishedNumbers,
+    Recorded,
     claims_table,
     count_verdicts,
     judge,
@@ -56,9 +57,9 @@ class Desk:
             yaml.safe_dump({"paper": paper, "claims": list(claims)}), encoding="utf-8"
         )
 
-    def judge(self, *claims: dict[str, Any]) -> list[dict[str, Any]]:
+    def judge(self, *claims: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
         self.write(*claims)
-        return judge(self.load(), self.results, self.files)
+        return judge(self.load(), self.results, self.files, **more)
 
     def load(self) -> tuple[Claim, ...]:
         return load_claims(self.claims, self.published, self.papers)
@@ -94,11 +95,21 @@ def claim(**changes: Any) -> dict[str, Any]:
             "ours, 2.1 times faster, is 5 % above the published 2, within the tolerance of 10 %",
         ),
         ({}, 2.2, "reproduced", "10 % above"),
-        ({}, 2.21, "partly", "10.5 % above the published 2, more than the tolerance of 10 %"),
-        ({}, 1.79, "partly", "10.5 % below the published 2, more than the tolerance of 10 %"),
-        ({}, 3.0, "partly", "within a factor of 2"),
-        ({}, 4.0, "partly", "within a factor of 2"),
-        ({}, 1.0, "partly", "within a factor of 2"),
+        (
+            {},
+            2.21,
+            "direction only",
+            "10.5 % above the published 2, more than the tolerance of 10 %",
+        ),
+        (
+            {},
+            1.79,
+            "direction only",
+            "10.5 % below the published 2, more than the tolerance of 10 %",
+        ),
+        ({}, 3.0, "direction only", "within a factor of 2"),
+        ({}, 4.0, "direction only", "within a factor of 2"),
+        ({}, 1.0, "direction only", "within a factor of 2"),
         ({}, 0.99, "not reproduced", "50.5 % below the published 2"),
         (
             {"comparison": "at_least", "tolerance": 0.1},
@@ -128,8 +139,11 @@ def claim(**changes: Any) -> dict[str, Any]:
             "differs from the published 2 by 0.011, more than the tolerance of 0.01",
         ),
         ({}, 4.5, "not reproduced", "125 % above the published 2, more than the tolerance of 10 %"),
-        ({"neutral": 1.0}, 1.2, "partly", "the direction holds: both are above 1"),
-        ({"neutral": 1.0}, 9.0, "partly", "the direction holds: both are above 1"),
+        ({"neutral": 1.0}, 1.2, "not reproduced", "0.2 of the effect beyond 1"),
+        ({"neutral": 1.0}, 1.5, "direction only", "0.5 of the effect beyond 1"),
+        ({"neutral": 1.0}, 3.0, "direction only", "2 of the effect beyond 1"),
+        ({"neutral": 1.0}, 3.01, "not reproduced", "2.01 of the effect beyond 1"),
+        ({"neutral": 1.0}, 9.0, "not reproduced", "8 of the effect beyond 1"),
         (
             {"neutral": 1.0},
             0.9,
@@ -163,8 +177,8 @@ def claim(**changes: Any) -> dict[str, Any]:
         (
             {"comparison": "at_least", "tolerance": 0.0, "neutral": 1.0},
             1.5,
-            "partly",
-            "the direction holds: both are above 1",
+            "direction only",
+            "0.5 of the effect beyond 1",
         ),
         (
             {"comparison": "at_most", "tolerance": 0.0},
@@ -185,8 +199,8 @@ def claim(**changes: Any) -> dict[str, Any]:
                 "neutral": 1.0,
             },
             0.5,
-            "partly",
-            "both are below 1",
+            "direction only",
+            "of the effect beyond 1",
         ),
         ({"comparison": "exact", "tolerance": 0.0}, 2.0, "reproduced", "equals the published 2"),
         (
@@ -231,7 +245,7 @@ def test_verdict_of_a_value(
     assert all(row[key].endswith(row["unit"]) for key in ("ours_text", "published_text"))
 
 
-NOT_ATTEMPTED = {"reason": "It needs 1,024 GPUs.", "needs": "A cluster."}
+NOT_TESTABLE = {"reason": "It needs 1,024 GPUs.", "needs": "A cluster."}
 TREND: dict[str, Any] = {
     "comparison": "trend",
     "published": {"file": "paper.csv", "id": "slope"},
@@ -258,13 +272,18 @@ LAST_OVER_FIRST = {
             "ours rises from 1 to 4 over 4 points (1 ms per ms)",
         ),
         ([1.0, 0.9, 3.0, 4.0], "increasing", "reproduced", "rises from 1 to 4"),
-        ([1.0, 3.0, 2.0, 4.0], "increasing", "partly", "1 of 3 steps goes against it"),
-        ([1.0, 0.5, 0.2, 4.0], "increasing", "partly", "2 of 3 steps go against it"),
+        ([1.0, 3.0, 2.0, 4.0], "increasing", "direction only", "1 of 3 steps goes against it"),
+        ([1.0, 0.5, 0.2, 4.0], "increasing", "direction only", "2 of 3 steps go against it"),
         ([1.0, 3.0, 2.0, 0.5], "increasing", "not reproduced", "not increasing"),
         ([2.0, 2.0, 2.0, 2.0], "increasing", "not reproduced", "not increasing"),
         ([0.1, 0.2, 0.3, 0.4], "increasing", "reproduced", "rises from 0.1 to 0.4"),
         # The tolerance is a share of the range, not of the values.
-        ([100.0, 103.0, 102.0, 104.0], "increasing", "partly", "1 of 3 steps goes against it"),
+        (
+            [100.0, 103.0, 102.0, 104.0],
+            "increasing",
+            "direction only",
+            "1 of 3 steps goes against it",
+        ),
         ([4.0, 3.0, 2.0, 1.0], "decreasing", "reproduced", "ours falls from 4 to 1"),
     ],
 )
@@ -289,12 +308,12 @@ def test_an_unknown_row_is_answered_with_the_first_eight(tmp_path: Path) -> None
         PublishedNumbers(tmp_path).row("many.csv", "none")
 
 
-def test_a_trend_of_one_point_is_not_attempted(desk: Desk) -> None:
+def test_a_trend_of_one_point_is_not_here(desk: Desk) -> None:
     desk.table([1.0], x=[0], fidelity=["replay"])
     row = desk.judge(claim(**TREND))[0]
     assert (row["verdict"], row["reason"]) == (
-        "not attempted",
-        "a trend needs at least two points; the results have 1",
+        "not here",
+        "a trend needs at least two points; the results have 1; no recorded experiment decides it",
     )
 
 
@@ -303,10 +322,10 @@ def test_a_trend_of_one_point_is_not_attempted(desk: Desk) -> None:
     [
         (["replay"], "replay", 2.0, "reproduced"),
         (["replay"], "analytic", 2.0, "reproduced"),
-        (["analytic"], "measured_gpu", 2.0, "partly"),
-        (["packet"], "replay", 2.0, "partly"),
+        (["analytic"], "measured_gpu", 2.0, "consistent"),
+        (["packet"], "replay", 2.0, "consistent"),
         (["analytic"], "measured_gpu", 9.0, "not reproduced"),
-        ([None], "analytic", 2.0, "partly"),
+        ([None], "analytic", 2.0, "consistent"),
     ],
 )
 def test_fidelity_limits_the_verdict(
@@ -316,7 +335,7 @@ def test_fidelity_limits_the_verdict(
     row = desk.judge(claim(fidelity_required=required))[0]
     assert row["verdict"] == verdict
     assert row["fidelity"] == fidelity[0]
-    if verdict == "partly":
+    if verdict == "consistent":
         assert f"the claim requires {required}" in row["reason"]
 
 
@@ -330,7 +349,7 @@ STEPS = "select value as ours, fidelity, steps, 9 as ranks from a.t"
         (49, 2.0, "undecided", "but ours rests on 49 steps of at least 50 that the claim requires"),
         (49, 3.0, "undecided", "within a factor of 2; but ours rests on 49 steps"),
         (49, 9.0, "not reproduced", "besides, ours rests on 49 steps of at least 50"),
-        (50, 3.0, "partly", "within a factor of 2"),
+        (50, 3.0, "direction only", "within a factor of 2"),
         (None, 2.0, "undecided", "but ours rests on 0 steps"),
     ],
 )
@@ -376,7 +395,7 @@ def test_a_trend_is_as_faithful_as_its_least_faithful_point(
     desk.table([1.0, 2.0, 3.0], x=[0, 1, 2], fidelity=fidelity)
     row = desk.judge(claim(**TREND))[0]
     assert row["fidelity"] == lowest
-    assert row["verdict"] == ("partly" if lowest is None else "reproduced")
+    assert row["verdict"] == ("consistent" if lowest is None else "reproduced")
 
 
 def test_points_without_a_value_are_no_part_of_a_trend(desk: Desk) -> None:
@@ -407,22 +426,24 @@ def test_points_without_a_value_are_no_part_of_a_trend(desk: Desk) -> None:
         ("select null as ours, null as fidelity", "the query finds no value"),
     ],
 )
-def test_what_is_not_there_is_not_attempted(desk: Desk, query: str, reason: str) -> None:
+def test_what_is_not_there_is_not_here(desk: Desk, query: str, reason: str) -> None:
     desk.table([2.0], fidelity=["analytic"], missing=pa.nulls(1, pa.float64()))  # type: ignore[arg-type]
     row = desk.judge(claim(query=query))[0]
-    assert row["verdict"] == "not attempted"
+    assert row["verdict"] == "not here"
     assert row["reason"].startswith(reason)
     assert (row["ours"], row["ours_text"], row["fidelity"]) == (None, "", None)
 
 
-def test_an_empty_table_is_not_attempted(desk: Desk) -> None:
+def test_an_empty_table_is_not_here(desk: Desk) -> None:
     columns = {"value": pa.array([], pa.float64()), "fidelity": pa.array([], pa.string())}
     write_table(desk.results / "a/t.parquet", columns)
     desk.files.add("a/t.parquet")
     trend = TREND["query"].replace("select x", "select value as x").replace("by x", "by value")
     rows = desk.judge(claim(), claim(id="trend", **{**TREND, "query": trend}))
-    assert [row["verdict"] for row in rows] == ["not attempted"] * 2
-    assert {row["reason"] for row in rows} == {"the query finds no row in a.t"}
+    assert [row["verdict"] for row in rows] == ["not here"] * 2
+    assert {row["reason"] for row in rows} == {
+        "the query finds no row in a.t; no recorded experiment decides it"
+    }
 
 
 def test_the_reason_calls_a_derived_number_expected(desk: Desk) -> None:
@@ -441,6 +462,64 @@ def test_the_reason_calls_a_derived_number_expected(desk: Desk) -> None:
         assert f"the {word} 2" in row["reason"]
 
 
+ASSUMED = 'select "case" as assumption, value as ours, fidelity from a.t'
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict", "words"),
+    [
+        ([2.0, 2.1], "reproduced", "of 2 assumptions (2 to 2.1) it holds in 2"),
+        ([2.0, 9.0], "depends", "it holds in 1 (50 %)"),
+        ([9.0, 2.0], "depends", "it holds in 1 (50 %)"),
+        ([9.0, 8.0], "not reproduced", "it holds in 0"),
+        ([2.0] * 19 + [9.0], "depends", "it holds in 19 (95 %)"),
+        ([2.0] * 20 + [9.0], "reproduced", "it holds in 20"),
+        ([9.0] + [2.0] * 20, "depends", "where the chosen one differs"),
+    ],
+)
+def test_a_claim_may_depend_on_what_the_paper_leaves_open(
+    desk: Desk, values: list[float], verdict: str, words: str
+) -> None:
+    names = [f"case {number}" for number in range(len(values))]
+    desk.table(values, case=names, fidelity=["flow"] * len(values))
+    (row,) = desk.judge(claim(query=ASSUMED, chosen="case 0"))
+    assert (row["verdict"], row["ours"], row["fidelity"]) == (verdict, values[0], "flow")
+    assert words in row["reason"]
+
+
+def test_an_assumption_that_is_missing_is_named(desk: Desk) -> None:
+    desk.table([2.0], case=["one"], fidelity=["flow"])
+    (row,) = desk.judge(claim(query=ASSUMED, chosen="two"))
+    assert row["verdict"] == "not here"
+    assert row["reason"].startswith("the query finds no value for the assumption two, but for one")
+
+
+def test_what_another_experiment_decides_is_named_with_its_verdict(desk: Desk) -> None:
+    missing = claim(id="a", query="select value as ours, fidelity from plan.a.groups")
+    recorded = {
+        "first": {"a": Recorded("not here")},
+        "second": {"a": Recorded("consistent", ours=2.1)},
+    }
+    (row,) = desk.judge(missing, recorded=recorded)
+    assert (row["verdict"], row["reason"]) == ("not here", "decided in experiment second")
+    assert [row[f"recorded_{key}"] for key in ("in", "verdict", "text")] == [
+        "second",
+        "consistent",
+        "2.1 times faster",
+    ]
+    desk.table([2.0], fidelity=["flow"])
+    (row,) = desk.judge(claim(id="a"), recorded=recorded)
+    assert (row["verdict"], row["recorded_in"]) == ("reproduced", "")
+
+
+def test_a_claim_has_the_places_of_all_rows_that_state_it(desk: Desk) -> None:
+    desk.table([2.0], fidelity=["flow"])
+    (row,) = desk.judge(claim(also=[{"file": "paper.csv", "id": "rumour"}]))
+    assert row["place"].endswith("; paper.csv (3)")
+    with pytest.raises(ClaimError, match="have the id 'gone'"):
+        desk.judge(claim(also=[{"file": "paper.csv", "id": "gone"}]))
+
+
 def test_verdicts_are_counted_by_kind(desk: Desk) -> None:
     desk.table([2.0], fidelity=["analytic"])
     far = "select 9 * value as ours, fidelity from a.t"
@@ -453,9 +532,9 @@ def test_verdicts_are_counted_by_kind(desk: Desk) -> None:
     )
     counts = count_verdicts(rows)
     assert {kind: tuple(found.values()) for kind, found in counts.items()} == {
-        "published": (1, 0, 1, 0, 0),
-        "derived": (0, 0, 1, 0, 0),
-        "check": (1, 0, 0, 0, 1),
+        "published": (1, 0, 0, 0, 0, 1, 0, 0),
+        "derived": (0, 0, 0, 0, 0, 1, 0, 0),
+        "check": (1, 0, 0, 0, 0, 0, 1, 0),
     }
     assert all(tuple(found) == VERDICTS for found in counts.values())
 
@@ -486,6 +565,11 @@ def test_columns_and_types_of_the_claims_table(desk: Desk) -> None:
         "verdict",
         "reason",
         "needs",
+        "recorded_in",
+        "recorded_verdict",
+        "recorded_text",
+        "inputs",
+        "insensitive",
         "source",
         "confidence",
         "notes",
@@ -600,9 +684,9 @@ def test_queries_that_do_not_fit_are_named(
             "is 'a paper'; allowed: a number",
         ),
         ({"query": ""}, "claim c: query: got ''; allowed: not empty"),
-        ({"query": None}, "claim c: query: is missing; allowed: one SELECT, or not_attempted"),
-        ({"not_attempted": NOT_ATTEMPTED}, "claim c: query: got one beside not_attempted"),
-        ({"query": None, "not_attempted": NOT_ATTEMPTED}, "claim c: tolerance: allowed: null"),
+        ({"query": None}, "claim c: query: is missing; allowed: one SELECT, or not_testable"),
+        ({"not_testable": NOT_TESTABLE}, "claim c: query: got one beside not_testable"),
+        ({"query": None, "not_testable": NOT_TESTABLE}, "claim c: tolerance: allowed: null"),
         ({"tolerance": None}, "claim c: tolerance: is missing"),
         ({"fidelity_required": None}, "claim c: fidelity_required: is missing"),
         ({"trend_value": "slope"}, "claim c: trend_value: allowed: null for every comparison but"),
@@ -680,8 +764,8 @@ def test_broken_files_are_named(desk: Desk) -> None:
 def test_a_table_that_an_earlier_run_left_behind_proves_nothing(desk: Desk) -> None:
     settings = claim(comparison="at_least", neutral=1.0)
     desk.table([2.5], fidelity=["replay"])
-    assert desk.judge(settings)[0]["verdict"] != "not attempted"
+    assert desk.judge(settings)[0]["verdict"] != "not here"
     desk.files.remove("a/t.parquet")
     row = desk.judge(settings)[0]
-    assert row["verdict"] == "not attempted"
-    assert row["reason"] == "a.t is not among the results of this experiment"
+    assert row["verdict"] == "not here"
+    assert row["reason"].startswith("a.t is not among the results of this experiment")

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from railx.evidence import Claim, ClaimError, check_queries
-from railx.evidence.claims import ClaimSettings, NotAttempted, PublishedReference
+from railx.evidence.claims import ClaimSettings, NotTestable, PublishedReference
 from railx.evidence.published import Published
 
 DECLARED: dict[str, pa.Schema | None] = {
@@ -31,7 +31,7 @@ def claim(query: str | None, comparison: str = "ratio") -> Claim:
         published=PublishedReference("paper.csv", "cost"),
         comparison=comparison,  # type: ignore[arg-type]
         query=query,
-        not_attempted=None if query else NotAttempted("No cluster.", "1,024 GPUs."),
+        not_testable=None if query else NotTestable("No cluster.", "1,024 GPUs."),
         tolerance=0.1 if query else None,
         fidelity_required="analytic" if query else None,
         direction="increasing" if comparison == "trend" else None,

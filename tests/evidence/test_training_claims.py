@@ -298,12 +298,12 @@ def test_a_loss_that_rises_contradicts(tmp_path: Path) -> None:
     assert found["infinipipe_same_loss"]["verdict"] == "reproduced"
 
 
-def test_less_than_half_hidden_is_partly(tmp_path: Path) -> None:
+def test_less_than_half_hidden_is_the_direction_only(tmp_path: Path) -> None:
     """20 ms of each switch are hidden: of 50 ms and of 10, half; 19 ms are less."""
     rows = three()
     for row in rows:
         if row["mode"] == "provisioned" and row["stall_ms"]:
             row["stall_ms"] += 2
     hides = verdicts(tmp_path, rows)["opus_provisioned_hides_stalls"]
-    assert hides["verdict"] == "partly"
+    assert hides["verdict"] == "direction only"
     assert hides["ours"] == pytest.approx(62 / 120)

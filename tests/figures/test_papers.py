@@ -48,7 +48,7 @@ def test_every_claim_is_one_dot_over_its_published_number(data_of: DataOf) -> No
         "opus_trend": "No ratio",
         "flexsp_zero": "No ratio",
         "opus_overhead": "Un- decided",
-        "opus_testbed": "Not attempted",
+        "opus_testbed": "Not judged",
     }
     assert "The 15 published claims" in caption
     assert "``opus_power`` 0.6" in caption
@@ -57,12 +57,15 @@ def test_every_claim_is_one_dot_over_its_published_number(data_of: DataOf) -> No
 
 def test_a_verdict_that_is_not_known_is_refused(settings_of: SettingsOf, tmp_path: Path) -> None:
     table = write_result(tmp_path, "evidence.claims", [claim("opus_x", 1.0, "perhaps")])
-    with pytest.raises(ValueError, match="verdict: got perhaps; allowed: reproduced, partly"):
+    with pytest.raises(ValueError, match="verdict: got perhaps; allowed: reproduced, consistent"):
         draw_figure(settings_of("all_claims"), {"claims": [table]}, tmp_path / "all_claims")
 
 
 def test_many_claims_beyond_the_axis_stand_inside_it_with_their_range() -> None:
-    rows = [claim(f"opus_{number}", 8.0 + number, "partly", headline=False) for number in range(12)]
+    rows = [
+        claim(f"opus_{number}", 8.0 + number, "direction only", headline=False)
+        for number in range(12)
+    ]
     frame = all_claims._with_ratios(pd.DataFrame(rows).assign(low=None, high=None), 4.0)
     _, (row,) = all_claims._rows(frame)
     axes, edge = Figure().subplots(1, 2)

@@ -182,6 +182,8 @@ def test_rows_place_every_group_on_its_ranks() -> None:
     assert [tuple(range(r["first_rank"], r["first_rank"] + r["degree"])) for r in rows] == [
         group.ranks for group in groups
     ]
+    # A device belongs to one group of each size: groups stand at multiples of it.
+    assert all(group.ranks[0] % len(group.ranks) == 0 for group in groups)
     for batch in plan.sequence_parallel_batches():
         for index, micro_batch in enumerate(batch.micro_batches):
             times = [

@@ -27,9 +27,9 @@ HOSTILE = "Below 10 % & <b>never</b> <script>document.title = 'run'</script> </s
 #: Kind, paper, verdict, fidelity and headline of each claim.
 CLAIMS = (
     ("published", "railx", "reproduced", "analytic", True),
-    ("published", "railx", "partly", "packet", False),
+    ("published", "railx", "direction only", "packet", False),
     ("derived", "railx", "not reproduced", "analytic", False),
-    ("published", "opus", "not attempted", None, True),
+    ("published", "opus", "not here", None, True),
     ("check", "opus", "reproduced", "emulated", False),
     ("published", "rival", "undecided", "measured_cpu", True),
     ("published", "rival", "not reproduced", "measured_cpu", False),
@@ -47,7 +47,7 @@ def claim_rows() -> list[dict[str, Any]]:
     """A row of the claims table for each of ``CLAIMS``."""
     rows = []
     for i, (kind, paper, verdict, fidelity, headline) in enumerate(CLAIMS):
-        attempted = verdict != "not attempted"
+        attempted = verdict != "not here"
         repeated = fidelity in ("emulated", "measured_cpu")
         rows.append(
             {
@@ -72,6 +72,11 @@ def claim_rows() -> list[dict[str, Any]]:
                 "fidelity_required": "analytic" if attempted else None,
                 "verdict": verdict,
                 "reason": f"reason of {i}" if attempted else "it needs 64 GPUs",
+                "recorded_in": "" if attempted else "paper",
+                "recorded_verdict": "" if attempted else "consistent",
+                "recorded_text": "" if attempted else "3 %",
+                "inputs": "prices" if i == 0 else "",
+                "insensitive": "",
                 "needs": "" if attempted else "64 GPUs for an hour",
                 "source": "the paper's abstract",
                 "confidence": "high",
@@ -194,7 +199,7 @@ def _others(results: Path) -> Iterator[OtherResult]:
     """Verdicts of another experiment, recorded ones without provenance, and a table
     that another version wrote.
     """
-    rows = [{**row, "verdict": "partly", "ours_text": "5 %"} for row in claim_rows()]
+    rows = [{**row, "verdict": "direction only", "ours_text": "5 %"} for row in claim_rows()]
     paper = write_result(results / "paper", "evidence.claims", rows)
     provenance = results / "paper" / "provenance.json"
     write_json(provenance, {**collect_provenance(), "commit": "c0ffee" * 7, "dirty": False})

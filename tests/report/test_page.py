@@ -105,7 +105,7 @@ def test_the_first_number_counts_published_claims_only(report: Path) -> None:
     header = part(html, "<h1>", 'id="bar"')
     assert header.startswith("What held of RailX, Opus and Rival")
     assert (
-        "5 published claims : 1 reproduced 1 partly 1 not reproduced 1 undecided 1 not attempted"
+        "5 published claims : 1 reproduced 1 direction only 1 undecided 1 not reproduced 1 not here"
         in header
     )
     counts = html[html.index('<table class="counts">') : html.index('id="apart"')]
@@ -113,16 +113,16 @@ def test_the_first_number_counts_published_claims_only(report: Path) -> None:
         re.findall(r">([^<>\s][^<>]*)<", row)
         for row in re.findall(r"<tr><th scope=\"row\">.*?</tr>", counts, re.DOTALL)
     ]
-    assert [row[0] for row in rows if len(row) == 7] == ["RailX", "Opus", "Rival"]
-    by_paper = {row[0]: row[1:] for row in rows if len(row) == 7}
-    assert by_paper["RailX"] == ["1", "1", "·", "·", "·", "2"]
-    assert by_paper["Rival"] == ["·", "·", "1", "1", "·", "2"]
-    by_fidelity = {row[0]: row[2:] for row in rows if len(row) == 8}
+    assert [row[0] for row in rows if len(row) == 10] == ["RailX", "Opus", "Rival"]
+    by_paper = {row[0]: row[1:] for row in rows if len(row) == 10}
+    assert by_paper["RailX"] == ["1", "·", "1", "·", "·", "·", "·", "·", "2"]
+    assert by_paper["Rival"] == ["·", "·", "·", "·", "1", "1", "·", "·", "2"]
+    by_fidelity = {row[0]: row[2:] for row in rows if len(row) == 11}
     assert by_fidelity == {
-        "analytic": ["1", "·", "·", "·", "·", "1"],
-        "packet": ["·", "1", "·", "·", "·", "1"],
-        "measured_cpu": ["·", "·", "1", "1", "·", "2"],
-        "none": ["·", "·", "·", "·", "1", "1"],
+        "analytic": ["1", "·", "·", "·", "·", "·", "·", "·", "1"],
+        "packet": ["·", "·", "1", "·", "·", "·", "·", "·", "1"],
+        "measured_cpu": ["·", "·", "·", "·", "1", "1", "·", "·", "2"],
+        "none": ["·", "·", "·", "·", "·", "·", "1", "·", "1"],
     }
 
 
@@ -140,19 +140,24 @@ def test_headlines_show_published_and_ours_side_by_side(report: Path) -> None:
     shown = part(table, 'data-claim="claim_5"', "</tr>")
     assert "undecided Sentence 5. Published at most 10 % Ours 2.44 %" in shown
     assert "95 %: 2.31 to 2.52, n = 3 measured_cpu" in shown
-    assert "not attempted Sentence 3. Published at most 10 % Ours – none" in part(
-        table, 'data-claim="claim_3"', "</tr>"
+    assert (
+        "not here paper: consistent Sentence 3. Published at most 10 % Ours – 3 % in paper none"
+        in part(table, 'data-claim="claim_3"', "</tr>")
     )
 
 
 def test_what_did_not_hold_is_said_in_words(report: Path) -> None:
     html = text_of(report)
     failed = html[html.index('<section id="failed"') : html.index('<section id="counts"')]
-    assert re.findall(r"<h3>([\w ]+) <", failed) == ["Not reproduced", "Partly", "Undecided"]
+    assert re.findall(r"<h3>([\w ]+) <", failed) == [
+        "Not reproduced",
+        "Direction only",
+        "Undecided",
+    ]
     assert re.findall(r'<li data-claim="(\w+)"', failed) == ["claim_6", "claim_1", "claim_5"]
     words = part(failed, "<h3>", "</section>")
     assert "Rival: Sentence 6. Reason of 6." in words
-    assert "1 published claim was not attempted" in words
+    assert "1 published claim is not here : another experiment decides it" in words
 
 
 def test_each_paper_has_its_section_in_the_order_of_the_papers(report: Path) -> None:
@@ -188,7 +193,7 @@ def test_a_claim_unfolds_to_all_that_is_known_of_it(report: Path) -> None:
         "at most 10 %: the paper's abstract (confidence high), row in railx.csv",
         "Fidelity analytic; the claim requires analytic or better",
         "Computed from network.railx_hyperx.bounds , economics.summary",
-        "Elsewhere paper: partly 5 % analytic recorded/gpus: partly 5 % analytic",
+        "Elsewhere paper: direction only 5 % analytic recorded/gpus: direction only 5 % analytic",
         "make claim CLAIM=claim_0 EXPERIMENT=quick",
     ):
         assert words in first
@@ -207,7 +212,7 @@ def test_every_query_stands_there_as_a_command(report: Path) -> None:
         unescape(found)
         for found in re.findall(r">(railx sql .*?)</pre>", text_of(report), re.DOTALL)
     ]
-    assert len(commands) == sum(verdict != "not attempted" for _, _, verdict, _, _ in CLAIMS)
+    assert len(commands) == sum(verdict != "not here" for _, _, verdict, _, _ in CLAIMS)
     # A shell hands the query on as it stands in the claims table.
     printed = subprocess.run(
         ["sh", "-c", commands[0].replace("railx sql", "printf '%s|'", 1)],

@@ -28,7 +28,7 @@ def rows(*verdicts: str) -> list[dict[str, Any]]:
         {
             "claim": f"claim_{number}",
             "verdict": verdict,
-            "ours": 1.5 if verdict in ("reproduced", "partly", "not reproduced") else None,
+            "ours": 1.5 if verdict in ("reproduced", "direction only", "not reproduced") else None,
             "low": 1.25,
             "high": 2.0,
             "set_aside": number,
@@ -40,7 +40,7 @@ def rows(*verdicts: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("idle", "busy", "found"),
     [
-        (("reproduced", "partly"), ("reproduced", "partly"), []),
+        (("reproduced", "direction only"), ("reproduced", "direction only"), []),
         (("reproduced", "reproduced"), ("reproduced", "undecided"), []),
         (
             ("reproduced", "not reproduced"),
@@ -49,7 +49,7 @@ def rows(*verdicts: str) -> list[dict[str, Any]]:
         ),
         (
             ("reproduced", "reproduced", "undecided"),
-            ("reproduced", "undecided", "not attempted"),
+            ("reproduced", "undecided", "not here"),
             ["busy: only 1 of 3 claims are decided"],
         ),
         (
@@ -67,7 +67,7 @@ def test_what_counts_as_unsteady(
 
 def test_the_table_shows_both_verdicts_and_intervals(steady: ModuleType) -> None:
     head, first, second = steady.table(
-        rows("reproduced", "partly"), rows("reproduced", "undecided")
+        rows("reproduced", "direction only"), rows("reproduced", "undecided")
     )
     assert head.split() == [
         *("claim", "idle", "busy", "ours", "idle", "ours", "busy", "set", "aside", "idle", "busy"),

@@ -336,7 +336,7 @@ def test_sql_judges_one_claim(capsys: pytest.CaptureFixture[str], results: Path)
     assert (found["claim"], found["kind"], found["verdict"]) == (name, "published", "reproduced")
     summary.unlink()
     found = verdict()
-    assert found["verdict"] == "not attempted"
+    assert found["verdict"] == "not here"
     assert "economics.summary is not among the results" in found["reason"]
     message = refused(capsys, "sql", "--claim", "no", *own)
     assert message.startswith("--claim: got 'no'; allowed: ")

@@ -14,7 +14,10 @@ from workflow.cli import main
 
 pytestmark = pytest.mark.system
 
-HEADER = "published claims  reproduced  partly  not reproduced  undecided  not attempted  all"
+HEADER = (
+    "published claims  reproduced  consistent  direction only  depends  undecided"
+    "  not reproduced  not here  not testable  all"
+)
 
 
 def row(claim: str, paper: str, verdict: str, kind: str = "published") -> dict[str, Any]:
@@ -31,9 +34,9 @@ def row(claim: str, paper: str, verdict: str, kind: str = "published") -> dict[s
 def results(tmp_path: Path) -> Path:
     rows = [
         row("a", "railx", "reproduced"),
-        row("b", "railx", "partly"),
+        row("b", "railx", "direction only"),
         row("c", "opus", "not reproduced"),
-        row("d", "opus", "not attempted"),
+        row("d", "opus", "not here"),
         row("e", "opus", "undecided"),
         row("f", "opus", "not reproduced", kind="derived"),
     ]
@@ -52,14 +55,14 @@ def test_counts_what_did_not_hold_and_the_address(
     assert lines[2] == HEADER
     assert [line.split() for line in lines[3:6]] == [
         ["RailX", "1", "1", "0", "0", "0", "2"],
-        ["Opus", "0", "0", "1", "1", "1", "3"],
-        ["all", "1", "1", "1", "1", "1", "5"],
+        ["Opus", "0", "0", "0", "0", "1", "1", "1", "0", "3"],
+        ["all", "1", "0", "1", "0", "1", "1", "1", "0", "5"],
     ]
     assert lines[7:] == [
         "not reproduced:",
         "  Opus, c: why c",
         "",
-        "partly:",
+        "direction only:",
         "  RailX, b: why b",
         "",
         "undecided:",
