@@ -4,7 +4,7 @@ message and writes it again (framed JSON, nothing else), one sends back bare byt
 
     python benchmarks/controller.py [--changes 100]
 
-Prints the tables of docs/benchmarks.md.
+Prints tables; docs/benchmarks.md sums them up.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
 """What one source of the controller's rules would cost: an event of the core against a
 call into compiled code.
 
+Measured in November 2026: an event of the core takes 4.9 us and a compiled one 0.18 us,
+so that a replay by the core takes 27 times as long. Calling compiled code from the core
+takes 4.1 us for nothing: its state is 35 arrays. It also loads 101 MiB instead of 21.
+
 The job: 64 ranks in rings of eight along two axes in turn, so that every ring switches
 all its ports. ``python benchmarks/controller_rules.py`` prints microseconds.
 """

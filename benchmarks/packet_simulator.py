@@ -3,7 +3,7 @@ first call takes to compile.
 
     python benchmarks/packet_simulator.py [--repeats 5]
 
-Prints the table of docs/benchmarks.md.
+Prints a table; docs/benchmarks.md sums it up.
 """
 
 from __future__ import annotations

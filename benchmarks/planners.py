@@ -233,7 +233,7 @@ def measured() -> Iterator[Line]:
 
 
 def show() -> None:
-    """Print the table of docs/benchmarks.md."""
+    """Print the table that docs/benchmarks.md sums up."""
     print(describe(), end="\n\n")
     print(
         "| batch | ours, ms | s | bound, ms | s | gap | paper's planner | 60 s search | static |\n"

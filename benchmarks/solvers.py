@@ -2,7 +2,15 @@
 
     python benchmarks/solvers.py [--seconds 10] [--programmes 20] [SOLVER...]
 
-Prints the tables of docs/benchmarks.md. Each solver gets the same programmes, starts
+Prints tables. In November 2026, of 20 programmes with 10 s each: the best solution
+above the best of the three in the mean (most), programmes with the best one, the bound
+below the strongest, and programmes closed to 0.1 %:
+
+    SCIP 10.0 (pyscipopt 6.3.0)  1.4 % (13.4 %)  15  0.1 %  4
+    CP-SAT (ortools 9.15)        1.2 % (11.5 %)  14  7.0 %  3
+    HiGHS 1.15.1                 2.7 % (32.1 %)  13  6.7 %  4
+
+Each solver gets the same programmes, starts
 and processor seconds, one thread, in a process of its own (their libraries clash). The
 project depends on one of them alone: to repeat the comparison install the others beside
 it (`pip install --target FOLDER highspy ortools`, with FOLDER in PYTHONPATH).

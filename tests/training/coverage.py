@@ -98,28 +98,26 @@ def verdict(written: Written, title: str, mode: str, ranks: int) -> str:
 
 
 def table(written: Written) -> str:
-    """The matrix in Markdown: a row for each case, one word where all modes agree."""
+    """The matrix in Markdown: a row for all cases of a section with one outcome."""
     modes = ("gloo", *MODES)
+    settings = [(mode, ranks) for mode in modes for ranks in RANKS]
+    outcomes: dict[tuple[str, str], list[str]] = {}
+    for case in CASES:
+        words = {setting: verdict(written, case.title, *setting) for setting in settings}
+        outcome = "; ".join(
+            f"{mode.replace('_', ' ')}, {ranks} ranks: {word}"
+            for (mode, ranks), word in words.items()
+        )
+        if len(set(words.values())) == 1:
+            outcome = words[settings[0]]
+        outcomes.setdefault((case.section, outcome), []).append(case.title)
     heading = ", ".join(mode.replace("_", " ") for mode in modes)
-    lines = []
-    for section, cases in itertools.groupby(CASES, key=lambda case: case.section):
-        lines += ["", f"| {section} | {heading} |", "|---|---|"]
-        for case in cases:
-            results = {
-                f"{mode.replace('_', ' ')}, {ranks} ranks": verdict(
-                    written, case.title, mode, ranks
-                )
-                for mode in modes
-                for ranks in RANKS
-            }
-            words = set(results.values())
-            cell = (
-                words.pop()
-                if len(words) == 1
-                else "; ".join(f"{where}: {word}" for where, word in results.items())
-            )
-            lines.append(f"| {case.title} | {cell} |")
-    return "\n".join([*lines[1:], ""])
+    lines = [f"| | {heading} | cases |", "|---|---|---|"]
+    lines += [
+        f"| {section} | {outcome} | {'; '.join(titles)} |"
+        for (section, outcome), titles in outcomes.items()
+    ]
+    return "\n".join([*lines, ""])
 
 
 def main() -> None:
