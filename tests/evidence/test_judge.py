@@ -627,7 +627,7 @@ def test_columns_and_types_of_the_claims_table(desk: Desk) -> None:
         ),
         (
             {"query": "select value as ours, fidelity, false as disturbed from a.t"},
-            "allowed: ours, fidelity, and of what was repeated sample, or sample and disturbed",
+            "allowed: ours, fidelity, and of what was repeated sample, with disturbed or weight",
         ),
         (
             {"query": "select value as ours, fidelity, 1 as sample from a.two"},

@@ -263,9 +263,9 @@ def test_other_experiments_are_named_with_their_counts_and_commit(report: Path) 
         part(others, f'<th scope="row">{name}', "</tr>")
         for name in ("paper", "recorded/gpus", "old")
     )
-    assert "paper · 5 · · · 5 analytic" in paper
+    assert "paper · · 5 · · · · · 5 analytic" in paper
     assert f"commit {('c0ffee' * 7)[:12]}" in paper
-    assert "recorded/gpus recorded · 1 · · · 1 analytic commit not known" in recorded
+    assert "recorded/gpus recorded · · 1 · · · · · 1 analytic commit not known" in recorded
     assert "not read: the claims table has no kind, ours_text, fidelity" in old
 
 

@@ -315,7 +315,10 @@ def wrong_unit(query: str, unit: str) -> str:
     unit has lost it, a column alone keeps it.
     """
     parsed = json.loads(duckdb.execute("select json_serialize_sql(?)", [query]).fetchall()[0][0])
-    selected = parsed["statements"][0]["node"]["select_list"]
+    node = parsed["statements"][0]["node"]
+    while "select_list" not in node:  # a union: its first part names the columns
+        node = node["children"][0]
+    selected = node["select_list"]
     (ours,) = [node for node in selected if node["alias"] == "ours"]
     first = unit.split(" ")[0]
     if ours.get("function_name") == "/":
