@@ -28,9 +28,9 @@ MEASURED = CODE / "resources" / "measured"
 ONE_NODE_ROWS, SEED = 144, 1
 #: Parts of a set of which each is left out once.
 FOLDS = 8
-_HOST = ("forward_host_s", "step_s")
+_HOST = ("forward_host_s", "forward_kernels_s", "step_s")
 _ROOFS = ("matmul_share", "matmul_tile", "memory_share")
-#: Where fits begin: shares of usual kernels, a launch of some ten kernels a layer.
+#: Where fits begin: shares of usual kernels, some ten kernels a layer that start in 10 us.
 _START = {
     "matmul_share": 0.8,
     "matmul_tile": 128.0,
@@ -40,6 +40,7 @@ _START = {
     "backward_host_s": 5e-4,
     "collective_host_s": 3e-5,
     "step_s": 5e-3,
+    "forward_kernels_s": 1e-4,
 }
 _HEADER = """\
 # Fitted constants of programs on devices, written by scripts/fit_constants.py.

@@ -17,6 +17,7 @@ examples:
   railx advise model=llama3_8b devices=h200 gpus=64 tokens=32768 global_batch=128 --json
   railx advise model=llama3_70b devices=h100 gpus=512 plan.tensor=8 plan.pipeline=4 --explain
   railx advise model=hf model.path=config.json devices=b200 gpus=256 --megatron
+  railx advise model=llama3_70b devices=h100 gpus=1000 network=railx_hyperx
 
 keys: model, devices, gpus, network, tokens, global_batch, precision, program, constants,
 memory_share, model.path, network.node_devices, network.slow_gb_s, and a plan to price
@@ -48,7 +49,7 @@ def _advise(options: argparse.Namespace) -> int:
     settings: AdviceSettings = load(AdviceSettings, _values(options.settings))
     if options.explain and settings.plan is None:
         raise UserError("--explain: got no plan; allowed: with plan.tensor=... or others")
-    advice = advise(settings)
+    advice = advise(settings, _topologies(settings.network))
     if options.json:
         print(json.dumps(advice.as_dict(), indent=2))
     elif options.megatron:
@@ -60,6 +61,20 @@ def _advise(options: argparse.Namespace) -> int:
     else:
         print("\n".join(advice_lines(advice)))
     return 0
+
+
+def _topologies(network: str) -> list[Any]:
+    """The settings of a topology and of its family's others; none of networks of rings."""
+    from railx.performance.advice import RING_NETWORKS
+    from workflow.config import topologies_like
+    from workflow.mounts import choices
+
+    if network in RING_NETWORKS:
+        return []
+    if network not in choices("topology"):
+        allowed = ", ".join(dict.fromkeys((*RING_NETWORKS, *choices("topology"))))
+        raise UserError(f"network: got {network}; allowed: {allowed}")
+    return topologies_like(network)
 
 
 def _values(words: list[str]) -> dict[str, Any]:
