@@ -13,6 +13,7 @@ import csv
 import io
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -30,8 +31,8 @@ ONE_NODE_ROWS, SEED = 144, 1
 FOLDS = 8
 _HOST = ("forward_host_s", "forward_kernels_s", "step_s")
 _ROOFS = ("matmul_share", "matmul_tile", "memory_share")
-#: Where fits begin: shares of usual kernels, some ten kernels a layer that start in 10 us.
-_START = {
+#: Where fits begin: shares of usual kernels, ten kernels a layer, each 10 us to start.
+_START: dict[str, Any] = {
     "matmul_share": 0.8,
     "matmul_tile": 128.0,
     "memory_share": 0.7,

@@ -121,7 +121,7 @@ def _check_used(overrides: Iterable[str], known: Iterable[str], wanted: Iterable
 
 
 def topologies_like(name: str) -> list[Any]:
-    """The settings of a choice of topology, and of those of its family named after it."""
+    """The settings of a choice of topology, and of those that begin with its name."""
     names = (choice for choice in choices("topology") if choice.startswith(f"{name}_"))
     first, *others = (
         compose_stage([f"topology={choice}"], ["topology"])["topology"] for choice in (name, *names)

@@ -29,7 +29,7 @@ from railx.performance.search import (
     search,
     search_below,
 )
-from railx.settings import AtLeast, Fraction, NotEmpty, SettingsError
+from railx.settings import AtLeast, Fraction, NotEmpty, Positive, SettingsError
 
 if TYPE_CHECKING:
     from railx.vocabulary.topology import FamilySettings
@@ -60,7 +60,7 @@ class NetworkOverrides:
     node_devices: Annotated[int, AtLeast(1)] | None = None
     """Devices of the fast domain; null: those of the device's node, or of a topology's.
     """
-    slow_gb_s: Annotated[float, AtLeast(0)] | None = None
+    slow_gb_s: Annotated[float, Positive()] | None = None
     """Bandwidth of a device between nodes; null: that of the device's node."""
 
 
@@ -199,7 +199,7 @@ def advise(settings: AdviceSettings, topologies: Sequence[FamilySettings] = ()) 
         _row(given, 0, settings.gpus, fastest) if given else None,
         best,
         _reasons(priced, given),
-        _expected_error(setting.constants, best, setting.network.node_devices),
+        None if topologies else _expected_error(setting, best),
     )
 
 
@@ -318,14 +318,27 @@ def _given(settings: AdviceSettings, setting: Setting, job: Job) -> Priced:
             f"plan.pipeline: got {degrees['pipeline']} x {degrees['virtual']} stages; allowed: at"
             f" most {setting.model.layers}, the layers"
         )
-    plan = Plan(
-        **degrees,
-        data=data,
-        micro_batches=job.global_batch // step,
-        sequence_tokens=settings.tokens,
-        sequence_parallel=degrees["tensor"] > 1,
-        schedule="interleaved" if degrees["virtual"] > 1 else "1f1b",
-    )
+    if degrees["virtual"] > 1 == degrees["pipeline"]:
+        raise UserError(
+            f"plan.virtual: got {degrees['virtual']} with one stage; allowed: 1, or plan.pipeline"
+            " above 1"
+        )
+    experts = setting.model.experts or 1
+    if experts % degrees["expert"]:
+        raise UserError(
+            f"plan.expert: got {degrees['expert']}; allowed: a divisor of the experts, {experts}"
+        )
+    try:
+        plan = Plan(
+            **degrees,
+            data=data,
+            micro_batches=job.global_batch // step,
+            sequence_tokens=settings.tokens,
+            sequence_parallel=degrees["tensor"] > 1,
+            schedule="interleaved" if degrees["virtual"] > 1 else "1f1b",
+        )
+    except SettingsError as error:
+        raise error.under("plan") from None
     return price(setting, Plans.of([plan]))
 
 
@@ -378,9 +391,10 @@ def _reasons(priced: Priced, given: Priced | None) -> list[str]:
     return reasons
 
 
-def _expected_error(constants: Constants, plan: Plan, node_devices: int) -> float | None:
+def _expected_error(setting: Setting, plan: Plan) -> float | None:
     """Mean error of rows left out of the fit, for plans like this one."""
-    errors: Mapping[str, float] = constants.errors
+    errors: Mapping[str, float] = setting.constants.errors
+    node_devices = setting.network.node_devices
     if plan.tensor > node_devices and "tensor_across_nodes" in errors:
         return errors["tensor_across_nodes"]
     kind = "one_node" if plan.devices <= node_devices else "several_nodes"

@@ -37,6 +37,8 @@ def advice_lines(advice: Advice) -> list[str]:
             f" runs of at most {answer['largest_run_devices']} devices left out of the fit"
             " (railx validate)"
         )
+    else:
+        lines.append("expected error of these times: not known, no such run is measured")
     return lines
 
 

@@ -197,7 +197,9 @@ def _product(**values: Sequence[int]) -> dict[str, Array]:
 
 def _replicas(job: Job, most: Array, rank: Array) -> Array:
     """The largest divisors of the batch up to ``most``; rank 0 is the largest."""
-    divisors = np.array([n for n in range(1, job.global_batch + 1) if job.global_batch % n == 0])
+    batch = job.global_batch
+    small = [n for n in range(1, math.isqrt(batch) + 1) if batch % n == 0]
+    divisors = np.unique([*small, *(batch // n for n in small)])
     position = np.searchsorted(divisors, most, side="right") - 1 - rank
     return np.where(position >= 0, divisors[np.maximum(position, 0)], 0)
 
