@@ -46,7 +46,7 @@ def setting_on(name: str) -> tuple[Setting, Setting]:
 def test_the_bound_of_a_network_is_faster_for_every_plan(name: str) -> None:
     exact, bound = setting_on(name)
     plans = candidates(exact.model, JOB, exact.network.node_devices)
-    some = plans.take(np.arange(0, len(plans), 7))
+    some = plans.take(np.arange(0, len(plans), 29))
     for order in (0, len(ORDERS) - 1):
         placed = some.placed(order)
         seconds, least = (price(one, placed).times.total_s for one in (exact, bound))
@@ -61,10 +61,10 @@ def test_a_bounded_search_equals_pricing_every_plan(name: str) -> None:
     ranked = price(exact, ideal.take(np.argsort(every, kind="stable")))
 
     def last(priced: Priced) -> Array:
-        return np.arange(len(priced)) == len(priced) - 1
+        return np.asarray(np.arange(len(priced)) == len(priced) - 1)
 
     few = search_below(exact, JOB, bound.network, 3, [last])
-    first, brute = (one.take(first_plans(one, 3)).times.total_s for one in (few, ranked))
+    first, brute = (one.take(np.array(first_plans(one, 3))).times.total_s for one in (few, ranked))
     assert first.tolist() == brute.tolist()
     # A rival is priced, too, however slow.
     assert every[-1] in few.times.total_s

@@ -23,7 +23,9 @@ examples:
 keys: model, devices, gpus, network, tokens, global_batch, precision, program, constants,
 memory_share, model.path, network.node_devices, network.slow_gb_s, and a plan to price
 beside the best: plan.tensor, plan.context, plan.pipeline, plan.expert, plan.virtual,
-plan.micro_batch, plan.recompute, plan.sharding. Times are of the model in docs/performance.md."""
+plan.micro_batch, plan.recompute, plan.sharding. network is rail_optimised
+or fat_tree, priced by rings, or a choice of conf/topology, priced by exact loads. Times are
+of the model in docs/performance.md."""
 #: Keys of the command line that are fields of another name.
 _KEYS = {"model.path": "model_path"}
 #: The names of fields in errors, and the keys that they are on the command line.
