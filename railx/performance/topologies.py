@@ -39,7 +39,7 @@ from railx.settings import SettingsError
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, FamilySettings, Topology
 
-__all__ = ["ExactLoads", "Way", "at_rates", "node_rates_gb_s", "on_devices", "sized"]
+__all__ = ["ExactLoads", "Way", "at_rates", "chips_of", "node_rates_gb_s", "on_devices", "sized"]
 
 IntArray = NDArray[np.int64]
 #: Chips of a network whose loads are computed in seconds to a minute.
@@ -217,7 +217,7 @@ def on_devices(
     return network, TwoLevelRing(node, fast_gb_s, outside_gb_s, 0.0, 0.0, 1.0, 1.0)
 
 
-def _chips_of(settings: FamilySettings) -> int:
+def chips_of(settings: FamilySettings) -> int:
     """Chips of a network."""
     bill = family_of(settings).bill
     return build_topology(settings).chips if bill is None else bill.ports(settings).chips
@@ -232,8 +232,8 @@ def sized(
     have the ports of one of ``others``; a family that has no sizes has these alone.
     :class:`UserError` below ``key`` where none has enough.
     """
-    options = [_resized(one, ranks) for one in (settings, *others)]
-    chips = [_chips_of(one) for one in options]
+    options = [_resized(network, ranks) for network in (settings, *others)]
+    chips = [chips_of(option) for option in options]
     enough = [number for number, count in enumerate(chips) if ranks <= count <= _MOST_CHIPS]
     if not enough:
         raise UserError(

@@ -18,7 +18,7 @@ examples:
   railx advise model=llama3_8b devices=h200 gpus=64 tokens=32768 global_batch=128 --json
   railx advise model=llama3_70b devices=h100 gpus=512 plan.tensor=8 plan.pipeline=4 --explain
   railx advise model=hf model.path=config.json devices=b200 gpus=256 --megatron
-  railx advise model=llama3_70b devices=h100 gpus=1000 network=railx_hyperx
+  railx advise model=llama3_70b devices=h100 gpus=256 network=railx_hyperx
 
 keys: model, devices, gpus, network, tokens, global_batch, precision, program, constants,
 memory_share, model.path, network.node_devices, network.slow_gb_s, and a plan to price

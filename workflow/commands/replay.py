@@ -163,7 +163,9 @@ def _network(name: str, options: argparse.Namespace) -> ReplayedNetwork:
             )
         return TwoRates(name, server, scale_up, scale_out, options.latency_ns or 0.0)
     if name in choices("topology"):
-        settings, *others = (_with_servers(one, options.server) for one in topologies_like(name))
+        settings, *others = (
+            _with_servers(alike, options.server) for alike in topologies_like(name)
+        )
         return FamilyNetwork(name, settings, tuple(others))
     path = Path(name)
     if not path.suffix:
