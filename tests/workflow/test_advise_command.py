@@ -16,7 +16,7 @@ JOB = ("model=llama3_8b", "devices=h100", "gpus=64")
 @pytest.mark.parametrize(
     ("network", "model"),
     [
-        ("fat_tree", "two-level ring, 450 GB/s in nodes of 8, 50 between"),
+        ("fat_tree", "two-level ring, 360 GB/s in nodes of 8, 11.7 between"),
         ("opus_rails", "exact loads of opus_rails with 64 chips"),
         ("dragonfly", "exact loads of dragonfly with 64 chips"),
     ],
