@@ -38,8 +38,10 @@ _AXES = (None, "data", "tensor", "pipeline")
 class PublishedStep:
     """A step of the public generator: one micro-batch, weights not sharded.
 
-    Defaults are the generator's (main.py, its arguments) with the batch, length and
-    layers of the Opus artifact.
+    All published steps have these settings (``--micro_batch -1 --weight_sharded 0``).
+    The generator also has micro-batches and sharded weights (grad_updater.py). They are
+    not made here, as no published number rests on them. Defaults are the generator's
+    (main.py, its arguments) with the batch, length and layers of the Opus artifact.
     """
 
     data: Annotated[int, AtLeast(1)]

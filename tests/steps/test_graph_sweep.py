@@ -111,6 +111,19 @@ def test_ranks_announce_after_the_operations_of_the_published_files() -> None:
     assert announced(on_demand) == [first] * 4 + [then, last] * 2
 
 
+def test_circuits_change_once_no_collective_is_in_flight() -> None:
+    circuits = published_run._Circuits(100, [0, 0, 0])
+    circuits.in_flight = 1
+    assert circuits.ask(5, (0,), 0), "the rings are there"
+    assert not circuits.ask(5, (0, 1), 1)
+    assert (circuits.bits, circuits.lit, circuits.commands) == ([1, 1, 0], (0, 0, 0), 0)
+    circuits.in_flight = 0
+    assert circuits.ask(7, (1, 2), 1), "a bit stays set where the switch refused it"
+    assert circuits.commands == 1
+    pairs = {(0, 1), (1, 0), (1, 2), (2, 1), (2, 0), (0, 2)}
+    assert circuits.ready_ns == dict.fromkeys({*pairs, (0,), (1,), (2,)}, 108)
+
+
 def smoke_stages() -> tuple[PublishedStep, Any]:
     row = {"dp": "2", "tp": "2", "pp": "2", "figure": "", "platform": "H200"}
     return run_of({**row, "scale_up_bw_GBps": "450", "scale_out_bw_GBps": "50"})
