@@ -403,7 +403,7 @@ def _step_graphs(tables: Tables) -> DataFrame:
         select 'ours' as source, step as panel, 'graph' as gradients, mode,
             reconfiguration_latency_ms, added_ms, fidelity
         from graphs semi join first_rate using (step, scale_out_gb_s)
-        where counts = 'published' and job = 'overlapped' and mode <> 'electrical'
+        where counts = 'published' and job = 'overlapped' and mode in ('on_demand', 'provisioned')
         order by rowid_
         """
     )

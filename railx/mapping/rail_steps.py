@@ -41,8 +41,8 @@ from railx.mapping.settings import (
     SwitchedNetwork,
     SwitchedSettings,
 )
-from railx.mapping.underlay import node_rates_gb_s
 from railx.performance.networks import Kind, fastest_order
+from railx.performance.topologies import node_rates_gb_s
 from railx.replay.programs import KINDS, Programs
 from railx.replay.run import prepare, replay_programs
 from railx.replay.wiring import TableWiring, Wire

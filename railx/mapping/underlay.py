@@ -9,10 +9,8 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated
-
-import numpy as np
 
 from railx.economics import PricedNetwork
 from railx.families import TopologySettings, build_topology, family_of
@@ -20,16 +18,14 @@ from railx.mapping.cost import network_bill
 from railx.mapping.settings import PriceSettings
 from railx.network.group_bandwidth import group_shapes
 from railx.network.settings import StaticRoutingName
-from railx.performance.topologies import ExactLoads
+from railx.performance.topologies import ExactLoads, at_rates, node_rates_gb_s
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, PowerOfTwo, SettingsError
-from railx.vocabulary.topology import INTERNAL, Topology
+from railx.vocabulary.topology import Topology
 
 __all__ = [
     "Underlay",
     "UnderlaySettings",
     "UnderlyingNetwork",
-    "at_rates",
-    "node_rates_gb_s",
     "underlays",
 ]
 
@@ -121,18 +117,6 @@ class Underlay:
     all_to_all_gb_s: Mapping[int, float]
 
 
-def node_rates_gb_s(topology: Topology) -> tuple[float, float]:
-    """Rates per chip out of a node and of the links inside, one direction.
-
-    The links that begin at chips, over the number of chips.
-    """
-    links = topology.links
-    from_chips = links.src < topology.chips
-    inside = links.kind == INTERNAL
-    rate = links.capacity_gbps / 8 / topology.chips
-    return float(rate[from_chips & ~inside].sum()), float(rate[from_chips & inside].sum())
-
-
 def underlays(settings: UnderlaySettings, name: str) -> list[Underlay]:
     """A network at every rate, and at the reference's cost of the first of them.
 
@@ -181,16 +165,6 @@ def _rates(
             (way,) = network.job_ways("all_to_all", size, size)
             rates[size] = way.gb_s
     return dict(sorted(rates.items()))
-
-
-def at_rates(topology: Topology, outside_gb_s: float, inside_gb_s: float) -> Topology:
-    """The same network with other rates per chip; links inside may not be there."""
-    outside, inside = node_rates_gb_s(topology)
-    links = topology.links
-    factor = np.full(len(links), outside_gb_s / outside)
-    if inside:
-        factor[links.kind == INTERNAL] = inside_gb_s / inside
-    return replace(topology, links=replace(links, gbps=links.gbps * factor))
 
 
 def _usd_per_gb_s(settings: UnderlaySettings, name: str) -> float:

@@ -44,17 +44,8 @@ class Transfer:
 
 
 def pass_flops(job: JobSettings) -> dict[str, float]:
-    """Operations of a token by pass: forward, backward (a gradient of each product
-    takes two), and what the backward pass computes ``again``.
-    """
-    model = job.decoder
-    forward = model.flops_per_token(job.sequence_tokens)
-    again = {
-        "none": 0.0,
-        "selective": forward - 2 * model.active_parameters,
-        "full": forward - 2 * model.table_weights,
-    }
-    return {"forward": forward, "backward": 2 * forward, "again": again[job.recompute]}
+    """Operations of a token by pass: forward, backward and ``again``."""
+    return job.decoder.pass_flops(job.sequence_tokens, job.recompute)
 
 
 def compute_flops(job: JobSettings) -> float:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
@@ -16,21 +16,32 @@ from railx.performance.devices import Device, device_named
 from railx.performance.huggingface import model_from_config
 from railx.performance.layers import Setting
 from railx.performance.memory import MEMORY_PARTS
-from railx.performance.models import Model, model_named
-from railx.performance.networks import TwoLevelRing
+from railx.performance.models import model_named
+from railx.performance.networks import Network, TwoLevelRing
 from railx.performance.plans import RECOMPUTATIONS, SHARDINGS, Array, Plan, Plans
 from railx.performance.programs import Constants, constants_named, default_constants, program_named
-from railx.performance.search import Job, Priced, price, search
-from railx.settings import AtLeast, Fraction, NotEmpty, SettingsError
+from railx.performance.search import (
+    DEGREES,
+    Job,
+    Priced,
+    first_plans,
+    price,
+    search,
+    search_below,
+)
+from railx.settings import AtLeast, Fraction, NotEmpty, Positive, SettingsError
 
-__all__ = ["Advice", "AdviceSettings", "GivenPlan", "NetworkOverrides", "advise"]
+if TYPE_CHECKING:
+    from railx.vocabulary.topology import FamilySettings
 
+__all__ = ["RING_NETWORKS", "Advice", "AdviceSettings", "GivenPlan", "NetworkOverrides", "advise"]
+
+#: Networks priced by rings: switches that never are the bottleneck.
+RING_NETWORKS = ("rail_optimised", "fat_tree")
 #: Tokens of a step where no batch is given (Llama 3's first phase, arXiv 2407.21783).
 _STEP_TOKENS = 2**22
 #: How many plans are shown.
 _SHOWN = 3
-#: Degrees that tell two plans apart.
-_DEGREES = ("data", "tensor", "context", "pipeline", "expert")
 #: NVIDIA's rule: most parameters of the class, least and most tensor degree, least and
 #: most stages (Megatron Bridge, guide to parallelism strategies).
 _RULE = (
@@ -47,8 +58,9 @@ class NetworkOverrides:
     """Numbers of the network that differ from those of the device's usual node."""
 
     node_devices: Annotated[int, AtLeast(1)] | None = None
-    """Devices of the fast domain; null: those of the device's node."""
-    slow_gb_s: Annotated[float, AtLeast(0)] | None = None
+    """Devices of the fast domain; null: those of the device's node, or of a topology's.
+    """
+    slow_gb_s: Annotated[float, Positive()] | None = None
     """Bandwidth of a device between nodes; null: that of the device's node."""
 
 
@@ -84,8 +96,10 @@ class AdviceSettings:
     """Device of the catalogue."""
     gpus: Annotated[int, AtLeast(1)]
     """Devices that there are."""
-    network: Literal["rail_optimised", "fat_tree"] = "rail_optimised"
-    """What joins nodes; both give every device its full bandwidth to other nodes."""
+    network: Annotated[str, NotEmpty()] = "rail_optimised"
+    """What joins nodes: rail_optimised or fat_tree, which give every device its full
+    bandwidth to other nodes, by rings; or a choice of ``conf/topology``, by exact
+    loads."""
     tokens: Annotated[int, AtLeast(1)] = 8192
     """Tokens of a sequence."""
     global_batch: Annotated[int, AtLeast(1)] | None = None
@@ -139,6 +153,7 @@ class Advice:
             "devices": self.setting.device.name,
             "gpus": self.settings.gpus,
             "network": self.settings.network,
+            "network_model": self.setting.network.words,
             "constants": self.setting.constants.name,
             "fidelity": "analytic",
             "expected_error": self.expected_error,
@@ -150,37 +165,41 @@ class Advice:
         }
 
 
-def advise(settings: AdviceSettings) -> Advice:
+def advise(settings: AdviceSettings, topologies: Sequence[FamilySettings] = ()) -> Advice:
     """The best plan of a job and what the others cost.
 
-    Raises :class:`railx.errors.UserError` for a model that fits no plan, for degrees
-    that leave devices over, and for a precision that the device lacks.
+    ``topologies``: the network, and others of its family that may be larger; none where
+    the network is priced by rings. Raises :class:`railx.errors.UserError` for a model
+    that fits no plan, for degrees that leave devices over, for a precision that the
+    device lacks, and for a network that is too small.
     """
     setting = _setting(settings)
     batch = settings.global_batch or max(1, _STEP_TOKENS // settings.tokens)
     job = Job(settings.gpus, batch, settings.tokens, settings.memory_share)
-    priced = search(setting, job)
-    shown = _distinct(priced)
+    rivals = {"nvidia_rule": _by_rule, "3d_by_hand": _by_hand}
+    if topologies:
+        setting, bound = _on_topology(setting, settings, topologies)
+        priced = search_below(setting, job, bound, _SHOWN, list(rivals.values()))
+    else:
+        priced = search(setting, job)
+    shown = first_plans(priced, _SHOWN)
     fastest = float(priced.times.total_s[0])
-    rivals = {
-        name: found
-        for name, mask in (
-            ("nvidia_rule", _by_rule(setting.model, priced)),
-            ("3d_by_hand", _by_hand(priced)),
-        )
-        if (found := _first(priced, mask)) is not None
-    }
+    firsts = {name: np.flatnonzero(rule(priced))[:1] for name, rule in rivals.items()}
     given = _given(settings, setting, job) if settings.plan else None
     best = priced.plans.plan(0)
     return Advice(
         settings,
         setting,
         [_row(priced, row, settings.gpus, fastest) for row in shown],
-        {name: _row(priced, row, settings.gpus, fastest) for name, row in rivals.items()},
+        {
+            name: _row(priced, int(row), settings.gpus, fastest)
+            for name, rows in firsts.items()
+            for row in rows
+        },
         _row(given, 0, settings.gpus, fastest) if given else None,
         best,
         _reasons(priced, given),
-        _expected_error(setting.constants, best, setting.network.node_devices),
+        None if topologies else _expected_error(setting, best),
     )
 
 
@@ -205,32 +224,36 @@ def _setting(settings: AdviceSettings) -> Setting:
         ),
         "",
     )
-    network = TwoLevelRing.of(
-        device,
-        fast_share=constants.fast_share,
-        slow_share=constants.slow_share,
-        slow_gb_s=settings.on.slow_gb_s,
-        node_devices=settings.on.node_devices,
-    )
+    network = TwoLevelRing.of(device, **_shares(constants, settings))
     program = program_named(settings.program)
     recipe = recipe if settings.precision in ("fp8", "fp4") else ""
     return Setting(model, device, network, program, constants, settings.precision, recipe)
 
 
-def _distinct(priced: Priced) -> list[int]:
-    """The first rows that differ in a degree."""
-    degrees = np.stack([priced.plans[name] for name in _DEGREES], axis=1)
-    _, first = np.unique(degrees, axis=0, return_index=True)
-    return sorted(int(row) for row in first)[:_SHOWN]
+def _on_topology(
+    setting: Setting, settings: AdviceSettings, topologies: Sequence[FamilySettings]
+) -> tuple[Setting, Network]:
+    """The setting on a topology of enough chips, and a network that bounds it."""
+    from railx.performance.topologies import on_devices, sized
+
+    topology = sized(topologies[0], topologies[1:], settings.gpus, "network")
+    network, bound = on_devices(topology, setting.device, **_shares(setting.constants, settings))
+    return replace(setting, network=network), bound
 
 
-def _first(priced: Priced, mask: Array) -> int | None:
-    rows = np.flatnonzero(mask)
-    return int(rows[0]) if len(rows) else None
+def _shares(constants: Constants, settings: AdviceSettings) -> dict[str, Any]:
+    """What a network takes besides its device."""
+    return {
+        "fast_share": constants.fast_share,
+        "slow_share": constants.slow_share,
+        "slow_gb_s": settings.on.slow_gb_s,
+        "node_devices": settings.on.node_devices,
+    }
 
 
-def _by_rule(model: Model, priced: Priced) -> Array:
+def _by_rule(priced: Priced) -> Array:
     """Plans that NVIDIA's rule by model size allows; where there are experts, these."""
+    model = priced.setting.model
     size = model.parameters
     _, least_tensor, most_tensor, least_stages, most_stages = next(
         entry for entry in _RULE if size <= entry[0]
@@ -295,14 +318,27 @@ def _given(settings: AdviceSettings, setting: Setting, job: Job) -> Priced:
             f"plan.pipeline: got {degrees['pipeline']} x {degrees['virtual']} stages; allowed: at"
             f" most {setting.model.layers}, the layers"
         )
-    plan = Plan(
-        **degrees,
-        data=data,
-        micro_batches=job.global_batch // step,
-        sequence_tokens=settings.tokens,
-        sequence_parallel=degrees["tensor"] > 1,
-        schedule="interleaved" if degrees["virtual"] > 1 else "1f1b",
-    )
+    if degrees["virtual"] > 1 == degrees["pipeline"]:
+        raise UserError(
+            f"plan.virtual: got {degrees['virtual']} with one stage; allowed: 1, or plan.pipeline"
+            " above 1"
+        )
+    experts = setting.model.experts or 1
+    if experts % degrees["expert"]:
+        raise UserError(
+            f"plan.expert: got {degrees['expert']}; allowed: a divisor of the experts, {experts}"
+        )
+    try:
+        plan = Plan(
+            **degrees,
+            data=data,
+            micro_batches=job.global_batch // step,
+            sequence_tokens=settings.tokens,
+            sequence_parallel=degrees["tensor"] > 1,
+            schedule="interleaved" if degrees["virtual"] > 1 else "1f1b",
+        )
+    except SettingsError as error:
+        raise error.under("plan") from None
     return price(setting, Plans.of([plan]))
 
 
@@ -312,7 +348,7 @@ def _row(priced: Priced, row: int, gpus: int, fastest_s: float) -> dict[str, Any
     tokens_s = plan.tokens / seconds
     watts = priced.setting.device.watts
     return {
-        **{name: getattr(plan, name) for name in (*_DEGREES, "virtual", "micro_batch")},
+        **{name: getattr(plan, name) for name in (*DEGREES, "virtual", "micro_batch")},
         "micro_batches": plan.micro_batches,
         "schedule": plan.schedule,
         "sharding": plan.sharding,
@@ -355,9 +391,10 @@ def _reasons(priced: Priced, given: Priced | None) -> list[str]:
     return reasons
 
 
-def _expected_error(constants: Constants, plan: Plan, node_devices: int) -> float | None:
+def _expected_error(setting: Setting, plan: Plan) -> float | None:
     """Mean error of rows left out of the fit, for plans like this one."""
-    errors: Mapping[str, float] = constants.errors
+    errors: Mapping[str, float] = setting.constants.errors
+    node_devices = setting.network.node_devices
     if plan.tensor > node_devices and "tensor_across_nodes" in errors:
         return errors["tensor_across_nodes"]
     kind = "one_node" if plan.devices <= node_devices else "several_nodes"

@@ -17,7 +17,8 @@ def advice_lines(advice: Advice) -> list[str]:
     lines = [
         (
             f"{answer['model']} ({answer['parameters'] / 1e9:.1f} B) on {answer['gpus']}"
-            f" {answer['devices']}, network {answer['network']}, constants {answer['constants']}"
+            f" {answer['devices']}, network {answer['network']}"
+            f" ({answer['network_model']}), constants {answer['constants']}"
         )
     ]
     for number, row in enumerate(answer["plans"], 1):
@@ -36,6 +37,8 @@ def advice_lines(advice: Advice) -> list[str]:
             f" runs of at most {answer['largest_run_devices']} devices left out of the fit"
             " (railx validate)"
         )
+    else:
+        lines.append("expected error of these times: not known, no such run is measured")
     return lines
 
 

@@ -302,6 +302,17 @@ class ProfileFit:
         """Bytes of one activation."""
         return {"float32": 4, "float64": 8, "bfloat16": 2}[self.dtype]
 
+    def layer_ms(self, slices: Sequence[tuple[int, int]], degree: int) -> float:
+        """A layer, forward and backward, over packed slices (context, tokens)."""
+        squares = sum((context + new) ** 2 - context**2 for context, new in slices)
+        tokens = sum(new for _, new in slices)
+        shared = self.quadratic_ms_per_token2 * squares + self.linear_ms_per_token * tokens
+        return shared / degree + self.constant_ms
+
+    def ends_ms(self, tokens: int, degree: int) -> float:
+        """Embedding, head and loss, forward and backward."""
+        return self.ends_linear_ms_per_token * tokens / degree + self.ends_constant_ms
+
 
 def validation_points(
     rows: Sequence[Mapping[str, Any]], seed: int
@@ -451,8 +462,7 @@ def _comparison(
 ) -> dict[str, Any]:
     predicted, forward, stored, aside = None, None, None, None
     if row["part"] == "ends":
-        rank_tokens = row["tokens"] / row["degree"]
-        predicted = fit.ends_linear_ms_per_token * rank_tokens + fit.ends_constant_ms
+        predicted = fit.ends_ms(row["tokens"], row["degree"])
     elif row["part"] == "all_to_all":
         degree = str(row["degree"])
         if degree in fit.all_to_all_gb_s:

@@ -6,6 +6,7 @@ A layer is timed pass by pass (forward, backward, recomputation) from its operat
   time at the reached share of the peak: d is what tiles and the filling of a pipeline
   waste at each end, so that small products reach less;
 * everything else takes the time of its memory traffic;
+* kernels start and drain in a time that does not depend on their size;
 * no pass is shorter than the host needs to launch it.
 
 docs/performance.md derives each term and says where not to trust it. Times are seconds,
@@ -275,8 +276,9 @@ class Layers:
         # A fused backward pass computes the scores again: five products for two.
         attention_backward = (2.5 if program.fused_attention else 2.0) * attention
         traffic = scores + elementwise
-        forward = products + attention + traffic
-        backward = 2 * products + attention_backward + program.backward_traffic * traffic
+        ends = constants.forward_kernels_s
+        forward = products + attention + traffic + ends
+        backward = 2 * (products + ends) + attention_backward + program.backward_traffic * traffic
         tensor_forward, tensor_backward = self._tensor()
         context_forward, context_backward = self._context(kind, attention)
         expert_forward, expert_backward = self._expert(kind)

@@ -285,6 +285,18 @@ class Model:
         )
         return 2 * self.active_parameters + attention
 
+    def pass_flops(self, sequence_tokens: int, recompute: str) -> dict[str, float]:
+        """Operations of a token by pass: forward, backward (a gradient of each product
+        takes two), and what the backward pass computes ``again``.
+        """
+        forward = self.flops_per_token(sequence_tokens)
+        again = {
+            "none": 0.0,
+            "selective": forward - 2 * self.active_parameters,
+            "full": forward - 2 * self.table_weights,
+        }
+        return {"forward": forward, "backward": 2 * forward, "again": again[recompute]}
+
 
 def model_named(name: str) -> Model:
     """The model of ``resources/performance/models.yaml`` with this name."""

@@ -80,6 +80,11 @@ class Network(Protocol):
         """Devices of the fast domain."""
         ...
 
+    @property
+    def words(self) -> str:
+        """What it is, in some words."""
+        ...
+
     def time_s(self, kind: Kind, size_bytes: Array, members: Array, inside: Array) -> Array:
         """Seconds of one transfer, float[transfers].
 
@@ -112,6 +117,11 @@ class DegreeTable:
                 key = words[row["operation"]], int(row["group_size"])
                 ways.setdefault(key, []).append((row["latency_us"] * 1e-6, row["gb_s"]))
         return cls(node_devices, ways)
+
+    @property
+    def words(self) -> str:
+        """What it is, in some words."""
+        return "table by degree"
 
     def time_s(self, kind: Kind, size_bytes: Array, members: Array, inside: Array) -> Array:
         del inside
@@ -210,6 +220,14 @@ class TwoLevelRing:
             fast_share,
             slow_share,
             measured_table(file, column) if file else None,
+        )
+
+    @property
+    def words(self) -> str:
+        """What it is, in some words."""
+        fast, slow = self.fast_gb_s * self.fast_share, self.slow_gb_s * self.slow_share
+        return (
+            f"two-level ring, {fast:.4g} GB/s in nodes of {self.node_devices}, {slow:.4g} between"
         )
 
     def time_s(self, kind: Kind, size_bytes: Array, members: Array, inside: Array) -> Array:

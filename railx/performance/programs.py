@@ -94,6 +94,9 @@ class Constants:
     """Host time of a collective of tensor ranks, for each doubling of the group."""
     step_s: Annotated[float, NonNegative()]
     """Time of a step that depends on nothing: data, optimizer, Python."""
+    forward_kernels_s: Annotated[float, NonNegative()] = 0.0
+    """Time in which the kernels of a layer's forward pass start and drain, whatever
+    their size; the backward pass has twice as many."""
     fast_share: Annotated[float, Positive()] = 0.8
     """Share of the fast domain's bandwidth that collectives reach."""
     slow_share: Annotated[float, Positive()] = 0.8

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -14,6 +14,7 @@ from railx.performance.closed import StepTimes, step_times
 from railx.performance.layers import Setting
 from railx.performance.memory import StepMemory, step_memory
 from railx.performance.models import Model
+from railx.performance.networks import Network
 from railx.performance.plans import (
     ALL_INNERMOST,
     ORDERS,
@@ -25,10 +26,24 @@ from railx.performance.plans import (
 )
 from railx.settings import AtLeast, Fraction
 
-__all__ = ["Job", "Priced", "candidates", "nearest_devices", "price", "search"]
+__all__ = [
+    "DEGREES",
+    "Job",
+    "Priced",
+    "candidates",
+    "first_plans",
+    "nearest_devices",
+    "price",
+    "search",
+    "search_below",
+]
 
 _INTERLEAVED = SCHEDULES.index("interleaved")
 _OPTIMIZER, _PARAMETERS = SHARDINGS.index("optimizer"), SHARDINGS.index("parameters")
+#: Degrees that tell two plans apart.
+DEGREES = ("data", "tensor", "context", "pipeline", "expert")
+#: Plans that a network which is slow to ask prices first; then as many as before.
+_FEW = 16
 #: Numbers of replicas tried for each shape: the largest that divide the batch.
 _REPLICAS = 3
 #: Parts of a step that no network changes.
@@ -82,6 +97,19 @@ class Priced:
             self.plans.take(rows),
             StepTimes({name: part[rows] for name, part in self.times.parts.items()}),
             StepMemory({name: part[rows] for name, part in self.memory.parts.items()}),
+        )
+
+    def joined(self, others: Priced) -> Priced:
+        """These plans, then others."""
+
+        def both(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> dict[str, Array]:
+            return {name: np.concatenate([ours[name], theirs[name]]) for name in ours}
+
+        return Priced(
+            self.setting,
+            Plans(both(self.plans.columns, others.plans.columns)),
+            StepTimes(both(self.times.parts, others.times.parts)),
+            StepMemory(both(self.memory.parts, others.memory.parts)),
         )
 
     def replaced(self, rows: Array, others: Priced) -> Priced:
@@ -169,7 +197,9 @@ def _product(**values: Sequence[int]) -> dict[str, Array]:
 
 def _replicas(job: Job, most: Array, rank: Array) -> Array:
     """The largest divisors of the batch up to ``most``; rank 0 is the largest."""
-    divisors = np.array([n for n in range(1, job.global_batch + 1) if job.global_batch % n == 0])
+    batch = job.global_batch
+    small = [n for n in range(1, math.isqrt(batch) + 1) if batch % n == 0]
+    divisors = np.unique([*small, *(batch // n for n in small)])
     position = np.searchsorted(divisors, most, side="right") - 1 - rank
     return np.where(position >= 0, divisors[np.maximum(position, 0)], 0)
 
@@ -195,6 +225,43 @@ def search(setting: Setting, job: Job, plans: Plans | None = None) -> Priced:
         )
     priced = _fastest_first(price(setting, everything.take(fits)))
     return priced if plans is not None else _in_every_placement(priced)
+
+
+def search_below(
+    setting: Setting,
+    job: Job,
+    bound: Network,
+    shown: int,
+    rivals: Sequence[Callable[[Priced], Array]] = (),
+) -> Priced:
+    """As :func:`search` on a network that takes long to price a plan.
+
+    ``bound``: a network that makes every transfer at least as fast. Plans are priced in
+    its order, until none that is left could be among the first ``shown`` that differ in
+    a degree; of each of ``rivals``, bool[plans], the first is priced as well. The plans
+    that were priced, the fastest first.
+    """
+    ideal = search(replace(setting, network=bound), job)
+    left = np.ones(len(ideal), bool)
+    rows = np.arange(min(_FEW, len(ideal)))
+    firsts = [np.flatnonzero(rival(ideal))[:1] for rival in rivals]
+    rows = np.unique(np.concatenate([rows, *firsts]))
+    priced = price(setting, ideal.plans.take(rows))
+    while True:
+        left[rows] = False
+        priced = _fastest_first(priced)
+        last_s = priced.times.total_s[first_plans(priced, shown)[-1]]
+        rows = np.flatnonzero(left & (ideal.times.total_s < last_s))[: len(priced)]
+        if not len(rows):
+            return priced
+        priced = priced.joined(price(setting, ideal.plans.take(rows)))
+
+
+def first_plans(priced: Priced, number: int) -> list[int]:
+    """The first rows that differ in a degree, so many or fewer."""
+    degrees = np.stack([priced.plans[name] for name in DEGREES], axis=1)
+    _, first = np.unique(degrees, axis=0, return_index=True)
+    return sorted(int(row) for row in first)[:number]
 
 
 def _fastest_first(priced: Priced) -> Priced:

@@ -10,13 +10,21 @@ both directions. Where several routings are offered, each transfer takes the bes
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families import build_routing
+from railx.errors import UserError
+from railx.families import (
+    build_routing,
+    build_topology,
+    check_topology,
+    family_of,
+    static_routing_names,
+)
 from railx.network.group_bandwidth import (
     MemberRates,
     member_rates,
@@ -24,14 +32,18 @@ from railx.network.group_bandwidth import (
     ranks_in_order,
     strided_groups,
 )
-from railx.performance.networks import Kind
+from railx.performance.devices import Device
+from railx.performance.networks import Kind, TwoLevelRing
 from railx.performance.plans import Array
+from railx.settings import SettingsError
 from railx.vocabulary.routing.table import RoutingTable
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import INTERNAL, FamilySettings, Topology
 
-__all__ = ["ExactLoads", "Way"]
+__all__ = ["ExactLoads", "Way", "at_rates", "chips_of", "node_rates_gb_s", "on_devices", "sized"]
 
 IntArray = NDArray[np.int64]
+#: Chips of a network whose loads are computed in seconds to a minute.
+_MOST_CHIPS = 4096
 
 
 @dataclass(frozen=True)
@@ -66,20 +78,34 @@ class ExactLoads:
     """A topology and the routings on offer; it caches its answers.
 
     ``ranks``: those of the job, whose chips groups are of; None: all chips.
+    ``node_devices``: how many ranks in a row plans take for a node; None: its chips.
     """
 
     def __init__(
-        self, topology: Topology, routings: Sequence[str], ranks: int | None = None
+        self,
+        topology: Topology,
+        routings: Sequence[str],
+        ranks: int | None = None,
+        node_devices: int | None = None,
     ) -> None:
         self.topology = topology
         self.routings = tuple(routings)
+        self.node_devices = node_devices or topology.chips // topology.nodes
         self._ranks = ranks or topology.chips
         self._rates: dict[tuple[str, str, int, bytes], MemberRates] = {}
+        self._job_ways: dict[tuple[Kind, int, int], list[Way]] = {}
 
     @property
-    def node_devices(self) -> int:
-        """Chips of a node."""
-        return self.topology.chips // self.topology.nodes
+    def words(self) -> str:
+        """What it is, in some words."""
+        topology = self.topology
+        outside, inside = node_rates_gb_s(topology)
+        chips = topology.chips // topology.nodes
+        rates = f"{inside:.4g} GB/s in nodes of {chips}, {outside:.4g} between"
+        return (
+            f"exact loads of {topology.family} with {topology.chips} chips,"
+            f" {rates if chips > 1 else f'{outside:.4g} GB/s a chip'}"
+        )
 
     @cached_property
     def _tables(self) -> Mapping[str, RoutingTable]:
@@ -135,8 +161,12 @@ class ExactLoads:
         """Seconds of one transfer in all groups of a size that fill the job, float[n].
 
         Groups have consecutive ranks, or where a node holds ``inside`` of the members
-        every n-th one. A send goes from each member to the next.
+        every n-th one. A send goes from each member to the next, in groups of the next
+        power of two if there are so many ranks: pipelines have any number of stages.
         """
+        if kind == "send":
+            doubled = 2 ** np.ceil(np.log2(members))
+            members = np.where(doubled <= len(self.chips), doubled, members)
         sizes, members, inside = np.broadcast_arrays(size_bytes, members, inside)
         result = np.zeros(sizes.shape)
         for count, in_node in np.unique(np.stack([members, inside]), axis=-1).T.astype(int):
@@ -151,5 +181,97 @@ class ExactLoads:
         """The ways of a transfer in all groups of a size that fill the job, of whose
         members a node holds so many.
         """
-        stride = max(1, self.node_devices // inside) if inside < members else 1
-        return self.ways(strided_groups(self.chips, members, stride), kind)
+        key = kind, members, inside
+        if key not in self._job_ways:
+            stride = max(1, self.node_devices // inside) if inside < members else 1
+            stride = min(stride, len(self.chips) // members)
+            self._job_ways[key] = self.ways(strided_groups(self.chips, members, stride), kind)
+        return self._job_ways[key]
+
+
+def on_devices(
+    settings: FamilySettings,
+    device: Device,
+    *,
+    fast_share: float,
+    slow_share: float,
+    slow_gb_s: float | None = None,
+    node_devices: int | None = None,
+) -> tuple[ExactLoads, TwoLevelRing]:
+    """A topology whose chips send as fast as a device does in its usual node.
+
+    The other arguments are those of :meth:`TwoLevelRing.of`. Where nodes have one chip,
+    its ports take the place of the fast domain's, and plans number the chips in blocks
+    of the device's node. The second network makes every transfer at least as fast:
+    rings alone at these rates, without latency.
+    """
+    topology = build_topology(settings)
+    chips = topology.chips // topology.nodes
+    inside_gb_s = outside_gb_s = device.fast_gb_s * fast_share
+    if slow_gb_s or chips > 1:
+        outside_gb_s = (slow_gb_s or device.slow_gb_s) * slow_share
+    node = node_devices or (chips if chips > 1 else device.node_devices)
+    static = [name for name in family_of(settings).routings if name in static_routing_names()]
+    network = ExactLoads(at_rates(topology, outside_gb_s, inside_gb_s), static, None, node)
+    fast_gb_s = inside_gb_s if chips > 1 else outside_gb_s
+    return network, TwoLevelRing(node, fast_gb_s, outside_gb_s, 0.0, 0.0, 1.0, 1.0)
+
+
+def chips_of(settings: FamilySettings) -> int:
+    """Chips of a network."""
+    bill = family_of(settings).bill
+    return build_topology(settings).chips if bill is None else bill.ports(settings).chips
+
+
+def sized(
+    settings: FamilySettings, others: Sequence[FamilySettings], ranks: int, key: str
+) -> FamilySettings:
+    """A network of a family with at least so many chips.
+
+    The smallest that has the ports of ``settings``, else the smallest of those that
+    have the ports of one of ``others``; a family that has no sizes has these alone.
+    :class:`UserError` below ``key`` where none has enough.
+    """
+    options = [_resized(network, ranks) for network in (settings, *others)]
+    chips = [chips_of(option) for option in options]
+    enough = [number for number, count in enumerate(chips) if ranks <= count <= _MOST_CHIPS]
+    if not enough:
+        raise UserError(
+            f"{key}: got {settings.family} for {ranks} devices, which comes with"
+            f" {', '.join(map(str, sorted(set(chips))))}; allowed: as many as there are devices or"
+            f" more, at most {_MOST_CHIPS}"
+        )
+    return options[0 if 0 in enough else min(enough, key=lambda number: chips[number])]
+
+
+def _resized(settings: FamilySettings, ranks: int) -> FamilySettings:
+    bill = family_of(settings).bill
+    if bill is not None:
+        with suppress(SettingsError):
+            fitting = bill.resize(settings, ranks)
+            # A tree may have a bill of any size, and a graph only when it is full.
+            check_topology(fitting)
+            return fitting
+    return settings
+
+
+def node_rates_gb_s(topology: Topology) -> tuple[float, float]:
+    """Rates per chip out of a node and of the links inside, one direction.
+
+    The links that begin at chips, over the number of chips.
+    """
+    links = topology.links
+    from_chips = links.src < topology.chips
+    inside = links.kind == INTERNAL
+    rate = links.capacity_gbps / 8 / topology.chips
+    return float(rate[from_chips & ~inside].sum()), float(rate[from_chips & inside].sum())
+
+
+def at_rates(topology: Topology, outside_gb_s: float, inside_gb_s: float) -> Topology:
+    """The same network with other rates per chip; links inside may not be there."""
+    outside, inside = node_rates_gb_s(topology)
+    links = topology.links
+    factor = np.full(len(links), outside_gb_s / outside)
+    if inside:
+        factor[links.kind == INTERNAL] = inside_gb_s / inside
+    return replace(topology, links=replace(links, gbps=links.gbps * factor))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from railx.fabric.circuits import Configuration
 from railx.fabric.holdings import OperationKey
@@ -17,7 +17,6 @@ from railx.fabric.holdings import OperationKey
 __all__ = [
     "IMPATIENT_NS",
     "PATIENCE_NS",
-    "Logged",
     "ReplayedIteration",
     "ReplayedOperation",
     "Step",
@@ -94,19 +93,9 @@ class ReplayedIteration:
         return self.end_ns - self.begin_ns
 
 
-@dataclass(frozen=True)
-class Logged:
-    """A decision of the controller: a grant of an operation, or a switch command.
-
-    ``what`` is the operation's key, or the rail with the circuits that come up.
-    """
-
-    time_ns: int
-    decision: Literal["grant", "switch"]
-    what: tuple[Any, ...]
-
-
-def stuck_message(rank: int, number: int, step: Step) -> str:
+def stuck_message(
+    rank: int, number: int, iteration: int, does: str, key: OperationKey | None
+) -> str:
     """Why a replay cannot end: a rank's step (by its number) that never does."""
-    what = "" if step.operation is None else f" operation {step.operation.key}"
-    return f"rank {rank} never ends step {number} (iteration {step.iteration}): {step.does}{what}"
+    what = "" if key is None else f" operation {key}"
+    return f"rank {rank} never ends step {number} (iteration {iteration}): {does}{what}"

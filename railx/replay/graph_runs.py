@@ -16,7 +16,7 @@ from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
 from railx.families import build_topology, family_of, static_routing_names
 from railx.performance.networks import TwoLevelRing
-from railx.performance.topologies import ExactLoads
+from railx.performance.topologies import ExactLoads, chips_of
 from railx.replay.graph_networks import (
     GroupsAlone,
     LoadedGroups,
@@ -124,7 +124,7 @@ class FamilyNetwork:
 
     def sized(self, ranks: int) -> FamilySettings:
         """The settings, of a larger network where there are more ranks than chips."""
-        chips, family = _chips(self.settings), family_of(self.settings)
+        chips, family = chips_of(self.settings), family_of(self.settings)
         bill = family.bill
         if ranks <= chips:
             return self.settings
@@ -134,13 +134,13 @@ class FamilyNetwork:
         if bill is not None:
             with suppress(SettingsError):
                 return bill.resize(self.settings, ranks)
-        larger = [other for other in self.others if _chips(other) >= ranks]
+        larger = [other for other in self.others if chips_of(other) >= ranks]
         if not larger:
             raise UserError(
                 f"--network: got {self.name} of {chips} chips for {ranks} ranks; allowed: a network"
                 " of as many chips"
             )
-        return min(larger, key=_chips)
+        return min(larger, key=chips_of)
 
     def server(self, ranks: int) -> int:
         """Chips of a node."""
@@ -149,7 +149,7 @@ class FamilyNetwork:
 
     def chips(self, ranks: int) -> int:
         """Chips of the network."""
-        return _chips(self.sized(ranks))
+        return chips_of(self.sized(ranks))
 
     def priced(self, graphs: RankGraphs) -> PricedNetwork:
         """Exact loads of all groups at once; of rails those of each ring.
@@ -163,11 +163,6 @@ class FamilyNetwork:
             return OwnRings(settings, routings)
         loads = ExactLoads(build_topology(settings), routings, graphs.ranks)
         return LoadedGroups(loads, graphs)
-
-
-def _chips(settings: FamilySettings) -> int:
-    bill = family_of(settings).bill
-    return build_topology(settings).chips if bill is None else bill.ports(settings).chips
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,8 +67,8 @@ def _in_groups(
         for group in micro_batch.groups:
             if rank in group.ranks:
                 slices = [(0, length) for length in group.lengths]
-                layer_ms = _layer_ms(fit, slices, group.degree)
-                pass_ms = layers * layer_ms + _ends_ms(fit, group.tokens, group.degree)
+                layer_ms = fit.layer_ms(slices, group.degree)
+                pass_ms = layers * layer_ms + fit.ends_ms(group.tokens, group.degree)
                 yield "forward", fit.forward_share * pass_ms
                 yield "backward", (1 - fit.forward_share) * pass_ms
 
@@ -91,22 +91,10 @@ def _chunk_ms(
         pipeline.chunks[number],
         len(stage_layers(layers, pipeline.stages)[stage]),
     )
-    layer_ms = _layer_ms(fit, [(part.start, part.tokens) for part in chunk.slices], pipeline.degree)
+    layer_ms = fit.layer_ms([(part.start, part.tokens) for part in chunk.slices], pipeline.degree)
     pass_ms = stage_layer_count * layer_ms
     if stage == pipeline.stages - 1:
-        pass_ms += _ends_ms(fit, chunk.tokens, pipeline.degree)
+        pass_ms += fit.ends_ms(chunk.tokens, pipeline.degree)
     recomputed = chunk.checkpoint_layers[stage] if chunk.checkpoint_layers else 0
     forward_ms = fit.forward_share * pass_ms
     return forward_ms, pass_ms - forward_ms + recomputed * fit.forward_share * layer_ms
-
-
-def _layer_ms(fit: ProfileFit, slices: Sequence[tuple[int, int]], degree: int) -> float:
-    """A layer, forward and backward, over slices (context, tokens) that are packed."""
-    squares = sum((context + new) ** 2 - context**2 for context, new in slices)
-    tokens = sum(new for _, new in slices)
-    shared = fit.quadratic_ms_per_token2 * squares + fit.linear_ms_per_token * tokens
-    return shared / degree + fit.constant_ms
-
-
-def _ends_ms(fit: ProfileFit, tokens: int, degree: int) -> float:
-    return fit.ends_linear_ms_per_token * tokens / degree + fit.ends_constant_ms

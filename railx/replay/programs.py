@@ -2,7 +2,7 @@
 
 A job of 2,048 GPUs has a million steps. So a program is a table with one row per step,
 the steps of a rank in their order and ranks one after another. Members of groups and
-names of channels are stored once, beside it. Small programs convert to objects
+names of channels are stored once, beside it. Small programs are written as objects
 (:class:`railx.replay.engine.Step`). A file of it is one Parquet table.
 """
 
@@ -149,42 +149,6 @@ class Programs:
                     columns[column].append(value)
         return cls.from_columns(columns, list(channels), list(configurations))
 
-    def to_steps(self) -> dict[int, list[Step]]:
-        """The same programs as objects; for small ones."""
-        columns = {name: values.tolist() for name, values in self.columns.items()}
-        issues = np.flatnonzero(self.columns["does"] == _ISSUE).tolist()
-        members: dict[tuple[int, int], list[int]] = {}
-        for number in issues:
-            key = columns["channel"][number], columns["sequence"][number]
-            members.setdefault(key, []).append(number)
-        operations = {
-            (channel, sequence): ReplayedOperation(
-                (self.channels[channel], sequence),
-                self.configurations[columns["configuration"][numbers[0]]],
-                {columns["rank"][n]: columns["lasts_ns"][n] for n in numbers},
-                frozenset(columns["rank"][n] for n in numbers if columns["alone"][n]),
-                kind=_kind(columns["kind"][numbers[0]]),
-                sender=next(
-                    (columns["rank"][n] for n in numbers if columns["kind"][n] == _SEND), None
-                ),
-            )
-            for (channel, sequence), numbers in members.items()
-        }
-        steps: dict[int, list[Step]] = {rank: [] for rank in range(self.ranks)}
-        for number, rank in enumerate(columns["rank"]):
-            key = columns["channel"][number], columns["sequence"][number]
-            steps[rank].append(
-                Step(
-                    columns["iteration"][number],
-                    DOES[columns["does"][number]],
-                    columns["gap_ns"][number],
-                    operations.get(key),
-                    columns["pickup_ns"][number],
-                    columns["resume_ns"][number],
-                )
-            )
-        return steps
-
 
 def write_programs(
     path: str | Path, programs: Programs, *, notes: Mapping[str, Any] | None = None
@@ -248,10 +212,6 @@ def _kind_of(operation: ReplayedOperation, rank: int) -> int:
     if operation.sender is not None:
         return _SEND if operation.sender == rank else _RECV
     return KINDS.index(operation.kind) if operation.kind else -1
-
-
-def _kind(number: int) -> str:
-    return KINDS[number] if number >= 0 else ""
 
 
 def _check(programs: Programs) -> None:

@@ -5,7 +5,7 @@ The tables of a job (:func:`prepare`) serve every mode and latency.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from railx.fabric.settings import Mode
 from railx.replay.engine import (
     IMPATIENT_NS,
     PATIENCE_NS,
-    Logged,
     ReplayedIteration,
     stuck_message,
 )
@@ -33,6 +32,7 @@ __all__ = ["Prepared", "Replayed", "prepare", "replay_programs"]
 Array = npt.NDArray[Any]
 
 _ISSUE = DOES.index("issue")
+_COLUMNS = ("stall_ns", "wait_ns", "requests", "reconfigurations", "mispredictions")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,6 @@ class Replayed:
     ended_ns: Array
     events: int
     commands: int
-    log: Sequence[Logged]
 
     def iteration_ns(self) -> dict[int, int]:
         """How long the slowest rank took, by iteration."""
@@ -75,18 +74,20 @@ def replay_programs(
     mode: Mode,
     latency_ns: int,
     *,
-    active: Iterable[Any] = (),
     keep_leases: bool = False,
     message_ns: int = 0,
-    keep_log: bool = False,
 ) -> Replayed:
     """Carry out programs on a virtual clock that starts at 0.
 
-    ``model`` may be None where ``programs`` were prepared for one. ``active`` are
-    circuits that carry light at the start. ``keep_leases`` and ``message_ns`` as for
-    :func:`railx.replay.engine.replay`. Raises ValueError where the programs cannot end,
-    and with ``keep_leases`` where the operations of a channel do not count up by one.
+    ``model`` may be None where ``programs`` were prepared for one. ``keep_leases``:
+    leases stay with their members until they are recalled, as in a run. ``message_ns``:
+    time of a message between rank and controller. Raises ValueError where the programs
+    cannot end, and with ``keep_leases`` where the operations of a channel do not count
+    up by one.
     """
+    from railx.replay import kernels
+    from railx.replay.kernels import state
+
     if isinstance(programs, Prepared):
         prepared = programs
     else:
@@ -99,45 +100,7 @@ def replay_programs(
             " leases that stay: each one more than the last, on every rank"
         )
     counters = _settings(mode, latency_ns, keep_leases=keep_leases, message_ns=message_ns)
-    return _compiled(prepared, counters, tuple(active), keep_log)
-
-
-def run_graph(prepared: Prepared, mode: Mode, latency_ns: int) -> EngineState:
-    """The engine's state after the steps of a graph, all of them ended or not."""
-    from railx.replay.kernels import state
-
-    counters = _settings(mode, latency_ns, keep_leases=False, message_ns=0)
-    counters[state.GRAPH] = True
-    return _carried_out(prepared, counters, np.zeros(0, np.int32))
-
-
-_COLUMNS = ("stall_ns", "wait_ns", "requests", "reconfigurations", "mispredictions")
-
-
-def _settings(mode: Mode, latency_ns: int, *, keep_leases: bool, message_ns: int) -> Array:
-    """The counters of the compiled engine with the settings."""
-    from railx.replay.kernels import state
-
-    counters = np.zeros(state.COUNTERS, np.int64)
-    counters[state.OPTICAL] = mode != "electrical"
-    counters[state.PROVISIONED] = mode == "provisioned"
-    counters[state.LEASES_LAST] = keep_leases
-    counters[state.LATENCY_NS], counters[state.MESSAGE_NS] = latency_ns, message_ns
-    counters[state.PATIENCE_NS], counters[state.IMPATIENT_NS] = PATIENCE_NS, IMPATIENT_NS
-    return counters
-
-
-def _compiled(
-    prepared: Prepared, counters: Array, active: tuple[Any, ...], keep_log: bool
-) -> Replayed:
-    from railx.replay import kernels
-    from railx.replay.kernels import state
-
-    numbers = {circuit: number for number, circuit in enumerate(prepared.circuits)}
-    lit = np.array([numbers[circuit] for circuit in active if circuit in numbers], np.int32)
-    out = _carried_out(prepared, counters, lit)
-    if keep_log:
-        out = _carried_out(prepared, counters, lit, int(out.n[state.LOGGED]))
+    out = _carried_out(prepared, counters)
     _refuse_stuck(prepared, out)
     totals = np.zeros((len(out.results), 3), np.int64)
     kernels.account(out, totals)
@@ -158,11 +121,32 @@ def _compiled(
         out.steps["ended_ns"].copy(),
         int(out.n[state.EVENTS]),
         int(out.n[state.COMMANDS]),
-        _decisions(prepared, out.log) if keep_log else (),
     )
 
 
-def _carried_out(prepared: Prepared, counters: Array, lit: Array, log_size: int = 0) -> EngineState:
+def run_graph(prepared: Prepared, mode: Mode, latency_ns: int) -> EngineState:
+    """The engine's state after the steps of a graph, all of them ended or not."""
+    from railx.replay.kernels import state
+
+    counters = _settings(mode, latency_ns, keep_leases=False, message_ns=0)
+    counters[state.GRAPH] = True
+    return _carried_out(prepared, counters)
+
+
+def _settings(mode: Mode, latency_ns: int, *, keep_leases: bool, message_ns: int) -> Array:
+    """The counters of the compiled engine with the settings."""
+    from railx.replay.kernels import state
+
+    counters = np.zeros(state.COUNTERS, np.int64)
+    counters[state.OPTICAL] = mode != "electrical"
+    counters[state.PROVISIONED] = mode == "provisioned"
+    counters[state.LEASES_LAST] = keep_leases
+    counters[state.LATENCY_NS], counters[state.MESSAGE_NS] = latency_ns, message_ns
+    counters[state.PATIENCE_NS], counters[state.IMPATIENT_NS] = PATIENCE_NS, IMPATIENT_NS
+    return counters
+
+
+def _carried_out(prepared: Prepared, counters: Array, log_size: int = 0) -> EngineState:
     """The state after the last event, with room for so many entries of the log."""
     from railx.replay import kernels
     from railx.replay.kernels import state
@@ -172,7 +156,7 @@ def _carried_out(prepared: Prepared, counters: Array, lit: Array, log_size: int 
         fresh = kernels.EngineState(*(array.copy() for array in prepared.state))
         log, actions = np.zeros((log_size, 3), np.int64), np.zeros(room, state.ACTION)
         fresh = fresh._replace(n=counters.copy(), log=log, actions=actions)
-        kernels.run(fresh, lit)
+        kernels.run(fresh)
         if not fresh.n[state.OVERFLOWED]:
             return fresh
         room *= 2
@@ -190,21 +174,9 @@ def _refuse_stuck(prepared: Prepared, out: EngineState) -> None:
     number = int(position[rank])
     if number == out.ranks["stop"][rank]:
         number = int(left[steps["rank"][left] == rank][0])
+    columns, channels = prepared.programs.columns, prepared.programs.channels
+    channel, does = int(columns["channel"][number]), DOES[columns["does"][number]]
+    key = (channels[channel], int(columns["sequence"][number])) if channel >= 0 else None
+    iteration = int(columns["iteration"][number])
     number -= int(out.ranks["first"][rank])
-    raise UserError(stuck_message(rank, number, prepared.programs.to_steps()[rank][number]))
-
-
-def _decisions(prepared: Prepared, log: Array) -> list[Logged]:
-    from railx.replay.kernels import state
-
-    decisions: list[Logged] = []
-    for time_ns, decision, what in log.tolist():
-        if decision == state.LOG_GRANT:
-            name = prepared.programs.channels[prepared.channels[what]]
-            decisions.append(Logged(time_ns, "grant", (name, int(prepared.sequences[what]))))
-        elif decision == state.LOG_SWITCH:
-            decisions.append(Logged(time_ns, "switch", (prepared.rails[what],)))
-        else:
-            last = decisions.pop()
-            decisions.append(Logged(last.time_ns, "switch", (*last.what, prepared.circuits[what])))
-    return decisions
+    raise UserError(stuck_message(rank, number, iteration, does, key))

@@ -1,58 +1,38 @@
-"""Replays of published graphs over latencies, modes and bandwidths, at both counts.
-
-Each step of a ring takes ``HOP_NS`` beside its bytes. Circuits follow the bits of
-stages, as the published controller's do, and a rank carries out one collective at a
-time.
-"""
+"""Published graphs on the published simulator over latencies, modes and bandwidths."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import product
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from railx.fabric.settings import Mode
 from railx.progress import counted
-from railx.replay.graph_networks import placed, places_by_traffic
-from railx.replay.graph_order import in_order_of_start
-from railx.replay.graph_pricing import COUNTS, DeviceRates, node_ns
-from railx.replay.graph_run import PreparedGraph, prepare_graph, replay_graph
-from railx.replay.graph_runs import TwoRates
-from railx.steps.published_graphs import PublishedStep, published_graphs
+from railx.replay.graph_pricing import COUNTS
+from railx.steps.published_graphs import Links, PublishedStep
+from railx.steps.published_run import PublishedRun, announced, split_links, stage_times
 from railx.steps.settings import StepJob, StepSettings
-from railx.steps.stage_bits import StageBits
 
-__all__ = ["HOP_NS", "graph_time_rows"]
-
-#: What a step of a ring takes beside its bytes in the artifact (opusfabric/Opus,
-#: simulation/reconfig_backend): a collective is cut in 4 parts, one after the other
-#: (examples/stg-template/system.json, preferred-dataset-splits and
-#: active-chunks-per-dimension at 74885c2), and each message keeps its link for twice
-#: the latency of 936.25 ns (examples/*/network.yml, network/Link.cpp at 795ee5b).
-HOP_NS = 4 * 2 * 936.25
-_ELECTRICAL: tuple[Mode, float] = ("electrical", 0.0)
+__all__ = ["graph_time_rows"]
 
 
 def graph_time_rows(step: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
     """A row for each job, count, bandwidth, mode and latency.
 
-    Times are those of the rank that ends last. ``exposed_ms``: communication in which
-    it computes nothing; ``waiting_ms``: the rest of the step.
+    Times are those of the rank that ends last; ``exposed_ms``: time in which it does
+    not compute, as the artifact counts. ``added_ms``: over the same mode at latency 0.
+    Mode ``static_split``: electrical, on bandwidth that is split once for all.
     """
     if settings.published is None:
         return
     of_degrees = {job.degrees: (name, job) for name, job in reversed(settings.jobs().items())}
-    pairs = [(*each, counts) for each in of_degrees.values() for counts in COUNTS]
+    pairs = [(*named, counts) for named in of_degrees.values() for counts in COUNTS]
     for name, job, counts in counted(pairs, "published graphs"):
         for gb_s, latencies_ms in _points(settings, job).items():
-            prepared = _prepared(settings, job, counts, gb_s)
-            electrical_ms = replay_graph(prepared).step_ns / 1e6
-            modes: tuple[Mode, ...] = ("on_demand", "provisioned")
-            for mode, latency_ms in [_ELECTRICAL, *product(modes, latencies_ms)]:
-                replayed = replay_graph(prepared, mode, round(latency_ms * 1e6))
-                rank, step_ms = replayed.last_rank, replayed.step_ns / 1e6
-                compute_ms = replayed.compute_ns(rank) / 1e6
-                exposed_ms = sum(replayed.exposed_ns(rank).values()) / 1e6
+            zero_ms: dict[str, float] = {}
+            runs = _runs(_step(settings, job), job, counts, gb_s, latencies_ms)
+            for mode, latency_ms, run in runs:
+                rank = run.last_rank
+                step_ms, compute_ms = run.ended_ns[rank] / 1e6, run.compute_ns(rank) / 1e6
+                zero_ms.setdefault(mode, step_ms)
                 yield {
                     "step": step,
                     "job": name,
@@ -63,14 +43,32 @@ def graph_time_rows(step: str, settings: StepSettings) -> Iterator[dict[str, Any
                     "mode": mode,
                     "reconfiguration_latency_ms": latency_ms,
                     "step_ms": step_ms,
-                    "electrical_ms": electrical_ms,
-                    "added_ms": step_ms - electrical_ms,
+                    "electrical_ms": zero_ms["electrical"],
+                    "added_ms": step_ms - zero_ms[mode],
                     "compute_ms": compute_ms,
-                    "exposed_ms": exposed_ms,
-                    "waiting_ms": step_ms - compute_ms - exposed_ms,
-                    "switches": replayed.commands,
+                    "exposed_ms": step_ms - compute_ms,
+                    "switches": run.circuits.commands if run.circuits else 0,
                     "fidelity": "replay",
                 }
+
+
+def _runs(
+    step: PublishedStep, job: StepJob, counts: str, gb_s: float, latencies_ms: tuple[float, ...]
+) -> Iterator[tuple[str, float, PublishedRun]]:
+    """Mode, latency and run; first the electrical one."""
+    up = job.device.scale_up_gb_s
+
+    def stages(links_gb_s: Mapping[Links, float]) -> Any:
+        return stage_times(step, job.device, links_gb_s, COUNTS[counts])
+
+    full = stages({"data": gb_s, "tensor": up, "pipeline": gb_s})
+    yield "electrical", 0.0, PublishedRun(step, full)
+    yield "static_split", 0.0, PublishedRun(step, stages(split_links(step, up, gb_s)))
+    for latency_ms in sorted({0.0, *latencies_ms}):
+        latency_ns = round(latency_ms * 1e6)
+        on_demand = PublishedRun(step, full, latency_ns)
+        yield "on_demand", latency_ms, on_demand
+        yield "provisioned", latency_ms, PublishedRun(step, full, latency_ns, announced(on_demand))
 
 
 def _points(settings: StepSettings, job: StepJob) -> dict[float, tuple[float, ...]]:
@@ -80,25 +78,16 @@ def _points(settings: StepSettings, job: StepJob) -> dict[float, tuple[float, ..
     return {**points, job.device.scale_out_gb_s: sweep.latencies_ms}
 
 
-def _prepared(settings: StepSettings, job: StepJob, counts: str, gb_s: float) -> PreparedGraph:
-    degrees, device = job.degrees, job.device
+def _step(settings: StepSettings, job: StepJob) -> PublishedStep:
+    degrees = job.degrees
     assert settings.published is not None
-    graphs = published_graphs(
-        PublishedStep(
-            data=degrees.data,
-            tensor=degrees.tensor,
-            pipeline=degrees.pipeline,
-            layer=settings.published,
-            batch=degrees.data * job.micro_batches * job.micro_batch_sequences,
-            length=job.sequence_tokens,
-            layers=job.model.layers,
-            hidden=job.model.hidden,
-        )
+    return PublishedStep(
+        data=degrees.data,
+        tensor=degrees.tensor,
+        pipeline=degrees.pipeline,
+        layer=settings.published,
+        batch=degrees.data * job.micro_batches * job.micro_batch_sequences,
+        length=job.sequence_tokens,
+        layers=job.model.layers,
+        hidden=job.model.hidden,
     )
-    graphs = placed(graphs, places_by_traffic(graphs, degrees.tensor))
-    network = TwoRates("rails", degrees.tensor, device.scale_up_gb_s, gb_s, HOP_NS)
-    rates = DeviceRates(device.peak_tflops, device.memory_gb_s)
-    lasts_ns = node_ns(graphs, rates, network.priced(graphs), COUNTS[counts])
-    graphs, lasts_ns = in_order_of_start(graphs, lasts_ns, one_collective=True)
-    bits = StageBits(degrees.tensor, degrees.data * degrees.tensor)
-    return prepare_graph(graphs, lasts_ns, bits, one_collective=True)

@@ -10,8 +10,9 @@ stages and options in its main.py. What its numbers mean is said by
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from railx.replay.graphs import NODE_COLUMNS, NODE_KINDS, RankGraphs
 from railx.settings import AtLeast, SettingsError
 
-__all__ = ["Layer", "PublishedStep", "published_graphs"]
+__all__ = ["Layer", "Links", "PublishedStep", "StageNodes", "published_graphs", "stage_nodes"]
 
 IntArray = npt.NDArray[np.int64]
 #: ``dense``: four products of attention with as many keys as heads and two of the
@@ -28,16 +29,19 @@ IntArray = npt.NDArray[np.int64]
 #: ``llama``: ``kv_heads`` keys and three products (models/stage1/llama_model.py,
 #: 12.75 h^2), which ``--mixed_precision 1`` chooses (main.py, "if mixprecision").
 Layer = Literal["dense", "llama"]
-#: Whole groups of ranks that a collective joins.
-_Axis = Literal["data", "tensor"]
+#: What joins the ranks of an operation.
+Links = Literal["data", "tensor", "pipeline"]
+_AXES = (None, "data", "tensor", "pipeline")
 
 
 @dataclass(frozen=True)
 class PublishedStep:
     """A step of the public generator: one micro-batch, weights not sharded.
 
-    Defaults are the generator's (main.py, its arguments) with the batch, length and
-    layers of the Opus artifact.
+    All published steps have these settings (``--micro_batch -1 --weight_sharded 0``).
+    The generator also has micro-batches and sharded weights (grad_updater.py). They are
+    not made here, as no published number rests on them. Defaults are the generator's
+    (main.py, its arguments) with the batch, length and layers of the Opus artifact.
     """
 
     data: Annotated[int, AtLeast(1)]
@@ -109,6 +113,34 @@ class PublishedStep:
         return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
 
+@dataclass(frozen=True)
+class StageNodes:
+    """The nodes of a rank of a stage, in an order that their dependencies allow.
+
+    ``numbers``: of the generator. ``links``: what joins the ranks of an operation, None
+    for computations; ``stages``: how many stages later a message comes from or goes to.
+    ``after``: the nodes that end before.
+    """
+
+    numbers: Sequence[int]
+    kinds: Sequence[str]
+    operations: Sequence[int]
+    memory: Sequence[int]
+    sizes: Sequence[int]
+    links: Sequence[Links | None]
+    stages: Sequence[int]
+    after: Sequence[Sequence[int]]
+
+    @cached_property
+    def followers(self) -> list[list[int]]:
+        """The nodes that wait for each node."""
+        followers: list[list[int]] = [[] for _ in self.after]
+        for node, parents in enumerate(self.after):
+            for parent in parents:
+                followers[parent].append(node)
+        return followers
+
+
 @dataclass
 class _Rows:
     """The nodes of a stage in the order of their numbers.
@@ -124,7 +156,7 @@ class _Rows:
         """A computation that writes ``size`` elements."""
         self._add(name, ("compute", operations, size, 0, None), after)
 
-    def collective(self, name: str, kind: str, axis: _Axis, size: int, *after: str) -> None:
+    def collective(self, name: str, kind: str, axis: Links, size: int, *after: str) -> None:
         """A collective of ``size`` elements."""
         self._add(name, (kind, 0, 0, size, axis), after)
 
@@ -137,7 +169,7 @@ class _Rows:
         self.rows.append(row)
         self.after.append(after)
 
-    def without(self, axes: Iterable[_Axis]) -> _Rows:
+    def without(self, axes: Iterable[Links]) -> _Rows:
         """The same without collectives of some axes, whose followers wait for what
         they waited for.
         """
@@ -197,16 +229,26 @@ def published_graphs(step: PublishedStep) -> RankGraphs:
     offsets, dependencies = [np.zeros(1, np.int64)], []
     nodes = waits = 0
     for stage in range(step.pipeline):
-        values, counts, parents = _stage_columns(_stage(step, stage))
-        axis, stages = values.pop("axis"), values.pop("stages")
+        rank_nodes = stage_nodes(step, stage)
+        axis = np.array([_AXES.index(links) for links in rank_nodes.links])
+        stages = np.array(rank_nodes.stages)
+        counts = np.array([len(parents) for parents in rank_nodes.after])
+        parents = np.array([node for after in rank_nodes.after for node in after], np.int64)
+        values = {
+            "number": rank_nodes.numbers,
+            "kind": [NODE_KINDS.index(kind) for kind in rank_nodes.kinds],
+            "operations": rank_nodes.operations,
+            "memory_bytes": rank_nodes.memory,
+            "bytes": rank_nodes.sizes,
+        }
         for rank in range(stage * plane, (stage + 1) * plane):
-            group = {0: -1, 1: rank // data, 2: len(data_groups) + stage * data + rank % data}
-            columns["group"].append(np.array([group[each] for each in (0, 1, 2)])[axis])
+            group = [-1, rank // data, len(data_groups) + stage * data + rank % data, -1]
+            columns["group"].append(np.array(group)[axis])
             columns["peer"].append(np.where(stages, rank + stages * plane, -1))
             columns["tag"].append(np.where(stages, 0, -1))
             columns["rank"].append(np.full(len(counts), rank))
             for name, column in values.items():
-                columns[name].append(column)
+                columns[name].append(np.array(column, np.int64))
             for name in ("stream", "duration_ns"):
                 columns[name].append(np.full(len(counts), NODE_COLUMNS[name][1]))
             offsets.append(waits + np.cumsum(counts))
@@ -220,29 +262,24 @@ def published_graphs(step: PublishedStep) -> RankGraphs:
     return RankGraphs(typed, np.concatenate(offsets), np.concatenate(dependencies), groups)
 
 
-def _stage_columns(rows: _Rows) -> tuple[dict[str, IntArray], IntArray, IntArray]:
-    """Columns, numbers of dependencies and dependencies of a rank of a stage."""
+@lru_cache(maxsize=8)
+def stage_nodes(step: PublishedStep, stage: int) -> StageNodes:
+    """The nodes of a rank of a stage."""
+    rows = _stage(step, stage)
     order = rows.order()
     at = {rows.names[position]: new for new, position in enumerate(order)}
-    parents = [sorted({at[name] for name in rows.after[position]}) for position in order]
     kinds, operations, memory, sizes, where = zip(
         *(rows.rows[position] for position in order), strict=True
     )
-    axes = {"data": 1, "tensor": 2}
-    values = {
-        "number": order,
-        "kind": [NODE_KINDS.index(kind) for kind in kinds],
-        "operations": operations,
-        "memory_bytes": memory,
-        "bytes": sizes,
-        "axis": [axes.get(each, 0) if isinstance(each, str) else 0 for each in where],
-        "stages": [each if isinstance(each, int) else 0 for each in where],
-    }
-    flat = [parent for each in parents for parent in each]
-    return (
-        {name: np.array(column, np.int64) for name, column in values.items()},
-        np.array([len(each) for each in parents], np.int64),
-        np.array(flat, np.int64),
+    return StageNodes(
+        order,
+        kinds,
+        operations,
+        memory,
+        sizes,
+        ["pipeline" if isinstance(joins, int) else joins for joins in where],
+        [joins if isinstance(joins, int) else 0 for joins in where],
+        [sorted({at[name] for name in rows.after[position]}) for position in order],
     )
 
 
@@ -279,7 +316,7 @@ def _stage(step: PublishedStep, stage: int) -> _Rows:
     if stage < step.pipeline - 1:
         rows.message("gradient", "recv", 1, shard)
         rows.message("sent_on", "send", 1, shard, ends[1])
-    degrees: dict[_Axis, int] = {"data": step.data, "tensor": step.tensor}
+    degrees: dict[Links, int] = {"data": step.data, "tensor": step.tensor}
     return rows.without([axis for axis, ranks in degrees.items() if ranks == 1])
 
 

@@ -10,10 +10,9 @@ import pytest
 from railx.mapping.underlay import (
     UnderlaySettings,
     UnderlyingNetwork,
-    at_rates,
-    node_rates_gb_s,
     underlays,
 )
+from railx.performance.topologies import at_rates, node_rates_gb_s
 from railx.settings import SettingsError
 from tests.builders import build, topology_settings
 

@@ -212,7 +212,7 @@ def test_a_fit_finds_the_constants_that_made_the_times() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "within", "pairs"), [("vtrain_single.csv", 21, 24), ("vtrain_multi.csv", 4, 4)]
+    ("file", "within", "pairs"), [("vtrain_single.csv", 23, 24), ("vtrain_multi.csv", 4, 4)]
 )
 def test_the_first_choice_of_a_model_and_devices_is_nearly_the_fastest(
     file: str, within: int, pairs: int
@@ -231,7 +231,7 @@ def test_the_first_choice_of_a_model_and_devices_is_nearly_the_fastest(
     ]
     assert len(slower) == pairs
     assert np.sum(np.array(slower) <= 0.03) >= within
-    assert max(slower) < 0.04
+    assert max(slower) < 0.031
 
 
 def test_search_equals_pricing_every_candidate() -> None:
@@ -348,6 +348,19 @@ def test_advice_on_devices_of_any_number() -> None:
     assert all(row["slower"] >= 0 for row in [*answer["plans"], *answer["baselines"].values()])
     assert "--tensor-model-parallel-size" in megatron_options(advice.setting.model, advice.plan)
     assert "tensor_parallel_degree" in torchtitan_toml(advice.setting.model, advice.plan)
+
+
+def test_kernels_take_a_time_of_their_own_whatever_their_size() -> None:
+    """Forward once, backward twice, and forward once more where all is recomputed."""
+    for tokens in (256, 4096):
+        for recompute, times in (("none", 3), ("full", 4)):
+            plans = Plans.of([Plan(sequence_tokens=tokens, micro_batches=5, recompute=recompute)])  # type: ignore[arg-type]
+            free, more = (
+                step_times(setting_of(constants=replace(IDEAL, forward_kernels_s=s)), plans)
+                for s in (0.0, 1e-3)
+            )
+            layers = setting_of().model.layers
+            assert more.total_s - free.total_s == pytest.approx(5 * times * layers * 1e-3)
 
 
 def test_a_given_plan_uses_all_devices() -> None:

@@ -33,7 +33,6 @@ from railx.fabric.settings import Mode
 from railx.replay.engine import (
     IMPATIENT_NS,
     PATIENCE_NS,
-    Logged,
     ReplayedIteration,
     ReplayedOperation,
     Step,
@@ -41,6 +40,7 @@ from railx.replay.engine import (
 )
 from railx.replay.run import Prepared, Replayed
 from railx.replay.wiring import CircuitModel
+from tests.replay.decoded import Logged, steps_of
 
 __all__ = ["replay", "replay_prepared"]
 
@@ -86,7 +86,7 @@ def replay_prepared(
     """:func:`replay` with the arguments of :func:`railx.replay.run.replay_programs`."""
     log: list[Logged] = []
     rows = replay(
-        prepared.programs.to_steps(),
+        steps_of(prepared.programs),
         prepared.model,
         mode,
         latency_ns,
@@ -98,7 +98,7 @@ def replay_prepared(
     table = {name: np.array([getattr(row, name) for row in rows], np.int64) for name in names}
     none = np.full(len(prepared.programs), -1, np.int64)
     commands = sum(item.decision == "switch" for item in log)
-    return Replayed(table, none, none, 0, commands, log)
+    return Replayed(table, none, none, 0, commands)
 
 
 _Interval = tuple[int, int]
@@ -179,7 +179,9 @@ class _Replay:
             left = [step for lane in state.lanes.values() for step in lane]
             stuck = state.next if state.next < len(state.steps) else min(left, default=None)
             if stuck is not None:
-                raise UserError(stuck_message(rank, stuck, state.steps[stuck]))
+                step = state.steps[stuck]
+                key = None if step.operation is None else step.operation.key
+                raise UserError(stuck_message(rank, stuck, step.iteration, step.does, key))
 
     def rows(self) -> list[ReplayedIteration]:
         """The results by iteration and rank."""

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
-from railx.replay.engine import Logged, ReplayedOperation, Step
+from railx.replay.engine import ReplayedOperation, Step
 from railx.replay.programs import COLUMNS, Programs, read_programs, write_programs
 from railx.replay.run import prepare, replay_programs
 from railx.replay.wiring import CircuitModel
+from tests.replay.decoded import Logged, decisions, steps_of
 from tests.replay.programs import programs, rails
 from tests.replay.reference import replay
 
@@ -42,9 +43,10 @@ def test_the_compiled_engine_decides_as_the_core_does(
     log: list[Logged] = []
     rows = replay(steps, model, mode, latency_ns, log=log, keep_leases=held, message_ns=message_ns)
     ours = replay_programs(
-        prepared, None, mode, latency_ns, keep_leases=held, message_ns=message_ns, keep_log=True
+        prepared, None, mode, latency_ns, keep_leases=held, message_ns=message_ns
     )
-    assert list(ours.log) == log
+    decided = decisions(prepared, mode, latency_ns, keep_leases=held, message_ns=message_ns)
+    assert decided == log
     assert ours.rows() == rows
 
 
@@ -74,8 +76,8 @@ def test_a_hint_leaves_a_lease_to_those_who_go_on_with_it() -> None:
     log: list[Logged] = []
     rows = replay(steps, two_to_a_server, "provisioned", 5, log=log, keep_leases=True)
     prepared = prepare(Programs.from_steps(steps), two_to_a_server)
-    ours = replay_programs(prepared, None, "provisioned", 5, keep_leases=True, keep_log=True)
-    assert list(ours.log) == log
+    ours = replay_programs(prepared, None, "provisioned", 5, keep_leases=True)
+    assert decisions(prepared, "provisioned", 5, keep_leases=True) == log
     assert ours.rows() == rows
     # The two hinted it at 15 ns, and come to it 300 ns later.
     wanted = two_to_a_server.circuits(Configuration("pair", (0, 3)))
@@ -95,5 +97,5 @@ def test_programs_are_the_same_as_arrays_and_in_a_file(
         assert np.array_equal(back.columns[name], made.columns[name]), name
     assert (back.channels, back.configurations) == (made.channels, made.configurations)
     for mode in MODES:
-        again = replay(back.to_steps(), Layout(1), mode, 3)
+        again = replay(steps_of(back), Layout(1), mode, 3)
         assert again == replay(steps, Layout(1), mode, 3)

@@ -16,6 +16,7 @@ from railx.steps.layers import stage_units
 from railx.steps.programs import job_ranks, programs, templates
 from railx.steps.settings import StepJob
 from railx.steps.sweep import circuit_model
+from tests.replay.decoded import steps_of
 from tests.replay.reference import replay
 from tests.steps.jobs import EXPERTS, MODEL, small
 
@@ -38,7 +39,7 @@ def step_ns(
     """The last step of the slowest rank, by the plain engine."""
     own = made(job, electrical=mode == "electrical", iterations=iterations, whole=whole)
     model: Any = circuit_model(job, rule, all_ranks=whole)
-    rows = replay(own.to_steps(), model, mode, latency_ns)
+    rows = replay(steps_of(own), model, mode, latency_ns)
     return max(row.duration_ns for row in rows if row.iteration == iterations - 1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from typing import Any
 
 from railx.errors import UserError
@@ -17,13 +18,19 @@ examples:
   railx advise model=llama3_8b devices=h200 gpus=64 tokens=32768 global_batch=128 --json
   railx advise model=llama3_70b devices=h100 gpus=512 plan.tensor=8 plan.pipeline=4 --explain
   railx advise model=hf model.path=config.json devices=b200 gpus=256 --megatron
+  railx advise model=llama3_70b devices=h100 gpus=256 network=railx_hyperx
 
 keys: model, devices, gpus, network, tokens, global_batch, precision, program, constants,
 memory_share, model.path, network.node_devices, network.slow_gb_s, and a plan to price
 beside the best: plan.tensor, plan.context, plan.pipeline, plan.expert, plan.virtual,
-plan.micro_batch, plan.recompute, plan.sharding. Times are of the model in docs/performance.md."""
+plan.micro_batch, plan.recompute, plan.sharding. network is rail_optimised
+or fat_tree, priced by rings, or a choice of conf/topology, priced by exact loads. Times are
+of the model in docs/performance.md."""
 #: Keys of the command line that are fields of another name.
 _KEYS = {"model.path": "model_path"}
+#: The names of fields in errors, and the keys that they are on the command line.
+_FIELDS = "model_path, on, plan"
+_NAMES = "model.path, network.node_devices, network.slow_gb_s, plan.tensor and others"
 
 
 def add(commands: Any) -> None:
@@ -43,12 +50,16 @@ def _advise(options: argparse.Namespace) -> int:
     from railx.performance.advice import AdviceSettings, advise
     from railx.performance.advice_text import advice_lines, comparison_lines
     from railx.performance.exports import megatron_options, torchtitan_toml
-    from railx.settings import load
+    from railx.settings import SettingsError, load
 
-    settings: AdviceSettings = load(AdviceSettings, _values(options.settings))
+    try:
+        settings: AdviceSettings = load(AdviceSettings, _values(options.settings))
+    except SettingsError as error:
+        key = re.sub(r"^on\.", "network.", error.key)
+        raise SettingsError(key, error.message.replace(_FIELDS, _NAMES)) from None
     if options.explain and settings.plan is None:
         raise UserError("--explain: got no plan; allowed: with plan.tensor=... or others")
-    advice = advise(settings)
+    advice = advise(settings, _topologies(settings.network))
     if options.json:
         print(json.dumps(advice.as_dict(), indent=2))
     elif options.megatron:
@@ -62,16 +73,37 @@ def _advise(options: argparse.Namespace) -> int:
     return 0
 
 
+def _topologies(network: str) -> list[Any]:
+    """The settings of a topology and of its family's others; none of rings."""
+    from railx.performance.advice import RING_NETWORKS
+    from workflow.config import topologies_like
+    from workflow.mounts import choices
+
+    if network in RING_NETWORKS:
+        return []
+    if network not in choices("topology"):
+        allowed = ", ".join(dict.fromkeys((*RING_NETWORKS, *choices("topology"))))
+        raise UserError(f"network: got {network}; allowed: {allowed}")
+    return topologies_like(network)
+
+
 def _values(words: list[str]) -> dict[str, Any]:
     """KEY=VALUE words as nested settings; numbers as YAML reads them."""
     import yaml
 
     values: dict[str, Any] = {}
+    given: set[str] = set()
     for word in words:
         key, separator, text = word.partition("=")
         if not separator or not key:
             raise UserError(f"{word}: got no setting; allowed: KEY=VALUE, e.g. gpus=1000")
-        value = yaml.safe_load(text) if text else None
+        if key in given:
+            raise UserError(f"{key}: got two values; allowed: one")
+        given.add(key)
+        try:
+            value = yaml.safe_load(text) if text else None
+        except yaml.YAMLError:
+            raise UserError(f"{key}: got {text}; allowed: a value as in YAML") from None
         key = _KEYS.get(key, key)
         group, dot, field = key.partition(".")
         if dot and group in ("plan", "network"):

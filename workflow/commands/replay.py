@@ -150,6 +150,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _network(name: str, options: argparse.Namespace) -> ReplayedNetwork:
     from railx.replay.graph_runs import FamilyNetwork, TwoRates
+    from workflow.config import topologies_like
     from workflow.mounts import choices
 
     if name == _TWO_LEVEL:
@@ -163,12 +164,9 @@ def _network(name: str, options: argparse.Namespace) -> ReplayedNetwork:
         return TwoRates(name, server, scale_up, scale_out, options.latency_ns or 0.0)
     if name in choices("topology"):
         settings, *others = (
-            _with_servers(_choice(choice), options.server)
-            for choice in (name, *choices("topology"))
-            if choice == name or choice.startswith(f"{name}_")
+            _with_servers(alike, options.server) for alike in topologies_like(name)
         )
-        alike = (other for other in others if other.family == settings.family)
-        return FamilyNetwork(name, settings, tuple(alike))
+        return FamilyNetwork(name, settings, tuple(others))
     path = Path(name)
     if not path.suffix:
         raise UserError(
@@ -176,12 +174,6 @@ def _network(name: str, options: argparse.Namespace) -> ReplayedNetwork:
             f" {', '.join(choices('topology'))}"
         )
     return FamilyNetwork(name, _with_servers(_from_file(path, options.server), options.server))
-
-
-def _choice(name: str) -> Any:
-    from workflow.config import compose_stage
-
-    return compose_stage([f"topology={name}"], ["topology"])["topology"]
 
 
 def _with_servers(settings: Any, server: int | None) -> Any:

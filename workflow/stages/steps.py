@@ -88,7 +88,7 @@ _GRAPHS = (
     | real("scale_out_gb_s")
     | text("mode")
     | real("reconfiguration_latency_ms", "step_ms", "electrical_ms", "added_ms")
-    | real("compute_ms", "exposed_ms", "waiting_ms")
+    | real("compute_ms", "exposed_ms")
     | integer("switches")
     | text("fidelity")
 )

@@ -98,8 +98,8 @@ def account(s: EngineState, totals: Array) -> None:
 
 
 @compiled
-def run(state: EngineState, active: Array) -> None:
-    """Carry out the programs; ``active`` are the circuits that are lit at the start.
+def run(state: EngineState) -> None:
+    """Carry out the programs; no circuits are lit at the start.
 
     The log takes as many entries as it has room for; a counter says how many there
     were. Where the room for actions was too small, another counter says so, and
@@ -107,10 +107,6 @@ def run(state: EngineState, active: Array) -> None:
     """
     s = lent(state)
     n, ranks = s.n, len(s.ranks)
-    for circuit in active:
-        s.circuits[circuit].lit = True
-        for at in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
-            s.ports[s.items[at]].active = circuit
     # An event adds no more than one for each lane, rank and circuit, and as many again
     # where collectives wait behind messages or members have something to tell.
     most = len(s.lanes) + len(s.slots) + ranks + len(s.circuits) + len(s.channels)

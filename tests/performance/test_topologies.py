@@ -1,0 +1,107 @@
+"""Plans on any topology: sizes, rates, and a search that a faster network bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from railx.errors import UserError
+from railx.families import FAMILIES
+from railx.performance.advice import AdviceSettings, advise
+from railx.performance.devices import device_named
+from railx.performance.layers import Setting
+from railx.performance.models import model_named
+from railx.performance.plans import ORDERS, Array
+from railx.performance.programs import constants_named, program_named
+from railx.performance.search import (
+    Job,
+    Priced,
+    candidates,
+    first_plans,
+    price,
+    search,
+    search_below,
+)
+from railx.performance.topologies import node_rates_gb_s, on_devices, sized
+from tests.builders import topology_settings
+
+FAMILY_NAMES = [family.name for family in FAMILIES if family.name != "imported"]
+H100 = device_named("h100")
+JOB = Job(24, 48, 8192)
+
+
+def setting_on(name: str) -> tuple[Setting, Setting]:
+    """A small model on a topology, and on the network that bounds it."""
+    topology = sized(topology_settings(name), (), JOB.devices, "network")
+    exact, bound = on_devices(topology, H100, fast_share=0.8, slow_share=0.2)
+    model = replace(model_named("llama3_8b"), layers=8)
+    program, constants = program_named("torchtitan"), constants_named("torchtitan_h100")
+    setting = Setting(model, H100, exact, program, constants)
+    return setting, replace(setting, network=bound)
+
+
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+def test_the_bound_of_a_network_is_faster_for_every_plan(name: str) -> None:
+    exact, bound = setting_on(name)
+    plans = candidates(exact.model, JOB, exact.network.node_devices)
+    some = plans.take(np.arange(0, len(plans), 29))
+    for order in (0, len(ORDERS) - 1):
+        placed = some.placed(order)
+        exact_s, bound_s = (price(on, placed).times.total_s for on in (exact, bound))
+        assert (bound_s <= exact_s).all()
+
+
+@pytest.mark.parametrize("name", ["torus_2d", "opus_rails"])
+def test_a_bounded_search_equals_pricing_every_plan(name: str) -> None:
+    exact, bound = setting_on(name)
+    ideal = search(bound, JOB).plans
+    every = price(exact, ideal).times.total_s
+    ranked = price(exact, ideal.take(np.argsort(every, kind="stable")))
+
+    def last(priced: Priced) -> Array:
+        return np.asarray(np.arange(len(priced)) == len(priced) - 1)
+
+    few = search_below(exact, JOB, bound.network, 3, [last])
+    first, brute = (
+        plans.take(np.array(first_plans(plans, 3))).times.total_s for plans in (few, ranked)
+    )
+    assert first.tolist() == brute.tolist()
+    # A rival is priced, too, however slow.
+    assert every[-1] in few.times.total_s
+    assert len(few) < len(every)
+
+
+@pytest.mark.parametrize(
+    ("name", "inside_gb_s", "outside_gb_s"),
+    [("rail_optimised", 0.8 * 450, 0.2 * 50), ("torus_3d", 0.0, 0.8 * 450)],
+)
+def test_chips_send_as_fast_as_the_device(
+    name: str, inside_gb_s: float, outside_gb_s: float
+) -> None:
+    exact, _ = on_devices(topology_settings(name), H100, fast_share=0.8, slow_share=0.2)
+    assert node_rates_gb_s(exact.topology) == pytest.approx((outside_gb_s, inside_gb_s))
+    assert exact.node_devices == 8
+
+
+def test_a_topology_has_the_next_size_that_there_is() -> None:
+    small, large = topology_settings("railx_hyperx"), topology_settings("railx_hyperx_m4n2")
+    advice = advise(AdviceSettings("llama3_8b", "h100", 130, network="x"), [small, large])
+    assert "exact loads of railx_" in advice.as_dict()["network_model"]
+    assert "with 144 chips" in advice.as_dict()["network_model"]
+    assert advice.expected_error is None
+    with pytest.raises(
+        UserError, match="network: got mesh_2d for 1000 devices, which comes with 64"
+    ):
+        sized(topology_settings("mesh_2d"), (), 1000, "network")
+
+
+def test_rails_set_to_a_ring_are_slower_than_switched_ones() -> None:
+    """The same rates; a ring passes on what is meant for farther servers."""
+    steps = [
+        advise(AdviceSettings("llama3_8b", "h100", 64, network=name), [topology_settings(name)])
+        for name in ("rail_only", "opus_rails")
+    ]
+    switched, ring = (advice.best[0]["step_s"] for advice in steps)
+    assert switched < ring
