@@ -16,7 +16,8 @@ A lower bound on the time of a shape excludes shapes: replicas share the work of
 sequences at the shape's degree, and none ends before the longest sequence. Shapes are
 tried in the order of that bound. A plan has one kind and a pipeline plan one shape for
 all batches, so that each rank keeps its layers. The account of each batch lists the
-times of all plans tried on it.
+times of all plans tried on it. Where chunks are searched, shapes are planned with balanced
+chunks first, and the search follows for the few that may still win.
 
 One difference of the two models remains. Groups begin each micro-batch together, as
 ZeRO-3's gathers require; replicas of a pipeline wait for one another only at the end of
@@ -39,6 +40,11 @@ from railx.settings import AtLeast, SettingsError
 from railx.workload.batches import SampledBatch
 
 __all__ = ["JOINT", "JointSettings", "pipeline_bound_ms", "shapes_of"]
+
+#: Shapes for which chunks are searched at most, and the share of its time with balanced
+#: chunks that the search may save.
+_MOST_SEARCHED = 3
+_SEARCH_GAIN = 0.12
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,7 @@ class _Candidate:
     name: str
     bounds_ms: tuple[float, ...]
     plan: Callable[[], Batches]
+    search: Callable[[], Batches] | None = None
 
     @property
     def bound_ms(self) -> float:
@@ -109,11 +116,18 @@ def _pipelines(settings: JointSettings, task: PlanningTask) -> list[_Candidate]:
             replicas=shape.replicas,
             sequence_parallel_degree=shape.degree,
         )
+        searched = shape_settings.chunking == "searched"
+        quick = replace(shape_settings, chunking="balanced", schedule="1f1b")
+        first, second = (
+            (lambda chosen=chosen: PIPELINE.plan(chosen, task))  # type: ignore[misc]
+            for chosen in (quick if searched else shape_settings, shape_settings)
+        )
         candidates.append(
             _Candidate(
                 f"{shape.stages}x{shape.degree}x{shape.replicas}",
                 tuple(pipeline_bound_ms(batch, cost) for batch in task.batches),
-                lambda chosen=shape_settings: PIPELINE.plan(chosen, task),  # type: ignore[misc]
+                first,
+                second if searched else None,
             )
         )
     return sorted(candidates, key=lambda candidate: candidate.bound_ms)
@@ -137,9 +151,18 @@ def _plan(settings: JointSettings, task: PlanningTask) -> Batches:
                 refused = PlanError(str(error))
             continue
         tried[candidate.name] = batches
-        total = sum(batch.predicted_ms for batch in batches)
-        if total < best_ms:
-            best, best_ms = candidate.name, total
+        if _total_ms(batches) < best_ms:
+            best, best_ms = candidate.name, _total_ms(batches)
+    near = [candidate for candidate in pipelines if candidate.name in tried and candidate.search]
+    near.sort(key=lambda candidate: _total_ms(tried[candidate.name]))
+    for candidate in near[:_MOST_SEARCHED]:
+        before_ms = _total_ms(tried[candidate.name])
+        if candidate.search is None or before_ms * (1 - _SEARCH_GAIN) >= best_ms:
+            continue
+        batches = min(candidate.search(), tried[candidate.name], key=_total_ms)
+        tried[candidate.name] = batches
+        if _total_ms(batches) < best_ms:
+            best, best_ms = candidate.name, _total_ms(batches)
     if not best:
         raise PlanError(f"{refused}; nor does a pipeline of any of {len(pipelines)} shapes")
     rest = len(pipelines) + 1 - len(tried)
@@ -147,6 +170,10 @@ def _plan(settings: JointSettings, task: PlanningTask) -> Batches:
         _with_account(index, best, tried, pipelines, rest) for index in range(len(task.batches))
     )
     return chosen  # type: ignore[no-any-return]
+
+
+def _total_ms(batches: Batches) -> float:
+    return sum(batch.predicted_ms for batch in batches)
 
 
 def _with_account(

@@ -119,11 +119,9 @@ _NEAR_BEST = 1.015
 _MAX_SLOWDOWN_FOR_BALANCE = 0.05
 #: Pipelines whose division and recomputation are refined; half with an incumbent.
 _CANDIDATES_TO_REFINE = 6
-#: Chunks that the search starts from beside the best known ones.
-_STARTS: tuple[Chunking, ...] = ("balanced", "even")
 #: Passes of a round of the search for each pass of the pipeline, and their limits.
 _PASSES_PER_OPERATION = 40_000
-_FEWEST_PASSES, _MOST_PASSES = 500_000, 12_000_000
+_FEWEST_PASSES, _MOST_PASSES = 500_000, 10_000_000
 #: Share of the time from which on other schedules of the first plan are not looked at.
 _SEARCH_GAIN = 0.005
 #: Most that a thorough solution may gain: slower candidates are not solved.
@@ -288,31 +286,35 @@ def _searched(
     context: int,
 ) -> PipelineBatch:
     """The batch by the search, which starts from plans of different kinds of chunks."""
-    starts: dict[str, PipelineBatch] = {}
     plain = replace(settings, schedule="1f1b", most_over_mean=None)
     first = plan_pipeline_batch(iteration, batch, replace(plain, chunking="best"), cost, context)
     if settings.schedule not in ("best", "best_trained", "searched"):
         return _scheduled(first, settings, cost)
-    starts["best"] = first
-    for chunking in _STARTS:
-        start = _planned(iteration, batch, replace(plain, chunking=chunking), cost, context)
-        if start is not None:
-            starts[chunking] = start
+    starts = [first]
+    if set(first.solver["chunking"]) != {"balanced"}:
+        balanced = replace(plain, chunking="balanced")
+        other = _planned(iteration, batch, balanced, cost, context)
+        starts += [] if other is None else [other]
     pipelines, account = [], dict(first.solver)
     for replica in range(settings.replicas):
         alternatives = [
             [pipeline for pipeline in start.pipelines if pipeline.replica == replica]
-            for start in starts.values()
+            for start in starts
         ]
         refined = _refined(alternatives, settings, cost)
         pipelines += alternatives[0] if refined is None else [refined]
         if refined is not None:
             _note_refined(account, replica, refined)
-    refined_batch = replace(first, pipelines=tuple(pipelines), solver=account)
-    scheduled = _scheduled(refined_batch, settings, cost)
-    if scheduled.predicted_ms < first.predicted_ms * (1 - _SEARCH_GAIN):
-        return scheduled
-    return min(_scheduled(first, settings, cost), scheduled, key=lambda one: one.predicted_ms)
+    searched = replace(first, pipelines=tuple(pipelines), solver=account)
+    if searched.predicted_ms >= first.predicted_ms * (1 - _SEARCH_GAIN):
+        candidates = [_scheduled(batch_, settings, cost) for batch_ in (first, searched)]
+        return min(candidates, key=lambda candidate: candidate.predicted_ms)
+    # 1F1B and GPipe are among the orders of the search.
+    names: tuple[ScheduleChoice, ...] = ("searched", "zero_bubble")
+    return best_batch(
+        searched, cost, names[: 1 + (settings.schedule == "best")],
+        recompute=settings.checkpointing != "none",
+    )  # fmt: skip
 
 
 def _refined(
@@ -330,8 +332,6 @@ def _refined(
         sum(len(pipeline.chunks) for pipeline in pipelines) for pipelines in alternatives
     )
     passes = min(max(_PASSES_PER_OPERATION * size, _FEWEST_PASSES), _MOST_PASSES)
-    best: Refined | None = None
-    best_ms = sum(map(pipeline_ms, alternatives[0]))
     starts: list[tuple[Runs, Layers]] = [
         (
             [[chunk.slices for chunk in run] for p in pipelines for run in runs_of(p.chunks)],
@@ -339,11 +339,13 @@ def _refined(
         )
         for pipelines in alternatives
     ]
-    rounds = [passes // 8] * len(starts) + [passes] * settings.effort
-    for number, length in enumerate(rounds):
-        start = starts[number if number < len(starts) else 0]
-        if number >= len(starts) and best is not None:
-            start = best.runs, best.layers
+    rounds = [(start, passes // 8) for start in starts]
+    best: Refined | None = None
+    for number in range(len(starts) + settings.effort):
+        if number < len(starts):
+            start, length = rounds[number]
+        elif best is not None:
+            start, length = (best.runs, best.layers), passes
         refined = refine(
             *start,
             cost,
@@ -353,9 +355,9 @@ def _refined(
             number,
             recompute=settings.checkpointing in ("adaptive", "exact"),
         )
-        if refined is not None and refined.time_ms < best_ms * (1 - 1e-12):
-            best, best_ms = refined, refined.time_ms
-    if best is None:
+        if refined is not None and (best is None or refined.time_ms < best.time_ms):
+            best = refined
+    if best is None or best.time_ms >= sum(map(pipeline_ms, alternatives[0])):
         return None
     chunks = [
         recomputing(chunk_of(slices, cost), tuple(layers))
