@@ -26,8 +26,15 @@ from railx.planning.pipeline.infinipipe import PipelineSettings, plan_pipeline_b
 from railx.workload.batches import SampledBatch
 from tests.planning.exact_orders import exact_makespan_ms
 
-__all__ = ["MOST_SLICES", "Instance", "instances", "optima_ms", "optimum_ms", "planned_ms",
-    "settings_of"]
+__all__ = [
+    "MOST_SLICES",
+    "Instance",
+    "instances",
+    "optima_ms",
+    "optimum_ms",
+    "planned_ms",
+    "settings_of",
+]
 
 COUNT = 60
 MOST_SLICES = 2
@@ -106,9 +113,7 @@ def optimum_ms(instance: Instance, known_ms: float = 1e18) -> float:
         forward, backward, sizes = zip(*itertools.chain(*timed), strict=True)
         table = list(zip(*sizes, strict=True))
         lengths = [len(run) for run in timed]
-        best = exact_makespan_ms(
-            lengths, stages, forward, backward, cost.capacities, best, table
-        )
+        best = exact_makespan_ms(lengths, stages, forward, backward, cost.capacities, best, table)
     return best
 
 
@@ -140,7 +145,9 @@ def _chunkings(lengths: Sequence[int]) -> Iterator[list[list[list[_Piece]]]]:
                 if len(tails) > 1:
                     break
                 before = heads[tails[0][0]] if tails else []
-                runs.append([*([piece] for piece in before), [*tails, *(set(members) - set(tails))]])
+                runs.append(
+                    [*([piece] for piece in before), [*tails, *(set(members) - set(tails))]]
+                )
             else:
                 yield runs
 

@@ -96,7 +96,13 @@ def _next(part: Any, most: Any) -> bool:
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _optimum(
-    values: Any, counts: Any, share_ms: Any, degrees: Any, cap: int, devices: int, constant_ms: float
+    values: Any,
+    counts: Any,
+    share_ms: Any,
+    degrees: Any,
+    cap: int,
+    devices: int,
+    constant_ms: float,
 ) -> float:
     kinds, n = len(degrees), len(values)
     weight = np.ones(n, np.int64)

@@ -309,9 +309,23 @@ def _orders(pipeline: Pipeline) -> list[list[int]]:
     """The passes of each stage as numbers (``simulation``)."""
     if not pipeline.order:
         return orders_of(pipeline.schedule, shape_of(pipeline))
+    chunks, parts = len(pipeline.chunks), pipeline.virtual_stages
+    plain = {
+        f"{letter}{chunk}": kind * parts * chunks + chunk
+        for kind, letter in enumerate(_LETTERS)
+        for chunk in range(chunks)
+    }
+
+    def number_of(code: str, stage: int) -> int:
+        number = plain.get(code)
+        return (
+            _number(_parsed(code, pipeline, f"stage {stage}"), pipeline)
+            if number is None
+            else number
+        )
+
     return [
-        [_number(_parsed(code, pipeline, f"stage {stage}"), pipeline) for code in order]
-        for stage, order in enumerate(pipeline.order)
+        [number_of(code, stage) for code in order] for stage, order in enumerate(pipeline.order)
     ]
 
 

@@ -83,7 +83,7 @@ from railx.planning.pipeline.chunks import (
 from railx.planning.pipeline.consecutive import plan_dyna_pipe_batch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.progress import counted
-from railx.settings import AtLeast, PowerOfTwo
+from railx.settings import AtLeast, NonNegative, PowerOfTwo
 from railx.workload.batches import SampledBatch
 
 if TYPE_CHECKING:
@@ -122,6 +122,8 @@ _CANDIDATES_TO_REFINE = 6
 #: Passes of a round of the search for each pass of the pipeline, and their limits.
 _PASSES_PER_OPERATION = 40_000
 _FEWEST_PASSES, _MOST_PASSES = 500_000, 10_000_000
+#: Slices of the longest sequence that a short search begins with at most.
+_FEW_SLICES = 12
 #: Share of the time from which on other schedules of the first plan are not looked at.
 _SEARCH_GAIN = 0.005
 #: Most that a thorough solution may gain: slower candidates are not solved.
@@ -189,9 +191,9 @@ class PipelineSettings(PlannerBase):
     than 5 % of the time; null, and with chunks that are ``best`` or ``searched``: the
     least time decides. The paper's is 1.2."""
 
-    effort: Annotated[int, AtLeast(1)] = 1
-    """Rounds of the search over chunks, each about 0.4 s of one core for 512
-    sequences on four stages."""
+    effort: Annotated[int, NonNegative()] = 1
+    """Rounds of the search over chunks, each about 0.3 s of one core for 512
+    sequences on four stages; 0: a short one, from balanced chunks alone."""
 
     def costs(self) -> Costs:
         """Estimated work by field."""
@@ -287,12 +289,18 @@ def _searched(
 ) -> PipelineBatch:
     """The batch by the search, which starts from plans of different kinds of chunks."""
     plain = replace(settings, schedule="1f1b", most_over_mean=None)
-    first = plan_pipeline_batch(iteration, batch, replace(plain, chunking="best"), cost, context)
+    balanced = replace(plain, chunking="balanced")
+    first = None
+    if not settings.effort:
+        few = replace(balanced, most_slices=min(settings.most_slices, _FEW_SLICES))
+        first = _planned(iteration, batch, few, cost, context)
+    if first is None:
+        best = replace(plain, chunking="best")
+        first = plan_pipeline_batch(iteration, batch, best, cost, context)
     if settings.schedule not in ("best", "best_trained", "searched"):
         return _scheduled(first, settings, cost)
     starts = [first]
     if set(first.solver["chunking"]) != {"balanced"}:
-        balanced = replace(plain, chunking="balanced")
         other = _planned(iteration, batch, balanced, cost, context)
         starts += [] if other is None else [other]
     pipelines, account = [], dict(first.solver)
@@ -331,7 +339,8 @@ def _refined(
     size = cost.shape.stages * max(
         sum(len(pipeline.chunks) for pipeline in pipelines) for pipelines in alternatives
     )
-    passes = min(max(_PASSES_PER_OPERATION * size, _FEWEST_PASSES), _MOST_PASSES)
+    most = _MOST_PASSES // settings.replicas
+    passes = min(max(_PASSES_PER_OPERATION * size, _FEWEST_PASSES), most)
     starts: list[tuple[Runs, Layers]] = [
         (
             [[chunk.slices for chunk in run] for p in pipelines for run in runs_of(p.chunks)],
