@@ -16,8 +16,8 @@ A lower bound on the time of a shape excludes shapes: replicas share the work of
 sequences at the shape's degree, and none ends before the longest sequence. Shapes are
 tried in the order of that bound. A plan has one kind and a pipeline plan one shape for
 all batches, so that each rank keeps its layers. The account of each batch lists the
-times of all plans tried on it. Where chunks are searched, a short search plans every shape,
-and the whole one follows for the few that may still win.
+times of all plans tried on it. Where chunks are searched, a short search plans every
+shape, and the whole one follows for the few that may still win.
 
 One difference of the two models remains. Groups begin each micro-batch together, as
 ZeRO-3's gathers require; replicas of a pipeline wait for one another only at the end of
@@ -42,8 +42,8 @@ from railx.workload.batches import SampledBatch
 
 __all__ = ["JOINT", "JointSettings", "pipeline_bound_ms", "shapes_of"]
 
-#: Shapes for which chunks are searched at full effort at most, and the share of a plan's
-#: time that this may save.
+#: Shapes for which chunks are searched at full effort at most, and the share of a
+#: plan's time that this may save.
 _MOST_SEARCHED = 2
 _SEARCH_GAIN = 0.04
 

@@ -151,16 +151,16 @@ def _leaves_room(
     takes: Any, first: Any, last: Any, ends: Any, begins: Any, kind: int, stage: int, chunk: int,
     ample: bool,
 ) -> bool:  # fmt: skip
-    """Whether a pass that can run at no cost of memory would end before this one begins.
+    """Whether a pass that costs no memory would end before this one begins.
 
     An order that runs it first is as good.
     """
     begin = begins[kind, stage, chunk]
     for other in range(ends.shape[2]):
         for side in range(0 if ample else 1, 2):
-            if begins[side, stage, other] + takes[side, other] <= begin:
-                if _available(first, last, ends, side, stage, other):
-                    return True
+            soon = begins[side, stage, other] + takes[side, other] <= begin
+            if soon and _available(first, last, ends, side, stage, other):
+                return True
     return False
 
 
@@ -176,8 +176,8 @@ def _search(
     after = _after(takes, first, last, stages)
     ends, begins = np.full((2, stages, chunks), -1.0), np.zeros((2, stages, chunks))
     clock, live = np.zeros(stages), np.zeros(stages)
-    #: By depth: the number of the next pass to try, the pass that ran, the clock before,
-    #: and the begin of the pass before.
+    # By depth: the next pass to try, the pass that ran, the clock before, and the begin
+    # of the pass before.
     following = np.zeros(passes + 1, np.int64)
     chosen = np.zeros(passes + 1, np.int64)
     before, since = np.zeros(passes + 1), np.zeros(passes + 1)
@@ -200,9 +200,9 @@ def _search(
                 if kind == 0 and stage == 0 and twin[chunk] >= 0 and ends[0, 0, twin[chunk]] < 0:
                     continue
                 # Of passes that begin together, in the order of their numbers.
-                if depth and begins[kind, stage, chunk] == since[depth]:
-                    if number < chosen[depth - 1]:
-                        continue
+                together = depth > 0 and begins[kind, stage, chunk] == since[depth]
+                if together and number < chosen[depth - 1]:
+                    continue
                 if not _available(first, last, ends, kind, stage, chunk):
                     continue
                 if kind == 0 and live[stage] + sizes[stage, chunk] > room[stage]:

@@ -85,7 +85,7 @@ def optimum_ms(instance: Instance) -> float:
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _next(part: Any, most: Any) -> bool:
-    """The next vector up to ``most``, the last place first; False after the last one."""
+    """The next vector up to ``most``, last place first; False after the last one."""
     for place in range(len(part) - 1, -1, -1):
         if part[place] < most[place]:
             part[place] += 1

@@ -23,8 +23,8 @@ Deviations from the paper:
 * ``chunking: best`` also tries the chunks of the planners that are compared with this
   one (``fixed_chunks``, ``dyna_pipe``), under their recomputation and under its own, so
   that it is never slower than they are;
-* ``chunking: searched``, the default, goes on from these by a search over slices, packs,
-  recomputed layers and the order of passes together (``refinement``).
+* ``chunking: searched``, the default, goes on from these by a search over slices,
+  packs, recomputed layers and the order of passes together (``refinement``).
 """
 
 from __future__ import annotations
@@ -309,6 +309,9 @@ def _searched(
             [pipeline for pipeline in start.pipelines if pipeline.replica == replica]
             for start in starts
         ]
+        # Sorted micro-batches are shared among replicas in another way.
+        members = _members(alternatives[0])
+        alternatives = [shared for shared in alternatives if _members(shared) == members]
         refined = _refined(alternatives, settings, cost)
         pipelines += alternatives[0] if refined is None else [refined]
         if refined is not None:
@@ -323,6 +326,12 @@ def _searched(
         searched, cost, names[: 1 + (settings.schedule == "best")],
         recompute=settings.checkpointing != "none",
     )  # fmt: skip
+
+
+def _members(pipelines: list[Pipeline]) -> set[int]:
+    """The sequences of pipelines."""
+    chunks = chain.from_iterable(pipeline.chunks for pipeline in pipelines)
+    return {part.sequence for chunk in chunks for part in chunk.slices}
 
 
 def _refined(

@@ -1,11 +1,11 @@
 """A search that moves slices, packs, recomputation and order of a pipeline together.
 
-A plan is a list of runs. A run is the chunks of one cut sequence, whole sequences in the
-last of them, or one chunk of whole sequences. Stages run the runs in their order. A stage
-takes a backward pass where one waits, else the next forward pass that memory holds; its
-``patience`` says how much of a forward pass it waits for a backward pass that is about to
-arrive. Memory and time of a plan follow from that (:func:`_simulate`), so that chunks,
-recomputed layers and the order of passes are weighed at once.
+A plan is a list of runs. A run is the chunks of one cut sequence, whole sequences in
+the last of them, or one chunk of whole sequences. Stages run the runs in their order. A
+stage takes a backward pass where one waits, else the next forward pass that memory
+holds; its ``patience`` says how much of a forward pass it waits for a backward pass
+that is about to arrive. Memory and time of a plan follow from that (:func:`_simulate`),
+so that chunks, recomputed layers and the order of passes are weighed at once.
 
 :func:`refine` starts from a plan and applies random moves under simulated annealing: a
 sequence to another run, two sequences swapped, a cut moved, set or dropped, runs joined
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,8 +42,8 @@ _ROUNDING = 1e-9
 
 
 class Refined(NamedTuple):
-    """A plan: its time, the slices of each chunk by run, recomputed layers by stage and
-    chunk, and each stage's passes (chunk, or chunks + chunk for backward).
+    """A plan: its time in ms, slices by run and chunk, recomputed layers by chunk and
+    stage, and each stage's passes (chunk, or chunks + chunk for backward).
     """
 
     time_ms: float
@@ -73,8 +74,8 @@ class _State(NamedTuple):
     """Sequences [n], runs by number [n], their order [n] and the stages' patience [d].
 
     ``cuts`` [n, K - 1], the first ``cut_count``; ``run`` of each sequence; ``owner`` of
-    each run is its cut sequence or -1, ``whole`` [n, 3] the number, tokens and squares of
-    its whole sequences; ``layers`` [n, K, d] are recomputed. ``size`` [1]: runs.
+    each run is its cut sequence or -1, ``whole`` [n, 3] the number, tokens and squares
+    of its whole sequences; ``layers`` [n, K, d] are recomputed. ``size`` [1]: runs.
     """
 
     cuts: Integers
@@ -101,8 +102,8 @@ def refine(
 ) -> Refined | None:
     """The best plan found in about ``passes`` simulated passes.
 
-    ``runs`` are slices by run and chunk, ``layers`` [chunk][stage] what each recomputes.
-    None where the plan given does not fit memory, whatever the order.
+    ``runs`` are slices by run and chunk, ``layers`` [chunk][stage] what each recomputes
+    (an empty row: nothing). None where a run does not fit memory.
     """
     whole = {part.sequence: part.length for run in runs for chunk in run for part in chunk}
     numbers = sorted(whole, key=lambda sequence: (-whole[sequence], sequence))
@@ -155,7 +156,6 @@ def _state_of(
                     state.cuts[member, state.cut_count[member]] = part.start
                     state.cut_count[member] += 1
                     state.owner[number] = member
-    del lengths
     return state
 
 
@@ -211,7 +211,7 @@ def _refined(
         for member in sorted(members, key=lambda one: -int(cut_count[one])):
             length, sequence = int(lengths[member]), numbers[member]
             edges = [0, *cuts[member, : cut_count[member]].tolist(), length]
-            parts = [Slice(sequence, a, b, length) for a, b in zip(edges, edges[1:], strict=False)]
+            parts = [Slice(sequence, *ends, length) for ends in pairwise(edges)]
             if len(parts) > 1:
                 chunks = [[part] for part in parts]
             else:
@@ -267,8 +267,8 @@ def _simulate(
 ) -> float:
     """The makespan; infinite from ``below`` on or where memory is short.
 
-    ``work`` [d, 2, c] takes the ends of passes, ``orders`` [d, 2 c] their order where it
-    has room.
+    ``work`` [d, 2, c] takes the ends of passes, ``orders`` [d, 2 c] their order where
+    it has room.
     """
     stages = len(costs.layers)
     write = orders.shape[1] > 0
@@ -581,7 +581,7 @@ def _search(
     costs: Any, state: Any, lengths: Any, alignment: int, passes: int, seed: int, recompute: bool,
     most: int,
 ) -> Any:  # fmt: skip
-    """Annealing from a plan; the best one's arrays, layers [d, c] and orders [d, 2 c]."""
+    """Annealing; the best plan's arrays, layers [d, c] and orders [d, 2 c]."""
     n, stages = len(lengths), len(costs.layers)
     widest = n + state.cuts.size
     table, work = np.zeros((3 + 2 * stages, widest)), np.zeros((stages, 2, widest))
