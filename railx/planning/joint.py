@@ -16,7 +16,8 @@ A lower bound on the time of a shape excludes shapes: replicas share the work of
 sequences at the shape's degree, and none ends before the longest sequence. Shapes are
 tried in the order of that bound. A plan has one kind and a pipeline plan one shape for
 all batches, so that each rank keeps its layers. The account of each batch lists the
-times of all plans tried on it.
+times of all plans tried on it. Where chunks are searched, a short search plans every
+shape, and the whole one follows for the few that may still win.
 
 One difference of the two models remains. Groups begin each micro-batch together, as
 ZeRO-3's gathers require; replicas of a pipeline wait for one another only at the end of
@@ -25,6 +26,7 @@ a batch, as in InfiniPipe. That is why one stage is no shape here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -39,6 +41,11 @@ from railx.settings import AtLeast, SettingsError
 from railx.workload.batches import SampledBatch
 
 __all__ = ["JOINT", "JointSettings", "pipeline_bound_ms", "shapes_of"]
+
+#: Shapes for which chunks are searched at full effort at most, and the share of a
+#: plan's time that this may save.
+_MOST_SEARCHED = 2
+_SEARCH_GAIN = 0.04
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,7 @@ class _Candidate:
     name: str
     bounds_ms: tuple[float, ...]
     plan: Callable[[], Batches]
+    search: Callable[[], Batches] | None = None
 
     @property
     def bound_ms(self) -> float:
@@ -109,11 +117,18 @@ def _pipelines(settings: JointSettings, task: PlanningTask) -> list[_Candidate]:
             replicas=shape.replicas,
             sequence_parallel_degree=shape.degree,
         )
+        searched = shape_settings.chunking == "searched" and shape_settings.effort > 0
+        quick = replace(shape_settings, effort=0)
+        first, second = (
+            (lambda chosen=chosen: PIPELINE.plan(chosen, task))  # type: ignore[misc]
+            for chosen in (quick if searched else shape_settings, shape_settings)
+        )
         candidates.append(
             _Candidate(
                 f"{shape.stages}x{shape.degree}x{shape.replicas}",
                 tuple(pipeline_bound_ms(batch, cost) for batch in task.batches),
-                lambda chosen=shape_settings: PIPELINE.plan(chosen, task),  # type: ignore[misc]
+                first,
+                second if searched else None,
             )
         )
     return sorted(candidates, key=lambda candidate: candidate.bound_ms)
@@ -122,29 +137,42 @@ def _pipelines(settings: JointSettings, task: PlanningTask) -> list[_Candidate]:
 def _plan(settings: JointSettings, task: PlanningTask) -> Batches:
     refused: PlanError | None = None
     tried: dict[str, Batches] = {}
-    best, best_ms = "", float("inf")
+    times_ms: dict[str, list[float]] = {}
+
+    def total_ms(name: str) -> float:
+        return sum(times_ms[name])
+
+    def take(name: str, batches: Batches) -> None:
+        ms = [batch.predicted_ms for batch in batches]
+        if name not in times_ms or sum(ms) < total_ms(name):
+            tried[name], times_ms[name] = batches, ms
+
+    def best_ms() -> float:
+        return min(map(total_ms, tried), default=math.inf)
+
     groups = _Candidate(
         "groups", (0.0,) * len(task.batches), lambda: FLEXSP.plan(settings.sequence_parallel, task)
     )
     pipelines = _pipelines(settings, task)
     for candidate in (groups, *pipelines):
-        if candidate.bound_ms >= best_ms:
+        if candidate.bound_ms >= best_ms():
             continue
         try:
-            batches = candidate.plan()
+            take(candidate.name, candidate.plan())
         except (PlanError, SettingsError) as error:
             if candidate is groups:
                 refused = PlanError(str(error))
-            continue
-        tried[candidate.name] = batches
-        total = sum(batch.predicted_ms for batch in batches)
-        if total < best_ms:
-            best, best_ms = candidate.name, total
-    if not best:
+    near = [candidate for candidate in pipelines if candidate.name in tried]
+    for candidate in sorted(near, key=lambda near_: total_ms(near_.name))[:_MOST_SEARCHED]:
+        if candidate.search and total_ms(candidate.name) * (1 - _SEARCH_GAIN) < best_ms():
+            take(candidate.name, candidate.search())
+    if not tried:
         raise PlanError(f"{refused}; nor does a pipeline of any of {len(pipelines)} shapes")
+    best = min(tried, key=total_ms)
     rest = len(pipelines) + 1 - len(tried)
     chosen: Any = tuple(
-        _with_account(index, best, tried, pipelines, rest) for index in range(len(task.batches))
+        _with_account(index, best, tried, times_ms, pipelines, rest)
+        for index in range(len(task.batches))
     )
     return chosen  # type: ignore[no-any-return]
 
@@ -153,6 +181,7 @@ def _with_account(
     index: int,
     best: str,
     tried: dict[str, Batches],
+    times_ms: dict[str, list[float]],
     pipelines: list[_Candidate],
     rest: int,
 ) -> SequenceParallelBatch | PipelineBatch:
@@ -165,9 +194,9 @@ def _with_account(
     account = {
         **batch.solver,
         "name": "joint",
-        "lower_bound_ms": min(min(bounds), batch.predicted_ms),
+        "lower_bound_ms": min(min(bounds), times_ms[best][index]),
         "chosen": best,
-        "tried_ms": {name: batches[index].predicted_ms for name, batches in tried.items()},
+        "tried_ms": {name: ms[index] for name, ms in times_ms.items()},
         "not_planned": rest,
     }
     return replace(batch, solver=account)

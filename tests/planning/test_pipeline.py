@@ -326,7 +326,7 @@ def test_chunks_of_both_corpora_are_even(corpus: str, context: int) -> None:
         context,
         PipelineShape(4, 8),
     )
-    planned = plan_pipeline_batch(0, drawn, checked("planner", "pipeline_4x8"), cost)
+    planned = plan_pipeline_batch(0, drawn, checked("planner", "pipeline_4x8_infinipipe"), cost)
     times = [
         chunk.predicted_forward_ms + chunk.predicted_backward_ms
         for pipeline in planned.pipelines

@@ -53,6 +53,7 @@ __all__ = [
     "peak_live_chunks",
     "pipeline_ms",
     "runnable",
+    "runs_of",
     "schedule_name",
     "shape_of",
     "simulate_pipeline",
@@ -286,29 +287,45 @@ def stage_layers(layers: int, stages: int) -> list[range]:
     return [range(start, stop) for start, stop in itertools.pairwise(starts)]
 
 
-def _runs(chunks: Sequence[Chunk]) -> list[int]:
-    """Lengths of the runs of neighbouring chunks of a cut sequence; other chunks count
-    1.
-    """
-    runs: list[int] = []
+def runs_of(chunks: Sequence[Chunk]) -> list[list[Chunk]]:
+    """Neighbouring chunks of a cut sequence together; each other chunk alone."""
+    runs: list[list[Chunk]] = []
     previous: int | None = None
     for chunk in chunks:
         cut = chunk.cut_sequence
         if cut is not None and cut == previous:
-            runs[-1] += 1
+            runs[-1].append(chunk)
         else:
-            runs.append(1)
+            runs.append([chunk])
         previous = cut
     return runs
+
+
+def _runs(chunks: Sequence[Chunk]) -> list[int]:
+    return list(map(len, runs_of(chunks)))
 
 
 def _orders(pipeline: Pipeline) -> list[list[int]]:
     """The passes of each stage as numbers (``simulation``)."""
     if not pipeline.order:
         return orders_of(pipeline.schedule, shape_of(pipeline))
+    chunks, parts = len(pipeline.chunks), pipeline.virtual_stages
+    plain = {
+        f"{letter}{chunk}": kind * parts * chunks + chunk
+        for kind, letter in enumerate(_LETTERS)
+        for chunk in range(chunks)
+    }
+
+    def number_of(code: str, stage: int) -> int:
+        number = plain.get(code)
+        return (
+            _number(_parsed(code, pipeline, f"stage {stage}"), pipeline)
+            if number is None
+            else number
+        )
+
     return [
-        [_number(_parsed(code, pipeline, f"stage {stage}"), pipeline) for code in order]
-        for stage, order in enumerate(pipeline.order)
+        [number_of(code, stage) for code in order] for stage, order in enumerate(pipeline.order)
     ]
 
 

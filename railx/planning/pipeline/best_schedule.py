@@ -153,11 +153,14 @@ def with_schedule(
     ``cost`` gives the times of virtual stages (interleaved), those of the weights' part
     of a backward pass (zero-bubble), and the memory limits. With ``recompute``,
     schedules other than 1F1B recompute as many more layers of each chunk as memory
-    requires; a searched order stays within memory. Without ``cost`` the plan's times
+    requires; a searched order stays within memory, and the pipeline's own is
+    taken as searched. Without ``cost`` the plan's times
     remain, and a searched order holds as many chunks as 1F1B. With ``use_plan_times``
     the plan's times remain too, and ``cost`` gives memory and how a stage divides. None
     where there are fewer layers than virtual stages, or no order fits.
     """
+    if name == "searched" and pipeline.order:
+        return pipeline
     plain = _plain(pipeline, cost, use_plan_times)
     if name == "1f1b":
         return plain

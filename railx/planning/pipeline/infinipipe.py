@@ -22,17 +22,19 @@ Deviations from the paper:
 * several data-parallel replicas may share a batch, each planned by itself;
 * ``chunking: best`` also tries the chunks of the planners that are compared with this
   one (``fixed_chunks``, ``dyna_pipe``), under their recomputation and under its own, so
-  that it is never slower than they are.
+  that it is never slower than they are;
+* ``chunking: searched``, the default, goes on from these by a search over slices,
+  packs, recomputed layers and the order of passes together (``refinement``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, pairwise
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -41,9 +43,15 @@ from railx.effort import Cost, Costs
 from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 from railx.performance.sequence_cost import ChunkTime
 from railx.planning.format.occupancy import fits
-from railx.planning.format.parts import Chunk, Pipeline, PlanError
+from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import PipelineBatch
-from railx.planning.format.schedule import backward_order, longest_split, pipeline_ms
+from railx.planning.format.schedule import (
+    backward_order,
+    coded,
+    longest_split,
+    pipeline_ms,
+    runs_of,
+)
 from railx.planning.groups import Lengths
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.best_schedule import (
@@ -57,7 +65,10 @@ from railx.planning.pipeline.checkpoints import CheckpointProblem
 from railx.planning.pipeline.chunk_rules import (
     FixedChunks,
     FixedChunkSettings,
+    chunk_of,
     fixed_chunks,
+    pipeline_of,
+    recomputing,
     spread,
 )
 from railx.planning.pipeline.chunks import (
@@ -72,8 +83,11 @@ from railx.planning.pipeline.chunks import (
 from railx.planning.pipeline.consecutive import plan_dyna_pipe_batch
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
 from railx.progress import counted
-from railx.settings import AtLeast, PowerOfTwo
+from railx.settings import AtLeast, NonNegative, PowerOfTwo
 from railx.workload.batches import SampledBatch
+
+if TYPE_CHECKING:
+    from railx.planning.pipeline.refinement import Refined
 
 __all__ = [
     "PIPELINE",
@@ -86,6 +100,9 @@ __all__ = [
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+#: Slices by run and chunk, and each chunk's recomputed layers by stage.
+Runs = Sequence[Sequence[Sequence[Slice]]]
+Layers = Sequence[Sequence[int]]
 #: Recomputed layers: as many as memory requires (fast or exact), all, or none.
 Checkpointing = Literal["adaptive", "exact", "full", "none"]
 #: The order of passes: a schedule, an order that is searched for, or the fastest.
@@ -102,6 +119,13 @@ _NEAR_BEST = 1.015
 _MAX_SLOWDOWN_FOR_BALANCE = 0.05
 #: Pipelines whose division and recomputation are refined; half with an incumbent.
 _CANDIDATES_TO_REFINE = 6
+#: Passes of a round of the search for each pass of the pipeline, and their limits.
+_PASSES_PER_OPERATION = 40_000
+_FEWEST_PASSES, _MOST_PASSES = 500_000, 10_000_000
+#: Slices of the longest sequence that a short search begins with at most.
+_FEW_SLICES = 12
+#: Share of the time from which on other schedules of the first plan are not looked at.
+_SEARCH_GAIN = 0.005
 #: Most that a thorough solution may gain: slower candidates are not solved.
 _SOLVING_GAIN = 1.005
 #: The method for the counts of recomputed layers: that of the grouping, or better ones.
@@ -138,12 +162,13 @@ class PipelineSettings(PlannerBase):
     alignment_tokens: Annotated[int, AtLeast(1)] = 32
     """Tokens of which every cut is a multiple."""
 
-    chunking: Chunking | Literal["best"] = "balanced"
+    chunking: Chunking | Literal["best", "searched"] = "searched"
     """How sequences become chunks. ``balanced``: slices of equal time, and a new chunk
     where none has time left. ``published``: as the paper prints it, raising the time
     instead. ``even``: slices of equal length and chunks of as many tokens, the paper's
     ablation. ``best``: balanced ones or those of Seq1F1B, DAPPLE, ChunkFlow, SlimPipe
-    or DynaPipe, whichever are fastest."""
+    or DynaPipe, whichever are fastest. ``searched``: what a search over chunks,
+    recomputed layers and orders makes of these; with a named schedule as ``best``."""
 
     checkpointing: Checkpointing = "adaptive"
     """Layers that are recomputed. ``adaptive``: as few as memory allows, by a fast
@@ -155,19 +180,25 @@ class PipelineSettings(PlannerBase):
     ``checkpointing: exact``. What that leaves open is in the plan's account
     (``checkpoint_gap``)."""
 
-    schedule: PipelineSchedule = "1f1b"
+    schedule: PipelineSchedule = "best_trained"
     """The order in which stages run their passes: a schedule by name, ``searched`` for
     one of our own, ``best`` for the fastest of them that memory holds, or
-    ``best_trained`` for the fastest that the training runtime runs. Chunks and
-    recomputed layers are chosen for the paper's, ``1f1b``."""
+    ``best_trained`` for the fastest that the training runtime runs. Unless chunks are
+    searched, they and recomputed layers are chosen for the paper's, ``1f1b``."""
 
-    most_over_mean: Annotated[float, AtLeast(1)] | None = 1.2
+    most_over_mean: Annotated[float, AtLeast(1)] | None = None
     """Longest over mean chunk time of the plans that come first, unless that costs more
-    than 5 % of the time; null, and with ``chunking: best``: the least time decides."""
+    than 5 % of the time; null, and with chunks that are ``best`` or ``searched``: the
+    least time decides. The paper's is 1.2."""
+
+    effort: Annotated[int, NonNegative()] = 1
+    """Rounds of the search over chunks, each about 0.3 s of one core for 512
+    sequences on four stages; 0: a short one, from balanced chunks alone."""
 
     def costs(self) -> Costs:
         """Estimated work by field."""
         return {
+            "effort": Cost(0.4) * self.effort,
             "exact_nodes": Cost(1e-3) * self.exact_nodes,
         }
 
@@ -237,6 +268,8 @@ def plan_pipeline_batch(
             " sequences of a batch"
         )
     longest = context or int(batch.lengths.max())
+    if settings.chunking == "searched":
+        return _searched(iteration, batch, settings, cost, longest)
     planned = _planned(iteration, batch, settings, cost, longest)
     if settings.chunking == "best":
         limit_ms = math.inf if planned is None else planned.predicted_ms
@@ -245,6 +278,125 @@ def plan_pipeline_batch(
         tried = replace(settings, chunking="balanced") if settings.chunking == "best" else settings
         raise _refusal(batch, tried, cost)
     return _scheduled(planned, settings, cost)
+
+
+def _searched(
+    iteration: int,
+    batch: SampledBatch,
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    context: int,
+) -> PipelineBatch:
+    """The batch by the search, which starts from plans of different kinds of chunks."""
+    plain = replace(settings, schedule="1f1b", most_over_mean=None)
+    balanced = replace(plain, chunking="balanced")
+    first = None
+    if not settings.effort:
+        few = replace(balanced, most_slices=min(settings.most_slices, _FEW_SLICES))
+        first = _planned(iteration, batch, few, cost, context)
+    if first is None:
+        best = replace(plain, chunking="best")
+        first = plan_pipeline_batch(iteration, batch, best, cost, context)
+    if settings.schedule not in ("best", "best_trained", "searched"):
+        return _scheduled(first, settings, cost)
+    starts = [first]
+    if set(first.solver["chunking"]) != {"balanced"}:
+        other = _planned(iteration, batch, balanced, cost, context)
+        starts += [] if other is None else [other]
+    pipelines, account = [], dict(first.solver)
+    for replica in range(settings.replicas):
+        alternatives = [
+            [pipeline for pipeline in start.pipelines if pipeline.replica == replica]
+            for start in starts
+        ]
+        # Sorted micro-batches are shared among replicas in another way.
+        members = _members(alternatives[0])
+        alternatives = [shared for shared in alternatives if _members(shared) == members]
+        refined = _refined(alternatives, settings, cost)
+        pipelines += alternatives[0] if refined is None else [refined]
+        if refined is not None:
+            _note_refined(account, replica, refined)
+    searched = replace(first, pipelines=tuple(pipelines), solver=account)
+    if searched.predicted_ms >= first.predicted_ms * (1 - _SEARCH_GAIN):
+        candidates = [_scheduled(batch_, settings, cost) for batch_ in (first, searched)]
+        return min(candidates, key=lambda candidate: candidate.predicted_ms)
+    # 1F1B and GPipe are among the orders of the search.
+    names: tuple[ScheduleChoice, ...] = ("searched", "zero_bubble")
+    return best_batch(
+        searched, cost, names[: 1 + (settings.schedule == "best")],
+        recompute=settings.checkpointing != "none",
+    )  # fmt: skip
+
+
+def _members(pipelines: list[Pipeline]) -> set[int]:
+    """The sequences of pipelines."""
+    chunks = chain.from_iterable(pipeline.chunks for pipeline in pipelines)
+    return {part.sequence for chunk in chunks for part in chunk.slices}
+
+
+def _refined(
+    alternatives: list[list[Pipeline]], settings: PipelineSettings, cost: PipelineCost
+) -> Pipeline | None:
+    """One pipeline of a replica by the search from several plans of it.
+
+    A short round from each, a long one from the best of them. None where no round is
+    faster than the first plan.
+    """
+    # Planning alone loads Numba.
+    from railx.planning.pipeline.refinement import refine
+
+    size = cost.shape.stages * max(
+        sum(len(pipeline.chunks) for pipeline in pipelines) for pipelines in alternatives
+    )
+    most = _MOST_PASSES // settings.replicas
+    passes = min(max(_PASSES_PER_OPERATION * size, _FEWEST_PASSES), most)
+    starts: list[tuple[Runs, Layers]] = [
+        (
+            [[chunk.slices for chunk in run] for p in pipelines for run in runs_of(p.chunks)],
+            [chunk.checkpoint_layers for p in pipelines for chunk in p.chunks],
+        )
+        for pipelines in alternatives
+    ]
+    rounds = [(start, passes // 8) for start in starts]
+    best: Refined | None = None
+    for number in range(len(starts) + settings.effort):
+        if number < len(starts):
+            start, length = rounds[number]
+        elif best is not None:
+            start, length = (best.runs, best.layers), passes
+        refined = refine(
+            *start,
+            cost,
+            settings.most_slices,
+            settings.alignment_tokens,
+            length,
+            number,
+            recompute=settings.checkpointing in ("adaptive", "exact"),
+        )
+        if refined is not None and (best is None or refined.time_ms < best.time_ms):
+            best = refined
+    if best is None or best.time_ms >= sum(map(pipeline_ms, alternatives[0])):
+        return None
+    chunks = [
+        recomputing(chunk_of(slices, cost), tuple(layers))
+        for slices, layers in zip(chain.from_iterable(best.runs), best.layers, strict=True)
+    ]
+    pipeline = pipeline_of(chunks, alternatives[0][0].replica, cost.shape)
+    return replace(pipeline, order=coded(best.orders, pipeline))
+
+
+def _note_refined(account: dict[str, Any], replica: int, pipeline: Pipeline) -> None:
+    """Write what the search chose into a batch's account."""
+    times = [chunk.predicted_forward_ms + chunk.predicted_backward_ms for chunk in pipeline.chunks]
+    for key, value in {
+        "chunking": "searched",
+        "slices_of_the_longest": longest_split(pipeline.chunks),
+        "longest_over_mean": max(times) * len(times) / sum(times),
+        "recomputed_diagonals": sum(max(c.checkpoint_layers, default=0) for c in pipeline.chunks),
+    }.items():
+        values = list(account[key])
+        values[replica] = value
+        account[key] = values
 
 
 def _planned(

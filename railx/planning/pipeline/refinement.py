@@ -1,0 +1,626 @@
+"""A search that moves slices, packs, recomputation and order of a pipeline together.
+
+A plan is a list of runs. A run is the chunks of one cut sequence, whole sequences in
+the last of them, or one chunk of whole sequences. Stages run the runs in their order. A
+stage takes a backward pass where one waits, else the next forward pass that memory
+holds; its ``patience`` says how much of a forward pass it waits for a backward pass
+that is about to arrive. Memory and time of a plan follow from that (:func:`_simulate`),
+so that chunks, recomputed layers and the order of passes are weighed at once.
+
+:func:`refine` starts from a plan and applies random moves under simulated annealing: a
+sequence to another run, two sequences swapped, a cut moved, set or dropped, runs joined
+or moved, layers recomputed or kept, another patience. Effort is counted in simulated
+passes, so that plans are the same everywhere. No paper on pipelines of chunks has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from railx.performance.pipeline_cost import PipelineCost
+from railx.planning.format.parts import Slice
+
+__all__ = ["Refined", "refine"]
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+#: Share of the time by which the first moves may make a plan of one chunk slower; of
+#: several, a move changes as much less.
+_WARMTH = 0.03
+#: Passes that a move costs beside those that it simulates.
+_PER_MOVE = 40
+#: A share of a limit that rounding of sums may take.
+_ROUNDING = 1e-9
+
+
+class Refined(NamedTuple):
+    """A plan: its time in ms, slices by run and chunk, recomputed layers by chunk and
+    stage, and each stage's passes (chunk, or chunks + chunk for backward).
+    """
+
+    time_ms: float
+    runs: list[list[list[Slice]]]
+    layers: list[list[int]]
+    orders: list[list[int]]
+
+
+class _Costs(NamedTuple):
+    """Coefficients of a stage for compiled code; ``layers`` and ``capacity`` [d]."""
+
+    forward: Floats
+    backward: Floats
+    send: Floats
+    layers: Integers
+    capacity: Floats
+    #: Bytes of a token by stage: kept, of a split chunk besides, saved by a recomputed
+    #: layer, of a split chunk less.
+    kept: Floats
+    split: Floats
+    saved: float
+    split_saved: float
+    layer_share: float
+    gather_ms: float
+
+
+class _State(NamedTuple):
+    """Sequences [n], runs by number [n], their order [n] and the stages' patience [d].
+
+    ``cuts`` [n, K - 1], the first ``cut_count``; ``run`` of each sequence; ``owner`` of
+    each run is its cut sequence or -1, ``whole`` [n, 3] the number, tokens and squares
+    of its whole sequences; ``layers`` [n, K, d] are recomputed. ``size`` [1]: runs.
+    """
+
+    cuts: Integers
+    cut_count: Integers
+    run: Integers
+    owner: Integers
+    whole: Floats
+    layers: Integers
+    order: Integers
+    size: Integers
+    patience: Floats
+
+
+def refine(
+    runs: Sequence[Sequence[Sequence[Slice]]],
+    layers: Sequence[Sequence[int]],
+    cost: PipelineCost,
+    most_slices: int,
+    alignment_tokens: int,
+    passes: int,
+    seed: int,
+    *,
+    recompute: bool,
+) -> Refined | None:
+    """The best plan found in about ``passes`` simulated passes.
+
+    ``runs`` are slices by run and chunk, ``layers`` [chunk][stage] what each recomputes
+    (an empty row: nothing). None where a run does not fit memory.
+    """
+    whole = {part.sequence: part.length for run in runs for chunk in run for part in chunk}
+    numbers = sorted(whole, key=lambda sequence: (-whole[sequence], sequence))
+    index = {sequence: position for position, sequence in enumerate(numbers)}
+    lengths = np.array([whole[sequence] for sequence in numbers], dtype=np.int64)
+    most = max(most_slices, *(len(run) for run in runs))
+    state = _state_of(runs, layers, index, lengths, most, cost.shape.stages)
+    costs = _costs_of(cost)
+    found = _search(
+        costs, state, lengths, alignment_tokens, passes, seed, recompute, min(most, most_slices)
+    )
+    time_ms, cuts, cut_count, run, order, size, counts, orders = found
+    if time_ms == math.inf:
+        return None
+    return _refined(time_ms, numbers, lengths, cuts, cut_count, run, order[:size], counts, orders)
+
+
+def _state_of(
+    runs: Sequence[Sequence[Sequence[Slice]]],
+    layers: Sequence[Sequence[int]],
+    index: dict[int, int],
+    lengths: Integers,
+    most: int,
+    stages: int,
+) -> _State:
+    n = len(lengths)
+    state = _State(
+        np.zeros((n, max(most - 1, 1)), np.int64),
+        np.zeros(n, np.int64),
+        np.zeros(n, np.int64),
+        np.full(n, -1),
+        np.zeros((n, 3)),
+        np.zeros((n, most, stages), np.int64),
+        np.arange(n),
+        np.array([len(runs)]),
+        np.zeros(stages),
+    )
+    chunk_index = 0
+    for number, run in enumerate(runs):
+        for position, chunk in enumerate(run):
+            if layers[chunk_index]:
+                state.layers[number, position] = layers[chunk_index]
+            chunk_index += 1
+            for part in chunk:
+                member = index[part.sequence]
+                state.run[member] = number
+                if part.is_uncut:
+                    state.whole[number] += (1, part.length, part.length**2)
+                elif part.start:
+                    state.cuts[member, state.cut_count[member]] = part.start
+                    state.cut_count[member] += 1
+                    state.owner[number] = member
+    return state
+
+
+def _costs_of(cost: PipelineCost) -> _Costs:
+    exchange = cost.all_to_all
+    stages = range(cost.shape.stages)
+    forward, backward = (
+        np.array(
+            [
+                one.quadratic_ms + exchange.quadratic_ms / 2,
+                one.linear_ms + exchange.linear_ms / 2,
+                one.constant_ms + exchange.constant_ms / 2,
+            ]
+        )
+        for one in (cost.forward, cost.backward)
+    )
+    kept, both = (
+        np.array([float(cost.activation_bytes(1, split, stage)) for stage in stages])
+        for split in (False, True)
+    )
+    several = float(cost.shape.stages > 1)
+    saved = float(cost.layer_saving_bytes(1, False))
+    return _Costs(
+        forward,
+        backward,
+        several * np.array([cost.send.linear_ms, cost.send.constant_ms]),
+        np.array(cost.layer_counts),
+        np.array(cost.capacities) * (1 + _ROUNDING),
+        kept,
+        both - kept,
+        saved,
+        saved - float(cost.layer_saving_bytes(1, True)),
+        cost.recompute_over_forward / max(cost.layer_counts),
+        cost.gather_ms,
+    )
+
+
+def _refined(
+    time_ms: float,
+    numbers: list[int],
+    lengths: Integers,
+    cuts: Integers,
+    cut_count: Integers,
+    run: Integers,
+    order: Integers,
+    counts: Integers,
+    orders: Integers,
+) -> Refined:
+    runs = []
+    for number in order.tolist():
+        members = np.flatnonzero(run == number).tolist()
+        chunks: list[list[Slice]] = [[]]
+        for member in sorted(members, key=lambda one: -int(cut_count[one])):
+            length, sequence = int(lengths[member]), numbers[member]
+            edges = [0, *cuts[member, : cut_count[member]].tolist(), length]
+            parts = [Slice(sequence, *ends, length) for ends in pairwise(edges)]
+            if len(parts) > 1:
+                chunks = [[part] for part in parts]
+            else:
+                chunks[-1] += parts
+        runs.append(chunks)
+    return Refined(float(time_ms), runs, counts.T.tolist(), orders.tolist())
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _chunks(costs: Any, state: Any, lengths: Any, table: Any) -> int:
+    """Fill ``table`` with the chunks of a plan; their number.
+
+    [3 + 2 d, c]: forward and send time, the chunks of the run up to this one, then
+    backward time and bytes by stage.
+    """
+    stages, chunk = len(costs.layers), 0
+    for position in range(state.size[0]):
+        number = state.order[position]
+        owner = state.owner[number]
+        count = 1 if owner < 0 else state.cut_count[owner] + 1
+        for nth in range(count):
+            tokens, squares, split = 0.0, 0.0, 0.0
+            if owner >= 0:
+                start = state.cuts[owner, nth - 1] if nth else 0
+                stop = state.cuts[owner, nth] if nth < count - 1 else lengths[owner]
+                tokens, squares = float(stop - start), float(stop) ** 2 - float(start) ** 2
+                split = 1.0
+            if nth == count - 1 and state.whole[number, 0] > 0:
+                tokens += state.whole[number, 1]
+                squares += state.whole[number, 2]
+                split = 0.0
+            forward = costs.forward[0] * squares + costs.forward[1] * tokens + costs.forward[2]
+            backward = costs.backward[0] * squares + costs.backward[1] * tokens + costs.backward[2]
+            again = costs.layer_share * (forward - costs.gather_ms)
+            table[0, chunk] = forward
+            table[1, chunk] = costs.send[0] * tokens + costs.send[1]
+            table[2, chunk] = nth if nth < count - 1 else -nth - 1
+            for stage in range(stages):
+                layers = min(state.layers[number, nth, stage], costs.layers[stage])
+                table[3 + stage, chunk] = backward + layers * again
+                table[3 + stages + stage, chunk] = tokens * (
+                    costs.kept[stage]
+                    + split * costs.split[stage]
+                    - layers * (costs.saved - split * costs.split_saved)
+                )
+            chunk += 1
+    return chunk
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _simulate(
+    costs: Any, table: Any, chunks: int, patience: Any, below: float, work: Any, orders: Any
+) -> float:
+    """The makespan; infinite from ``below`` on or where memory is short.
+
+    ``work`` [d, 2, c] takes the ends of passes, ``orders`` [d, 2 c] their order where
+    it has room.
+    """
+    stages = len(costs.layers)
+    write = orders.shape[1] > 0
+    #: Chunks in backward order.
+    backward = np.empty(chunks, np.int64)
+    filled, start = 0, 0
+    for chunk in range(chunks):
+        if table[2, chunk] < 0:
+            for back in range(chunk, start - 1, -1):
+                backward[filled] = back
+                filled += 1
+            start = chunk + 1
+    clock, live = np.zeros(stages), np.zeros(stages)
+    ahead, done = np.zeros(stages, np.int64), np.zeros(stages, np.int64)
+    rest = np.zeros(stages)
+    for stage in range(stages):
+        for chunk in range(chunks):
+            rest[stage] += table[0, chunk] + table[3 + stage, chunk]
+    for _ in range(2 * chunks * stages):
+        soonest, chosen, kind = np.inf, -1, 0
+        for stage in range(stages):
+            begin, side = np.inf, 0
+            if done[stage] < chunks:
+                back = backward[done[stage]]
+                ready = np.inf
+                # The last chunk of a run first, so that its forward passes have run.
+                if back < ahead[stage]:
+                    if stage == stages - 1:
+                        ready = work[stage, 0, back]
+                    elif done[stage + 1] > done[stage]:
+                        ready = work[stage + 1, 1, back] + table[1, back]
+                begin, side = max(clock[stage], ready), 1
+            if ahead[stage] < chunks:
+                chunk = ahead[stage]
+                if live[stage] + table[3 + stages + stage, chunk] <= costs.capacity[stage]:
+                    ready = 0.0
+                    if stage:
+                        ready = np.inf
+                        if ahead[stage - 1] > chunk:
+                            ready = work[stage - 1, 0, chunk] + table[1, chunk]
+                    ready = max(clock[stage], ready)
+                    # A backward pass that is about to come may be worth waiting for.
+                    if ready + patience[stage] * table[0, chunk] < begin:
+                        begin, side = ready, 0
+            if begin < soonest:
+                soonest, chosen, kind = begin, stage, side
+        if chosen < 0:
+            return np.inf
+        if kind:
+            chunk = backward[done[chosen]]
+            takes = table[3 + chosen, chunk]
+            done[chosen] += 1
+            live[chosen] -= table[3 + stages + chosen, chunk]
+        else:
+            chunk = ahead[chosen]
+            takes = table[0, chunk]
+            ahead[chosen] += 1
+            live[chosen] += table[3 + stages + chosen, chunk]
+        if write:
+            orders[chosen, ahead[chosen] + done[chosen] - 1] = kind * chunks + chunk
+        clock[chosen] = work[chosen, kind, chunk] = soonest + takes
+        rest[chosen] -= takes
+        if clock[chosen] + rest[chosen] >= below:
+            return np.inf
+    return float(clock.max())
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _random(random: Any) -> float:
+    """The next number in [0, 1) of a xorshift generator (Marsaglia); uint64 [1]."""
+    x = random[0]
+    x ^= x << np.uint64(13)
+    x ^= x >> np.uint64(7)
+    x ^= x << np.uint64(17)
+    random[0] = x
+    return float((x >> np.uint64(11)) / 9007199254740992.0)
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _copy_run(source: Any, target: Any, number: int) -> None:
+    target.owner[number] = source.owner[number]
+    target.whole[number] = source.whole[number]
+    target.layers[number] = source.layers[number]
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _copy(source: Any, target: Any, touched: Any) -> None:
+    """Copy the sequences and runs that a move touched, and what all share.
+
+    ``touched`` [4] are two sequences and two runs, -1 for none.
+    """
+    for slot in range(2):
+        member = touched[slot]
+        if member >= 0:
+            target.cuts[member] = source.cuts[member]
+            target.cut_count[member] = source.cut_count[member]
+            target.run[member] = source.run[member]
+        if touched[2 + slot] >= 0:
+            _copy_run(source, target, touched[2 + slot])
+    # A move that opens a run and empties another changes the free number behind them.
+    most = min(max(source.size[0], target.size[0]) + 2, len(source.order))
+    target.order[:most] = source.order[:most]
+    target.size[0] = source.size[0]
+    target.patience[:] = source.patience
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _add(state: Any, number: int, length: float, sign: float) -> None:
+    """Add a whole sequence to a run, or take it away with ``sign`` -1."""
+    state.whole[number, 0] += sign
+    state.whole[number, 1] += sign * length
+    state.whole[number, 2] += sign * length**2
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _transfer(state: Any, member: int, target: int, lengths: Any) -> None:
+    """Put a whole sequence into another run; an empty run goes."""
+    number = state.run[member]
+    _add(state, number, float(lengths[member]), -1.0)
+    _add(state, target, float(lengths[member]), 1.0)
+    state.run[member] = target
+    if state.owner[number] < 0 and state.whole[number, 0] < 0.5:
+        place = 0
+        while state.order[place] != number:
+            place += 1
+        # The order is a permutation of all numbers: those past the size are free.
+        for later in range(place, state.size[0] - 1):
+            state.order[later] = state.order[later + 1]
+        state.order[state.size[0] - 1] = number
+        state.size[0] -= 1
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _open(state: Any, place: int, touched: Any) -> int:
+    """A new run at a place of the order."""
+    number = state.order[state.size[0]]
+    touched[3] = number
+    for later in range(state.size[0], place, -1):
+        state.order[later] = state.order[later - 1]
+    state.order[place] = number
+    state.size[0] += 1
+    state.owner[number], state.whole[number], state.layers[number] = -1, 0.0, 0
+    return int(number)
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _move(
+    state: Any, lengths: Any, layers: Any, alignment: int, most: int, recompute: bool,
+    touched: Any, random: Any,
+) -> bool:  # fmt: skip
+    """A random move; what it touched goes to ``touched``. False where it is none."""
+    n, size = len(lengths), state.size[0]
+    touched[:] = -1
+    dice = _random(random)
+    member = int(n * _random(random))
+    number = state.run[member]
+    touched[0], touched[2] = member, number
+    if dice < 0.3:
+        # To another run, or to one of its own.
+        if state.cut_count[member]:
+            return False
+        if _random(random) < 0.15 and size < n:
+            place = int((size + 1) * _random(random))
+            inherited = state.layers[number, 0].copy()
+            target = _open(state, place, touched)
+            state.layers[target, 0] = inherited
+        else:
+            target = state.order[int(size * _random(random))]
+            touched[3] = target
+        if target == number:
+            return False
+        _transfer(state, member, target, lengths)
+        return True
+    if dice < 0.45:
+        other = int(n * _random(random))
+        target = state.run[other]
+        if target == number or state.cut_count[member] or state.cut_count[other]:
+            return False
+        touched[1], touched[3] = other, target
+        for moved, source, goal in ((member, number, target), (other, target, number)):
+            _add(state, source, float(lengths[moved]), -1.0)
+            _add(state, goal, float(lengths[moved]), 1.0)
+            state.run[moved] = goal
+        return True
+    if dice < 0.8:
+        # Cuts of long sequences, which matter most.
+        longer = 0
+        while longer < n and lengths[longer] > alignment:
+            longer += 1
+        if longer == 0:
+            return False
+        member = int(longer * _random(random) ** 1.5)
+        touched[0], touched[2] = member, state.run[member]
+        return _move_cut(state, member, lengths, alignment, most, touched, random)
+    if dice < 0.9 or (dice < 0.97 and not recompute):
+        before, after = int(size * _random(random)), int(size * _random(random))
+        if before == after:
+            return False
+        moved = state.order[before]
+        step = 1 if after > before else -1
+        for place in range(before, after, step):
+            state.order[place] = state.order[place + step]
+        state.order[after] = moved
+        return True
+    if dice < 0.97:
+        number = state.order[int(size * _random(random))]
+        touched[2] = number
+        count = 1 if state.owner[number] < 0 else state.cut_count[state.owner[number]] + 1
+        nth, stage = int(count * _random(random)), int(len(layers) * _random(random))
+        every = _random(random) < 0.5
+        more = 1 if _random(random) < 0.4 else -1
+        if _random(random) < 0.3:
+            more *= int(layers.max())
+        changed = False
+        for each in range(len(layers)):
+            if every or each == stage:
+                now = state.layers[number, nth, each]
+                state.layers[number, nth, each] = min(max(now + more, 0), layers[each])
+                changed = changed or state.layers[number, nth, each] != now
+        return changed
+    stage = int(len(layers) * _random(random))
+    # Below 0: forward passes first.
+    state.patience[stage] = 0.0 if _random(random) < 0.3 else 1.6 * _random(random) - 0.6
+    return True
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _move_cut(
+    state: Any, member: int, lengths: Any, alignment: int, most: int, touched: Any, random: Any
+) -> bool:
+    """Move, set or drop a cut of a sequence."""
+    count, number, length = state.cut_count[member], state.run[member], lengths[member]
+    dice = _random(random)
+    if dice < 0.25:
+        if count + 1 >= most or length <= alignment:
+            return False
+        steps = (length - 1) // alignment
+        cut = alignment * (1 + int(steps * _random(random)))
+        place = 0
+        while place < count and state.cuts[member, place] < cut:
+            place += 1
+        if place < count and state.cuts[member, place] == cut:
+            return False
+        if count == 0:
+            inherited = state.layers[number, 0].copy()
+            _add(state, number, float(length), -1.0)
+            if state.owner[number] >= 0:
+                # A run has one cut sequence.
+                number = _open(state, int((state.size[0] + 1) * _random(random)), touched)
+            state.owner[number], state.run[member] = member, number
+            state.layers[number, 0] = state.layers[number, 1] = inherited
+            state.cuts[member, 0], state.cut_count[member] = cut, 1
+            return True
+        for later in range(count, place, -1):
+            state.cuts[member, later] = state.cuts[member, later - 1]
+            state.layers[number, later + 1] = state.layers[number, later]
+        state.layers[number, place + 1] = state.layers[number, place]
+        state.cuts[member, place] = cut
+        state.cut_count[member] += 1
+        return True
+    if count == 0:
+        return False
+    place = int(count * _random(random))
+    if dice < 0.45:
+        last = state.layers[number, count].copy()
+        for later in range(place, count - 1):
+            state.cuts[member, later] = state.cuts[member, later + 1]
+            state.layers[number, later] = state.layers[number, later + 1]
+        state.cut_count[member] -= 1
+        state.layers[number, count - 1] = last
+        if count == 1:
+            state.owner[number] = -1
+            _add(state, number, float(length), 1.0)
+        return True
+    low = state.cuts[member, place - 1] if place else 0
+    high = state.cuts[member, place + 1] if place < count - 1 else length
+    step = alignment * (1 + int((high - low) / alignment * _random(random) ** 3))
+    cut = state.cuts[member, place] + (step if _random(random) < 0.5 else -step)
+    if cut <= low or cut >= high:
+        return False
+    state.cuts[member, place] = cut
+    return True
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _clone(state: Any) -> Any:
+    return _State(
+        state.cuts.copy(),
+        state.cut_count.copy(),
+        state.run.copy(),
+        state.owner.copy(),
+        state.whole.copy(),
+        state.layers.copy(),
+        state.order.copy(),
+        state.size.copy(),
+        state.patience.copy(),
+    )
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _assign(source: Any, target: Any) -> None:
+    target.cuts[:], target.cut_count[:], target.run[:] = source.cuts, source.cut_count, source.run
+    target.owner[:], target.whole[:], target.layers[:] = source.owner, source.whole, source.layers
+    target.order[:], target.size[:] = source.order, source.size
+    target.patience[:] = source.patience
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _search(
+    costs: Any, state: Any, lengths: Any, alignment: int, passes: int, seed: int, recompute: bool,
+    most: int,
+) -> Any:  # fmt: skip
+    """Annealing; the best plan's arrays, layers [d, c] and orders [d, 2 c]."""
+    n, stages = len(lengths), len(costs.layers)
+    widest = n + state.cuts.size
+    table, work = np.zeros((3 + 2 * stages, widest)), np.zeros((stages, 2, widest))
+    nothing = np.zeros((stages, 0), np.int64)
+    random = np.array([np.uint64(88172645463325252) ^ np.uint64(seed * 2654435761 + 1)])
+    trial, best = _clone(state), _clone(state)
+    chunks = _chunks(costs, state, lengths, table)
+    at = _simulate(costs, table, chunks, state.patience, np.inf, work, nothing)
+    least, spent = at, 0
+    touched = np.full(4, -1)
+    while spent < passes and at < np.inf:
+        spent += _PER_MOVE
+        if _move(trial, lengths, costs.layers, alignment, most, recompute, touched, random):
+            chunks = _chunks(costs, trial, lengths, table)
+            left = 1 - spent / passes
+            bar = at - _WARMTH / chunks * at * left**2 * math.log(1 - _random(random))
+            spent += 2 * stages * chunks
+            reached = _simulate(costs, table, chunks, trial.patience, bar, work, nothing)
+            if reached < np.inf:
+                at = reached
+                _copy(trial, state, touched)
+                if at < least * (1 - 1e-12):
+                    least = at
+                    _assign(state, best)
+                continue
+        _copy(state, trial, touched)
+    chunks = _chunks(costs, best, lengths, table)
+    orders = np.zeros((stages, 2 * chunks), np.int64)
+    if least < np.inf:
+        _simulate(costs, table, chunks, best.patience, np.inf, work, orders)
+    counts = np.zeros((stages, chunks), np.int64)
+    chunk = 0
+    for position in range(best.size[0]):
+        number = best.order[position]
+        owner = best.owner[number]
+        for nth in range(1 if owner < 0 else best.cut_count[owner] + 1):
+            for stage in range(stages):
+                counts[stage, chunk] = min(best.layers[number, nth, stage], costs.layers[stage])
+            chunk += 1
+    return (
+        least, best.cuts, best.cut_count, best.run, best.order, best.size[0], counts, orders,
+    )  # fmt: skip

@@ -1,0 +1,80 @@
+"""Plans of tiny pipelines and small batches against optima that a search proves.
+
+``make bench ONLY=planner_sets`` prints the same numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railx.planning.format.occupancy import fits
+from railx.planning.format.parts import Slice
+from railx.planning.format.schedule import coded, pipeline_ms, runs_of
+from railx.planning.pipeline.chunk_rules import chunk_of, pipeline_of, recomputing
+from railx.planning.pipeline.refinement import refine
+from tests.planning import pipeline_optima
+from tests.planning.pipeline_optima import instances, optima_ms, planned_ms, settings_of
+from tests.planning.pipeline_rules import cost_of
+
+TINY = list(instances())
+
+
+@pytest.mark.parametrize("instance", TINY, ids=lambda instance: str(instance.index))
+def test_default_pipelines_are_within_two_percent_of_the_optimum(
+    instance: pipeline_optima.Instance,
+) -> None:
+    optimum = optima_ms()[instance.index]
+    planned = planned_ms(instance, settings_of(instance))
+    assert planned <= 1.02 * optimum
+    # Recomputation of stages is tried equal there.
+    if instance.kind != "adaptive":
+        assert planned >= optimum * (1 - 1e-6)
+
+
+def test_a_stored_optimum_of_each_kind_is_proven_again() -> None:
+    stored = optima_ms()
+    for kind in ("ample", "none", "adaptive"):
+        instance = min((one for one in TINY if one.kind == kind), key=lambda one: sum(one.lengths))
+        assert pipeline_optima.optimum_ms(instance, stored[instance.index] * 1.2) == pytest.approx(
+            stored[instance.index], rel=1e-6
+        )
+
+
+@given(
+    lengths=st.lists(st.integers(1, 400), min_size=1, max_size=10),
+    stages=st.integers(1, 4),
+    room=st.floats(1.0, 6.0),
+    layers=st.integers(0, 4),
+    recompute=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_what_the_search_returns_fits_and_takes_its_time(
+    lengths: list[int], stages: int, room: float, layers: int, recompute: bool, seed: int
+) -> None:
+    """It begins with every sequence alone in a chunk."""
+    cost = cost_of(stages, capacity_bytes=room * max(lengths) * 40.0, constant_ms=0.5)
+    start = [[[Slice(index, 0, tokens, tokens)]] for index, tokens in enumerate(lengths)]
+    counts = [(layers,) * stages for _ in lengths]
+    refined = refine(start, counts, cost, 3, 8, 20_000, seed, recompute=recompute)
+    assert refined is not None
+    chunks = [
+        recomputing(chunk_of(slices, cost), tuple(recomputed))
+        for slices, recomputed in zip(chain(*refined.runs), refined.layers, strict=True)
+    ]
+    pipeline = pipeline_of(chunks, 0, cost.shape)
+    ordered = replace(pipeline, order=coded(refined.orders, pipeline))
+    assert pipeline_ms(ordered) == pytest.approx(refined.time_ms)
+    assert fits(ordered, cost)
+    assert [len(run) for run in refined.runs] == list(map(len, runs_of(chunks)))
+    ends = dict.fromkeys(range(len(lengths)), 0)
+    for part in (part for chunk in chunks for part in chunk.slices):
+        assert part.start == ends[part.sequence]
+        ends[part.sequence] = part.stop
+    assert list(ends.values()) == lengths
+    if not recompute:
+        assert {count for chunk in refined.layers for count in chunk} == {layers}
