@@ -106,8 +106,8 @@ def _forced(work: Work, latency_ms: float = 0.0) -> Iterator[_Forced]:
     import torch.distributed as dist
 
     from railx.fabric import FabricSettings, Layout, launch_controller
-    from training import backend, process_group
-    from training.trace import Recorder
+    from railx_torch import backend, process_group
+    from railx_torch.trace import Recorder
 
     class Beyond(Layout):
         """Every operation leaves the server."""
@@ -229,7 +229,7 @@ def order(work: Work) -> Findings:
     import torch
     import torch.distributed as dist
 
-    from training import backend
+    from railx_torch import backend
 
     found = work.findings()
     operations = 8 if work.dry else 24
@@ -295,7 +295,7 @@ def reuse(work: Work) -> Findings:
     import torch
     import torch.distributed as dist
 
-    from training import backend
+    from railx_torch import backend
 
     found = work.findings()
     # Its name until torch 2.13.
@@ -348,7 +348,7 @@ def fsdp(work: Work) -> Findings:
 
     FSDP2 sends nothing in a world of one rank; DDP reduces its gradients all the same.
     """
-    from training import backend
+    from railx_torch import backend
 
     found = work.findings()
     runs: dict[str, Any] = {}

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from railx.fabric import FabricSettings, launch_controller
+from railx_torch.backend import BackendOptions, begin_iteration
 from tests.commands import environment
-from training.backend import BackendOptions, begin_iteration
 
 pytestmark = pytest.mark.system
 

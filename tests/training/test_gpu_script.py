@@ -127,7 +127,7 @@ import contextlib, json, sys
 from pathlib import Path
 from scripts.gpu import streams
 from scripts.gpu.work import Work
-from training.session import Session
+from railx_torch.session import Session
 
 circuits = Session.circuits
 

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from railx.fabric import Configuration, FabricError
-from training import lanes as module
-from training.lanes import Lanes, Pair, Work
-from training.session import BackendOptions, Operation, Session, Watched
-from training.trace import Recorder
+from railx_torch import lanes as module
+from railx_torch.lanes import Lanes, Pair, Work
+from railx_torch.session import BackendOptions, Operation, Session, Watched
+from railx_torch.trace import Recorder
 
 RING = Configuration("ring", (0, 1))
 

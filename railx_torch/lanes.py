@@ -4,7 +4,7 @@ An operation whose circuits the rank holds, or that needs none, begins in the th
 that issues it, as in the inner group; the thread that waits for it, or else the lane's
 thread, observes its end. Any other operation waits for its turn in its lane, requests
 its circuits, runs on the host, through the host or on the device, and releases the
-circuits. See :mod:`training.backend` for the design.
+circuits. See :mod:`railx_torch.backend` for the design.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from torch._C._distributed_c10d import Work as _TorchWork
 
 from railx.fabric import FabricError
-from training.session import Operation, Session
+from railx_torch.session import Operation, Session
 
 __all__ = ["Lanes", "Pair", "ToHost", "Work", "identity"]
 

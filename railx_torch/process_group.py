@@ -13,7 +13,7 @@ Integration with torch (measured on 2.11 and 2.13):
 * The inner group's backends are registered on this group too, for code that reads the
   devices, the name, the timeout or the sequence number of a group.
 
-:mod:`training.backend` describes the operations.
+:mod:`railx_torch.backend` describes the operations.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Work as TorchWork
 
 from railx.fabric import Configuration, FabricClient
-from training.lanes import Lanes, Pair, ToHost, Work, identity
-from training.session import Operation, Session
+from railx_torch.lanes import Lanes, Pair, ToHost, Work, identity
+from railx_torch.session import Operation, Session
 
 __all__ = ["RailxProcessGroup"]
 
