@@ -32,7 +32,7 @@ def register() -> None:
         warnings.warn(f"railx: the backend is unavailable: {error}", stacklevel=2)
 
 
-def _create_group(options: Any, _: Any) -> Any:
+def _create_group(options: Any, pg_options: Any) -> Any:
     """A process group of the backend.
 
     Raises RuntimeError where another module of the program is called ``railx``: the
@@ -44,7 +44,7 @@ def _create_group(options: Any, _: Any) -> Any:
             f"railx: the backend is unavailable: import railx finds"
             f" {imported or 'no such package'}, not {ours}; rename that module"
         )
-    return importlib.import_module("railx_torch.backend").create_group(options)
+    return importlib.import_module("railx_torch.backend").create_group(options, pg_options)
 
 
 def _origin(name: str) -> str | None:

@@ -121,9 +121,10 @@ def _current() -> Session:
     return _session
 
 
-def create_group(options: Any) -> RailxProcessGroup:
+def create_group(options: Any, pg_options: Any = None) -> RailxProcessGroup:
     """A process group of the current session; torch calls it for each new group.
 
+    ``pg_options`` are those of the inner backend, or None; UserError for others.
     Without a call of ``configure``, environment variables configure the session
     whenever no group is open.
     """
@@ -132,7 +133,7 @@ def create_group(options: Any) -> RailxProcessGroup:
         ranks = options.global_ranks_in_group or range(options.group_size)
         _follow_environment(list(ranks)[options.group_rank])
     assert _session is not None
-    return RailxProcessGroup(options, _session)
+    return RailxProcessGroup(options, _session, pg_options)
 
 
 def _follow_environment(rank: int) -> None:

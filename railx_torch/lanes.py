@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work as _TorchWork
 
-from railx.fabric import FabricError
+from railx.fabric import FabricError, OperationTimeout
 from railx_torch.session import Operation, Session
 
 __all__ = ["Lanes", "Pair", "ToHost", "Work", "identity"]
@@ -210,7 +210,8 @@ class Work(_TorchWork):
                 self._over = threading.Event()
             over = self._over
         if not over.wait(limit_s):
-            raise RuntimeError(f"railx: {self.operation.kind} was not done within {limit_s:g} s")
+            assert limit_s is not None
+            raise RuntimeError(f"railx: {_timed_out(limit_s)} for {self.operation.kind}")
 
     def synchronize(self) -> None:
         """The same as ``wait``."""
@@ -360,6 +361,11 @@ class _Lane:
 def identity(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself, for an inner group that works on it directly."""
     return tensor
+
+
+def _timed_out(limit_s: float) -> str:
+    """What gloo says, and programs look for."""
+    return f"Timed out waiting {1000 * limit_s:.0f}ms"
 
 
 def _refused(operation: Operation) -> str:
@@ -577,7 +583,9 @@ class Lanes:
         ranks = ", ".join(map(str, operation.group))
         client = self._session.client
         reason = str(error)
-        if client is not None and not isinstance(error, FabricError):
+        if isinstance(error, OperationTimeout) and error.limit_s is not None:
+            reason = f"{_timed_out(error.limit_s)}: {reason}"
+        elif client is not None and not isinstance(error, FabricError):
             # The inner group sees a closed connection; the controller knows whose.
             reason = client.reason_of_failure(operation.group) or reason
         explained = RuntimeError(f"railx: {operation.kind} of ranks {ranks} failed: {reason}")
