@@ -57,6 +57,8 @@ class _Carrier(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, issue: Callable[[], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._issue = issue
+        #: The handle that ``issue`` returned. The operator's box does not keep it alive.
+        self.work: Any = None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -64,19 +66,19 @@ class _Carrier(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace != "c10d":
             # A barrier creates an empty tensor first.
             return func(*args, **(kwargs or {}))
-        work = self._issue()
+        self.work = self._issue()
         returned = len(func._schema.returns)
         if returned == 0:
             return None
         # Outputs come first in every schema, and are returned in front of the handle.
-        return work.boxed() if returned == 1 else (args[0], work.boxed())
+        return self.work.boxed() if returned == 1 else (args[0], self.work.boxed())
 
 
 def dispatched(dispatch: Callable[[], Any], issue: Callable[[], _T]) -> _T:
     """Run ``issue``, as the kernel of the operator of ``dispatch`` while it is watched.
 
-    Returns the handle that ``issue`` returned, unless a mode put another one in its
-    place. Under a mode of the tracer (fake tensors, say) the operator's kernels run.
+    Returns what ``issue`` does, or what a mode that did not run it put in its place.
+    Under a mode of the tracer (fake tensors, say) the operator's own kernels run.
     """
     if not _is_watched():
         return issue()
@@ -87,12 +89,13 @@ def dispatched(dispatch: Callable[[], Any], issue: Callable[[], _T]) -> _T:
         return result
     for _ in modes:
         _pop_torch_dispatch_stack(None)
-    _push_on_torch_dispatch_stack(_Carrier(issue))
+    carrier = _Carrier(issue)
+    _push_on_torch_dispatch_stack(carrier)
     for mode in modes:
         _push_on_torch_dispatch_stack(mode)
     try:
         result = dispatch()
-        return result
+        return result if carrier.work is None else carrier.work
     finally:
         for _ in range(_len_torch_dispatch_stack()):
             _pop_torch_dispatch_stack(None)
