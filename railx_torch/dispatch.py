@@ -57,7 +57,7 @@ class _Carrier(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, issue: Callable[[], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._issue = issue
-        #: The handle that ``issue`` returned. The operator's box does not keep it alive.
+        #: The handle of the operation. The operator's box does not keep it alive.
         self.work: Any = None
 
     def __torch_dispatch__(

@@ -326,7 +326,7 @@ class RailxProcessGroup(_ProcessGroup):
             device=_HOST if self._host_alone else self._device([*inputs, *outputs]),
         )
         if operation.device.type == "cuda":
-            operation.ready = _cuda.Event(enable_timing=self._nccl)
+            operation.ready = _cuda.Event(blocking=True)
             operation.ready.record(_cuda.current_stream(operation.device))
         work = Work(operation, call, pair)
         if source is not None:
