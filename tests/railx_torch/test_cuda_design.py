@@ -180,8 +180,8 @@ def lanes(device: Device, session: Circuits) -> Iterator[Lanes]:
 
 def _work(device: Device, call: Callable[[], None] = lambda: None) -> Work:
     """An operation behind what the program's stream has to do."""
-    tensors = [torch.zeros(1)]
-    operation = Operation("all_reduce", (0, 1), RING, "w", 0, 4, tensors, tensors, 60.0, DEVICE)
+    given, result = [torch.zeros(1)], [torch.zeros(1)]
+    operation = Operation("all_gather", (0, 1), RING, "w", 0, 4, given, result, 60.0, DEVICE)
     operation.ready = device.Event(blocking=True)
     operation.ready.record(device.program)
 
@@ -273,7 +273,7 @@ def test_a_refusal_opens_the_gate_and_reaches_the_program(
     behind.record(device.program)
     behind.synchronize()
     lanes.stop()
-    with pytest.raises(RuntimeError, match="all_reduce of ranks 0, 1 failed: no light"):
+    with pytest.raises(RuntimeError, match="all_gather of ranks 0, 1 failed: no light"):
         work.wait()
     with pytest.raises(RuntimeError, match="no light"):
         lanes.put(_work(device), synchronous=False)
