@@ -18,9 +18,11 @@ the name (:mod:`railx_torch`), and environment variables configure the backend
 * Groups inside one server, and all groups in electrical mode, request no circuits.
 * Gloo works on host memory: CUDA tensors are copied through pinned buffers, before the
   circuits are requested and after they are released.
-* NCCL works on the device: the lane waits until the device has reached the operation,
-  requests the circuits, launches it on a separate stream, and releases the circuits
-  when an event behind it has passed. No thread spins: host waits block on events.
+* NCCL works on the device: an operation is launched on a separate stream, behind a gate
+  (:mod:`railx_torch.gate`) where its circuits must come first, so that the program runs
+  ahead. The lane waits until the device has reached the operation, requests the
+  circuits, opens the gate, and releases the circuits when an event behind the operation
+  has passed. No thread spins: host waits block on events.
 * NCCL's messages between two ranks have a communicator for each direction, because both
   directions may be under way at once. The first message of either direction sets up
   both in a fixed order (:class:`railx_torch.lanes.Pair`), so that ranks which begin
