@@ -24,7 +24,7 @@ def eager(work: Work) -> Findings:
 
 
 def compiled(work: Work) -> Findings:
-    """As ``eager`` with layers compiled by torch.compile; Skipped without a C compiler."""
+    """As ``eager`` with compiled layers; Skipped without a C compiler."""
     named = [os.environ.get("CC"), "cc", "gcc", "clang"]
     if not any(name and shutil.which(name) for name in named):
         raise Skipped("no C compiler is there (CC, cc, gcc or clang), which torch.compile calls")

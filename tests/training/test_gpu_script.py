@@ -168,7 +168,7 @@ def test_a_node_without_a_c_compiler_skips_what_is_compiled(
     with pytest.raises(Skipped, match=r"no C compiler is there \(CC, cc, gcc or clang\)"):
         compiled.take(Work(tmp_path, tmp_path, dry=True))
     (tmp_path / "gcc").touch(mode=0o755)
-    with pytest.raises(Skipped, match="the folder has no runs/alone.json"):
+    with pytest.raises(Skipped, match=r"the folder has no runs/alone\.json"):
         compiled.take(Work(tmp_path, tmp_path, dry=True))
 
 
