@@ -24,7 +24,7 @@ CONFIG = --config "experiment=$(EXPERIMENT)" $(if $(strip $(OVERRIDES)),hydra="$
 NAMED = $(or $(lastword $(patsubst name=%,%,$(filter name=%,$(OVERRIDES)))),$(EXPERIMENT))
 SNAKEMAKE = $(BIN)/snakemake --cores "$(CORES)" $(CONFIG)
 
-.PHONY: help setup reproduce figure claim report pdf sync schemas test test-system coverage test-slow test-oldest-torch mutants mistakes explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady site notebooks lint lock clean
+.PHONY: help setup reproduce figure claim report pdf sync schemas test test-system coverage test-slow test-torch test-oldest-torch mutants mistakes explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady site notebooks lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ coverage: $(READY) ## the tests of both with the lines and branches that they ru
 
 test-slow: $(READY) ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow
+
+test-torch: $(READY) ## torch's own tests of torch.distributed over railx, held against gloo: docs/torch_suite.md (minutes)
+	@PYTHONPATH="$(CURDIR)" $(BIN)/python -m tests.railx_torch.torch_suite
 
 test-oldest-torch: ## the backend's tests on the oldest supported torch, in .venv-oldest (TORCH_INDEX for its CPU build)
 	@scripts/oldest_torch.sh

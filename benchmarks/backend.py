@@ -34,9 +34,9 @@ from machine import describe
 from rows import record
 
 from railx.fabric import FabricSettings, launch_controller
-from training import backend
-from training.backend import BackendOptions
-from training.trace import Recorder
+from railx_torch import backend
+from railx_torch.backend import BackendOptions
+from railx_torch.trace import Recorder
 
 RANKS = 2
 #: What is measured: mode, GPUs per server, whether a trace is kept (RAILX_TRACE).

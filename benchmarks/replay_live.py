@@ -110,8 +110,8 @@ def be_rank(
     import torch
     import torch.distributed as dist
 
-    from training import backend
-    from training.trace import Recorder
+    from railx_torch import backend
+    from railx_torch.trace import Recorder
 
     torch.set_num_threads(1)
     dist.init_process_group(

@@ -1,8 +1,8 @@
 """Paths of the code, of the shipped files and of the working folder.
 
 In a checkout all three are the checkout. An installed package has the shipped files
-(conf/, resources/, the pipeline) in ``railx/_share``, with the layout of the checkout,
-and the working folder is one that ``railx init`` has created.
+(conf/, resources/, the packages training and workflow) in ``railx_lab``, with the
+layout of the checkout, and the working folder is one that ``railx init`` has created.
 """
 
 from __future__ import annotations
@@ -18,19 +18,26 @@ __all__ = [
     "in_repository",
     "is_checkout",
     "is_work",
+    "package_folder",
     "shipped_name",
 ]
 
-#: The folder with the packages railx, railx_torch, training and workflow.
+#: The folder with the packages railx, railx_torch and railx_lab.
 CODE = Path(__file__).resolve().parent.parent
-_SHARE = Path(__file__).resolve().parent / "_share"
-#: The folder with the files that come with the code: Snakefile, conf/, resources/ ...
-SHIPPED = _SHARE if _SHARE.is_dir() else CODE
+_SHARE = CODE / "railx_lab"
+#: The folder with the files that come with the code: Snakefile, conf/, resources/,
+#: training/ and workflow/.
+SHIPPED = _SHARE if (_SHARE / "conf").is_dir() else CODE
 
 
 def is_checkout() -> bool:
     """Whether the code runs from a checkout, not from an installed package."""
     return SHIPPED == CODE
+
+
+def package_folder(name: str) -> Path:
+    """The folder of one of the project's packages, by its name."""
+    return next(path for path in (SHIPPED / name, CODE / name) if path.is_dir())
 
 
 def is_work(folder: Path) -> bool:

@@ -1,9 +1,10 @@
-"""The entry point of ``torch.backends``: makes the backend ``railx`` known to torch.
+"""The backend ``railx`` of torch.distributed, and torch's entry point to it.
 
 torch calls :func:`register` at the end of ``import torch`` in every program of an
 environment where this package is installed, also in programs that never use railx. The
-package therefore has a top-level name of its own, imports no other module of the
-project before a program creates a group, and never makes ``import torch`` fail.
+package therefore imports no other module of the project before a program creates a
+group, and never makes ``import torch`` fail. :mod:`railx_torch.backend` describes the
+backend.
 """
 
 from __future__ import annotations
@@ -16,9 +17,6 @@ from pathlib import Path
 from typing import Any
 
 __all__ = ["register"]
-
-#: The packages of the project that the backend is made of.
-_PACKAGES = ("railx", "training")
 
 
 def register() -> None:
@@ -34,20 +32,19 @@ def register() -> None:
         warnings.warn(f"railx: the backend is unavailable: {error}", stacklevel=2)
 
 
-def _create_group(options: Any, _: Any) -> Any:
+def _create_group(options: Any, pg_options: Any) -> Any:
     """A process group of the backend.
 
-    Raises RuntimeError where another module of the program has the name of one of our
-    packages: the program's own module is the one that it imports.
+    Raises RuntimeError where another module of the program is called ``railx``: the
+    program's module is the one that it imports.
     """
-    for name in _PACKAGES:
-        ours, imported = Path(__file__).resolve().parents[1] / name, _origin(name)
-        if imported is None or Path(imported).resolve().parent != ours:
-            raise RuntimeError(
-                f"railx: the backend is unavailable: import {name} finds"
-                f" {imported or 'no such package'}, not {ours}; rename that module"
-            )
-    return importlib.import_module("training.backend").create_group(options)
+    ours, imported = Path(__file__).resolve().parents[1] / "railx", _origin("railx")
+    if imported is None or Path(imported).resolve().parent != ours:
+        raise RuntimeError(
+            f"railx: the backend is unavailable: import railx finds"
+            f" {imported or 'no such package'}, not {ours}; rename that module"
+        )
+    return importlib.import_module("railx_torch.backend").create_group(options, pg_options)
 
 
 def _origin(name: str) -> str | None:

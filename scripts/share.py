@@ -1,8 +1,9 @@
 """The build step of the wheel: what lies beside the packages comes along.
 
-The files keep their places below ``railx/_share``, so that they refer to one another as
-in the checkout (``railx.places`` finds them). An editable install has the checkout
-itself and gets no copy.
+The files keep their places below ``railx_lab``, so that they refer to one another as in
+the checkout (``railx.places`` finds them). The packages ``training`` and ``workflow``
+are among them: at the top level their names would hide modules of others. An editable
+install has the checkout itself and gets no copy.
 """
 
 from __future__ import annotations
@@ -17,16 +18,9 @@ __all__ = ["SHARE", "BuildShare", "shared_files"]
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Where the files lie in the wheel.
-SHARE = Path("railx/_share")
+SHARE = Path("railx_lab")
 _FILES = ("Snakefile",)
-_FOLDERS = (
-    "conf",
-    "resources",
-    "workflow/profiles",
-    "workflow/report",
-    "workflow/rules",
-    "workflow/scripts",
-)
+_FOLDERS = ("conf", "resources", "training", "workflow")
 
 
 def shared_files(root: Path = ROOT) -> Iterator[Path]:
@@ -35,7 +29,8 @@ def shared_files(root: Path = ROOT) -> Iterator[Path]:
     for folder in _FOLDERS:
         for path in sorted((root / folder).rglob("*")):
             name = path.relative_to(root)
-            if path.is_file() and not any(part.startswith((".", "__")) for part in name.parts):
+            hidden = any(part.startswith(".") or part == "__pycache__" for part in name.parts)
+            if path.is_file() and not hidden:
                 yield name
 
 
@@ -48,7 +43,8 @@ class BuildShare(build_py):
             return
         share = Path(self.build_lib) / SHARE
         # What an earlier build left behind is no part of this one.
-        shutil.rmtree(share, ignore_errors=True)
+        for folder in _FOLDERS:
+            shutil.rmtree(share / folder, ignore_errors=True)
         for name in shared_files():
             (share / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, share / name)  # with its mode

@@ -143,6 +143,7 @@ def known(command: str, folder: Path) -> None:
         options("-c", _RAILX, *action)(command, folder)
 
 
+_RAILX_FABRIC = "from railx.fabric.command import main; raise SystemExit(main())"
 _RAILX = "from workflow.cli import main; raise SystemExit(main())"
 
 #: What cannot run here, and why.
@@ -188,7 +189,9 @@ RULES: list[tuple[str, Callable[[str, Path], None]]] = [
     ("torchrun", options("-m", "training.run")),
     # tests/training/test_gpu_script.py runs it
     ("python gpu_folder/gpu run", options("scripts/gpu", "run")),
-    ("python -m workflow.kubernetes", options("-m", "workflow.kubernetes", "render")),
+    ("python -m railx_lab workflow.kubernetes", options("-m", "workflow.kubernetes", "render")),
+    # tests/package/test_wheel.py starts and ends it
+    ("railx-fabric serve", options("-c", _RAILX_FABRIC, "serve")),
     ("make ", dry),
     ("snakemake ", dry),
     ("railx ", by_hand),

@@ -38,13 +38,13 @@ from railx.fabric.settings import JournalSettings
 from railx.fabric.switches.settings import EmulatedSwitchSettings
 from railx.io import read_json, write_json
 from railx.settings import load, to_dict
-from training import backend
+from railx_torch import backend
+from railx_torch.trace import Recorder
 from training.live_program import Program
 from training.live_settings import LiveBlock, LiveSettings, journal_path, live_blocks
 from training.load import Reading, others_share, read_processors
 from training.rails import RankContext, gather_all, on_rails
 from training.ranks import UNUSABLE, launch_ranks
-from training.trace import Recorder
 
 __all__ = ["main"]
 

@@ -45,7 +45,8 @@ from railx.fabric import (
 from railx.planning.format.files import read_plan
 from railx.planning.format.plan import Plan
 from railx.planning.format.schedule import peak_live_chunks
-from training import backend
+from railx_torch import backend
+from railx_torch.trace import Recorder, join_traces
 from training.attention import Kernel
 from training.checkpoint import (
     Checkpoint,
@@ -68,7 +69,6 @@ from training.settings import (
     fabric_rounds,
 )
 from training.timeline import Timeline
-from training.trace import Recorder, join_traces
 from training.unfinished import Unfinished, read_part, write_part
 from training.utilisation import peak_memory_bytes, reset_peak_memory
 

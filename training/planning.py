@@ -22,11 +22,11 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
+from railx.places import CODE
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
 from railx.planning.replan import Answer, check_inputs
@@ -171,8 +171,7 @@ def planning_ahead(settings: RunSettings, plan: Plan, rank: int) -> Iterator[Pla
 
 
 def _start(path: str) -> subprocess.Popen[bytes]:
-    source = str(Path(__file__).resolve().parents[1])
-    search = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
+    search = os.pathsep.join([str(CODE), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
         [sys.executable, "-m", "railx.planning.replan", path],
         stdin=subprocess.PIPE,

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from railx.fabric import Controller, FabricSettings, launch_controller
-from training import backend
-from training.trace import Recorder
+from railx_torch import backend
+from railx_torch.trace import Recorder
 
 __all__ = ["RankContext", "gather_all", "on_rails"]
 

@@ -18,10 +18,10 @@ import torch
 from railx.fabric import FabricSettings
 from railx.io import Fidelity, write_json, write_table
 from railx.planning.format.plan import Plan
+from railx_torch.trace import write_chrome_trace
 from training.loop import Block
 from training.rails import RankContext
 from training.settings import RunSettings, fabric_sweep
-from training.trace import write_chrome_trace
 from training.utilisation import used
 
 __all__ = ["SCHEMA", "iteration_rows", "pass_rows", "summary", "write_results"]

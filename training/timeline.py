@@ -15,7 +15,7 @@ __all__ = ["SpanRecorder", "Timeline"]
 
 
 class SpanRecorder(Protocol):
-    """The recorder of a timeline (``training.trace.Recorder``)."""
+    """The recorder of a timeline (``railx_torch.trace.Recorder``)."""
 
     def span(
         self, kind: str, *, phase: str, group: tuple[int, ...] = (), bytes: int = 0

@@ -18,6 +18,7 @@ import pyarrow as pa
 import torch
 
 from railx.io import read_json, read_table, write_json, write_table
+from railx.places import package_folder
 from railx.settings import to_dict
 from training.checkpoint import Checkpoint, newest_checkpoint
 from training.settings import RunSettings
@@ -138,8 +139,10 @@ def _dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 def _code() -> str:
     """A digest of ``training`` and of the packages that it may import."""
-    root = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
-    for path in sorted((*root.glob("training/*.py"), *root.glob("railx/**/*.py"))):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    for name in ("railx", "railx_torch", "training"):
+        folder = package_folder(name)
+        for path in sorted(folder.rglob("*.py")):
+            named = path.relative_to(folder.parent).as_posix()
+            digest.update(named.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]

@@ -46,8 +46,10 @@ def code_digest() -> str:
     Lists such as that of the figures are imported by name: no walk along the imports
     finds what a check depends on.
     """
-    folders = ("railx", "railx_torch", "training", "workflow")
-    return key([], (path for folder in folders for path in (places.CODE / folder).rglob("*.py")))
+    packages = ("railx", "railx_torch", "training", "workflow")
+    return key(
+        [], (path for name in packages for path in places.package_folder(name).rglob("*.py"))
+    )
 
 
 def remembered(compute: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:

@@ -113,7 +113,8 @@ def _imports() -> dict[str, list[str]]:
 
 @cache
 def _source(module: str) -> bytes:
-    base = places.CODE.joinpath(*module.split("."))
+    name, *parts = module.split(".")
+    base = places.package_folder(name).joinpath(*parts)
     package = base / "__init__.py"
     return (package if package.is_file() else base.with_suffix(".py")).read_bytes()
 

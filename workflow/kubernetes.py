@@ -68,7 +68,7 @@ def manifests(
     nodes = int(resources.get("nodes") or 1)
     labels = {"app": SERVICE, "rule": str(properties.get("rule", "job"))}
     script = str(jobscript.absolute())
-    pod_command = [sys.executable, "-m", "workflow.kubernetes", "pod", script]
+    pod_command = [sys.executable, "-m", "railx_lab", "workflow.kubernetes", "pod", script]
     container = {
         "name": "job",
         "image": image,

@@ -7,7 +7,7 @@ bare GPU node.
 from __future__ import annotations
 
 from railx.fabric.circuits import SCALE_UP, Circuit, Configuration, Layout, Port
-from railx.fabric.client import FabricClient, FabricError, Grant
+from railx.fabric.client import FabricClient, FabricError, Grant, OperationTimeout
 from railx.fabric.cycle import CircuitSchedule
 from railx.fabric.launch import Controller, launch_controller
 from railx.fabric.settings import FabricSettings, Mode, RailSettings
@@ -24,6 +24,7 @@ __all__ = [
     "Grant",
     "Layout",
     "Mode",
+    "OperationTimeout",
     "Port",
     "RailSettings",
     "launch_controller",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import secrets
 import select
 import socket
@@ -25,7 +26,7 @@ from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.holdings import Holdings, OperationKey, Presentation, Report
 from railx.fabric.protocol import TOKEN, Message, MessageDecoder, ProtocolError, connect, encode
 
-__all__ = ["Asked", "FabricClient", "FabricError", "Grant"]
+__all__ = ["Asked", "FabricClient", "FabricError", "Grant", "OperationTimeout"]
 
 #: How long a rank that gave up waits for the controller's reason.
 _REASON_TIMEOUT_S = 5.0
@@ -39,6 +40,24 @@ _LISTEN_PAUSE_S = (0.001, 0.02)
 
 class FabricError(RuntimeError):
     """An operation that may not start or go on; one line with the reason."""
+
+
+#: The ranks that an error of the controller names as missing.
+_MISSING = re.compile(r": rank ([\d, ]+) has not asked for it")
+
+
+class OperationTimeout(FabricError):
+    """An operation that this rank or a member of its group gave up waiting for.
+
+    ``limit_s`` is how long this rank waited, None where another rank gave up;
+    ``missing`` are the ranks that had not asked for the operation.
+    """
+
+    def __init__(self, message: str, limit_s: float | None) -> None:
+        super().__init__(message)
+        self.limit_s = limit_s
+        named = _MISSING.search(message)
+        self.missing = tuple(map(int, named[1].split(", "))) if named else ()
 
 
 @dataclass(frozen=True)
@@ -235,12 +254,14 @@ class FabricClient:
             if not question.answered.wait(_REASON_TIMEOUT_S):
                 with self._lock:
                     self._questions.pop(asked.number, None)
-                raise FabricError(silent)
+                raise OperationTimeout(silent, limit_s)
         answer = self._answer(question)
         if answer["type"] == "ERROR":
+            if answer["reason"] == "abandoned":
+                raise OperationTimeout(answer["message"], limit_s if given_up else None)
             raise FabricError(answer["message"])
         if given_up:
-            raise FabricError(silent)
+            raise OperationTimeout(silent, limit_s)
         return _grant(answer)
 
     def abandon(self, asked: Asked) -> None:

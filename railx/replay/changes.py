@@ -110,7 +110,7 @@ class _Part:
 def circuit_changes(events: Iterable[_Event], layout: Layout, *, announced: bool) -> list[Change]:
     """The changes of one run's trace in the order in which they began.
 
-    ``events`` are rows of a trace (columns of ``training.trace.SCHEMA``).
+    ``events`` are rows of a trace (columns of ``railx_torch.trace.SCHEMA``).
     ``announced``: ranks say what they need next when the operation before it in the
     iteration has ended; otherwise they only ask when they stand before it. The first
     operation of each port is no change.
@@ -191,7 +191,7 @@ def _previous(operations: Iterable[_RecordedOperation]) -> dict[tuple[int, Opera
     """When a rank had made known that an operation's circuits are its next ones.
 
     It announces them when an operation has ended, none is under way, and none was asked
-    for that comes first (as :meth:`training.session.Session` does). Without that it
+    for that comes first (as :meth:`railx_torch.session.Session` does). Without that it
     is known when the rank asks for the first operation on them.
     """
     programs: dict[tuple[int, int], list[_Part]] = defaultdict(list)

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 #: The longest wait of a collective behind a message whose receiver does not come, and
-#: the shortest one: those of a run (``training.session``).
+#: the shortest one: those of a run (``railx_torch.session``).
 PATIENCE_NS = 2_000_000_000
 IMPATIENT_NS = 20_000_000
 

@@ -1,7 +1,7 @@
 """A recorded run as programs for the replay.
 
 The trace has the times at which each rank's program issued an operation, waited for it
-and went on (``training.trace``); in between it computed. Two readings of a recording:
+and went on (``railx_torch.trace``); in between it computed. Two readings of it:
 
 * as it was (:func:`recorded_programs`): computation lasts as long as it did on the wall
   clock, an operation as long as it did from the arrival of its last member, and the
@@ -41,7 +41,7 @@ _Event = Mapping[str, Any]
 def recorded_programs(events: Iterable[_Event]) -> dict[int, list[Step]]:
     """The programs of a recorded electrical run as it was, by rank.
 
-    ``events`` are rows of a trace (columns of ``training.trace.SCHEMA``) of one run.
+    ``events`` are rows of a trace (columns of ``railx_torch.trace.SCHEMA``) of one run.
     Kinds other than collectives and messages of two or more ranks count as computation.
     Raises ValueError naming what the trace lacks.
     """

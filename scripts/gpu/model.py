@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
 from collections import Counter
 from statistics import fmean
 from typing import Any
 
 from .ranks import short
-from .work import Findings, Work, one_rank, wait_for
+from .work import Findings, Skipped, Work, one_rank, wait_for
 
 __all__ = ["compiled", "eager", "kernels"]
 
@@ -22,7 +24,10 @@ def eager(work: Work) -> Findings:
 
 
 def compiled(work: Work) -> Findings:
-    """As ``eager`` with layers compiled by torch.compile."""
+    """As ``eager`` with compiled layers; Skipped without a C compiler."""
+    named = [os.environ.get("CC"), "cc", "gcc", "clang"]
+    if not any(name and shutil.which(name) for name in named):
+        raise Skipped("no C compiler is there (CC, cc, gcc or clang), which torch.compile calls")
     return _alone(work, "compiled", compiled=True)
 
 

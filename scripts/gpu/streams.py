@@ -17,14 +17,13 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
+from .clocks import DeviceClock
 from .work import Findings, Work, busy, now_ms, one_rank, wait_for
 
 __all__ = ["fsdp", "order", "reuse"]
 
 #: The ranks that exist for the controller alone.
 _PEERS = (1, 2)
-#: How far the clocks of host and device may be apart.
-_CLOCKS_MS = 1.0
 _PATIENCE_S = 30.0
 
 
@@ -106,8 +105,8 @@ def _forced(work: Work, latency_ms: float = 0.0) -> Iterator[_Forced]:
     import torch.distributed as dist
 
     from railx.fabric import FabricSettings, Layout, launch_controller
-    from training import backend, process_group
-    from training.trace import Recorder
+    from railx_torch import backend, process_group
+    from railx_torch.trace import Recorder
 
     class Beyond(Layout):
         """Every operation leaves the server."""
@@ -203,21 +202,16 @@ def _moment(work: Work) -> Any:
     return event
 
 
-class _Clock:
-    """Moments of both kinds on the host's clock."""
+class _HostClock:
+    """The clock of moments that are the host's already."""
 
-    def __init__(self, work: Work) -> None:
-        self._dry = work.dry
-        wait_for(work)
-        self._anchor = _moment(work)
-        wait_for(work)
-        self._host_ns = time.monotonic_ns()
+    error_ms = 0.0
 
-    def ns(self, moment: Any) -> float:
-        if self._dry:
-            return float(moment)
-        moment.synchronize()
-        return float(self._host_ns + self._anchor.elapsed_time(moment) * 1e6)
+    def close(self) -> None:
+        """There is nothing to compare."""
+
+    def ns(self, moment: int) -> float:
+        return float(moment)
 
 
 def order(work: Work) -> Findings:
@@ -229,7 +223,7 @@ def order(work: Work) -> Findings:
     import torch
     import torch.distributed as dist
 
-    from training import backend
+    from railx_torch import backend
 
     found = work.findings()
     operations = 8 if work.dry else 24
@@ -243,7 +237,8 @@ def order(work: Work) -> Findings:
             torch.full((1 << 10,), float(number), device=work.device)
             for number in range(operations)
         ]
-        clock = _Clock(work)
+        wait_for(work)
+        clock = _HostClock() if work.dry else DeviceClock(lambda: _moment(work))
         ready, granted, handles = [], [], []
         for number, tensor in enumerate(tensors):
             if number % 4 == 0:
@@ -257,6 +252,7 @@ def order(work: Work) -> Findings:
         for handle in reversed(handles):
             handle.wait()
         wait_for(work)
+        clock.close()
         wrong = sum(int(tensor[-1].item() != number + 1) for number, tensor in enumerate(tensors))
         begun = [clock.ns(slow[number % 2].begun[number // 2]) for number in range(operations)]
         ended = [clock.ns(slow[number % 2].ended[number // 2]) for number in range(operations)]
@@ -274,8 +270,9 @@ def order(work: Work) -> Findings:
         ],
     }
     for name, values in early_ms.items():
-        found.check(name, max(values), "at_most", _CLOCKS_MS, unit="ms")
+        found.check(name, max(values), "at_most", clock.error_ms, unit="ms")
         found.measured(name, max(values), unit="ms")
+    found.measured("error_of_the_clocks", clock.error_ms, unit="ms")
     # Were nothing under way when the next one is ready, nothing would have been shown.
     waited = sum(end > clock.ns(moment) for end, moment in zip(ended[:-1], ready[1:], strict=True))
     found.check("operations_ready_before_the_last_ended", waited, "at_least", operations // 2)
@@ -295,7 +292,7 @@ def reuse(work: Work) -> Findings:
     import torch
     import torch.distributed as dist
 
-    from training import backend
+    from railx_torch import backend
 
     found = work.findings()
     # Its name until torch 2.13.
@@ -348,7 +345,7 @@ def fsdp(work: Work) -> Findings:
 
     FSDP2 sends nothing in a world of one rank; DDP reduces its gradients all the same.
     """
-    from training import backend
+    from railx_torch import backend
 
     found = work.findings()
     runs: dict[str, Any] = {}

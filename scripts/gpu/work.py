@@ -186,8 +186,8 @@ def one_rank(work: Work, inner: str, *, plain: bool = False) -> Iterator[None]:
     """
     import torch.distributed as dist
 
-    from training import backend
-    from training.trace import Recorder
+    from railx_torch import backend
+    from railx_torch.trace import Recorder
 
     name = "gloo" if work.dry else inner
     if not plain:

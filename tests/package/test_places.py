@@ -43,7 +43,7 @@ def test_half_a_folder_of_work_is_none(tmp_path: Path, missing: str) -> None:
 def test_an_installed_package_caches_in_the_users_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    share = tmp_path / "site-packages" / "railx" / "_share"
+    share = tmp_path / "site-packages" / "railx_lab"
     monkeypatch.setattr(places, "SHIPPED", share)
     monkeypatch.setattr(places, "WORK", share)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -93,7 +93,7 @@ def test_what_travels_is_what_the_code_reads() -> None:
     names = {name.as_posix() for name in shared_files()}
     assert {"Snakefile", "conf/config.yaml", "resources/papers.yaml"} <= names
     assert {"workflow/rules/common.smk", "workflow/report/workflow.rst"} <= names
-    for folder in ("conf", "resources", "workflow/profiles", "workflow/rules", "workflow/scripts"):
+    for folder in ("conf", "resources", "training", "workflow"):
         there = {
             path.relative_to(ROOT).as_posix()
             for path in (ROOT / folder).rglob("*")

@@ -7,6 +7,7 @@ test needs no network. `make wheel-test` runs it.
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -22,7 +23,10 @@ from workflow.schemas import generated_files
 
 pytestmark = pytest.mark.slow
 
-_NEEDED = ("railx", "railx_torch", "training", "workflow", "conf", "resources", "scripts")
+_NEEDED = (
+    *("railx", "railx_lab", "railx_torch", "training", "workflow", "conf", "resources", "scripts"),
+    "packaging",
+)
 _FILES = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "Snakefile")
 #: As little as an experiment can have.
 _SMALL = """\
@@ -50,9 +54,9 @@ store = "file://" + os.path.abspath("store")
 dist.init_process_group("railx", init_method=store, rank=0, world_size=1)
 dist.barrier()
 dist.destroy_process_group()
-import training
+import railx_torch
 
-print(training.__file__)
+print(railx_torch.__file__)
 """
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -72,29 +76,40 @@ def _ended(command: list[str | Path], **options: object) -> subprocess.Completed
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of a copy of this checkout: building leaves nothing behind here."""
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this checkout: building leaves nothing behind here."""
     folder = tmp_path_factory.mktemp("build")
-    ignored = shutil.ignore_patterns("__pycache__", "_share")
+    ignored = shutil.ignore_patterns("__pycache__")
     for name in _NEEDED:
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     for name in _FILES:
         shutil.copy(ROOT / name, folder / name)
     schemas = _ended([sys.executable, "-m", "workflow.schemas"], cwd=folder)
     assert schemas.returncode == 0, schemas.stderr
+    return folder
+
+
+def _built(project: Path, folder: Path) -> Path:
     offline = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index")
-    made = _ended(
-        [sys.executable, "-m", "pip", "wheel", *offline, "--wheel-dir", folder / "dist", folder]
-    )
-    assert made.returncode == 0, made.stderr
-    (found,) = (folder / "dist").glob("*.whl")
-    return found
+    done = _ended([sys.executable, "-m", "pip", "wheel", *offline, "--wheel-dir", folder, project])
+    assert done.returncode == 0, done.stderr
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(copied: Path) -> Path:
+    """The wheel of the lab."""
+    return _built(copied, copied / "dist")
 
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the commands of an environment with the wheel."""
-    folder = tmp_path_factory.mktemp("environment")
+    return _installed(wheel, tmp_path_factory.mktemp("environment"))
+
+
+def _installed(wheel: Path, folder: Path) -> Path:
     assert _ended([sys.executable, "-m", "venv", "--without-pip", folder]).returncode == 0
     (site,) = (folder / "lib").glob("python*/site-packages")
     # Of a folder that a .pth file names no other .pth file is read: an editable install
@@ -134,7 +149,9 @@ def test_the_wheel_holds_what_the_code_reads(wheel: Path) -> None:
     assert "railx/report/templates/report.html.jinja" in held
     generated = {(SHARE / name).as_posix() for name in generated_files()}
     assert generated <= held
-    assert not [name for name in held if name.startswith(("tests/", "scripts/", "benchmarks/"))]
+    metadata = {name for name in held if name.startswith("railx_lab-")}
+    top_level = {name.split("/")[0] for name in held - metadata}
+    assert top_level == {"railx", "railx_lab", "railx_torch"}, "no name that others may have"
 
 
 def test_torch_is_imported_beside_modules_called_as_ours(installed: Path, tmp_path: Path) -> None:
@@ -157,6 +174,44 @@ def test_a_torch_program_creates_a_group_of_the_backend(installed: Path, tmp_pat
     assert "site-packages" in done.stdout
 
 
+def test_the_trainer_is_run_by_the_name_of_the_lab(installed: Path, tmp_path: Path) -> None:
+    help_of_trainer = [installed / "python", "-m", "railx_lab", "training.run", "--help"]
+    done = _ended(help_of_trainer, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "--resume CHECKPOINT" in done.stdout
+    found = "import importlib.util as u; print(u.find_spec('training'), u.find_spec('workflow'))"
+    assert _ended([installed / "python", "-c", found], cwd=tmp_path).stdout == "None None\n"
+
+
+@pytest.fixture(scope="module")
+def backend_alone(copied: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the commands of an environment with the backend alone."""
+    wheel = _built(copied / "packaging" / "railx-torch", copied / "dist-backend")
+    return _installed(wheel, tmp_path_factory.mktemp("backend"))
+
+
+def test_the_backend_alone_has_a_controller_and_creates_groups(
+    backend_alone: Path, tmp_path: Path
+) -> None:
+    serve = [backend_alone / "railx-fabric", "serve", "--ranks", "1", "--latency-ms", "0"]
+    with subprocess.Popen(
+        list(map(str, serve)), stdout=subprocess.PIPE, text=True, env=_own(), cwd=tmp_path
+    ) as controller:
+        assert controller.stdout is not None
+        said = [controller.stdout.readline() for _ in range(6)]
+        variables = dict(
+            line.removeprefix("export ").strip().split("=", 1) for line in said if "=" in line
+        )
+        (tmp_path / "program.py").write_text(_GROUP)
+        done = _ended([backend_alone / "python", "program.py"], cwd=tmp_path, env=_own(**variables))
+        controller.send_signal(signal.SIGINT)
+    assert done.returncode == 0, done.stderr
+    assert str(backend_alone.parent) in done.stdout
+    for name in ("railx.planning", "training", "railx_lab"):
+        gone = [backend_alone / "python", "-c", f"import {name}"]
+        assert "ModuleNotFoundError" in _ended(gone, cwd=tmp_path).stderr
+
+
 def test_the_command_says_its_version_and_what_there_is(railx: Run, tmp_path: Path) -> None:
     assert railx("--version", cwd=tmp_path).stdout.startswith("railx-lab ")
     rows = json.loads(railx("list", "experiments", "--json", cwd=tmp_path).stdout)
@@ -177,7 +232,7 @@ def test_an_experiment_of_ones_own_runs_and_is_up_to_date(railx: Run, study: Pat
     # What came with the code stands in the records under its name there, never with
     # the place of the installation.
     crate = (results / "ro-crate-metadata.json").read_text()
-    assert "_share" not in crate
+    assert "railx_lab" not in crate
     assert "site-packages" not in crate
     again = railx("reproduce", "small", cwd=study)
     assert "Nothing to be done" in again.stdout + again.stderr

@@ -21,9 +21,9 @@ import torch
 import torch.distributed as dist
 
 from railx.fabric import CircuitSchedule
-from training import backend
-from training.backend import BackendOptions
-from training.trace import Recorder
+from railx_torch import backend
+from railx_torch.backend import BackendOptions
+from railx_torch.trace import Recorder
 
 RANK, RANKS, FOLDER = int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
 ADDRESSES: dict[str, str | None] = json.loads(sys.argv[5])

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from railx_torch import backend, environment
 from tests.training.coverage_cases import CASES, Case, World
-from training import backend, environment
 
 DEVICE = torch.device(os.environ.get("COVERAGE_DEVICE", "cpu"))
 

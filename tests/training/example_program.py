@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 
+from railx_torch import backend, environment
 from tests.builders import ROOT
-from training import backend, environment
 
 RANK = int(os.environ["RANK"])
 

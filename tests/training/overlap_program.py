@@ -17,13 +17,13 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from railx.planning.format.parts import Pipeline
+from railx_torch import backend
+from railx_torch.trace import Recorder
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from tests.training.sharding_program import UNEVEN, Case, settings
-from training import backend
 from training.data import plan_lengths
 from training.engine import Engine
 from training.timeline import Timeline
-from training.trace import Recorder
 
 RANKS = 2
 #: Two micro-batches of one sequence for each rank, and the same sequences in a pipeline

@@ -411,8 +411,8 @@ def work(rank: int, ranks: int, backend: str, store_path: str, out: str) -> None
 
 def join(backend: str, rank: int, ranks: int, store_path: str) -> None:
     if backend == "railx":
-        from training.backend import BackendOptions, configure
-        from training.trace import Recorder
+        from railx_torch.backend import BackendOptions, configure
+        from railx_torch.trace import Recorder
 
         configure(BackendOptions("gloo", None, "electrical", 1), Recorder(rank))
     dist.init_process_group(

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from railx.fabric import FabricSettings, launch_controller
+from railx_torch.backend import BackendOptions, begin_iteration
 from tests.commands import environment
-from training.backend import BackendOptions, begin_iteration
 
 pytestmark = pytest.mark.system
 
@@ -260,7 +260,7 @@ def test_a_rank_that_dies_is_an_error_for_the_others(four: list[dict[str, Any]])
 
 
 def test_nothing_works_before_configure() -> None:
-    with pytest.raises(RuntimeError, match=r"call training\.backend\.configure"):
+    with pytest.raises(RuntimeError, match=r"call railx_torch\.backend\.configure"):
         begin_iteration(0)
 
 

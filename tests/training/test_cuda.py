@@ -18,11 +18,11 @@ from torch import Tensor
 
 from railx.performance.decoder import ModelSettings
 from railx.performance.layer_profile import ProfileSettings
-from training import backend
+from railx_torch import backend
+from railx_torch.trace import Recorder
 from training.allocations import allocations
 from training.attention import Packing, choose_kernel, variable_length_attention
 from training.profile import measure
-from training.trace import Recorder
 
 pytestmark = [
     pytest.mark.gpu,

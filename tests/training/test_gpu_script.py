@@ -22,7 +22,7 @@ from railx.settings import SettingsError
 from scripts.gpu import cli, running
 from scripts.gpu import folder as prepared_folder
 from scripts.gpu.steps import STEPS, Step
-from scripts.gpu.work import Findings, Work
+from scripts.gpu.work import Findings, Skipped, Work
 from tests.builders import choice
 from tests.commands import environment, python
 from tests.training.test_run import BARE, pipeline, prepared
@@ -127,7 +127,7 @@ import contextlib, json, sys
 from pathlib import Path
 from scripts.gpu import streams
 from scripts.gpu.work import Work
-from training.session import Session
+from railx_torch.session import Session
 
 circuits = Session.circuits
 
@@ -157,6 +157,19 @@ def test_every_step_runs_on_the_cpu(folder: Path, tmp_path: Path) -> None:
     assert {row["status"] for row in steps.values()} == {"passed"}
     for name in steps:
         assert read_record(tmp_path / "out" / "steps" / f"{name}.json").checks
+
+
+def test_a_node_without_a_c_compiler_skips_what_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    (compiled,) = (step for step in STEPS if step.name == "compiled")
+    with pytest.raises(Skipped, match=r"no C compiler is there \(CC, cc, gcc or clang\)"):
+        compiled.take(Work(tmp_path, tmp_path, dry=True))
+    (tmp_path / "gcc").touch(mode=0o755)
+    with pytest.raises(Skipped, match=r"the folder has no runs/alone\.json"):
+        compiled.take(Work(tmp_path, tmp_path, dry=True))
 
 
 def off(work: Work) -> Findings:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from railx.fabric import CircuitSchedule, Configuration, Grant
-from training import session as module
-from training.session import BackendOptions, Operation, Session
-from training.trace import RECONFIGURATION, Recorder
+from railx_torch import session as module
+from railx_torch.session import BackendOptions, Operation, Session
+from railx_torch.trace import RECONFIGURATION, Recorder
 
 RING = Configuration("ring", (0, 1))
 PAIR = Configuration("pair", (0, 2))

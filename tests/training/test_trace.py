@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.trace import SCHEMA, Recorder, join_traces, write_chrome_trace
+from railx_torch.trace import SCHEMA, Recorder, join_traces, write_chrome_trace
 
 
 def test_spans_are_recorded_on_the_shared_clock() -> None:

@@ -17,7 +17,7 @@ from workflow import config, mounts
 from workflow.config import CONF, compose_experiment
 from workflow.settings import Experiment
 
-PACKAGES = ("railx", "railx_torch", "training", "workflow")
+PACKAGES = ("railx", "railx_lab", "railx_torch", "training", "workflow")
 PARTS = ("Snakefile", "conf", "profiles", "resources", *PACKAGES)
 
 

@@ -1,9 +1,13 @@
 # Shared by all rules: the composed experiment, and what a rule takes from the declaration of its stage.
 
+import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(workflow.basedir)))
+# The packages are those beside this file, for the jobs too: they have the same environment.
+ROOT = str(Path(workflow.current_basedir).parents[1])
+sys.path.insert(0, ROOT)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
 
 from railx.errors import UserError
 from workflow.cluster import asked, check_nodes, profile_resources

@@ -28,8 +28,8 @@ import torch.distributed as dist
 
 from railx.errors import UserError
 from railx.fabric import Mode
-from training.session import BackendOptions, Session
-from training.trace import Recorder
+from railx_torch.session import BackendOptions, Session
+from railx_torch.trace import Recorder
 
 __all__ = ["Environment", "read"]
 

@@ -3,12 +3,12 @@
 Every collective and send requests its circuits from the fabric before it starts. Any
 torch program can use it: where this package is installed, ``import torch`` registers
 the name (:mod:`railx_torch`), and environment variables configure the backend
-(:mod:`training.environment`). Importing this module registers the name too. Notable:
+(:mod:`railx_torch.environment`). Importing this module registers the name too. Notable:
 
-* A process group (:mod:`training.process_group`) wraps an inner one. Operations are
+* A process group (:mod:`railx_torch.process_group`) wraps an inner one. Operations are
   issued without waiting. Where an operation needs no circuits, or its group still holds
   them, it begins in the thread that issues it. Otherwise it joins its lane
-  (:mod:`training.lanes`; one for the collectives of a group, one for each source,
+  (:mod:`railx_torch.lanes`; one for the collectives of a group, one for each source,
   destination and tag of messages), requests its circuits when its turn comes, and
   releases them when it has ended, on the device too. A lane is a thread; a synchronous
   collective on an idle lane runs in the calling thread. Operations of a channel begin
@@ -18,13 +18,15 @@ the name (:mod:`railx_torch`), and environment variables configure the backend
 * Groups inside one server, and all groups in electrical mode, request no circuits.
 * Gloo works on host memory: CUDA tensors are copied through pinned buffers, before the
   circuits are requested and after they are released.
-* NCCL works on the device: the lane waits until the device has reached the operation,
-  requests the circuits, launches it on a separate stream, and releases the circuits
-  when an event behind it has passed. No thread spins: host waits block on events.
+* NCCL works on the device: an operation is launched on a separate stream, behind a gate
+  (:mod:`railx_torch.gate`) where its circuits must come first, so that the program runs
+  ahead. The lane waits until the device has reached the operation, requests the
+  circuits, opens the gate, and releases the circuits when an event behind the operation
+  has passed. No thread spins: host waits block on events.
 * NCCL's messages between two ranks have a communicator for each direction, because both
   directions may be under way at once. The first message of either direction sets up
-  both in a fixed order (:class:`training.lanes.Pair`), so that ranks which begin with
-  different directions do not deadlock. CPU tensors of such a group go over gloo.
+  both in a fixed order (:class:`railx_torch.lanes.Pair`), so that ranks which begin
+  with different directions do not deadlock. CPU tensors of such a group go over gloo.
 * As with NCCL itself, operations on the device must be issued in an order that lets all
   of them run: communicators share the device's processors, and a kernel waits there for
   its peers.
@@ -39,11 +41,11 @@ import os
 from typing import Any
 
 from railx.fabric import CircuitSchedule
+from railx_torch import environment as _environment
 from railx_torch import register
-from training import environment as _environment
-from training.process_group import RailxProcessGroup
-from training.session import BackendOptions, Session, Statistics
-from training.trace import Recorder
+from railx_torch.process_group import RailxProcessGroup
+from railx_torch.session import BackendOptions, Session, Statistics
+from railx_torch.trace import Recorder
 
 __all__ = [
     "BackendOptions",
@@ -117,13 +119,14 @@ def reset_statistics() -> None:
 
 def _current() -> Session:
     if _session is None:
-        raise RuntimeError("railx: call training.backend.configure before this")
+        raise RuntimeError("railx: call railx_torch.backend.configure before this")
     return _session
 
 
-def create_group(options: Any) -> RailxProcessGroup:
+def create_group(options: Any, pg_options: Any = None) -> RailxProcessGroup:
     """A process group of the current session; torch calls it for each new group.
 
+    ``pg_options`` are those of the inner backend, or None; UserError for others.
     Without a call of ``configure``, environment variables configure the session
     whenever no group is open.
     """
@@ -132,7 +135,7 @@ def create_group(options: Any) -> RailxProcessGroup:
         ranks = options.global_ranks_in_group or range(options.group_size)
         _follow_environment(list(ranks)[options.group_rank])
     assert _session is not None
-    return RailxProcessGroup(options, _session)
+    return RailxProcessGroup(options, _session, pg_options)
 
 
 def _follow_environment(rank: int) -> None:

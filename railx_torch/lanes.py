@@ -4,7 +4,7 @@ An operation whose circuits the rank holds, or that needs none, begins in the th
 that issues it, as in the inner group; the thread that waits for it, or else the lane's
 thread, observes its end. Any other operation waits for its turn in its lane, requests
 its circuits, runs on the host, through the host or on the device, and releases the
-circuits. See :mod:`training.backend` for the design.
+circuits. See :mod:`railx_torch.backend` for the design.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work as _TorchWork
 
-from railx.fabric import FabricError
-from training.session import Operation, Session
+from railx.fabric import FabricError, OperationTimeout
+from railx_torch.gate import Gate, has_gates
+from railx_torch.session import Operation, Session
 
 __all__ = ["Lanes", "Pair", "ToHost", "Work", "identity"]
 
@@ -35,8 +36,8 @@ _cuda: Any = torch.cuda
 
 _NO_LIMIT = timedelta(0)
 
-#: Completes futures: a callback may issue operations and wait for them, so it must run
-#: neither on a lane nor in a thread where another callback waits.
+#: Completes futures and observes ends: a callback may issue operations and wait for
+#: them, so it must run neither on a lane nor in a thread where another callback waits.
 _FUTURES = ThreadPoolExecutor(256, "railx futures")
 
 #: From a tensor to the one that the inner group works on: itself, or its host copy.
@@ -95,6 +96,10 @@ class Work(_TorchWork):
     _event: Any = None
     _future_stream: Any = None
     _future: Any = None
+    #: The event at which the device begins its part.
+    started: Any = None
+    #: The tensors that the device works on: their memory is not free before the end.
+    tensors: tuple[torch.Tensor, ...] = ()
 
     def __init__(
         self, operation: Operation, call: Callable[[ToHost], Any], pair: Pair | None = None
@@ -136,7 +141,8 @@ class Work(_TorchWork):
         """Let a thread observe the end, unless one does; does not wait.
 
         The lane's thread may wait for circuits that are granted only after this end. So
-        an operation that has not ended gets a new thread.
+        the end of the inner handle's future calls for it; a handle without a future
+        gets a new thread.
         """
         with self._lock:
             watched, self.watched = self.watched, True
@@ -145,8 +151,15 @@ class Work(_TorchWork):
             return
         if self.inner is not None and self.inner.is_completed() and self.inner.is_success():
             self.see_end()
-        else:
+            return
+        try:
+            ended = self.inner.get_future()
+        except (AttributeError, RuntimeError):
+            # Messages of gloo have none.
             threading.Thread(target=self.see_end, name="railx end", daemon=True).start()
+        else:
+            # In the thread that ends the future, the inner handle is not through yet.
+            ended.add_done_callback(lambda _: _FUTURES.submit(self.see_end))
 
     def finish(
         self, error: BaseException | None = None, event: Any = None, future_stream: Any = None
@@ -210,7 +223,8 @@ class Work(_TorchWork):
                 self._over = threading.Event()
             over = self._over
         if not over.wait(limit_s):
-            raise RuntimeError(f"railx: {self.operation.kind} was not done within {limit_s:g} s")
+            assert limit_s is not None
+            raise RuntimeError(f"railx: {_timed_out(limit_s)} for {self.operation.kind}")
 
     def synchronize(self) -> None:
         """The same as ``wait``."""
@@ -288,6 +302,7 @@ class _Lane:
         self._count = threading.Lock()
         self._unfinished = 0
         self._not_begun = 0
+        self._behind_gates = 0
         self._thread: threading.Thread | None = None
         self._stopped = False
 
@@ -295,11 +310,17 @@ class _Lane:
         """Whether every operation has begun."""
         return self._not_begun == 0
 
+    def all_launched(self) -> bool:
+        """Whether every operation has begun, or waits at a gate in its stream."""
+        return self._not_begun == self._behind_gates
+
     def watch(self, work: Work) -> None:
         """Let the thread observe the end of an operation that has begun."""
         self._add(lambda _: work.see_end(), inline=False)
 
-    def put(self, job: Callable[[bool], None], *, inline: bool) -> Callable[[], None] | None:
+    def put(
+        self, job: Callable[[bool], None], *, inline: bool, gated: bool = False
+    ) -> Callable[[], None] | None:
         """Queue an operation, which calls ``begun`` when it begins.
 
         ``job`` takes whether the lane is still open. With ``inline`` and an empty lane
@@ -307,12 +328,14 @@ class _Lane:
         """
         with self._count:
             self._not_begun += 1
+            self._behind_gates += gated
         return self._add(job, inline=inline)
 
-    def begun(self) -> None:
+    def begun(self, *, gated: bool = False) -> None:
         """A queued operation has begun, or was refused."""
         with self._count:
             self._not_begun -= 1
+            self._behind_gates -= gated
 
     def _add(self, job: Callable[[bool], None], *, inline: bool) -> Callable[[], None] | None:
         with self._count:
@@ -362,6 +385,11 @@ def identity(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def _timed_out(limit_s: float) -> str:
+    """What gloo says, and programs look for."""
+    return f"Timed out waiting {1000 * limit_s:.0f}ms"
+
+
 def _refused(operation: Operation) -> str:
     return f"railx: the process group was shut down before its {operation.kind} began"
 
@@ -404,6 +432,8 @@ class Lanes:
         self._inner_on_device = inner_on_device
         self._lanes: dict[str, _Lane] = {}
         self._streams: dict[str, Any] = {}
+        #: The first operation that failed when the device already had it.
+        self._failed: Work | None = None
 
     def put(self, work: Work, *, synchronous: bool, sequence: int | None = None) -> bool:
         """Begin an operation at once where its circuits allow it, else queue it.
@@ -413,6 +443,8 @@ class Lanes:
         """
         operation = work.operation
         lane = self._lane(operation.channel)
+        if self._failed is not None:
+            self._failed.wait()
         with lane.order:
             if sequence not in (None, lane.sequence):
                 return False
@@ -429,6 +461,9 @@ class Lanes:
                         work.watch_in_lane()
                     return True
                 work.lane, work.watched = None, True
+            if lane.all_launched() and self._may_wait_at_gate(work):
+                self._launch_behind_gate(work, lane)
+                return True
             if first and operation.device.type == "cpu":
                 # A CUDA operation asks when the device reaches it.
                 self._session.ask_ahead(operation)
@@ -489,6 +524,50 @@ class Lanes:
         if work.operation.device.type == "cuda" and not self._inner_on_device:
             return False
         return work.pair is None or work.pair.is_up
+
+    def _may_wait_at_gate(self, work: Work) -> bool:
+        """Whether the device can have it before its circuits are there."""
+        return (
+            self._on_device(work.operation)
+            and self._may_begin_here(work)
+            and has_gates(work.operation.device)
+        )
+
+    def _launch_behind_gate(self, work: Work, lane: _Lane) -> None:
+        """Launch an operation whose stream waits for its circuits, not the program."""
+        gate = Gate()
+        try:
+            with torch.no_grad():
+                self._launch(work, gate)
+        except Exception as error:
+            gate.open()
+            self._session.drop(work.operation)
+            work.finish(self._explain(work.operation, error))
+            return
+        lane.put(functools.partial(self._open, work, lane, gate), inline=False, gated=True)
+
+    def _open(self, work: Work, lane: _Lane, gate: Gate, lane_open: bool) -> None:
+        """Request the circuits of an operation at a gate, and open the gate."""
+        operation = work.operation
+        begun = _Once(functools.partial(lane.begun, gated=True))
+        try:
+            if not lane_open:
+                raise RuntimeError(_refused(operation))
+            # The operation requests its circuits when the device has reached it.
+            operation.ready.synchronize()
+            with self._session.circuits(operation):
+                gate.open()
+                begun()
+                self._watch(work)
+        except Exception as error:
+            self._session.drop(operation)
+            work.finish(self._explain(operation, error))
+            # The program waits for it no more: the next operation raises the error.
+            self._failed = self._failed or work
+        finally:
+            # A stream cannot leave out what it waits for.
+            gate.open()
+            begun()
 
     def _begin_here(self, work: Work) -> None:
         """Begin an operation that holds its circuits."""
@@ -577,7 +656,9 @@ class Lanes:
         ranks = ", ".join(map(str, operation.group))
         client = self._session.client
         reason = str(error)
-        if client is not None and not isinstance(error, FabricError):
+        if isinstance(error, OperationTimeout) and error.limit_s is not None:
+            reason = f"{_timed_out(error.limit_s)}: {reason}"
+        elif client is not None and not isinstance(error, FabricError):
             # The inner group sees a closed connection; the controller knows whose.
             reason = client.reason_of_failure(operation.group) or reason
         explained = RuntimeError(f"railx: {operation.kind} of ranks {ranks} failed: {reason}")
@@ -609,10 +690,11 @@ class Lanes:
                 self._on_host(work, pinned.of, begun)
                 for tensor in operation.outputs:
                     tensor.copy_(pinned.of(tensor), non_blocking=True)
-                    tensor.record_stream(stream)
-                end = _cuda.Event()
+                end = _cuda.Event(blocking=True)
                 end.record(stream)
         work.finish(event=end, future_stream=self._stream(operation, "future"))
+        # Until the copies are through, the outputs' memory is not free.
+        end.synchronize()
 
     def _through_device(self, work: Work, begun: Callable[[], None]) -> None:
         # The operation requests its circuits when the device has reached it.
@@ -628,19 +710,19 @@ class Lanes:
             begun()
             self._watch(work)
 
-    def _launch(self, work: Work) -> None:
+    def _launch(self, work: Work, gate: Gate | None = None) -> None:
         """Start an NCCL operation; its handle ends with an event behind it."""
         operation = work.operation
         with _cuda.device(operation.device):
             stream = self._stream(operation)
             stream.wait_event(operation.ready)
+            if gate is not None:
+                gate.hold(stream)
             with _cuda.stream(stream):
-                operation.ready = _cuda.Event(enable_timing=True)
-                operation.ready.record(stream)
+                work.started = _cuda.Event(enable_timing=True)
+                work.started.record(stream)
+                work.tensors = (*operation.inputs, *operation.outputs)
                 work.call(identity).wait()
-                for tensor in (*operation.inputs, *operation.outputs):
-                    if tensor.device.type == "cuda":
-                        tensor.record_stream(stream)
                 end = _cuda.Event(enable_timing=True, blocking=True)
                 end.record(stream)
         work.finish(event=end, future_stream=self._stream(operation, "future"))
@@ -649,7 +731,8 @@ class Lanes:
         """Wait for the device and record its times."""
         end = work._event
         end.synchronize()
-        end_ns, busy_ns = time.monotonic_ns(), round(work.operation.ready.elapsed_time(end) * 1e6)
+        work.tensors = ()
+        end_ns, busy_ns = time.monotonic_ns(), round(work.started.elapsed_time(end) * 1e6)
         self._record(work.operation, end_ns - busy_ns, end_ns, busy_ns)
 
     def _record(self, operation: Operation, start_ns: int, end_ns: int, busy_ns: int) -> None:

@@ -12,8 +12,11 @@ Integration with torch (measured on 2.11 and 2.13):
   the same operations.
 * The inner group's backends are registered on this group too, for code that reads the
   devices, the name, the timeout or the sequence number of a group.
+* Torch's C++ calls a group's method directly, so no operator ``c10d::...`` would reach
+  torch's tools. :mod:`railx_torch.dispatch` sends it through the dispatcher while a
+  tool watches.
 
-:mod:`training.backend` describes the operations.
+:mod:`railx_torch.backend` describes the operations.
 """
 
 from __future__ import annotations
@@ -29,9 +32,11 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work as TorchWork
 
-from railx.fabric import Configuration, FabricClient
-from training.lanes import Lanes, Pair, ToHost, Work, identity
-from training.session import Operation, Session
+from railx.errors import UserError
+from railx.fabric import Configuration, FabricClient, FabricError, OperationTimeout
+from railx_torch.dispatch import dispatched, unrecorded
+from railx_torch.lanes import Lanes, Pair, ToHost, Work, identity
+from railx_torch.session import Operation, Session
 
 __all__ = ["RailxProcessGroup"]
 
@@ -116,7 +121,7 @@ class _Connection:
 class RailxProcessGroup(_ProcessGroup):
     """A process group whose operations wait for their circuits; see the module."""
 
-    def __init__(self, options: Any, session: Session) -> None:
+    def __init__(self, options: Any, session: Session, pg_options: Any = None) -> None:
         super().__init__(options.group_rank, options.group_size)
         self._session = session
         self._store, self._timeout = options.store, options.timeout
@@ -124,6 +129,7 @@ class RailxProcessGroup(_ProcessGroup):
         self._id = str(options.group_id)
         self._member = int(options.group_rank)
         self._nccl = session.options.inner == "nccl"
+        self._inner_options = _inner_options(pg_options, session.options.inner)
         self._lanes = Lanes(session, inner_on_device=self._nccl)
         self._guard = threading.Lock()
         self._splits = 0
@@ -156,12 +162,16 @@ class RailxProcessGroup(_ProcessGroup):
         store = _distributed.PrefixStore("collectives/", self._store)
         group = _distributed.ProcessGroup(store, self._member, len(self._ranks))
         kinds = _distributed.ProcessGroup.BackendType
-        gloo = _distributed.ProcessGroupGloo(
-            _distributed.PrefixStore("cpu/", store),
-            self._member,
-            len(self._ranks),
-            timeout=self._timeout,
-        )
+        gloo_store = _distributed.PrefixStore("cpu/", store)
+        if self._inner_options is None or self._nccl:
+            gloo = _distributed.ProcessGroupGloo(
+                gloo_store, self._member, len(self._ranks), timeout=self._timeout
+            )
+        else:
+            self._inner_options._timeout = self._timeout
+            gloo = _distributed.ProcessGroupGloo(
+                gloo_store, self._member, len(self._ranks), self._inner_options
+            )
         gloo._set_sequence_number_for_group()
         group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
         if self._nccl:
@@ -178,6 +188,9 @@ class RailxProcessGroup(_ProcessGroup):
     def _create_nccl(self, store: Any, ranks: tuple[int, ...]) -> Any:
         """NCCL among some members (global ranks); does not wait for them."""
         options = _distributed.ProcessGroupNCCL.Options()
+        if self._inner_options is not None:
+            for name in ("is_high_priority_stream", "config"):
+                setattr(options, name, getattr(self._inner_options, name))
         options._timeout = self._timeout
         options.global_ranks_in_group = list(ranks)
         options.group_name = f"{self._id}/{','.join(map(str, ranks))}"
@@ -230,7 +243,7 @@ class RailxProcessGroup(_ProcessGroup):
             global_ranks_in_group=tuple(self._ranks[member] for member in new_ranks),
             timeout=timeout or self._timeout,
         )
-        group = RailxProcessGroup(options, self._session)
+        group = RailxProcessGroup(options, self._session, opts)
         group._set_group_name(name)
         group._set_group_desc(group_desc or f"{self.group_desc}:split")
         return group
@@ -313,7 +326,7 @@ class RailxProcessGroup(_ProcessGroup):
             device=_HOST if self._host_alone else self._device([*inputs, *outputs]),
         )
         if operation.device.type == "cuda":
-            operation.ready = _cuda.Event(enable_timing=self._nccl)
+            operation.ready = _cuda.Event(blocking=True)
             operation.ready.record(_cuda.current_stream(operation.device))
         work = Work(operation, call, pair)
         if source is not None:
@@ -367,21 +380,36 @@ class RailxProcessGroup(_ProcessGroup):
         arguments: tuple[Any, ...],
         further: tuple[Any, ...],
         keywords: dict[str, Any],
-        *,
-        inputs: Any,
-        outputs: Any,
-        size: Callable[[], int],
+        **tensors: Any,
     ) -> TorchWork:
         """Issue the inner group's method of the first of ``names`` that it has.
 
         ``further`` and ``keywords`` are the arguments behind the tensors. Tensors in
         ``arguments`` (and in lists there) may be replaced by host copies.
         """
-        of_group, of_host = self._method(names)
+        methods = self._method(names)
+        issue = functools.partial(
+            self._issue_collective, kind, methods, arguments, further, keywords, **tensors
+        )
+        return dispatched(functools.partial(methods[0], *arguments, *further, **keywords), issue)
+
+    def _issue_collective(
+        self,
+        kind: str,
+        methods: tuple[Any, Any],
+        arguments: tuple[Any, ...],
+        further: tuple[Any, ...],
+        keywords: dict[str, Any],
+        *,
+        inputs: Any,
+        outputs: Any,
+        size: Callable[[], int],
+    ) -> TorchWork:
+        of_group, of_host = methods
         sent, received = _flat(inputs), _flat(outputs)
-        options_alone = len(further) == 1 and not keywords
+        options_alone = len(further) + len(keywords) == 1 and keywords.keys() <= {"opts"}
         on_host = of_host is not None and options_alone and self._host_alone
-        method = of_host if on_host else of_group
+        method = of_host if on_host else unrecorded(of_group)
         if self._is_the_inner_groups(self._collectives, [*sent, *received]):
             of_inner: TorchWork = method(*arguments, *further, **keywords)
             return of_inner
@@ -397,7 +425,7 @@ class RailxProcessGroup(_ProcessGroup):
             inputs=sent,
             outputs=received,
             size=size,
-            opts=further[0] if further else None,
+            opts=further[0] if further else keywords.get("opts"),
             timeout=keywords.get("timeout"),
         )
 
@@ -542,6 +570,9 @@ class RailxProcessGroup(_ProcessGroup):
         """
         on_host = self._device([*_flat(inputs), *_flat(outputs)]).type == "cpu"
         if not _EXCHANGES_LISTS and (on_host or not self._nccl):
+            dispatch = functools.partial(
+                self._inner.alltoall, outputs, inputs, *further, **keywords
+            )
             base = self._inner.alltoall_base
 
             def exchange(to_host: ToHost) -> Any:
@@ -552,7 +583,8 @@ class RailxProcessGroup(_ProcessGroup):
                 work = base(into, joined, sizes, [tensor.numel() for tensor in sent], *further)
                 return _Exchange(work, into, received)
 
-            return self._issue(
+            issue = functools.partial(
+                self._issue,
                 "all_to_all",
                 exchange,
                 self._collectives,
@@ -562,6 +594,7 @@ class RailxProcessGroup(_ProcessGroup):
                 opts=further[0] if further else None,
                 timeout=keywords.get("timeout"),
             )
+            return dispatched(dispatch, issue)
         size = functools.partial(_bytes, inputs)
         return self._into_outputs(
             "all_to_all", ("alltoall",), outputs, inputs, further, keywords, size
@@ -583,23 +616,53 @@ class RailxProcessGroup(_ProcessGroup):
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """A barrier that names the missing ranks (gloo only)."""
-        inner, limit = self._inner, timeout or self._timeout
+        """A barrier whose error names the missing ranks, as gloo's does (gloo only)."""
+        inner = self._inner
+        limit = self._timeout if timeout is None or timeout < _NO_LIMIT else timeout
 
         def call(_: ToHost) -> Any:
             inner.monitored_barrier(limit, wait_all_ranks)
             return _Done()
 
-        self._issue(
-            "barrier",
-            call,
-            self._collectives,
-            inputs=[],
-            outputs=[],
-            size=_nothing,
-            timeout=limit,
-            asynchronous=False,
-        ).wait()
+        def issue() -> None:
+            limit_ms = round(1000 * limit.total_seconds())
+            if limit == _NO_LIMIT:
+                raise RuntimeError(
+                    f"railx: Rank {self._member} timed out in monitoredBarrier after {limit_ms} ms."
+                )
+            try:
+                self._issue(
+                    "barrier",
+                    call,
+                    self._collectives,
+                    inputs=[],
+                    outputs=[],
+                    size=_nothing,
+                    timeout=limit,
+                    asynchronous=False,
+                ).wait()
+            except RuntimeError as error:
+                if not isinstance(error.__cause__, FabricError):
+                    raise
+                raise RuntimeError(
+                    self._monitored(error.__cause__, limit_ms, all_ranks=wait_all_ranks)
+                ) from error
+
+        dispatched(functools.partial(inner.monitored_barrier, limit, wait_all_ranks), issue)
+
+    def _monitored(self, error: FabricError, limit_ms: int, *, all_ranks: bool) -> str:
+        """Gloo's text for a monitored barrier that the fabric refused."""
+        if self._member:
+            return (
+                f"railx: Rank {self._member} successfully reached monitoredBarrier, but received"
+                f" errors while waiting for send/recv from rank 0: {error}"
+            )
+        missing = error.missing if isinstance(error, OperationTimeout) else ()
+        ranks = [str(self._ranks.index(rank)) for rank in missing]
+        if not ranks:
+            return f"railx: monitoredBarrier failed: {error}"
+        named = f"Ranks {', '.join(ranks)}" if all_ranks else f"Rank {ranks[0]}"
+        return f"railx: {named} failed to pass monitoredBarrier in {limit_ms} ms: {error}"
 
     def send(self, tensors: Any, destination: int, tag: int = 0) -> TorchWork:
         """Send to rank ``destination`` of this group."""
@@ -614,9 +677,14 @@ class RailxProcessGroup(_ProcessGroup):
 
         RuntimeError where some members need a circuit and others none.
         """
+        issue = functools.partial(self._recv_anysource, tensors, tag)
+        return dispatched(functools.partial(self._inner.recv_anysource, tensors, tag), issue)
+
+    def _recv_anysource(self, tensors: Any, tag: int) -> TorchWork:
         others = [member for member in range(self.size()) if member != self._member]
         if len(others) == 1:
-            return self.recv(tensors, others[0], tag)
+            source = others[0]
+            return self._issue_either("recv", tensors, source, tag, (source, self._member))
         client, layout = self._session.client, self._session.layout
         here = self._ranks[self._member]
         outputs = _flat(tensors)
@@ -684,9 +752,18 @@ class RailxProcessGroup(_ProcessGroup):
 
         ``path``: source and destination, ranks of this group.
         """
+        issue = functools.partial(self._issue_either, kind, tensors, peer, tag, path)
+        return dispatched(functools.partial(getattr(self._inner, kind), tensors, peer, tag), issue)
+
+    def _issue_either(
+        self, kind: str, tensors: Any, peer: int, tag: int, path: tuple[int, int]
+    ) -> TorchWork:
+        """Issue a message, in the inner group alone where no circuits matter."""
         channel = self._messages_along(self._ranks[path[0]], self._ranks[path[1]], tag)
         if self._is_the_inner_groups(channel, _flat(tensors)):
-            of_inner: TorchWork = getattr(self._inner, kind)(tensors, peer, tag)
+            of_inner: TorchWork = getattr(self._inner_on_host or self._inner, kind)(
+                tensors, peer, tag
+            )
             return of_inner
         work = self._issue_message(kind, tensors, peer, tag, path)
         assert work is not None
@@ -711,7 +788,7 @@ class RailxProcessGroup(_ProcessGroup):
             tag, connection = 0, self._connection(peer)
             method, pair = getattr(connection, kind), connection.pair
         else:
-            method, pair = getattr(self._inner, kind), None
+            method, pair = getattr(self._inner_on_host or self._inner, kind), None
         arguments = (tag,) if pair is not None else (peer, tag)
         channel = self._messages_along(self._ranks[path[0]], self._ranks[path[1]], tag)
         return self._try_issue(
@@ -752,6 +829,22 @@ def _teach_monitored_barrier() -> None:
 
 
 _teach_monitored_barrier()
+
+
+def _inner_options(pg_options: Any, inner: str) -> Any:
+    """The options for the inner backend; UserError for those of another one."""
+    if pg_options is None:
+        return None
+    name = {"gloo": "ProcessGroupGloo", "nccl": "ProcessGroupNCCL"}[inner]
+    kinds = getattr(_distributed, name)
+    allowed = kinds.Options if inner == "nccl" else kinds._Options
+    if not isinstance(pg_options, allowed):
+        got = type(pg_options)
+        raise UserError(
+            f"pg_options: got {got.__module__}.{got.__qualname__}; allowed: None, or options of"
+            f" {name}, the backend that moves the data (RAILX_INNER)"
+        )
+    return pg_options
 
 
 class _Exchange:

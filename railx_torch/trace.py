@@ -310,7 +310,7 @@ class Recorder:
     def _event(self) -> Any:
         if self._anchor is None:
             self._anchor = self._drop_anchor()
-        event = _cuda.Event(enable_timing=True)
+        event = _cuda.Event(enable_timing=True, blocking=True)
         event.record()
         return event
 
@@ -330,12 +330,14 @@ class Recorder:
 
     @staticmethod
     def _drop_anchor() -> tuple[int, Any]:
-        """A point in time on both clocks: an event on an idle device."""
-        _cuda.synchronize()
-        anchor = _cuda.Event(enable_timing=True)
+        """A point in time on both clocks: an event that the device is just passing."""
+        idle, anchor = (_cuda.Event(enable_timing=True, blocking=True) for _ in range(2))
+        idle.record()
+        idle.synchronize()
+        before_ns = time.monotonic_ns()
         anchor.record()
         anchor.synchronize()
-        return time.monotonic_ns(), anchor
+        return (before_ns + time.monotonic_ns()) // 2, anchor
 
 
 def join_traces(earlier: pa.Table, later: pa.Table) -> pa.Table:

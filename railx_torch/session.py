@@ -27,7 +27,7 @@ from railx.fabric import (
 )
 from railx.fabric.client import Asked
 from railx.fabric.cycle import CycleFinder
-from training.trace import RECONFIGURATION, Issued, Recorder
+from railx_torch.trace import RECONFIGURATION, Issued, Recorder
 
 __all__ = ["BackendOptions", "Operation", "Session", "Statistics", "Watched"]
 
