@@ -6,6 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(workflow.basedir)))
 
 from railx.errors import UserError
+from workflow.carried import find_carried
 from workflow.cluster import asked, check_nodes, profile_resources
 from workflow.experiment import checked_experiment, overrides_from
 from workflow.interpreter import quote_interpreter
@@ -43,6 +44,7 @@ def composed():
 
 
 quote_interpreter()
+find_carried()
 EXPERIMENT = composed()
 RESULTS = results_folder(EXPERIMENT)
 
