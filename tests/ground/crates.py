@@ -1,10 +1,10 @@
 """Required rules of the profiles that a run's crate names, held without a network.
 
 Sources: RO-Crate 1.1, Workflow RO-Crate 1.0, Process Run Crate 0.5, Workflow Run Crate
-0.5. With the published context of RO-Crate 1.1.3, roc-validator 0.13 finds nothing
-required missing either; it is not among the locked packages, as it needs rich < 14. With
-the context of RO-Crate 1.3, which the package rocrate ships, it refuses the types of the
-main workflow, because ComputationalWorkflow has another IRI there; our crates are 1.1.
+0.5. With the published context of RO-Crate 1.1.3, roc-validator 0.13 misses nothing
+required either; it is not among the locked packages, as it needs rich < 14. With the
+context of RO-Crate 1.3, which the package rocrate ships, it refuses the types of the
+main workflow: ComputationalWorkflow has another IRI there. These crates are 1.1.
 """
 
 from __future__ import annotations
