@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from railx import __version__
-from railx.errors import UserError, is_explained
+from railx.errors import UserError, allowed_names, is_explained
 from workflow.commands import completion
 from workflow.commands.shared import (
     RESULTS,
@@ -158,7 +158,9 @@ class _Parser(argparse.ArgumentParser):
             if found := re.fullmatch(pattern, message, re.DOTALL):
                 message = found.expand(words_for_it)
                 before, allowed, choices = message.partition("allowed: ")
-                message = before + allowed + choices.replace("'", "")
+                names = choices.replace("'", "").split(", ")
+                got = before.partition("got ")[2].strip("'; ")
+                message = before + allowed + allowed_names(got, names)
                 break
         self.exit(2, f"error: {' '.join(message.split())}\n")
 

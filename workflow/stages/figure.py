@@ -92,7 +92,7 @@ def _inputs(experiment: Config, figure: str) -> Inputs:
     Those of the names under ``only``, or of all items that fit; published ones as they
     are. What a figure does without is not what ``only`` names: all of it.
     """
-    settings, plans = experiment["figures"][figure], experiment["plans"]
+    settings = experiment["figures"][figure]
     only = tuple(settings.get("only", ()))
     files: dict[str, FromStage | Path] = {}
     for source in _declared(settings["figure"]).inputs:
@@ -103,10 +103,9 @@ def _inputs(experiment: Config, figure: str) -> Inputs:
         chosen = only if source.required else ()
         names = chosen or stage.items(experiment)
         if source.plan_kind is not None and not chosen:
-            planners = {name: experiment["plans"][name]["planner"]["planner"] for name in names}
-            names = tuple(
-                name for name in names if plan_kinds()[planners[name]] == source.plan_kind
-            )
+            plans = experiment["plans"]
+            kinds = {name: plan_kinds()[plans[name]["planner"]["planner"]] for name in names}
+            names = tuple(name for name in names if kinds[name] == source.plan_kind)
         files[source.key] = FromStage(source.table, names if stage.item else ("",))
     return files
 
