@@ -76,8 +76,9 @@ class SettingsError(UserError):
 
     def within(self, file: str) -> SettingsError:
         """The same error with the file that holds the value, unless it names one."""
-        named = " in conf/" in self.message or "(in conf/" in self.message
-        return self if named else SettingsError(self.key, f"{self.message} (in {file})")
+        if ".yaml" in self.message:
+            return self
+        return SettingsError(self.key, f"{self.message} (in {file})")
 
 
 class Constraint(Protocol):

