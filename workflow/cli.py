@@ -212,18 +212,27 @@ def _epilog(by_hand: ByHand) -> str:
 
 
 def _run_stage(options: argparse.Namespace) -> int:
+    from railx.effort import estimate, gathered
+    from railx.progress import announce_compilation, told
     from railx.settings import to_dict
     from workflow.config import compose_stage
+    from workflow.digest import package_versions
 
     by_hand: ByHand = options.by_hand
-    chosen = {
-        group: to_dict(settings)
-        for group, settings in compose_stage(
-            options.overrides, by_hand.groups, by_hand.primary
-        ).items()
-    }
+    with gathered() as costs:
+        chosen = {
+            group: to_dict(settings)
+            for group, settings in compose_stage(
+                options.overrides, by_hand.groups, by_hand.primary
+            ).items()
+        }
+    name = options.stage.name
+    if words := estimate(costs):
+        print(f"{name}: {words}", file=sys.stderr, flush=True)
+    if "numba" in package_versions(f"workflow.stages.{name}"):
+        announce_compilation(name)
     # What a library prints belongs beside the result, not into it.
-    with redirect_stdout(sys.stderr), _naming(options.out):
+    with redirect_stdout(sys.stderr), _naming(options.out), told(name):
         summary = _by_hand(options.stage, by_hand, chosen, options.out)
     if options.json:
         print(json.dumps(summary, indent=2, allow_nan=False))

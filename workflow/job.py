@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from railx.io import clear_beside, write_json
-from railx.progress import told
+from railx.progress import announce_compilation, told
 from railx.provenance.intact import check_intact
 from railx.provenance.jobs import job_record, load_average, now_utc
 from workflow.log import logged
@@ -43,7 +43,10 @@ def make(job: Any) -> None:
         for path in (*written.values(), record):
             clear_beside(path)
         check_intact(job.input, Path(record.split("/provenance/")[0]))
-        with told(" ".join(filter(None, [job.rule, item])), log.progress):
+        name = " ".join(filter(None, [job.rule, item]))
+        if "numba" in job.params.code["packages"]:
+            announce_compilation(name, log.progress)
+        with told(name, log.progress):
             STAGES[job.rule].make(job.params.settings, item=item, inputs=inputs, outputs=written)
         log.ends(written)
         write_json(
