@@ -163,6 +163,11 @@ def test_a_wrong_name_in_a_choice_names_its_file(tmp_path: Path) -> None:
         compose(tmp_path, {"defaults": [{"/a": "f"}]})
     with pytest.raises(SettingsError, match=r"^a: got 'h'; allowed: f$"):
         compose(tmp_path, {"defaults": [{"/a": "f"}]}, ["a=h"])
+    # What the command line chooses below a file is not of that file.
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "e.yaml").write_text("defaults: [{/a@x: f}]\n")
+    with pytest.raises(SettingsError, match=r"^a: got 'h'; allowed: f$"):
+        compose(tmp_path, {"defaults": [{"/b": "e"}]}, ["a@b.x=h"])
 
 
 @pytest.mark.parametrize("value", ["7", "null", "true", "0.5"])
