@@ -20,17 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = [
-    "EVERY_S",
-    "FILE",
-    "Count",
-    "announce_compilation",
-    "counted",
-    "counting",
-    "duration",
-    "publish",
-    "told",
-]
+__all__ = ["EVERY_S", "FILE", "Count", "counted", "counting", "duration", "publish", "told"]
 
 T = TypeVar("T")
 
@@ -127,27 +117,6 @@ def told(
                 del os.environ[FILE]
             else:
                 os.environ[FILE] = inner
-
-
-def announce_compilation(name: str, say: Callable[[str], None] | None = None) -> None:
-    """Say once when Numba compiles in this process, not when it loads what it keeps.
-
-    ``say`` takes a line, as in :func:`told`.
-    """
-    from numba.core import event
-
-    class Listener(event.Listener):  # type: ignore[misc]
-        announced = False
-
-        def on_start(self, event: object) -> None:
-            if not self.announced:
-                self.announced = True
-                (say or _to_stderr)(f"{name}: compiles its loops, once on this machine")
-
-        def on_end(self, event: object) -> None:
-            pass
-
-    event.register("numba:compile", Listener())
 
 
 def _to_stderr(line: str) -> None:

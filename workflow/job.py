@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from railx.compilation import announce_compilation
 from railx.io import clear_beside, write_json
-from railx.progress import announce_compilation, told
+from railx.progress import told
 from railx.provenance.intact import check_intact
 from railx.provenance.jobs import job_record, load_average, now_utc
 from workflow.log import logged

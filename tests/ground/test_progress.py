@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx import progress
-from railx.progress import FILE, announce_compilation, counted, counting, duration, publish, told
+from railx.compilation import announce_compilation
+from railx.progress import FILE, counted, counting, duration, publish, told
 
 NOWHERE = Path("/nonexistent")
 
