@@ -23,6 +23,7 @@ localrules:
 
 
 onstart:
+    check_jobs()
     # With a limit on jobs a second, Snakemake looks again a second after every look at which a ready job had no core, so that each
     # job that ends adds a look a second for good. Cores, and `jobs` of a cluster's profile, are limit enough.
     workflow.scheduler.job_rate_limiter = None

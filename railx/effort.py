@@ -4,20 +4,39 @@ A settings class whose values make work has a method ``costs()``: the estimate b
 each of its fields, by the field's name. Estimates are rough, of one slow core: they
 refuse what never ends or fits, not what is merely long. What is only waited for (a
 timeout) or drawn has no cost. :class:`LimitSettings` holds the limits, so that a larger
-machine can lift them.
+machine can lift them. :func:`gathered` collects the costs of checks, so that a command
+says the estimate before it begins.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 from railx.settings import Positive, SettingsError
 
-__all__ = ["Cost", "Costs", "LimitSettings", "check_cost", "check_costs", "in_words"]
+__all__ = [
+    "Cost",
+    "Costs",
+    "LimitSettings",
+    "check_cost",
+    "check_costs",
+    "estimate",
+    "gathered",
+    "in_words",
+    "machine_memory_bytes",
+    "note",
+]
+
+#: From this work on a command says its estimate first.
+_LONG_S, _LARGE_BYTES = 60.0, 2**31
 
 
 @dataclass(frozen=True)
@@ -32,6 +51,53 @@ class Cost:
         return Cost(self.seconds * (count or 0), self.bytes * (count or 0))
 
 
+_GATHERED: list[Cost] = []
+
+
+@contextlib.contextmanager
+def gathered() -> Iterator[list[Cost]]:
+    """The costs that checks in the block estimate, in their order."""
+    _GATHERED.clear()
+    costs: list[Cost] = []
+    yield costs
+    costs += _GATHERED
+
+
+def note(cost: Cost) -> Cost:
+    """Gather a cost that is checked elsewhere; it is returned."""
+    _GATHERED.append(cost)
+    return cost
+
+
+def estimate(costs: list[Cost]) -> str:
+    """The largest of gathered costs in words; empty for short and small work.
+
+    Costs of several fields are often those of the same work, so they do not add up.
+    """
+    seconds = max((cost.seconds for cost in costs), default=0.0)
+    size = max((cost.bytes for cost in costs), default=0.0)
+    words = []
+    if seconds >= _LONG_S:
+        words.append(f"{_rough(seconds / 60)} min on one core")
+    if size >= _LARGE_BYTES:
+        words.append(f"{_rough(size / 2**30)} GiB of memory")
+    return f"a rough estimate is at most {' and '.join(words)}" if words else ""
+
+
+@cache
+def machine_memory_bytes() -> float:
+    """Memory of this machine, or of the container it is; infinite where unknown."""
+    try:
+        physical = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):
+        physical = math.inf
+    try:
+        container = float(Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        container = math.inf
+    return min(physical, container)
+
+
 #: Costs by field; a dotted name is a field of a field.
 Costs: TypeAlias = dict[str, Cost]
 
@@ -42,12 +108,17 @@ class LimitSettings:
 
     core_days: Annotated[float, Positive()] = 2.0
     """Days on one core for one setting; experiments of conf/ take less altogether."""
-    memory_gib: Annotated[float, Positive()] = 64.0
-    """Memory for one setting."""
+    memory_gib: Annotated[float, Positive()] | None = None
+    """Memory for one setting; null: that of this machine."""
+
+    @property
+    def memory_bytes(self) -> float:
+        """The limit of memory."""
+        return machine_memory_bytes() if self.memory_gib is None else self.memory_gib * 2**30
 
     def excess(self, cost: Cost) -> float:
         """How many times the limits a cost is."""
-        return max(cost.seconds / (self.core_days * 86_400), cost.bytes / (self.memory_gib * 2**30))
+        return max(cost.seconds / (self.core_days * 86_400), cost.bytes / self.memory_bytes)
 
 
 def check_costs(settings: Any, limits: LimitSettings, key: str = "") -> None:
@@ -70,7 +141,7 @@ def check_costs(settings: Any, limits: LimitSettings, key: str = "") -> None:
 
 def check_cost(key: str, got: float, cost: Cost, limits: LimitSettings) -> None:
     """Refuse the value ``got`` of a key whose cost, linear in it, exceeds limits."""
-    excess = limits.excess(cost)
+    excess = limits.excess(note(cost))
     if excess <= 1:
         return
     largest = got / excess
@@ -87,7 +158,10 @@ def check_cost(key: str, got: float, cost: Cost, limits: LimitSettings) -> None:
 def in_words(cost: Cost, limits: LimitSettings) -> str:
     """The estimate that exceeds its limit most, and the limit's key."""
     if limits.excess(Cost(bytes=cost.bytes)) >= limits.excess(Cost(seconds=cost.seconds)):
-        return f"about {_rough(cost.bytes / 2**30)} GiB of memory (limits.memory_gib)"
+        words = f"about {_rough(cost.bytes / 2**30)} GiB of memory (limits.memory_gib)"
+        if limits.memory_gib is not None:
+            return words
+        return f"{words[:-1]}: {_rough(limits.memory_bytes / 2**30)}, as this machine has)"
     days = cost.seconds / 86_400
     length = f"{_rough(days / 365)} years" if days > 730 else f"{_rough(days)} days"
     return f"about {length} on one core (limits.core_days)"

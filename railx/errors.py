@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
+from difflib import get_close_matches
 
-__all__ = ["DISK_FULL", "UserError", "is_explained"]
+__all__ = ["DISK_FULL", "UserError", "allowed_names", "is_explained"]
 
 #: The errors of a system that has no room for a file.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+#: Names that one line lists in full; of more it has the nearest.
+_LISTED, _NEAREST = 12, 3
 
 
 class UserError(ValueError):
@@ -28,3 +33,15 @@ def is_explained(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno is not None or isinstance(error, UserError)
     return isinstance(error, UserError | MemoryError)
+
+
+def allowed_names(got: object, names: Iterable[object]) -> str:
+    """The allowed names for an error's line, of many the three nearest to ``got``.
+
+    How many there are follows these three.
+    """
+    listed = list(dict.fromkeys(map(str, names)))
+    if len(listed) <= _LISTED:
+        return ", ".join(listed)
+    nearest = get_close_matches(str(got), listed, n=_NEAREST, cutoff=0.0)
+    return f"{', '.join(nearest)}, ... ({len(listed)} in all)"

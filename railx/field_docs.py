@@ -15,8 +15,12 @@ __all__ = ["class_doc", "field_doc"]
 
 
 def class_doc(cls: type) -> str:
-    """The docstring of a class as one paragraph of plain text after the other."""
-    text = _class_docs(cls.__module__).get((cls.__qualname__, None), cls.__doc__)
+    """The docstring of a class as one paragraph of plain text after the other.
+
+    That of the function ``described_by`` where the class has one instead of a source.
+    """
+    described = getattr(cls, "described_by", cls)
+    text = _class_docs(cls.__module__).get((cls.__qualname__, None), described.__doc__)
     return _plain(inspect.cleandoc(text or ""))
 
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from railx.errors import UserError, is_explained
+from railx.errors import DISK_FULL, UserError, is_explained
 from railx.places import in_repository
 
 __all__ = [
@@ -60,8 +60,23 @@ _BESIDE = ".part"
 
 @contextmanager
 def atomic_path(target: str | Path) -> Iterator[Path]:
-    """A temporary path, renamed to ``target`` unless the block raises."""
+    """A temporary path, renamed to ``target`` unless the block raises.
+
+    OSError of a full disk names ``target``; the system's own names no file, or the
+    temporary one.
+    """
     target = Path(target)
+    try:
+        with _beside(target) as beside:
+            yield beside
+    except OSError as error:
+        if error.errno in DISK_FULL:
+            raise OSError(error.errno, error.strerror, str(target)) from error
+        raise
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=_BESIDE)
     os.close(handle)

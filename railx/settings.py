@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, get_origin
 
-from railx.errors import UserError
+from railx.errors import UserError, allowed_names
 
 __all__ = [
     "MAX_INTEGER",
@@ -74,6 +74,12 @@ class SettingsError(UserError):
     def under(self, prefix: str) -> SettingsError:
         """The same error with a prefix before its key."""
         return SettingsError(_join(prefix, self.key), self.message)
+
+    def within(self, file: str) -> SettingsError:
+        """The same error with the file that holds the value, unless it names one."""
+        if ".yaml" in self.message:
+            return self
+        return SettingsError(self.key, f"{self.message} (in {file})")
 
 
 class Constraint(Protocol):
@@ -291,7 +297,7 @@ def check_names(key: str, names: Iterable[str], allowed: Iterable[str]) -> None:
     allowed = tuple(allowed)
     for name in names:
         if name not in allowed:
-            raise SettingsError(key, f"got {name!r}; allowed: {', '.join(allowed)}")
+            raise SettingsError(key, f"got {name!r}; allowed: {allowed_names(name, allowed)}")
 
 
 def _join(prefix: str, key: str) -> str:
@@ -321,7 +327,7 @@ def _load(hint: Any, value: Any, path: str) -> Any:
             # True equals 1 and is refused; 2.0 is accepted as 2.
             if value == choice and isinstance(value, bool) == isinstance(choice, bool):
                 return choice
-        raise SettingsError(path, f"got {value!r}; allowed: {', '.join(map(str, get_args(hint)))}")
+        raise SettingsError(path, f"got {value!r}; allowed: {allowed_names(value, get_args(hint))}")
     if origin in (Union, types.UnionType):
         return _load_union(get_args(hint), value, path)
     if origin in (tuple, list):
@@ -431,7 +437,7 @@ def _load_member(key: str, members: Mapping[Any, type], value: Any, path: str) -
     # Lists and mappings cannot be keys.
     if not isinstance(chosen, (str, int)) or chosen not in members:
         raise SettingsError(
-            _join(path, key), f"got {chosen!r}; allowed: {', '.join(map(str, members))}"
+            _join(path, key), f"got {chosen!r}; allowed: {allowed_names(chosen, members)}"
         )
     return _load(members[chosen], value, path)
 
@@ -460,7 +466,8 @@ def _load_dataclass(cls: type, value: Any, path: str) -> Any:
     for key in value:
         if key not in hints:
             raise SettingsError(
-                _join(path, str(key)), f"unknown key; allowed: {', '.join(_field_names(cls))}"
+                _join(path, str(key)),
+                f"unknown key; allowed: {allowed_names(key, _field_names(cls))}",
             )
     arguments = {}
     for field in dataclasses.fields(cls):

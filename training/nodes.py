@@ -7,6 +7,7 @@ a folder that all of them see. This module imports no torch.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import socket
@@ -17,11 +18,13 @@ from functools import cache
 from pathlib import Path
 
 from railx.errors import UserError
+from railx.settings import SettingsError
 
 __all__ = [
     "AGENTS",
     "COMMAND",
     "NODES",
+    "check_cuda",
     "head_address",
     "nodes_here",
     "ranks_command",
@@ -38,6 +41,28 @@ COMMAND = "command.json"
 _OF_THE_JOB = ("SLURM_JOB_ID", "SLURM_CONF", "SLURM_WORKING_CLUSTER")
 #: Addresses that only their own machine reaches.
 _LOOPBACK = re.compile(r"^(127\.|localhost$|::1$)")
+
+
+def check_cuda(device: str, key: str) -> None:
+    """Refuse ``device`` "cuda" on a machine without one; SettingsError names ``key``.
+
+    The driver is asked: torch takes seconds to import, and a job is not needed for it.
+    """
+    if device == "cuda" and not _has_cuda():
+        raise SettingsError(key, "got cuda, but no CUDA device is there; allowed here: auto, cpu")
+
+
+def _has_cuda() -> bool:
+    # AMD's GPUs are cuda to torch and have another driver.
+    if Path("/dev/kfd").exists():
+        return True
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int()
+    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    return not failed and count.value > 0
 
 
 def nodes_here(environment: Mapping[str, str] = os.environ) -> int:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from railx.errors import allowed_names
 from railx.settings import SettingsError
 from workflow.yaml_files import read_yaml_mapping
 
@@ -62,7 +63,9 @@ def choice_content(conf: Path, group: str, name: str) -> dict[str, Any]:
     if name in members:
         key, _ = members[name]
         return {key: name}
-    raise SettingsError(group, f"got {name!r}; allowed: {', '.join(choices(conf, group))}")
+    raise SettingsError(
+        group, f"got {name!r}; allowed: {allowed_names(name, choices(conf, group))}"
+    )
 
 
 def about(conf: Path, group: str, name: str) -> str:

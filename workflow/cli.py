@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from railx import __version__
-from railx.errors import UserError, is_explained
+from railx.errors import UserError, allowed_names, is_explained
 from workflow.commands import completion
 from workflow.commands.shared import (
     RESULTS,
@@ -158,7 +158,9 @@ class _Parser(argparse.ArgumentParser):
             if found := re.fullmatch(pattern, message, re.DOTALL):
                 message = found.expand(words_for_it)
                 before, allowed, choices = message.partition("allowed: ")
-                message = before + allowed + choices.replace("'", "")
+                names = choices.replace("'", "").split(", ")
+                got = before.partition("got ")[2].strip("'; ")
+                message = before + allowed + allowed_names(got, names)
                 break
         self.exit(2, f"error: {' '.join(message.split())}\n")
 
@@ -210,18 +212,28 @@ def _epilog(by_hand: ByHand) -> str:
 
 
 def _run_stage(options: argparse.Namespace) -> int:
+    from railx.compilation import announce_compilation
+    from railx.effort import estimate, gathered
+    from railx.progress import told
     from railx.settings import to_dict
     from workflow.config import compose_stage
+    from workflow.digest import package_versions
 
     by_hand: ByHand = options.by_hand
-    chosen = {
-        group: to_dict(settings)
-        for group, settings in compose_stage(
-            options.overrides, by_hand.groups, by_hand.primary
-        ).items()
-    }
+    with gathered() as costs:
+        chosen = {
+            group: to_dict(settings)
+            for group, settings in compose_stage(
+                options.overrides, by_hand.groups, by_hand.primary
+            ).items()
+        }
+    name = options.stage.name
+    if words := estimate(costs):
+        print(f"{name}: {words}", file=sys.stderr, flush=True)
+    if "numba" in package_versions(f"workflow.stages.{name}"):
+        announce_compilation(name)
     # What a library prints belongs beside the result, not into it.
-    with redirect_stdout(sys.stderr), _naming(options.out):
+    with redirect_stdout(sys.stderr), _naming(options.out), told(name):
         summary = _by_hand(options.stage, by_hand, chosen, options.out)
     if options.json:
         print(json.dumps(summary, indent=2, allow_nan=False))

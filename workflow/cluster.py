@@ -8,19 +8,21 @@ nothing is asked for. :mod:`training.nodes` starts the ranks of a job.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from math import ceil
 from typing import Any
 
 from railx.errors import UserError
 from railx.places import SHIPPED
+from training.nodes import check_cuda
 from workflow.stage import Config, Needs, Stage
 
 __all__ = [
     "PER_NODE",
     "PLUGINS",
     "asked",
+    "check_devices",
     "check_nodes",
     "check_plugin",
     "check_profile",
@@ -100,6 +102,23 @@ def check_nodes(settings: Any, stages: Mapping[str, Stage], experiment: Config) 
         for item in stage.items(experiment) if profile else ():
             try:
                 asked(stage.needs(experiment, item), profile)
+            except UserError as error:
+                raise UserError(f"{name} {item}: {error}") from None
+
+
+def check_devices(
+    jobs: Iterable[Any], settings: Any, stages: Mapping[str, Stage], experiment: Config
+) -> None:
+    """Refuse jobs on one machine whose device it does not have.
+
+    ``jobs`` are Snakemake's, those that run: results of another machine need no device.
+    """
+    for job in jobs:
+        name = job.rule.name
+        if name in stages and not profile_resources(settings, name):
+            item = next(iter(job.wildcards), "")
+            try:
+                check_cuda(stages[name].needs(experiment, item).device, "device")
             except UserError as error:
                 raise UserError(f"{name} {item}: {error}") from None
 

@@ -121,8 +121,14 @@ class _Composer:
                 raise SettingsError("defaults", f"conf/{group}/{name}.yaml inherits itself")
             content = dict(self._content(group, name))
             listed = _listed(content.pop("defaults", []), f" in conf/{group}/{name}.yaml")
-            entries = [_entry(group, item) for item in listed]
-            self._nodes[key] = self.assembled(entries, content, choices, depth)
+            try:
+                entries = [_entry(group, item) for item in listed]
+                self._nodes[key] = self.assembled(entries, content, choices, depth)
+            except SettingsError as error:
+                # A choice from above, as of the command line, is not of this file.
+                if choices or not group:
+                    raise
+                raise error.within(f"conf/{group}/{name}.yaml") from None
         return self._nodes[key]
 
     def assembled(
@@ -260,6 +266,12 @@ def _set(config: dict[str, Any], override: Any) -> None:
     else:
         if not override.is_delete():
             value = override.value()
+            if value == {} and at.get(last):
+                raise SettingsError(
+                    override.key_or_group,
+                    "got {}, which changes none of its values; allowed: values, or ~KEY to remove"
+                    f" one, e.g. ~{override.key_or_group}.{next(iter(at[last]))}",
+                )
             if isinstance(value, Mapping) and isinstance(at.get(last), dict):
                 _merge(at[last], value)
             else:

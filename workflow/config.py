@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from railx import places
 from railx.effort import LimitSettings, check_costs
+from railx.errors import allowed_names
 from railx.settings import SettingsError, load
 from workflow import composed
 from workflow.composer import compose
@@ -97,7 +98,8 @@ def compose_stage(
     composed = _drop_missing(_compose(primary, overrides))
     unknown = set(composed) - set(hints)
     if unknown:
-        raise SettingsError(sorted(unknown)[0], f"unknown key; allowed: {', '.join(hints)}")
+        key = min(unknown)
+        raise SettingsError(key, f"unknown key; allowed: {allowed_names(key, hints)}")
     _check_used(overrides, hints, [*wanted, "limits"])
     loaded = {group: load(hints[group], composed.get(group), group) for group in wanted}
     limits = loaded.get("limits") or load(LimitSettings, composed.get("limits", {}), "limits")

@@ -1,31 +1,43 @@
 """Digests of code: a changed module reruns the stages that import it and no others.
 
-Snakemake watches the script of a rule but not the libraries behind it. Each rule
-therefore carries, among its params, a digest of the project's own modules that its
-stage imports, directly or through others, and of the versions of the third-party
-packages that those modules import. grimp reads the imports from the source; nothing is
-executed.
+Snakemake does not watch the libraries behind a rule. Each rule therefore carries, among
+its params, a digest of the project's own modules that its stage imports, directly or
+through others, and of the versions of the third-party packages that those modules
+import. grimp reads the imports from the source; nothing is executed.
+
+A digest is taken of the syntax tree, so that comments and formatting do not count.
+Strings that are statements (docstrings, and those below fields) count where code reads
+them: in a module that names its ``__doc__``, and in every module of a stage that asks
+another object for its docstring or source.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 from railx import places
-from workflow.composed import remembered
+from workflow.composed import keep, key, read, remembered
 
 __all__ = ["code_digest", "code_modules", "module_digest", "package_versions"]
 
 _PACKAGES = ("railx", "railx_torch", "training", "workflow")
-#: The list of all stages is no part of any: a new stage reruns none of the others.
-_LISTS = frozenset({"workflow.stages"})
+#: Modules that declarations ask before any job. Their answers are settings and inputs
+#: of jobs, which Snakemake compares: a new stage or planner reruns none of the others.
+_DECLARATIONS = frozenset(
+    {"workflow.composed", "workflow.plan_kinds", "workflow.registry", "workflow.stages"}
+)
 #: Distributions that are not called what they are imported as. Asking every installed
 #: one instead takes longer than a dry run may.
 _DISTRIBUTIONS = {"hydra": "hydra-core", "yaml": "PyYAML"}
+#: Names by which code gets at the docstrings or the source of something else.
+_READERS = frozenset({"__doc__", "get_docstring", "getdoc", "getsource", "getsourcelines"})
 
 
 def code_modules(*modules: str) -> list[str]:
@@ -51,25 +63,28 @@ def package_versions(*modules: str) -> dict[str, str]:
 
 @cache
 def code_digest(*modules: str) -> str:
-    """A short SHA-256 over the sources of :func:`code_modules` and the versions of
+    """A short SHA-256 over the code of :func:`code_modules` and the versions of
     :func:`package_versions`.
     """
-    digest = hashlib.sha256()
-    for module in code_modules(*modules):
-        digest.update(module.encode() + b"\0" + _source(module) + b"\0")
+    names, digest = code_modules(*modules), hashlib.sha256()
+    codes = [_codes()[name] for name in names]
+    documented = any(code["reads_others"] for code in codes)
+    for name, code in zip(names, codes, strict=True):
+        whole = documented or code["reads_itself"]
+        digest.update(f"{name}\0{code['documented' if whole else 'bare']}\0".encode())
     for name, version in package_versions(*modules).items():
         digest.update(f"{name}=={version}".encode() + b"\0")
     return digest.hexdigest()[:16]
 
 
 def module_digest(module: str) -> str:
-    """A short SHA-256 over the source of one of the project's modules."""
-    return hashlib.sha256(_source(module)).hexdigest()[:16]
+    """A short SHA-256 over the code of one of the project's modules, no docstrings."""
+    return str(_codes()[module]["bare"])[:16]
 
 
 def _reached(modules: tuple[str, ...]) -> list[str]:
     """What the modules import, ours and others', sorted."""
-    imports, reached, waiting = _imports(), set(_LISTS), list(modules)
+    imports, reached, waiting = _imports(), set(_DECLARATIONS), list(modules)
     for module in modules:
         if module not in imports or not _is_ours(module):
             raise ValueError(f"{module}: no module of {', '.join(_PACKAGES)}")
@@ -79,7 +94,7 @@ def _reached(modules: tuple[str, ...]) -> list[str]:
             reached.add(module)
             waiting += _packages_of(module) if _is_ours(module) else ()
             waiting += imports.get(module, ())
-    return sorted(reached - _LISTS)
+    return sorted(reached - _DECLARATIONS)
 
 
 def _is_ours(module: str) -> bool:
@@ -112,6 +127,60 @@ def _imports() -> dict[str, list[str]]:
 
 
 @cache
+def _codes() -> dict[str, dict[str, Any]]:
+    """What :func:`_code` says of each module; a known source is not parsed again."""
+    folder = places.cache("code")
+    # Another Python has other syntax trees.
+    name = key(["code", *map(str, sys.version_info[:2])], [Path(__file__)])
+    known = read(folder, name) or {}
+    sources = {module: _source(module) for module in _imports() if _is_ours(module)}
+    names = {module: hashlib.sha256(source).hexdigest() for module, source in sources.items()}
+    codes = {
+        source: known[source] if source in known else _code(sources[module])
+        for module, source in names.items()
+    }
+    if codes != known:
+        keep(folder, name, codes)
+    return {module: codes[source] for module, source in names.items()}
+
+
+def _code(source: bytes) -> dict[str, Any]:
+    """Digests of a module: ``documented`` counts strings that are statements, ``bare``
+    does not. ``reads_itself``: it names its own docstring; ``reads_others``: it asks
+    for the docstring or the source of something else.
+    """
+    tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    return {
+        **{
+            word: hashlib.sha256(repr(_plain(tree, strings)).encode()).hexdigest()
+            for word, strings in (("documented", True), ("bare", False))
+        },
+        "reads_itself": "__doc__" in names,
+        "reads_others": bool(_READERS & (attributes | (names - {"__doc__"}))),
+    }
+
+
+def _plain(node: Any, strings: bool) -> Any:
+    """A syntax tree as tuples, without positions and what is absent."""
+    if isinstance(node, ast.AST):
+        fields = ((name, _plain(value, strings)) for name, value in ast.iter_fields(node))
+        return (type(node).__name__, *(field for field in fields if field[1] not in (None, ())))
+    if isinstance(node, list):
+        return tuple(_plain(item, strings) for item in node if strings or not _is_string(item))
+    return node
+
+
+def _is_string(node: Any) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
 def _source(module: str) -> bytes:
     name, *parts = module.split(".")
     base = places.package_folder(name).joinpath(*parts)

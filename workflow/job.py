@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from railx.compilation import announce_compilation
 from railx.io import clear_beside, write_json
 from railx.progress import told
 from railx.provenance.intact import check_intact
@@ -43,7 +44,10 @@ def make(job: Any) -> None:
         for path in (*written.values(), record):
             clear_beside(path)
         check_intact(job.input, Path(record.split("/provenance/")[0]))
-        with told(" ".join(filter(None, [job.rule, item])), log.progress):
+        name = " ".join(filter(None, [job.rule, item]))
+        if "numba" in job.params.code["packages"]:
+            announce_compilation(name, log.progress)
+        with told(name, log.progress):
             STAGES[job.rule].make(job.params.settings, item=item, inputs=inputs, outputs=written)
         log.ends(written)
         write_json(

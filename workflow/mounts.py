@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from railx.errors import allowed_names
 from railx.places import WORK
 from railx.settings import SettingsError
 from workflow.choices import choices as choices_below
@@ -104,9 +105,12 @@ def _with_experiment(mounts: _Mounts, name: str, heirs: Sequence[str]) -> _Mount
             "defaults",
             f"got {inherited!r} in conf/experiment/{name}.yaml; allowed: a list of experiments",
         )
-    for parent in inherited:
-        mounts = _with_experiment(mounts, parent, (*heirs, name))
-    return _with_layer(mounts, content, f"conf/experiment/{name}.yaml")
+    try:
+        for parent in inherited:
+            mounts = _with_experiment(mounts, parent, (*heirs, name))
+        return _with_layer(mounts, content, f"conf/experiment/{name}.yaml")
+    except SettingsError as error:
+        raise error.within(f"conf/experiment/{name}.yaml") from None
 
 
 def _with_layer(mounts: _Mounts, layer: Mapping[str, Any], origin: str) -> _Mounts:
@@ -120,8 +124,9 @@ def _with_layer(mounts: _Mounts, layer: Mapping[str, Any], origin: str) -> _Moun
         elif key in (*mounts.single, *_PLAIN):
             mounts = replace(mounts, values=_merged(mounts.values, {key: content}))
         else:
-            allowed = ", ".join(("defaults", *_PLAIN, *LISTED, *mounts.single, *EVERY))
-            raise SettingsError(str(key), f"unknown key in {origin}; allowed: {allowed}")
+            allowed = ("defaults", *_PLAIN, *LISTED, *mounts.single, *EVERY)
+            near = allowed_names(key, allowed)
+            raise SettingsError(str(key), f"unknown key in {origin}; allowed: {near}")
     return mounts
 
 

@@ -19,6 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from railx.errors import allowed_names
 from railx.settings import SettingsError
 from workflow.choices import choice_content, choices
 
@@ -117,7 +118,9 @@ def crossed(item: Mapping[str, Any]) -> list[str]:
     ]
     for pattern in left_out:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise SettingsError("plans", f"got except: {pattern}; allowed: {', '.join(names)}")
+            raise SettingsError(
+                "plans", f"got except: {pattern}; allowed: {allowed_names(pattern, names)}"
+            )
     return [name for name in names if not any(fnmatchcase(name, pattern) for pattern in left_out)]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from railx import places
+from railx.errors import allowed_names
 from railx.settings import SettingsError
 from workflow.yaml_files import read_yaml_mapping
 
@@ -34,7 +35,11 @@ def refusal(
     allowed names are.
     """
     renamed = new_name(group, got) if isinstance(got, str) else None
-    rest = f"allowed{where}: {', '.join(allowed)}" if renamed is None else f"renamed: {renamed}"
+    rest = (
+        f"allowed{where}: {allowed_names(got, allowed)}"
+        if renamed is None
+        else f"renamed: {renamed}"
+    )
     return SettingsError(key, f"got {got!r}; {rest}")
 
 

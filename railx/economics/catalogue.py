@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from railx.errors import UserError
+from railx.errors import UserError, allowed_names
 from railx.io import in_repository
 from railx.settings import SettingsError
 
@@ -82,8 +82,8 @@ class Catalogue:
         if price_set not in self.price_sets:
             raise SettingsError(
                 "price_set",
-                f"got {price_set!r}; allowed: {', '.join(self.price_sets)} (the sets of"
-                f" {self.path})",
+                f"got {price_set!r}; allowed: {allowed_names(price_set, self.price_sets)}"
+                f" (the sets of {self.path})",
             )
         return {price.component: price for price in self.prices if price.price_set == price_set}
 

@@ -152,8 +152,9 @@ def _settings(draw: Draw, height: float) -> type[CanvasSettings]:
     fields = [("figure", literal[name], name), ("height_inches", Height, height)]
     has_options = options.__module__ == draw.__module__
     words = options.__qualname__ if has_options else f"{name.title().replace('_', '')}Settings"
-    settings = make_dataclass(words, fields, bases=(options,), frozen=True)
+    # Without options of its own the figure's docstring describes the class.
+    described = {} if has_options else {"described_by": staticmethod(draw)}
+    settings = make_dataclass(words, fields, bases=(options,), namespace=described, frozen=True)
     # Descriptions of fields are looked up in the source by module and class.
     settings.__module__, settings.__qualname__ = draw.__module__, words
-    settings.__doc__ = options.__doc__ if has_options else draw.__doc__
     return settings

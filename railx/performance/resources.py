@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
 
-from railx.errors import UserError
+from railx.errors import UserError, allowed_names
 from railx.places import SHIPPED
 from railx.settings import load
 
@@ -40,6 +40,6 @@ def entry(key: str, name: str, file: str, cls: type[T], *others: str) -> T:
     """
     entries = _entries(file)
     if name not in entries:
-        raise UserError(f"{key}: got {name}; allowed: {', '.join((*entries, *others))}")
+        raise UserError(f"{key}: got {name}; allowed: {allowed_names(name, (*entries, *others))}")
     found: T = load(cls, {"name": name, **entries[name]}, name)
     return found

@@ -66,31 +66,38 @@ def run_crate(
         " judged: result tables, figures, verdicts and how each of them was made."
     )
     crate.datePublished = ended
-    crate.license = _LICENSE
+    crate.license = crate.add(
+        _entity(crate, _LICENSE, {"@type": "CreativeWork", "name": "Apache-2.0"})
+    )
     crate.root_dataset["conformsTo"] = [
         crate.add(_entity(crate, profile, {"@type": "CreativeWork", "name": name}))
         for profile, name in _PROFILES.items()
     ]
     main = crate.add_workflow(dest_path=workflow, main=True, lang="snakemake")
     main["name"] = "Reproduction pipeline"
+    main["encodingFormat"] = "text/plain"
     commits = sorted({record["commit"] for record in records.values() if record["commit"]})
     if commits:
         main["version"] = ", ".join(commits)
     files = _Files(crate, folder)
-    for path, record in sorted(records.items()):
+    jobs = [
         _add_job(crate, files, folder, path, record, stages)
-    crate.add_action(
+        for path, record in sorted(records.items())
+    ]
+    run = crate.add_action(
         main,
         identifier="#run",
         object=[files.file(f"{folder}/{config}")],
         result=[files.file(f"{folder}/{report}")],
         properties={
             "name": f"Run of experiment {experiment}",
+            "description": f"All {len(records)} jobs of the experiment",
             "startTime": min(record["started_utc"] for record in records.values()),
             "endTime": ended,
             "actionStatus": _COMPLETED,
         },
     )
+    crate.root_dataset["mentions"] = [run, *jobs]
     metadata: dict[str, Any] = crate.metadata.generate()
     return metadata
 
@@ -135,7 +142,7 @@ def _add_job(
     path: str,
     record: Mapping[str, Any],
     stages: Mapping[str, str],
-) -> None:
+) -> Any:
     name = "/".join(filter(None, (record["stage"], record["item"])))
     stage = _once(
         crate,
@@ -162,6 +169,7 @@ def _add_job(
         result=files.files(record["outputs"]),
         properties={
             "name": f"Job {name}",
+            "description": stages.get(record["stage"], name),
             "startTime": record["started_utc"],
             "endTime": record["ended_utc"],
             "actionStatus": _COMPLETED,
@@ -169,6 +177,7 @@ def _add_job(
     )
     action["subjectOf"] = files.file(f"{folder}/{path}")
     action["resourceUsage"] = _usage(crate, name, record)
+    return action
 
 
 def _usage(crate: Any, name: str, record: Mapping[str, Any]) -> list[Any]:

@@ -17,7 +17,15 @@ from typing import Any
 from railx.places import CODE, shipped_name
 from railx.provenance.machine import collect_provenance
 
-__all__ = ["JOB_SCHEMA", "digest_of", "job_record", "load_average", "now_utc"]
+__all__ = [
+    "JOB_SCHEMA",
+    "digest_of",
+    "file_digests",
+    "job_record",
+    "load_average",
+    "now_utc",
+    "settings_digest",
+]
 
 JOB_SCHEMA = "railx.provenance/2"
 
@@ -53,7 +61,6 @@ def job_record(
     # The caller passes the versions of the stage's packages.
     about = collect_provenance(repository, packages=())
     lock = Path(repository) / "requirements.lock"
-    plain = json.dumps(settings, sort_keys=True, separators=(",", ":"), default=str)
     return {
         "schema": JOB_SCHEMA,
         "stage": stage,
@@ -63,9 +70,9 @@ def job_record(
         "commit": about["commit"],
         "dirty": about["dirty"],
         "code": code,
-        "config": hashlib.sha256(plain.encode()).hexdigest(),
-        "inputs": _digests(inputs),
-        "outputs": _digests(outputs),
+        "config": settings_digest(settings),
+        "inputs": file_digests(inputs),
+        "outputs": file_digests(outputs),
         "packages": dict(packages),
         "lock": digest_of(lock) if lock.is_file() else None,
         "load": {"before": load_before, "after": load_average()},
@@ -99,7 +106,14 @@ def now_utc() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _digests(paths: Iterable[str | Path]) -> dict[str, str]:
+def settings_digest(settings: Any) -> str:
+    """SHA-256 (hexadecimal) of a job's settings, plain data."""
+    plain = json.dumps(settings, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(plain.encode()).hexdigest()
+
+
+def file_digests(paths: Iterable[str | Path]) -> dict[str, str]:
+    """SHA-256 of files and folders by their names in a record, sorted."""
     digests = {}
     for path in paths:
         source = Path(path)

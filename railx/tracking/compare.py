@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from railx.errors import UserError
+from railx.errors import UserError, allowed_names
 from railx.io import read_json
 from railx.tracking.ledger import Ledger
 from railx.tracking.record import RECORD, RECORD_SCHEMA
@@ -120,7 +120,9 @@ def _logged(folder: Path, experiment: str | None, store: str | None) -> list[_Lo
     entries = sorted(_everything(folder, store), key=lambda entry: entry.logged_utc)
     names = sorted({entry.experiment for entry in entries})
     if experiment is not None and entries and experiment not in names:
-        raise UserError(f"experiment: got {experiment!r}; allowed: {', '.join(names)}")
+        raise UserError(
+            f"experiment: got {experiment!r}; allowed: {allowed_names(experiment, names)}"
+        )
     if not entries:
         raise UserError(
             f"{folder}: no invocation was tracked to its end; allowed: a results folder in which"

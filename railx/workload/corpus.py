@@ -411,9 +411,24 @@ def folder_documents(folder: str | Path, pattern: str) -> list[bytes]:
     """The files below ``folder`` whose path matches ``pattern``, sorted by path.
 
     A glob, ``**`` for any depth. Empty files hold no sequence and are left out. Raises
-    ValueError where the folder is missing or nothing remains.
+    ValueError where the folder is missing or nothing remains, and for a file that is no
+    text in UTF-8.
     """
-    return [text for path in folder_files(folder, pattern) if (text := path.read_bytes())]
+    return [_text(path) for path in folder_files(folder, pattern)]
+
+
+def _text(path: Path) -> bytes:
+    text = path.read_bytes()
+    try:
+        text.decode()
+        at = text.find(b"\0")
+    except UnicodeDecodeError as error:
+        at = error.start
+    if at >= 0:
+        raise UserError(
+            f"{path}: byte {at} is no text; allowed: text in UTF-8 (corpus.pattern chooses files)"
+        )
+    return text
 
 
 def folder_files(folder: str | Path, pattern: str) -> list[Path]:

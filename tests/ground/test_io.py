@@ -1,5 +1,6 @@
 """Atomic files and tables that carry their own metadata."""
 
+import errno
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,6 +32,23 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
         fail_half_way()
     assert target.read_text() == "old"
     assert list(target.parent.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_names_the_file_that_was_to_be(tmp_path: Path, number: int) -> None:
+    target = tmp_path / "result.json"
+    # A write names no file, making the temporary one names that.
+    for named in ((), (str(tmp_path / ".result.json.x.part"),)):
+        with pytest.raises(OSError) as failed, atomic_path(target):
+            raise OSError(number, "no room", *named)
+        assert (failed.value.errno, failed.value.filename) == (number, str(target))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_errors_of_the_system_stay_as_they_are(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError) as failed, atomic_path(tmp_path / "a"):
+        raise PermissionError(errno.EACCES, "no", "other")
+    assert failed.value.filename == "other"
 
 
 def test_the_target_is_never_seen_half_written(tmp_path: Path) -> None:

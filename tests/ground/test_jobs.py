@@ -4,8 +4,10 @@ places.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from rocrate.rocrate import ROCrate
 from railx.io import write_json
 from railx.provenance import digest_of, job_record
 from railx.provenance.crate import run_crate
+from tests.ground.crates import broken_rules
 
 
 def record(folder: Path, stage: str, item: str = "", **changed: Any) -> dict[str, Any]:
@@ -125,3 +128,65 @@ def test_equal_records_give_equal_crates_and_none_is_refused(
     assert json.dumps(crate_of(run)) == json.dumps(crate_of(dict(reversed(run.items()))))
     with pytest.raises(ValueError, match=r"^records: got none; allowed: the record of one job"):
         crate_of({})
+
+
+@pytest.fixture
+def crate(run: dict[str, dict[str, Any]], tmp_path: Path) -> dict[str, Any]:
+    """The metadata in results/tiny, beside the files that they list."""
+    for path, one in run.items():
+        file = tmp_path / "results/tiny" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, one | {"commit": "0123456"})
+    metadata = crate_of({path: one | {"commit": "0123456"} for path, one in run.items()})
+    write_json(tmp_path / "results/tiny/ro-crate-metadata.json", metadata)
+    return metadata
+
+
+def test_the_crate_keeps_the_rules_of_its_profiles(crate: dict[str, Any], tmp_path: Path) -> None:
+    assert broken_rules(crate, tmp_path / "results/tiny") == []
+
+
+def _without(term: str, identifier: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda crate: _entity(crate, identifier).pop(term)
+
+
+def _with(term: str, value: Any, identifier: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda crate: _entity(crate, identifier).update({term: value})
+
+
+def _entity(crate: dict[str, Any], identifier: str) -> dict[str, Any]:
+    (entity,) = (entity for entity in crate["@graph"] if entity["@id"] == identifier)
+    assert isinstance(entity, dict)
+    return entity
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (lambda crate: crate["@context"].__setitem__(1, {}), "terms are defined by a context"),
+        (_with("colour", "red", "report.html"), "terms are defined by a context"),
+        (_with("about", {"@id": "#nothing"}, "report.html"), "entities are flat"),
+        (_with("about", {"@id": "./", "name": "x"}, "report.html"), "entities are flat"),
+        (lambda crate: crate["@graph"].append(crate["@graph"][-1]), "identifiers are unique"),
+        (_without("conformsTo", "ro-crate-metadata.json"), "the descriptor"),
+        (_without("license", "./"), "the root has"),
+        (_with("datePublished", "yesterday", "./"), "the root has"),
+        (_without("hasPart", "./"), "files are parts"),
+        (_with("@id", "no.csv", "report.html"), "files are parts"),
+        (_without("conformsTo", "./"), "the root names"),
+        (_without("mainEntity", "./"), "the main workflow"),
+        (_with("@type", ["File", "SoftwareSourceCode"], "Snakefile"), "the main workflow"),
+        (_without("programmingLanguage", "Snakefile"), "the main workflow"),
+        (_without("instrument", "#run"), "the main workflow"),
+        (_without("instrument", "#job-report"), "actions have"),
+        (_with("actionStatus", "done", "#job-report"), "actions have"),
+        (_without("startTime", "#run"), "actions have"),
+        (_without("mentions", "./"), "actions have"),
+    ],
+)
+def test_a_crate_that_breaks_a_rule_is_noticed(
+    change: Callable[[dict[str, Any]], Any], rule: str, crate: dict[str, Any], tmp_path: Path
+) -> None:
+    changed = copy.deepcopy(crate)
+    change(changed)
+    assert [line for line in broken_rules(changed, tmp_path / "results/tiny") if rule in line]

@@ -4,11 +4,13 @@ import os
 import queue
 from pathlib import Path
 
+import numba
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from railx import progress
+from railx.compilation import announce_compilation
 from railx.progress import FILE, counted, counting, duration, publish, told
 
 NOWHERE = Path("/nonexistent")
@@ -107,6 +109,15 @@ def test_long_work_is_told_and_short_work_is_not() -> None:
     with told("work", lines.put, every_s=3600):
         pass
     assert lines.qsize() == said
+
+
+def test_compilation_is_said_once_and_loading_is_not() -> None:
+    said: list[str] = []
+    announce_compilation("work", said.append)
+    for _ in range(2):
+        compiled = numba.njit(lambda x: x + 1)
+        assert (compiled(1), compiled(2)) == (2, 3)
+    assert said == ["work: compiles its loops, once on this machine"]
 
 
 def test_who_does_not_listen_ends_no_work() -> None:

@@ -140,7 +140,7 @@ def test_flops_of_a_token_are_twice_the_active_weights_and_the_scores() -> None:
 
 
 def test_unknown_names_list_the_models() -> None:
-    with pytest.raises(UserError, match=r"^model: got llama; allowed: llama3_8b, .*, hf$"):
+    with pytest.raises(UserError, match=r"^model: got llama; allowed: "):
         model_named("llama")
 
 

@@ -62,7 +62,7 @@ ONE_BY_ONE = Planner("one_by_one", "sequence_parallel", OneByOneSettings, _one_b
 
 def test_an_entry_of_the_list_is_all_that_a_planner_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = {"planner": "one_by_one", "backwards": True}
-    with pytest.raises(SettingsError, match=r"planner\.planner: got 'one_by_one'; allowed: static"):
+    with pytest.raises(SettingsError, match=r"planner\.planner: got 'one_by_one'; allowed: "):
         load(PlannerSettings, plain, "planner")
     monkeypatch.setattr(planners, "PLANNERS", (*PLANNERS, ONE_BY_ONE))
     settings: Any = load(PlannerSettings, plain, "planner")

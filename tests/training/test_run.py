@@ -417,7 +417,7 @@ def test_passes_say_what_was_alive_and_what_was_expected(piped: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"training.warmup": 1}, "training.warmup: unknown key; allowed: device, "),
+        ({"training.warmup": 1}, "training.warmup: unknown key; allowed: "),
         (
             {"model.heads": 1, "model.kv_heads": 1},
             "model.heads: got 1; allowed: a multiple of 2, a degree of the plan",

@@ -85,7 +85,7 @@ def test_each_repeat_goes_round_the_sweep_in_an_order_of_the_seeds() -> None:
         (
             ("training", "itrations"),
             3,
-            "training.itrations: unknown key; allowed: device, precision",
+            "training.itrations: unknown key; allowed: iterations, ",
         ),
         (("training", "device"), "gpu", "training.device: got 'gpu'; allowed: auto, cpu, cuda"),
         (("training", "iterations"), 0, "training.iterations: got 0; allowed: at least 1"),

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
+from railx import effort
 from railx.errors import UserError
 from railx.io import read_rows, write_json, write_table
 from railx.planning.format.files import read_plan
 from railx.settings import to_dict
 from tests.builders import write_result
 from tests.commands import python
+from training import nodes
 from workflow.cli import BY_HAND, main
-from workflow.commands import listing
+from workflow.commands import listing, reproduce
 from workflow.config import compose_experiment
 
 PLAN_ON_FOUR = ("cluster=cpu_4", "model=tiny", "cost_model=analytic")
@@ -147,9 +149,15 @@ def test_training_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
             ("topology", "topology.mm=3"),
             "topology.mm: unknown key; allowed: family, port_gbps, m, n",
         ),
+        (("plan", "planner=flexsp_"), "planner: got 'flexsp_'; allowed: flexsp, flexsp_milp, "),
+        (
+            ("plan", "corpus=stdlib", "cluster.all_to_all_gb_s={}"),
+            "cluster.all_to_all_gb_s: got {}, which changes none of its values; allowed: values",
+        ),
+        (("mapping", "topology=torus_2d"), "mapping: no job has room on torus_2d: layout: got 16"),
         (("topology", "topology.m=two"), "topology.m: got 'two'; allowed: an integer"),
-        (("topology", "topology=ring"), "topology: got 'ring'; allowed: dragonfly, dragonfly_1056"),
-        (("topology", "topologies=ring"), "topologies: unknown key; allowed: seed, topology"),
+        (("topology", "topology=ring"), "topology: got 'ring'; allowed: "),
+        (("topology", "topologies=ring"), "topologies: unknown key; allowed: topology, "),
         (
             ("topology", "--out", "graph.csv"),
             "--out: got graph.csv; allowed: a file that ends in .pa",
@@ -175,6 +183,37 @@ def test_bad_settings_are_named_in_one_line(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], expected: str
 ) -> None:
     assert expected in refused(capsys, *arguments)
+
+
+def test_a_device_that_is_not_here_is_refused_before_the_plan(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(nodes, "_has_cuda", lambda: False)
+    assert refused(capsys, "training", "training.device=cuda") == (
+        "training.device: got cuda, but no CUDA device is there; allowed here: auto, cpu"
+    )
+
+
+def test_large_work_has_an_estimate_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(effort, "_LONG_S", 1e-3)
+    assert main(["plan", "corpus=stdlib", "batch=small"]) == 0
+    said = capsys.readouterr().err.splitlines()[0]
+    assert said.startswith("plan: a rough estimate is at most ")
+
+
+@pytest.mark.parametrize("option", ["-n", "--dry-run"])
+def test_a_dry_run_is_snakemakes(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
+
+    def snakemake(arguments: list[str], entries: list[str]) -> int:
+        given.append([*arguments, *entries])
+        return 0
+
+    monkeypatch.setattr(reproduce, "snakemake", snakemake)
+    assert main(["reproduce", "quick", option]) == 0
+    assert given == [["--cores", "all", "--dry-run", "experiment=quick"]]
 
 
 @pytest.mark.parametrize("words", [["--debug", "list", "figures"], ["list", "figures", "--debug"]])

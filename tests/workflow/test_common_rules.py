@@ -17,9 +17,12 @@ import pytest
 from railx.errors import UserError
 from railx.io import read_json
 from railx.provenance.jobs import digest_of
+from railx.settings import to_dict
 from tests.builders import ROOT
 from tests.commands import python
+from training import nodes
 from workflow import cluster, places, resources
+from workflow.config import compose_experiment
 from workflow.stages import STAGES, code_of, packages_of
 
 _DIRECTIVE = re.compile(r"^wildcard_constraints:\n(?: {4}.*\n)+", re.MULTILINE)
@@ -179,12 +182,35 @@ def test_ranks_that_fit_no_nodes_are_refused_before_any_job(
     assert read(profile={"training": {"ranks_per_node": 4}, "live": {"runtime": 60}})
 
 
+def test_jobs_on_a_device_that_is_not_here_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that run: results of another machine need no device."""
+    monkeypatch.setattr(nodes, "_has_cuda", lambda: False)
+    experiment: dict[str, Any] = to_dict(
+        compose_experiment(["experiment=quick", "training@runs.static_stdlib.training=gpu"])
+    )
+    on_gpu, on_cpu, other = (
+        SimpleNamespace(rule=SimpleNamespace(name=name), wildcards=[item])
+        for name, item in (
+            *(("training", "static_stdlib"), ("training", "flexsp_stdlib")),
+            ("topology", "torus_2d"),
+        )
+    )
+    here = SimpleNamespace(overwrite_resources=None)
+    cluster.check_devices([on_cpu, other], here, STAGES, experiment)
+    with pytest.raises(UserError, match=r"^training static_stdlib: device: got cuda, but no CUDA"):
+        cluster.check_devices([on_cpu, on_gpu], here, STAGES, experiment)
+    nodes_of = SimpleNamespace(overwrite_resources={"training": {"ranks_per_node": 4}})
+    cluster.check_devices([on_gpu], nodes_of, STAGES, experiment)
+    monkeypatch.setattr(nodes, "_has_cuda", lambda: True)
+    cluster.check_devices([on_gpu], here, STAGES, experiment)
+
+
 def test_checks_are_those_of_the_package() -> None:
     """The file imports them by name: what it calls is what tests call."""
     text = (ROOT / "workflow/rules/common.smk").read_text()
     for name in places.__all__:
         assert re.search(rf"^ {{8}}{name}\(", text, re.MULTILINE), name
-    assert {"asked", "check_nodes"} <= set(cluster.__all__)
+    assert {"asked", "check_devices", "check_nodes"} <= set(cluster.__all__)
 
 
 # what a job does around its stage

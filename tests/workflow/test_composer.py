@@ -156,6 +156,20 @@ def test_files_that_inherit_each_other_are_named(tmp_path: Path) -> None:
         compose(tmp_path, {"defaults": [{"/a": "f"}]})
 
 
+def test_a_wrong_name_in_a_choice_names_its_file(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "f.yaml").write_text("defaults: [g]\n")
+    with pytest.raises(SettingsError, match=r"^a: got 'g'; allowed: f \(in conf/a/f\.yaml\)$"):
+        compose(tmp_path, {"defaults": [{"/a": "f"}]})
+    with pytest.raises(SettingsError, match=r"^a: got 'h'; allowed: f$"):
+        compose(tmp_path, {"defaults": [{"/a": "f"}]}, ["a=h"])
+    # What the command line chooses below a file is not of that file.
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "e.yaml").write_text("defaults: [{/a@x: f}]\n")
+    with pytest.raises(SettingsError, match=r"^a: got 'h'; allowed: f$"):
+        compose(tmp_path, {"defaults": [{"/b": "e"}]}, ["a@b.x=h"])
+
+
 @pytest.mark.parametrize("value", ["7", "null", "true", "0.5"])
 def test_a_choice_that_is_no_word_is_refused(value: str) -> None:
     with pytest.raises(SettingsError, match=r"^traffic: got .*; allowed: a choice of conf/traff"):

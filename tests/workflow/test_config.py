@@ -110,9 +110,9 @@ def test_overrides_come_from_snakemakes_config() -> None:
         ),
         (
             "experiment=fast",
-            "experiment: got 'fast'; allowed: convergence, end_to_end, gpu, large_network, live,",
+            "experiment: got 'fast'; allowed: rails, planners, ",
         ),
-        ("sed=3", "sed: unknown key; allowed: name, seed, topologies"),
+        ("sed=3", "sed: unknown key; allowed: seed, "),
         (
             "plans.flexsp_stdlib.corpus=books",
             "plans.flexsp_stdlib.corpus: got 'books'; allowed: stdlib, wikipedia",
@@ -352,23 +352,20 @@ def test_the_command_line_takes_lists_and_single_choices() -> None:
     assert list(with_quick("sweeps=[]", "~figures.latency_load").sweeps) == []
 
 
-ALLOWED_GROUP = "dragonfly, dragonfly_1056"
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (
             "topologies: [torus_9d]",
-            f"topologies: got 'torus_9d'; allowed (conf/topology): {ALLOWED_GROUP}",
+            "topologies: got 'torus_9d'; allowed (conf/topology): ",
         ),
         (
             "topologies: [railx_hyperx, mine: base]",
-            f"topologies: got 'base'; allowed (conf/topology): {ALLOWED_GROUP}",
+            "topologies: got 'base'; allowed (conf/topology): ",
         ),
         (
             "topologies: {mine: torus_9d}",
-            f"topologies: got 'torus_9d'; allowed (conf/topology): {ALLOWED_GROUP}",
+            "topologies: got 'torus_9d'; allowed (conf/topology): ",
         ),
         (
             "figures: [cost, agreement, cost]",
@@ -379,17 +376,17 @@ ALLOWED_GROUP = "dragonfly, dragonfly_1056"
             "figures: got {'cost': 'cost', 'agreement': 'agreement'}; allowed: a name, or",
         ),
         ("figures: cost", "figures: got 'cost'; allowed: a list of names, or a mapping of names"),
-        ("figures: {costs: null}", "figures: got 'costs'; allowed: all_claims, rail_rings, "),
+        ("figures: {costs: null}", "figures: got 'costs'; allowed: cost, "),
         ("figures: [a/b: cost]", "figures.a/b: not a name; allowed: letters, digits and undersc"),
         ("tenancy: tiny", "tenancy: got 'tiny'; allowed (conf/tenancy): full_scale, small"),
         ("training: tpu", "training: got 'tpu'; allowed (conf/training): convergence, cpu_4, "),
         (
             "topologys: [torus_2d]",
-            "topologys: unknown key in conf/experiment/mine.yaml; allowed: defaults, name, seed,",
+            "topologys: unknown key in conf/experiment/mine.yaml; allowed: topologies, ",
         ),
         (
             "defaults: [slow]",
-            "experiment: got 'slow'; allowed: convergence, end_to_end, gpu, large_network, live, ",
+            "experiment: got 'slow'; allowed: ",
         ),
         ("defaults: quick", "defaults: got 'quick' in conf/experiment/mine.yaml; allowed: a list"),
         ("defaults: [mine]", "defaults: conf/experiment/mine.yaml inherits itself: mine"),
@@ -406,6 +403,19 @@ def test_a_mistake_in_an_experiment_is_named_in_one_line(
         mine(inherits + content)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["defaults: [quik]", "topologies: [torus_9d]", "training: tp"])
+def test_a_wrong_name_in_an_inherited_experiment_names_that_file(
+    conf: Path, mine: Callable[..., Experiment], content: str
+) -> None:
+    (conf / "experiment" / "parent.yaml").write_text(f"{content}\n")
+    with pytest.raises(SettingsError, match=r" \(in conf/experiment/parent\.yaml\)$"):
+        mine("defaults: [parent]\n")
+    # On the command line no file is to blame.
+    with pytest.raises(SettingsError) as caught:
+        mine("defaults: [quick]\n", "topologies=[torus_9d]")
+    assert ".yaml" not in str(caught.value)
 
 
 class Counted:

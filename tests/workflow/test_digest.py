@@ -1,10 +1,15 @@
 """Code digests follow the imports of a stage and nothing else."""
 
+import ast
 from importlib import metadata
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from workflow.digest import _version, code_digest, code_modules, package_versions
+from tests.builders import ROOT
+from workflow import digest
+from workflow.digest import _code, _version, code_digest, code_modules, package_versions
 from workflow.stages import STAGES
 
 
@@ -64,5 +69,108 @@ def test_a_changed_version_changes_the_stages_that_use_the_package_and_no_others
     changed = {name for name in STAGES if before[name] != after[name]}
     assert changed == {
         *("network", "packets", "agreement", "bandwidth", "mapping", "switched", "tenancy"),
-        *("underlay", "plan", "replay", "steps", "figure", "seeds", "validation"),
+        *("underlay", "plan", "replay", "steps", "seeds", "validation"),
     }
+
+
+SOURCE = b'''"""A module."""
+
+class Settings:
+    """Settings."""
+
+    width: int = 4
+    """In lanes."""
+
+def area(width, height=2.0):
+    """Lanes times height."""
+    return width * height
+'''
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "bare", "documented"),
+    [
+        (b"return width", b"# why\n    return width", False, False),
+        (b"width * height", b"(\n        width\n        * height\n    )", False, False),
+        (b"A module", b"Another module", False, True),
+        (b"In lanes", b"In bits", False, True),
+        (b"Lanes times height", b"An area", False, True),
+        (b"int = 4", b"int = 5", True, True),
+        (b"int = 4", b"int = 4.0", True, True),
+        (b"int = 4", b"int = None", True, True),
+        (b": int", b": float", True, True),
+        (b"width * height", b"width + height", True, True),
+        (b"width * height", b"height * width", True, True),
+        (b"height=2.0", b"height", True, True),
+        (b"return width", b"width", True, True),
+    ],
+)
+def test_what_counts_in_a_source(old: bytes, new: bytes, bare: bool, documented: bool) -> None:
+    assert old in SOURCE
+    before, after = _code(SOURCE), _code(SOURCE.replace(old, new, 1))
+    assert (before["bare"] != after["bare"]) is bare
+    assert (before["documented"] != after["documented"]) is documented
+    assert not before["reads_itself"]
+    assert not before["reads_others"]
+
+
+@pytest.mark.parametrize(
+    ("line", "itself", "others"),
+    [
+        (b"print(__doc__)", True, False),
+        (b"print(Settings.__doc__)", False, True),
+        (b"Settings.__doc__ = area.__doc__", False, True),
+        (b"inspect.getsource(area)", False, True),
+        (b"getdoc(area)", False, True),
+        (b"doc = 1", False, False),
+    ],
+)
+def test_code_that_reads_docstrings_is_noticed(line: bytes, itself: bool, others: bool) -> None:
+    code = _code(SOURCE + line + b"\n")
+    assert (code["reads_itself"], code["reads_others"]) == (itself, others)
+
+
+def test_docstrings_count_where_code_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the module that reads its own, in all modules of a stage that reads others."""
+    codes = digest._codes()
+    names = code_modules("railx.workload")
+
+    def changed(module: str, **reader: bool) -> bool:
+        def code() -> str:
+            code_digest.cache_clear()
+            return code_digest("railx.workload")
+
+        reading = {name: codes[name] | reader for name in names if name == names[-1]}
+        with monkeypatch.context() as patch:
+            patch.setattr(digest, "_codes", lambda: codes | reading)
+            before = code()
+            other = (codes | reading)[module] | {"documented": "other words"}
+            patch.setattr(digest, "_codes", lambda: codes | reading | {module: other})
+            after = code()
+        code_digest.cache_clear()
+        return before != after
+
+    assert not changed(names[0])
+    assert not changed(names[-1])
+    assert changed(names[-1], reads_itself=True)
+    assert not changed(names[0], reads_itself=True)
+    assert changed(names[0], reads_others=True)
+
+
+def test_only_training_programs_read_docstrings_among_the_stages() -> None:
+    """A reader of others' docstrings would make comments on all modules count."""
+    codes = digest._codes()
+    modules_of = {name: (f"training.{name}",) for name in ("live", "profile")}
+    modules_of |= {"training": ("training.run",), "figure": ("railx.figures.registry",)}
+    for name in STAGES:
+        modules = code_modules(f"workflow.stages.{name}", *modules_of.get(name, ()))
+        assert not [module for module in modules if codes[module]["reads_others"]], name
+        itself = {module for module in modules if codes[module]["reads_itself"]}
+        assert itself <= {"training.run", "training.live", "training.profile"}, name
+
+
+@given(st.sampled_from(sorted((ROOT / "railx").rglob("*.py"))))
+def test_unparsed_source_has_the_same_digest(path: object) -> None:
+    """Python's own formatter drops comments and changes every line."""
+    source = ROOT.joinpath(str(path)).read_bytes()
+    assert _code(ast.unparse(ast.parse(source)).encode()) == _code(source)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from railx.errors import UserError
 from railx.io import read_metadata, read_rows
 from railx.settings import SettingsError
 from railx.workload.corpus import (
@@ -98,6 +99,16 @@ def test_a_folder_of_text(tmp_path: Path) -> None:
     corpus = _build("folder", path=str(tmp_path))
     assert corpus.documents == (b"hello", "né".encode())
     assert corpus.lengths.tolist() == [6, 4]
+
+
+@pytest.mark.parametrize(
+    ("content", "at"), [(b"\xff\xfea\0", 0), (b"abc\0", 3), (b"caf\xe9", 3), (b"\x89PNG\r\n", 0)]
+)
+def test_bytes_that_are_no_text_are_no_corpus(tmp_path: Path, content: bytes, at: int) -> None:
+    (tmp_path / "a.txt").write_bytes("text, \u00e9".encode())
+    (tmp_path / "b.txt").write_bytes(content)
+    with pytest.raises(UserError, match=rf"b\.txt: byte {at} is no text; allowed: text in UTF-8"):
+        _build("folder", path=str(tmp_path))
 
 
 @pytest.mark.parametrize(("content", "message"), [(None, "no file matches"), (b"", "are empty")])

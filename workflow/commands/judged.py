@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from railx.errors import UserError
+from railx.errors import UserError, allowed_names
 from workflow.commands.shared import print_facts
 from workflow.resources import all_claims
 from workflow.stage import Config
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["claim_by_id", "judged", "print_judged"]
 
-_SHOWN = 5
-
 
 def claim_by_id(name: str, option: str) -> Claim:
     """The claim of resources/claims with this id.
@@ -29,11 +26,7 @@ def claim_by_id(name: str, option: str) -> Claim:
     """
     claims = {claim.id: claim for claim in all_claims()}
     if name not in claims:
-        near = get_close_matches(name, claims, n=_SHOWN, cutoff=0.4)
-        shown = (
-            f"{', '.join(near or list(claims)[:_SHOWN])}, ... ({len(claims)} in resources/claims)"
-        )
-        raise UserError(f"{option}: got {name!r}; allowed: {shown}")
+        raise UserError(f"{option}: got {name!r}; allowed: {allowed_names(name, claims)}")
     return claims[name]
 
 

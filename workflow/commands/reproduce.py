@@ -6,7 +6,7 @@ import argparse
 import shlex
 from typing import Any
 
-from railx.errors import UserError
+from railx.errors import UserError, allowed_names
 from railx.places import WORK
 from workflow.commands import shared, summary
 from workflow.commands.shared import snakemake
@@ -34,7 +34,9 @@ def add(commands: Any) -> None:
         metavar="STAGE",
         help="make no more than this stage and what it needs",
     )
-    shared.add_flag(parser, "--dry-run", "say what would run, and run nothing")
+    parser.add_argument(
+        *("-n", "--dry-run"), action="store_true", help="say what would run, and run nothing"
+    )
     parser.set_defaults(action=_reproduce)
 
 
@@ -50,7 +52,8 @@ def _reproduce(options: argparse.Namespace) -> int:
     arguments = [*shared.running(options), *(["--dry-run"] if options.dry_run else [])]
     if options.until is not None:
         if options.until not in STAGES:
-            raise UserError(f"--until: got {options.until!r}; allowed: {', '.join(STAGES)}")
+            allowed = allowed_names(options.until, STAGES)
+            raise UserError(f"--until: got {options.until!r}; allowed: {allowed}")
         arguments += ["--until", options.until]
     checked_experiment([f"experiment={options.experiment}", *options.overrides])
     entries = [f"experiment={options.experiment}"]

@@ -11,7 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from railx.errors import UserError
+from railx.errors import UserError, allowed_names
 from railx.places import SHIPPED, WORK, is_checkout, is_work
 from railx.text import aligned, in_digits
 from workflow.stage import Config
@@ -165,8 +165,8 @@ def check_experiment(results: Path, name: str) -> None:
     experiments = choices("experiment")
     if name not in experiments and not (results / name).is_dir():
         finished = sorted(path.parts[-3] for path in results.glob("*/evidence/claims.parquet"))
-        allowed = dict.fromkeys([*experiments, *finished])
-        raise UserError(f"--experiment: got {name!r}; allowed: {', '.join(allowed)}")
+        allowed = allowed_names(name, [*experiments, *finished])
+        raise UserError(f"--experiment: got {name!r}; allowed: {allowed}")
 
 
 def how_to_make(name: str) -> str:

@@ -10,7 +10,8 @@ sys.path.insert(0, ROOT)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
 
 from railx.errors import UserError
-from workflow.cluster import asked, check_nodes, profile_resources
+from workflow.carried import find_carried
+from workflow.cluster import asked, check_devices, check_nodes, profile_resources
 from workflow.experiment import checked_experiment, overrides_from
 from workflow.interpreter import quote_interpreter
 from workflow.locking import hold_folder
@@ -47,6 +48,7 @@ def composed():
 
 
 quote_interpreter()
+find_carried()
 EXPERIMENT = composed()
 RESULTS = results_folder(EXPERIMENT)
 
@@ -60,6 +62,15 @@ WHOLE_MACHINE = workflow.resource_settings.cores or 1
 
 wildcard_constraints:
     **{wildcard: "|".join(values) or "none" for wildcard, values in wildcards(EXPERIMENT).items()},
+
+
+def check_jobs():
+    """The devices of the jobs that are about to start; what is not here ends the run in one line."""
+    try:
+        check_devices(workflow.dag.needrun_jobs(), workflow.resource_settings, STAGES, EXPERIMENT)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def item_of(wildcards):

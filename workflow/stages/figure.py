@@ -12,6 +12,7 @@ from typing import Any
 from railx.places import in_repository
 from workflow.composed import remembered
 from workflow.outputs import File, Json, Table
+from workflow.plan_kinds import plan_kinds
 from workflow.registry import inputs_of, stage_of
 from workflow.stage import Config, Experiment, FromStage, Inputs, Item, Job, Stage, Summary, Tracked
 
@@ -102,24 +103,11 @@ def _inputs(experiment: Config, figure: str) -> Inputs:
         chosen = only if source.required else ()
         names = chosen or stage.items(experiment)
         if source.plan_kind is not None and not chosen:
-            names = tuple(
-                name for name in names if _plan_kind(experiment, name) == source.plan_kind
-            )
+            plans = experiment["plans"]
+            kinds = {name: plan_kinds()[plans[name]["planner"]["planner"]] for name in names}
+            names = tuple(name for name in names if kinds[name] == source.plan_kind)
         files[source.key] = FromStage(source.table, names if stage.item else ("",))
     return files
-
-
-def _plan_kind(experiment: Config, plan: str) -> str | None:
-    """None where the planner chooses the kind when it plans."""
-    kind: str | None = _plan_kinds()[experiment["plans"][plan]["planner"]["planner"]]
-    return kind
-
-
-@remembered
-def _plan_kinds() -> dict[str, str | None]:
-    from railx.planning.planners import PLANNERS
-
-    return {planner.name: planner.kind for planner in PLANNERS}
 
 
 def check(experiment: Experiment) -> None:

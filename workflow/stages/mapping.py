@@ -45,8 +45,9 @@ def run_any_topology(job: Job) -> Summary:
     """Lay every job on any topology, compared at equal bandwidth alone.
 
     It takes the routings of the settings' reference that its family has (else the
-    family's first).
+    family's first). UserError where no job has room.
     """
+    from railx.errors import UserError
     from railx.families import family_of, read_topology
     from railx.mapping import MappingSettings, equal_bandwidth
     from railx.settings import load
@@ -56,7 +57,12 @@ def run_any_topology(job: Job) -> Summary:
     offered = family_of(graph).routings
     routings = settings.topologies[settings.reference].routings
     routings = tuple(routing for routing in routings if routing in offered) or offered[:1]
-    return _lay(job, graph, routings, settings, [equal_bandwidth(settings, graph)], graph.family)
+    bases = [equal_bandwidth(settings, graph)]
+    summary = _lay(job, graph, routings, settings, bases, graph.family)
+    if not any(key.endswith(".step_ms") for key in summary):
+        (reason, *_) = (value for key, value in summary.items() if key.endswith(".reason"))
+        raise UserError(f"mapping: no job has room on {graph.family}: {reason}")
+    return summary
 
 
 def _lay(

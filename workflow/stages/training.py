@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from railx.errors import UserError
-from training.nodes import nodes_here, ranks_command, reachable
+from training.nodes import check_cuda, nodes_here, ranks_command, reachable
 from workflow.outputs import File, Json, Table, flag, integer, real, text, typed
 from workflow.stage import (
     ByHand,
@@ -94,10 +94,12 @@ def _resolved(job: Job) -> Any:
 def _by_hand(chosen: Config) -> dict[str, Any]:
     """The settings of a run by hand.
 
-    SettingsError where the corpus has ids that the model has not.
+    SettingsError where the corpus has ids that the model has not, and for a device that
+    is not here.
     """
     from railx.settings import SettingsError
 
+    check_cuda(chosen["training"]["device"], "training.device")
     tokens, vocabulary = chosen["corpus"].get("vocabulary"), chosen["model"]["vocabulary"]
     if tokens is not None and vocabulary < tokens:
         raise SettingsError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from railx.effort import Cost, LimitSettings, check_cost, in_words
+from railx.effort import Cost, LimitSettings, check_cost, in_words, note
 from railx.families import family_of
 from railx.families.sizes import vertex_count
 from railx.network.settings import PacketNetworkSettings
@@ -78,7 +78,7 @@ def check_table(
         for groups in [family.groups(settings, grouped) if family.groups else 0]
     }
     table = grouped.get(routing, pairs)
-    if limits.excess(table) > 1:
+    if limits.excess(note(table)) > 1:
         smaller = " or ".join(name for name, cost in grouped.items() if limits.excess(cost) <= 1)
         raise SettingsError(
             key,

@@ -28,6 +28,7 @@ import numpy as np
 
 from railx.network.packets.layout import Trace, build_net, build_state, channels_of, more_slots
 from railx.network.settings import PacketNetworkSettings, TrafficSettings
+from railx.progress import counting
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.routing.virtual_channels import with_virtual_channels
@@ -127,9 +128,11 @@ def run_until(net: Any, state: Any, cycle: int) -> Any:
     from railx.network.packets import engine
 
     step = max(1, _CHIP_CYCLES // len(state.chips))
-    while (now := int(state.counters[engine.NOW])) < cycle:
-        while engine.advance(net, state, min(now + step, cycle)) == engine.NEEDS_ROOM:
-            state = more_slots(state)
+    with counting("cycles", cycle) as count:
+        while (now := int(state.counters[engine.NOW])) < cycle:
+            count.done_units, count.done = now, float(now)
+            while engine.advance(net, state, min(now + step, cycle)) == engine.NEEDS_ROOM:
+                state = more_slots(state)
     return state
 
 

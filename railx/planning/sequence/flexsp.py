@@ -193,7 +193,7 @@ def plan_flexsp_batch(
                 work.bound_ms = bound = max(bound, work.best.time_ms)
         ladders = _ladders(devices, degrees)
         for number in range(settings.effort):
-            for ladder in ladders:
+            for ladder in counted(ladders, "numbers of devices"):
                 _climb(work, ladder, number)
             if work.done():
                 break

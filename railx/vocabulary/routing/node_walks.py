@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from railx.progress import counted
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.grid import rail_of_links, rail_ports
 from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordinates
@@ -210,7 +211,7 @@ def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRo
     ports = rail_ports(topology).link
     onward = _onward(len(phases), routing)
     assert builder.groups is not None
-    for d, (phase, flow) in enumerate(zip(phases, flows, strict=True)):
+    for d, (phase, flow) in enumerate(counted(zip(phases, flows, strict=True), "walks")):
         rows = np.repeat(phase.rail_rows(ports)[node], onward, axis=1)
         walk = walk_pools(builder, m, orders[d], d, by_rail=routing == "balanced")
         vc = np.tile(np.arange(onward), phase.length) if onward > 1 else d + 1
@@ -223,7 +224,7 @@ def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRo
                 heading=0 if routing == "min" else 1 + k,
                 after=0,
             )
-            for k in range(phase.links)
+            for k in counted(range(phase.links), "links of a walk")
         ]
         shares = np.repeat(by_node(flow.shares, phase, topology.nodes)[node, local], onward, axis=1)
         columns = builder.groups.on_level(d)
