@@ -33,8 +33,8 @@ class _Plan(NamedTuple):
     """Groups [g], ``slots`` of them to each micro-batch, and sequences [n].
 
     ``group`` of each sequence; ``kind`` is a group's degree by index, ``count`` and
-    ``tokens`` what it has, ``load`` [g, k] its time at each degree. ``free`` devices and
-    ``time`` [m] of micro-batches without constants, ``cost`` [m] with penalties.
+    ``tokens`` what it has, ``load`` [g, k] its time at each degree. ``free`` devices
+    and ``time`` [m] of micro-batches without constants, ``cost`` [m] with penalties.
     """
 
     group: Integers
@@ -258,9 +258,8 @@ def _move(problem: Any, plan: Any, slots: int, log: Any, state: Any) -> int:
         changes, left = 2, plan.load[source, k] / 2
         for member in range(n):
             if plan.group[member] == source and plan.count[source] > 1:
-                if plan.load[target, k] + problem.share_ms[member, k] <= left * 1.05 or (
-                    plan.count[target] == 0 and _random(state) < 0.5
-                ):
+                half = plan.load[target, k] + problem.share_ms[member, k] <= left * 1.05
+                if half or (plan.count[target] == 0 and _random(state) < 0.5):
                     log[0, changes], log[1, changes], log[2, changes] = 0, member, source
                     changes += 1
                     _put(problem, plan, slots, member, target)
@@ -321,7 +320,10 @@ def _search(
     problem: Any, micro_batch: Any, group: Any, kind: Any, batches: int, slots: int, moves: int,
     seed: int, fold: bool,
 ) -> Any:  # fmt: skip
-    """Annealing, with ``fold`` from one micro-batch less; the best time, each sequence's group [n] and the groups' degrees [g]."""
+    """Annealing, with ``fold`` from one micro-batch less.
+
+    The best time, each sequence's group [n] and the groups' degrees [g].
+    """
     n, kinds = len(problem.tokens), len(problem.degree)
     total = (batches + 1) * slots
     plan = _Plan(
