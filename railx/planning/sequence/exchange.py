@@ -32,14 +32,14 @@ _PENALTY = 3.0
 class _Plan(NamedTuple):
     """Groups [g], ``slots`` of them to each micro-batch, and sequences [n].
 
-    ``group`` of each sequence; ``kind`` is a group's degree by index, ``count`` and
+    ``group`` of each sequence; ``kind`` is a group's degree by index, ``members`` and
     ``tokens`` what it has, ``load`` [g, k] its time at each degree. ``free`` devices
     and ``time`` [m] of micro-batches without constants, ``cost`` [m] with penalties.
     """
 
     group: Integers
     kind: Integers
-    count: Integers
+    members: Integers
     tokens: Any
     load: Any
     free: Integers
@@ -99,7 +99,7 @@ def _price(problem: Any, plan: Any, slots: int, m: int, penalty: float) -> None:
     """Work out time and cost of a micro-batch anew."""
     longest, over, used = 0.0, 0.0, False
     for g in range(m * slots, (m + 1) * slots):
-        if plan.count[g]:
+        if plan.members[g]:
             used = True
             k = plan.kind[g]
             longest = max(longest, plan.load[g, k] + problem.latency[k])
@@ -112,16 +112,16 @@ def _price(problem: Any, plan: Any, slots: int, m: int, penalty: float) -> None:
 def _put(problem: Any, plan: Any, slots: int, i: int, target: int) -> None:
     """Move a sequence to a group; an empty group gives its devices back."""
     source = plan.group[i]
-    plan.count[source] -= 1
+    plan.members[source] -= 1
     plan.tokens[source] -= problem.tokens[i]
-    plan.count[target] += 1
+    plan.members[target] += 1
     plan.tokens[target] += problem.tokens[i]
     for k in range(len(problem.degree)):
         if problem.share_ms[i, k] < np.inf:
             plan.load[source, k] -= problem.share_ms[i, k]
             plan.load[target, k] += problem.share_ms[i, k]
     plan.group[i] = target
-    if plan.count[source] == 0:
+    if plan.members[source] == 0:
         plan.free[source // slots] += problem.degree[plan.kind[source]]
         plan.load[source] = 0.0
         plan.tokens[source] = 0.0
@@ -130,7 +130,7 @@ def _put(problem: Any, plan: Any, slots: int, i: int, target: int) -> None:
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _empty_slot(plan: Any, slots: int, m: int) -> int:
     for g in range(m * slots, (m + 1) * slots):
-        if plan.count[g] == 0:
+        if plan.members[g] == 0:
             return g
     return -1
 
@@ -150,7 +150,7 @@ def _critical(problem: Any, plan: Any, slots: int, m: int) -> int:
     """The slowest group of a micro-batch, -1 for none."""
     chosen, longest = -1, -1.0
     for g in range(m * slots, (m + 1) * slots):
-        if plan.count[g]:
+        if plan.members[g]:
             time = plan.load[g, plan.kind[g]] + problem.latency[plan.kind[g]]
             if time > longest:
                 chosen, longest = g, time
@@ -190,7 +190,7 @@ def _move(problem: Any, plan: Any, slots: int, log: Any, state: Any) -> int:
         # To another group, or to a new one where devices are free.
         m = int(batches * _random(state)) if _random(state) < 0.6 else source // slots
         target = m * slots + int(slots * _random(state))
-        if plan.count[target] == 0 or _random(state) < 0.1:
+        if plan.members[target] == 0 or _random(state) < 0.1:
             if _random(state) < 0.7:
                 j = int(n * _random(state))
                 target = plan.group[j]
@@ -225,10 +225,10 @@ def _move(problem: Any, plan: Any, slots: int, log: Any, state: Any) -> int:
         log[0, 0], log[1, 0], log[2, 0] = 0, i, source
         log[0, 1], log[1, 1], log[2, 1] = 0, j, target
         # No group is empty in between: its devices would go.
-        plan.count[source] += 1
+        plan.members[source] += 1
         _put(problem, plan, slots, i, target)
         _put(problem, plan, slots, j, source)
-        plan.count[source] -= 1
+        plan.members[source] -= 1
         return 2
     m = source // slots
     if dice < 0.85:
@@ -246,7 +246,7 @@ def _move(problem: Any, plan: Any, slots: int, log: Any, state: Any) -> int:
         # Divide a group into two of the next smaller degree.
         k = plan.kind[source] - 1
         target = _empty_slot(plan, slots, m)
-        if k < 0 or target < 0 or plan.count[source] < 2:
+        if k < 0 or target < 0 or plan.members[source] < 2:
             return 0
         more = 2 * problem.degree[k] - problem.degree[k + 1]
         if more > plan.free[m] or not _all_fit(problem, plan, source, k):
@@ -257,20 +257,20 @@ def _move(problem: Any, plan: Any, slots: int, log: Any, state: Any) -> int:
         plan.free[m] -= more
         changes, left = 2, plan.load[source, k] / 2
         for member in range(n):
-            if plan.group[member] == source and plan.count[source] > 1:
+            if plan.group[member] == source and plan.members[source] > 1:
                 half = plan.load[target, k] + problem.share_ms[member, k] <= left * 1.05
-                if half or (plan.count[target] == 0 and _random(state) < 0.5):
+                if half or (plan.members[target] == 0 and _random(state) < 0.5):
                     log[0, changes], log[1, changes], log[2, changes] = 0, member, source
                     changes += 1
                     _put(problem, plan, slots, member, target)
-        if plan.count[target] == 0:
+        if plan.members[target] == 0:
             plan.kind[source] = k + 1
             plan.free[m] += more
             return 0
         return changes
     # Join the group to another of its micro-batch, at their degrees together.
     target = m * slots + int(slots * _random(state))
-    if plan.count[target] == 0 or target == source:
+    if plan.members[target] == 0 or target == source:
         return 0
     together = problem.degree[plan.kind[source]] + problem.degree[plan.kind[target]]
     k = plan.kind[target]
@@ -307,7 +307,7 @@ def _fold(problem: Any, plan: Any, slots: int, batches: int) -> None:
             continue
         target, roomiest = -1, -np.inf
         for g in range(batches * slots):
-            if g // slots != smallest and plan.count[g] and _fits(problem, i, plan.kind[g]):
+            if g // slots != smallest and plan.members[g] and _fits(problem, i, plan.kind[g]):
                 room = problem.cap * problem.degree[plan.kind[g]] - plan.tokens[g]
                 if room > roomiest:
                     target, roomiest = g, room
@@ -335,9 +335,9 @@ def _search(
         g = micro_batch[i] * slots + group[i]
         plan.group[i] = g
         plan.kind[g] = kind[micro_batch[i], group[i]]
-        if plan.count[g] == 0:
+        if plan.members[g] == 0:
             plan.free[micro_batch[i]] -= problem.degree[plan.kind[g]]
-        plan.count[g] += 1
+        plan.members[g] += 1
         plan.tokens[g] += problem.tokens[i]
         for k in range(kinds):
             if problem.share_ms[i, k] < np.inf:
@@ -382,7 +382,7 @@ def _search(
             if at < best * (1 - 1e-9):
                 over = 0.0
                 for g in range(total):
-                    if plan.count[g]:
+                    if plan.members[g]:
                         room = problem.cap * problem.degree[plan.kind[g]]
                         over = max(over, plan.tokens[g] - room)
                 if over <= 1e-6:
@@ -392,11 +392,11 @@ def _search(
         for change in range(changes - 1, -1, -1):
             place, old = log[1, change], log[2, change]
             if log[0, change] == 0:
-                if plan.count[old] == 0:
+                if plan.members[old] == 0:
                     plan.free[old // slots] -= problem.degree[plan.kind[old]]
                 _put(problem, plan, slots, place, old)
             else:
-                if plan.count[place]:
+                if plan.members[place]:
                     more = problem.degree[old] - problem.degree[plan.kind[place]]
                     plan.free[place // slots] -= more
                 plan.kind[place] = old
