@@ -61,19 +61,21 @@ SHORT_GIB = (30.0, 40.0)
 SHAPE = PipelineShape(stages=4, degree=8)
 #: Changes of the planner's settings, and the words for them.
 VARIANTS: dict[str, dict[str, Any]] = {
-    "ours": {},
+    "InfiniPipe's": {},
     "paper's packing": {"chunking": "published", "most_over_mean": None},
     "even chunks": {"chunking": "even", "most_over_mean": None},
     "no checkpoints": {"checkpointing": "none"},
     "full checkpoints": {"checkpointing": "full"},
     "best chunks": {"chunking": "best"},
+    "searched": {"chunking": "searched", "schedule": "best_trained"},
 }
 
 
 #: Planners of pipelines and changes of their settings, ours first.
 BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
     "ours": ("pipeline_4x8", {}),
-    "best chunks": ("pipeline_4x8", {"chunking": "best"}),
+    "InfiniPipe's": ("pipeline_4x8_infinipipe", {}),
+    "best chunks": ("pipeline_4x8_infinipipe", {"chunking": "best"}),
     "equal lengths": ("pipeline_4x8_even", {}),
     "best chunks and schedule": ("pipeline_4x8_best", {}),
     "Seq1F1B, fixed": ("seq1f1b_4x8", {}),
@@ -109,7 +111,9 @@ def main() -> None:
     parser.add_argument("--model", default="7b", choices=["7b", "13b", "30b"])
     parser.add_argument("--draws", type=int, default=DRAWS)
     given = parser.parse_args()
-    settings: Any = load(PipelineSettings, read_choice("planner", "pipeline_4x8"), "planner")
+    settings: Any = load(
+        PipelineSettings, read_choice("planner", "pipeline_4x8_infinipipe"), "planner"
+    )
     # Compiled code and the solver are loaded before anything is timed.
     first = next(cases("7b", SHORT_GIB[0], 1))
     plan_pipeline_batch(0, first.batch, settings, first.cost)

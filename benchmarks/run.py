@@ -32,6 +32,7 @@ BASELINES = HERE / "baselines"
 #: ten minutes (such a one runs where it is named).
 BENCHMARKS: dict[str, tuple[tuple[str, ...], bool]] = {
     "planners": (("planners.py",), False),
+    "planner_sets": (("planner_sets.py",), False),
     "pipelines": (("pipelines.py",), False),
     "pipelines_checkpoints": (("pipelines.py", "checkpoints", "--draws", "3"), False),
     "packet_simulator": (("packet_simulator.py",), False),

@@ -120,7 +120,7 @@ def _pipelines(settings: JointSettings, task: PlanningTask) -> list[_Candidate]:
         searched = shape_settings.chunking == "searched" and shape_settings.effort > 0
         quick = replace(shape_settings, effort=0)
         first, second = (
-            (lambda chosen=chosen: PIPELINE.plan(chosen, task))  # type: ignore[misc]
+            (lambda chosen=chosen: PIPELINE.plan(chosen, task))
             for chosen in (quick if searched else shape_settings, shape_settings)
         )
         candidates.append(

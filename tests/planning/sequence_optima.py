@@ -155,7 +155,7 @@ def _optimum(
                     best[code] = min(best[code], spent)
                 if not _next(part, most):
                     break
-    return best[total - 1]
+    return float(best[total - 1])
 
 
 def optima_ms() -> dict[int, float]:

@@ -210,7 +210,7 @@ def test_a_time_guard_marks_the_plan_as_cut_short(large: CostModel) -> None:
 
 
 def test_a_search_stops_at_its_bound(small: CostModel) -> None:
-    planned = _planned([50] * 19 + [49], 4, small, effort=10, relative_gap=0.5)
+    planned = _planned([50] * 19 + [20], 4, small, effort=10, relative_gap=0.5)
     assert planned.solver["ended_by"] == "bound"
     assert planned.solver["rounds"] == 1
 

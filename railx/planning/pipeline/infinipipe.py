@@ -689,7 +689,9 @@ def _candidates(
     beside_tails: bool,
 ) -> Iterator[list[Chunked]]:
     """For every K the batch in distinct chunks, by rising token limits."""
-    chunking: Chunking = "balanced" if settings.chunking == "best" else settings.chunking
+    chunking: Chunking = "balanced"
+    if settings.chunking == "published" or settings.chunking == "even":
+        chunking = settings.chunking
     longest, room = int(lengths.max()), _most_chunk_tokens(settings, cost)
     tried: set[tuple[int, ...]] = set()
     for slices in range(1, settings.most_slices + 1):

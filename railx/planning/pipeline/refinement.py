@@ -462,16 +462,17 @@ def _move(
             return False
         member = int(longer * _random(random) ** 1.5)
         touched[0], touched[2] = member, state.run[member]
-        return _move_cut(state, member, lengths, alignment, most, touched, random)
+        moved: bool = _move_cut(state, member, lengths, alignment, most, touched, random)
+        return moved
     if dice < 0.9 or (dice < 0.97 and not recompute):
         before, after = int(size * _random(random)), int(size * _random(random))
         if before == after:
             return False
-        moved = state.order[before]
+        run = state.order[before]
         step = 1 if after > before else -1
         for place in range(before, after, step):
             state.order[place] = state.order[place + step]
-        state.order[after] = moved
+        state.order[after] = run
         return True
     if dice < 0.97:
         number = state.order[int(size * _random(random))]
