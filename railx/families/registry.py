@@ -12,8 +12,10 @@ from railx.families import (
     hammingmesh,
     hyperx,
     imported,
+    jellyfish,
     mesh_2d,
     opus_rails,
+    polarfly,
     rail_only,
     rail_optimised,
     railx_dragonfly,
@@ -22,6 +24,7 @@ from railx.families import (
     railx_split,
     railx_torus,
     railx_twisted_torus,
+    slim_fly,
     torus_2d,
     torus_3d,
     tpu_v4,
@@ -69,6 +72,9 @@ FAMILIES: list[Family[Any]] = [
     rail_only.FAMILY,
     opus_rails.FAMILY,
     tpu_v4.FAMILY,
+    slim_fly.FAMILY,
+    polarfly.FAMILY,
+    jellyfish.FAMILY,
     imported.FAMILY,
 ]
 

@@ -110,6 +110,8 @@ _LABELS = {
     "tpu_v4": "TPUv4",
     "dragonfly": "Dragonfly",
     "hyperx": "HyperX",
+    "slim_fly": "Slim Fly",
+    "polarfly": "PolarFly",
     "rail_only": "Rail-only",
     "rail_optimised": "Rail-optimised",
     "opus_rails": "Opus rails",
