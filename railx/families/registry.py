@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 from railx.families import (
     dragonfly,
+    dragonfly_plus,
     fat_tree,
     hammingmesh,
     hyperx,
@@ -16,6 +17,7 @@ from railx.families import (
     mesh_2d,
     opus_rails,
     polarfly,
+    polarstar,
     rail_only,
     rail_optimised,
     railx_dragonfly,
@@ -75,6 +77,8 @@ FAMILIES: list[Family[Any]] = [
     slim_fly.FAMILY,
     polarfly.FAMILY,
     jellyfish.FAMILY,
+    polarstar.FAMILY,
+    dragonfly_plus.FAMILY,
     imported.FAMILY,
 ]
 

@@ -64,7 +64,7 @@ class RouterSettings(FamilyBase):
 class RouterGraph:
     """A plane: the links between its routers, and the router of each chip.
 
-    ``pairs`` (int[links, 2]) are the routers that a link joins, in any order and once.
+    ``pairs`` (int[links, 2]) are the routers that a link joins, in any order.
     ``router_of`` is int[chips]. Every link has ``lanes`` lanes of ``rate`` times a
     chip's port.
     """

@@ -112,6 +112,8 @@ _LABELS = {
     "hyperx": "HyperX",
     "slim_fly": "Slim Fly",
     "polarfly": "PolarFly",
+    "polarstar": "PolarStar",
+    "dragonfly_plus": "Dragonfly+",
     "rail_only": "Rail-only",
     "rail_optimised": "Rail-optimised",
     "opus_rails": "Opus rails",

@@ -11,6 +11,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from railx.families import FAMILIES, build_routing, family_of
+from railx.families.polarstar import copy_pairs
 from railx.network.metrics import chip_hop_counts, node_hop_counts, topology_metrics
 from railx.network.shortest_paths import shortest_path_lane_loads
 from railx.settings import SettingsError
@@ -37,6 +38,10 @@ NETWORKS: list[tuple[str, dict[str, Any]]] = [
     ("polarfly", {"q": 4, "planes": 1}),
     ("jellyfish", {"switches": 12, "degree": 3, "chips_per_router": 2, "planes": 2}),
     ("jellyfish", {"switches": 9, "degree": 4, "chips_per_router": 1, "planes": 1, "seed": 5}),
+    ("polarstar", {"q": 2, "copy_degree": 3, "planes": 1}),
+    ("polarstar", {"q": 3, "copy_degree": 0, "planes": 2}),
+    ("dragonfly_plus", {"groups": 5, "planes": 1}),
+    ("dragonfly_plus", {"leaves": 2, "spines": 2, "h": 1, "groups": 3, "planes": 2}),
 ]
 
 
@@ -228,6 +233,51 @@ def test_polarfly_has_one_path_of_at_most_two_hops(q: int) -> None:
     assert np.array_equal(loops @ loops, np.ones_like(loops) + np.diag([q] * len(loops)))
 
 
+@pytest.mark.parametrize("degree", [0, 3, 4, 7, 8, 11])
+def test_copies_of_polarstar_have_the_property_of_the_paper(degree: int) -> None:
+    near: list[set[int]] = [set() for _ in range(2 * degree + 2)]
+    for a, b in copy_pairs(degree).tolist():
+        near[a].add(b)
+        near[b].add(a)
+    for i, beside in enumerate(near):
+        assert len(beside) == degree
+        images = {i, i ^ 1} | beside | {end ^ 1 for end in near[i ^ 1]}
+        assert images == set(range(len(near)))
+
+
+@pytest.mark.parametrize(
+    ("q", "copy_degree", "degree", "size"),
+    [(5, 3, 9, 248), (5, 4, 10, 310), (7, 3, 11, 456), (11, 4, 16, 1_330)],
+)
+def test_polarstar_has_the_published_sizes_and_diameter_3(
+    q: int, copy_degree: int, degree: int, size: int
+) -> None:
+    of = {"q": q, "copy_degree": copy_degree, "planes": 1, "chips_per_router": 1}
+    topology = build("polarstar", **of)
+    graph = routers(topology)
+    assert len(graph) == size
+    assert {d for _, d in graph.degree()} == {degree}
+    counts = node_hop_counts(topology)
+    assert counts is not None
+    assert len(counts) - 3 == 3
+
+
+def test_dragonfly_plus_joins_all_groups_alike() -> None:
+    topology = build("dragonfly_plus", planes=1)
+    links, chips, size = topology.links, topology.chips, 8
+    between = links.kind == LINK_KINDS.index("router")
+    a, b = (ends[between] - chips for ends in (links.src, links.dst))
+    inside = a // size == b // size
+    # Inside a group leaves join spines alone.
+    assert ((a % size < 4) != (b % size < 4))[inside].all()
+    assert ((a % size >= 4) & (b % size >= 4))[~inside].all()
+    groups = np.zeros((9, 9), dtype=int)
+    np.add.at(groups, (a[~inside] // size, b[~inside] // size), 1)
+    assert np.array_equal(groups, 2 * (1 - np.eye(9, dtype=int)))
+    assert np.bincount(a[~inside]).max() == 4
+    assert links.src[~between & (links.src >= chips)].max() - chips == 9 * size - 5
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "chips", "expected"),
     [
@@ -286,6 +336,9 @@ def test_jellyfish_is_near_the_literature() -> None:
         ("slim_fly", {"q": 500}, r"topology\.q: got 500; .*the nearest is 128"),
         ("polarfly", {"q": 6}, r"topology\.q: got 6; .*the nearest are 5 and 7"),
         ("jellyfish", {"switches": 7, "degree": 7}, r"topology\.degree: got 7; .*nearest is 6"),
+        ("polarstar", {"q": 12}, r"topology\.q: got 12; .*the nearest are 11 and 13"),
+        ("polarstar", {"copy_degree": 6}, r"topology\.copy_degree: got 6; .*are 4 and 7"),
+        ("dragonfly_plus", {"groups": 18}, r"topology\.groups: got 18; .*nearest is 17"),
         ("jellyfish", {"switches": 9, "degree": 3}, r"topology\.switches: got 9 .*are 8 and 10"),
     ],
 )
@@ -303,7 +356,13 @@ def test_a_random_graph_in_parts_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("name", "chips", "expected"),
-    [("slim_fly", 1_025, 1_134), ("polarfly", 1_000, 1_281), ("jellyfish", 997, 1_000)],
+    [
+        ("slim_fly", 1_025, 1_134),
+        ("polarfly", 1_000, 1_281),
+        ("jellyfish", 997, 1_000),
+        ("polarstar", 745, 1_368),
+        ("dragonfly_plus", 161, 176),
+    ],
 )
 def test_resizing_takes_the_next_size(name: str, chips: int, expected: int) -> None:
     of = topology_settings(name)
