@@ -7,13 +7,16 @@ from contextlib import contextmanager
 from typing import Annotated, Any, TypeAlias
 
 from railx.families import (
+    cloudmatrix,
     dragonfly,
     dragonfly_plus,
     fat_tree,
     hammingmesh,
+    hpn,
     hyperx,
     imported,
     jellyfish,
+    khop_ring,
     mesh_2d,
     opus_rails,
     polarfly,
@@ -30,6 +33,7 @@ from railx.families import (
     torus_2d,
     torus_3d,
     tpu_v4,
+    ub_mesh,
 )
 from railx.families.family import Family
 from railx.settings import Registered, SettingsError
@@ -79,6 +83,10 @@ FAMILIES: list[Family[Any]] = [
     jellyfish.FAMILY,
     polarstar.FAMILY,
     dragonfly_plus.FAMILY,
+    cloudmatrix.FAMILY,
+    ub_mesh.FAMILY,
+    hpn.FAMILY,
+    khop_ring.FAMILY,
     imported.FAMILY,
 ]
 

@@ -167,7 +167,9 @@ def _ports(settings: RouterSettings, graph: RouterGraph) -> Ports:
 
     All-to-all is exact for minimal paths drawn evenly; None above 1,500 routers.
     """
-    leaf, between = settings.chips, len(graph.pairs) * graph.lanes
+    leaf = settings.chips
+    # Ports of another rate count by their bandwidth.
+    between = round(len(graph.pairs) * graph.lanes * graph.rate)
     ports = {"leaf": 2 * leaf, "router": 2 * between}
     busiest = _busiest_link(graph) if settings.routers <= _MOST_COUNTED_ROUTERS else None
     return Ports(
