@@ -13,6 +13,7 @@ chips forward, and every link is a hop.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -23,7 +24,7 @@ from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordin
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
-__all__ = ["HOP_ROUTINGS", "hop_groups", "route_hops"]
+__all__ = ["HOP_ROUTINGS", "route_hops"]
 
 #: The routings of :func:`route_hops`.
 HOP_ROUTINGS = ("min", "adaptive", "adaptive_ugal", "valiant")
@@ -56,12 +57,6 @@ def route_hops(topology: Topology, routing: str, destinations: Destinations = No
     return _Hops(topology, routing, destinations).table()
 
 
-def hop_groups(topology: Topology) -> int:
-    """Columns of the table of any routing of :func:`route_hops`; 0 without groups."""
-    groups = _Hops(topology, "min", None).groups
-    return 0 if groups is None else groups.columns
-
-
 class _Hops:
     """A graph as packets see it.
 
@@ -88,6 +83,8 @@ class _Hops:
         self.class_of = np.array([first.setdefault(key, len(first)) for key in signature])
         self.classes = len(first)
         self.representative = np.unique(self.class_of, return_index=True)[1]
+        #: Classes of the destinations.
+        self.asked = np.isin(np.arange(self.classes), self.class_of[self.to])
         self.left = self._hops_left()
         self.longest = int(self.left[:chips].max())
 
@@ -161,11 +158,12 @@ class _Hops:
             paths = np.where(self.left == hops, onward, paths)
         return paths
 
-    def weights(self, vertex: int) -> FloatArray:
-        """Shares of minimal paths over the neighbours, not yet scaled, by class."""
-        near, closer = self.near[vertex], self.closer(vertex)
-        weights: FloatArray = self.gbps[vertex][:, None] * np.where(closer, self.paths[near], 0.0)
-        return weights
+    def shares(self, vertex: int) -> FloatArray:
+        """Shares of minimal paths over the neighbours: float[neighbours, classes]."""
+        paths = np.where(self.closer(vertex), self.paths[self.near[vertex]], 0.0)
+        weights: FloatArray = self.gbps[vertex][:, None] * paths
+        total = weights.sum(axis=0)
+        return weights / np.where(total > 0, total, 1.0)
 
     def starts(self, vertex: int) -> bool:
         """Whether packets stand here before their first hop."""
@@ -219,14 +217,15 @@ class _Hops:
     def _fill_minimal(self, builder: TableBuilder, hops: int) -> None:
         flight = self._flight_ns() if self.routing == "adaptive_ugal" else None
         for vertex in self.routers:
-            near, weights, left = self.near[vertex], self.weights(vertex), self.left[vertex]
+            near, left = self.near[vertex], self.left[vertex]
+            splits = _Splits.of(self.shares(vertex))
             for hop in range(0 if self.starts(vertex) else 1, hops):
                 pools = builder.pools_between(np.full(len(near), vertex), near, hop)
-                going = (left > 0) & (left + hop <= hops)
+                going = self.asked & (left > 0) & (left + hop <= hops)
                 if flight is not None and hop == 0:
                     sets = self._ugal_sets(builder, vertex, pools, flight)
                 else:
-                    sets = _sets(builder, pools, hop + 1, weights * going)
+                    sets = splits.sets(builder, pools, hop + 1, going)
                 self._write(builder, hop, vertex, np.where(going, sets, -1))
 
     def _flight_ns(self) -> FloatArray:
@@ -267,18 +266,17 @@ class _Hops:
         """Minimal paths, which have the weight in exact loads, then the neighbours that
         are no further from the class.
         """
-        near, weights = self.near[vertex], self.weights(vertex)
+        near, shares = self.near[vertex], self.shares(vertex)
         beside = self.left[near] == self.left[vertex]
         delay = self._latency_ns[vertex][:, None] + flight[near]
         sets = np.full(self.classes, -1, dtype=np.int32)
-        for number in np.flatnonzero((self.left[vertex] > 0) & (self.left[vertex] < _FAR)):
+        for number in np.flatnonzero(self.asked & (self.left[vertex] > 0)):
             ways = np.concatenate(
-                [np.flatnonzero(weights[:, number]), np.flatnonzero(beside[:, number])]
+                [np.flatnonzero(shares[:, number]), np.flatnonzero(beside[:, number])]
             )
-            share = weights[ways, number]
             sets[number] = builder.choice_set(
                 [(int(pools[way]), 1) for way in ways],
-                share / share.sum(),
+                shares[ways, number].tolist(),
                 delays_ns=delay[ways, number],
             )
         return sets
@@ -299,14 +297,14 @@ class _Hops:
     def _fill_valiant(self, builder: TableBuilder) -> None:
         after, further = 1 + self._degree, 2 + self._degree
         for vertex in self.routers:
-            near, weights, left = self.near[vertex], self.weights(vertex), self.left[vertex]
+            near, left, shares = self.near[vertex], self.left[vertex], self.shares(vertex)
+            splits = _Splits.of(shares)
             start = np.full(len(near), vertex)
             onward = np.full(self.classes, -1, dtype=np.int32)
             for hops in range(1, self.longest + 1):
                 pools = builder.pools_between(start, near, 2 * self.longest - hops)
-                ahead = left == hops
-                sets = _sets(builder, pools, after, weights * ahead)
-                np.copyto(onward, sets, where=ahead)
+                ahead = self.asked & (left == hops)
+                np.copyto(onward, splits.sets(builder, pools, after, ahead), where=ahead)
             self._write(builder, after, vertex, onward)
             last = builder.pools_between(start, near, self.longest - 1)
             for index, pool in enumerate(last.tolist()):
@@ -314,7 +312,7 @@ class _Hops:
             drawn = np.flatnonzero((left > 0) & (left <= self.longest)).tolist()
             share: dict[tuple[int, int], float] = {}
             for number in drawn:
-                ways = self._ways(builder, vertex, number, after, further)
+                ways = self._ways(builder, vertex, number, shares[:, number], after, further)
                 for choice, part in ways:
                     share[choice] = share.get(choice, 0.0) + part / len(drawn)
                 if self.longest > 2 and 1 < left[number] < self.longest:
@@ -325,19 +323,24 @@ class _Hops:
                 builder.entry[0][vertex] = builder.choice_set(list(share), list(share.values()))
 
     def _ways(
-        self, builder: TableBuilder, vertex: int, number: int, after: int, further: int
+        self,
+        builder: TableBuilder,
+        vertex: int,
+        number: int,
+        shares: FloatArray,
+        after: int,
+        further: int,
     ) -> list[tuple[tuple[int, int], float]]:
         """The choices (pool, state) of the first part of a path, with their shares."""
         left = int(self.left[vertex, number])
-        weights = self.weights(vertex)[:, number]
-        ways = np.flatnonzero(weights)
+        ways = np.flatnonzero(shares)
         ends = self.near[vertex][ways]
         pools = builder.pools_between(np.full(len(ends), vertex), ends, self.longest - left)
         state = [after if left == 1 else further + number] * len(ends)
         if left == 2:
             state = [1 + int((self.left[self.near[end], number] == 0).argmax()) for end in ends]
         choices = zip(pools.tolist(), state, strict=True)
-        return list(zip(choices, (weights[ways] / weights.sum()).tolist(), strict=True))
+        return list(zip(choices, shares[ways].tolist(), strict=True))
 
     # First and last links
 
@@ -401,28 +404,33 @@ class _Hops:
         return np.split(order, np.searchsorted(src[order], np.arange(1, self.topology.vertices)))
 
 
-def _sets(builder: TableBuilder, pools: IntArray, state: int, weights: FloatArray) -> Int32Array:
-    """The set of each column of ``weights`` (float[pools, columns]), the shares of the
-    pools; -1 where all are 0. ``state``: after the hop.
-    """
-    sets = np.full(weights.shape[1], -1, dtype=np.int32)
-    count = (weights > 0).sum(axis=0)
-    alone, several = np.flatnonzero(count == 1), np.flatnonzero(count > 1)
-    sets[alone] = builder.single(pools[weights[:, alone].argmax(axis=0)], state)
-    if len(several):
-        distinct, where = np.unique(weights[:, several], axis=1, return_inverse=True)
-        ids = np.array(
-            [
-                builder.choice_set(
-                    [(int(pool), state) for pool in pools[share > 0]],
-                    share[share > 0] / share.sum(),
-                )
-                for share in distinct.T
-            ],
-            dtype=np.int32,
-        )
-        sets[several] = ids[where.ravel()]
-    return sets
+@dataclass(frozen=True, eq=False)
+class _Splits:
+    """The distinct splits over the neighbours of a vertex, and that of each class."""
+
+    distinct: FloatArray
+    of_class: IntArray
+
+    @classmethod
+    def of(cls, shares: FloatArray) -> _Splits:
+        rows, first = np.ascontiguousarray(shares.T), dict[bytes, int]()
+        of_class = np.array([first.setdefault(row.tobytes(), len(first)) for row in rows])
+        return cls(rows[np.unique(of_class, return_index=True)[1]], of_class)
+
+    def sets(
+        self, builder: TableBuilder, pools: IntArray, state: int, classes: BoolArray
+    ) -> Int32Array:
+        """The sets of ``classes`` over the pools of the neighbours, -1 of the others.
+
+        ``state``: after the hop.
+        """
+        ids = np.full(len(self.distinct), -1, dtype=np.int32)
+        for number in np.unique(self.of_class[classes]).tolist():
+            ways = np.flatnonzero(self.distinct[number])
+            if len(ways):
+                choices = [(int(pool), state) for pool in pools[ways]]
+                ids[number] = builder.choice_set(choices, self.distinct[number, ways].tolist())
+        return np.where(classes, ids[self.of_class], -1).astype(np.int32)
 
 
 def _switches_join_all(topology: Topology, signature: list[bytes]) -> bool:
