@@ -214,13 +214,13 @@ def _fill_tree(builder: TableBuilder, settings: RailOnlySettings, tiers: list[In
     part, index = np.divmod(leaf, tiers[0].shape[1])
     for tier, switches in enumerate(tiers):
         for at in np.ndindex(*switches.shape):
-            vertex, own = int(switches[at]), rank == at[-1]
+            vertex, same_rank = int(switches[at]), rank == at[-1]
             sets = np.full(len(to), -1, dtype=np.int32)
             if tier < len(tiers) - 1:
-                sets[own] = even_sets(builder, np.array([vertex]), _above(tiers, tier, at))[0]
+                sets[same_rank] = even_sets(builder, np.array([vertex]), _above(tiers, tier, at))[0]
             if tier:
                 down = tiers[0][part, index, rank] if tier == 1 else tiers[1][part, at[0], rank]
-                reached = own & ((part == at[0]) | (tier == len(tiers) - 1))
+                reached = same_rank & ((part == at[0]) | (tier == len(tiers) - 1))
                 sets[reached] = _down_sets(builder, vertex, down[reached])
             builder.entry[0][vertex] = sets
 

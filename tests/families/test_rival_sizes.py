@@ -180,11 +180,11 @@ def test_ub_meshes_of_any_shape_deliver(board: int, boards: int, x: int, y: int)
     topology = build("ub_mesh", **shape)
     check_routings(topology)
     rack, local = np.divmod(np.arange(topology.chips), board * boards)
-    at, place = np.divmod(local, board)
+    at, index = np.divmod(local, board)
     row, column = np.divmod(rack, x)
-    differs = (part[:, None] != part for part in (row, column, at, place))
-    rows, columns, ats, places = differs
-    apart = np.where(rows | columns, 2.0 + rows + columns, 0.0 + ats + places)
+    differs = (part[:, None] != part for part in (row, column, at, index))
+    rows, columns, ats, indices = differs
+    apart = np.where(rows | columns, 2.0 + rows + columns, 0.0 + ats + indices)
     lengths = path_lengths(topology, build_routing(topology, "min")).links
     assert np.allclose(lengths, apart)
 
