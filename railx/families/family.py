@@ -109,12 +109,6 @@ class Family(Generic[S]):
     check: Callable[[S], None]
     """Raise SettingsError for settings without a graph; they may still have a bill."""
 
-    halves: Callable[[S], NDArray[np.int8]]
-    """Half (0 or 1) of each vertex in the family's natural cut."""
-
-    bisection_ports: Callable[[S], int]
-    """Closed form of the ports that cross the natural cut in one direction."""
-
     ports_per_chip: Callable[[S], int]
     """Ports of a chip, all sides or planes together: injection bandwidth over the rate
     of a port.
@@ -127,6 +121,12 @@ class Family(Generic[S]):
 
     route: Callable[[S, Topology, str, Destinations], RoutingTable]
     """Routing table by name of the routing."""
+
+    halves: Callable[[S], NDArray[np.int8]] | None = None
+    """Half (0 or 1) of each vertex in the family's natural cut."""
+
+    bisection_ports: Callable[[S], int] | None = None
+    """Closed form of the ports that cross the natural cut in one direction."""
 
     grouped_routings: tuple[str, ...] = ()
     """Routings whose table has a column per group of destinations instead of one per

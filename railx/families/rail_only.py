@@ -3,6 +3,11 @@
 It is the rail-optimised network without its spine: a chip reaches chips of another rank
 through the scale-up switch of its server. Source: Wang et al. 2023, "Optimized network
 architectures for large language model training with billions of parameters".
+
+With two or three tiers each rail is a non-blocking tree of its own. Two tiers with a
+port per chip are the multi-plane fat tree of DeepSeek (2505.09343): chip i of a server
+is on plane i, traffic between planes crosses the server. A packet goes up over spine
+switches drawn evenly and down the one path, so no cycle of waiting packets can form.
 """
 
 from __future__ import annotations
@@ -11,11 +16,17 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
+import numpy as np
+
+from railx.families import rails
 from railx.families.family import check_even, shared_fields
-from railx.families.rails import ElectricalRailSettings, build, electrical_family
-from railx.settings import AtLeast, Between, SettingsError
+from railx.families.rails import ElectricalRailSettings, electrical_family
+from railx.settings import AtLeast, Between, NonNegative, SettingsError
+from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.counts import fewest_tiers, largest_tree
-from railx.vocabulary.topology import check_size
+from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets
+from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
+from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, join_rows
 
 __all__ = ["FAMILY", "RailOnlySettings", "group_network"]
 
@@ -36,7 +47,12 @@ class RailOnlySettings(ElectricalRailSettings):
     """Ports of a rail switch, all to servers."""
 
     tiers: Annotated[int, Between(1, 5)] = 1
-    """Tiers of the tree that each rail is; the graph has 1, a rail switch per rank."""
+    """Tiers of the tree that each rail is; the graph has 1 to 3, of full switches."""
+
+    global_latency_ns: Annotated[float, NonNegative()] = 100.0
+    """Time of flight between the switches of a rail, in nanoseconds. Default: an
+    assumption, about 20 m of fibre at 5 ns/m.
+    """
 
     def __post_init__(self) -> None:
         if self.tiers > 1:
@@ -63,12 +79,164 @@ class RailOnlySettings(ElectricalRailSettings):
     def server_count(self) -> int:
         return self.servers
 
+    @property
+    def servers_per_pod(self) -> int:
+        return self.servers if self.tiers == 1 else self.switch_radix // 2
+
+    @property
+    def pod_count(self) -> int:
+        """Leaves of a rail."""
+        return -(-self.servers // self.servers_per_pod)
+
+    @property
+    def parts(self) -> int:
+        """Parts of a rail that only its top tier joins: leaves, or groups of leaves."""
+        return self.pod_count if self.tiers == 2 else self.pod_count // (self.switch_radix // 2)
+
+    @property
+    def spines(self) -> int:
+        """Switches of a plane above the leaves."""
+        if self.tiers == 1:
+            return 0
+        upper = self.parts // 2 if self.tiers == 2 else self.pod_count + self.pod_count // 2
+        return upper * self.chips_per_server
+
 
 def check(settings: RailOnlySettings) -> None:
-    """Refuse rails of several tiers, and more links than fit in memory."""
-    if settings.tiers != 1:
-        raise SettingsError("tiers", f"got {settings.tiers}; allowed: 1, one rail switch per rank")
-    check_size("servers", 2 * settings.chips * (1 + settings.planes))
+    """Refuse rails that are no full trees, and more links than fit in memory."""
+    if settings.tiers > 3:
+        raise SettingsError("tiers", f"got {settings.tiers}; allowed: 1, 2, 3")
+    if settings.tiers > 1:
+        k = settings.switch_radix
+        part = (k // 2) ** (settings.tiers - 1)
+        fits = [part * parts for parts in range(2, k + 1, 2) if k % parts == 0]
+        if settings.servers not in fits:
+            below = [servers for servers in fits if servers < settings.servers]
+            above = [servers for servers in fits if servers > settings.servers]
+            near = below[-1:] + above[:1]
+            raise SettingsError(
+                "servers",
+                f"got {settings.servers}; allowed with {settings.tiers} tiers: {part} times an even"
+                f" divisor of switch_radix = {k}, so that the top switches are full; the nearest"
+                f" {'is' if len(near) == 1 else 'are'} {' and '.join(map(str, near))}",
+            )
+    check_size("servers", 2 * settings.chips * (1 + settings.planes * settings.tiers))
+
+
+# Rails of several tiers. Switches of a tier are arrays whose last axis is the rank.
+
+
+def build(settings: RailOnlySettings) -> Topology:
+    """Build the network as :func:`railx.families.rails.build`.
+
+    Above the leaves of a plane follow the spine switches, or the aggregation switches
+    (group by group) and the core switches, rank by rank.
+    """
+    if settings.tiers == 1:
+        return rails.build(settings)
+    return rails.build(settings, lambda leaf, upper: _tree_links(settings, leaf, upper))
+
+
+def _tiers(settings: RailOnlySettings, leaf: IntArray, upper: IntArray) -> list[IntArray]:
+    """The switches of each tier.
+
+    Leaves [part, switch, rank], then a spine [1, switch, rank], or aggregation switches
+    [part, switch, rank] and core switches [aggregation switch of a part, switch, rank].
+    """
+    g, half, parts = settings.chips_per_server, settings.switch_radix // 2, settings.parts
+    if settings.tiers == 2:
+        return [leaf.reshape(parts, 1, g), upper.reshape(1, parts // 2, g)]
+    middle, core = np.split(upper, [parts * half * g])
+    return [
+        leaf.reshape(parts, half, g),
+        middle.reshape(parts, half, g),
+        core.reshape(half, parts // 2, g),
+    ]
+
+
+def _tree_links(settings: RailOnlySettings, leaf: IntArray, upper: IntArray) -> Links:
+    tiers = _tiers(settings, leaf, upper)
+    wide = settings.switch_radix // settings.parts
+    pairs = [
+        (tiers[-2][:, :, None], tiers[-1], "core" if settings.tiers == 3 else "aggregation", wide)
+    ]
+    if settings.tiers == 3:
+        pairs.insert(0, (tiers[0][:, :, None], tiers[1][:, None], "aggregation", 1))
+    links = []
+    for low, high, kind, lanes in pairs:
+        a, b = np.broadcast_arrays(low, high)
+        rate, latency_ns = settings.port_gbps, settings.global_latency_ns
+        links.append(duplex_links(a, b, kind, gbps=rate, latency_ns=latency_ns, lanes=lanes))
+    return join_rows(links)
+
+
+def route(
+    settings: RailOnlySettings,
+    topology: Topology,
+    routing: str,
+    destinations: Destinations = None,
+) -> RoutingTable:
+    """Inside the server first, then along a rail, up and down where it is a tree.
+
+    ``min`` draws planes and switches evenly; ``adaptive`` takes those with the shortest
+    queues.
+    """
+    if settings.tiers == 1:
+        return rails.route(settings, topology, routing, destinations)
+    builder = TableBuilder(
+        topology, routing, states=1, virtual_channels=VIRTUAL_CHANNELS, destinations=destinations
+    )
+    g, chips, to = settings.chips_per_server, topology.chips, builder.destinations.astype(np.int64)
+    first = (
+        chips
+        + settings.servers
+        + np.arange(settings.planes) * (settings.rail_switches + settings.spines)
+    )
+    chip, columns = np.arange(chips), np.arange(len(to))
+    pod_chips = settings.servers_per_pod * g
+    rails.fill_chips(builder, g, chips, first + (chip // pod_chips * g + chip % g)[:, None], None)
+    rails.fill_servers(builder, g, chips, settings.servers)
+    for plane in first.tolist():
+        leaf = plane + np.arange(settings.rail_switches)
+        upper = leaf[-1] + 1 + np.arange(settings.spines)
+        _fill_tree(builder, settings, _tiers(settings, leaf, upper))
+        below = leaf[to // pod_chips * g + to % g]
+        builder.entry[0][below, columns] = even_sets(builder, below, to[:, None])
+    builder.entry[0][to, columns] = -1
+    return builder.build()
+
+
+def _fill_tree(builder: TableBuilder, settings: RailOnlySettings, tiers: list[IntArray]) -> None:
+    """The sets of the switches of a plane, but for leaves to their chips."""
+    g, half = settings.chips_per_server, settings.switch_radix // 2
+    to = builder.destinations.astype(np.int64)
+    leaf, rank = to // g // half, to % g
+    part, index = np.divmod(leaf, tiers[0].shape[1])
+    for tier, switches in enumerate(tiers):
+        for at in np.ndindex(*switches.shape):
+            vertex, same_rank = int(switches[at]), rank == at[-1]
+            sets = np.full(len(to), -1, dtype=np.int32)
+            if tier < len(tiers) - 1:
+                sets[same_rank] = even_sets(builder, np.array([vertex]), _above(tiers, tier, at))[0]
+            if tier:
+                down = tiers[0][part, index, rank] if tier == 1 else tiers[1][part, at[0], rank]
+                reached = same_rank & ((part == at[0]) | (tier == len(tiers) - 1))
+                sets[reached] = _down_sets(builder, vertex, down[reached])
+            builder.entry[0][vertex] = sets
+
+
+def _above(tiers: list[IntArray], tier: int, at: tuple[int, ...]) -> IntArray:
+    """The switches above one, int[1, switches]: all spine switches, the aggregation
+    switches of a part, or the core switches of an aggregation switch.
+    """
+    upper = tiers[tier + 1]
+    row = 0 if len(tiers) == 2 else at[tier]
+    return upper[row, :, at[2]][None]
+
+
+def _down_sets(builder: TableBuilder, vertex: int, down: IntArray) -> Int32Array:
+    ends, where = np.unique(down, return_inverse=True)
+    return even_sets(builder, np.full(len(ends), vertex), ends[:, None])[where.ravel()]
 
 
 def resize(settings: RailOnlySettings, chips: int) -> RailOnlySettings:
@@ -103,6 +271,7 @@ FAMILY = electrical_family(
     RailOnlySettings,
     build=build,
     check=check,
+    route=route,
     group_network=group_network,
     resize=resize,
 )

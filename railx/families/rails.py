@@ -35,6 +35,9 @@ __all__ = [
     "ServerSettings",
     "build",
     "electrical_family",
+    "fill_chips",
+    "fill_servers",
+    "route",
     "scale_up_links",
 ]
 
@@ -258,8 +261,8 @@ def route(
     pod_chips = settings.servers_per_pod * g
     first = chips + servers + np.arange(settings.planes) * (rails + spines)
     rail_switch = first + (chip // pod_chips * g + chip % g)[:, None]  # [chip, plane]
-    _fill_chips(builder, g, pod_chips, rail_switch, settings.spine_delay_ns)
-    _fill_servers(builder, g, pod_chips, servers)
+    fill_chips(builder, g, pod_chips, rail_switch, settings.spine_delay_ns)
+    fill_servers(builder, g, pod_chips, servers)
     # Rail switches: up to the spine, from there down to the rail switch of the
     # destination.
     to_leaf = to // pod_chips * g + to % g
@@ -275,7 +278,7 @@ def route(
     return builder.build()
 
 
-def _fill_chips(
+def fill_chips(
     builder: TableBuilder,
     g: int,
     pod_chips: int,
@@ -300,7 +303,7 @@ def _fill_chips(
     builder.entry[0][chip] = np.where(same_server, inside, np.where(other_rank, detour, outside))
 
 
-def _fill_servers(builder: TableBuilder, g: int, pod_chips: int, servers: int) -> None:
+def fill_servers(builder: TableBuilder, g: int, pod_chips: int, servers: int) -> None:
     """For destinations of the pod: from every scale-up switch to the chip of their
     rank.
     """
@@ -330,6 +333,7 @@ def electrical_family(
     check: Callable[[ElectricalT], None],
     group_network: Callable[[ElectricalT, int, str], FamilySettings],
     resize: Callable[[ElectricalT, int], ElectricalT],
+    route: Callable[[ElectricalT, Topology, str, Destinations], RoutingTable] = route,
     check_bill: Callable[[ElectricalT], None] = no_check,
     countings: Mapping[str, Callable[[ElectricalT], Ports]] | None = None,
 ) -> Family[ElectricalT]:

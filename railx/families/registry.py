@@ -7,13 +7,20 @@ from contextlib import contextmanager
 from typing import Annotated, Any, TypeAlias
 
 from railx.families import (
+    cloudmatrix,
     dragonfly,
+    dragonfly_plus,
     fat_tree,
     hammingmesh,
+    hpn,
     hyperx,
     imported,
+    jellyfish,
+    khop_ring,
     mesh_2d,
     opus_rails,
+    polarfly,
+    polarstar,
     rail_only,
     rail_optimised,
     railx_dragonfly,
@@ -22,9 +29,11 @@ from railx.families import (
     railx_split,
     railx_torus,
     railx_twisted_torus,
+    slim_fly,
     torus_2d,
     torus_3d,
     tpu_v4,
+    ub_mesh,
 )
 from railx.families.family import Family
 from railx.settings import Registered, SettingsError
@@ -69,6 +78,15 @@ FAMILIES: list[Family[Any]] = [
     rail_only.FAMILY,
     opus_rails.FAMILY,
     tpu_v4.FAMILY,
+    slim_fly.FAMILY,
+    polarfly.FAMILY,
+    jellyfish.FAMILY,
+    polarstar.FAMILY,
+    dragonfly_plus.FAMILY,
+    cloudmatrix.FAMILY,
+    ub_mesh.FAMILY,
+    hpn.FAMILY,
+    khop_ring.FAMILY,
     imported.FAMILY,
 ]
 

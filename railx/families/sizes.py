@@ -28,7 +28,8 @@ def vertex_count(settings: FamilySettings) -> int:
 
 @lru_cache(maxsize=256)
 def _vertex_count(settings: Any) -> int:
-    return len(family_of(settings).halves(settings))
+    halves = family_of(settings).halves
+    return build_topology(settings).vertices if halves is None else len(halves(settings))
 
 
 def small_graph(settings: FamilySettings) -> Topology | None:

@@ -76,10 +76,11 @@ def topology_metrics(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
             f"{PUBLISHED}: diameters of RailX": PUBLISHED_LINE,
         }
         share_legend(page, legend, 3)
-    row = """{topology:spoken}: diameter {diameter_node_hops:.0f}, mean {mean_node_hops:q},
-        bisection {bisection_over_injection:q%}"""
+    row = "{topology:spoken}: diameter {diameter_node_hops:.0f}, mean {mean_node_hops:q}"
+    cut = data["bisection_over_injection"].notna()
+    rows = [(cut, f"{row}, bisection {{bisection_over_injection:q%}}"), (~cut, row)]
     alternative = f"""Hops between nodes and bisection over injection, a row per topology.
-        {phrases(data, row)}."""
+        {"; ".join(phrases(data[of], text) for of, text in rows if of.any())}."""
     return Drawn(_hops_caption(data, limits), alternative, data)
 
 
@@ -106,10 +107,11 @@ def _bisection(axes: Axes, data: DataFrame, colour: dict[str, str]) -> None:
     share = 100 * data["bisection_over_injection"]
     shades = list(data["family"].map(colour))
     bars = axes.barh(range(len(data)), share, height=0.6, color=shades)
-    axes.bar_label(bars, [f"{quantity(value)} %" for value in share], padding=4)
+    # A family without a natural cut has no bar.
+    axes.bar_label(bars, [f"{quantity(x)} %" if x == x else "" for x in share], padding=4)
     axes.set_title("Bisection over injection")
     axes.set_xlabel("Bisection per chip (% of injection bandwidth)")
-    axes.set_xlim(0, float(share.max()) * 1.2)
+    axes.set_xlim(0, 1.2 * (float(share.max()) if share.notna().any() else 100.0))
 
 
 def _ends(data: DataFrame, column: str) -> tuple[Series[Any], Series[Any]]:
@@ -120,7 +122,7 @@ def _ends(data: DataFrame, column: str) -> tuple[Series[Any], Series[Any]]:
 
 def _hops_caption(data: DataFrame, limits: list[float]) -> str:
     near, far = _ends(data, "diameter_node_hops")
-    narrow, wide = _ends(data, "bisection_over_injection")
+    cut = data[data["bisection_over_injection"].notna()]
     rows = data[data["family"].astype(str).str.startswith("railx")]
     within = rows["diameter_node_hops"].between(limits[0], limits[1])
     beyond = phrases(rows[~within], "{topology:spoken} with {diameter_node_hops:.0f}", "\n")
@@ -130,13 +132,16 @@ def _hops_caption(data: DataFrame, limits: list[float]) -> str:
             settings (dashed): {within.sum()} of the {len(rows)} RailX networks here lie
             within{f"; beyond are {listed(beyond.splitlines())}" if beyond else ""}."""
     hops, share = "{diameter_node_hops:.0f}", "{bisection_over_injection:q%}"
+    bisection = ""
+    if len(cut):
+        narrow, wide = _ends(cut, "bisection_over_injection")
+        bisection = f"""The bisection, counted on the family's natural cut, goes from
+            {phrase(f"{share} of the injection bandwidth ({{topology:label}})", narrow)} to
+            {phrase(f"{share} ({{topology:label}})", wide)}."""
     return f"""{counted(len(data), "topology", "topologies")}. A hop is a link that leaves a node;
         the dot is the mean over all pairs of chips in different places, the line ends at the
         diameter. Diameters go from {phrase(f"{hops} hops ({{topology:label}})", near)} to
-        {phrase(f"{hops} ({{topology:label}})", far)}. {stated} The bisection, counted on the
-        family's natural cut, goes from
-        {phrase(f"{share} of the injection bandwidth ({{topology:label}})", narrow)} to
-        {phrase(f"{share} ({{topology:label}})", wide)}."""
+        {phrase(f"{hops} ({{topology:label}})", far)}. {stated} {bisection}"""
 
 
 # All-to-all bandwidth per chip: the ideal and the bound of the routing

@@ -47,10 +47,6 @@ def topology_metrics(topology: Topology) -> dict[str, Any]:
     diameter_chip_hops, mean_chip_hops = _summary(chip_hop_counts(topology))
     lines = _line_graphs(topology)
     minimal_paths_min, minimal_paths_mean = minimal_path_counts(topology, lines) or (None, None)
-    half = family.halves(settings)
-    crossing = (half[links.src] == 0) & (half[links.dst] == 1)
-    cut_gbps = float(links.capacity_gbps[crossing].sum())
-    chips_in_half = np.bincount(half[: topology.chips], minlength=2)
     circuits = topology.circuits
     return {
         "family": topology.family,
@@ -71,6 +67,21 @@ def topology_metrics(topology: Topology) -> dict[str, Any]:
         "minimal_paths_min": minimal_paths_min,
         "minimal_paths_mean": minimal_paths_mean,
         "disjoint_paths_min": disjoint_paths_min(topology, lines),
+        **_bisection(topology),
+    }
+
+
+def _bisection(topology: Topology) -> dict[str, Any]:
+    """The natural cut of a family, None where it has none."""
+    family, settings, links = family_of(topology), topology.settings, topology.links
+    if family.halves is None or family.bisection_ports is None:
+        keys = ("gbps", "closed_form_gbps", "gb_s_per_chip", "equal_halves")
+        return {f"bisection_{key}": None for key in keys}
+    half = family.halves(settings)
+    crossing = (half[links.src] == 0) & (half[links.dst] == 1)
+    cut_gbps = float(links.capacity_gbps[crossing].sum())
+    chips_in_half = np.bincount(half[: topology.chips], minlength=2)
+    return {
         "bisection_gbps": cut_gbps,
         "bisection_closed_form_gbps": family.bisection_ports(settings) * settings.port_gbps,
         "bisection_gb_s_per_chip": cut_gbps / 8 / int(chips_in_half.min()),

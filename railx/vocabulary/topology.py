@@ -33,7 +33,7 @@ __all__ = [
 #: Kinds of links, by code: inside a node, a rail of RailX, a side of a plain mesh or
 #: torus, a tier of a fat tree, a board's port to its row or column switch, a dimension
 #: of a HyperX, inside a Dragonfly group or between two, an optical circuit between
-#: nodes.
+#: nodes, two routers of any other graph.
 LINK_KINDS = (
     "internal",
     "rail_x",
@@ -50,6 +50,7 @@ LINK_KINDS = (
     "local",
     "global",
     "optical",
+    "router",
 )
 INTERNAL = 0
 DIMENSIONS = ("x", "y", "z")

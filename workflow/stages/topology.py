@@ -12,7 +12,7 @@ __all__ = ["STAGE", "run"]
 
 
 def run(job: Job) -> Summary:
-    """Build and check the topology; write it and its metrics; return the metrics."""
+    """Build and check the topology; write it and its metrics; return those it has."""
     from railx.families import TopologySettings, build_topology, write_topology
     from railx.network.metrics import check_optical_circuits, topology_metrics
     from railx.settings import load
@@ -23,7 +23,7 @@ def run(job: Job) -> Summary:
     metrics = topology_metrics(topology)
     job.write("graph", write_topology, topology, job.item or None)
     job.write_json("metrics", metrics)
-    return metrics
+    return {name: value for name, value in metrics.items() if value is not None}
 
 
 def _user_file(experiment: Config, topology: str) -> Inputs:

@@ -10,6 +10,7 @@ from railx.families.imported.graph import (
     ports_per_chip,
     route,
 )
+from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS
 
 __all__ = ["FAMILY", "ImportedSettings", "route"]
 
@@ -21,6 +22,6 @@ FAMILY = Family(
     halves=halves,
     bisection_ports=bisection_ports,
     ports_per_chip=ports_per_chip,
-    routings=("min", "adaptive"),
+    routings=HOP_ROUTINGS,
     route=route,
 )

@@ -1,4 +1,4 @@
-"""A network from a file: graph, a cut through its middle, shortest-path routing."""
+"""A network from a file: graph, a cut through its middle."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from railx.families.family import FamilyBase
 from railx.families.imported.files import read_network
 from railx.families.imported.network import Network
 from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
-from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
-from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
+from railx.vocabulary.arrays import Int32Array
+from railx.vocabulary.routing.hop_paths import route_hops
+from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.topology import (
     INTERNAL,
     FamilySettings,
@@ -86,7 +87,7 @@ def build(settings: ImportedSettings) -> Topology:
     """Build the network; chips and switches are numbered in the order of the file.
 
     Links without a kind are ``internal`` in a node, ``leaf`` between a chip and a
-    switch, ``local`` elsewhere.
+    switch, ``router`` elsewhere.
     """
     network = _network(settings)
     chips = len(network.chips)
@@ -175,8 +176,8 @@ def _kind(a: int, b: int, nodes: Int32Array) -> str:
     """The kind of a link between the vertices a and b."""
     chips = len(nodes)
     if a < chips and b < chips:
-        return "internal" if nodes[a] == nodes[b] else "local"
-    return "leaf" if min(a, b) < chips else "local"
+        return "internal" if nodes[a] == nodes[b] else "router"
+    return "leaf" if min(a, b) < chips else "router"
 
 
 def _network(settings: ImportedSettings) -> Network:
@@ -213,62 +214,5 @@ def _read(path: Path, changed_ns: int, size: int) -> tuple[Network, str]:
 def route(
     settings: FamilySettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
-    """All paths with the fewest links, hop k on virtual channel k.
-
-    No cycle of waiting packets can form in any graph, at the price of as many virtual
-    channels as the longest of these paths has links. ``min`` draws the next vertex by
-    the bandwidth to it; ``adaptive`` takes the one with the shortest queue. States:
-    hops taken.
-    """
-    to = np.arange(topology.chips) if destinations is None else destinations
-    distance = _distances(topology, to)
-    # Unselected chips may be further away: all chips are sources.
-    longest = int(distance[: topology.chips].max())
-    builder = TableBuilder(
-        topology, routing, states=longest, virtual_channels=longest, destinations=destinations
-    )
-    for vertex, (near, gbps) in enumerate(_neighbours(topology)):
-        closer = distance[near] == distance[vertex] - 1
-        patterns, pattern_of = np.unique(closer, axis=1, return_inverse=True)
-        pattern_of = pattern_of.ravel()
-        first = 0 if vertex < topology.chips else 1
-        for hop in range(first, longest):
-            reached = (distance[vertex] > 0) & (distance[vertex] + hop <= longest)
-            if not reached.any():
-                break
-            pools = builder.pools_between(np.full(len(near), vertex), near, hop)
-            sets = np.full(patterns.shape[1], -1, dtype=np.int32)
-            for number in np.unique(pattern_of[reached]):
-                leads = patterns[:, number]
-                choices = [(int(pool), min(hop + 1, longest - 1)) for pool in pools[leads]]
-                sets[number] = builder.choice_set(choices, gbps[leads] / gbps[leads].sum())
-            builder.entry[hop][vertex] = np.where(reached, sets[pattern_of], -1)
-    return builder.build()
-
-
-def _distances(topology: Topology, to: NDArray[np.integer]) -> IntArray:
-    """Links from each vertex to each destination: int[vertices, destinations]."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import dijkstra
-
-    links = topology.links
-    joined = csr_array(
-        (np.ones(len(links)), (links.src, links.dst)), shape=(topology.vertices,) * 2
-    )
-    # Links lead both ways, so both directions are equally long.
-    distance = dijkstra(joined, unweighted=True, indices=to)
-    return np.atleast_2d(distance).T.astype(np.int64)
-
-
-def _neighbours(topology: Topology) -> list[tuple[IntArray, FloatArray]]:
-    """The neighbours of each vertex and the bandwidth to each, parallel links added."""
-    links = topology.links
-    key = links.src.astype(np.int64) * topology.vertices + links.dst
-    pairs, where = np.unique(key, return_inverse=True)
-    gbps = np.bincount(where, links.capacity_gbps)
-    start = np.searchsorted(pairs // topology.vertices, np.arange(topology.vertices + 1))
-    near = pairs % topology.vertices
-    return [
-        (near[begin:end].astype(np.int64), gbps[begin:end].astype(np.float64))
-        for begin, end in zip(start[:-1].tolist(), start[1:].tolist(), strict=True)
-    ]
+    """The table of :func:`railx.vocabulary.routing.hop_paths.route_hops`."""
+    return route_hops(topology, routing, destinations)

@@ -1,0 +1,119 @@
+"""HPN 7.0: segments of servers with a rail switch per rank and plane, below a spine.
+
+From the general definition of Alibaba's network; second hand are 15 segments of 1,024
+GPUs with two ports of 200 Gb/s in two planes. Assumptions: servers of 8 chips (128 of
+them in a segment), and a spine that joins all rail switches of a plane, as
+rail-optimised networks have, over links that carry all that a rail switch's chips send.
+No further tier is built.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from railx.families import rails
+from railx.families.rail_only import group_network
+from railx.families.rails import ElectricalRailSettings, electrical_family
+from railx.settings import AtLeast, NonNegative, Positive, SettingsError
+from railx.vocabulary.counts import too_large
+from railx.vocabulary.topology import Topology, check_size, duplex_links
+
+__all__ = ["FAMILY", "HpnSettings"]
+
+
+@dataclass(frozen=True)
+class HpnSettings(ElectricalRailSettings):
+    """Segments of servers below one spine, non-blocking."""
+
+    family: Literal["hpn"]
+
+    segments: Annotated[int, AtLeast(2)] = 3
+    """Groups of servers that share their rail switches, at most ``max_segments``."""
+
+    servers_per_segment: Annotated[int, AtLeast(1)] = 4
+    """Servers of a segment."""
+
+    uplinks: Annotated[int, AtLeast(1)] = 2
+    """Ports of a rail switch to the spine, each to another spine switch."""
+
+    max_segments: Annotated[int, AtLeast(2)] = 15
+    """Segments that the ports of a spine switch join."""
+
+    planes: Annotated[int, AtLeast(1)] = 2
+    """Parallel networks, one port of each chip in every plane."""
+
+    port_gbps: Annotated[float, Positive()] = 200.0
+    """Rate of a port in one direction, in 10^9 bit/s."""
+
+    global_latency_ns: Annotated[float, NonNegative()] = 100.0
+    """Time of flight between a rail switch and the spine, in nanoseconds. Default: an
+    assumption, about 20 m of fibre at 5 ns/m.
+    """
+
+    def __post_init__(self) -> None:
+        if self.segments > self.max_segments:
+            raise SettingsError(
+                "segments",
+                f"got {self.segments}; allowed: 2 to max_segments = {self.max_segments}; the"
+                f" nearest is {self.max_segments}",
+            )
+
+    @property
+    def server_count(self) -> int:
+        return self.segments * self.servers_per_segment
+
+    @property
+    def tiers(self) -> int:
+        return 2
+
+    @property
+    def pod_count(self) -> int:
+        return self.segments
+
+    @property
+    def servers_per_pod(self) -> int:
+        return self.servers_per_segment
+
+    @property
+    def spines(self) -> int:
+        return self.uplinks
+
+    @property
+    def spine_delay_ns(self) -> float:
+        return 2 * (self.global_latency_ns - self.scale_up_latency_ns)
+
+
+def check(settings: HpnSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("segments", 2 * settings.chips * (1 + settings.planes * (1 + settings.uplinks)))
+
+
+def build(settings: HpnSettings) -> Topology:
+    """Build the network as :func:`railx.families.rails.build`, with its spine."""
+    return rails.build(
+        settings,
+        lambda leaf, spine: duplex_links(
+            leaf[:, None],
+            spine[None, :],
+            "aggregation",
+            gbps=settings.port_gbps * settings.servers_per_segment / settings.uplinks,
+            latency_ns=settings.global_latency_ns,
+        ),
+    )
+
+
+def resize(settings: HpnSettings, chips: int) -> HpnSettings:
+    """The fewest segments with at least ``chips`` chips."""
+    segment = settings.servers_per_segment * settings.chips_per_server
+    segments = max(2, math.ceil(chips / segment))
+    if segments > settings.max_segments:
+        most = settings.max_segments
+        raise too_large(chips, most * segment, f"a spine of {most} segments")
+    return replace(settings, segments=segments)
+
+
+FAMILY = electrical_family(
+    "hpn", HpnSettings, build=build, check=check, group_network=group_network, resize=resize
+)

@@ -1,0 +1,169 @@
+"""K-hop ring: optical switches in the transceivers join nodes to rings (2502.03885).
+
+A node has fibres to the K next nodes on either side; its transceivers light one on each
+side. So rings of any length close, and up to K - 1 failed nodes in a row are passed.
+Only these facts of InfiniteHBD are at hand, from its abstract and second hand; its
+wiring inside a node is not. Here the chips of a node are a chain. The graph is the ring
+through all nodes that have not failed.
+
+Packets go the shorter way round, on the two virtual channels of a torus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.families.chip_grids import TORUS_ROUTINGS
+from railx.families.family import Family, FamilyBase
+from railx.settings import AtLeast, NonNegative, SettingsError
+from railx.vocabulary.line_rings import LineRings, torus_rings
+from railx.vocabulary.routing.rings import route_rings
+from railx.vocabulary.routing.table import Destinations, RoutingTable
+from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
+
+__all__ = ["FAMILY", "KHopRingSettings", "arcs"]
+
+
+@dataclass(frozen=True)
+class KHopRingSettings(FamilyBase):
+    """A ring of nodes that passes failed ones."""
+
+    family: Literal["khop_ring"]
+
+    nodes: Annotated[int, AtLeast(3)] = 16
+    """Nodes, failed ones included."""
+
+    chips_per_node: Annotated[int, AtLeast(1)] = 8
+    """Chips of a node. Default: a server of the published fault trace."""
+
+    reach: Annotated[int, AtLeast(1)] = 2
+    """K: fibres lead from a node to so many nodes on either side."""
+
+    failed: tuple[int, ...] = ()
+    """Failed nodes, from 0; the other nodes are numbered without them."""
+
+    lanes: Annotated[int, AtLeast(1)] = 1
+    """Ports of a chip on either side of the ring."""
+
+    internal_latency_ns: Annotated[float, NonNegative()] = 10.0
+    """Time of flight inside a node, in nanoseconds. Default: an assumption, as inside a
+    RailX node.
+    """
+
+    latency_ns: Annotated[float, NonNegative()] = 100.0
+    """Time of flight between nodes, in nanoseconds. Default: an assumption, about 20 m
+    of fibre at 5 ns/m.
+    """
+
+    def __post_init__(self) -> None:
+        for node in self.failed:
+            if not 0 <= node < self.nodes:
+                raise SettingsError(
+                    "failed",
+                    f"got {node}; allowed: 0 to {self.nodes - 1}; the nearest is"
+                    f" {min(max(node, 0), self.nodes - 1)}",
+                )
+        if self.chips < 3:
+            raise SettingsError(
+                "failed", f"got {len(set(self.failed))} nodes; allowed: 3 chips or more are left"
+            )
+        gap = self._widest_gap()
+        if gap > self.reach:
+            raise SettingsError(
+                "reach",
+                f"got {self.reach} with {gap - 1} failed nodes in a row; allowed: at least {gap},"
+                f" so that a ring closes; the nearest is {gap}",
+            )
+
+    def _widest_gap(self) -> int:
+        working = np.setdiff1d(np.arange(self.nodes), self.failed)
+        return int(np.diff([*working, working[0] + self.nodes]).max())
+
+    @property
+    def chips(self) -> int:
+        return (self.nodes - len(set(self.failed))) * self.chips_per_node
+
+
+def arcs(nodes: int, reach: int, failed: Collection[int]) -> list[list[int]]:
+    """The working nodes in runs that circuits join, in order; one run where a ring
+    closes.
+    """
+    working = sorted(set(range(nodes)) - set(failed))
+    runs: list[list[int]] = []
+    for node in working:
+        if runs and node - runs[-1][-1] <= reach:
+            runs[-1].append(node)
+        else:
+            runs.append([node])
+    if len(runs) > 1 and runs[0][0] + nodes - runs[-1][-1] <= reach:
+        runs[0] = runs.pop() + runs[0]
+    return runs
+
+
+def check(settings: KHopRingSettings) -> None:
+    """Refuse more links than fit in memory."""
+    check_size("nodes", 2 * settings.chips)
+
+
+def build(settings: KHopRingSettings) -> Topology:
+    """Build the ring; chips are numbered along it."""
+    chip = np.arange(settings.chips)
+    between = chip % settings.chips_per_node == settings.chips_per_node - 1
+    links = [
+        duplex_links(
+            chip[of],
+            (chip[of] + 1) % settings.chips,
+            kind,
+            gbps=settings.port_gbps,
+            latency_ns=latency_ns,
+            lanes=settings.lanes,
+        )
+        for of, kind, latency_ns in (
+            (~between, "internal", settings.internal_latency_ns),
+            (between, "optical", settings.latency_ns),
+        )
+    ]
+    return topology_of(
+        settings, links, chips=settings.chips, chips_per_node=settings.chips_per_node
+    )
+
+
+def halves(settings: KHopRingSettings) -> NDArray[np.int8]:
+    """Half (0 or 1) of each chip: the ring is cut in the middle and at its start."""
+    return (np.arange(settings.chips) >= settings.chips // 2).astype(np.int8)
+
+
+def chip_rings(settings: KHopRingSettings) -> tuple[LineRings, ...]:
+    """The ring of all chips."""
+    return torus_rings(np.arange(settings.chips), settings.lanes)
+
+
+def route(
+    settings: KHopRingSettings,
+    topology: Topology,
+    routing: str,
+    destinations: Destinations = None,
+) -> RoutingTable:
+    """The shorter path; ``min`` goes up where both are equally long, ``balanced``
+    splits those packets evenly.
+    """
+    return route_rings(topology, routing, (settings.chips,), destinations)
+
+
+FAMILY = Family(
+    name="khop_ring",
+    settings=KHopRingSettings,
+    build=build,
+    check=check,
+    halves=halves,
+    bisection_ports=lambda settings: 2 * settings.lanes,
+    ports_per_chip=lambda settings: 2 * settings.lanes,
+    routings=TORUS_ROUTINGS,
+    route=route,
+    chip_rings=chip_rings,
+)

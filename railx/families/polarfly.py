@@ -1,0 +1,90 @@
+"""PolarFly: q^2 + q + 1 routers of diameter 2 (Lakhotia et al., SC'22, 2208.01695).
+
+Routers are the points of the projective plane over GF(q); two are joined where their
+scalar product is 0 (the polarity graph of Erdos and Renyi). The degree is q + 1, or q
+at the q + 1 points that are orthogonal to themselves. Two routers have one path of at
+most two hops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+
+from railx.families.routers import RouterGraph, RouterSettings, next_size, router_family
+from railx.settings import AtLeast
+from railx.vocabulary.arrays import BoolArray
+from railx.vocabulary.finite_fields import check_order, field, prime_power
+
+__all__ = ["FAMILY", "PolarFlySettings", "orthogonal"]
+
+_MOST_Q = 64
+
+
+@dataclass(frozen=True)
+class PolarFlySettings(RouterSettings):
+    """Routers on the points of a projective plane."""
+
+    family: Literal["polarfly"]
+
+    q: Annotated[int, AtLeast(2)] = 7
+    """Order of the field, a power of a prime."""
+
+    chips_per_router: Annotated[int, AtLeast(1)] | None = None
+    """Chips on a router; null: half of the network degree q + 1, as published."""
+
+    def __post_init__(self) -> None:
+        check_order("q", self.q, _MOST_Q)
+
+    @property
+    def chips_on_router(self) -> int:
+        return (self.q + 1) // 2 if self.chips_per_router is None else self.chips_per_router
+
+    @property
+    def routers(self) -> int:
+        return self.q**2 + self.q + 1
+
+    @property
+    def links(self) -> int:
+        return self.q * (self.q + 1) ** 2 // 2
+
+    @property
+    def chips(self) -> int:
+        return self.routers * self.chips_on_router
+
+
+def orthogonal(q: int) -> BoolArray:
+    """Which points of the plane are orthogonal: bool[points, points], also to
+    themselves.
+    """
+    over = field(q)
+    x, y = np.divmod(np.arange(q * q), q)
+    points = np.concatenate(
+        [
+            np.stack([np.ones_like(x), x, y], axis=1),
+            np.stack([np.zeros(q, int), np.ones(q, int), np.arange(q)], axis=1),
+            [[0, 0, 1]],
+        ]
+    )
+    products = over.multiply[points[:, None], points]
+    result: BoolArray = (
+        over.add[over.add[products[..., 0], products[..., 1]], products[..., 2]] == 0
+    )
+    return result
+
+
+def graph(settings: PolarFlySettings) -> RouterGraph:
+    """Points in the order of their vectors; chips follow their routers."""
+    pairs = np.argwhere(np.triu(orthogonal(settings.q), 1))
+    return RouterGraph(pairs, np.repeat(np.arange(settings.routers), settings.chips_on_router))
+
+
+def resize(settings: PolarFlySettings, chips: int) -> PolarFlySettings:
+    """The next field; chips on a router stay as published or as set."""
+    sizes = (replace(settings, q=q) for q in range(2, _MOST_Q + 1) if prime_power(q))
+    return next_size(sizes, chips, f"fields of up to {_MOST_Q} elements")
+
+
+FAMILY = router_family("polarfly", PolarFlySettings, graph, resize)

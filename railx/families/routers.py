@@ -1,0 +1,241 @@
+"""Networks of routers with chips below them: what families of router graphs share.
+
+A family is its settings, a function from settings to a :class:`RouterGraph`, and a
+function to the settings of another size. Graph, routing, hops and bill follow. Each
+chip has one port in every one of ``planes`` identical networks, so that injection
+bandwidth can be made equal to that of other families. None of them has a natural cut
+with a closed form, so no bisection is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, TypeVar, cast
+
+import numpy as np
+
+from railx.families.family import Family, FamilyBase
+from railx.settings import AtLeast, NonNegative
+from railx.vocabulary.arrays import FloatArray, IntArray
+from railx.vocabulary.counts import Bill, Ports, too_large
+from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS, route_hops
+from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
+
+__all__ = ["RouterGraph", "RouterSettings", "next_size", "router_family"]
+
+
+@dataclass(frozen=True)
+class RouterSettings(FamilyBase):
+    """Chips below routers, in identical planes."""
+
+    planes: Annotated[int, AtLeast(1)] = 8
+    """Parallel networks, one port of each chip in every plane. Default: the ports of a
+    RailX chip (4 n = 8).
+    """
+
+    leaf_latency_ns: Annotated[float, NonNegative()] = 50.0
+    """Time of flight between a chip and its router, in nanoseconds. Default: an
+    assumption, as in ``fat_tree``.
+    """
+
+    latency_ns: Annotated[float, NonNegative()] = 100.0
+    """Time of flight between routers, in nanoseconds. Default: an assumption, about 20
+    m of fibre at 5 ns/m, as external links of RailX.
+    """
+
+    @property
+    def routers(self) -> int:
+        """Routers of a plane."""
+        raise NotImplementedError
+
+    @property
+    def links(self) -> int:
+        """Links between the routers of a plane, every lane counted."""
+        raise NotImplementedError
+
+    @property
+    def chips(self) -> int:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class RouterGraph:
+    """A plane: the links between its routers, and the router of each chip.
+
+    ``pairs`` (int[links, 2]) are the routers that a link joins, in any order.
+    ``router_of`` is int[chips]. Every link has ``lanes`` lanes of ``rate`` times a
+    chip's port.
+    """
+
+    pairs: IntArray
+    router_of: IntArray
+    lanes: int = 1
+    rate: float = 1.0
+
+
+RouterT = TypeVar("RouterT", bound=RouterSettings)
+
+#: Most routers of a plane whose loads a bill counts; more take seconds.
+_MOST_COUNTED_ROUTERS = 1_500
+
+
+def router_family(
+    name: str,
+    settings: type[RouterT],
+    graph: Callable[[RouterT], RouterGraph],
+    resize: Callable[[RouterT, int], RouterT],
+) -> Family[RouterT]:
+    """The family of a router graph.
+
+    ``graph`` gives a plane; ``resize`` the smallest network of the same kind with at
+    least so many chips.
+    """
+
+    @lru_cache(maxsize=8)
+    def plane(of: RouterT) -> RouterGraph:
+        check(of)
+        return graph(of)
+
+    def check(of: RouterT) -> None:
+        """Refuse more links than fit in memory."""
+        check_size("planes", 2 * of.planes * (of.links + of.chips))
+
+    def groups(of: RouterT, routing: str) -> int:
+        below = np.bincount(plane(of).router_of)
+        return int((below > 0).sum() + below.max())
+
+    return Family(
+        name=name,
+        settings=settings,
+        build=lambda of: _build(of, plane(of)),
+        check=check,
+        ports_per_chip=lambda of: of.planes,
+        routings=HOP_ROUTINGS,
+        route=lambda of, topology, routing, destinations: route_hops(
+            topology, routing, destinations
+        ),
+        grouped_routings=HOP_ROUTINGS,
+        groups=groups,
+        node_hop_counts=lambda of: _hop_counts(plane(of)),
+        bill=Bill(ports=lambda of: _ports(of, plane(of)), resize=resize),
+    )
+
+
+def next_size(options: Iterable[RouterT], chips: int, what: str) -> RouterT:
+    """The option with the fewest chips of those with at least ``chips``.
+
+    ``options`` are finite. SettingsError("chips") names the largest.
+    """
+    sizes = list(options)
+    fits = [option for option in sizes if option.chips >= chips]
+    if not fits:
+        raise too_large(chips, max(option.chips for option in sizes), what)
+    return min(fits, key=lambda option: option.chips)
+
+
+def _build(settings: RouterSettings, graph: RouterGraph) -> Topology:
+    """Routers follow the chips plane by plane."""
+    chip, links = np.arange(settings.chips), []
+    for plane in range(settings.planes):
+        first = settings.chips + plane * settings.routers
+        links += [
+            duplex_links(
+                chip,
+                first + graph.router_of,
+                "leaf",
+                gbps=settings.port_gbps,
+                latency_ns=settings.leaf_latency_ns,
+            ),
+            duplex_links(
+                first + graph.pairs[:, 0],
+                first + graph.pairs[:, 1],
+                "router",
+                gbps=settings.port_gbps * graph.rate,
+                latency_ns=settings.latency_ns,
+                lanes=graph.lanes,
+            ),
+        ]
+    return topology_of(
+        settings, links, chips=settings.chips, switches=settings.planes * settings.routers
+    )
+
+
+def _ports(settings: RouterSettings, graph: RouterGraph) -> Ports:
+    """Components of all planes, and bandwidths in ports per chip.
+
+    All-to-all is exact for minimal paths drawn evenly; None above 1,500 routers.
+    """
+    leaf = settings.chips
+    # Ports of another rate count by their bandwidth.
+    between = round(len(graph.pairs) * graph.lanes * graph.rate)
+    ports = {"leaf": 2 * leaf, "router": 2 * between}
+    busiest = _busiest_link(graph) if settings.routers <= _MOST_COUNTED_ROUTERS else None
+    return Ports(
+        chips=settings.chips,
+        port_gbps=settings.port_gbps,
+        cables={kind: ends * settings.planes for kind, ends in ports.items()},
+        injection=settings.planes,
+        all_to_all=None if busiest is None else settings.planes / max(busiest, 1.0),
+        bisection=None,
+        electrical_switch_ports=settings.planes * (leaf + 2 * between),
+    )
+
+
+def _distances(graph: RouterGraph) -> IntArray:
+    """Hops between routers with chips and all routers: int[with chips, routers]."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import dijkstra
+
+    size = int(max(graph.pairs.max(), graph.router_of.max())) + 1
+    ends = graph.pairs[:, 0], graph.pairs[:, 1]
+    joined = csr_array((np.ones(len(graph.pairs)), ends), shape=(size, size))
+    used = np.unique(graph.router_of)
+    hops = dijkstra(joined, directed=False, unweighted=True, indices=used)
+    return cast("IntArray", np.atleast_2d(hops).astype(np.int64))
+
+
+def _hop_counts(graph: RouterGraph) -> IntArray:
+    """Ordered pairs of chips that are h links apart (index h), leaf links counted."""
+    below = np.bincount(graph.router_of)
+    used, chips = np.flatnonzero(below), len(graph.router_of)
+    hops = _distances(graph)[:, used] + 2
+    weight = np.outer(below[used], below[used])
+    counts = np.bincount(hops.ravel(), weight.ravel()).astype(np.int64)
+    # A chip to itself takes no link.
+    counts[0], counts[2] = chips, counts[2] - chips
+    return counts
+
+
+def _busiest_link(graph: RouterGraph) -> float:
+    """Largest load of a lane under uniform traffic, per port that a chip offers.
+
+    All minimal paths of a pair of chips are equally likely.
+    """
+    below = np.bincount(graph.router_of)
+    used, chips = np.flatnonzero(below), len(graph.router_of)
+    away = _distances(graph).T  # [router, target]
+    src, dst = np.concatenate([graph.pairs, graph.pairs[:, ::-1]]).T
+    closer = away[dst] == away[src] - 1
+    paths = (away == 0).astype(np.float64)
+    levels = range(1, int(away[used].max()) + 1)
+    for hops in levels:
+        paths += _sum_by(src, np.where(closer & (away[src] == hops), paths[dst], 0.0), len(away))
+    flow, load = np.zeros(away.shape), np.zeros(len(src))
+    flow[used] = np.outer(below[used], below[used]) / (chips - 1)
+    share = np.where(closer, paths[dst] / np.maximum(paths, 1)[src], 0.0)
+    for hops in reversed(levels):
+        part = np.where(away[src] == hops, flow[src] * share, 0.0)
+        load += part.sum(axis=1)
+        flow += _sum_by(dst, part, len(away))
+    return float(load.max(initial=0.0)) / graph.lanes / graph.rate
+
+
+def _sum_by(at: IntArray, rows: Any, size: int) -> FloatArray:
+    """Sums of ``rows`` (float[links, targets]) by vertex: float[size, targets]."""
+    from scipy.sparse import csr_array
+
+    gather = csr_array((np.ones(len(at)), (at, np.arange(len(at)))), shape=(size, len(at)))
+    sums: FloatArray = gather @ rows.astype(np.float64)
+    return sums

@@ -1,0 +1,150 @@
+"""UB-Mesh: racks of fully joined chips, in a full mesh of racks (2503.20377).
+
+A rack is a full mesh of the chips of a board times a full mesh of its boards. The racks
+of a pod are a full mesh along rows and along columns. Chips reach other racks through
+low-radix switches, which are one switch for each rack here: links between racks are a
+capacity of the rack, not of a chip. Published: 72 lanes a chip, 16 of them to other
+racks, 128 lanes between two racks of a line. Derived: four lanes between two chips of a
+rack. Assumptions: the rate of a lane (second hand, a third party's simulator), and that
+all low-radix switches of a rack act as one. Left out: the spare chip of a rack, CPUs,
+and the 256 lanes of a rack to the high-radix switches.
+
+Paths are minimal, Valiant's or UGAL's, hop k on virtual channel k. The paper's own rule
+against deadlock needs two channels; its details are not published.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+
+from railx.families.family import Family, FamilyBase
+from railx.settings import AtLeast, NonNegative, Positive
+from railx.vocabulary.arrays import IntArray
+from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS, route_hops
+from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
+
+__all__ = ["FAMILY", "UBMeshSettings"]
+
+
+@dataclass(frozen=True)
+class UBMeshSettings(FamilyBase):
+    """A pod of racks; chips are numbered rack by rack and board by board."""
+
+    family: Literal["ub_mesh"]
+
+    chips_per_board: Annotated[int, AtLeast(2)] = 4
+    """Chips of a board, all joined."""
+
+    boards: Annotated[int, AtLeast(2)] = 4
+    """Boards of a rack; chips in the same place of all boards are joined."""
+
+    rack_columns: Annotated[int, AtLeast(1)] = 2
+    """Racks of a row."""
+
+    rack_rows: Annotated[int, AtLeast(1)] = 2
+    """Racks of a column."""
+
+    lanes: Annotated[int, AtLeast(1)] = 4
+    """Lanes between two chips of a rack (derived)."""
+
+    uplink_lanes: Annotated[int, AtLeast(1)] = 16
+    """Lanes of a chip to other racks."""
+
+    rack_lanes: Annotated[int, AtLeast(1)] = 128
+    """Lanes between two racks of a row or column."""
+
+    port_gbps: Annotated[float, Positive()] = 112.0
+    """Rate of a lane in one direction, in 10^9 bit/s (second hand, low confidence)."""
+
+    internal_latency_ns: Annotated[float, NonNegative()] = 10.0
+    """Time of flight inside a rack, in nanoseconds. Default: an assumption, as inside a
+    RailX node.
+    """
+
+    external_latency_ns: Annotated[float, NonNegative()] = 100.0
+    """Time of flight between racks, in nanoseconds. Default: an assumption, about 20 m
+    at 5 ns/m.
+    """
+
+    @property
+    def rack_chips(self) -> int:
+        return self.chips_per_board * self.boards
+
+    @property
+    def racks(self) -> int:
+        return self.rack_columns * self.rack_rows
+
+    @property
+    def chips(self) -> int:
+        return self.rack_chips * self.racks
+
+
+def check(settings: UBMeshSettings) -> None:
+    """Refuse more links than fit in memory."""
+    per_chip = settings.chips_per_board + settings.boards
+    check_size("boards", settings.chips * per_chip + settings.racks**2)
+
+
+def _full_meshes(vertices: IntArray) -> tuple[IntArray, IntArray]:
+    """Both ends of the links of full meshes; vertices: int[meshes, length]."""
+    low, high = np.triu_indices(vertices.shape[1], 1)
+    return vertices[:, low].ravel(), vertices[:, high].ravel()
+
+
+def build(settings: UBMeshSettings) -> Topology:
+    """Build the pod; the switch of each rack follows the chips."""
+    chip = np.arange(settings.chips)
+    grid = chip.reshape(settings.racks, settings.boards, settings.chips_per_board)
+    switch = settings.chips + np.arange(settings.racks)
+    rack = switch.reshape(settings.rack_rows, settings.rack_columns)
+    inside, outside = settings.internal_latency_ns, settings.external_latency_ns
+    ends = [
+        (
+            *_full_meshes(grid.reshape(-1, settings.chips_per_board)),
+            "internal",
+            settings.lanes,
+            inside,
+        ),
+        (
+            *_full_meshes(grid.transpose(0, 2, 1).reshape(-1, settings.boards)),
+            "internal",
+            settings.lanes,
+            inside,
+        ),
+        (chip, switch[chip // settings.rack_chips], "leaf", settings.uplink_lanes, inside),
+        (*_full_meshes(rack), "router", settings.rack_lanes, outside),
+        (*_full_meshes(rack.T), "router", settings.rack_lanes, outside),
+    ]
+    links = [
+        duplex_links(a, b, kind, gbps=settings.port_gbps, latency_ns=latency_ns, lanes=lanes)
+        for a, b, kind, lanes, latency_ns in ends
+    ]
+    return topology_of(
+        settings,
+        links,
+        chips=settings.chips,
+        chips_per_node=settings.rack_chips,
+        switches=settings.racks,
+    )
+
+
+def ports_per_chip(settings: UBMeshSettings) -> int:
+    """Lanes of a chip: 72 in the published pod."""
+    joined = settings.chips_per_board + settings.boards - 2
+    return settings.lanes * joined + settings.uplink_lanes
+
+
+FAMILY = Family(
+    name="ub_mesh",
+    settings=UBMeshSettings,
+    build=build,
+    check=check,
+    ports_per_chip=ports_per_chip,
+    routings=HOP_ROUTINGS,
+    route=lambda settings, topology, routing, destinations: route_hops(
+        topology, routing, destinations
+    ),
+)
