@@ -462,8 +462,8 @@ def _move(
             return False
         member = int(longer * _random(random) ** 1.5)
         touched[0], touched[2] = member, state.run[member]
-        cut: bool = _move_cut(state, member, lengths, alignment, most, touched, random)
-        return cut
+        is_move: bool = _move_cut(state, member, lengths, alignment, most, touched, random)
+        return is_move
     if dice < 0.9 or (dice < 0.97 and not recompute):
         before, after = int(size * _random(random)), int(size * _random(random))
         if before == after:
