@@ -44,7 +44,7 @@ _EDGES = ("No\nratio", "Un-\ndecided", "Not\njudged")
 _ROW, _NAME, _STACKED = 1.0, 0.8, 0.32
 #: Dots nearer than this (of ours over published, as a logarithm) are drawn one above
 #: another, so many at most; others beside them.
-_NEAR, _MOST = 0.05, 5
+_NEAR, _MOST = 0.05, 12
 #: Numbers that are written beside the dots at an end of the axis; of more, their range.
 _FEW = 2
 
