@@ -212,10 +212,10 @@ def _epilog(by_hand: ByHand) -> str:
 
 
 def _run_stage(options: argparse.Namespace) -> int:
-    from railx.compilation import announce_compilation
     from railx.effort import estimate, gathered
     from railx.progress import told
     from railx.settings import to_dict
+    from workflow.compilation import announce_compilation
     from workflow.config import compose_stage
     from workflow.digest import package_versions
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from railx.compilation import announce_compilation
 from railx.io import clear_beside, write_json
 from railx.progress import told
 from railx.provenance.intact import check_intact
 from railx.provenance.jobs import job_record, load_average, now_utc
+from workflow.compilation import announce_compilation
 from workflow.log import logged
 from workflow.stages import STAGES
 

@@ -210,13 +210,12 @@ def _find(claim: Claim, evidence: _Evidence) -> tuple[Finding, Estimate | None, 
     repeats = "repeats" if ran else "batches" if evidence.weights else "seeds"
     value: Estimate | None = None
     finding = _nothing_left(evidence, repeats)
-    if finding is None and evidence.assumptions:
-        chosen = claim.settings.chosen or ""
-        value = Estimate(evidence.assumptions[chosen])
-        finding = compare_assumptions(claim, evidence.assumptions, chosen)
-        finding = limit_by_fidelity(claim, finding, evidence.fidelity)
-    elif finding is None:
-        if claim.settings.comparison == "trend":
+    if finding is None:
+        if evidence.assumptions:
+            chosen = claim.settings.chosen or ""
+            value = Estimate(evidence.assumptions[chosen])
+            finding = compare_assumptions(claim, evidence.assumptions, chosen)
+        elif claim.settings.comparison == "trend":
             value, finding = compare_trend(claim, evidence.points, repeats)
         else:
             ((_, values),) = evidence.points

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx import progress
-from railx.compilation import announce_compilation
 from railx.progress import FILE, counted, counting, duration, publish, told
+from workflow.compilation import announce_compilation
 
 NOWHERE = Path("/nonexistent")
 

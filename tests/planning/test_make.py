@@ -145,7 +145,7 @@ def test_training_plans_use_degrees_1_2_and_4() -> None:
 
 
 def test_pipeline_plans_mix_chunk_kinds() -> None:
-    plan = _tiny("pipeline", "cpu_4_pipeline")
+    plan = _tiny("pipeline_infinipipe", "cpu_4_pipeline")
     assert {row["chunk_kind"] for row in plan_rows(plan, "p", "c")} == {
         "batched",
         "split",

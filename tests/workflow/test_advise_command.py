@@ -38,7 +38,7 @@ def test_the_answer_names_the_model_of_the_network(
         ([*JOB, "gpus=9"], "gpus: got two values; allowed: one"),
         ([*JOB[:2], "gpus={"], "gpus: got {; allowed: a value as in YAML"),
         ([*JOB[:2], "gpus=0"], "gpus: got 0; allowed: at least 1"),
-        ([*JOB, "speed=3"], "speed: unknown key; allowed: model, devices, gpus, network"),
+        ([*JOB, "speed=3"], "speed: unknown key; allowed: precision, "),
         ([*JOB, "network.speed=3"], "network.speed: unknown key; allowed: node_devices"),
         ([*JOB, "network.slow_gb_s=0"], "network.slow_gb_s: got 0.0; allowed: greater than 0"),
         ([*JOB, "network=ether"], "network: got ether; allowed: rail_optimised, fat_tree"),

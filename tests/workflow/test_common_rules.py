@@ -42,7 +42,9 @@ def read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Read:
         monkeypatch.setattr(sys, "argv", ["snakemake", *targets])
         asked = SimpleNamespace(cores=cores, overwrite_resources=profile)
         own: dict[str, Any] = {
-            "workflow": SimpleNamespace(basedir=ROOT, resource_settings=asked),
+            "workflow": SimpleNamespace(
+                basedir=ROOT, current_basedir=ROOT / "workflow/rules", resource_settings=asked
+            ),
             "config": {"experiment": "quick"} | config,
         }
         text, removed = _DIRECTIVE.subn("", (ROOT / "workflow/rules/common.smk").read_text())

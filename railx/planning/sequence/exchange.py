@@ -174,6 +174,68 @@ def _all_fit(problem: Any, plan: Any, g: int, kind: int) -> bool:
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _divide(problem: Any, plan: Any, slots: int, log: Any, state: Any, source: int) -> int:
+    """Divide a group into two of the next smaller degree; as :func:`_move`."""
+    m = source // slots
+    k = plan.kind[source] - 1
+    target = _empty_slot(plan, slots, m)
+    if k < 0 or target < 0 or plan.members[source] < 2:
+        return 0
+    more = 2 * problem.degree[k] - problem.degree[k + 1]
+    if more > plan.free[m] or not _all_fit(problem, plan, source, k):
+        return 0
+    log[0, 0], log[1, 0], log[2, 0] = 1, source, k + 1
+    log[0, 1], log[1, 1], log[2, 1] = 1, target, plan.kind[target]
+    plan.kind[source] = plan.kind[target] = k
+    plan.free[m] -= more
+    changes, left = 2, plan.load[source, k] / 2
+    for member in range(len(plan.group)):
+        if plan.group[member] == source and plan.members[source] > 1:
+            half = plan.load[target, k] + problem.share_ms[member, k] <= left * 1.05
+            if half or (plan.members[target] == 0 and _random(state) < 0.5):
+                log[0, changes], log[1, changes], log[2, changes] = 0, member, source
+                changes += 1
+                _put(problem, plan, slots, member, target)
+    if plan.members[target] == 0:
+        plan.kind[source] = k + 1
+        plan.free[m] += more
+        return 0
+    return changes
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _join(problem: Any, plan: Any, slots: int, log: Any, state: Any, source: int) -> int:
+    """Join a group to another of its micro-batch, at both degrees together.
+
+    As :func:`_move`.
+    """
+    m, kinds = source // slots, len(problem.degree)
+    target = m * slots + int(slots * _random(state))
+    if plan.members[target] == 0 or target == source:
+        return 0
+    together = problem.degree[plan.kind[source]] + problem.degree[plan.kind[target]]
+    k = plan.kind[target]
+    while k < kinds - 1 and problem.degree[k + 1] <= together + plan.free[m]:
+        k += 1
+    before = plan.kind[target]
+    for member in range(len(plan.group)):
+        if plan.group[member] == source:
+            if not _fits(problem, member, k):
+                return 0
+            break
+    changes = 0
+    for member in range(len(plan.group)):
+        if plan.group[member] == source:
+            log[0, changes], log[1, changes], log[2, changes] = 0, member, source
+            changes += 1
+            _put(problem, plan, slots, member, target)
+    log[0, changes], log[1, changes], log[2, changes] = 1, target, before
+    plan.free[m] -= problem.degree[k] - problem.degree[before]
+    plan.kind[target] = k
+    return changes + 1
+
+
+@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _move(problem: Any, plan: Any, slots: int, log: Any, state: Any) -> int:
     """A random move; its changes go to ``log`` [3, .] as (kind, place, before).
 
@@ -243,55 +305,8 @@ def _move(problem: Any, plan: Any, slots: int, log: Any, state: Any) -> int:
         plan.free[m] -= more
         return 1
     if dice < 0.93:
-        # Divide a group into two of the next smaller degree.
-        k = plan.kind[source] - 1
-        target = _empty_slot(plan, slots, m)
-        if k < 0 or target < 0 or plan.members[source] < 2:
-            return 0
-        more = 2 * problem.degree[k] - problem.degree[k + 1]
-        if more > plan.free[m] or not _all_fit(problem, plan, source, k):
-            return 0
-        log[0, 0], log[1, 0], log[2, 0] = 1, source, k + 1
-        log[0, 1], log[1, 1], log[2, 1] = 1, target, plan.kind[target]
-        plan.kind[source] = plan.kind[target] = k
-        plan.free[m] -= more
-        changes, left = 2, plan.load[source, k] / 2
-        for member in range(n):
-            if plan.group[member] == source and plan.members[source] > 1:
-                half = plan.load[target, k] + problem.share_ms[member, k] <= left * 1.05
-                if half or (plan.members[target] == 0 and _random(state) < 0.5):
-                    log[0, changes], log[1, changes], log[2, changes] = 0, member, source
-                    changes += 1
-                    _put(problem, plan, slots, member, target)
-        if plan.members[target] == 0:
-            plan.kind[source] = k + 1
-            plan.free[m] += more
-            return 0
-        return changes
-    # Join the group to another of its micro-batch, at their degrees together.
-    target = m * slots + int(slots * _random(state))
-    if plan.members[target] == 0 or target == source:
-        return 0
-    together = problem.degree[plan.kind[source]] + problem.degree[plan.kind[target]]
-    k = plan.kind[target]
-    while k < kinds - 1 and problem.degree[k + 1] <= together + plan.free[m]:
-        k += 1
-    before = plan.kind[target]
-    for member in range(n):
-        if plan.group[member] == source:
-            if not _fits(problem, member, k):
-                return 0
-            break
-    changes = 0
-    for member in range(n):
-        if plan.group[member] == source:
-            log[0, changes], log[1, changes], log[2, changes] = 0, member, source
-            changes += 1
-            _put(problem, plan, slots, member, target)
-    log[0, changes], log[1, changes], log[2, changes] = 1, target, before
-    plan.free[m] -= problem.degree[k] - problem.degree[before]
-    plan.kind[target] = k
-    return changes + 1
+        return int(_divide(problem, plan, slots, log, state, source))
+    return int(_join(problem, plan, slots, log, state, source))
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
