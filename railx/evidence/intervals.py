@@ -28,7 +28,8 @@ __all__ = [
 
 #: Repeats below which a value with repeats gets no verdict, and those from which on
 #: order statistics reach the confidence.
-FEWEST, ENOUGH = 3, 6
+FEWEST = 3
+ENOUGH = 6
 #: Share of the cases in which an interval covers the value.
 CONFIDENCE = 0.95
 
