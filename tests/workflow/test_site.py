@@ -32,7 +32,8 @@ def test_every_command_is_on_its_page() -> None:
     page = commands_page()
     for name in (*BY_HAND, "export trace", "import chakra", "fabric serve"):
         assert f"### railx {name}\n" in page
-    assert max(map(len, page.splitlines())) < 1_000
+    # The longest line has the names of all topologies.
+    assert max(map(len, page.splitlines())) < 1_500
 
 
 def test_every_column_of_every_table_is_on_its_page() -> None:
