@@ -64,17 +64,17 @@ def test_a_verdict_that_is_not_known_is_refused(settings_of: SettingsOf, tmp_pat
 def test_many_claims_beyond_the_axis_stand_inside_it_with_their_range() -> None:
     rows = [
         claim(f"opus_{number}", 8.0 + number, "direction only", headline=False)
-        for number in range(12)
+        for number in range(30)
     ]
     frame = all_claims._with_ratios(pd.DataFrame(rows).assign(low=None, high=None), 4.0)
     _, (row,) = all_claims._rows(frame)
     axes, edge = Figure().subplots(1, 2)
     all_claims._dots(axes, edge, row, 4.0)
     places = {round(float(line.get_xdata()[0]), 6) for line in axes.lines}
-    assert len(axes.lines) == 12
+    assert len(axes.lines) == 30
     assert len(places) == 3
     assert max(places) == pytest.approx(4)
-    assert [text.get_text() for text in axes.texts] == ["12: 8 to 19"]
+    assert [text.get_text() for text in axes.texts] == ["30: 8 to 37"]
 
 
 def test_overheads_are_over_the_step_of_the_same_source(data_of: DataOf) -> None:
