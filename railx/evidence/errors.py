@@ -20,7 +20,7 @@ class ClaimError(UserError):
 class NotAvailable(UserError):
     """The results hold nothing to judge a claim by; the message is the reason.
 
-    A finding ("not attempted"), not a failure. Where a table is missing, ``there_is``
+    A finding ("not here"), not a failure. Where a table is missing, ``there_is``
     names those of its stage, or all of them where the stage has none;
     ``table_is_missing`` tells this from a table without rows.
     """

@@ -26,6 +26,7 @@ from numba import njit
 
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Slice
+from railx.planning.random_numbers import next_random
 
 __all__ = ["Refined", "refine"]
 
@@ -337,17 +338,6 @@ def _simulate(
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _random(random: Any) -> float:
-    """The next number in [0, 1) of a xorshift generator (Marsaglia); uint64 [1]."""
-    x = random[0]
-    x ^= x << np.uint64(13)
-    x ^= x >> np.uint64(7)
-    x ^= x << np.uint64(17)
-    random[0] = x
-    return float((x >> np.uint64(11)) / 9007199254740992.0)
-
-
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _copy_run(source: Any, target: Any, number: int) -> None:
     target.owner[number] = source.owner[number]
     target.whole[number] = source.whole[number]
@@ -422,28 +412,28 @@ def _move(
     """A random move; what it touched goes to ``touched``. False where it is none."""
     n, size = len(lengths), state.size[0]
     touched[:] = -1
-    dice = _random(random)
-    member = int(n * _random(random))
+    dice = next_random(random)
+    member = int(n * next_random(random))
     number = state.run[member]
     touched[0], touched[2] = member, number
     if dice < 0.3:
         # To another run, or to one of its own.
         if state.cut_count[member]:
             return False
-        if _random(random) < 0.15 and size < n:
-            place = int((size + 1) * _random(random))
+        if next_random(random) < 0.15 and size < n:
+            place = int((size + 1) * next_random(random))
             inherited = state.layers[number, 0].copy()
             target = _open(state, place, touched)
             state.layers[target, 0] = inherited
         else:
-            target = state.order[int(size * _random(random))]
+            target = state.order[int(size * next_random(random))]
             touched[3] = target
         if target == number:
             return False
         _transfer(state, member, target, lengths)
         return True
     if dice < 0.45:
-        other = int(n * _random(random))
+        other = int(n * next_random(random))
         target = state.run[other]
         if target == number or state.cut_count[member] or state.cut_count[other]:
             return False
@@ -460,12 +450,12 @@ def _move(
             longer += 1
         if longer == 0:
             return False
-        member = int(longer * _random(random) ** 1.5)
+        member = int(longer * next_random(random) ** 1.5)
         touched[0], touched[2] = member, state.run[member]
         is_move: bool = _move_cut(state, member, lengths, alignment, most, touched, random)
         return is_move
     if dice < 0.9 or (dice < 0.97 and not recompute):
-        before, after = int(size * _random(random)), int(size * _random(random))
+        before, after = int(size * next_random(random)), int(size * next_random(random))
         if before == after:
             return False
         run = state.order[before]
@@ -475,13 +465,13 @@ def _move(
         state.order[after] = run
         return True
     if dice < 0.97:
-        number = state.order[int(size * _random(random))]
+        number = state.order[int(size * next_random(random))]
         touched[2] = number
         count = 1 if state.owner[number] < 0 else state.cut_count[state.owner[number]] + 1
-        nth, stage = int(count * _random(random)), int(len(layers) * _random(random))
-        every = _random(random) < 0.5
-        more = 1 if _random(random) < 0.4 else -1
-        if _random(random) < 0.3:
+        nth, stage = int(count * next_random(random)), int(len(layers) * next_random(random))
+        every = next_random(random) < 0.5
+        more = 1 if next_random(random) < 0.4 else -1
+        if next_random(random) < 0.3:
             more *= int(layers.max())
         changed = False
         for each in range(len(layers)):
@@ -490,9 +480,9 @@ def _move(
                 state.layers[number, nth, each] = min(max(now + more, 0), layers[each])
                 changed = changed or state.layers[number, nth, each] != now
         return changed
-    stage = int(len(layers) * _random(random))
+    stage = int(len(layers) * next_random(random))
     # Below 0: forward passes first.
-    state.patience[stage] = 0.0 if _random(random) < 0.3 else 1.6 * _random(random) - 0.6
+    state.patience[stage] = 0.0 if next_random(random) < 0.3 else 1.6 * next_random(random) - 0.6
     return True
 
 
@@ -502,12 +492,12 @@ def _move_cut(
 ) -> bool:
     """Move, set or drop a cut of a sequence."""
     count, number, length = state.cut_count[member], state.run[member], lengths[member]
-    dice = _random(random)
+    dice = next_random(random)
     if dice < 0.25:
         if count + 1 >= most or length <= alignment:
             return False
         steps = (length - 1) // alignment
-        cut = alignment * (1 + int(steps * _random(random)))
+        cut = alignment * (1 + int(steps * next_random(random)))
         place = 0
         while place < count and state.cuts[member, place] < cut:
             place += 1
@@ -518,7 +508,7 @@ def _move_cut(
             _add(state, number, float(length), -1.0)
             if state.owner[number] >= 0:
                 # A run has one cut sequence.
-                number = _open(state, int((state.size[0] + 1) * _random(random)), touched)
+                number = _open(state, int((state.size[0] + 1) * next_random(random)), touched)
             state.owner[number], state.run[member] = member, number
             state.layers[number, 0] = state.layers[number, 1] = inherited
             state.cuts[member, 0], state.cut_count[member] = cut, 1
@@ -532,7 +522,7 @@ def _move_cut(
         return True
     if count == 0:
         return False
-    place = int(count * _random(random))
+    place = int(count * next_random(random))
     if dice < 0.45:
         last = state.layers[number, count].copy()
         for later in range(place, count - 1):
@@ -546,8 +536,8 @@ def _move_cut(
         return True
     low = state.cuts[member, place - 1] if place else 0
     high = state.cuts[member, place + 1] if place < count - 1 else length
-    step = alignment * (1 + int((high - low) / alignment * _random(random) ** 3))
-    cut = state.cuts[member, place] + (step if _random(random) < 0.5 else -step)
+    step = alignment * (1 + int((high - low) / alignment * next_random(random) ** 3))
+    cut = state.cuts[member, place] + (step if next_random(random) < 0.5 else -step)
     if cut <= low or cut >= high:
         return False
     state.cuts[member, place] = cut
@@ -598,7 +588,7 @@ def _search(
         if _move(trial, lengths, costs.layers, alignment, most, recompute, touched, random):
             chunks = _chunks(costs, trial, lengths, table)
             left = 1 - spent / passes
-            bar = at - _WARMTH / chunks * at * left**2 * math.log(1 - _random(random))
+            bar = at - _WARMTH / chunks * at * left**2 * math.log(1 - next_random(random))
             spent += 2 * stages * chunks
             reached = _simulate(costs, table, chunks, trial.patience, bar, work, nothing)
             if reached < np.inf:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from railx.planning.random_numbers import next_random
 from railx.planning.sequence.search import Problem, SearchResult
 
 __all__ = ["exchange"]
@@ -85,16 +86,6 @@ def exchange(problem: Problem, start: SearchResult, moves: int, seed: int) -> Se
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _random(state: Any) -> float:
-    x = state[0]
-    x ^= x << np.uint64(13)
-    x ^= x >> np.uint64(7)
-    x ^= x << np.uint64(17)
-    state[0] = x
-    return float((x >> np.uint64(11)) / 9007199254740992.0)
-
-
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _price(problem: Any, plan: Any, slots: int, m: int, penalty: float) -> None:
     """Work out time and cost of a micro-batch anew."""
     longest, over, used = 0.0, 0.0, False
@@ -139,7 +130,7 @@ def _empty_slot(plan: Any, slots: int, m: int) -> int:
 def _member(plan: Any, g: int, state: Any) -> int:
     """A random sequence of a group."""
     n = len(plan.group)
-    i = int(n * _random(state))
+    i = int(n * next_random(state))
     while plan.group[i] != g:
         i = i + 1 if i < n - 1 else 0
     return i
@@ -192,7 +183,7 @@ def _divide(problem: Any, plan: Any, slots: int, log: Any, state: Any, source: i
     for member in range(len(plan.group)):
         if plan.group[member] == source and plan.members[source] > 1:
             half = plan.load[target, k] + problem.share_ms[member, k] <= left * 1.05
-            if half or (plan.members[target] == 0 and _random(state) < 0.5):
+            if half or (plan.members[target] == 0 and next_random(state) < 0.5):
                 log[0, changes], log[1, changes], log[2, changes] = 0, member, source
                 changes += 1
                 _put(problem, plan, slots, member, target)
@@ -210,7 +201,7 @@ def _join(problem: Any, plan: Any, slots: int, log: Any, state: Any, source: int
     As :func:`_move`.
     """
     m, kinds = source // slots, len(problem.degree)
-    target = m * slots + int(slots * _random(state))
+    target = m * slots + int(slots * next_random(state))
     if plan.members[target] == 0 or target == source:
         return 0
     together = problem.degree[plan.kind[source]] + problem.degree[plan.kind[target]]
@@ -242,25 +233,25 @@ def _move(problem: Any, plan: Any, slots: int, log: Any, state: Any) -> int:
     Returns their number; 0 where the move is none.
     """
     n, batches, kinds = len(plan.group), len(plan.free), len(problem.degree)
-    i = int(n * _random(state))
-    if _random(state) < 0.5:
+    i = int(n * next_random(state))
+    if next_random(state) < 0.5:
         slowest = _critical(problem, plan, slots, plan.group[i] // slots)
         i = _member(plan, slowest, state)
     source = plan.group[i]
-    dice = _random(state)
+    dice = next_random(state)
     if dice < 0.4:
         # To another group, or to a new one where devices are free.
-        m = int(batches * _random(state)) if _random(state) < 0.6 else source // slots
-        target = m * slots + int(slots * _random(state))
-        if plan.members[target] == 0 or _random(state) < 0.1:
-            if _random(state) < 0.7:
-                j = int(n * _random(state))
+        m = int(batches * next_random(state)) if next_random(state) < 0.6 else source // slots
+        target = m * slots + int(slots * next_random(state))
+        if plan.members[target] == 0 or next_random(state) < 0.1:
+            if next_random(state) < 0.7:
+                j = int(n * next_random(state))
                 target = plan.group[j]
             else:
                 target = _empty_slot(plan, slots, m)
                 if target < 0:
                     return 0
-                k = int(kinds * _random(state))
+                k = int(kinds * next_random(state))
                 if problem.degree[k] > plan.free[m] or not _fits(problem, i, k):
                     return 0
                 log[0, 0], log[1, 0], log[2, 0] = 1, target, plan.kind[target]
@@ -275,10 +266,10 @@ def _move(problem: Any, plan: Any, slots: int, log: Any, state: Any) -> int:
         _put(problem, plan, slots, i, target)
         return 1
     if dice < 0.75:
-        j = int(n * _random(state))
-        if _random(state) < 0.5:
+        j = int(n * next_random(state))
+        if next_random(state) < 0.5:
             # Of similar length: the sequences are sorted.
-            j = min(max(i + int(9 * _random(state)) - 4, 0), n - 1)
+            j = min(max(i + int(9 * next_random(state)) - 4, 0), n - 1)
         target = plan.group[j]
         if target == source or problem.tokens[i] == problem.tokens[j]:
             return 0
@@ -294,7 +285,7 @@ def _move(problem: Any, plan: Any, slots: int, log: Any, state: Any) -> int:
         return 2
     m = source // slots
     if dice < 0.85:
-        k = plan.kind[source] + (1 if _random(state) < 0.5 else -1)
+        k = plan.kind[source] + (1 if next_random(state) < 0.5 else -1)
         if k < 0 or k >= kinds or not _all_fit(problem, plan, source, k):
             return 0
         more = problem.degree[k] - problem.degree[plan.kind[source]]
@@ -392,7 +383,7 @@ def _search(
                 _price(problem, plan, slots, m, penalty)
                 after_ms += plan.cost[m]
         heat = _WARMTH * warm * (1 - move / moves) ** 2
-        if after_ms - before_ms <= -heat * math.log(1 - _random(state)):
+        if after_ms - before_ms <= -heat * math.log(1 - next_random(state)):
             at += after_ms - before_ms
             if at < best * (1 - 1e-9):
                 over = 0.0

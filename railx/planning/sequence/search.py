@@ -27,6 +27,7 @@ import numpy.typing as npt
 from numba import njit
 
 from railx.performance.sequence_cost import CostModel
+from railx.planning.random_numbers import next_random
 
 __all__ = ["Problem", "SearchResult", "first_limits", "search"]
 
@@ -473,19 +474,6 @@ def _shortest_time(problem: Any, plan: Any, m: int, rule: int, below: float) -> 
 
 
 @njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _random(state: Any) -> float:
-    """The next number in [0, 1) of a xorshift generator (Marsaglia); ``state``: uint64
-    [1].
-    """
-    x = state[0]
-    x ^= x << np.uint64(13)
-    x ^= x >> np.uint64(7)
-    x ^= x << np.uint64(17)
-    state[0] = x
-    return float((x >> np.uint64(11)) / 9007199254740992.0)
-
-
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _keep(plan: Any, target: Any, first: int, count: int) -> None:
     """Copy the plan from micro-batch ``first`` on."""
     target.micro_batch[:], target.group[:] = plan.micro_batch, plan.group
@@ -521,8 +509,8 @@ def _move(problem: Any, now: Any, limits: Any, rules: Any, count: int, state: An
     """
     tried, swapped, other = count, -1, -1
     width, n = len(limits), len(problem.tokens)
-    dice = _random(state)
-    first = int(_random(state) * tried)
+    dice = next_random(state)
+    first = int(next_random(state) * tried)
     if dice < 0.04 and tried < width:
         for index in range(tried, first, -1):
             limits[index], rules[index] = limits[index - 1], rules[index - 1]
@@ -532,33 +520,33 @@ def _move(problem: Any, now: Any, limits: Any, rules: Any, count: int, state: An
             limits[index], rules[index] = limits[index + 1], rules[index + 1]
         tried -= 1
     elif dice < 0.12:
-        other = int(_random(state) * tried)
+        other = int(next_random(state) * tried)
         limits[first], limits[other] = limits[other], limits[first]
         rules[first], rules[other] = rules[other], rules[first]
         first = min(first, other)
     elif dice < 0.22:
         # As long as one of the longest that wait takes alone, at some degree.
         ahead = min(8.0, now.rest[first, 0])
-        sequence = now.waiting[first, int(_random(state) * ahead)]
-        alone = problem.alone[sequence, int(_random(state) * len(problem.degree))]
+        sequence = now.waiting[first, int(next_random(state) * ahead)]
+        alone = problem.alone[sequence, int(next_random(state) * len(problem.degree))]
         if alone < math.inf:
             limits[first] = alone
     elif dice < 0.36:
-        rules[first] = int(_random(state) * _RULES)
-        if _random(state) < _LIFTED:
-            rules[first] += _RULES * (1 + int(_random(state) * _LIFTS))
+        rules[first] = int(next_random(state) * _RULES)
+        if next_random(state) < _LIFTED:
+            rules[first] += _RULES * (1 + int(next_random(state) * _LIFTS))
     elif dice < 0.43 and n > 1:
         # Long sequences matter most: places near the front are drawn more often.
-        swapped = int(n * _random(state) ** 3)
-        other = min(n - 1, swapped + 1 + int(8 * _random(state)))
+        swapped = int(n * next_random(state) ** 3)
+        other = min(n - 1, swapped + 1 + int(8 * next_random(state)))
         first = 0
     else:
         where = first
-        for number in range(1 + int(3 * _random(state) ** 2)):
-            step = 10 ** (-3 + 2.3 * _random(state))
+        for number in range(1 + int(3 * next_random(state) ** 2)):
+            step = 10 ** (-3 + 2.3 * next_random(state))
             if number:
-                where = int(_random(state) * tried)
-            limits[where] *= 1 + (step if _random(state) < 0.5 else -step)
+                where = int(next_random(state) * tried)
+            limits[where] *= 1 + (step if next_random(state) < 0.5 else -step)
             first = min(first, where)
     return tried, first, swapped, other
 
@@ -615,7 +603,7 @@ def _anneal(
         if swapped >= 0:
             now_order[swapped], now_order[other] = now_order[other], now_order[swapped]
             plan.waiting[0] = now_order
-        chance = 1 - _random(state)
+        chance = 1 - next_random(state)
         bar = at - warmth * at * (1 - progress) ** 2 * math.log(chance)
         reached, built = _build(problem, plan, try_limits, try_rules, tried, first, bar)
         stale = first
