@@ -144,7 +144,9 @@ def _with_entries(mounts: _Mounts, key: str, content: Any) -> _Mounts:
     if _is_cross(key, content):
         rest = {name: entry for name, entry in content.items() if name not in CROSS}
         cross = {name: entry for name, entry in content.items() if name in CROSS}
-        content = {name: cross.get("with") or name for name in crossed(cross)} | rest
+        names = crossed(cross)
+        files |= {name: name for name in names}
+        content = {name: cross.get("with", {}) for name in names} | rest
     if not isinstance(content, Mapping):
         raise SettingsError(
             key, f"got {content!r}; allowed: a list of names, or a mapping of names to files"

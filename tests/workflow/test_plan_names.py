@@ -60,6 +60,7 @@ def test_a_cross_has_every_plan_but_those_left_out() -> None:
             "plans: got except: d_*; allowed: a_b_c",
         ),
         ({"cross": {"planner": "a", "setting": "b", "corpus": "c"}, "but": 1}, "plans: got {"),
+        ({"cross": {"planner": "a", "setting": "b", "corpus": "c"}, "with": 40}, "plans: got {"),
     ],
 )
 def test_a_cross_that_cannot_be_is_refused(item: dict[str, Any], message: str) -> None:
@@ -154,3 +155,20 @@ def test_an_heir_crosses_further_plans(mine: Callable[..., Experiment]) -> None:
     plans = mine(f"defaults: [quick]\nplans: {added}\n").plans
     inherited = compose_experiment(["experiment=quick"]).plans
     assert list(plans) == [*inherited, "wlb_7b_64k_wikipedia"]
+
+
+@pytest.mark.parametrize("plans", ["[{cross}, static_7b_64k_github]", "{cross}"])
+def test_keys_of_a_cross_are_keys_of_all_its_plans(
+    mine: Callable[..., Experiment], plans: str
+) -> None:
+    cross = (
+        "{cross: {planner: [wlb, static], setting: 7b_64k, corpus: wikipedia},"
+        " with: {batch: {batches: 40}}}"
+    )
+    text = f"defaults: [planners]\nfigures: []\nplans: {plans.replace('{cross}', cross)}\n"
+    composed = mine(text).plans
+    batches = {name: plan.batch.batches for name, plan in composed.items()}
+    assert batches["wlb_7b_64k_wikipedia"] == batches["static_7b_64k_wikipedia"] == 40
+    inherited = set(batches) - {"wlb_7b_64k_wikipedia", "static_7b_64k_wikipedia"}
+    assert inherited
+    assert 40 not in {batches[name] for name in inherited}
