@@ -293,13 +293,14 @@ def _summary(rows: Sequence[Row], papers: Mapping[str, Paper]) -> dict[str, Any]
     published = [row for row in rows if row["kind"] == "published"]
     fidelities = [*FIDELITY_MEANING, None]
     counts = count(published)
+    recorded = [
+        {"verdict": row["recorded_verdict"]} for row in published if row["recorded_verdict"]
+    ]
     return {
         "count": len(published),
         "counts": counts,
         "groups": count_groups(counts),
-        "elsewhere": Counter(
-            row["recorded_verdict"] for row in published if row["recorded_verdict"]
-        ),
+        "elsewhere": count(recorded) if recorded else {},
         "by_paper": {
             key: count(row for row in published if row["paper"] == key)
             for key in papers

@@ -108,12 +108,16 @@ def test_the_first_number_counts_published_claims_only(report: Path) -> None:
         "5 published claims : 1 reproduced 1 direction only 1 undecided 1 not reproduced 1 not here"
         in header
     )
+    assert "Recorded in other experiments for those not here: 1 consistent" in header
     counts = html[html.index('<table class="counts">') : html.index('id="apart"')]
     rows = [
         re.findall(r">([^<>\s][^<>]*)<", row)
         for row in re.findall(r"<tr><th scope=\"row\">.*?</tr>", counts, re.DOTALL)
     ]
     assert [row[0] for row in rows if len(row) == 10] == ["RailX", "Opus", "Rival"]
+    assert "held 1 open 2 failed 1 not judged 1 By paper" in part(
+        html, '<table class="counts">', "<tbody>"
+    )
     by_paper = {row[0]: row[1:] for row in rows if len(row) == 10}
     assert by_paper["RailX"] == ["1", "·", "1", "·", "·", "·", "·", "·", "2"]
     assert by_paper["Rival"] == ["·", "·", "·", "·", "1", "1", "·", "·", "2"]
