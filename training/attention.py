@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -133,6 +134,8 @@ def choose_kernel(
     run. The result supports every packing, grouped heads and context, in memory linear
     in the tokens.
     """
+    if device.type == "cuda":
+        _activate_flash_attention_3(torch.cuda.get_device_capability(device))
     varlen = choice in ("auto", "varlen") and _varlen_runs(device, precision, head_size)
     sdpa = choice in ("auto", "sdpa") and _sdpa_runs(device, precision, head_size, grouped=False)
     if choice == "varlen" and not varlen:
@@ -147,6 +150,14 @@ def choose_kernel(
             f" {head_size} wide; allowed on {device.type}: auto, blocks"
         )
     return "varlen" if varlen else "sdpa" if sdpa else "blocks"
+
+
+@cache
+def _activate_flash_attention_3(capability: tuple[int, int]) -> None:
+    """FlashAttention-3 in torch's fused kernels, on Hopper where it is installed."""
+    activate = getattr(torch.nn.attention, "activate_flash_attention_impl", None)
+    if capability[0] == 9 and activate is not None and find_spec("flash_attn_interface"):
+        activate("FA3")
 
 
 @cache

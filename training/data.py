@@ -50,10 +50,12 @@ class PackedTokens:
         )
 
     def to(self, device: torch.device) -> PackedTokens:
-        """The same tokens on ``device``."""
-        return PackedTokens(
-            self.tokens.to(device), self.positions.to(device), self.labels.to(device)
-        )
+        """The same tokens on ``device``, copied to a GPU while the host goes on."""
+        columns = [self.tokens, self.positions, self.labels]
+        if device.type == "cuda":
+            # From pinned memory; other copies wait for the device's queue.
+            columns = [column.pin_memory() for column in columns]
+        return PackedTokens(*(column.to(device, non_blocking=True) for column in columns))
 
 
 def plan_lengths(plan: Plan) -> dict[int, int]:

@@ -48,8 +48,8 @@ __all__ = [
 #: keys) -> mixed values [T, heads, head size]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
-#: Cosines and sines of the positions, [T, 1, head size / 2] each; None where positions
-#: are learned.
+#: Cosines and sines of the positions, [T, 1, head size / 2] each, in the precision of
+#: the activations; None where positions are learned.
 Rotation = tuple[Tensor, Tensor] | None
 
 #: Rows of a matrix per random generator, so that a rank can draw its rows only.
@@ -327,7 +327,7 @@ class Decoder(nn.Module):
         section III-A, whole-layer checkpointing), including ``attend``.
         """
         rotation = (
-            _rotation(positions, self.head_size, self.rotary_base, self.master)
+            _rotation(positions, self.head_size, self.rotary_base, self.compute)
             if self.rotary
             else None
         )
@@ -465,10 +465,38 @@ def _rotation(
     return angles.cos().to(precision), angles.sin().to(precision)
 
 
+class _Rotated(torch.autograd.Function):
+    """The pairs (i, i + half) of each head, turned by the angle of its position.
+
+    It writes both halves into the result and saves nothing but the angles; its gradient
+    is the rotation back.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        ctx.save_for_backward(cosine, sine)
+        return _turned(heads, cosine, sine, 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        cosine, sine = ctx.saved_tensors
+        return _turned(gradients[0], cosine, sine, -1), None, None
+
+
+def _turned(heads: Tensor, cosine: Tensor, sine: Tensor, sign: int) -> Tensor:
+    left, right = heads.chunk(2, dim=-1)
+    turned = torch.empty_like(heads, memory_format=torch.contiguous_format)
+    turned_left, turned_right = turned.chunk(2, dim=-1)
+    torch.mul(left, cosine, out=turned_left).addcmul_(right, sine, value=-sign)
+    torch.mul(right, cosine, out=turned_right).addcmul_(left, sine, value=sign)
+    return turned
+
+
 def _rotate(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the pairs (i, i + half) of each head by the angle of its position."""
     cosine, sine = rotation
-    left, right = heads.to(cosine.dtype).chunk(2, dim=-1)
-    return torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1).to(
-        heads.dtype
-    )
+    if torch.compiler.is_compiling():
+        left, right = heads.chunk(2, dim=-1)
+        return torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1)
+    turned: Tensor = _Rotated.apply(heads, cosine, sine)  # type: ignore[no-untyped-call]
+    return turned

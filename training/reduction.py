@@ -60,13 +60,12 @@ class GradientReduction:
     def squared_norm(self) -> Tensor:
         """The sum of the squared gradients of the ``counted`` parameters.
 
-        A float64 scalar; the sum over all ranks is the squared norm of the model.
+        A float64 scalar; the sum over all ranks is the squared norm of the model. Norms
+        of single gradients are in their precision, as in torch's ``get_total_norm``.
         """
-        squares = [
-            _gradient(parameter).to(torch.float64).square().sum() for parameter in self.counted
-        ]
-        if squares:
-            return torch.stack(squares).sum()
+        gradients = [one.grad for one in self.counted if one.grad is not None]
+        if gradients:
+            return torch.nn.utils.get_total_norm(gradients).to(torch.float64).square()
         device = self.sums[0][0][0].device if self.sums else None
         return torch.zeros((), dtype=torch.float64, device=device)
 
