@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .host import SWITCHED_S, layers_that_fit, run_seconds
 from .work import Findings, Work, environment
 
 __all__ = ["coverage", "equality", "flexsp", "kill", "pipeline", "static"]
@@ -117,20 +118,29 @@ def pipeline(work: Work) -> Findings:
 
 
 def _switched(work: Work, name: str) -> Findings:
-    """A third of the model's layers under a plan, electrical and with switching.
+    """As many of the model's layers under a plan as there is time for, electrical and
+    with switching.
 
-    All parameters go through the host in every step, so that the whole model would take
-    more time than there is.
+    All parameters go through the host in every step.
     """
+    from railx.performance.decoder import ModelSettings
+    from railx.planning.format.files import read_plan
+
     found = work.findings()
     settings = work.settings(name)
-    model = settings["model"]
-    layers = max(model["layers"] // 3, 2)
+    model, training = settings["model"], settings["training"]
+    training |= {"repeats": 1, "most_extra_repeats": 0, "iterations": 2}
+    for mode in ("on_demand", "provisioned"):
+        latencies = f"{mode}_latencies_ms"
+        training[latencies] = training[latencies][-1:]
+    plan = read_plan(settings["plan"])
+    layers = layers_that_fit(ModelSettings(**model), plan, training, SWITCHED_S)
     settings["plan"] = str(_of_fewer_layers(work, name, settings["plan"], layers))
     settings["model"] = {**model, "name": f"{model['name']}_{layers}_layers", "layers": layers}
-    settings["training"] |= {"repeats": 1, "most_extra_repeats": 0}
     result = work.train(name, settings)
-    found.details = short(result)
+    found.details = short(result) | {
+        "expected_s": run_seconds(ModelSettings(**settings["model"]), plan, training)
+    }
     found.check("losses_agree", float(result["losses_agree"]), "equal", 1, subject=name)
     found.check("loss_difference", result["loss_difference"], "at_most", result["loss_tolerance"])
     on_demand = {}

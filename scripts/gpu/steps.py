@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .basics import attention, tests, versions
+from .host import SWITCHED_S
 from .layers import profile_1b, profile_7b, profile_13b, profile_30b, slices
 from .model import compiled, eager, kernels
 from .ranks import coverage, equality, flexsp, kill, pipeline, static
@@ -44,9 +45,9 @@ STEPS: tuple[Step, ...] = (
     Step(equality, 1, 130, 300),
     Step(coverage, 1, 90, 240),
     Step(kill, 1, 45, 120),
-    Step(static, 2, 80, 300),
-    Step(flexsp, 2, 80, 300),
-    Step(pipeline, 2, 80, 300),
+    Step(static, 2, SWITCHED_S, 300),
+    Step(flexsp, 2, SWITCHED_S, 300),
+    Step(pipeline, 2, SWITCHED_S, 300),
     Step(profile_1b, 2, 25, 90),
     Step(profile_7b, 2, 40, 120),
     Step(profile_13b, 2, 55, 150),

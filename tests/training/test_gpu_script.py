@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,16 @@ import pytest
 import torch
 
 from railx.io import read_rows, write_json
+from railx.performance.decoder import ModelSettings
 from railx.settings import SettingsError
 from scripts.gpu import cli, running
 from scripts.gpu import folder as prepared_folder
+from scripts.gpu.host import HOST_GB_S, exchanged_bytes, layers_that_fit, run_seconds
 from scripts.gpu.steps import STEPS, Step
 from scripts.gpu.work import Findings, Skipped, Work
 from tests.builders import choice
 from tests.commands import environment, python
+from tests.plans import micro_batch, sequence_parallel_plan
 from tests.training.test_run import BARE, pipeline, prepared
 from tests.workflow.test_recorded import stand_in
 from training.records import SCHEMA, read_record
@@ -340,6 +344,28 @@ def test_each_part_fits_a_call_of_eight_minutes() -> None:
         assert step.expected_s < step.limit_s <= 300
     assert sorted(parts) == [1, 2, 3]
     assert max(parts.values()) <= 470
+
+
+def test_a_run_with_switching_has_the_layers_that_its_time_allows() -> None:
+    plan = sequence_parallel_plan(4, [micro_batch(((0, 1, 2, 3), {0: 4096}))])
+    model = ModelSettings("wide", 24, 2048, 16, 16, 5504, 32000)
+    training = {
+        "warmup_iterations": 1,
+        "iterations": 2,
+        "repeats": 1,
+        "on_demand_latencies_ms": [100],
+        "provisioned_latencies_ms": [100],
+    }
+
+    def seconds(layers: int) -> float:
+        return run_seconds(replace(model, layers=layers), plan, training)
+
+    assert layers_that_fit(model, plan, training, seconds(5)) == 5
+    assert layers_that_fit(model, plan, training, seconds(24)) == 8
+    assert layers_that_fit(model, plan, training, 0) == 2
+    # Nine steps of one micro-batch.
+    exchanged = exchanged_bytes(replace(model, layers=5), plan.batches[0], 4)
+    assert seconds(5) == pytest.approx(9 * exchanged / (HOST_GB_S * 1e9))
 
 
 def test_steps_are_chosen_by_part_and_by_name() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from railx.fabric.circuits import Layout
 from railx.replay.recording import cluster_programs
+from scripts.gpu.host import exchanged_bytes
 from tests.commands import python
 from tests.replay.reference import replay
 from tests.training import overlap_program
@@ -87,6 +88,22 @@ def test_most_of_communication_is_hidden_in_cluster_time(
     for row in replay(programs, Layout(1), "electrical", 0):
         assert row.communication_ns > 0
         assert row.hidden_ns >= row.communication_ns / 2
+
+
+@pytest.mark.parametrize("case", [overlap_program.UNITS, overlap_program.STAGE])
+def test_bytes_through_the_host_are_those_of_the_trace(
+    case: overlap_program.Case, traces: dict[str, list[Events]]
+) -> None:
+    # The list of a GPU sizes its runs by them, with half as many bytes an element.
+    expected = exchanged_bytes(case.model, case.plan.batches[0], overlap_program.RANKS)
+    kinds = {"all_gather": 8 / 2, "reduce_scatter": 8 / 4}
+    for trace in traces[case.name]:
+        moved = sum(
+            event["bytes"] / kinds[event["kind"]] for event in trace if event["kind"] in kinds
+        )
+        # Half of a message is this rank's; rows are padded to an even number.
+        messages = 2 * 2 * case.model.hidden * 110 / 2 if case is overlap_program.STAGE else 0
+        assert moved / 2 + messages == pytest.approx(expected, rel=0.005)
 
 
 def test_a_stage_is_gathered_once_and_summed_once_whatever_its_replicas_run(
