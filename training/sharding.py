@@ -23,7 +23,10 @@ Notable:
   gradients are reduced once, during the backward pass of its last chunk, and it is
   freed at the end of the batch. A stage's parameters and gradients are alive during the
   batch; master weights and moments stay sharded
-  (``railx.performance.trainer_memory`` models both ways).
+  (``railx.performance.trainer_memory`` models both ways);
+* not ``fully_shard``: on a CPU torch 2.13 waits for a reduce-scatter where it is issued
+  (``foreach_reduce``), so that no sum would overlap with computation in the runs with
+  emulated switching.
 """
 
 from __future__ import annotations
