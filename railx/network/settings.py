@@ -25,6 +25,7 @@ __all__ = [
     "BandwidthSettings",
     "CollectiveName",
     "CollectiveSettings",
+    "ExpertTraffic",
     "HotSpotTraffic",
     "MatrixTraffic",
     "NeighbourTraffic",
@@ -93,6 +94,22 @@ class HotSpotTraffic(_Traffic):
 
 
 @dataclass(frozen=True)
+class ExpertTraffic(_Traffic):
+    """Tokens to experts: all-to-all within groups of chips, more of it to some.
+
+    A chip has one expert. Popularities in a group fall as k^-skew (Zipf), in an order
+    that the seed draws.
+    """
+
+    pattern: Literal["experts"]
+    """Which pattern: experts."""
+    group: Annotated[int, AtLeast(2)]
+    """Consecutive chips of a group, the expert degree; the last may have fewer."""
+    skew: Annotated[float, NonNegative()]
+    """Exponent of the popularities; 0: an all-to-all in each group."""
+
+
+@dataclass(frozen=True)
 class NeighbourTraffic(_Traffic):
     """Every chip sends in equal shares to its direct neighbours.
 
@@ -126,6 +143,7 @@ TrafficSettings: TypeAlias = (
     UniformTraffic
     | PermutationTraffic
     | HotSpotTraffic
+    | ExpertTraffic
     | NeighbourTraffic
     | AllToAllTraffic
     | MatrixTraffic

@@ -18,6 +18,7 @@ from railx.errors import UserError
 from railx.io import in_repository
 from railx.network.settings import (
     AllToAllTraffic,
+    ExpertTraffic,
     HotSpotTraffic,
     NeighbourTraffic,
     PermutationTraffic,
@@ -75,8 +76,8 @@ class Flows:
 def traffic_flows(topology: Topology, traffic: TrafficSettings, seed: int) -> Flows:
     """The flows of a traffic pattern, without the offered load.
 
-    ``seed`` draws random permutations and hot chips. SettingsError names the allowed
-    sizes of a pattern, or an error in a matrix and its position.
+    ``seed`` draws random permutations, hot chips and popular experts. SettingsError
+    names the allowed sizes of a pattern, or an error in a matrix and its position.
     """
     chips = topology.chips
     if chips < 2:
@@ -87,6 +88,8 @@ def traffic_flows(topology: Topology, traffic: TrafficSettings, seed: int) -> Fl
         return _with_spread(chips, np.ones(chips), None)
     if isinstance(traffic, HotSpotTraffic):
         return _hot_spot(topology, traffic, seed)
+    if isinstance(traffic, ExpertTraffic):
+        return _experts(chips, traffic, seed)
     if isinstance(traffic, PermutationTraffic):
         src = np.arange(chips)
         dst = _permutation(chips, traffic, seed)
@@ -232,6 +235,23 @@ def _hot_spot(topology: Topology, traffic: HotSpotTraffic, seed: int) -> Flows:
     targets = np.bincount(src, minlength=chips)
     spread = np.where(targets > 0, 1 - traffic.hot_share, 1.0)
     return _with_spread(chips, spread, (src, dst, traffic.hot_share / targets[src]))
+
+
+def _experts(chips: int, traffic: ExpertTraffic, seed: int) -> Flows:
+    """Every chip of a group of two or more sends 1, by popularity, to the others."""
+    draw = np.random.default_rng(seed)
+    flows = []
+    for first in range(0, chips, traffic.group):
+        members = np.arange(first, min(first + traffic.group, chips))
+        popularity = draw.permutation(np.arange(1.0, len(members) + 1) ** -traffic.skew)
+        shares = np.tile(popularity, (len(members), 1))
+        np.fill_diagonal(shares, 0.0)
+        if len(members) > 1:
+            shares /= shares.sum(axis=1, keepdims=True)
+        src, dst = np.nonzero(shares)
+        flows.append((members[src], members[dst], shares[src, dst]))
+    src, dst, share = map(np.concatenate, zip(*flows, strict=True))
+    return _listed(chips, src, dst, share)
 
 
 def _permutation(chips: int, traffic: PermutationTraffic, seed: int) -> IntArray:

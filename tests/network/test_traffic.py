@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from railx.network import traffic as traffic_module
 from railx.network.settings import (
     AllToAllTraffic,
+    ExpertTraffic,
     HotSpotTraffic,
     MatrixTraffic,
     NeighbourTraffic,
@@ -46,6 +47,7 @@ ANY_SIZE: list[TrafficSettings] = [
     NeighbourTraffic("neighbour", 1.0),
     HotSpotTraffic("hot_spot", 1.0, 1, 0.3),
     HotSpotTraffic("hot_spot", 1.0, 4, 1.0),
+    ExpertTraffic("experts", 1.0, 3, 0.7),
 ]
 
 
@@ -114,6 +116,25 @@ def test_hot_spots_get_their_share() -> None:
     assert demand[np.ix_(hot, hot)].sum(axis=1) == pytest.approx(0.25 + 0.75 * 2 / 24)
     only = traffic_flows(topology, HotSpotTraffic("hot_spot", 1.0, 1, 0.25), 6).demand()
     assert only.sum(axis=1) == pytest.approx(1)
+
+
+def test_popular_experts_get_more_within_their_group() -> None:
+    topology = mesh(4, 4)
+    demand = traffic_flows(topology, ExpertTraffic("experts", 1.0, 6, 1.0), 3).demand()
+    for group in (range(6), range(6, 12), range(12, 16)):
+        inside = demand[np.ix_(group, group)]
+        assert inside.sum(axis=1) == pytest.approx(1)
+        # The first chip's view of the others, and the second one's of the first.
+        popularity = inside[0] / inside[0, 2]
+        popularity[0] = inside[1, 0] / inside[1, 2]
+        popularity /= popularity.max()
+        assert sorted(1 / popularity) == pytest.approx(range(1, len(group) + 1))
+        for chip, row in enumerate(inside):
+            rest = np.delete(popularity, chip)
+            assert np.delete(row, chip) == pytest.approx(rest / rest.sum())
+    even = traffic_flows(topology, ExpertTraffic("experts", 1.0, 4, 0.0), 3).demand()
+    assert even[:4, :4] == pytest.approx((np.ones((4, 4)) - np.eye(4)) / 3)
+    assert even.sum() == pytest.approx(16)
 
 
 def test_neighbours_in_a_mesh_and_below_a_leaf_switch() -> None:
