@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from railx.economics import PricedNetwork, price_network, read_catalogue
+from railx.economics import Cost, NetworkPrice, PricedNetwork, price, read_catalogue
 from railx.families import families_with, family_of
 from railx.mapping.settings import MappingSettings, PriceSettings, SwitchedNetwork, SwitchedSettings
 from railx.mapping.step import Basis
@@ -13,13 +13,13 @@ from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings, Topology
 
 __all__ = [
-    "NetworkCost",
     "check_reference",
     "comparison_bases",
+    "cost_columns",
     "equal_bandwidth",
     "injection_gb_s_per_chip",
-    "network_bill",
     "network_cost",
+    "network_price",
 ]
 
 _BITS_PER_BYTE = 8
@@ -55,7 +55,7 @@ def comparison_bases(
     bandwidth that the reference's cost buys. No bill has links inside a node (or
     scale-up switches): at equal cost they keep the rate of equal bandwidth.
     Raises SettingsError where the reference has no bill, and as
-    :func:`railx.economics.price_network`.
+    :func:`railx.economics.price`.
     """
     equal = equal_bandwidth(settings, topology)
     if not settings.topologies[name].priced or family_of(topology).bill is None:
@@ -81,33 +81,23 @@ def check_reference(settings: MappingSettings, reference: FamilySettings) -> Non
         )
 
 
-@dataclass(frozen=True)
-class NetworkCost:
-    """USD and W of a network, per unit that the caller chose."""
-
-    usd: float
-    watts: float | None
-
-    def scaled(self, factor: float) -> NetworkCost:
-        """So many units."""
-        return NetworkCost(factor * self.usd, None if self.watts is None else factor * self.watts)
-
-    def columns(self, gpus: int) -> dict[str, float | None]:
-        """The columns of a table, where this is the cost of one GPU."""
-        total = self.scaled(gpus)
-        return {
-            "cost_per_gpu_usd": self.usd,
-            "cost_usd": total.usd,
-            "watts_per_gpu": self.watts,
-            "power_watts": total.watts,
-        }
+def cost_columns(cost: Cost, gpus: int) -> dict[str, float | None]:
+    """The columns of a table, where ``cost`` is that of one GPU."""
+    all_gpus = cost.scaled(gpus)
+    return {
+        "cost_per_gpu_usd": cost.usd,
+        "cost_usd": all_gpus.usd,
+        "watts_per_gpu": cost.watts,
+        "power_watts": all_gpus.watts,
+    }
 
 
-def network_bill(prices: PriceSettings, name: str, network: PricedNetwork) -> NetworkCost:
-    """USD and W of a whole network; SettingsError where it has no price."""
-    bill = price_network(name, network, prices.price_set, read_catalogue(prices.catalogue))
-    watts = [row["total_watts"] for row in bill]
-    return NetworkCost(sum(row["total_usd"] for row in bill), None if None in watts else sum(watts))
+def network_price(
+    prices: PriceSettings, name: str, network: PricedNetwork, node_price_set: str | None = None
+) -> NetworkPrice:
+    """The bill of a network; SettingsError where it has no price."""
+    catalogue = read_catalogue(prices.catalogue)
+    return price(network, prices.price_set, catalogue, node_price_set=node_price_set, name=name)
 
 
 def network_cost(
@@ -115,11 +105,11 @@ def network_cost(
     name: str,
     chosen: SwitchedNetwork,
     scale: Callable[[PricedNetwork], float],
-) -> NetworkCost:
+) -> Cost:
     """The bill of a network times ``scale``; SettingsError where it has no price."""
     priced = PricedNetwork(chosen.topology, counting=chosen.counting)
     try:
-        return network_bill(settings, name, priced).scaled(scale(priced))
+        return network_price(settings, name, priced).cost.scaled(scale(priced))
     except SettingsError as error:
         raise error.under("switched") from None
 
@@ -129,7 +119,7 @@ def _usd_per_injection_gb_s(
 ) -> float:
     network = PricedNetwork(topology)
     try:
-        usd = network_bill(settings, name, network).usd
+        return network_price(settings, name, network).usd_per_injection_gb_s
     except SettingsError as error:
         prefix = f"networks.{name}.topology."
         if error.key.startswith(prefix):
@@ -137,4 +127,3 @@ def _usd_per_injection_gb_s(
                 f"topologies.{name}.{error.key.removeprefix(prefix)}", error.message
             ) from None
         raise error.under("mapping") from None
-    return usd / network.chips / network.counts.injection_gb_s_per_chip
