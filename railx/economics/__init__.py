@@ -6,7 +6,7 @@ The families count the components of networks (``railx.families.NAME.bill``).
 from railx.economics.bill import bill_of_materials, cost_summary, price_network
 from railx.economics.catalogue import read_catalogue
 from railx.economics.claim_map import claim_map
-from railx.economics.pricing import Cost, NetworkPrice, node_links, price
+from railx.economics.pricing import Cost, NetworkPrice, node_links, price, total
 from railx.economics.rails import rail_economics, rail_map
 from railx.economics.scale import cost_by_scale
 from railx.economics.sensitivity import price_sensitivity
@@ -28,4 +28,5 @@ __all__ = [
     "rail_economics",
     "rail_map",
     "read_catalogue",
+    "total",
 ]

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from railx.economics import Cost, NetworkPrice, PricedNetwork, price, read_catalogue
+from railx.economics import (
+    Cost,
+    NetworkPrice,
+    PricedNetwork,
+    node_links,
+    price,
+    read_catalogue,
+    total,
+)
 from railx.families import families_with, family_of
 from railx.mapping.settings import MappingSettings, PriceSettings, SwitchedNetwork, SwitchedSettings
 from railx.mapping.step import Basis
@@ -13,7 +21,9 @@ from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings, Topology
 
 __all__ = [
+    "ChipCosts",
     "check_reference",
+    "chip_costs",
     "comparison_bases",
     "cost_columns",
     "equal_bandwidth",
@@ -46,14 +56,17 @@ def equal_bandwidth(settings: MappingSettings, topology: Topology) -> Basis:
 def comparison_bases(
     settings: MappingSettings, topology: Topology, name: str, reference: FamilySettings
 ) -> list[Basis]:
-    """``equal_bandwidth`` and, where it has a price, ``equal_cost``.
+    """``equal_bandwidth`` and, where it has a price, ``equal_cost`` with nodes free and
+    charged.
 
     Topology ``name`` has one where it is priced and its family has a bill;
     ``reference`` are the settings of the reference topology. A network costs in
     proportion to the rate of its ports. So at equal bandwidth it costs its USD per GB/s
     of injection times the injection bandwidth, and at equal cost its ports have the
-    bandwidth that the reference's cost buys. No bill has links inside a node (or
-    scale-up switches): at equal cost they keep the rate of equal bandwidth.
+    bandwidth that the reference's cost buys. Links inside nodes keep the rate of equal
+    bandwidth: free under ``equal_cost``. Under ``equal_cost_nodes`` (where the settings
+    have a price set for them) both networks pay for theirs, and the ports get the rest
+    of the sum; the basis has a ``reason`` where nothing is left.
     Raises SettingsError where the reference has no bill, and as
     :func:`railx.economics.price`.
     """
@@ -61,14 +74,58 @@ def comparison_bases(
     if not settings.topologies[name].priced or family_of(topology).bill is None:
         return [equal]
     check_reference(settings, reference)
-    cost, affordable = (
-        settings.injection_gb_s_per_chip * _usd_per_injection_gb_s(settings, key, priced)
+    costs = [
+        chip_costs(settings, key, priced)
         for key, priced in ((name, topology.settings), (settings.reference, reference))
-    )
-    return [
+    ]
+    cost, affordable = (of.ports_usd for of in costs)
+    bases = [
         replace(equal, cost_per_chip_usd=cost),
         Basis("equal_cost", equal.ports * affordable / cost, equal.inside, affordable),
     ]
+    if settings.node_price_set is not None:
+        mine, budget = costs[0].node.usd, affordable + costs[1].node.usd
+        left = budget - mine
+        dear = f"the node alone costs {mine:.0f} of {budget:.0f} USD a chip"
+        reason = None if left > 0 else dear
+        ports = equal.ports * max(left, 0) / cost
+        bases.append(Basis("equal_cost_nodes", ports, equal.inside, budget, reason))
+    return bases
+
+
+@dataclass(frozen=True)
+class ChipCosts:
+    """USD of a chip at equal bandwidth: its part of the network, and its node."""
+
+    ports_usd: float
+    node: Cost
+    components: dict[str, float]
+    """GB/s of its links inside nodes and on boards, by component of the catalogue."""
+
+
+def chip_costs(settings: MappingSettings, name: str, topology: FamilySettings) -> ChipCosts:
+    """What a chip of a network costs with the injection bandwidth of the settings."""
+    try:
+        free = network_price(settings, name, PricedNetwork(topology))
+        charged = free
+        if settings.node_price_set is not None:
+            charged = network_price(
+                settings, name, PricedNetwork(topology), settings.node_price_set
+            )
+    except SettingsError as error:
+        prefix = f"networks.{name}.topology."
+        if error.key.startswith(prefix):
+            raise SettingsError(
+                f"topologies.{name}.{error.key.removeprefix(prefix)}", error.message
+            ) from None
+        raise error.under("mapping") from None
+    scale = settings.injection_gb_s_per_chip / free.counts.injection_gb_s_per_chip
+    node = total(part.cost for part in charged.parts[len(free.parts) :])
+    return ChipCosts(
+        settings.injection_gb_s_per_chip * free.usd_per_injection_gb_s,
+        node.scaled(scale / free.counts.chips),
+        {component: scale * gb_s for component, gb_s in node_links(topology).items()},
+    )
 
 
 def check_reference(settings: MappingSettings, reference: FamilySettings) -> None:
@@ -112,18 +169,3 @@ def network_cost(
         return network_price(settings, name, priced).cost.scaled(scale(priced))
     except SettingsError as error:
         raise error.under("switched") from None
-
-
-def _usd_per_injection_gb_s(
-    settings: MappingSettings, name: str, topology: FamilySettings
-) -> float:
-    network = PricedNetwork(topology)
-    try:
-        return network_price(settings, name, network).usd_per_injection_gb_s
-    except SettingsError as error:
-        prefix = f"networks.{name}.topology."
-        if error.key.startswith(prefix):
-            raise SettingsError(
-                f"topologies.{name}.{error.key.removeprefix(prefix)}", error.message
-            ) from None
-        raise error.under("mapping") from None
