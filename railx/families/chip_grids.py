@@ -16,10 +16,17 @@ from numpy.typing import NDArray
 from railx.families.family import Family, FamilyBase
 from railx.settings import AtLeast, NonNegative
 from railx.vocabulary.counts import Bill, Ports, check_boards, torus_boards, torus_ports
+from railx.vocabulary.nodes import NodeOrder, block_order
 from railx.vocabulary.placement import Placement, Sizes, block_placement
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import Destinations, RoutingTable
-from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
+from railx.vocabulary.topology import (
+    NodeSettings,
+    Topology,
+    check_size,
+    duplex_links,
+    topology_of,
+)
 
 __all__ = [
     "TORUS_ROUTINGS",
@@ -28,6 +35,7 @@ __all__ = [
     "build",
     "check",
     "halves",
+    "node_order",
     "placement",
     "ports_per_chip",
     "torus_bisection_ports",
@@ -186,6 +194,20 @@ def torus_resize(settings: TorusT, chips: int) -> TorusT:
     return replace(settings, **scales)
 
 
+def node_order(settings: ChipGridSettings, size: int) -> NodeOrder:
+    """Blocks of the grid as nodes."""
+    return block_order(settings.shape, size)
+
+
+def boards(settings: ChipTorusSettings) -> NodeSettings | None:
+    """The links on a board, which the bill leaves out."""
+    side, dimensions = settings.board_side, len(settings.shape)
+    if side == 1:
+        return None
+    gb_s = 2 * dimensions * (side - 1) / side * settings.n * settings.port_gbps / 8
+    return NodeSettings(side**dimensions, "mesh", gb_s, settings.latency_ns)
+
+
 def torus_family(name: str, settings: type[TorusT], **capabilities: Any) -> Family[TorusT]:
     """The family of a torus of single chips, with ``capabilities`` of its own."""
     return Family(
@@ -201,6 +223,8 @@ def torus_family(name: str, settings: type[TorusT], **capabilities: Any) -> Fami
         grouped_routings=TORUS_ROUTINGS,
         groups=torus_groups,
         placement=placement,
+        inside=boards,
+        node_order=node_order,
         bill=Bill(ports=torus_bill_ports, resize=torus_resize),
         **capabilities,
     )

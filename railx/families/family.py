@@ -14,10 +14,11 @@ from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.counts import Bill
 from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.line_rings import ChipOrderRing, LineRings
+from railx.vocabulary.nodes import NodeOrder
 from railx.vocabulary.placement import Placement, Sizes
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.table import Destinations, RoutingTable
-from railx.vocabulary.topology import Circuits, FamilySettings, Topology
+from railx.vocabulary.topology import Circuits, FamilySettings, NodeSettings, Topology
 
 __all__ = ["Family", "FamilyBase", "LineGraph", "Lines", "check_even", "shared_fields"]
 
@@ -37,6 +38,11 @@ class FamilyBase:
     port_gbps: Annotated[float, Positive()] = 400.0
     """Rate of an external port in one direction, in 10^9 bit/s; 36 ports of 400 make
     the 1.8 TB/s per chip of RailX's abstract (derived: m = 7, n = 9).
+    """
+
+    node: NodeSettings | None = None
+    """Links inside nodes of chips: their rate where the family has nodes by its other
+    settings, else nodes that its chips do not have without; null: as the others say.
     """
 
 
@@ -176,6 +182,21 @@ class Family(Generic[S]):
 
     placement: Callable[[S, Topology, Sizes], Placement] | None = None
     """Chips of the ranks of a job; None: runs of chips below the same switches."""
+
+    has_nodes: bool = False
+    """Whether its other settings describe nodes; ``node`` then sets their rate, or is
+    refused where that follows from the others.
+    """
+
+    inside: Callable[[S], NodeSettings | None] | None = None
+    """The links inside the nodes, or on the boards, that its other settings describe.
+    They are in no bill; None: there are none.
+    """
+
+    node_order: Callable[[S, int], NodeOrder] | None = None
+    """Which chips make a node of so many, for families without nodes; None: runs of
+    chips.
+    """
 
     bill: Bill[S] | None = None
     """Bill of materials: components and bandwidths in closed form."""

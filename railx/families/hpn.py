@@ -53,6 +53,7 @@ class HpnSettings(ElectricalRailSettings):
     """
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.segments > self.max_segments:
             raise SettingsError(
                 "segments",

@@ -24,7 +24,7 @@ from railx.settings import AtLeast, NonNegative, SettingsError
 from railx.vocabulary.line_rings import LineRings, torus_rings
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import Destinations, RoutingTable
-from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
+from railx.vocabulary.topology import NodeSettings, Topology, check_size, duplex_links, topology_of
 
 __all__ = ["FAMILY", "KHopRingSettings", "arcs"]
 
@@ -155,6 +155,15 @@ def route(
     return route_rings(topology, routing, (settings.chips,), destinations)
 
 
+def inside(settings: KHopRingSettings) -> NodeSettings | None:
+    """The chain of a node."""
+    chips = settings.chips_per_node
+    if chips == 1:
+        return None
+    gb_s = 2 * (chips - 1) / chips * settings.lanes * settings.port_gbps / 8
+    return NodeSettings(chips, "mesh", gb_s, settings.internal_latency_ns)
+
+
 FAMILY = Family(
     name="khop_ring",
     settings=KHopRingSettings,
@@ -162,6 +171,8 @@ FAMILY = Family(
     check=check,
     halves=halves,
     bisection_ports=lambda settings: 2 * settings.lanes,
+    has_nodes=True,
+    inside=inside,
     ports_per_chip=lambda settings: 2 * settings.lanes,
     routings=TORUS_ROUTINGS,
     route=route,

@@ -16,6 +16,7 @@ from railx.families.chip_grids import (
     build,
     check,
     halves,
+    node_order,
     placement,
     ports_per_chip,
 )
@@ -117,4 +118,5 @@ FAMILY = Family(
     route=route,
     node_hop_counts=node_hop_counts,
     placement=placement,
+    node_order=node_order,
 )

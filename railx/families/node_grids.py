@@ -19,7 +19,7 @@ from railx.vocabulary.counts import Ports, best_size, too_large
 from railx.vocabulary.grid import Grid, grid_halves, line_circuits
 from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.placement import Placement, Sizes, node_placement
-from railx.vocabulary.topology import Topology, check_size
+from railx.vocabulary.topology import NodeSettings, Topology, check_size
 
 __all__ = [
     "AllToAllSettings",
@@ -38,6 +38,7 @@ __all__ = [
     "hyperx_bisection_ports",
     "hyperx_external_hops",
     "in_node_lanes_per_chip",
+    "inside",
     "longest_line",
     "ports_per_chip",
     "ring_bisection_ports",
@@ -70,6 +71,13 @@ class NodeGridSettings(FamilyBase):
     assumption, about 20 m of fibre at 5 ns/m.
     """
 
+    def __post_init__(self) -> None:
+        """Take width and latency of the links inside from ``node``."""
+        if self.node is not None and self.m > 1:
+            width = self.node.gb_s / inside_gb_s(self) * self.internal_width
+            object.__setattr__(self, "internal_width", width)
+            object.__setattr__(self, "internal_latency_ns", self.node.latency_ns)
+
     @property
     def shape(self) -> tuple[int, int]:
         """Nodes of a row and of a column."""
@@ -85,6 +93,7 @@ class NodeGridSettings(FamilyBase):
         """The grid of nodes."""
         columns, rows = self.shape
         node = shared_fields(self, NodeGridSettings)
+        del node["node"]
         return Grid(columns=columns, rows=rows, **node)
 
 
@@ -196,6 +205,19 @@ def in_node_lanes_per_chip(node: NodeGridSettings) -> float:
     2 m (m-1) neighbour pairs have n links each of that width.
     """
     return 2 * (node.m - 1) * node.n * node.internal_width / node.m
+
+
+def inside_gb_s(node: NodeGridSettings) -> float:
+    """Rate of the links of a chip inside its node, one direction, mean of all chips."""
+    return 2 * in_node_lanes_per_chip(node) * node.port_gbps / 8
+
+
+def inside(settings: NodeGridSettings) -> NodeSettings | None:
+    """The mesh of a node."""
+    if settings.m == 1:
+        return None
+    latency_ns = settings.internal_latency_ns
+    return NodeSettings(settings.m**2, "mesh", inside_gb_s(settings), latency_ns)
 
 
 def longest_line(settings: RailXSettings) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.family import Family, Lines, check_even
-from railx.families.rails import ServerSettings, scale_up_links
+from railx.families.rails import ServerSettings, inside, scale_up_links
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.counts import Bill, Ports, too_large
 from railx.vocabulary.routing.rings import ring_sets
@@ -72,6 +72,7 @@ class OpusRailsSettings(ServerSettings):
     """
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_even("ocs_ports", self.ocs_ports, "two for each ring")
         if self.ocs_ports % self.ocs_ports_per_transceiver:
             raise SettingsError(
@@ -86,6 +87,10 @@ class OpusRailsSettings(ServerSettings):
                 f" {self.servers} servers (or at most {self.ocs_radix // 2} servers for this"
                 " radix)",
             )
+
+    @property
+    def ports_per_chip(self) -> int:
+        return self.ocs_ports
 
     @property
     def server_count(self) -> int:
@@ -230,6 +235,8 @@ FAMILY = Family[OpusRailsSettings](
     halves=halves,
     bisection_ports=bisection_ports,
     ports_per_chip=ports_per_chip,
+    has_nodes=True,
+    inside=inside,
     routings=("min", "balanced"),
     route=route,
     switched=True,

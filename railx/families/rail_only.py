@@ -55,6 +55,7 @@ class RailOnlySettings(ElectricalRailSettings):
     """
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.tiers > 1:
             self._check_tree()
         elif self.servers > self.switch_radix:

@@ -54,6 +54,7 @@ class RailOptimisedSettings(ElectricalRailSettings):
     """
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_even("switch_radix", self.switch_radix, "half of the ports face up")
         most = self.pods * self.servers_per_pod
         if self.populated_servers is not None and self.populated_servers > most:

@@ -28,7 +28,14 @@ from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Bill, Ports, no_check
 from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets, fallback_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
-from railx.vocabulary.topology import FamilySettings, Links, Topology, duplex_links, topology_of
+from railx.vocabulary.topology import (
+    FamilySettings,
+    Links,
+    NodeSettings,
+    Topology,
+    duplex_links,
+    topology_of,
+)
 
 __all__ = [
     "ElectricalRailSettings",
@@ -37,6 +44,7 @@ __all__ = [
     "electrical_family",
     "fill_chips",
     "fill_servers",
+    "inside",
     "route",
     "scale_up_links",
 ]
@@ -58,6 +66,18 @@ class ServerSettings(FamilyBase):
     """Time of flight between a chip and its scale-up switch, in nanoseconds. Default:
     an assumption, as inside a RailX node.
     """
+
+    def __post_init__(self) -> None:
+        """Take width and latency of the scale-up links from ``node``."""
+        if self.node is not None:
+            width = self.node.gb_s * 8 / (self.ports_per_chip * self.port_gbps)
+            object.__setattr__(self, "scale_up_width", width)
+            object.__setattr__(self, "scale_up_latency_ns", self.node.latency_ns)
+
+    @property
+    def ports_per_chip(self) -> int:
+        """Ports of a chip to other servers."""
+        raise NotImplementedError
 
     @property
     def server_count(self) -> int:
@@ -82,6 +102,10 @@ class ElectricalRailSettings(ServerSettings):
     """Time of flight between a chip and its rail switch, in nanoseconds. Default: an
     assumption, as in ``fat_tree``.
     """
+
+    @property
+    def ports_per_chip(self) -> int:
+        return self.planes
 
     @property
     def tiers(self) -> int:
@@ -133,6 +157,14 @@ def scale_up_links(settings: ServerSettings, ports: int) -> Links:
         latency_ns=settings.scale_up_latency_ns,
         lanes=ports,
     )
+
+
+def inside(settings: ServerSettings) -> NodeSettings | None:
+    """The scale-up switch of a server."""
+    if settings.chips_per_server == 1:
+        return None
+    gb_s = settings.ports_per_chip * settings.port_gbps * settings.scale_up_width / 8
+    return NodeSettings(settings.chips_per_server, "switch", gb_s, settings.scale_up_latency_ns)
 
 
 # Graph of electrical rails
@@ -350,6 +382,8 @@ def electrical_family(
         halves=halves,
         bisection_ports=bisection_ports,
         ports_per_chip=ports_per_chip,
+        has_nodes=True,
+        inside=inside,
         routings=("min", "adaptive"),
         route=route,
         bill=Bill(

@@ -24,6 +24,7 @@ from railx.families.node_grids import (
     circuit_line_graphs,
     grid_placement,
     in_node_lanes_per_chip,
+    inside,
     ports_per_chip,
 )
 from railx.families.railx_lines import PartedSettings, external_hops, ports
@@ -59,6 +60,7 @@ class RailXHyperXSettings(PartedSettings):
         return line, line
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         rails = self.rails
         if rails < 2:
             raise SettingsError(
@@ -250,5 +252,7 @@ FAMILY = Family(
     longest_path_ns=longest_path_ns,
     grid_rings=grid_rings,
     placement=grid_placement,
+    has_nodes=True,
+    inside=inside,
     bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip, square=square),
 )

@@ -29,7 +29,13 @@ from typing import Annotated, Literal
 import numpy as np
 
 from railx.families.family import Family
-from railx.families.node_grids import check, circuit_line_graphs, grid_placement, ports_per_chip
+from railx.families.node_grids import (
+    check,
+    circuit_line_graphs,
+    grid_placement,
+    inside,
+    ports_per_chip,
+)
 from railx.families.railx_lines import (
     PartedSettings,
     bisection_ports,
@@ -91,6 +97,7 @@ class RailXMixedSettings(PartedSettings):
         return line_parts(self.parts_x), line_parts(self.parts_y)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for key, parts, length in (
             ("parts_x", self.parts_x, self.x_scale),
             ("parts_y", self.parts_y, self.y_scale),
@@ -226,6 +233,8 @@ FAMILY = Family(
     halves=halves,
     bisection_ports=bisection_ports,
     ports_per_chip=ports_per_chip,
+    has_nodes=True,
+    inside=inside,
     routings=("min", "balanced"),
     route=route,
     switched=True,

@@ -29,6 +29,7 @@ from railx.families.node_grids import (
     best_grid,
     circuit_line_graphs,
     in_node_lanes_per_chip,
+    inside,
     longest_line,
     ports_per_chip,
 )
@@ -75,6 +76,7 @@ class RailXSplitSettings(PartedSettings):
     """Rails of each part of a column, as ``split_x`` of a row."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         rails = self.rails
         check_rails(rails)
         for axis, sizes in (("x", self.sizes_x), ("y", self.sizes_y)):
@@ -274,6 +276,8 @@ FAMILY = Family(
     halves=railx_lines.halves,
     bisection_ports=railx_lines.bisection_ports,
     ports_per_chip=ports_per_chip,
+    has_nodes=True,
+    inside=inside,
     routings=("min", "balanced", "adaptive"),
     route=railx_lines.route,
     grouped_routings=("min", "balanced"),

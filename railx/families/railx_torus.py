@@ -27,6 +27,7 @@ from railx.families.node_grids import (
     grid_rings,
     halves,
     in_node_lanes_per_chip,
+    inside,
     longest_line,
     ports_per_chip,
     ring_bisection_ports,
@@ -64,6 +65,7 @@ class RailXTorusSettings(RailXSettings):
         return self.x_scale, self.y_scale
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         longest = max(self.x_scale, self.y_scale)
         if self.ocs_radix is not None and self.ocs_radix < 2 * longest:
             raise SettingsError(
@@ -218,6 +220,8 @@ FAMILY = Family(
     halves=halves,
     bisection_ports=bisection_ports,
     ports_per_chip=ports_per_chip,
+    has_nodes=True,
+    inside=inside,
     routings=("min", "balanced"),
     route=route,
     grouped_routings=("min", "balanced"),

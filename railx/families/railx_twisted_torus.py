@@ -42,6 +42,7 @@ from railx.families.node_grids import (
     grid_placement,
     grid_ports,
     in_node_lanes_per_chip,
+    inside,
     longest_line,
     ports_per_chip,
     ring_bisection_ports,
@@ -82,6 +83,7 @@ class RailXTwistedTorusSettings(RailXSettings):
         return self.x_scale, self.y_scale
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.x_scale != 2 * self.y_scale:
             near = sorted({self.y_scale, self.x_scale // 2, -(-self.x_scale // 2)})
             raise SettingsError(
@@ -439,6 +441,8 @@ FAMILY = Family(
     halves=halves,
     bisection_ports=bisection_ports,
     ports_per_chip=ports_per_chip,
+    has_nodes=True,
+    inside=inside,
     routings=("min", "balanced"),
     route=route,
     switched=True,

@@ -36,11 +36,12 @@ from railx.families import (
     ub_mesh,
 )
 from railx.families.family import Family
+from railx.families.nodes import check_node, composed, inside_nodes, order_of
 from railx.settings import Registered, SettingsError
 from railx.vocabulary.arrays import Int32Array
 from railx.vocabulary.placement import Placement, Sizes, run_placement
 from railx.vocabulary.routing.table import RoutingTable
-from railx.vocabulary.topology import FamilySettings, Topology
+from railx.vocabulary.topology import FamilySettings, NodeSettings, Topology, chip_nodes
 
 __all__ = [
     "FAMILIES",
@@ -51,6 +52,8 @@ __all__ = [
     "families_with",
     "family_named",
     "family_of",
+    "links_inside",
+    "node_of_chips",
     "rank_placement",
     "register",
     "registered",
@@ -133,8 +136,27 @@ def family_named(name: str) -> Family[Any]:
 
 
 def family_of(network: FamilySettings | Topology) -> Family[Any]:
-    """The family of settings or of a topology; errors: :func:`family_named`."""
-    return family_named(network.family)
+    """The family of settings or of a topology; errors: :func:`family_named`.
+
+    Where ``node`` gives nodes to chips that stand alone, its capabilities are those of
+    the network with these nodes.
+    """
+    family = family_named(network.family)
+    settings = network.settings if isinstance(network, Topology) else network
+    return family if settings.node is None or family.has_nodes else composed(family)
+
+
+def links_inside(settings: FamilySettings) -> list[NodeSettings]:
+    """The links inside nodes and on boards of a network, which no bill has."""
+    return inside_nodes(family_named(settings.family), settings)
+
+
+def node_of_chips(settings: FamilySettings, chips: int, chips_per_node: int) -> Int32Array:
+    """The node of each chip: runs of chips, or as the nodes of the settings lie."""
+    family = family_named(settings.family)
+    if settings.node is None or family.has_nodes:
+        return chip_nodes(chips, chips_per_node)
+    return order_of(family, settings, chips).chip_node
 
 
 def families_with(capability: str) -> str:
@@ -160,6 +182,7 @@ def check_topology(settings: FamilySettings, key: str = "topology") -> None:
     Networks that are too large to build may still have a bill of materials.
     """
     try:
+        check_node(family_named(settings.family), settings)
         family_of(settings).check(settings)
     except SettingsError as error:
         raise error.under(key) from None

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.errors import UserError
-from railx.families.registry import TopologySettings
+from railx.families.registry import TopologySettings, node_of_chips
 from railx.settings import load, to_dict
 from railx.vocabulary.topology import (
     DIMENSIONS,
     LINK_KINDS,
     Circuits,
+    FamilySettings,
     Links,
     Topology,
-    chip_nodes,
 )
 
 __all__ = ["read_topology", "write_topology"]
@@ -63,12 +63,13 @@ def read_topology(path: str | Path) -> Topology:
     table = read_table(path)
     links, circuits = (_rows(table, element) for element in ("link", "circuit"))
     chips = int(metadata["chips"])
+    settings: FamilySettings = load(TopologySettings, metadata["settings"], "topology")
     return Topology(
-        settings=load(TopologySettings, metadata["settings"], "topology"),
+        settings=settings,
         chips=chips,
         nodes=int(metadata["nodes"]),
         switches=int(metadata["switches"]),
-        chip_node=chip_nodes(chips, int(metadata["chips_per_node"])),
+        chip_node=node_of_chips(settings, chips, int(metadata["chips_per_node"])),
         links=_from_table(Links, links, {"kind": LINK_KINDS}),
         circuits=(
             _from_table(Circuits, circuits, {"dimension": DIMENSIONS}) if len(circuits) else None

@@ -35,6 +35,7 @@ from railx.vocabulary.topology import (
     DIMENSIONS,
     Circuits,
     Links,
+    NodeSettings,
     Topology,
     check_size,
     duplex_links,
@@ -270,6 +271,15 @@ def ports(settings: TpuV4Settings) -> Ports:
     )
 
 
+def inside(settings: TpuV4Settings) -> NodeSettings | None:
+    """The links inside a cube, at the rate of its faces."""
+    side = settings.cube_side
+    if side == 1:
+        return None
+    gb_s = 6 * (side - 1) / side * settings.n * settings.port_gbps / 8
+    return NodeSettings(side**3, "mesh", gb_s, settings.internal_latency_ns)
+
+
 def resize(settings: TpuV4Settings, chips: int) -> TpuV4Settings:
     """The fewest cubes with at least ``chips`` chips, with the most all-to-all
     bandwidth.
@@ -299,5 +309,7 @@ FAMILY = Family(
     groups=torus_groups,
     switched=True,
     chip_rings=chip_rings,
+    has_nodes=True,
+    inside=inside,
     bill=Bill(ports=ports, resize=resize),
 )

@@ -24,7 +24,7 @@ from railx.families.family import Family, FamilyBase
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS, route_hops
-from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
+from railx.vocabulary.topology import NodeSettings, Topology, check_size, duplex_links, topology_of
 
 __all__ = ["FAMILY", "UBMeshSettings"]
 
@@ -137,12 +137,21 @@ def ports_per_chip(settings: UBMeshSettings) -> int:
     return settings.lanes * joined + settings.uplink_lanes
 
 
+def inside(settings: UBMeshSettings) -> NodeSettings:
+    """The full meshes of a rack."""
+    joined = settings.chips_per_board + settings.boards - 2
+    gb_s = settings.lanes * joined * settings.port_gbps / 8
+    return NodeSettings(settings.rack_chips, "mesh", gb_s, settings.internal_latency_ns)
+
+
 FAMILY = Family(
     name="ub_mesh",
     settings=UBMeshSettings,
     build=build,
     check=check,
     ports_per_chip=ports_per_chip,
+    has_nodes=True,
+    inside=inside,
     routings=HOP_ROUTINGS,
     route=lambda settings, topology, routing, destinations: route_hops(
         topology, routing, destinations

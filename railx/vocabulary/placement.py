@@ -16,9 +16,18 @@ import numpy as np
 
 from railx.settings import SettingsError
 from railx.vocabulary.arrays import IntArray
+from railx.vocabulary.nodes import NodeOrder
 from railx.vocabulary.topology import Topology
 
-__all__ = ["Placement", "Sizes", "block_placement", "node_placement", "run_placement", "snake"]
+__all__ = [
+    "Placement",
+    "Sizes",
+    "block_placement",
+    "node_placement",
+    "order_placement",
+    "run_placement",
+    "snake",
+]
 
 #: Chips of a node, nodes of a row, nodes of a column.
 Sizes: TypeAlias = tuple[int, int, int]
@@ -91,6 +100,31 @@ def _rows_snake(columns: int, rows: int) -> IntArray:
     return node.ravel()
 
 
+def order_placement(topology: Topology, sizes: Sizes, order: NodeOrder) -> Placement:
+    """Ranks of the mesh in one node each, in the order of a :class:`NodeOrder`.
+
+    As :func:`node_placement`; nodes that are larger than the mesh hold several of them
+    where there are too few. Raises SettingsError("layout") where the job does not fit.
+    """
+    mesh, x, y = sizes
+    grid, nodes = order.grid, len(order.chips)
+    walk = _walk(order.shape) @ np.cumprod([1, *order.shape[:-1]])
+    parts = order.size // mesh
+    if mesh > order.size or x * y > nodes * parts:
+        raise _no_room(topology, sizes, (order.size, nodes * parts, 1))
+    number = np.arange(y)[None, :] * x + np.arange(x)[:, None]
+    if grid is not None and x <= grid[0] and y <= grid[1]:
+        kind, node = "grid", np.arange(y)[None, :] * grid[0] + np.arange(x)[:, None]
+        part = np.zeros_like(node)
+    else:
+        in_row = np.arange(nodes) if grid is None else _rows_snake(*grid)
+        parts = 1 if x * y <= nodes else parts
+        kind, node, part = "runs", in_row[number // parts], number % parts
+    local = walk[part[..., None] * mesh + np.arange(mesh)]
+    chips = np.take_along_axis(order.chips[node], local, axis=2)
+    return Placement(chips.transpose(2, 0, 1).astype(np.int64), kind)
+
+
 # Tori of single chips
 
 
@@ -143,6 +177,8 @@ def _walk(block: Sequence[int]) -> IntArray:
 
     int[positions, dimensions].
     """
+    if len(block) == 1:
+        return np.arange(block[0])[:, None]
     layer = np.stack(np.divmod(snake(block[0], block[1]), block[0])[::-1], axis=1)
     if len(block) == 2:
         return layer

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from railx.errors import UserError
-from railx.settings import SettingsError
+from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.arrays import FloatArray, Int32Array
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Circuits",
     "FamilySettings",
     "Links",
+    "NodeSettings",
     "Topology",
     "check_size",
     "chip_nodes",
@@ -60,10 +61,32 @@ DIMENSIONS = ("x", "y", "z")
 _MOST_LINK_ROWS = 50_000_000
 
 
+@dataclass(frozen=True)
+class NodeSettings:
+    """The links inside a node, the same words for every network."""
+
+    chips: Annotated[int, AtLeast(2)] = 16
+    """Chips of a node. Default: RailX's nodes of 4 x 4 chips."""
+
+    links: Literal["mesh", "switch"] = "switch"
+    """A mesh between neighbours, or a link of each chip to one switch."""
+
+    gb_s: Annotated[float, Positive()] = 1200.0
+    """Rate of the links of a chip inside its node, one direction, in 10^9 byte/s: the
+    mean of all chips of a mesh. Default: RailX's nodes of 4 x 4 chips with 2 ports on a
+    side, links inside 4 times as wide.
+    """
+
+    latency_ns: Annotated[float, NonNegative()] = 10.0
+    """Time of flight of a link, in nanoseconds. Default: an assumption, as inside a
+    RailX node.
+    """
+
+
 class FamilySettings(Protocol):
     """Settings of every network family: its name and the rate of an external port.
 
-    ``port_gbps``: one direction, in 10^9 bit/s.
+    ``port_gbps``: one direction, in 10^9 bit/s. ``node``: links inside nodes.
     """
 
     @property
@@ -71,6 +94,9 @@ class FamilySettings(Protocol):
 
     @property
     def port_gbps(self) -> float: ...
+
+    @property
+    def node(self) -> NodeSettings | None: ...
 
 
 @dataclass(frozen=True, eq=False)

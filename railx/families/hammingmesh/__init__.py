@@ -13,7 +13,7 @@ from railx.families.hammingmesh.graph import (
     resize,
 )
 from railx.families.hammingmesh.routing import route
-from railx.families.node_grids import grid_placement, ports_per_chip
+from railx.families.node_grids import grid_placement, inside, ports_per_chip
 from railx.vocabulary.counts import Bill
 
 __all__ = ["FAMILY", "HammingMeshSettings"]
@@ -26,6 +26,8 @@ FAMILY = Family(
     halves=halves,
     bisection_ports=bisection_ports,
     ports_per_chip=ports_per_chip,
+    has_nodes=True,
+    inside=inside,
     routings=("min", "balanced", "adaptive"),
     route=route,
     node_hop_counts=node_hop_counts,

@@ -77,6 +77,7 @@ class HammingMeshSettings(NodeGridSettings):
         return self.x_scale, self.y_scale
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         largest = self.switch_radix**2 // 4
         for key in ("x_scale", "y_scale"):
             if getattr(self, key) > largest:

@@ -81,6 +81,10 @@ def check(settings: ImportedSettings) -> None:
             "chips_per_node",
             f"got {settings.chips_per_node}; allowed: a divisor of the {len(network.chips)} chips",
         )
+    if settings.node is not None and settings.chips_per_node > 1:
+        raise SettingsError(
+            "node", f"allowed: null beside chips_per_node = {settings.chips_per_node}, or that as 1"
+        )
 
 
 def build(settings: ImportedSettings) -> Topology:

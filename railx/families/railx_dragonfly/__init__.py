@@ -1,7 +1,7 @@
 """Network family ``railx_dragonfly``: RailX set to a Dragonfly."""
 
 from railx.families.family import Family
-from railx.families.node_grids import halves, in_node_lanes_per_chip, ports_per_chip
+from railx.families.node_grids import halves, in_node_lanes_per_chip, inside, ports_per_chip
 from railx.families.railx_dragonfly.graph import (
     RailXDragonflySettings,
     bisection_ports,
@@ -27,6 +27,8 @@ FAMILY = Family(
     halves=halves,
     bisection_ports=bisection_ports,
     ports_per_chip=ports_per_chip,
+    has_nodes=True,
+    inside=inside,
     routings=("min", "balanced"),
     route=route,
     switched=True,

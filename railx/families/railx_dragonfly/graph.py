@@ -88,6 +88,7 @@ class RailXDragonflySettings(AllToAllSettings):
         return self.columns, self.rows
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         rails = self.rails
         check_rails(rails)
         if rails % (self.columns - 1):

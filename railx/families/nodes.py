@@ -1,0 +1,149 @@
+"""Nodes for families whose chips stand alone: every capability with the links inside.
+
+Closed forms of the family alone (loads, cuts, symmetry, columns of grouped tables) do
+not hold for the composed network, so those capabilities are missing there.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import fields, replace
+from math import isclose
+from typing import Any
+
+from railx.families.family import Family
+from railx.settings import SettingsError
+from railx.vocabulary.counts import Bill
+from railx.vocabulary.nodes import (
+    NodeOrder,
+    check_divides,
+    route_nodes,
+    run_order,
+    with_nodes,
+    without_nodes,
+)
+from railx.vocabulary.placement import Placement, Sizes, order_placement
+from railx.vocabulary.routing.table import Destinations, RoutingTable
+from railx.vocabulary.topology import FamilySettings, NodeSettings, Topology
+
+__all__ = ["check_node", "composed", "inside_nodes", "order_of"]
+
+#: Capabilities that do not depend on links inside nodes; the others are missing.
+_SAME = ("name", "settings", "ports_per_chip", "routings", "switched", "check_circuits", "inside")
+#: Networks that a size is looked for in, where nodes must divide it.
+_MOST_SIZES = 64
+
+
+def composed(family: Family[Any]) -> Family[Any]:
+    """The family with the nodes that its settings name."""
+    bill = family.bill
+
+    def check(settings: FamilySettings) -> None:
+        family.check(settings)
+        order_of(family, settings, _chips(family, settings))
+
+    def build(settings: FamilySettings) -> Topology:
+        topology = family.build(settings)
+        return with_nodes(topology, order_of(family, settings, topology.chips), _node(settings))
+
+    def route(
+        settings: FamilySettings,
+        topology: Topology,
+        routing: str,
+        destinations: Destinations = None,
+    ) -> RoutingTable:
+        node, order = _node(settings), order_of(family, settings, topology.chips)
+        alone = without_nodes(topology, order, node)
+        return route_nodes(
+            topology, family.route(settings, alone, routing, destinations), order, node
+        )
+
+    def placement(settings: FamilySettings, topology: Topology, sizes: Sizes) -> Placement:
+        order = order_of(family, settings, topology.chips)
+        if sizes[0] > order.size and family.placement is not None:
+            alone = without_nodes(topology, order, _node(settings))
+            return family.placement(settings, alone, sizes)
+        return order_placement(topology, sizes, order)
+
+    return Family(
+        **{name: getattr(family, name) for name in _SAME},
+        build=build,
+        check=check,
+        route=route,
+        placement=placement,
+        bill=None if bill is None else _bill(family, bill),
+    )
+
+
+def _bill(family: Family[Any], bill: Bill[Any]) -> Bill[Any]:
+    def check(settings: FamilySettings) -> None:
+        bill.check(settings)
+        check_divides(bill.ports(settings).chips, _node(settings))
+
+    def resize(settings: FamilySettings, chips: int) -> FamilySettings:
+        size = _node(settings).chips
+        wanted = -(-chips // size) * size
+        for _ in range(_MOST_SIZES):
+            sized = bill.resize(settings, wanted)
+            count = bill.ports(sized).chips
+            if count % size == 0:
+                return sized
+            wanted = (count // size + 1) * size
+        raise SettingsError(
+            "chips",
+            f"got {chips}; allowed: sizes of {family.name} that nodes of {size} chips divide, none"
+            f" of which is near; the nearest is {count} chips without nodes",
+        )
+
+    return replace(bill, check=check, resize=resize)
+
+
+def order_of(family: Family[Any], settings: FamilySettings, chips: int) -> NodeOrder:
+    """The nodes of a network; SettingsError("node.chips") where they do not divide
+    it.
+    """
+    node = _node(settings)
+    if family.node_order is not None:
+        return family.node_order(settings, node.chips)
+    check_divides(chips, node)
+    return run_order(chips, node.chips)
+
+
+def inside_nodes(family: Family[Any], settings: FamilySettings) -> list[NodeSettings]:
+    """All links inside nodes and on boards, which no bill of the family has."""
+    described = family.inside(settings) if family.inside is not None else None
+    chosen = None if family.has_nodes else settings.node
+    return [links for links in (described, chosen) if links is not None]
+
+
+def check_node(family: Family[Any], settings: FamilySettings) -> None:
+    """Refuse a node other than the one that a family's other settings describe."""
+    node = settings.node
+    if not family.has_nodes or node is None:
+        return
+    described = family.inside(settings) if family.inside is not None else None
+    if described is None:
+        raise SettingsError(
+            "node", f"allowed: null on {family.name}, whose nodes have single chips"
+        )
+    for field in fields(node):
+        got, allowed = getattr(node, field.name), getattr(described, field.name)
+        same = isclose(got, allowed) if isinstance(got, float) else got == allowed
+        if not same:
+            raise SettingsError(
+                f"node.{field.name}",
+                f"got {got}; allowed: {allowed}, as the other settings of {family.name} say",
+            )
+
+
+def _chips(family: Family[Any], settings: FamilySettings) -> int:
+    if family.bill is not None:
+        with suppress(SettingsError):
+            return family.bill.ports(settings).chips
+    chips = getattr(settings, "chips", None)
+    return chips if isinstance(chips, int) else family.build(settings).chips
+
+
+def _node(settings: FamilySettings) -> NodeSettings:
+    assert settings.node is not None  # a family is composed where it has nodes
+    return settings.node
