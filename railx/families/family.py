@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Generic, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.topology import Circuits, FamilySettings, NodeSettings, Topology
 
-__all__ = ["Family", "FamilyBase", "LineGraph", "Lines", "check_even", "shared_fields"]
+__all__ = ["Family", "FamilyBase", "JobGrid", "LineGraph", "Lines", "check_even", "shared_fields"]
 
 S = TypeVar("S", bound=FamilySettings)
 
@@ -63,6 +63,22 @@ def check_even(key: str, ports: int, reason: str, alternative: str = "") -> None
             f"got {ports}; allowed: an even number{alternative}, {reason}; the nearest are"
             f" {ports - 1} and {ports + 1}",
         )
+
+
+@dataclass(frozen=True)
+class JobGrid:
+    """Where a job may lie: a grid of units, of which failed ones take no part."""
+
+    sides: tuple[int, ...]
+    """Units of each dimension, x first."""
+
+    chips: int
+    """Chips of a unit."""
+
+    shape: Literal["lines", "box", "any"]
+    """``lines``: any rows times any columns, which circuits or switches join; ``box``:
+    neighbours, where every dimension closes to a ring; ``any``: any units.
+    """
 
 
 @dataclass(frozen=True)
@@ -197,6 +213,9 @@ class Family(Generic[S]):
     """Which chips make a node of so many, for families without nodes; None: runs of
     chips.
     """
+
+    job_grid: Callable[[S], JobGrid] | None = None
+    """Where a job may lie; None: on any nodes."""
 
     bill: Bill[S] | None = None
     """Bill of materials: components and bandwidths in closed form."""

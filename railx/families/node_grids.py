@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import FamilyBase, LineGraph, shared_fields
+from railx.families.family import FamilyBase, JobGrid, LineGraph, shared_fields
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.counts import Ports, best_size, too_large
 from railx.vocabulary.grid import Grid, grid_halves, line_circuits
@@ -39,6 +39,7 @@ __all__ = [
     "hyperx_external_hops",
     "in_node_lanes_per_chip",
     "inside",
+    "job_grid",
     "longest_line",
     "ports_per_chip",
     "ring_bisection_ports",
@@ -210,6 +211,11 @@ def in_node_lanes_per_chip(node: NodeGridSettings) -> float:
 def inside_gb_s(node: NodeGridSettings) -> float:
     """Rate of the links of a chip inside its node, one direction, mean of all chips."""
     return 2 * in_node_lanes_per_chip(node) * node.port_gbps / 8
+
+
+def job_grid(settings: NodeGridSettings) -> JobGrid:
+    """Jobs take any rows and columns of nodes."""
+    return JobGrid(settings.shape, settings.m**2, "lines")
 
 
 def inside(settings: NodeGridSettings) -> NodeSettings | None:

@@ -25,6 +25,7 @@ from railx.families.node_grids import (
     grid_placement,
     in_node_lanes_per_chip,
     inside,
+    job_grid,
     ports_per_chip,
 )
 from railx.families.railx_lines import PartedSettings, external_hops, ports
@@ -254,5 +255,6 @@ FAMILY = Family(
     placement=grid_placement,
     has_nodes=True,
     inside=inside,
+    job_grid=job_grid,
     bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip, square=square),
 )

@@ -34,6 +34,7 @@ from railx.families.node_grids import (
     circuit_line_graphs,
     grid_placement,
     inside,
+    job_grid,
     ports_per_chip,
 )
 from railx.families.railx_lines import (
@@ -235,6 +236,7 @@ FAMILY = Family(
     ports_per_chip=ports_per_chip,
     has_nodes=True,
     inside=inside,
+    job_grid=job_grid,
     routings=("min", "balanced"),
     route=route,
     switched=True,

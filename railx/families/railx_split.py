@@ -30,6 +30,7 @@ from railx.families.node_grids import (
     circuit_line_graphs,
     in_node_lanes_per_chip,
     inside,
+    job_grid,
     longest_line,
     ports_per_chip,
 )
@@ -278,6 +279,7 @@ FAMILY = Family(
     ports_per_chip=ports_per_chip,
     has_nodes=True,
     inside=inside,
+    job_grid=job_grid,
     routings=("min", "balanced", "adaptive"),
     route=railx_lines.route,
     grouped_routings=("min", "balanced"),

@@ -24,7 +24,7 @@ from railx.families.chip_grids import (
     torus_bisection_ports,
     torus_groups,
 )
-from railx.families.family import Family, FamilyBase
+from railx.families.family import Family, FamilyBase, JobGrid
 from railx.settings import AtLeast, NonNegative, SettingsError
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Bill, Ports, smallest_size, torus_all_to_all_ports
@@ -311,5 +311,6 @@ FAMILY = Family(
     chip_rings=chip_rings,
     has_nodes=True,
     inside=inside,
+    job_grid=lambda settings: JobGrid((settings.cubes,), settings.cube_side**3, "any"),
     bill=Bill(ports=ports, resize=resize),
 )

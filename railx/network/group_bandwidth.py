@@ -30,7 +30,7 @@ from railx.network.flows import finish_times, link_gb_s, spread_flows
 from railx.network.settings import BandwidthSettings
 from railx.settings import SettingsError
 from railx.vocabulary.arrays import FloatArray, IntArray
-from railx.vocabulary.routing.analysis import longest_paths, table_channel_loads
+from railx.vocabulary.routing.analysis import pair_loads
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, Topology
 
@@ -192,19 +192,18 @@ def member_rates(
     topology: Topology, table: RoutingTable, groups: IntArray, pattern: Pattern
 ) -> MemberRates:
     """Exact rates while all groups (int[groups, members]) send at once."""
-    demand = np.zeros((topology.chips, len(table.destinations)))
-    column = np.searchsorted(table.destinations, groups)
-    demand[groups[:, :, None], column[:, None, :]] = pattern.share
-    links = topology.links
-    load = table_channel_loads(topology, table, demand)
-    flight = longest_paths(topology, table, links.latency_ns, demand)
-    used = load > 0
+    member, other = np.nonzero(pattern.share)
+    share = np.tile(pattern.share[member, other], len(groups))
+    load, flight_ns = pair_loads(
+        topology, table, groups[:, member].ravel(), groups[:, other].ravel(), share
+    )
+    links, used = topology.links, load > 0
     gb_s = (np.repeat(links.gbps, links.lanes) / 8)[used] / load[used]
     inside = np.repeat(links.kind == INTERNAL, links.lanes)[used]
     return MemberRates(
         float(gb_s[~inside].min(initial=np.inf)),
         float(gb_s[inside].min(initial=np.inf)),
-        float(flight[demand > 0].max()),
+        flight_ns,
     )
 
 

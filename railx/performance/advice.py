@@ -34,7 +34,15 @@ from railx.settings import AtLeast, Fraction, NotEmpty, Positive, SettingsError
 if TYPE_CHECKING:
     from railx.vocabulary.topology import FamilySettings
 
-__all__ = ["RING_NETWORKS", "Advice", "AdviceSettings", "GivenPlan", "NetworkOverrides", "advise"]
+__all__ = [
+    "RING_NETWORKS",
+    "Advice",
+    "AdviceSettings",
+    "GivenPlan",
+    "NetworkOverrides",
+    "advise",
+    "setting_of",
+]
 
 #: Networks priced by rings: switches that never are the bottleneck.
 RING_NETWORKS = ("rail_optimised", "fat_tree")
@@ -173,7 +181,7 @@ def advise(settings: AdviceSettings, topologies: Sequence[FamilySettings] = ()) 
     that fits no plan, for degrees that leave devices over, for a precision that the
     device lacks, and for a network that is too small.
     """
-    setting = _setting(settings)
+    setting = setting_of(settings)
     batch = settings.global_batch or max(1, _STEP_TOKENS // settings.tokens)
     job = Job(settings.gpus, batch, settings.tokens, settings.memory_share)
     rivals = {"nvidia_rule": _by_rule, "3d_by_hand": _by_hand}
@@ -203,7 +211,8 @@ def advise(settings: AdviceSettings, topologies: Sequence[FamilySettings] = ()) 
     )
 
 
-def _setting(settings: AdviceSettings) -> Setting:
+def setting_of(settings: AdviceSettings) -> Setting:
+    """Model, device, program and constants of a job, on rings of the device's nodes."""
     model = (
         model_from_config(Path(settings.model_path))
         if settings.model == "hf"

@@ -111,7 +111,10 @@ class ExactLoads:
     def _tables(self) -> Mapping[str, RoutingTable]:
         subset = self._ranks < self.topology.chips
         destinations = np.sort(self.chips).astype(np.int32) if subset else None
-        return {name: build_routing(self.topology, name, destinations) for name in self.routings}
+        return {
+            name: build_routing(self.topology, name, destinations, grouped=True)
+            for name in self.routings
+        }
 
     @cached_property
     def chips(self) -> IntArray:

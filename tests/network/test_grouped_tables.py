@@ -26,6 +26,7 @@ from railx.vocabulary.routing.analysis import (
     check_delivery,
     class_loads,
     longest_paths,
+    pair_loads,
     path_lengths,
     table_channel_loads,
 )
@@ -116,6 +117,24 @@ def test_what_is_read_from_a_table_is_the_same_to_the_last_bit(
         lambda table: table.over_pairs().entry,
     ):
         assert np.array_equal(read(grouped), read(pairs))
+
+
+@pytest.mark.parametrize(("name", "routing"), CASES)
+def test_loads_of_some_pairs_are_those_of_their_demand_to_the_last_bit(
+    name: str, routing: str
+) -> None:
+    topology, grouped, pairs = both(name, routing)
+    rng = np.random.default_rng(2)
+    demand = rng.random((topology.chips, topology.chips))
+    demand[rng.random(demand.shape) > 0.1] = 0
+    np.fill_diagonal(demand, 0)
+    src, dst = np.nonzero(demand)
+    loads = table_channel_loads(topology, pairs, demand)
+    flights = longest_paths(topology, pairs, topology.links.latency_ns, demand)
+    for table in (grouped, pairs):
+        ours, flight_ns = pair_loads(topology, table, src, dst, demand[src, dst])
+        assert np.array_equal(ours, loads)
+        assert flight_ns == flights[demand > 0].max()
 
 
 @pytest.mark.parametrize("name", ["railx_hyperx", "torus_2d"])

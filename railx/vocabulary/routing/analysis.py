@@ -27,6 +27,7 @@ __all__ = [
     "check_delivery",
     "class_loads",
     "longest_paths",
+    "pair_loads",
     "path_lengths",
     "path_sums",
     "routing_graph",
@@ -187,12 +188,55 @@ def table_channel_loads(
         raise ValueError(
             f"demand: shape {demand.shape}; allowed: {expected}, chips by destinations of the table"
         )
-    options, lanes = spread_options(topology, table), topology.links.lanes.astype(np.int64)
-    # Slots: the shared traffic of each row, then the lanes.
+    options = spread_options(topology, table)
+    slot, loads = _lane_slots(topology, options)
+    _add_loads(topology, table, options, demand, slot, loads)
+    return _by_lane(topology, loads)
+
+
+def pair_loads(
+    topology: Topology, table: RoutingTable, src: IntArray, dst: IntArray, amount: FloatArray
+) -> tuple[FloatArray, float]:
+    """Load of every lane, and the longest flight in nanoseconds, of some pairs alone.
+
+    Each pair of chips (``src``, ``dst``: int[pairs], no pair twice) sends ``amount``.
+    The loads are those of :func:`table_channel_loads` for this demand, in time and
+    memory for these pairs alone; a table with groups stays as small as it is.
+    """
+    order = np.lexsort((src, dst))
+    src, dst, amount = src[order], dst[order], amount[order]
+    first = np.searchsorted(dst, np.append(table.destinations, topology.chips))
+    options = spread_options(topology, table)
+    slot, loads = _lane_slots(topology, options)
+    graph = routing_graph(topology, options, table.entry, table.destinations)
+    stuck, groups = np.zeros(3, dtype=np.int64), table.groups
+    seen: tuple[Int32Array, ...]
+    if groups is None:
+        none = np.zeros((topology.vertices, 0), dtype=np.int32)
+        every = np.arange(len(table.destinations), dtype=np.int32)[:, None]
+        seen = (none, np.zeros((len(every), 0), dtype=np.int32), every)
+    else:
+        seen = tuple(map(np.ascontiguousarray, (groups.coordinates, groups.goal, groups.column)))
+    flight_ns = kernels().pair_loads(
+        graph, seen, first, src, amount, topology.links.latency_ns, stuck, slot, loads
+    )
+    _raise_if_stuck(topology, table, stuck)
+    return _by_lane(topology, loads), float(flight_ns)
+
+
+def _lane_slots(topology: Topology, options: Options) -> tuple[IntArray, FloatArray]:
+    """The slot of every option, and empty loads of all slots: the shared traffic of
+    each row, then the lanes.
+    """
+    lanes = topology.links.lanes.astype(np.int64)
     first = len(lanes) + np.cumsum(lanes) - lanes
     slot = np.where(options.lane < 0, options.link, first[options.link] + options.lane)
-    loads = np.zeros(len(lanes) + lanes.sum())
-    _add_loads(topology, table, options, demand, slot, loads)
+    return slot, np.zeros(len(lanes) + lanes.sum())
+
+
+def _by_lane(topology: Topology, loads: FloatArray) -> FloatArray:
+    """Loads of the lanes, which share the traffic of their row evenly."""
+    lanes = topology.links.lanes.astype(np.int64)
     shared, by_lane = np.split(loads, [len(lanes)])
     per_lane: FloatArray = np.repeat(shared / lanes, lanes) + by_lane
     return per_lane

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["dependencies", "loads", "path_sums"]
+__all__ = ["dependencies", "loads", "pair_loads", "path_sums"]
 
 _DEAD_END = 1
 _CIRCLE = 2
@@ -187,3 +187,107 @@ def dependencies(
                 beyond = entry[state[at], vertex, index]
                 for request in range(start[beyond], start[beyond + 1]):
                     waits[occupied, out_index[link[request]] * channels + vc[request]] = True
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _column(seen: Any, vertex: int, index: int) -> int:
+    """The column of a table for a destination, as a vertex sees it."""
+    coordinates, goal, column = seen
+    levels = coordinates.shape[1]
+    for level in range(levels):
+        if coordinates[vertex, level] != goal[index, level]:
+            return int(column[index, level])
+    return int(column[index, levels])
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def pair_loads(
+    graph: Any,
+    seen: Any,
+    first: Any,
+    source: Any,
+    amount: Any,
+    values: Any,
+    stuck: Any,
+    load_slot: Any,
+    load: Any,
+) -> float:
+    """Add the traffic of some pairs to ``load`` by option slot; return the largest sum
+    of ``values`` (float[links]) over any of their paths.
+
+    Destination i has the sources ``source[first[i]:first[i + 1]]``, ascending, that
+    send ``amount``. ``seen``: coordinates, goal and column of
+    :class:`railx.vocabulary.routing.groups.DestinationGroups`. Places are visited as by
+    :func:`loads`, so that sums are the same.
+    """
+    entry, destinations, link_dst, start, link, state, weight = graph
+    states, vertices = entry.shape[0], entry.shape[1]
+    mark = np.zeros(states * vertices, dtype=np.int8)
+    stack = np.empty(states * vertices, dtype=np.int32)
+    following = np.empty(states * vertices, dtype=np.int32)
+    order = np.empty(states * vertices, dtype=np.int32)
+    sets = np.empty(states * vertices, dtype=np.int32)
+    flow, beyond = np.zeros(states * vertices), np.zeros(states * vertices)
+    longest = 0.0
+    for index in range(len(destinations)):
+        target, count = destinations[index], 0
+        for at_source in range(first[index], first[index + 1]):
+            chip = source[at_source]
+            if chip == target:
+                continue
+            flow[chip] = amount[at_source]
+            if mark[chip] != 0:
+                continue
+            depth = 0
+            stack[0], mark[chip] = chip, 1
+            sets[chip] = entry[0, chip, _column(seen, chip, index)]
+            if sets[chip] < 0:
+                stuck[0], stuck[1], stuck[2] = _DEAD_END, chip, target
+                return longest
+            following[0] = start[sets[chip]]
+            while depth >= 0:
+                slot, at = stack[depth], following[depth]
+                if at == start[sets[slot] + 1]:
+                    mark[slot] = 2
+                    order[count] = slot
+                    count += 1
+                    depth -= 1
+                    continue
+                following[depth] = at + 1
+                vertex = link_dst[link[at]]
+                near = state[at] * vertices + vertex
+                if vertex == target or mark[near] == 2:
+                    continue
+                if mark[near] == 1:
+                    stuck[0], stuck[1], stuck[2] = _CIRCLE, near, target
+                    return longest
+                sets[near] = entry[state[at], vertex, _column(seen, vertex, index)]
+                if sets[near] < 0:
+                    stuck[0], stuck[1], stuck[2] = _DEAD_END, near, target
+                    return longest
+                depth += 1
+                stack[depth], mark[near] = near, 1
+                following[depth] = start[sets[near]]
+        for i in range(count):
+            slot, most = order[i], 0.0
+            for at in range(start[sets[slot]], start[sets[slot] + 1]):
+                vertex = link_dst[link[at]]
+                if weight[at] > 0:
+                    rest = 0.0 if vertex == target else beyond[state[at] * vertices + vertex]
+                    most = max(most, values[link[at]] + rest)
+            beyond[slot] = most
+        for at_source in range(first[index], first[index + 1]):
+            if source[at_source] != target:
+                longest = max(longest, beyond[source[at_source]])
+        for i in range(count - 1, -1, -1):
+            slot = order[i]
+            for at in range(start[sets[slot]], start[sets[slot] + 1]):
+                if flow[slot] == 0:
+                    break
+                part = flow[slot] * weight[at]
+                load[load_slot[at]] += part
+                vertex = link_dst[link[at]]
+                if vertex != target:
+                    flow[state[at] * vertices + vertex] += part
+            flow[slot], mark[slot] = 0.0, 0
+    return longest

@@ -1,0 +1,320 @@
+"""One design point: a network at its size, its best plan, price, power and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from railx.design.rates import GroupRates, RateStore
+from railx.design.settings import PointSettings
+from railx.design.sizes import Sized, sized_for, with_device_node
+from railx.design.usable import Usable, usable_share
+from railx.economics import PricedNetwork, price_network, read_catalogue
+from railx.economics.catalogue import Catalogue
+from railx.families import family_of
+from railx.performance.advice import setting_of
+from railx.performance.closed import PARTS
+from railx.performance.layers import Setting
+from railx.performance.networks import TwoLevelRing
+from railx.performance.plans import Plan
+from railx.performance.search import Job, Priced, search_below
+from railx.settings import SettingsError
+from railx.vocabulary.topology import FamilySettings
+
+__all__ = ["DesignPoint", "NetworkCost", "evaluate", "network_cost", "setting_on"]
+
+#: What a step's time is made of besides computing, which a network or plan can change.
+_BINDING = tuple(name for name in PARTS if name != "compute")
+#: Share of a step above which its computation binds.
+_COMPUTING = 0.8
+
+
+@dataclass(frozen=True)
+class NetworkCost:
+    """Dollars and watts of a network a chip, by the first price set and over all.
+
+    ``components``: units of each component of the catalogue, ``prices`` their dollars
+    in the first set. Watts are None where a component's have no source; the ranges are
+    over the sets that price every component.
+    """
+
+    usd: float
+    usd_low: float
+    usd_high: float
+    watts: float | None
+    watts_low: float | None
+    watts_high: float | None
+    components: Mapping[str, int]
+    prices: Mapping[str, float]
+    price_sets: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DesignPoint:
+    """A network and a plan, with what they take.
+
+    ``step_s`` is the closed form's; ``step_low_s`` and ``step_high_s`` differ by its
+    expected error, the mean on measured runs left out of its fit. Dollars and watts are
+    of the network. ``usable`` is the share of its chips in the largest job at the
+    faults. ``binds``: what takes most of the step beside computing, or computing where
+    that takes four fifths. ``fidelity`` is that of the table; ``notes`` say what is not
+    exact.
+    """
+
+    name: str
+    family: str
+    network: FamilySettings
+    chips: int
+    gpus: int
+    plan: Plan
+    step_s: float
+    step_low_s: float
+    step_high_s: float
+    expected_error: float | None
+    parts_s: Mapping[str, float]
+    memory_share: float
+    cost: NetworkCost
+    device_watts: float | None
+    all_to_all_gb_s: float
+    injection_gb_s: float
+    usable: Usable
+    network_words: str
+    notes: tuple[str, ...]
+    fidelity: str = "analytic"
+
+    @property
+    def usd(self) -> float:
+        """Dollars of the network."""
+        return self.cost.usd * self.chips
+
+    @property
+    def watts(self) -> float | None:
+        """Watts of the network."""
+        return None if self.cost.watts is None else self.cost.watts * self.chips
+
+    @property
+    def joules(self) -> float | None:
+        """Joules of a step: the network and the devices at their rated power."""
+        if self.watts is None or self.device_watts is None:
+            return None
+        return (self.watts + self.gpus * self.device_watts) * self.step_s
+
+    @property
+    def binds(self) -> str:
+        """What takes most of the step beside computing, with its share."""
+        if self.parts_s["compute"] >= _COMPUTING * self.step_s:
+            return f"compute {self.parts_s['compute'] / self.step_s:.0%}"
+        most = max(_BINDING, key=lambda name: self.parts_s[name])
+        return f"{most} {self.parts_s[most] / self.step_s:.0%}"
+
+    @property
+    def plan_words(self) -> str:
+        """The degrees of the plan that are not 1, and what it recomputes."""
+        plan = self.plan
+        degrees = [
+            f"{name} {getattr(plan, name)}"
+            for name in ("data", "tensor", "context", "pipeline", "expert", "virtual")
+            if getattr(plan, name) > 1
+        ]
+        return f"{' x '.join(degrees) or 'one device'}, {plan.sharding}, recompute {plan.recompute}"
+
+    def row(self) -> dict[str, Any]:
+        """Plain values, for a table or JSON."""
+        plan = {name: value for name, value in asdict(self.plan).items() if name != "order"}
+        return {
+            "network": self.name,
+            "family": self.family,
+            "chips": self.chips,
+            "gpus": self.gpus,
+            "plan": self.plan_words,
+            **{f"plan_{name}": value for name, value in plan.items()},
+            "plan_order": ",".join(self.plan.order),
+            "step_s": self.step_s,
+            "step_low_s": self.step_low_s,
+            "step_high_s": self.step_high_s,
+            "expected_error": self.expected_error,
+            "tokens_per_s": self.plan.tokens / self.step_s,
+            **{f"{name}_s": seconds for name, seconds in self.parts_s.items()},
+            "memory_share": self.memory_share,
+            "usd_chip": self.cost.usd,
+            "usd_chip_low": self.cost.usd_low,
+            "usd_chip_high": self.cost.usd_high,
+            "usd": self.usd,
+            "watts_chip": self.cost.watts,
+            "watts_chip_low": self.cost.watts_low,
+            "watts_chip_high": self.cost.watts_high,
+            "watts": self.watts,
+            "joules": self.joules,
+            "all_to_all_gb_s": self.all_to_all_gb_s,
+            "injection_gb_s": self.injection_gb_s,
+            "usable_share": self.usable.share,
+            "usable_basis": self.usable.basis,
+            "binds": self.binds,
+            "notes": "; ".join(self.notes),
+            "fidelity": self.fidelity,
+        }
+
+
+def evaluate(
+    name: str,
+    network: FamilySettings,
+    settings: PointSettings,
+    *,
+    most_chips: float = 2.0,
+    store: RateStore | None = None,
+    catalogue: Catalogue | None = None,
+) -> DesignPoint:
+    """The best plan of a job on a network of at least as many chips, and what it takes.
+
+    ``network`` gives ports, nodes and shape; its size follows from the job, at most
+    ``most_chips`` times the devices. Raises :class:`railx.errors.UserError` where there
+    is no such size, no price or no plan that fits.
+    """
+    cost_of = catalogue or read_catalogue(settings.catalogue)
+    setting = setting_of(settings.advice)
+    if settings.node == "device":
+        network = with_device_node(network, setting.device)
+    sized = sized_for(network, settings.gpus, most_chips * settings.gpus)
+    cost = network_cost(name, sized, settings, cost_of)
+    setting, bound = setting_on(sized, setting, settings, store or RateStore())
+    rates = setting.network
+    assert isinstance(rates, GroupRates)
+    job = Job(settings.gpus, settings.batch, settings.tokens, settings.memory_share)
+    priced = search_below(setting, job, bound, 1)
+    all_to_all, injection, exact = _bandwidths(sized, rates)
+    rates.keep()
+    nodes = rates.topology.chips // rates.topology.nodes
+    usable = usable_share(
+        sized.graph,
+        rates.topology.chips,
+        nodes,
+        setting.device.node_devices,
+        settings.faults,
+        settings.fault_samples,
+        settings.seed,
+    )
+    notes = _notes(sized, rates)
+    if exact:
+        notes = (*notes, "all-to-all by exact loads")
+    return _point(name, sized, priced, cost, (all_to_all, injection), usable, notes)
+
+
+def _point(
+    name: str,
+    sized: Sized,
+    priced: Priced,
+    cost: NetworkCost,
+    bandwidths: tuple[float, float],
+    usable: Usable,
+    notes: tuple[str, ...],
+) -> DesignPoint:
+    setting, plan = priced.setting, priced.plans.plan(0)
+    errors = setting.constants.errors
+    error = errors.get("several_nodes", errors.get("all"))
+    step_s = float(priced.times.total_s[0])
+    capacity = setting.device.capacity_gb * 1e9
+    return DesignPoint(
+        name=name,
+        family=sized.bill.family,
+        network=sized.bill,
+        chips=sized.chips,
+        gpus=plan.devices,
+        plan=plan,
+        step_s=step_s,
+        step_low_s=step_s / (1 + (error or 0)),
+        step_high_s=step_s * (1 + (error or 0)),
+        expected_error=error,
+        parts_s={part: float(priced.times.parts[part][0]) for part in PARTS},
+        memory_share=float(priced.memory.total_bytes[0]) / capacity,
+        cost=cost,
+        device_watts=setting.device.watts,
+        all_to_all_gb_s=bandwidths[0],
+        injection_gb_s=bandwidths[1],
+        usable=usable,
+        network_words=setting.network.words,
+        notes=notes,
+    )
+
+
+def setting_on(
+    sized: Sized, setting: Setting, settings: PointSettings, store: RateStore
+) -> tuple[Setting, TwoLevelRing]:
+    """The job on a network, and rings that bound it (no latency, no contention)."""
+    constants, device = setting.constants, setting.device
+    port_share = settings.port_share or constants.slow_share
+    inside = device.fast_gb_s * constants.fast_share if settings.node == "device" else None
+    rates = GroupRates(
+        sized.graph,
+        settings.gpus,
+        device.node_devices,
+        port_share=port_share,
+        inside_gb_s=inside,
+        direct_members=settings.direct_members,
+        store=store,
+    )
+    outside_gb_s, inside_gb_s = rates.rates_gb_s
+    if rates.topology.chips == rates.topology.nodes:
+        inside_gb_s = outside_gb_s
+    rates.node_devices = max(device.node_devices, rates.topology.chips // rates.topology.nodes)
+    bound = TwoLevelRing(
+        rates.node_devices, max(inside_gb_s, outside_gb_s), outside_gb_s, 0.0, 0.0, 1.0, 1.0
+    )
+    return replace(setting, network=rates), bound
+
+
+def network_cost(
+    name: str, sized: Sized, settings: PointSettings, catalogue: Catalogue
+) -> NetworkCost:
+    """Dollars and watts of a network a chip.
+
+    SettingsError where the first price set lacks a component or is for another port
+    speed; further sets that do are left out of the ranges.
+    """
+    network = PricedNetwork(sized.bill)
+    bills = {settings.price_set: price_network(name, network, settings.price_set, catalogue)}
+    for price_set in settings.price_sets:
+        try:
+            bills.setdefault(price_set, price_network(name, network, price_set, catalogue))
+        except SettingsError as error:
+            if price_set not in catalogue.price_sets:
+                raise error.under("price_sets") from None
+    usd = {key: sum(row["total_usd"] for row in bill) / sized.chips for key, bill in bills.items()}
+    watts = {
+        key: sum(row["total_watts"] for row in bill) / sized.chips
+        for key, bill in bills.items()
+        if all(row["total_watts"] is not None for row in bill)
+    }
+    first = bills[settings.price_set]
+    return NetworkCost(
+        usd=usd[settings.price_set],
+        usd_low=min(usd.values()),
+        usd_high=max(usd.values()),
+        watts=watts.get(settings.price_set),
+        watts_low=min(watts.values(), default=None),
+        watts_high=max(watts.values(), default=None),
+        components={row["component"]: row["count"] for row in first},
+        prices={row["component"]: row["unit_usd"] for row in first},
+        price_sets=tuple(bills),
+    )
+
+
+def _bandwidths(sized: Sized, rates: GroupRates) -> tuple[float, float, bool]:
+    """All-to-all and injection bandwidth of a chip, and whether by exact loads."""
+    bill = family_of(sized.bill).bill
+    assert bill is not None  # sized by it
+    ports = bill.ports(sized.bill)
+    port_gb_s = ports.port_gbps / 8
+    injection = ports.injection * port_gb_s
+    if ports.all_to_all is not None:
+        return min(ports.all_to_all, ports.injection) * port_gb_s, injection, False
+    return min(injection, rates.uniform_gb_s()), injection, True
+
+
+def _notes(sized: Sized, rates: GroupRates) -> tuple[str, ...]:
+    notes = []
+    if sized.graph is not sized.bill:
+        notes.append(f"loads of a full tree of {rates.topology.chips} chips")
+    if rates.has_detours:
+        notes.append("detours in closed form")
+    return tuple(notes)

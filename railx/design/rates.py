@@ -1,0 +1,291 @@
+"""Exact rates of groups on large networks, kept for the next search.
+
+Rates of a network do not depend on the job, and scale with the rates of its links. So
+they are computed once for its settings and kept in a file. Three facts make them cheap:
+
+* planes carry equal shares, so that one plane of as many times the rate stands for all;
+* packets within a node take the node's links alone, packets between nodes the network's
+  alone, where ``node`` adds nodes to a network;
+* a detour over a random router (``valiant``) loads links as twice uniform traffic does,
+  whatever the pattern, where each chip sends and receives as much as the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from railx.errors import UserError
+from railx.families import (
+    build_routing,
+    build_topology,
+    family_named,
+    family_of,
+    static_routing_names,
+)
+from railx.io import atomic_path
+from railx.network.group_bandwidth import MemberRates, pattern_of
+from railx.performance.networks import Kind
+from railx.performance.topologies import ExactLoads, Way, node_rates_gb_s
+from railx.settings import SettingsError
+from railx.vocabulary.arrays import FloatArray, IntArray
+from railx.vocabulary.routing.analysis import pair_loads
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import INTERNAL, FamilySettings, Topology
+
+__all__ = ["GroupRates", "RateStore", "folded"]
+
+#: Files kept; the oldest goes first.
+_MOST_FILES = 512
+#: The routing whose rates follow from those of uniform traffic.
+_DETOURS = "valiant"
+
+
+class RateStore:
+    """Rates of groups in files, one for each network.
+
+    ``folder``: None keeps nothing. ``code``: a digest of the code that computes them.
+    """
+
+    def __init__(self, folder: Path | None = None, code: str = "") -> None:
+        self.folder, self.code = folder, code
+
+    def _path(self, settings: FamilySettings) -> Path | None:
+        name = hashlib.sha256(f"{self.code}\0{settings!r}".encode()).hexdigest()
+        return None if self.folder is None else self.folder / f"{name}.json"
+
+    def read(self, settings: FamilySettings) -> dict[str, list[float]]:
+        """The rates of a network by key; empty where none can be read."""
+        path = self._path(settings)
+        with suppress(OSError, ValueError):
+            if path is not None:
+                digest, _, text = path.read_bytes().partition(b"\n")
+                if hashlib.sha256(text).hexdigest().encode() == digest:
+                    return cast("dict[str, list[float]]", json.loads(text))
+        return {}
+
+    def keep(self, settings: FamilySettings, rates: Mapping[str, list[float]]) -> None:
+        """Keep the rates of a network where the folder can be written to."""
+        path = self._path(settings)
+        if path is None:
+            return
+        text = json.dumps(rates).encode()
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_path(path) as target:
+                target.write_bytes(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
+            files = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
+            for old in files[:-_MOST_FILES]:
+                old.unlink(missing_ok=True)
+
+
+def folded(settings: FamilySettings) -> FamilySettings:
+    """One plane of a network with the rate of all its planes.
+
+    The settings themselves where the network has one plane or its planes differ.
+    """
+    planes = getattr(settings, "planes", 1)
+    if planes > 1:
+        with suppress(SettingsError):
+            single: FamilySettings = replace(
+                cast("Any", settings), planes=1, port_gbps=settings.port_gbps * planes
+            )
+            family_of(single).check(single)
+            return single
+    return settings
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """Rates of a pattern on a network as its settings have it.
+
+    ``crossing``: largest share of a member's traffic that leaves its node.
+    """
+
+    between_gb_s: float
+    inside_gb_s: float
+    flight_ns: float
+    crossing: float
+
+
+class GroupRates(ExactLoads):
+    """Rates of groups on a network of any size, for the model of a training step.
+
+    ``outside`` and ``inside``: factors of the rates between and inside nodes.
+    ``direct_members``: most members of a group that gathers directly.
+    """
+
+    def __init__(
+        self,
+        settings: FamilySettings,
+        ranks: int,
+        node_devices: int,
+        *,
+        port_share: float,
+        inside_gb_s: float | None,
+        direct_members: int,
+        store: RateStore,
+    ) -> None:
+        self.settings = folded(settings)
+        topology = build_topology(self.settings)
+        offered = [name for name in family_of(settings).routings if name in static_routing_names()]
+        super().__init__(topology, offered, ranks, node_devices)
+        outside_rate, inside_rate = node_rates_gb_s(topology)
+        self.rates_gb_s = (
+            outside_rate * port_share,
+            inside_rate if inside_gb_s is None else inside_gb_s,
+        )
+        self._factors = port_share, self.rates_gb_s[1] / inside_rate if inside_rate else 1.0
+        self._direct_members, self._store = direct_members, store
+        self._unit: dict[str, list[float]] = store.read(self.settings)
+        self._stored = len(self._unit)
+
+    @property
+    def words(self) -> str:
+        """What it is, in some words."""
+        outside, inside = self.rates_gb_s
+        return (
+            f"exact loads of {self.topology.family} with {self.topology.chips} chips, {inside:.4g}"
+            f" GB/s in nodes of {self.topology.chips // self.topology.nodes}, {outside:.4g} between"
+        )
+
+    def keep(self) -> None:
+        """Keep what was computed since for the next search."""
+        if len(self._unit) > self._stored:
+            self._store.keep(self.settings, self._unit)
+            self._stored = len(self._unit)
+
+    def ways(self, groups: IntArray, kind: Kind) -> list[Way]:
+        """The ways of a transfer that are worth a look on a large network.
+
+        As :meth:`ExactLoads.ways`; groups of more than ``direct_members`` gather in
+        rings alone, and detours stand beside minimal paths.
+        """
+        members = groups.shape[1]
+        if kind == "send":
+            algorithms = ["next"]
+        elif kind == "all_to_all" or members <= 2:
+            algorithms = ["direct"]
+        else:
+            algorithms = ["ring", *(["direct"] if members <= self._direct_members else [])]
+        halves = 2 if kind == "all_reduce" else 1
+        sent = 1.0 if kind == "send" else halves * ((members - 1) / members)
+        return [
+            self._way(algorithm, routing, groups, sent, halves)
+            for algorithm in algorithms
+            for routing in self.routings
+            if routing != _DETOURS or self.has_detours
+        ]
+
+    @property
+    def has_detours(self) -> bool:
+        """Whether transfers may take detours over random routers."""
+        return _DETOURS in self.routings and self._detour_gb_s is not None
+
+    def uniform_gb_s(self) -> float:
+        """Rate of a chip while all send to all, over minimal paths, as set."""
+        return self._rates_of("direct", "min", self.chips[None, :]).between_gb_s
+
+    def _way(self, algorithm: str, routing: str, groups: IntArray, sent: float, halves: int) -> Way:
+        outside, inside = self._factors
+        detour = routing == _DETOURS
+        unit = self._rates_of(algorithm, "min" if detour else routing, groups)
+        between, flight = unit.between_gb_s, unit.flight_ns
+        if detour and unit.crossing:
+            assert self._detour_gb_s is not None
+            between, flight = self._detour_gb_s / unit.crossing, 2 * flight
+        rates = MemberRates(between * outside, unit.inside_gb_s * inside, flight)
+        rounds = pattern_of(algorithm, 2).rounds if algorithm != "ring" else groups.shape[1] - 1
+        return Way(algorithm, routing, sent, rates, flight * rounds * halves)
+
+    @cached_property
+    def _detour_gb_s(self) -> float | None:
+        """Rate of a chip whose packets all take a detour, if that has a closed form."""
+        bill = family_of(self.settings).bill
+        if bill is None:
+            return None
+        ports = bill.ports(self.settings)
+        if ports.all_to_all is None:
+            return None
+        return min(ports.injection, ports.all_to_all / 2) * ports.port_gbps / 8
+
+    def _rates_of(self, algorithm: str, routing: str, groups: IntArray) -> _Rates:
+        name = hashlib.sha256(np.ascontiguousarray(groups).tobytes()).hexdigest()[:24]
+        key = f"{algorithm} {routing} {groups.shape[1]} {name}"
+        if key not in self._unit:
+            rates = self._computed(algorithm, routing, groups)
+            self._unit[key] = [getattr(rates, field.name) for field in fields(rates)]
+        return _Rates(*self._unit[key])
+
+    def _computed(self, algorithm: str, routing: str, groups: IntArray) -> _Rates:
+        share = pattern_of(algorithm, groups.shape[1]).share
+        member, other = np.nonzero(share)
+        node = np.asarray(self.topology.chip_node)[groups]
+        far = node[:, member] != node[:, other]
+        sent = np.broadcast_to(share[member, other], far.shape)
+        crossing = _most(sent * far, member)
+        alone, table = self._network(routing)
+        if alone is not self.topology:
+            # In-node packets meet at the switch of their node, the others never do.
+            inside = self.settings.node
+            assert inside is not None
+            busiest = max(_most(sent * ~far, member), _most(sent * ~far, other))
+            inside_gb_s = inside.gb_s / busiest if busiest else np.inf
+            flight_ns = 2 * inside.latency_ns if busiest else 0.0
+        else:
+            far, inside_gb_s, flight_ns = np.ones_like(far), np.inf, 0.0
+        src, dst = groups[:, member][far], groups[:, other][far]
+        load, longest_ns = pair_loads(alone, table, src, dst, sent[far])
+        links, used = alone.links, load > 0
+        gb_s = (np.repeat(links.gbps, links.lanes) / 8)[used] / load[used]
+        within = np.repeat(links.kind == INTERNAL, links.lanes)[used]
+        return _Rates(
+            float(gb_s[~within].min(initial=np.inf)),
+            float(gb_s[within].min(initial=inside_gb_s)),
+            float(max(longest_ns, flight_ns)),
+            crossing,
+        )
+
+    @cached_property
+    def _alone(self) -> Topology:
+        """The network without the nodes that ``node`` adds to it, or the network.
+
+        Meshes in nodes stay part of the network.
+        """
+        family, node = family_named(self.settings.family), self.settings.node
+        if node is None or family.has_nodes or node.links != "switch":
+            return self.topology
+        return family.build(self.settings)
+
+    def _network(self, routing: str) -> tuple[Topology, RoutingTable]:
+        """The network that packets between nodes take, and its table."""
+        if routing not in self._built:
+            chips = np.sort(self.chips).astype(np.int32)
+            if self._alone is self.topology:
+                table = build_routing(self.topology, routing, chips, grouped=True)
+            else:
+                family = family_named(self.settings.family)
+                table = family.route(self.settings, self._alone, routing, chips)
+            if table.selection == "adaptive":
+                raise UserError(f"routing: got {routing}; allowed: a routing with exact loads")
+            self._built[routing] = table
+        return self._alone, self._built[routing]
+
+    @cached_property
+    def _built(self) -> dict[str, RoutingTable]:
+        return {}
+
+
+def _most(sent: FloatArray, member: IntArray) -> float:
+    """The largest sum of what a member of any group sends: float[groups, pairs]."""
+    order = np.argsort(member, kind="stable")
+    first = np.flatnonzero(np.diff(member[order], prepend=-1))
+    return float(np.add.reduceat(sent[:, order], first, axis=1).max())

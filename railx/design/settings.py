@@ -1,0 +1,139 @@
+"""What ``railx design`` is asked: the job, the prices, the faults and the networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, TypeAlias
+
+from railx.effort import Cost, Costs
+from railx.families import TopologySettings, family_of
+from railx.performance.advice import AdviceSettings
+from railx.settings import (
+    AtLeast,
+    Between,
+    Fraction,
+    NonNegative,
+    NotEmpty,
+    Positive,
+    SettingsError,
+)
+
+__all__ = ["OBJECTIVES", "DesignSettings", "Objective", "PointSettings"]
+
+Objective: TypeAlias = Literal["step_time", "cost", "joules"]
+OBJECTIVES: tuple[Objective, ...] = ("step_time", "cost", "joules")
+
+
+@dataclass(frozen=True)
+class PointSettings:
+    """A job, its prices and the faults: all of a design point but the network."""
+
+    gpus: Annotated[int, AtLeast(2)]
+    """Devices that the job has."""
+    model: Annotated[str, NotEmpty()]
+    """Model of the catalogue."""
+    devices: Annotated[str, NotEmpty()] = "h100"
+    """Device of the catalogue."""
+    tokens: Annotated[int, AtLeast(1)] = 8192
+    """Tokens of a sequence."""
+    global_batch: Annotated[int, AtLeast(1)] | None = None
+    """Sequences of a step; null: 4 Mi tokens, or as many sequences as devices."""
+    precision: Literal["bf16", "fp16", "fp8", "fp4"] = "bf16"
+    """Precision of matrix products."""
+    program: Annotated[str, NotEmpty()] = "torchtitan"
+    """Program that trains."""
+    memory_share: Annotated[float, Fraction()] = 0.9
+    """Share of a device's memory that a plan may fill."""
+    catalogue: Annotated[str, NotEmpty()] = "resources/catalogue/prices.csv"
+    """Price catalogue, a CSV file."""
+    price_set: Annotated[str, NotEmpty()] = "opus_400g"
+    """Price set that ranks."""
+    price_sets: tuple[str, ...] = ("opus_400g_notebook", "hammingmesh_2022")
+    """Further price sets: with the first, the range of dollars and watts."""
+    port_share: Annotated[float, Fraction()] | None = None
+    """Share of a port's rate that collectives reach, on every network; null: that of
+    the program's constants, fitted between nodes.
+    """
+    node: Literal["device", "as_set"] = "device"
+    """Links inside nodes: as fast as in the device's usual node, and nodes of its size
+    where a network has none; or as the networks say.
+    """
+    direct_members: Annotated[int, AtLeast(2)] = 256
+    """Most members of a group that gathers directly; larger groups use rings alone."""
+    faults: Annotated[float, Between(0, 0.5)] = 0.01
+    """Share of the nodes that has failed."""
+    fault_samples: Annotated[int, AtLeast(1)] = 8
+    """Random draws of failed nodes."""
+    seed: Annotated[int, Between(0, 2**31 - 1)] = 1
+    """Seed of these draws."""
+
+    @property
+    def advice(self) -> AdviceSettings:
+        """The job as ``railx advise`` takes it."""
+        return AdviceSettings(
+            model=self.model,
+            devices=self.devices,
+            gpus=self.gpus,
+            tokens=self.tokens,
+            global_batch=self.batch,
+            precision=self.precision,
+            program=self.program,
+            memory_share=self.memory_share,
+        )
+
+    @property
+    def batch(self) -> int:
+        """Sequences of a step."""
+        return self.global_batch or max(self.gpus, 2**22 // self.tokens)
+
+
+@dataclass(frozen=True)
+class DesignSettings(PointSettings):
+    """A search over networks, their settings and plans."""
+
+    networks: dict[str, TopologySettings] = field(default_factory=dict)
+    """Networks by name; each takes its smallest size with as many chips as devices."""
+    families: tuple[str, ...] = ()
+    """Families that are searched; empty: all of the networks'."""
+    budget_usd: Annotated[float, Positive()] | None = None
+    """Most dollars of the network and the links inside nodes; null: no limit."""
+    watts: Annotated[float, Positive()] | None = None
+    """Most watts of the network and the links inside nodes; null: no limit."""
+    objective: Objective = "step_time"
+    """What orders the front: step time, dollars, or joules of a step."""
+    most_chips: Annotated[float, AtLeast(1)] = 1.35
+    """Most chips of a network over the devices of the job."""
+    include_accelerators: bool = False
+    """Whether budgets cover accelerators, which needs their prices."""
+    price_change: Annotated[float, NonNegative()] = 0.2
+    """Relative change of each price for which changes of choice are shown."""
+    simulated: Annotated[int, AtLeast(1)] = 3
+    """Points that are simulated on request."""
+
+    def __post_init__(self) -> None:
+        names = sorted({family_of(network).name for network in self.networks.values()})
+        for name in self.families:
+            if name not in names:
+                raise SettingsError(
+                    "families",
+                    f"got {name!r}; allowed: {', '.join(names) or 'none without networks'}",
+                )
+        if self.include_accelerators:
+            raise SettingsError(
+                "include_accelerators",
+                "got true; allowed: false, as no source in the price catalogue gives the price of"
+                " an accelerator",
+            )
+
+    @property
+    def searched(self) -> dict[str, TopologySettings]:
+        """The networks of the families that are searched."""
+        return {
+            name: network
+            for name, network in self.networks.items()
+            if not self.families or family_of(network).name in self.families
+        }
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {"gpus": Cost(4e-3 * max(1, len(self.searched)), 5e5) * self.gpus}

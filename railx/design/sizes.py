@@ -1,0 +1,89 @@
+"""The size of a network for a job, and the graph that its loads are computed on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any, NamedTuple, cast
+
+from railx.families import check_topology, family_named, family_of
+from railx.performance.devices import Device
+from railx.settings import SettingsError
+from railx.vocabulary.topology import FamilySettings, NodeSettings
+
+__all__ = ["Sized", "sized_for", "with_device_node"]
+
+#: Smallest radix of the full trees that stand for partly filled ones.
+_LEAST_RADIX = 4
+
+
+class Sized(NamedTuple):
+    """A network at its size.
+
+    ``bill``: its settings, which are priced; ``graph``: settings with a graph, the same
+    or those of a full tree of smaller switches.
+    """
+
+    bill: FamilySettings
+    graph: FamilySettings
+    chips: int
+
+
+def with_device_node(settings: FamilySettings, device: Device) -> FamilySettings:
+    """The network with the device's usual node where its chips stand alone."""
+    if family_named(settings.family).has_nodes or settings.node is not None:
+        return settings
+    if device.node_devices < 2:
+        return settings
+    node = NodeSettings(device.node_devices, "switch", device.fast_gb_s)
+    with_node: FamilySettings = replace(cast("Any", settings), node=node)
+    return with_node
+
+
+def sized_for(settings: FamilySettings, gpus: int, most_chips: float) -> Sized:
+    """The smallest network of the same kind with a chip for each of ``gpus``.
+
+    SettingsError where it has no bill, no such size, more than ``most_chips`` chips or
+    no graph.
+    """
+    family = family_of(settings)
+    if family.bill is None:
+        raise SettingsError("bill", f"got none of {family.name}; allowed: networks with prices")
+    bill = family.bill.resize(settings, gpus)
+    chips = _bill_chips(bill)
+    if chips > most_chips:
+        raise SettingsError(
+            "chips", f"got {chips} for {gpus}; allowed: at most {most_chips:.0f} (most_chips)"
+        )
+    try:
+        check_topology(bill, "")
+        return Sized(bill, bill, chips)
+    except SettingsError as error:
+        for graph in _full_trees(bill):
+            if gpus <= _bill_chips(graph) <= most_chips:
+                try:
+                    check_topology(graph, "")
+                except SettingsError:
+                    continue
+                return Sized(bill, graph, chips)
+        raise error from None
+
+
+def _bill_chips(settings: FamilySettings) -> int:
+    bill = family_of(settings).bill
+    assert bill is not None  # resized by it
+    return int(bill.ports(settings).chips)
+
+
+def _full_trees(settings: FamilySettings) -> Iterator[FamilySettings]:
+    """The same network filled, with ever larger switches up to its own."""
+    names = {field.name for field in fields(cast("Any", settings))}
+    partly = [name for name in names if name.startswith("populated_")]
+    if not partly or "switch_radix" not in names:
+        return
+    most = cast("Any", settings).switch_radix
+    for radix in range(_LEAST_RADIX, most + 1, 2):
+        try:
+            yield replace(cast("Any", settings), switch_radix=radix, **dict.fromkeys(partly))
+        except SettingsError:
+            continue

@@ -1,0 +1,126 @@
+"""Rates of groups on large networks are those of exact loads, and are kept."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from railx.design.rates import GroupRates, RateStore, folded
+from railx.families import FAMILIES, build_topology, check_topology, family_named, family_of
+from railx.network.group_bandwidth import strided_groups
+from railx.performance.topologies import ExactLoads
+from railx.settings import SettingsError
+from railx.vocabulary.topology import FamilySettings, NodeSettings
+from tests.builders import topology_settings
+
+NAMES = [family.name for family in FAMILIES if family.name != "imported"]
+PATTERNS = [("ring", 4, 1), ("next", 4, 2), ("direct", 4, 1), ("direct", 4, 2)]
+
+
+def with_node(settings: Any) -> Any:
+    """The network with nodes of four or five chips where its chips stand alone."""
+    if family_named(settings.family).has_nodes:
+        return settings
+    for chips in (4, 5):
+        with suppress(SettingsError):
+            composed = replace(settings, node=NodeSettings(chips, "switch", 450.0))
+            check_topology(composed)
+            return composed
+    raise AssertionError(settings)
+
+
+def rates_of(settings: FamilySettings, ranks: int, store: RateStore | None = None) -> GroupRates:
+    return GroupRates(
+        settings,
+        ranks,
+        8,
+        port_share=1.0,
+        inside_gb_s=None,
+        direct_members=256,
+        store=store or RateStore(),
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_planes_and_nodes_apart_give_the_loads_of_the_network(name: str) -> None:
+    settings = with_node(topology_settings(name))
+    topology = build_topology(settings)
+    ranks = topology.chips
+    exact = ExactLoads(topology, [r for r in family_of(settings).routings if r in STATIC])
+    ours = rates_of(settings, ranks)
+    assert (ours.chips == exact.chips).all()
+    for algorithm, size, stride in PATTERNS:
+        groups = strided_groups(exact.chips, size, stride)
+        for routing in exact.routings:
+            first, second = (net._way(algorithm, routing, groups, 1.0, 1) for net in (exact, ours))
+            assert second.latency_ns == pytest.approx(first.latency_ns)
+            for rate in ("between_gb_s", "inside_gb_s"):
+                assert getattr(second.rates, rate) == pytest.approx(getattr(first.rates, rate))
+
+
+STATIC = ("min", "balanced")
+
+
+@pytest.mark.parametrize("name", ["slim_fly", "polarfly", "jellyfish", "dragonfly_plus"])
+def test_detours_load_as_twice_uniform_traffic(name: str) -> None:
+    """Routed detours may skip routers, so that they are a little faster."""
+    settings = with_node(topology_settings(name))
+    topology = build_topology(settings)
+    exact, ours = ExactLoads(topology, ["valiant"]), rates_of(settings, topology.chips)
+    groups = exact.chips[None, :]
+    routed, closed = (
+        net._way("direct", "valiant", groups, 1.0, 1).rates.between_gb_s for net in (exact, ours)
+    )
+    assert 0.9 * routed <= closed <= routed * (1 + 1e-9)
+
+
+def test_rates_scale_with_ports_and_nodes() -> None:
+    settings = with_node(topology_settings("slim_fly"))
+    topology = build_topology(settings)
+    groups = strided_groups(np.arange(topology.chips), 8, 1)
+    plain = rates_of(settings, topology.chips)._way("ring", "min", groups, 1.0, 1).rates
+    scaled = GroupRates(
+        settings,
+        topology.chips,
+        8,
+        port_share=0.25,
+        inside_gb_s=900.0,
+        direct_members=4,
+        store=RateStore(),
+    )
+    rates = scaled._way("ring", "min", groups, 1.0, 1).rates
+    assert rates.between_gb_s == pytest.approx(plain.between_gb_s / 4)
+    assert rates.inside_gb_s == pytest.approx(2 * plain.inside_gb_s)
+    assert {way.algorithm for way in scaled.ways(groups, "all_gather")} == {"ring"}
+    assert {way.algorithm for way in scaled.ways(groups, "all_to_all")} == {"direct"}
+
+
+def test_one_plane_has_the_rate_of_all() -> None:
+    settings = topology_settings("fat_tree")
+    plane: Any = folded(settings)
+    assert (plane.planes, plane.port_gbps) == (1, settings.planes * settings.port_gbps)
+    assert folded(plane) is plane
+
+
+def test_kept_rates_are_read_again_and_damaged_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = topology_settings("torus_2d")
+    first = rates_of(settings, 100, RateStore(tmp_path, "code"))
+    groups = strided_groups(first.chips, 4, 1)
+    way = first._way("ring", "min", groups, 1.0, 1)
+    first.keep()
+    (file,) = tmp_path.glob("*.json")
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupRates, "_computed", None)
+        again = rates_of(settings, 100, RateStore(tmp_path, "code"))
+        assert again._way("ring", "min", groups, 1.0, 1) == way
+    for store in (RateStore(tmp_path, "other code"), RateStore(None, "code")):
+        assert store.read(settings) == {}
+    file.write_bytes(file.read_bytes().replace(b"ring", b"rung"))
+    assert RateStore(tmp_path, "code").read(settings) == {}

@@ -1,0 +1,67 @@
+"""The largest job among failed servers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railx.design.usable import largest_box, usable_share
+from railx.vocabulary.topology import NodeSettings
+from tests.builders import topology_settings
+
+
+@given(
+    st.sampled_from([(5,), (3, 4), (2, 3, 4)]),
+    st.integers(0, 2**24 - 1),
+)
+def test_the_largest_box_is_that_of_brute_force(sides: tuple[int, ...], bits: int) -> None:
+    healthy = np.array([bits >> unit & 1 for unit in range(math.prod(sides))], bool).reshape(sides)
+    best = 0
+    for start in itertools.product(*map(range, sides)):
+        for lengths in itertools.product(*(range(1, side + 1) for side in sides)):
+            box = itertools.product(
+                *(
+                    [(at + step) % side for step in range(length)]
+                    for at, length, side in zip(start, lengths, sides, strict=True)
+                )
+            )
+            if all(healthy[unit] for unit in box):
+                best = max(best, math.prod(lengths))
+    assert largest_box(healthy) == best
+
+
+def test_a_job_on_any_nodes_loses_the_failed_ones() -> None:
+    tree = topology_settings("fat_tree")
+    assert usable_share(tree, 128, 8, 8, 2 / 16, 1, 1) == (14 / 16, "closed form")
+    # A node of two servers works where both do.
+    assert usable_share(tree, 128, 16, 8, 2 / 16, 1, 1).share == pytest.approx(14 * 13 / (16 * 15))
+    assert usable_share(tree, 128, 8, 8, 0.0, 1, 1).share == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "chips", "per_node", "basis", "left"),
+    [
+        # A failed node of 25 in a square takes a row, a chip of 100 in a torus as well.
+        ("railx_hyperx", 100, 4, "lines", 0.8),
+        ("torus_2d", 100, 1, "box", 0.9),
+        ("tpu_v4", 512, 64, "closed form", 7 / 8),
+    ],
+)
+def test_a_failed_server_takes_what_the_shape_of_jobs_takes(
+    name: str, chips: int, per_node: int, basis: str, left: float
+) -> None:
+    server = {"tpu_v4": 64, "railx_hyperx": 4, "torus_2d": 1}[name]
+    usable = usable_share(topology_settings(name), chips, per_node, server, server / chips, 3, 1)
+    assert tuple(usable) == (pytest.approx(left), basis)
+
+
+def test_nodes_of_a_torus_are_the_units_of_its_boxes() -> None:
+    settings = topology_settings("torus_2d", node={"chips": 4, "links": "switch"})
+    assert settings.node == NodeSettings(4, "switch")
+    usable = usable_share(settings, 100, 4, 4, 1 / 25, 3, 1)
+    assert tuple(usable) == (pytest.approx(0.8), "box")
