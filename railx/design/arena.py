@@ -1,0 +1,299 @@
+"""All networks side by side: bounds, packets, collectives, step times, prices, faults.
+
+Each row is one value of a network at one size, with its unit and fidelity. Networks
+have the same node and the same ports a chip where their settings say so; the links
+inside nodes are free in ``usd_chip`` and charged in ``usd_chip_with_node``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from railx.design.point import DesignPoint, evaluate
+from railx.design.rates import RateStore
+from railx.design.serving import ServingJob, best_serving
+from railx.design.settings import PointSettings
+from railx.design.sizes import Sized, sized_for, with_device_node
+from railx.economics import read_catalogue
+from railx.economics.pricing import NetworkPrice, price
+from railx.effort import Cost, Costs
+from railx.errors import UserError
+from railx.families import TopologySettings, build_routing, build_topology, family_of
+from railx.network.group_bandwidth import member_rates, pattern_of, ranks_in_order, strided_groups
+from railx.network.metrics import topology_metrics
+from railx.network.packets import simulate_packets
+from railx.network.settings import (
+    PacketNetworkSettings,
+    StaticNetworkSettings,
+    TrafficSettings,
+    UniformTraffic,
+)
+from railx.network.throughput import simulate_static
+from railx.performance.advice import setting_of
+from railx.performance.devices import device_named
+from railx.settings import AtLeast, Fraction, NotEmpty, Positive, SettingsError
+from railx.vocabulary.topology import FamilySettings, Topology
+
+__all__ = ["ArenaSettings", "TrainingJob", "arena_rows"]
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """A model that is trained on all chips, by the best plan of each network."""
+
+    kind: Literal["training"]
+    """Which kind of job: training."""
+    model: Annotated[str, NotEmpty()]
+    """Model of the catalogue."""
+    tokens: Annotated[int, AtLeast(1)] = 8192
+    """Tokens of a sequence."""
+
+
+@dataclass(frozen=True)
+class ArenaSettings:
+    """Networks, their sizes, and what is asked of them."""
+
+    networks: dict[str, TopologySettings] = field(default_factory=dict)
+    """Networks by name; each takes its smallest size with as many chips as asked."""
+    chips: tuple[Annotated[int, AtLeast(2)], ...] = (1296, 4096, 200704)
+    """Sizes. A network without such a size has one row that says why."""
+    graph_chips: Annotated[int, AtLeast(2)] = 4600
+    """Largest network with a graph, exact loads and jobs; above, closed forms alone."""
+    packet_chips: Annotated[int, AtLeast(2)] = 1500
+    """Largest network with packets of all patterns; above, uniform traffic at the
+    largest share alone.
+    """
+    traffics: dict[str, TrafficSettings] = field(default_factory=dict)
+    """Patterns by name; their own load is not used."""
+    loads_over_bound: tuple[Annotated[float, Positive()], ...] = (0.2, 0.5, 0.8)
+    """Offered loads over the exact bound of uniform traffic on the same network."""
+    packets: PacketNetworkSettings = PacketNetworkSettings("packet")
+    """How packets are simulated; minimal routing."""
+    jobs: dict[str, TrainingJob | ServingJob] = field(default_factory=dict)
+    """What runs on all chips."""
+    point: PointSettings = PointSettings(gpus=2, model="llama3_8b")
+    """Device, program, prices and faults; its devices, model and tokens are not used."""
+    node_price_set: str | None = None
+    """Price set of links inside nodes; null: no row with charged nodes."""
+    most_chips: Annotated[float, AtLeast(1)] = 1.35
+    """Most chips of a network over those asked."""
+    payload_mb: Annotated[float, Positive()] = 64.0
+    """Payload of the collectives, in 10^6 bytes a chip."""
+    memory_share: Annotated[float, Fraction()] = 0.9
+    """Share of a device's memory that serving may fill."""
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {"graph_chips": Cost(1e-2 * max(1, len(self.jobs)), 5e5) * self.graph_chips}
+
+
+def arena_rows(
+    name: str, settings: ArenaSettings, seed: int, store: RateStore | None = None
+) -> Iterator[Row]:
+    """All rows of one network: one value each.
+
+    Columns: network, family, asked_chips, chips, subject (a job, a pattern at a load, a
+    group of a collective, or empty), measure, value, unit, fidelity, note. A size that
+    the network lacks, a job that fits no plan and a measure without a closed form have
+    no value; ``note`` says why.
+    """
+    network = with_device_node(settings.networks[name], device_named(settings.point.devices))
+    for asked in settings.chips:
+        common = {"network": name, "family": network.family, "asked_chips": asked}
+        try:
+            sized = _sized(network, asked, settings)
+        except SettingsError as error:
+            yield common | _value("", "size", None, "chips", "analytic", error.message)
+            continue
+        for row in _measures(name, network, sized, settings, asked, seed, store or RateStore()):
+            yield common | {"chips": sized.chips} | row
+
+
+def _sized(network: FamilySettings, asked: int, settings: ArenaSettings) -> Sized:
+    if asked <= settings.graph_chips:
+        return sized_for(network, asked, settings.most_chips * asked)
+    bill = family_of(network).bill
+    if bill is None:
+        raise SettingsError("bill", "none, so that there are no closed forms at this size")
+    large = bill.resize(network, asked)
+    return Sized(large, large, bill_chips(large))
+
+
+def bill_chips(settings: FamilySettings) -> int:
+    """Chips of a network that has a bill."""
+    bill = family_of(settings).bill
+    assert bill is not None
+    return int(bill.ports(settings).chips)
+
+
+def _measures(
+    name: str,
+    network: FamilySettings,
+    sized: Sized,
+    settings: ArenaSettings,
+    asked: int,
+    seed: int,
+    store: RateStore,
+) -> Iterator[Row]:
+    yield from _prices(name, sized, settings)
+    if asked > settings.graph_chips:
+        return
+    graph = build_topology(sized.graph)
+    bound = 0.0
+    for row in _static(graph, seed):
+        bound = row["value"] if row["measure"] == "uniform_bound" else bound
+        yield row
+    yield from _collectives(graph, settings)
+    gb_s = sized.graph.port_gbps / 8
+    yield from _packets(graph, settings, bound / gb_s, gb_s, seed)
+    yield from _jobs(name, network, settings, asked, store)
+
+
+def _value(
+    subject: str, measure: str, value: float | None, unit: str, fidelity: str, note: str = ""
+) -> Row:
+    row = {"subject": subject, "measure": measure, "unit": unit, "fidelity": fidelity, "note": note}
+    return row | {"value": None if value is None else float(value)}
+
+
+def _prices(name: str, sized: Sized, settings: ArenaSettings) -> Iterator[Row]:
+    """Dollars and watts a chip, nodes free and charged, cables, and bandwidths."""
+    catalogue, point = read_catalogue(settings.point.catalogue), settings.point
+    try:
+        free = price(sized.bill, point.price_set, catalogue, name=name)
+    except SettingsError as error:
+        yield _value("", "usd_chip", None, "USD", "analytic", error.message)
+        return
+    yield from _price_rows("", free)
+    for component, count in free.counts.components.items():
+        yield _value(component, "units_chip", count / free.counts.chips, "units", "analytic")
+    yield _value("", "injection", free.counts.injection_gb_s_per_chip, "GB/s", "analytic")
+    all_to_all = free.counts.all_to_all_gb_s_per_chip
+    note = "" if all_to_all is not None else "no closed form"
+    yield _value("", "all_to_all_closed_form", all_to_all, "GB/s", "analytic", note)
+    if settings.node_price_set is not None:
+        charged = price(
+            sized.bill,
+            point.price_set,
+            catalogue,
+            node_price_set=settings.node_price_set,
+            name=name,
+        )
+        yield from _price_rows("_with_node", charged)
+
+
+def _price_rows(suffix: str, priced: NetworkPrice) -> Iterator[Row]:
+    cost = priced.per_chip
+    yield _value("", f"usd_chip{suffix}", cost.usd, "USD", "analytic", priced.charges)
+    yield _value("", f"usd_chip{suffix}_low", cost.low_usd, "USD", "analytic")
+    yield _value("", f"usd_chip{suffix}_high", cost.high_usd, "USD", "analytic")
+    yield _value("", f"watts_chip{suffix}", cost.watts, "W", "analytic")
+
+
+#: Metrics of the graph that are compared, with their units.
+_METRICS: Mapping[str, str] = {
+    "diameter_node_hops": "hops",
+    "mean_node_hops": "hops",
+    "minimal_paths_mean": "paths",
+    "disjoint_paths_min": "paths",
+    "bisection_gb_s_per_chip": "GB/s",
+}
+
+
+def _static(graph: Topology, seed: int) -> Iterator[Row]:
+    """Metrics of the graph and the exact bound of uniform traffic, minimal routing."""
+    metrics = topology_metrics(graph)
+    for measure, unit in _METRICS.items():
+        yield _value("", measure, metrics[measure], unit, "analytic")
+    routing = StaticNetworkSettings("static", "min")
+    summary, _ = simulate_static(graph, UniformTraffic("uniform", 1.0), routing, "", seed=seed)
+    yield _value("uniform", "uniform_bound", summary["bound_gb_s_per_chip"], "GB/s", "analytic")
+
+
+def _collectives(graph: Topology, settings: ArenaSettings) -> Iterator[Row]:
+    """All-reduce and all-to-all of consecutive chips, all groups at once, in ms."""
+    ranks = 2 ** int(np.log2(graph.chips))
+    chips = ranks_in_order(graph, ranks)
+    table = build_routing(graph, "min", np.sort(chips).astype(np.int32), grouped=True)
+    size = 64
+    if ranks < 2 * size:
+        size = max(2, ranks // 2)
+    for collective, algorithm, sent in (
+        ("all_reduce", "ring", 2 * (size - 1) / size),
+        ("all_to_all", "direct", (size - 1) / size),
+    ):
+        for stride in (1, ranks // size):
+            pattern = pattern_of(algorithm, size)
+            rates = member_rates(graph, table, strided_groups(chips, size, stride), pattern)
+            time_ms = settings.payload_mb * sent / rates.gb_s
+            time_ms += rates.flight_ns * pattern.rounds * (2 if algorithm == "ring" else 1) / 1e6
+            subject = f"{collective} of {size}, {'consecutive' if stride == 1 else 'strided'}"
+            yield _value(subject, "collective", time_ms, "ms", "analytic")
+
+
+def _packets(
+    graph: Topology, settings: ArenaSettings, bound: float, gb_s: float, seed: int
+) -> Iterator[Row]:
+    """Latency and accepted rate; ``bound`` is in flits per chip and cycle."""
+    table = build_routing(graph, settings.packets.routing, grouped=True)
+    small = graph.chips <= settings.packet_chips
+    loads = settings.loads_over_bound if small else settings.loads_over_bound[-1:]
+    for pattern, traffic in settings.traffics.items():
+        if not small and traffic.pattern != "uniform":
+            continue
+        for share in loads:
+            subject = f"{pattern} at {share:g}"
+            loaded = replace(traffic, load=share * bound)
+            try:
+                result = simulate_packets(graph, table, loaded, settings.packets, seed)
+            except SettingsError as error:
+                yield _value(subject, "latency_mean", None, "ns", "packet", error.message)
+                continue
+            cycle_ns = settings.packets.cycle_ns
+            accepted = result.accepted_flits_per_chip_cycle
+            yield _value(subject, "offered", share * bound * gb_s, "GB/s", "packet")
+            yield _value(subject, "accepted", accepted * gb_s, "GB/s", "packet")
+            latencies = {"mean": result.latency_mean_cycles, "p99": result.latency_p99_cycles}
+            for which, cycles in latencies.items():
+                yield _value(subject, f"latency_{which}", cycles * cycle_ns, "ns", "packet")
+
+
+def _jobs(
+    name: str, network: FamilySettings, settings: ArenaSettings, asked: int, store: RateStore
+) -> Iterator[Row]:
+    for job_name, job in settings.jobs.items():
+        point = replace(settings.point, gpus=asked, model=job.model, tokens=job.tokens)
+        try:
+            if isinstance(job, ServingJob):
+                measures = best_serving(network, job, point, settings.most_chips, store)
+                for measure, (value, unit) in measures.items():
+                    yield _value(job_name, measure, value, unit, "analytic")
+                continue
+            best = evaluate(name, network, point, most_chips=settings.most_chips, store=store)
+        except UserError as error:
+            yield _value(job_name, "step", None, "s", "analytic", str(error))
+            continue
+        yield from _trained(job_name, best, setting_of(point.advice).model.parameters)
+
+
+def _trained(job: str, best: DesignPoint, parameters: int) -> Iterator[Row]:
+    values = {
+        "step": (best.step_s, "s"),
+        "step_low": (best.step_low_s, "s"),
+        "step_high": (best.step_high_s, "s"),
+        "tokens_per_s": (best.plan.tokens / best.step_s, "tokens/s"),
+        "joules_step": (best.joules, "J"),
+        "memory_share": (best.memory_share, ""),
+        "usable_share": (best.usable.share, ""),
+        "idle_chips": (best.chips - best.plan.devices, "chips"),
+    }
+    for measure, (value, unit) in values.items():
+        note = best.plan_words if measure == "step" else ""
+        note = best.usable.basis if measure == "usable_share" else note
+        yield _value(job, measure, value, unit, "analytic", note)
