@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
+from railx.design.arena import ArenaSettings
 from railx.economics import EconomicsSettings
 from railx.effort import LimitSettings
 from railx.fabric import RailSettings
@@ -201,6 +202,8 @@ class Experiment:
     """The model of a step against measured runs."""
     scaling: ScalingSettings = field(default_factory=ScalingSettings)
     """Plans of many devices."""
+    arena: ArenaSettings = field(default_factory=ArenaSettings)
+    """Networks side by side."""
 
     def __post_init__(self) -> None:
         named = [f"{group}.{name}" for group in LISTED for name in getattr(self, group)]

@@ -35,7 +35,7 @@ from railx.network.settings import (
 from railx.network.throughput import simulate_static
 from railx.performance.advice import setting_of
 from railx.performance.devices import device_named
-from railx.settings import AtLeast, Fraction, NotEmpty, Positive, SettingsError
+from railx.settings import AtLeast, NotEmpty, Positive, SettingsError
 from railx.vocabulary.topology import FamilySettings, Topology
 
 __all__ = ["ArenaSettings", "TrainingJob", "arena_rows"]
@@ -73,20 +73,20 @@ class ArenaSettings:
     """Patterns by name; their own load is not used."""
     loads_over_bound: tuple[Annotated[float, Positive()], ...] = (0.2, 0.5, 0.8)
     """Offered loads over the exact bound of uniform traffic on the same network."""
-    packets: PacketNetworkSettings = PacketNetworkSettings("packet")
+    packets: PacketNetworkSettings = field(default_factory=lambda: PacketNetworkSettings("packet"))
     """How packets are simulated; minimal routing."""
     jobs: dict[str, TrainingJob | ServingJob] = field(default_factory=dict)
     """What runs on all chips."""
-    point: PointSettings = PointSettings(gpus=2, model="llama3_8b")
-    """Device, program, prices and faults; its devices, model and tokens are not used."""
+    point: PointSettings = field(default_factory=lambda: PointSettings(2, "llama3_8b"))
+    """Device, program, prices and faults; its number of devices, model and tokens are
+    not used.
+    """
     node_price_set: str | None = None
     """Price set of links inside nodes; null: no row with charged nodes."""
     most_chips: Annotated[float, AtLeast(1)] = 1.35
     """Most chips of a network over those asked."""
     payload_mb: Annotated[float, Positive()] = 64.0
     """Payload of the collectives, in 10^6 bytes a chip."""
-    memory_share: Annotated[float, Fraction()] = 0.9
-    """Share of a device's memory that serving may fill."""
 
     def costs(self) -> Costs:
         """Estimated work by field."""
@@ -109,7 +109,11 @@ def arena_rows(
         try:
             sized = _sized(network, asked, settings)
         except SettingsError as error:
-            yield common | _value("", "size", None, "chips", "analytic", error.message)
+            yield (
+                common
+                | {"chips": None}
+                | _value("", "size", None, "chips", "analytic", error.message)
+            )
             continue
         for row in _measures(name, network, sized, settings, asked, seed, store or RateStore()):
             yield common | {"chips": sized.chips} | row

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Literal
 
@@ -57,15 +57,19 @@ def best_serving(
     setting = setting_of(point.advice)
     sized = sized_for(network, point.gpus, most_chips * point.gpus)
     setting, _ = setting_on(sized, setting, point, store)
+    # Replicas fill whole expert groups; the other devices are idle.
     shapes = [
-        (tensor, sequences)
+        (point.gpus // tensor // job.expert * job.expert, tensor, sequences)
         for tensor, sequences in product(_TENSOR, _SEQUENCES if job.kind == "decode" else (1,))
-        if point.gpus // tensor % job.expert == 0
     ]
-    tensor, sequences = np.array(shapes, np.int64).reshape(-1, 2).T
+    data, tensor, sequences = np.array([shape for shape in shapes if shape[0]]).reshape(-1, 3).T
+    if not len(data):
+        raise UserError(
+            f"expert: got {job.expert}; allowed: at most the {point.gpus} devices of the job"
+        )
     plans = Plans.table(
         {
-            "data": point.gpus // tensor,
+            "data": data,
             "tensor": tensor,
             "expert": np.full_like(tensor, job.expert),
             "micro_batch": sequences,
@@ -76,7 +80,9 @@ def best_serving(
     fits = serving_memory_bytes(setting, plans, float(job.tokens)) <= capacity
     plans = plans.take(fits)
     if not len(plans):
-        raise UserError(f"{job.model}: fits no plan for {job.kind}; allowed: a larger expert degree")
+        raise UserError(
+            f"{job.model}: fits no plan for {job.kind}; allowed: a larger expert degree"
+        )
     times = prefill_times(setting, plans)
     if job.kind == "decode":
         times = decode_times(setting, plans, float(job.tokens))

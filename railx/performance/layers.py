@@ -118,7 +118,8 @@ class Exchange:
     """What the data-parallel ranks of one layer exchange, float[plans] or bool[plans].
 
     ``gather`` and ``scatter`` are seconds of an all-gather of its parameters and of a
-    reduce-scatter of its gradients, ``parameters`` how many a rank computes with.
+    reduce-scatter of its gradients; ``parameters`` over the data-parallel ranks are
+    those that a rank updates where they are sharded, and all that it has where not.
     ``by_pass``: shards are gathered for every pass, and scattered after every backward
     pass; ``once``: gathered at the first pass, scattered after the last; ``reduced``:
     gradients are all-reduced after the last pass. Otherwise they are scattered, and
@@ -409,7 +410,8 @@ class Layers:
         sharded = plans["sharding"] == _PARAMETERS
         once = sharded & (plans["pipeline"] > 1) & program.gathers_once
         return Exchange(
-            parameters=dense + sparse,
+            # Experts are sharded over the ranks that have the same ones.
+            parameters=dense + sparse * np.where(plans["sharding"] > 0, plans["expert"], 1),
             gather=gather,
             scatter=scatter,
             by_pass=sharded & ~once,

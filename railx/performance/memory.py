@@ -131,21 +131,29 @@ def _stage_memory(setting: TrainedModel, plans: Plans, *, last: bool) -> StepMem
     # Layers left over go to the first stages.
     rounded = np.floor if last else np.ceil
     layers_of_stage = rounded(model.layers / (stages * virtual)) * virtual
-    parameters, activations, largest, working = np.zeros((4, len(plans)))
+    dense, sparse, activations, largest, working = np.zeros((5, len(plans)))
     stored_whole = Plans({**plans.columns, "recompute": np.zeros(len(plans), int)})
     for kind in model.kinds:
         count = kind.count * layers_of_stage / model.layers
         shared, experts = model.layer_weights(kind)
-        layer = shared / tensor + experts / (tensor * plans["expert"])
-        parameters = parameters + count * layer
-        largest = np.maximum(largest, layer)
+        of_experts = experts / (tensor * plans["expert"])
+        dense, sparse = dense + count * shared / tensor, sparse + count * of_experts
+        largest = np.maximum(largest, shared / tensor + of_experts)
         stored = layer_activation_bytes(setting, plans, kind)
         activations = activations + count * stored * in_flight
         # A layer that is computed again stores for a moment what it would have stored.
         working = np.maximum(working, layer_activation_bytes(setting, stored_whole, kind) - stored)
     tables = model.table_weights / tensor * np.where(stages == 1, 2 - model.tied_embeddings, 1)
-    parameters = parameters + tables
-    ranks = [np.where(plans["sharding"] >= level, members, 1) for level in range(4)]
+    dense = dense + tables
+    parameters = dense + sparse
+
+    def shard(level: int) -> Array:
+        """Parameters of a rank where the sharding divides them from a level on."""
+        divided = plans["sharding"] >= level
+        # Experts are divided among the ranks that have the same ones.
+        same = np.maximum(members / plans["expert"], 1)
+        return np.where(divided, dense / members + sparse / same, parameters)
+
     sharded = plans["sharding"] == SHARDINGS.index("parameters")
     tokens = plans["micro_batch"] * plans["sequence_tokens"] / plans["context"]
     # Shards: parameters of the layer that computes and of the one on its way, and the
@@ -160,8 +168,8 @@ def _stage_memory(setting: TrainedModel, plans: Plans, *, last: bool) -> StepMem
         {
             # Shards of the parameters are the optimizer's exact copy.
             "parameters": np.where(sharded, 0.0, program.parameter_bytes * parameters),
-            "gradients": program.gradient_bytes * parameters / ranks[2],
-            "optimizer": program.optimizer_bytes * parameters / ranks[1],
+            "gradients": program.gradient_bytes * shard(2),
+            "optimizer": program.optimizer_bytes * shard(1),
             "activations": activations,
             "working": working,
             "gathered": np.where(sharded, gathered, 0.0),

@@ -151,6 +151,24 @@ def test_sharding_and_recomputation_never_take_more_memory(plan: Plan) -> None:
     assert stored == sorted(stored, reverse=True)
 
 
+@pytest.mark.parametrize("expert", [1, 4, 16])
+def test_shards_of_all_ranks_are_the_states_of_the_model(expert: int) -> None:
+    """Whatever the expert degree: nothing is kept twice, nothing is left out."""
+    model = model_named("mixtral_8x22b")
+    model = replace(model, experts=16)
+    setting = setting_of(model, constants=constants_named("torchtitan_h100"))
+    plan = Plan(data=16, expert=expert, micro_batch=1, sharding="parameters")
+    memory = step_memory(setting, Plans.of([plan]))
+    program = setting.program
+    for part, element in (
+        ("optimizer", program.optimizer_bytes),
+        ("gradients", program.gradient_bytes),
+    ):
+        # Norms aside, which the model of memory leaves out of the tables.
+        states = 16 * memory.parts[part][0]
+        assert states == pytest.approx(element * model.parameters, rel=1e-5)
+
+
 def test_the_last_stage_stores_the_logits() -> None:
     """Few layers and a large vocabulary: the last stage is the fullest."""
     setting = setting_of(replace(model_named("llama3_8b"), layers=4, vocabulary=10**6))

@@ -1,0 +1,88 @@
+"""Price of the network against the time of a step, for every network of the arena."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
+from railx.figures.panels import beside, panel_title, ticks, tiles
+from railx.figures.tables import refuse, where
+from railx.figures.theme import GREY, PALETTE, dot, label
+from railx.figures.types import DataFrame
+from railx.figures.words import fidelity_line, phrases
+from railx.settings import AtLeast
+
+__all__ = ["ArenaFigureSettings", "arena"]
+
+
+@dataclass(frozen=True)
+class ArenaFigureSettings(Choice):
+    """Price of the network against the time of a step, by job."""
+
+    chips: Annotated[int, AtLeast(2)] = 4096
+    """The size; the largest that there is where no network has it."""
+    charged: bool = True
+    """Whether the links inside nodes are charged."""
+    marked: tuple[str, ...] = ("railx_hyperx", "railx_torus", "photonic_rails")
+    """Networks that are marked whether they are on the front or not."""
+
+
+@figure("Price of the network against the time of a step", "ours", height=9)
+@reads(comparison="arena.comparison: network asked_chips chips subject measure value unit fidelity")
+def arena(settings: ArenaFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A panel for each job; the line joins the networks that no other beats in both."""
+    rows = tables.read("comparison", "network", settings.only)
+    price = "usd_chip_with_node" if settings.charged else "usd_chip"
+    steps = rows[rows["measure"].eq("step") & rows["value"].notna()]
+    if steps.empty:
+        refuse("no step time", "an arena with jobs")
+    sizes = sorted(steps["asked_chips"].unique())
+    size = settings.chips if settings.chips in sizes else sizes[-1]
+    prices = where(rows, measure=price, asked_chips=size).set_index("network")["value"].dropna()
+    steps = where(steps, asked_chips=size)
+    points = steps.assign(usd=steps["network"].map(prices), step_s=steps["value"])
+    points = points.dropna(subset=["usd"])
+    points = points.assign(front=False)
+    for _, part in points.groupby("subject"):
+        points.loc[_front(part), "front"] = True
+    jobs = list(dict.fromkeys(points["subject"]))
+    paid = "with links inside nodes" if settings.charged else "without links inside nodes"
+    subtitle = f"""Dollars of the network a chip ({paid}) and the time of the best plan on each.
+        The line joins the networks that no other beats in both."""
+    with canvas(subtitle, fidelity_line(points["fidelity"])) as page:
+        for axes, job in zip(tiles(page, len(jobs), 2), jobs, strict=True):
+            part = where(points, subject=job).sort_values("usd")
+            front = part[part["front"]]
+            axes.plot(front["usd"], front["step_s"], color=PALETTE[0], linewidth=1.2)
+            for row in part.to_dict("records"):
+                marked = row["network"] in settings.marked
+                colour = PALETTE[1] if marked else PALETTE[0] if row["front"] else GREY
+                shown = row["front"] or marked
+                axes.plot(row["usd"], row["step_s"], **dot(colour, 5 if shown else 3))
+                if shown:
+                    beside(axes, label(row["network"]), row["usd"], row["step_s"], fontsize=7)
+            ticks(axes.xaxis, base=10)
+            axes.set(title=panel_title(label(job), len(jobs), settings), xlabel="USD a chip")
+            axes.set_ylabel("Step (s)")
+    best = points[points["front"]].sort_values(["subject", "usd"])
+    on_front = "; ".join(
+        f"{label(str(job))}: {phrases(part, '{network:label} {step_s:q} s at {usd:q} USD', ', ')}"
+        for job, part in best.groupby("subject", sort=False)
+    )
+    columns = ["subject", "network", "chips", "usd", "step_s", "front", "fidelity"]
+    return Drawn(
+        f"Networks of {size:,} chips or the next size. On the front: {on_front}.",
+        f"Price against step time. On the front: {on_front}.",
+        points[columns],
+    )
+
+
+def _front(points: DataFrame) -> list[int]:
+    """Indices of the points that no other beats in both price and time."""
+    front, fastest = [], float("inf")
+    for row in points.sort_values(["usd", "step_s"]).itertuples():
+        if row.step_s < fastest:
+            front.append(row.Index)
+            fastest = row.step_s
+    return front

@@ -1,0 +1,136 @@
+"""Networks side by side: the rows are those of the rooms that they are from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from railx.design.arena import ArenaSettings, TrainingJob, arena_rows
+from railx.design.point import evaluate, setting_on
+from railx.design.rates import RateStore
+from railx.design.serving import ServingJob, best_serving
+from railx.design.settings import PointSettings
+from railx.design.sizes import sized_for
+from railx.economics import price, read_catalogue
+from railx.errors import UserError
+from railx.network.settings import ExpertTraffic, PacketNetworkSettings, UniformTraffic
+from railx.performance.advice import setting_of
+from railx.performance.plans import Plan, Plans
+from railx.performance.serving import decode_times, serving_memory_bytes
+from tests.builders import topology_settings
+
+POINT = PointSettings(gpus=64, model="llama3_8b", fault_samples=2)
+SETTINGS = ArenaSettings(
+    networks={name: topology_settings(name) for name in ("rail_only", "torus_2d")},
+    chips=(64, 4096),
+    graph_chips=1000,
+    traffics={
+        "uniform": UniformTraffic("uniform", 1.0),
+        "experts": ExpertTraffic("experts", 1.0, 16, 0.5),
+    },
+    loads_over_bound=(0.2,),
+    packets=PacketNetworkSettings("packet", warmup_cycles=200, measured_cycles=600),
+    jobs={
+        "dense": TrainingJob("training", "llama3_8b"),
+        "decode": ServingJob("decode", "mixtral_8x22b", 4096, 8),
+        "too_large": TrainingJob("training", "deepseek_v3"),
+    },
+    point=POINT,
+    node_price_set="node_assumed",
+    most_chips=4.0,
+)
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    return list(arena_rows("torus_2d", SETTINGS, 1))
+
+
+def value(rows: list[dict[str, Any]], measure: str, subject: str = "", asked: int = 64) -> Any:
+    (row,) = (
+        row
+        for row in rows
+        if (row["measure"], row["subject"], row["asked_chips"]) == (measure, subject, asked)
+    )
+    return row["value"]
+
+
+def test_one_value_a_row_with_unit_and_fidelity(rows: list[dict[str, Any]]) -> None:
+    keys = [(row["asked_chips"], row["subject"], row["measure"]) for row in rows]
+    assert len(set(keys)) == len(keys)
+    assert {row["fidelity"] for row in rows} == {"analytic", "packet"}
+    assert all(row["note"] for row in rows if row["value"] is None and row["measure"] == "step")
+
+
+def test_steps_and_prices_are_those_of_a_design_point(rows: list[dict[str, Any]]) -> None:
+    point = evaluate("torus_2d", SETTINGS.networks["torus_2d"], POINT, most_chips=4.0)
+    assert value(rows, "step", "dense") == point.step_s
+    assert value(rows, "joules_step", "dense") == point.joules
+    assert value(rows, "usd_chip") == pytest.approx(point.cost.usd)
+    charged = price(
+        point.network,
+        POINT.price_set,
+        read_catalogue(POINT.catalogue),
+        node_price_set="node_assumed",
+    )
+    assert value(rows, "usd_chip_with_node") == pytest.approx(charged.per_chip.usd)
+    assert value(rows, "usd_chip_with_node") > value(rows, "usd_chip")
+    assert value(rows, "step", "too_large") is None
+
+
+def test_packets_at_a_low_load_arrive_as_offered(rows: list[dict[str, Any]]) -> None:
+    offered = value(rows, "offered", "uniform at 0.2")
+    assert offered == pytest.approx(0.2 * value(rows, "uniform_bound", "uniform"))
+    for pattern in ("uniform", "experts"):
+        assert value(rows, "accepted", f"{pattern} at 0.2") == pytest.approx(offered, rel=0.1)
+        mean, p99 = (value(rows, f"latency_{one}", f"{pattern} at 0.2") for one in ("mean", "p99"))
+        assert 0 < mean < p99
+
+
+def test_above_the_graphs_closed_forms_alone_stand(rows: list[dict[str, Any]]) -> None:
+    large = {row["measure"] for row in rows if row["asked_chips"] == 4096}
+    assert {"usd_chip", "injection", "all_to_all_closed_form"} < large
+    assert not large & {"step", "uniform_bound", "latency_mean", "collective"}
+
+
+def test_a_size_that_a_network_lacks_is_a_row_that_says_so() -> None:
+    rows = list(arena_rows("rail_only", replace(SETTINGS, chips=(10**6,)), 1))
+    (row,) = rows
+    assert (row["measure"], row["value"], row["chips"]) == ("size", None, None)
+    assert "allowed" in row["note"]
+
+
+def test_decoding_is_the_best_of_all_its_plans() -> None:
+    job = ServingJob("decode", "mixtral_8x22b", 4096, 8, most_latency_ms=40.0)
+    network = SETTINGS.networks["rail_only"]
+    point = replace(POINT, model=job.model, tokens=job.tokens)
+    found = best_serving(network, job, point, 4.0, RateStore())
+    setting = setting_of(point.advice)
+    setting, _ = setting_on(sized_for(network, 64, 256), setting, point, RateStore())
+    best = 0.0
+    for tensor, power in product((1, 2, 4, 8), range(9)):
+        if 64 // tensor % 8:
+            continue
+        plan = Plan(
+            data=64 // tensor,
+            tensor=tensor,
+            expert=8,
+            micro_batch=2**power,
+            sequence_tokens=4096,
+        )
+        plans = Plans.of([plan])
+        if serving_memory_bytes(setting, plans, 4096.0)[0] > 0.9 * setting.device.capacity_gb * 1e9:
+            continue
+        times = decode_times(setting, plans, 4096.0)
+        if times.total_s[0] <= 0.04:
+            best = max(best, float(times.tokens_per_s[0]))
+    assert found["tokens_per_s"][0] == pytest.approx(best)
+    assert found["step"][0] <= 0.04
+    assert 0 <= found["exchanged_share"][0] < 1
+    with pytest.raises(UserError, match="most_latency_ms"):
+        best_serving(network, replace(job, most_latency_ms=0.01), point, 4.0, RateStore())
+    assert np.isfinite(found["sequences"][0])

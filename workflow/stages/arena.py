@@ -1,0 +1,75 @@
+"""Stage arena: one network at every size -> bounds, packets, jobs, prices, faults."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from workflow.outputs import Table, integer, real, text
+from workflow.stage import Experiment, Item, Job, Stage, Summary, Tracked
+
+__all__ = ["STAGE", "run"]
+
+
+def run(job: Job) -> Summary:
+    """Write every value of the network; return its step times."""
+    from railx.design.arena import ArenaSettings, arena_rows
+    from railx.design.rates import RateStore
+    from railx.settings import load
+
+    settings: ArenaSettings = load(ArenaSettings, job.settings["arena"], "arena")
+    with tempfile.TemporaryDirectory() as folder:
+        store = RateStore(Path(folder))
+        rows = list(arena_rows(job.item, settings, job.settings["seed"], store))
+    job.write_table("comparison", rows)
+    summary: Summary = {
+        f"{row['subject']}.{row['asked_chips']}.step_s": row["value"]
+        for row in rows
+        if row["measure"] == "step"
+    }
+    return summary
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse models and devices that are in no catalogue."""
+    from railx.performance.devices import device_named
+    from railx.performance.models import model_named
+    from railx.settings import SettingsError
+
+    arena = experiment.arena
+    try:
+        device_named(arena.point.devices)
+    except SettingsError as error:
+        raise error.under("arena.point") from None
+    for name, job in arena.jobs.items():
+        try:
+            model_named(job.model)
+        except SettingsError as error:
+            raise error.under(f"arena.jobs.{name}") from None
+
+
+STAGE = Stage(
+    name="arena",
+    help="every network at the same sizes: bounds, packets, jobs, prices and faults",
+    message="The arena: {item}",
+    item=Item("network", lambda experiment: experiment["arena"]["networks"]),
+    settings=lambda experiment, network: {
+        "arena": experiment["arena"]
+        | {"networks": {network: experiment["arena"]["networks"][network]}},
+        "seed": experiment["seed"],
+    },
+    outputs={
+        "comparison": Table(
+            "{network}/comparison.parquet",
+            text("network", "family")
+            | integer("asked_chips", "chips")
+            | text("subject", "measure")
+            | real("value")
+            | text("unit", "fidelity", "note"),
+            claims=True,
+        ),
+    },
+    run=run,
+    tracked=Tracked("comparison", ("comparison",), fidelity="analytic"),
+    check=check,
+)
