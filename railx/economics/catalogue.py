@@ -3,7 +3,8 @@
 Each row has its source, date and confidence. RailX's component prices are not
 published, so every bill names the price set of each of its rows. A set whose role is
 ``sensitivity`` (prices inferred from a paper's conclusion) serves analyses, but no
-bill.
+bill. Links inside nodes have prices whose role is ``assumption`` where no source gives
+one: they are charged on request alone, and with a range.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from railx.errors import UserError, allowed_names
 from railx.io import in_repository
 from railx.settings import SettingsError
 
-__all__ = ["COMPONENTS", "Catalogue", "Price", "read_catalogue"]
+__all__ = ["COMPONENTS", "Catalogue", "Cost", "Price", "read_catalogue"]
 
 #: The components of networks; a transceiver and a switch port are counted per port, a
-#: copper cable per link.
-COMPONENTS = ("transceiver", "electrical_switch_port", "ocs_port", "copper_cable")
+#: copper cable per link, links inside nodes per GB/s of a chip in one direction.
+COMPONENTS = (
+    *("transceiver", "electrical_switch_port", "ocs_port", "copper_cable"),
+    *("node_mesh_gb_s", "node_switch_gb_s"),
+)
 _COLUMNS = (
     "price_set",
     "component",
@@ -34,18 +38,43 @@ _COLUMNS = (
     "confidence",
     "role",
 )
+#: The range of a price; a catalogue without these columns has none.
+_RANGE = ("low_usd", "high_usd")
 _CHOICES = {
     "component": COMPONENTS,
     "confidence": ("high", "medium", "low"),
-    "role": ("default", "sensitivity"),
+    "role": ("default", "sensitivity", "assumption"),
 }
+
+
+@dataclass(frozen=True)
+class Cost:
+    """USD, their range, and W of a network, per unit that the caller chose.
+
+    ``watts`` is None where a component's has no source.
+    """
+
+    usd: float
+    watts: float | None
+    low_usd: float
+    high_usd: float
+
+    def scaled(self, factor: float) -> Cost:
+        """So many units."""
+        return Cost(
+            factor * self.usd,
+            None if self.watts is None else factor * self.watts,
+            factor * self.low_usd,
+            factor * self.high_usd,
+        )
 
 
 @dataclass(frozen=True)
 class Price:
     """Price and power of one component in one price set.
 
-    ``unit_watts`` and ``port_gbps`` are None where no source gives them.
+    ``unit_watts`` and ``port_gbps`` are None where no source gives them. ``low_usd``
+    and ``high_usd`` are the range of the price; None: the price itself.
     """
 
     price_set: str
@@ -58,11 +87,20 @@ class Price:
     date: str
     confidence: str
     role: str
+    low_usd: float | None = None
+    high_usd: float | None = None
+
+    @property
+    def unit_cost(self) -> Cost:
+        """USD, their range, and W of a unit."""
+        low, high = (self.unit_usd if end is None else end for end in (self.low_usd, self.high_usd))
+        return Cost(self.unit_usd, self.unit_watts, low, high)
 
     @property
     def provenance(self) -> str:
         """One line for the ``source`` column of a bill."""
-        return f"{self.price_set}: {self.source}; {self.date}; confidence {self.confidence}"
+        role = "; an assumption" if self.role == "assumption" else ""
+        return f"{self.price_set}: {self.source}; {self.date}; confidence {self.confidence}{role}"
 
 
 @dataclass(frozen=True)
@@ -120,8 +158,11 @@ def read_catalogue(path: str | Path) -> Catalogue:
         ) from None
     except csv.Error as error:
         raise UserError(f"{path}: no CSV ({error}); allowed: a CSV price catalogue") from None
-    if columns != _COLUMNS:
-        raise UserError(f"{path}: columns {', '.join(columns)}; allowed: {', '.join(_COLUMNS)}")
+    if columns not in (_COLUMNS, (*_COLUMNS, *_RANGE)):
+        raise UserError(
+            f"{path}: columns {', '.join(columns)}; allowed: {', '.join(_COLUMNS)}, and after them"
+            f" {' and '.join(_RANGE)} or not"
+        )
     prices = tuple(
         _price(row, f"{path}, line {number}") for number, row in enumerate(rows, start=2)
     )
@@ -137,7 +178,7 @@ def read_catalogue(path: str | Path) -> Catalogue:
 
 def _price(row: dict[str, str], where: str) -> Price:
     if None in row or None in row.values():
-        raise UserError(f"{where}: wrong number of cells; allowed: {len(_COLUMNS)}")
+        raise UserError(f"{where}: wrong number of cells; allowed: one for each column")
     for column, allowed in _CHOICES.items():
         if row[column] not in allowed:
             raise UserError(
@@ -148,6 +189,12 @@ def _price(row: dict[str, str], where: str) -> Price:
     unit_usd = _number(row["unit_usd"], f"{where}, unit_usd")
     if unit_usd is None:
         raise UserError(f"{where}, unit_usd: is empty; allowed: a number, 0 or greater")
+    low, high = (_number(row.get(key, ""), f"{where}, {key}") for key in _RANGE)
+    if not (unit_usd if low is None else low) <= unit_usd <= (unit_usd if high is None else high):
+        raise UserError(
+            f"{where}, low_usd: got {low} to {high} around {unit_usd:g}; allowed: a range with the"
+            " price in it"
+        )
     return Price(
         price_set=row["price_set"],
         component=row["component"],
@@ -159,6 +206,8 @@ def _price(row: dict[str, str], where: str) -> Price:
         date=row["date"],
         confidence=row["confidence"],
         role=row["role"],
+        low_usd=low,
+        high_usd=high,
     )
 
 

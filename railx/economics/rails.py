@@ -27,10 +27,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from railx.economics.catalogue import Catalogue, read_catalogue
+from railx.economics.pricing import Cost, total
 from railx.economics.settings import EconomicsSettings, RailPlatform, RailsSettings
 from railx.settings import SettingsError
 from railx.vocabulary.counts import (
@@ -67,9 +68,9 @@ class OpticalRail:
 class _Prices:
     """USD and W of the three parts of a platform."""
 
-    transceiver: float
-    switch_port: float
-    ocs_port: float
+    transceiver: Cost
+    switch_port: Cost
+    ocs_port: Cost
 
 
 def optical_rails(servers: int, radix: int) -> list[OpticalRail]:
@@ -106,12 +107,12 @@ def rail_economics(
     rails = settings.rails
     rows: list[dict[str, Any]] = []
     for name, platform in rails.platforms.items():
-        usd, watts = _prices(name, platform, catalogue)
+        prices = _prices(name, platform, catalogue)
         for gpus in rails.gpus:
             if gpus % platform.chips_per_server or gpus < 2 * platform.chips_per_server:
                 continue
             networks = list(_networks(rails, platform, gpus))
-            bills = [_bill(network, usd, watts) for network in networks]
+            bills = [_bill(network, prices) for network in networks]
             reference = bills[0]
             for network, bill in zip(networks, bills, strict=True):
                 share = network.injection
@@ -154,15 +155,18 @@ def rail_map(
     chosen = settings.rails.map
     rows: list[dict[str, Any]] = []
     for name, platform in settings.rails.platforms.items():
-        usd, watts = _prices(name, platform, catalogue)
+        parts = _prices(name, platform, catalogue)
         for count in settings.rails.transceivers_per_gpu:
-            for claim, prices, levels, limit in (
-                ("cost", usd, chosen.transceiver_usd, chosen.cost_reduction),
-                ("power", watts, chosen.transceiver_watts, chosen.power_reduction),
+            for claim, unit, levels, limit in (
+                ("cost", "usd", chosen.transceiver_usd, chosen.cost_reduction),
+                ("power", "watts", chosen.transceiver_watts, chosen.power_reduction),
             ):
+                ocs_port, switch_port = (
+                    getattr(part, unit) for part in (parts.ocs_port, parts.switch_port)
+                )
                 for level in levels:
-                    photonic = count * level + _OCS_PORTS_PER_CHIP * prices.ocs_port
-                    per_port = platform.switch_transceivers * level + prices.switch_port
+                    photonic = count * level + _OCS_PORTS_PER_CHIP * ocs_port
+                    per_port = platform.switch_transceivers * level + switch_port
                     boundary = (limit * photonic - level) / per_port
                     for ports in chosen.switch_ports_per_gpu:
                         ratio = (level + per_port * ports) / photonic
@@ -259,22 +263,26 @@ def _columns(network: str, counting: str, **given: Any) -> dict[str, Any]:
     }
 
 
-def _bill(network: _Network, usd: _Prices, watts: _Prices) -> dict[str, Any]:
+def _bill(network: _Network, prices: _Prices) -> dict[str, Any]:
+    optical = prices.ocs_port.scaled(network.ocs_ports)
+    cost = total(
+        [
+            prices.transceiver.scaled(network.transceivers),
+            prices.switch_port.scaled(network.switch_ports),
+            # An assumed price implies no power.
+            replace(optical, usd=optical.usd * network.ocs_factor),
+        ]
+    )
     return {
         "transceivers": network.transceivers,
         "electrical_switch_ports": network.switch_ports,
         "ocs_ports": network.ocs_ports,
-        "cost_usd": network.transceivers * usd.transceiver
-        + network.switch_ports * usd.switch_port
-        + network.ocs_ports * usd.ocs_port * network.ocs_factor,
-        # An assumed price implies no power.
-        "power_watts": network.transceivers * watts.transceiver
-        + network.switch_ports * watts.switch_port
-        + network.ocs_ports * watts.ocs_port,
+        "cost_usd": cost.usd,
+        "power_watts": cost.watts,
     }
 
 
-def _prices(name: str, platform: RailPlatform, catalogue: Catalogue) -> tuple[_Prices, _Prices]:
+def _prices(name: str, platform: RailPlatform, catalogue: Catalogue) -> _Prices:
     where = f"rails.platforms.{name}.price_set"
     try:
         parts = [
@@ -283,8 +291,7 @@ def _prices(name: str, platform: RailPlatform, catalogue: Catalogue) -> tuple[_P
         ]
     except SettingsError as error:
         raise SettingsError(where, error.message) from None
-    watts = [part.unit_watts for part in parts if part.unit_watts is not None]
-    if len(watts) < len(parts):
+    if any(part.unit_watts is None for part in parts):
         raise SettingsError(where, f"{platform.price_set!r} has no power; allowed: sets with power")
     if any(part.port_gbps != platform.port_gbps for part in parts):
         raise SettingsError(
@@ -292,4 +299,4 @@ def _prices(name: str, platform: RailPlatform, catalogue: Catalogue) -> tuple[_P
             f"got {platform.port_gbps:g}; allowed: the port speed of price set"
             f" {platform.price_set!r}",
         )
-    return _Prices(*(part.unit_usd for part in parts)), _Prices(*watts)
+    return _Prices(*(part.unit_cost for part in parts))

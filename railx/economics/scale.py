@@ -7,34 +7,14 @@ There is a row for every price set.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from railx.economics.bill import price_network
 from railx.economics.catalogue import Catalogue, read_catalogue
+from railx.economics.pricing import NetworkPrice, price
 from railx.economics.settings import EconomicsSettings, PricedNetwork
 from railx.settings import SettingsError
-from railx.vocabulary.counts import NetworkCounts
 
 __all__ = ["cost_by_scale"]
-
-
-@dataclass(frozen=True)
-class _Cost:
-    """The cost per chip of a network of one size under one price set."""
-
-    counts: NetworkCounts
-    usd: float
-    watts: float | None
-
-    @property
-    def per_injection(self) -> float:
-        return self.usd / self.counts.injection_gb_s_per_chip
-
-    @property
-    def per_all_to_all(self) -> float | None:
-        bandwidth = self.counts.all_to_all_gb_s_per_chip
-        return None if bandwidth is None else self.usd / bandwidth
 
 
 def cost_by_scale(
@@ -90,9 +70,10 @@ def _row(
     settings: EconomicsSettings,
     catalogue: Catalogue,
 ) -> dict[str, Any]:
-    cost = _cost(name, network, price_set, catalogue)
+    priced = _price(name, network, price_set, settings, catalogue)
     reference = _reference(settings, network.chips, price_set, catalogue)
-    counts = cost.counts
+    counts, cost, per_chip = priced.counts, priced.cost, priced.per_chip
+    other = None if reference is None else reference.per_chip.watts
     return {
         "topology": name,
         "target_chips": target,
@@ -101,41 +82,47 @@ def _row(
         "injection_gb_s_per_chip": counts.injection_gb_s_per_chip,
         "all_to_all_gb_s_per_chip": counts.all_to_all_gb_s_per_chip,
         "bisection_gb_s_per_chip": counts.bisection_gb_s_per_chip,
-        "cost_usd": cost.usd * counts.chips,
-        "cost_per_chip_usd": cost.usd,
-        "usd_per_injection_gb_s": cost.per_injection,
-        "usd_per_all_to_all_gb_s": cost.per_all_to_all,
-        "power_watts": None if cost.watts is None else cost.watts * counts.chips,
-        "watts_per_chip": cost.watts,
+        "cost_usd": cost.usd,
+        "cost_per_chip_usd": per_chip.usd,
+        "usd_per_injection_gb_s": priced.usd_per_injection_gb_s,
+        "usd_per_all_to_all_gb_s": priced.usd_per_all_to_all_gb_s,
+        "power_watts": cost.watts,
+        "watts_per_chip": per_chip.watts,
         "reference": settings.scale.reference,
         "injection_cost_over_reference": _over(
-            cost.per_injection, None if reference is None else reference.per_injection
+            priced.usd_per_injection_gb_s,
+            None if reference is None else reference.usd_per_injection_gb_s,
         ),
         "all_to_all_cost_over_reference": _over(
-            cost.per_all_to_all, None if reference is None else reference.per_all_to_all
+            priced.usd_per_all_to_all_gb_s,
+            None if reference is None else reference.usd_per_all_to_all_gb_s,
         ),
-        "watts_over_reference": _over(cost.watts, None if reference is None else reference.watts),
+        "watts_over_reference": _over(per_chip.watts, other),
         "fidelity": "analytic",
     }
 
 
-def _cost(name: str, network: PricedNetwork, price_set: str, catalogue: Catalogue) -> _Cost:
-    counts, parts = network.counts, price_network(name, network, price_set, catalogue)
-    watts = [part["total_watts"] for part in parts]
-    usd = sum(part["total_usd"] for part in parts) / counts.chips
-    return _Cost(counts, usd, None if None in watts else sum(watts) / counts.chips)
+def _price(
+    name: str,
+    network: PricedNetwork,
+    price_set: str,
+    settings: EconomicsSettings,
+    catalogue: Catalogue,
+) -> NetworkPrice:
+    nodes = settings.node_price_set
+    return price(network, price_set, catalogue, node_price_set=nodes, name=name)
 
 
 def _reference(
     settings: EconomicsSettings, chips: int, price_set: str, catalogue: Catalogue
-) -> _Cost | None:
+) -> NetworkPrice | None:
     try:
         network = settings.networks[settings.scale.reference].at_scale(chips)
     except SettingsError as error:
         if error.key != "chips":
             raise
         return None
-    return _cost(settings.scale.reference, network, price_set, catalogue)
+    return _price(settings.scale.reference, network, price_set, settings, catalogue)
 
 
 def _over(value: float | None, reference: float | None) -> float | None:

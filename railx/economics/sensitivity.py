@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from railx.economics.catalogue import Catalogue, read_catalogue
+from railx.economics.pricing import usd_per_chip
 from railx.economics.settings import EconomicsSettings, PricedNetwork, SensitivitySettings
 from railx.settings import SettingsError
 from railx.vocabulary.counts import NetworkCounts
@@ -125,9 +126,9 @@ def _row(
     chosen: SensitivitySettings,
 ) -> dict[str, Any]:
     grid, fat = railx.counts, tree.counts
-    cost = _cost_per_chip(grid, prices)
+    cost = usd_per_chip(grid, prices)
     injection, all_to_all = _bandwidths(grid, case.all_to_all_share)
-    fat_per_gb_s = _cost_per_chip(fat, prices) / fat.injection_gb_s_per_chip
+    fat_per_gb_s = usd_per_chip(fat, prices) / fat.injection_gb_s_per_chip
     per_injection = cost / injection / fat_per_gb_s
     per_all_to_all = cost / all_to_all / fat_per_gb_s
     total = cost * grid.chips
@@ -158,13 +159,6 @@ def _row(
     }
 
 
-def _cost_per_chip(counts: NetworkCounts, prices: dict[str, float]) -> float:
-    return (
-        sum(count * prices[component] for component, count in counts.components.items())
-        / counts.chips
-    )
-
-
 def _bandwidths(counts: NetworkCounts, share: float) -> tuple[float, float]:
     assert counts.all_to_all_gb_s_per_chip is not None
     return counts.injection_gb_s_per_chip, counts.all_to_all_gb_s_per_chip * share
@@ -184,7 +178,7 @@ def _break_even_switch_port(
     needed_per_chip = (
         usd_per_all_to_all / chosen.all_to_all_cost_limit * fat.injection_gb_s_per_chip
     )
-    without = _cost_per_chip(fat, {**prices, "electrical_switch_port": 0.0})
+    without = usd_per_chip(fat, {**prices, "electrical_switch_port": 0.0})
     return max(
         0.0, (needed_per_chip - without) * fat.chips / fat.components["electrical_switch_port"]
     )

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Annotated
 
 from railx.effort import Cost, Costs
-from railx.families import FAMILIES, TopologySettings, family_of
+from railx.families import FAMILIES, TopologySettings, check_nodes, family_of
 from railx.settings import (
     AtLeast,
     Between,
@@ -88,6 +88,7 @@ class PricedNetwork:
             )
         if self.counting is None:
             try:
+                check_nodes(self.topology)
                 bill.check(self.topology)
             except SettingsError as error:
                 raise error.under("topology") from None
@@ -105,6 +106,11 @@ class PricedNetwork:
         if self.counting is None:
             return self.bill.ports(self.topology)
         return self.bill.countings[self.counting](self.topology)
+
+    @property
+    def charges(self) -> str:
+        """What its bill charges: used ports, or as its way of counting does."""
+        return "used_ports" if self.counting is None else self.counting
 
     @property
     def counts(self) -> NetworkCounts:
@@ -321,6 +327,8 @@ class EconomicsSettings:
     """The range of the cost claims, and its sensitivities."""
     rails: RailsSettings
     """Electrical and photonic rails by platform and size."""
+    node_price_set: str | None = None
+    """Price set of the links inside nodes and on boards; null: they are free."""
 
     def __post_init__(self) -> None:
         names = ", ".join(self.networks)

@@ -48,6 +48,7 @@ __all__ = [
     "TopologySettings",
     "build_routing",
     "build_topology",
+    "check_nodes",
     "check_topology",
     "families_with",
     "family_named",
@@ -146,6 +147,11 @@ def family_of(network: FamilySettings | Topology) -> Family[Any]:
     return family if settings.node is None or family.has_nodes else composed(family)
 
 
+def check_nodes(settings: FamilySettings) -> None:
+    """Refuse a node other than the one that the family's other settings describe."""
+    check_node(family_named(settings.family), settings)
+
+
 def links_inside(settings: FamilySettings) -> list[NodeSettings]:
     """The links inside nodes and on boards of a network, which no bill has."""
     return inside_nodes(family_named(settings.family), settings)
@@ -182,7 +188,7 @@ def check_topology(settings: FamilySettings, key: str = "topology") -> None:
     Networks that are too large to build may still have a bill of materials.
     """
     try:
-        check_node(family_named(settings.family), settings)
+        check_nodes(settings)
         family_of(settings).check(settings)
     except SettingsError as error:
         raise error.under(key) from None

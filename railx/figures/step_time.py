@@ -94,7 +94,7 @@ def step_time(settings: StepTimeSettings, tables: Tables, canvas: Canvas) -> Dra
 def _panel(axes: Axes, rows: DataFrame, job: str, basis: str, cut: float | None) -> int:
     """The bars of a job; how many of them are cut is returned."""
     names = list(rows["topology"].unique())
-    without_room = set(where(rows, job=job).dropna(subset="reason")["topology"])
+    without_room = set(where(rows, job=job, basis=basis).dropna(subset="reason")["topology"])
     group = where(rows, job=job, basis=basis).dropna(subset="part")
     table = group.pivot_table(index="topology", columns="part", values="ms", aggfunc="sum")
     seconds = table.reindex(index=names, columns=list(_PARTS)).fillna(0) / 1e3

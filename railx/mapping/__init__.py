@@ -10,6 +10,7 @@ from railx.mapping.cost import (
     injection_gb_s_per_chip,
 )
 from railx.mapping.layout import group_levels, group_members
+from railx.mapping.node_prices import node_price_rows
 from railx.mapping.rail_steps import rail_step_rows
 from railx.mapping.settings import (
     PARALLELISMS,
@@ -47,6 +48,7 @@ __all__ = [
     "group_levels",
     "group_members",
     "injection_gb_s_per_chip",
+    "node_price_rows",
     "rail_step_rows",
     "step_times",
     "step_transfers",

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from railx.economics import PricedNetwork, price_network, read_catalogue
+from railx.economics import (
+    Cost,
+    NetworkPrice,
+    PricedNetwork,
+    node_links,
+    price,
+    read_catalogue,
+    total,
+)
 from railx.families import families_with, family_of
 from railx.mapping.settings import MappingSettings, PriceSettings, SwitchedNetwork, SwitchedSettings
 from railx.mapping.step import Basis
@@ -13,13 +21,15 @@ from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings, Topology
 
 __all__ = [
-    "NetworkCost",
+    "ChipCosts",
     "check_reference",
+    "chip_costs",
     "comparison_bases",
+    "cost_columns",
     "equal_bandwidth",
     "injection_gb_s_per_chip",
-    "network_bill",
     "network_cost",
+    "network_price",
 ]
 
 _BITS_PER_BYTE = 8
@@ -46,29 +56,76 @@ def equal_bandwidth(settings: MappingSettings, topology: Topology) -> Basis:
 def comparison_bases(
     settings: MappingSettings, topology: Topology, name: str, reference: FamilySettings
 ) -> list[Basis]:
-    """``equal_bandwidth`` and, where it has a price, ``equal_cost``.
+    """``equal_bandwidth`` and, where it has a price, ``equal_cost`` with nodes free and
+    charged.
 
     Topology ``name`` has one where it is priced and its family has a bill;
     ``reference`` are the settings of the reference topology. A network costs in
     proportion to the rate of its ports. So at equal bandwidth it costs its USD per GB/s
     of injection times the injection bandwidth, and at equal cost its ports have the
-    bandwidth that the reference's cost buys. No bill has links inside a node (or
-    scale-up switches): at equal cost they keep the rate of equal bandwidth.
+    bandwidth that the reference's cost buys. Links inside nodes keep the rate of equal
+    bandwidth: free under ``equal_cost``. Under ``equal_cost_nodes`` (where the settings
+    have a price set for them) both networks pay for theirs, and the ports get the rest
+    of the sum; the basis has a ``reason`` where nothing is left.
     Raises SettingsError where the reference has no bill, and as
-    :func:`railx.economics.price_network`.
+    :func:`railx.economics.price`.
     """
     equal = equal_bandwidth(settings, topology)
     if not settings.topologies[name].priced or family_of(topology).bill is None:
         return [equal]
     check_reference(settings, reference)
-    cost, affordable = (
-        settings.injection_gb_s_per_chip * _usd_per_injection_gb_s(settings, key, priced)
+    costs = [
+        chip_costs(settings, key, priced)
         for key, priced in ((name, topology.settings), (settings.reference, reference))
-    )
-    return [
+    ]
+    cost, affordable = (of.ports_usd for of in costs)
+    bases = [
         replace(equal, cost_per_chip_usd=cost),
         Basis("equal_cost", equal.ports * affordable / cost, equal.inside, affordable),
     ]
+    if settings.node_price_set is not None:
+        mine, budget = costs[0].node.usd, affordable + costs[1].node.usd
+        left = budget - mine
+        dear = f"the node alone costs {mine:.0f} of {budget:.0f} USD a chip"
+        reason = None if left > 0 else dear
+        ports = equal.ports * max(left, 0) / cost
+        bases.append(Basis("equal_cost_nodes", ports, equal.inside, budget, reason))
+    return bases
+
+
+@dataclass(frozen=True)
+class ChipCosts:
+    """USD of a chip at equal bandwidth: its part of the network, and its node."""
+
+    ports_usd: float
+    node: Cost
+    components: dict[str, float]
+    """GB/s of its links inside nodes and on boards, by component of the catalogue."""
+
+
+def chip_costs(settings: MappingSettings, name: str, topology: FamilySettings) -> ChipCosts:
+    """What a chip of a network costs with the injection bandwidth of the settings."""
+    try:
+        free = network_price(settings, name, PricedNetwork(topology))
+        charged = free
+        if settings.node_price_set is not None:
+            charged = network_price(
+                settings, name, PricedNetwork(topology), settings.node_price_set
+            )
+    except SettingsError as error:
+        prefix = f"networks.{name}.topology."
+        if error.key.startswith(prefix):
+            raise SettingsError(
+                f"topologies.{name}.{error.key.removeprefix(prefix)}", error.message
+            ) from None
+        raise error.under("mapping") from None
+    scale = settings.injection_gb_s_per_chip / free.counts.injection_gb_s_per_chip
+    node = total(part.cost for part in charged.parts[len(free.parts) :])
+    return ChipCosts(
+        settings.injection_gb_s_per_chip * free.usd_per_injection_gb_s,
+        node.scaled(scale / free.counts.chips),
+        {component: scale * gb_s for component, gb_s in node_links(topology).items()},
+    )
 
 
 def check_reference(settings: MappingSettings, reference: FamilySettings) -> None:
@@ -81,33 +138,23 @@ def check_reference(settings: MappingSettings, reference: FamilySettings) -> Non
         )
 
 
-@dataclass(frozen=True)
-class NetworkCost:
-    """USD and W of a network, per unit that the caller chose."""
-
-    usd: float
-    watts: float | None
-
-    def scaled(self, factor: float) -> NetworkCost:
-        """So many units."""
-        return NetworkCost(factor * self.usd, None if self.watts is None else factor * self.watts)
-
-    def columns(self, gpus: int) -> dict[str, float | None]:
-        """The columns of a table, where this is the cost of one GPU."""
-        total = self.scaled(gpus)
-        return {
-            "cost_per_gpu_usd": self.usd,
-            "cost_usd": total.usd,
-            "watts_per_gpu": self.watts,
-            "power_watts": total.watts,
-        }
+def cost_columns(cost: Cost, gpus: int) -> dict[str, float | None]:
+    """The columns of a table, where ``cost`` is that of one GPU."""
+    all_gpus = cost.scaled(gpus)
+    return {
+        "cost_per_gpu_usd": cost.usd,
+        "cost_usd": all_gpus.usd,
+        "watts_per_gpu": cost.watts,
+        "power_watts": all_gpus.watts,
+    }
 
 
-def network_bill(prices: PriceSettings, name: str, network: PricedNetwork) -> NetworkCost:
-    """USD and W of a whole network; SettingsError where it has no price."""
-    bill = price_network(name, network, prices.price_set, read_catalogue(prices.catalogue))
-    watts = [row["total_watts"] for row in bill]
-    return NetworkCost(sum(row["total_usd"] for row in bill), None if None in watts else sum(watts))
+def network_price(
+    prices: PriceSettings, name: str, network: PricedNetwork, node_price_set: str | None = None
+) -> NetworkPrice:
+    """The bill of a network; SettingsError where it has no price."""
+    catalogue = read_catalogue(prices.catalogue)
+    return price(network, prices.price_set, catalogue, node_price_set=node_price_set, name=name)
 
 
 def network_cost(
@@ -115,26 +162,10 @@ def network_cost(
     name: str,
     chosen: SwitchedNetwork,
     scale: Callable[[PricedNetwork], float],
-) -> NetworkCost:
+) -> Cost:
     """The bill of a network times ``scale``; SettingsError where it has no price."""
     priced = PricedNetwork(chosen.topology, counting=chosen.counting)
     try:
-        return network_bill(settings, name, priced).scaled(scale(priced))
+        return network_price(settings, name, priced).cost.scaled(scale(priced))
     except SettingsError as error:
         raise error.under("switched") from None
-
-
-def _usd_per_injection_gb_s(
-    settings: MappingSettings, name: str, topology: FamilySettings
-) -> float:
-    network = PricedNetwork(topology)
-    try:
-        usd = network_bill(settings, name, network).usd
-    except SettingsError as error:
-        prefix = f"networks.{name}.topology."
-        if error.key.startswith(prefix):
-            raise SettingsError(
-                f"topologies.{name}.{error.key.removeprefix(prefix)}", error.message
-            ) from None
-        raise error.under("mapping") from None
-    return usd / network.chips / network.counts.injection_gb_s_per_chip

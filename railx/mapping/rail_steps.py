@@ -28,10 +28,11 @@ from typing import Any
 
 import numpy as np
 
+from railx.economics import Cost
 from railx.fabric.circuits import Configuration
 from railx.fabric.settings import Mode
 from railx.families import build_topology, family_of
-from railx.mapping.cost import NetworkCost, network_cost
+from railx.mapping.cost import cost_columns, network_cost
 from railx.mapping.lines import LineNetwork, WiredPlan, plans_by_mode, transfer_ns
 from railx.mapping.phases import Plan, Turn, Use, plans
 from railx.mapping.settings import (
@@ -114,7 +115,7 @@ def _rows(
     step: RailStep,
     chosen: SwitchedNetwork,
     gb_s: float,
-    cost: NetworkCost,
+    cost: Cost,
 ) -> Iterator[dict[str, Any]]:
     job = step.step.jobs()[step.job]
     gpus = job.degrees.ranks
@@ -124,7 +125,7 @@ def _rows(
         "device": job.device.name,
         "gpus": gpus,
         "gb_s_per_gpu": gb_s,
-        **cost.scaled(gb_s).columns(gpus),
+        **cost_columns(cost.scaled(gb_s), gpus),
         "fidelity": _FIDELITY,
     }
     line = _Line(chosen, job, gb_s)

@@ -248,8 +248,8 @@ class MappingSettings(PriceSettings):
 
     Equal bandwidth: the ports of every topology are scaled to
     ``injection_gb_s_per_chip``. Equal cost: its ports are scaled once more, to what the
-    network of ``reference`` costs per chip. Links inside a node stand in no bill and
-    keep the rate that they have at equal bandwidth.
+    network of ``reference`` costs per chip. Links inside a node keep the rate that they
+    have at equal bandwidth: free, and with ``node_price_set`` once more charged.
     """
 
     jobs: Annotated[dict[str, JobSettings], NotEmpty()]
@@ -260,6 +260,10 @@ class MappingSettings(PriceSettings):
     """Injection bandwidth that every topology is scaled to."""
     reference: Annotated[str, NotEmpty()]
     """Name of the topology whose cost per chip is the common one."""
+    node_price_set: str | None = None
+    """Price set of links inside nodes, for a comparison that charges them; null: they
+    are free.
+    """
 
     def __post_init__(self) -> None:
         priced = [name for name, topology in self.topologies.items() if topology.priced]

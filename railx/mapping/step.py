@@ -22,7 +22,7 @@ from railx.settings import SettingsError
 from railx.vocabulary.placement import Placement
 from railx.vocabulary.topology import Topology
 
-__all__ = ["FIDELITY", "Basis", "step_times"]
+__all__ = ["FIDELITY", "Basis", "step_ms", "step_times"]
 
 FIDELITY = "analytic"
 _COLUMNS = (
@@ -43,6 +43,8 @@ class Basis:
     ports: float
     inside: float
     cost_per_chip_usd: float | None
+    reason: str | None = None
+    """Why the ports have no rate on this basis; None: they have."""
 
 
 def step_times(
@@ -57,8 +59,8 @@ def step_times(
     Columns: topology, family, topology_chips, job, chips, placement, basis,
     port_factor, cost_per_chip_usd (of the network), part (compute, bubble and the
     parallelisms), way and routing (how the data moved), ms, step_ms (the whole step),
-    tokens_per_s, reason, fidelity. A job without room has one row per basis: no part
-    and no times, ``reason`` says why.
+    tokens_per_s, reason, fidelity. A job without room, or a basis without ports, has
+    one row: no part and no times, ``reason`` says why.
 
     Nothing overlaps except that stages of the pipeline work at the same time, and what
     a job's ``overlaps_data`` hides: an upper bound for schedules that hide
@@ -89,11 +91,20 @@ def step_times(
                 "basis": basis.name,
                 "port_factor": basis.ports,
                 "cost_per_chip_usd": basis.cost_per_chip_usd,
-                "reason": reason,
+                "reason": reason or basis.reason,
             }
-            of_parts = [{}] if placement is None else _job_rows(network, placement, job, basis)
+            if placement is None or basis.reason is not None:
+                rows.append(head)
+                continue
+            of_parts = _job_rows(network, placement, job, basis)
             rows += [head | row for row in of_parts]
     return rows
+
+
+def step_ms(network: ExactLoads, placement: Placement, job: JobSettings, basis: Basis) -> float:
+    """The time of a whole step."""
+    step: float = next(_job_rows(network, placement, job, basis))["step_ms"]
+    return step
 
 
 def _job_rows(

@@ -26,14 +26,14 @@ Assumptions, all ours:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any
 
-from railx.economics import PricedNetwork
+from railx.economics import Cost, PricedNetwork
 from railx.families import family_of
-from railx.mapping.cost import NetworkCost, network_cost
+from railx.mapping.cost import cost_columns, network_cost
 from railx.mapping.lines import LineNetwork, WiredPlan, plans_by_mode, transfer_ns
 from railx.mapping.phases import (
     RULES,
@@ -100,7 +100,7 @@ def switched_times(settings: SwitchedSettings) -> list[dict[str, Any]]:
                     "job": job_name,
                     "gpus": job.layout.chips,
                     "basis": basis.name,
-                    **_cost_at(basis, costs[name]).columns(job.layout.chips),
+                    **cost_columns(_cost_at(basis, costs[name]), job.layout.chips),
                     "fidelity": FIDELITY,
                 }
                 try:
@@ -112,9 +112,7 @@ def switched_times(settings: SwitchedSettings) -> list[dict[str, Any]]:
     return rows
 
 
-def _bases(
-    settings: SwitchedSettings, name: str, costs: Mapping[str, NetworkCost]
-) -> tuple[Basis, Basis]:
+def _bases(settings: SwitchedSettings, name: str, costs: Mapping[str, Cost]) -> tuple[Basis, Basis]:
     topology = settings.networks[name].topology
     ports = family_of(topology).ports_per_chip(topology) * topology.port_gbps / 8
     equal = settings.injection_gb_s_per_chip / ports
@@ -125,11 +123,11 @@ def _bases(
     )
 
 
-def _cost_at(basis: Basis, cost: NetworkCost) -> NetworkCost:
+def _cost_at(basis: Basis, cost: Cost) -> Cost:
     """A network draws in proportion to its cost."""
     usd = basis.cost_per_chip_usd
     assert usd is not None
-    return NetworkCost(usd, cost.scaled(usd / cost.usd).watts)
+    return replace(cost.scaled(usd / cost.usd), usd=usd)
 
 
 def _rows(

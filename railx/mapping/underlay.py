@@ -14,7 +14,7 @@ from typing import Annotated
 
 from railx.economics import PricedNetwork
 from railx.families import TopologySettings, build_topology, family_of
-from railx.mapping.cost import network_bill
+from railx.mapping.cost import network_price
 from railx.mapping.settings import PriceSettings
 from railx.network.group_bandwidth import group_shapes
 from railx.network.settings import StaticRoutingName
@@ -176,4 +176,4 @@ def _usd_per_gb_s(settings: UnderlaySettings, name: str) -> float:
     assert topology is not None
     network = PricedNetwork(topology)
     outside, _ = node_rates_gb_s(build_topology(topology))
-    return network_bill(settings, name, network).usd / network.chips / outside
+    return network_price(settings, name, network).per_chip.usd / outside

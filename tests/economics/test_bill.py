@@ -242,8 +242,11 @@ def test_columns_are_the_agreed_ones() -> None:
         "count",
         "unit_usd",
         "total_usd",
+        "total_low_usd",
+        "total_high_usd",
         "unit_watts",
         "total_watts",
+        "charges",
         "source",
         "fidelity",
     ]
@@ -257,6 +260,7 @@ def test_columns_are_the_agreed_ones() -> None:
         "usd_per_injection_gb_s",
         "usd_per_all_to_all_gb_s",
         "power_watts",
+        "charges",
         "fidelity",
     ]
 

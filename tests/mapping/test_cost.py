@@ -34,7 +34,7 @@ def test_equal_cost_gives_the_ports_what_the_reference_costs(small_mapping: Plai
     settings: MappingSettings = load(MappingSettings, small_mapping, "mapping")
     transceiver, switch, ocs = 879, 582.796875, 520
     railx, tree = 4 * (transceiver + ocs), 8 * (5 * switch + 6 * transceiver)
-    equal, cost = bases_of(settings, build("fat_tree"), "fat_tree")
+    equal, cost, _ = bases_of(settings, build("fat_tree"), "fat_tree")
     assert (equal.ports, equal.inside) == (1.0, 1.0)
     assert equal.cost_per_chip_usd == pytest.approx(tree, rel=1e-12)
     assert cost.cost_per_chip_usd == pytest.approx(railx, rel=1e-12)
@@ -44,7 +44,7 @@ def test_equal_cost_gives_the_ports_what_the_reference_costs(small_mapping: Plai
 
 def test_the_reference_is_the_same_on_both_bases(small_mapping: Plain) -> None:
     settings: MappingSettings = load(MappingSettings, small_mapping, "mapping")
-    equal, cost = bases_of(settings, build("railx_hyperx"), "railx_hyperx")
+    equal, cost, _ = bases_of(settings, build("railx_hyperx"), "railx_hyperx")
     assert (equal.ports, equal.inside, equal.cost_per_chip_usd) == (
         cost.ports,
         cost.inside,
@@ -116,9 +116,8 @@ def test_shipped_comparison_prices_each_topology_as_it_is(
     assert len(settings.topologies) > 10
     for name, mapped in settings.topologies.items():
         bases = bases_of(settings, build(name), name)
-        assert [basis.name for basis in bases] == ["equal_bandwidth", "equal_cost"][
-            : 2 if mapped.priced else 1
-        ]
+        names = ["equal_bandwidth", "equal_cost", "equal_cost_nodes"]
+        assert [basis.name for basis in bases] == names[: 3 if mapped.priced else 1]
         assert injection_gb_s_per_chip(build(name)) * bases[0].ports == pytest.approx(
             400, rel=1e-12
         )
@@ -142,7 +141,7 @@ def test_stage_writes_one_row_a_part_and_a_flat_summary(
         outputs={"steps": tmp_path / "steps.parquet", "summary": tmp_path / "steps.json"},
     )
     rows = read_table(tmp_path / "steps.parquet").to_pylist()
-    assert len(rows) == 2 * 7
+    assert len(rows) == 3 * 7
     assert {
         (row["topology"], row["chips"], row["topology_chips"], row["fidelity"]) for row in rows
     } == {("fat_tree", 64, 128, "analytic")}

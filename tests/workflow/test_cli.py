@@ -147,7 +147,7 @@ def test_training_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     [
         (
             ("topology", "topology.mm=3"),
-            "topology.mm: unknown key; allowed: family, port_gbps, m, n",
+            "topology.mm: unknown key; allowed: family, port_gbps, node, m, n",
         ),
         (("plan", "planner=flexsp_"), "planner: got 'flexsp_'; allowed: flexsp, flexsp_milp, "),
         (

@@ -56,8 +56,9 @@ _BILL = (
     | integer("chips")
     | text("component")
     | integer("count")
-    | real("unit_usd", "total_usd", "unit_watts", "total_watts")
-    | text("source", "fidelity")
+    | real("unit_usd", "total_usd", "total_low_usd", "total_high_usd")
+    | real("unit_watts", "total_watts")
+    | text("charges", "source", "fidelity")
 )
 _SUMMARY = (
     text("topology")
@@ -65,7 +66,7 @@ _SUMMARY = (
     | real("injection_gb_s_per_chip", "all_to_all_gb_s_per_chip")
     | real("cost_usd", "cost_per_chip_usd")
     | real("usd_per_injection_gb_s", "usd_per_all_to_all_gb_s", "power_watts")
-    | text("fidelity")
+    | text("charges", "fidelity")
 )
 _SENSITIVITY = (
     text("view", "prices", "topology", "reference", "all_to_all")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workflow.outputs import Json, Table, integer, real, text
+from workflow.outputs import Json, Table, flag, integer, real, text
 from workflow.stage import ByHand, Experiment, FromStage, Item, Job, Stage, Summary, Tracked
 from workflow.stages.economics import check_price_set
 
@@ -26,7 +26,7 @@ def run(job: Job) -> Summary:
     the topology against which the others are priced.
     """
     from railx.families import read_topology
-    from railx.mapping import MappingSettings, comparison_bases
+    from railx.mapping import MappingSettings, comparison_bases, node_price_rows
     from railx.settings import SettingsError, load
 
     settings: MappingSettings = load(MappingSettings, job.settings, "mapping")
@@ -36,9 +36,14 @@ def run(job: Job) -> Summary:
             f"is missing; allowed: {', '.join(settings.topologies)}",
         )
     graph = read_topology(job.file("topology"))
-    reference = read_topology(job.file("reference")).settings
-    bases = comparison_bases(settings, graph, job.item, reference)
-    return _lay(job, graph, settings.topologies[job.item].routings, settings, bases, job.item)
+    reference = read_topology(job.file("reference"))
+    bases = comparison_bases(settings, graph, job.item, reference.settings)
+    routings = settings.topologies[job.item].routings
+    if "node_prices" in job.outputs:
+        job.write_table(
+            "node_prices", node_price_rows(settings, graph, job.item, routings, reference)
+        )
+    return _lay(job, graph, routings, settings, bases, job.item)
 
 
 def run_any_topology(job: Job) -> Summary:
@@ -98,6 +103,17 @@ _COLUMNS = (
 )
 
 
+_NODE_PRICES = (
+    text("topology", "reference", "job")
+    | real("node_gb_s")
+    | real("node_usd_per_chip", "node_low_usd_per_chip", "node_high_usd_per_chip")
+    | real("difference_usd_per_chip")
+    | real("difference_low_usd_per_chip", "difference_high_usd_per_chip")
+    | real("break_even_usd_per_chip")
+    | flag("faster_free", "faster_priced", "flips")
+    | text("fidelity")
+)
+
 #: Chips and switches of all topologies up to which jobs are placed for a try.
 _MOST_PLACED = 4_000
 
@@ -150,6 +166,7 @@ STAGE = Stage(
     },
     outputs={
         "steps": Table("{topology}/steps.parquet", _COLUMNS, claims=True),
+        "node_prices": Table("{topology}/node_prices.parquet", _NODE_PRICES, claims=True),
         "summary": Json("{topology}/summary.json", claims=True),
     },
     run=run,
