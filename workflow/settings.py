@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
+from railx.design.settings import DesignSettings
 from railx.economics import EconomicsSettings
 from railx.effort import LimitSettings
 from railx.fabric import RailSettings
@@ -201,6 +202,8 @@ class Experiment:
     """The model of a step against measured runs."""
     scaling: ScalingSettings = field(default_factory=ScalingSettings)
     """Plans of many devices."""
+    design: DesignSettings = field(default_factory=DesignSettings)
+    """Networks and plans searched together."""
 
     def __post_init__(self) -> None:
         named = [f"{group}.{name}" for group in LISTED for name in getattr(self, group)]
@@ -321,6 +324,8 @@ class StageSettings:
     """A program in plain torch on the rails."""
     step: StepSettings
     """Generated training steps."""
+    design: DesignSettings
+    """Networks and plans searched together."""
     tracking: TrackingSettings
     """Which trackers get the runs."""
     limits: LimitSettings
