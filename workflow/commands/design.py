@@ -15,7 +15,7 @@ from workflow.commands.shared import add_flag, command
 if TYPE_CHECKING:
     from railx.design.settings import DesignSettings
 
-__all__ = ["add", "design_settings", "rate_store"]
+__all__ = ["add", "design_settings"]
 
 _EPILOG = """\
 examples:
@@ -51,6 +51,7 @@ def _design(options: argparse.Namespace) -> int:
     from railx.design.front import design
     from railx.design.text import design_lines, simulated_lines
     from railx.progress import told
+    from workflow.stages.design import rate_store
 
     settings = design_settings(options.settings)
     if options.experiment:
@@ -127,15 +128,6 @@ def _topology(name: str) -> Any:
         allowed = allowed_names(name, choices("topology"))
         raise UserError(f"networks: got {name!r}; allowed: {allowed}")
     return compose_stage([f"topology={name}"], ["topology"])["topology"]
-
-
-def rate_store() -> Any:
-    """Where rates of networks are kept between searches."""
-    from railx import places
-    from railx.design.rates import RateStore
-    from workflow.digest import code_digest
-
-    return RateStore(places.cache("rates"), code_digest("railx.design.rates"))
 
 
 def _write_experiment(name: str, words: list[str]) -> str:
