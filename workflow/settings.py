@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
 from railx.design.arena import ArenaSettings
+from railx.design.settings import DesignSettings
 from railx.economics import EconomicsSettings
 from railx.effort import LimitSettings
 from railx.fabric import RailSettings
@@ -204,6 +205,8 @@ class Experiment:
     """Plans of many devices."""
     arena: ArenaSettings = field(default_factory=ArenaSettings)
     """Networks side by side."""
+    design: DesignSettings = field(default_factory=DesignSettings)
+    """Networks and plans searched together."""
 
     def __post_init__(self) -> None:
         named = [f"{group}.{name}" for group in LISTED for name in getattr(self, group)]
@@ -324,6 +327,8 @@ class StageSettings:
     """A program in plain torch on the rails."""
     step: StepSettings
     """Generated training steps."""
+    design: DesignSettings
+    """Networks and plans searched together."""
     tracking: TrackingSettings
     """Which trackers get the runs."""
     limits: LimitSettings

@@ -62,7 +62,9 @@ class ArenaSettings:
     networks: dict[str, TopologySettings] = field(default_factory=dict)
     """Networks by name; each takes its smallest size with as many chips as asked."""
     chips: tuple[Annotated[int, AtLeast(2)], ...] = (1296, 4096, 200704)
-    """Sizes. A network without such a size has one row that says why."""
+    """Sizes. A network takes its smallest of as many chips, or its largest, and has one
+    row that says why where that is too small.
+    """
     graph_chips: Annotated[int, AtLeast(2)] = 4600
     """Largest network with a graph, exact loads and jobs; above, closed forms alone."""
     packet_chips: Annotated[int, AtLeast(2)] = 1500
@@ -84,7 +86,7 @@ class ArenaSettings:
     node_price_set: str | None = None
     """Price set of links inside nodes; null: no row with charged nodes."""
     most_chips: Annotated[float, AtLeast(1)] = 1.35
-    """Most chips of a network over those asked."""
+    """Most chips of a network over those asked, or those asked over its own."""
     payload_mb: Annotated[float, Positive()] = 64.0
     """Payload of the collectives, in 10^6 bytes a chip."""
 
@@ -120,13 +122,35 @@ def arena_rows(
 
 
 def _sized(network: FamilySettings, asked: int, settings: ArenaSettings) -> Sized:
-    if asked <= settings.graph_chips:
-        return sized_for(network, asked, settings.most_chips * asked)
+    """The smallest size with as many chips, or the largest where none has."""
     bill = family_of(network).bill
     if bill is None:
-        raise SettingsError("bill", "none, so that there are no closed forms at this size")
-    large = bill.resize(network, asked)
+        raise SettingsError("bill", "none, so that its sizes and prices are not known")
+    chips = asked
+    try:
+        bill.resize(network, asked)
+    except SettingsError:
+        chips = _largest(network, asked)
+        if chips < asked / settings.most_chips:
+            raise
+    if asked <= settings.graph_chips:
+        return sized_for(network, chips, settings.most_chips * asked)
+    large = bill.resize(network, chips)
     return Sized(large, large, bill_chips(large))
+
+
+def _largest(network: FamilySettings, below: int) -> int:
+    """The most chips that a family reaches, fewer than ``below``."""
+    bill = family_of(network).bill
+    assert bill is not None
+    low, high = 1, below
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            low = max(middle, bill_chips(bill.resize(network, middle)))
+        except SettingsError:
+            high = middle
+    return low
 
 
 def bill_chips(settings: FamilySettings) -> int:
@@ -156,7 +180,7 @@ def _measures(
     yield from _collectives(graph, settings)
     gb_s = sized.graph.port_gbps / 8
     yield from _packets(graph, settings, bound / gb_s, gb_s, seed)
-    yield from _jobs(name, network, settings, asked, store)
+    yield from _jobs(name, network, settings, min(asked, sized.chips), store)
 
 
 def _value(
@@ -269,10 +293,10 @@ def _packets(
 
 
 def _jobs(
-    name: str, network: FamilySettings, settings: ArenaSettings, asked: int, store: RateStore
+    name: str, network: FamilySettings, settings: ArenaSettings, gpus: int, store: RateStore
 ) -> Iterator[Row]:
     for job_name, job in settings.jobs.items():
-        point = replace(settings.point, gpus=asked, model=job.model, tokens=job.tokens)
+        point = replace(settings.point, gpus=gpus, model=job.model, tokens=job.tokens)
         try:
             if isinstance(job, ServingJob):
                 measures = best_serving(network, job, point, settings.most_chips, store)

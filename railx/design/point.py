@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -10,8 +11,9 @@ from railx.design.rates import GroupRates, RateStore
 from railx.design.settings import PointSettings
 from railx.design.sizes import Sized, sized_for, with_device_node
 from railx.design.usable import Usable, usable_share
-from railx.economics import PricedNetwork, price_network, read_catalogue
+from railx.economics import read_catalogue
 from railx.economics.catalogue import Catalogue
+from railx.economics.pricing import NetworkPrice, price
 from railx.families import family_of
 from railx.performance.advice import setting_of
 from railx.performance.closed import PARTS
@@ -35,8 +37,9 @@ class NetworkCost:
     """Dollars and watts of a network a chip, by the first price set and over all.
 
     ``components``: units of each component of the catalogue, ``prices`` their dollars
-    in the first set. Watts are None where a component's have no source; the ranges are
-    over the sets that price every component.
+    in the first set. Watts leave out the links inside nodes, which have no source, and
+    are None where another component's have none. The ranges are over the sets that
+    price every component.
     """
 
     usd: float
@@ -54,6 +57,7 @@ class NetworkCost:
 class DesignPoint:
     """A network and a plan, with what they take.
 
+    ``network`` are the settings that are priced, ``graph`` those that loads are of.
     ``step_s`` is the closed form's; ``step_low_s`` and ``step_high_s`` differ by its
     expected error, the mean on measured runs left out of its fit. Dollars and watts are
     of the network. ``usable`` is the share of its chips in the largest job at the
@@ -65,6 +69,7 @@ class DesignPoint:
     name: str
     family: str
     network: FamilySettings
+    graph: FamilySettings
     chips: int
     gpus: int
     plan: Plan
@@ -218,6 +223,7 @@ def _point(
         name=name,
         family=sized.bill.family,
         network=sized.bill,
+        graph=sized.graph,
         chips=sized.chips,
         gpus=plan.devices,
         plan=plan,
@@ -243,13 +249,12 @@ def setting_on(
     """The job on a network, and rings that bound it (no latency, no contention)."""
     constants, device = setting.constants, setting.device
     port_share = settings.port_share or constants.slow_share
-    inside = device.fast_gb_s * constants.fast_share if settings.node == "device" else None
     rates = GroupRates(
         sized.graph,
         settings.gpus,
         device.node_devices,
         port_share=port_share,
-        inside_gb_s=inside,
+        inside_share=constants.fast_share,
         direct_members=settings.direct_members,
         store=store,
     )
@@ -266,35 +271,35 @@ def setting_on(
 def network_cost(
     name: str, sized: Sized, settings: PointSettings, catalogue: Catalogue
 ) -> NetworkCost:
-    """Dollars and watts of a network a chip.
+    """Dollars and watts of a network and of its links inside nodes, a chip.
 
     SettingsError where the first price set lacks a component or is for another port
     speed; further sets that do are left out of the ranges.
     """
-    network = PricedNetwork(sized.bill)
-    bills = {settings.price_set: price_network(name, network, settings.price_set, catalogue)}
+
+    def priced(price_set: str, node_price_set: str | None) -> NetworkPrice:
+        return price(sized.bill, price_set, catalogue, node_price_set=node_price_set, name=name)
+
+    nodes = settings.node_price_set
+    first = priced(settings.price_set, nodes)
+    bills = {settings.price_set: first}
     for price_set in settings.price_sets:
-        try:
-            bills.setdefault(price_set, price_network(name, network, price_set, catalogue))
-        except SettingsError as error:
-            if price_set not in catalogue.price_sets:
-                raise error.under("price_sets") from None
-    usd = {key: sum(row["total_usd"] for row in bill) / sized.chips for key, bill in bills.items()}
-    watts = {
-        key: sum(row["total_watts"] for row in bill) / sized.chips
-        for key, bill in bills.items()
-        if all(row["total_watts"] is not None for row in bill)
-    }
-    first = bills[settings.price_set]
+        if price_set not in catalogue.price_sets:
+            catalogue.components(price_set)
+        with suppress(SettingsError):
+            bills.setdefault(price_set, priced(price_set, nodes))
+    costs = [bill.per_chip for bill in bills.values()]
+    powers = [priced(price_set, None).per_chip.watts for price_set in bills]
+    watts = [power for power in powers if power is not None]
     return NetworkCost(
-        usd=usd[settings.price_set],
-        usd_low=min(usd.values()),
-        usd_high=max(usd.values()),
-        watts=watts.get(settings.price_set),
-        watts_low=min(watts.values(), default=None),
-        watts_high=max(watts.values(), default=None),
-        components={row["component"]: row["count"] for row in first},
-        prices={row["component"]: row["unit_usd"] for row in first},
+        usd=costs[0].usd,
+        usd_low=min(cost.low_usd for cost in costs),
+        usd_high=max(cost.high_usd for cost in costs),
+        watts=powers[0],
+        watts_low=min(watts, default=None),
+        watts_high=max(watts, default=None),
+        components={part.component: part.count for part in first.parts},
+        prices={part.component: part.price.unit_usd for part in first.parts},
         price_sets=tuple(bills),
     )
 

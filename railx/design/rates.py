@@ -119,7 +119,7 @@ class _Rates:
 class GroupRates(ExactLoads):
     """Rates of groups on a network of any size, for the model of a training step.
 
-    ``outside`` and ``inside``: factors of the rates between and inside nodes.
+    ``port_share`` and ``inside_share``: factors of the rates between and inside nodes.
     ``direct_members``: most members of a group that gathers directly.
     """
 
@@ -130,7 +130,7 @@ class GroupRates(ExactLoads):
         node_devices: int,
         *,
         port_share: float,
-        inside_gb_s: float | None,
+        inside_share: float,
         direct_members: int,
         store: RateStore,
     ) -> None:
@@ -139,11 +139,8 @@ class GroupRates(ExactLoads):
         offered = [name for name in family_of(settings).routings if name in static_routing_names()]
         super().__init__(topology, offered, ranks, node_devices)
         outside_rate, inside_rate = node_rates_gb_s(topology)
-        self.rates_gb_s = (
-            outside_rate * port_share,
-            inside_rate if inside_gb_s is None else inside_gb_s,
-        )
-        self._factors = port_share, self.rates_gb_s[1] / inside_rate if inside_rate else 1.0
+        self._factors = port_share, inside_share
+        self.rates_gb_s = outside_rate * port_share, inside_rate * inside_share
         self._direct_members, self._store = direct_members, store
         self._unit: dict[str, list[float]] = store.read(self.settings)
         self._stored = len(self._unit)

@@ -28,9 +28,9 @@ OBJECTIVES: tuple[Objective, ...] = ("step_time", "cost", "joules")
 class PointSettings:
     """A job, its prices and the faults: all of a design point but the network."""
 
-    gpus: Annotated[int, AtLeast(2)]
+    gpus: Annotated[int, AtLeast(2)] = 256
     """Devices that the job has."""
-    model: Annotated[str, NotEmpty()]
+    model: Annotated[str, NotEmpty()] = "llama3_8b"
     """Model of the catalogue."""
     devices: Annotated[str, NotEmpty()] = "h100"
     """Device of the catalogue."""
@@ -50,6 +50,8 @@ class PointSettings:
     """Price set that ranks."""
     price_sets: tuple[str, ...] = ("opus_400g_notebook", "hammingmesh_2022")
     """Further price sets: with the first, the range of dollars and watts."""
+    node_price_set: str | None = "node_assumed"
+    """Price set of the links inside nodes and on boards; null: they are free."""
     port_share: Annotated[float, Fraction()] | None = None
     """Share of a port's rate that collectives reach, on every network; null: that of
     the program's constants, fitted between nodes.
@@ -58,12 +60,12 @@ class PointSettings:
     """Links inside nodes: as fast as in the device's usual node, and nodes of its size
     where a network has none; or as the networks say.
     """
-    direct_members: Annotated[int, AtLeast(2)] = 256
+    direct_members: Annotated[int, AtLeast(2)] = 64
     """Most members of a group that gathers directly; larger groups use rings alone."""
     faults: Annotated[float, Between(0, 0.5)] = 0.01
-    """Share of the nodes that has failed."""
-    fault_samples: Annotated[int, AtLeast(1)] = 8
-    """Random draws of failed nodes."""
+    """Share of servers, of as many devices as a usual node, that has failed."""
+    fault_samples: Annotated[int, AtLeast(1)] = 16
+    """Random draws of failed servers."""
     seed: Annotated[int, Between(0, 2**31 - 1)] = 1
     """Seed of these draws."""
 

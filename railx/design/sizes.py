@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import Any, NamedTuple, cast
 
 from railx.families import check_topology, family_named, family_of
+from railx.families.nodes import check_node
 from railx.performance.devices import Device
 from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings, NodeSettings
@@ -30,13 +31,28 @@ class Sized(NamedTuple):
 
 
 def with_device_node(settings: FamilySettings, device: Device) -> FamilySettings:
-    """The network with the device's usual node where its chips stand alone."""
-    if family_named(settings.family).has_nodes or settings.node is not None:
+    """The network with links inside nodes as fast as in the device's usual node.
+
+    Chips that stand alone get nodes of its size behind a switch; a node whose rate
+    follows from a family's other settings stays as it is.
+    """
+    family = family_named(settings.family)
+    if settings.node is not None or device.node_devices < 2:
         return settings
-    if device.node_devices < 2:
+    described = family.inside(settings) if family.has_nodes and family.inside else None
+    if family.has_nodes and described is None:
         return settings
-    node = NodeSettings(device.node_devices, "switch", device.fast_gb_s)
+    node = (
+        NodeSettings(device.node_devices, "switch", device.fast_gb_s)
+        if described is None
+        else replace(described, gb_s=device.fast_gb_s)
+    )
     with_node: FamilySettings = replace(cast("Any", settings), node=node)
+    if described is not None:
+        try:
+            check_node(family, with_node)
+        except SettingsError:
+            return settings
     return with_node
 
 

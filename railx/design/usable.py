@@ -36,16 +36,16 @@ def usable_share(
     """The share of chips in the largest job with a share ``faults`` of servers failed.
 
     A server has ``server_chips``; a node with a failed server fails, and so does a unit
-    of the family's grid. The number of failed servers is rounded, draws are uniform.
+    of the family's grid. Servers fail independently.
     """
     grid = _nodes(settings, chips, chips_per_node)
     unit = chips_per_node if grid is None else grid.chips
     if grid is None or grid.shape == "any":
-        return Usable(_alone(chips, unit, server_chips, faults), "closed form")
+        return Usable((1 - faults) ** max(1, -(-unit // server_chips)), "closed form")
     servers, units = -(-chips // server_chips), math.prod(grid.sides)
     rng, shares = np.random.default_rng(seed), []
     for _ in range(samples):
-        failed = rng.choice(servers, size=round(faults * servers), replace=False)
+        failed = np.flatnonzero(rng.random(servers) < faults)
         healthy = np.ones(units, dtype=np.bool_)
         for chip in range(server_chips):
             healthy[np.minimum((failed * server_chips + chip) // unit, units - 1)] = False
@@ -54,16 +54,6 @@ def usable_share(
         largest = largest_product(at).nodes if grid.shape == "lines" else largest_box(at)
         shares.append(largest / units)
     return Usable(float(np.mean(shares)), grid.shape)
-
-
-def _alone(chips: int, unit: int, server_chips: int, faults: float) -> float:
-    """Expected share of units without any failed server."""
-    servers = -(-chips // server_chips)
-    failed, of_unit = round(faults * servers), max(1, -(-unit // server_chips))
-    left = servers - of_unit
-    if left < failed:
-        return 0.0
-    return math.comb(left, failed) / math.comb(servers, failed)
 
 
 def _nodes(settings: FamilySettings, chips: int, chips_per_node: int) -> JobGrid | None:

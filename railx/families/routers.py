@@ -98,6 +98,10 @@ def router_family(
         check(of)
         return graph(of)
 
+    @lru_cache(maxsize=32)
+    def ports(of: RouterT) -> Ports:
+        return _ports(of, plane(of))
+
     def check(of: RouterT) -> None:
         """Refuse more links than fit in memory."""
         check_size("planes", 2 * of.planes * (of.links + of.chips))
@@ -119,7 +123,7 @@ def router_family(
         grouped_routings=HOP_ROUTINGS,
         groups=groups,
         node_hop_counts=lambda of: _hop_counts(plane(of)),
-        bill=Bill(ports=lambda of: _ports(of, plane(of)), resize=resize),
+        bill=Bill(ports=ports, resize=resize),
     )
 
 

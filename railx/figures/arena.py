@@ -24,12 +24,14 @@ class ArenaFigureSettings(Choice):
     """The size; the largest that there is where no network has it."""
     charged: bool = True
     """Whether the links inside nodes are charged."""
-    marked: tuple[str, ...] = ("railx_hyperx", "railx_torus", "photonic_rails")
-    """Networks that are marked whether they are on the front or not."""
+    marked: tuple[str, ...] = ("railx", "opus_rails")
+    """Beginnings of the families that are marked whether on the front or not."""
 
 
 @figure("Price of the network against the time of a step", "ours", height=9)
-@reads(comparison="arena.comparison: network asked_chips chips subject measure value unit fidelity")
+@reads(
+    comparison="arena.comparison: network family asked_chips chips subject measure value unit fidelity"
+)
 def arena(settings: ArenaFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel for each job; the line joins the networks that no other beats in both."""
     rows = tables.read("comparison", "network", settings.only)
@@ -56,7 +58,7 @@ def arena(settings: ArenaFigureSettings, tables: Tables, canvas: Canvas) -> Draw
             front = part[part["front"]]
             axes.plot(front["usd"], front["step_s"], color=PALETTE[0], linewidth=1.2)
             for row in part.to_dict("records"):
-                marked = row["network"] in settings.marked
+                marked = str(row["family"]).startswith(settings.marked)
                 colour = PALETTE[1] if marked else PALETTE[0] if row["front"] else GREY
                 shown = row["front"] or marked
                 axes.plot(row["usd"], row["step_s"], **dot(colour, 5 if shown else 3))

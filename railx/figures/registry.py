@@ -46,6 +46,7 @@ _MODULES = {
     "tenancy": "largest_job utilisation",
     "step_time": "step_time",
     "arena": "arena",
+    "design": "design_front",
 }
 #: The module of each figure.
 FIGURES = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -121,7 +121,6 @@ _LABELS = {
     "rail_only": "Rail-only",
     "rail_optimised": "Rail-optimised",
     "opus_rails": "Opus rails",
-    "photonic_rails": "Photonic rails",
     "opus_400g": "Opus 400G",
     "static": "Static",
     "flexsp": "FlexSP",

@@ -9,6 +9,7 @@ for each other. All ranks run, joined by packet switches.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -38,14 +39,18 @@ class _Layer(NamedTuple):
     parameters: float
 
 
-def replayed_step_s(setting: Setting, plan: Plan) -> float:
+def replayed_step_s(setting: Setting, plan: Plan, replicas: int | None = None) -> float:
     """Seconds of one training step of a plan, replayed.
 
+    ``replicas``: how many of the data-parallel ranks run, each as long as in the plan;
+    None: all. They do the same at the same time, so that a few give the step of all.
     Raises :class:`UserError` for more than ``MAX_RANKS`` devices.
     """
+    templates = _Stages(setting, plan).templates()
+    if replicas is not None:
+        plan = replace(plan, data=replicas)
     if plan.devices > MAX_RANKS:
         raise UserError(f"plan: got {plan.devices} devices; allowed: at most {MAX_RANKS}")
-    templates = _Stages(setting, plan).templates()
     ranks = np.arange(plan.devices).reshape([getattr(plan, axis) for axis in reversed(plan.order)])
     position = dict(
         zip(reversed(plan.order), np.unravel_index(ranks.ravel(), ranks.shape), strict=True)

@@ -40,7 +40,7 @@ def rates_of(settings: FamilySettings, ranks: int, store: RateStore | None = Non
         ranks,
         8,
         port_share=1.0,
-        inside_gb_s=None,
+        inside_share=1.0,
         direct_members=256,
         store=store or RateStore(),
     )
@@ -89,7 +89,7 @@ def test_rates_scale_with_ports_and_nodes() -> None:
         topology.chips,
         8,
         port_share=0.25,
-        inside_gb_s=900.0,
+        inside_share=2.0,
         direct_members=4,
         store=RateStore(),
     )

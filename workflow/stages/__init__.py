@@ -43,7 +43,8 @@ _NAMES = (
     *("topology", "metrics", "circuits", "transition", "network", "seeds"),
     *("packets", "agreement", "bandwidth", "mapping", "switched", "tenancy"),
     *("economics", "corpus", "profile", "plan", "buckets", "underlay"),
-    *("training", "replay", "live", "steps", "validation", "scaling", "arena", "recorded"),
+    *("training", "replay", "live", "steps", "validation", "scaling", "arena"),
+    *("design", "recorded"),
     *("evidence", "figure", "report", "crate", "tracking"),
 )
 STAGES.update({name: import_module(f"workflow.stages.{name}").STAGE for name in _NAMES})

@@ -1,0 +1,107 @@
+"""A design as lines of text (``railx design``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from railx.design.front import Crossing, Design
+from railx.design.point import DesignPoint
+from railx.text import aligned
+
+__all__ = ["design_lines", "simulated_lines"]
+
+_COLUMNS = (
+    "rank",
+    "network",
+    "chips",
+    "plan",
+    "step_s",
+    "usd/chip",
+    "W/chip",
+    "all-to-all",
+    "usable",
+    "binds",
+)
+_OBJECTIVES = {"step_time": "step time", "cost": "dollars", "joules": "joules of a step"}
+
+
+def design_lines(answer: Design) -> list[str]:
+    """The front, what was dropped and why, and what would change the first place."""
+    settings, best = answer.settings, answer.front[0]
+    limits = [
+        f"budget {settings.budget_usd / 1e6:g} M USD" if settings.budget_usd else "",
+        f"at most {settings.watts / 1e3:g} kW" if settings.watts else "",
+    ]
+    lines = [
+        (
+            f"{settings.model} on {settings.gpus} {settings.devices},"
+            f" {settings.faults:.2%} of servers failed,"
+            f" {', '.join(limit for limit in limits if limit) or 'no budget'};"
+            f" by {_OBJECTIVES[settings.objective]}"
+        ),
+        "",
+        *aligned([_COLUMNS, *(_cells(rank, point) for rank, point in enumerate(answer.front, 1))]),
+        "",
+        f"1. {best.name}: {best.network}",
+        f"   {best.network_words}",
+    ]
+    notes = dict.fromkeys(note for point in answer.front for note in point.notes)
+    lines.append(
+        "prices: " + ", ".join(best.cost.price_sets) + f" (ranges), {settings.price_set} ranks;"
+        f" links inside nodes: {settings.node_price_set or 'free'}, in no watts"
+    )
+    if best.expected_error is not None:
+        lines.append(
+            f"step times: closed form (analytic), expected error {best.expected_error:.1%}, the"
+            " mean on measured runs on nodes of switches; no other network was measured"
+        )
+    lines += [f"note: {note}" for note in notes]
+    lines += ["", "dropped:"] if answer.dropped else []
+    lines += [f"  {drop.network}: {drop.reason}" for drop in answer.dropped]
+    lines.append("")
+    lines += [_crossing(row) for row in answer.crossings] or ["no single price changes the first"]
+    change = f"{settings.price_change:.0%}"
+    lines += [
+        f"{row.component} {row.factor - 1:+.0%}: first is {row.first}" for row in answer.flips
+    ] or [f"no price changed by {change} either way changes the first"]
+    lines.append(
+        f"network first, plan after: {answer.network_first.name} (least dollars a GB/s of"
+        f" all-to-all), {answer.loss:.1%} more {_OBJECTIVES[settings.objective]}"
+    )
+    return lines
+
+
+def _cells(rank: int, point: DesignPoint) -> tuple[str, ...]:
+    cost = point.cost
+    watts = "" if cost.watts is None else f"{cost.watts:.0f}"
+    return (
+        str(rank),
+        point.name,
+        str(point.chips),
+        point.plan_words,
+        f"{point.step_s:.3f} ({point.step_low_s:.2f} to {point.step_high_s:.2f})",
+        f"{cost.usd:.0f} ({cost.usd_low:.0f} to {cost.usd_high:.0f})",
+        watts,
+        f"{point.all_to_all_gb_s:.1f} GB/s",
+        f"{point.usable.share:.1%} ({point.usable.basis})",
+        point.binds,
+    )
+
+
+def _crossing(row: Crossing) -> str:
+    return (
+        f"{row.component}: {row.usd:g} USD now; at {row.crossing_usd:.4g} USD the first place goes"
+        f" to {row.network}"
+    )
+
+
+def simulated_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Closed form beside replay, point by point."""
+    if not rows:
+        return []
+    return ["", "replayed (steps on the virtual clock, transfers at the same exact loads):"] + [
+        f"  {row['network']}: closed {row['closed_s']:.3f} s, replayed {row['replayed_s']:.3f} s,"
+        f" {row['difference']:+.1%}" + (f", differs in: {row['term']}" if row["term"] else "")
+        for row in rows
+    ]

@@ -1,0 +1,182 @@
+"""``railx design``: which network and which plan for a job, at what price."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from railx.errors import UserError
+from railx.settings import SettingsError
+from workflow.commands.shared import add_flag, command
+
+if TYPE_CHECKING:
+    from railx.design.settings import DesignSettings
+
+__all__ = ["add", "design_settings"]
+
+_EPILOG = """\
+examples:
+  railx design gpus=4096 model=llama3_70b budget_usd=40e6
+  railx design gpus=1024 model=llama3_8b objective=cost faults=2% --json
+  railx design gpus=256 model=llama3_8b families=[torus_2d,fat_tree] --simulate
+  railx design gpus=1024 model=llama3_8b networks=[railx_hyperx_m4n2,mine] --html design.html
+  railx design design=small objective=joules
+
+keys: those of conf/design (gpus, model, devices, budget_usd, watts, faults, objective, families,
+price_set and others); faults may be a percentage. networks=[...] takes choices of conf/topology,
+own ones among them, instead of the search space. Step times are of the model in
+docs/performance.md, prices of resources/catalogue/prices.csv or another catalogue=FILE."""
+_GROUP = "design"
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
+
+
+def add(commands: Any) -> None:
+    """Add ``railx design`` to the commands."""
+    line = "which network and plan for a model on a number of devices, at what price"
+    parser = command(commands, "design", line, f"{line.capitalize()}.", _EPILOG)
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="what is asked")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page to explore it")
+    parser.add_argument(
+        "--experiment", metavar="NAME", help="write an experiment that does this as a run"
+    )
+    add_flag(parser, "--json", "print one JSON object")
+    add_flag(parser, "--simulate", "replay the steps of the best points beside the closed form")
+    parser.set_defaults(action=_design)
+
+
+def _design(options: argparse.Namespace) -> int:
+    from railx.design.front import design
+    from railx.design.text import design_lines, simulated_lines
+    from railx.progress import told
+    from workflow.stages.design import rate_store
+
+    settings = design_settings(options.settings)
+    if options.experiment:
+        print(_write_experiment(options.experiment, options.settings))
+        return 0
+    store = rate_store()
+    with told("design"):
+        answer = design(settings, store)
+    simulated = []
+    if options.simulate:
+        from railx.design.simulate import simulate
+
+        simulated = simulate(answer, store)
+    if options.html is not None:
+        from railx.design.page import write_page
+
+        write_page(options.html, answer)
+    if options.json:
+        value = answer.as_dict() | ({"simulated": simulated} if options.simulate else {})
+        print(json.dumps(value, indent=2))
+        return 0
+    print("\n".join([*design_lines(answer), *simulated_lines(simulated)]))
+    if options.html is not None:
+        print(f"\nwrote {options.html}")
+    return 0
+
+
+def design_settings(words: list[str]) -> DesignSettings:
+    """The settings of KEY=VALUE words, on top of conf/design/default.yaml.
+
+    SettingsError names the key as it is on the command line.
+    """
+    from workflow.config import compose_stage
+
+    overrides = []
+    chosen: list[str] | None = None
+    for word in words:
+        key, separator, value = word.partition("=")
+        if not separator or not key:
+            raise UserError(f"{word}: got no setting; allowed: KEY=VALUE, e.g. gpus=4096")
+        if key == "networks":
+            chosen = _names(value)
+        elif key == _GROUP:
+            overrides.append(word)
+        else:
+            percent = _PERCENT.fullmatch(value) if key == "faults" else None
+            shown = f"{float(percent[1]) / 100:g}" if percent else value
+            overrides.append(f"{_GROUP}.{key}={shown}")
+    try:
+        settings: DesignSettings = compose_stage(overrides, [_GROUP])[_GROUP]
+        if chosen is not None:
+            from dataclasses import replace
+
+            settings = replace(settings, networks={name: _topology(name) for name in chosen})
+    except SettingsError as error:
+        key = error.key.removeprefix(f"{_GROUP}.")
+        raise SettingsError(key, error.message) from None
+    return settings
+
+
+def _names(value: str) -> list[str]:
+    names = [name.strip() for name in value.strip("[]").split(",")]
+    if not all(names):
+        raise UserError(f"networks: got {value!r}; allowed: [NAME, ...], choices of conf/topology")
+    return names
+
+
+def _topology(name: str) -> Any:
+    from railx.errors import allowed_names
+    from workflow.config import compose_stage
+    from workflow.mounts import choices
+
+    if name not in choices("topology"):
+        allowed = allowed_names(name, choices("topology"))
+        raise UserError(f"networks: got {name!r}; allowed: {allowed}")
+    return compose_stage([f"topology={name}"], ["topology"])["topology"]
+
+
+def _write_experiment(name: str, words: list[str]) -> str:
+    """Write conf/experiment/NAME.yaml, which does this as a run; returns what next."""
+    from railx.io import write_text
+    from railx.places import is_work
+    from workflow.mounts import CONF
+    from workflow.settings import NAME
+
+    if not NAME.fullmatch(name):
+        raise UserError(
+            f"--experiment: got {name!r}; allowed: letters, digits and underscores, a letter first"
+        )
+    path = CONF / "experiment" / f"{name}.yaml"
+    if path.exists():
+        raise UserError(f"--experiment: got {name!r}, which {path} is; allowed: another name")
+    if not is_work(CONF.parent):
+        raise UserError("--experiment: got no conf/; allowed: in a folder that `railx init` made")
+    import yaml
+
+    values: dict[str, Any] = {}
+    choice = "default"
+    for word in words:
+        key, _, value = word.partition("=")
+        if key == _GROUP:
+            choice = value
+            continue
+        percent = _PERCENT.fullmatch(value) if key == "faults" else None
+        parsed = float(percent[1]) / 100 if percent else yaml.safe_load(value)
+        if key == "networks":
+            raise UserError(
+                "networks: got a list with --experiment; allowed: networks in conf/design/NAME.yaml"
+            )
+        values[key] = parsed
+    text = yaml.safe_dump(
+        {
+            "seed": 1,
+            "design": choice,
+            "figures": ["design_front"],
+        }
+    )
+    if values:
+        text = text.replace(f"design: {choice}\n", "")
+        design_name = f"{name}_job"
+        write_text(
+            CONF / "design" / f"{design_name}.yaml",
+            f"# What `railx design --experiment {name}` was asked.\n"
+            + yaml.safe_dump({"defaults": [choice], **values}, sort_keys=False),
+        )
+        text += f"design: {design_name}\n"
+    write_text(path, f"# `railx design` as a run.\n{text}")
+    return f"wrote {path}; run it: railx reproduce {name}"

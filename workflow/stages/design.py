@@ -1,0 +1,102 @@
+"""Stage design: networks and plans searched together for one job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workflow.outputs import Table, flag, integer, real, text
+from workflow.stage import Job, Stage, Summary, Tracked
+
+if TYPE_CHECKING:
+    from railx.design.rates import RateStore
+
+__all__ = ["STAGE", "rate_store", "run"]
+
+
+def rate_store() -> RateStore:
+    """Where rates of networks are kept between searches."""
+    from railx import places
+    from railx.design.rates import RateStore
+    from workflow.digest import code_digest
+
+    return RateStore(places.cache("rates"), code_digest("railx.design.rates"))
+
+
+def run(job: Job) -> Summary:
+    """Search networks and plans; return the first place and what it takes."""
+    from railx.design.front import design
+    from railx.design.settings import DesignSettings
+    from railx.settings import load
+
+    settings: DesignSettings = load(DesignSettings, job.settings, "design")
+    answer = design(settings, rate_store())
+    heads = {"gpus_asked": settings.gpus, "model": settings.model, "objective": settings.objective}
+    rows = [
+        {**heads, **point.row(), "rank": rank, "on_front": point in answer.front}
+        for rank, point in enumerate(answer.points, 1)
+    ]
+    job.write_table("points", rows)
+    job.write_table("dropped", [drop._asdict() for drop in answer.dropped])
+    job.write_table(
+        "changes",
+        [
+            {**row._asdict(), "change": row.crossing_usd / row.usd - 1, "fidelity": "analytic"}
+            for row in answer.crossings
+        ],
+    )
+    best = answer.front[0]
+    return {
+        "first": best.name,
+        "step_s": best.step_s,
+        "usd_chip": best.cost.usd,
+        "front": len(answer.front),
+        "network_first_loss": answer.loss,
+    }
+
+
+_PLAN = (
+    integer(*(f"plan_{name}" for name in ("data", "tensor", "context", "pipeline", "expert")))
+    | integer(*(f"plan_{name}" for name in ("virtual", "micro_batch", "micro_batches")))
+    | text("plan_sharding", "plan_recompute", "plan_schedule", "plan_order")
+)
+_PARTS = ("compute", "recompute", "tensor", "context", "expert", "pipeline", "bubble", "data")
+
+STAGE = Stage(
+    name="design",
+    help="networks and plans searched together: which network for a job at what price",
+    message="Networks and plans for a job",
+    settings=lambda experiment, _: experiment["design"],
+    inputs=lambda experiment, _: {"catalogue": Path(experiment["design"]["catalogue"])},
+    outputs={
+        "points": Table(
+            "points.parquet",
+            text("model", "objective", "network", "family")
+            | integer("gpus_asked", "chips", "gpus", "rank")
+            | flag("on_front")
+            | text("plan")
+            | _PLAN
+            | real("step_s", "step_low_s", "step_high_s", "expected_error", "tokens_per_s")
+            | real(*(f"{part}_s" for part in (*_PARTS, "optimizer", "fixed")))
+            | real("memory_share", "usd_chip", "usd_chip_low", "usd_chip_high", "usd")
+            | real("watts_chip", "watts_chip_low", "watts_chip_high", "watts", "joules")
+            | real("all_to_all_gb_s", "injection_gb_s", "usable_share")
+            | text("usable_basis", "binds", "notes", "fidelity"),
+            claims=True,
+            printed="Networks and plans for a job, the first by the objective first",
+        ),
+        "dropped": Table(
+            "dropped.parquet",
+            text("network", "reason"),
+            printed="Networks that are not on the front, and why",
+        ),
+        "changes": Table(
+            "changes.parquet",
+            text("component") | real("usd", "crossing_usd", "change") | text("network", "fidelity"),
+            claims=True,
+            printed="Prices at which another network takes the first place",
+        ),
+    },
+    run=run,
+    tracked=Tracked("points", ("points", "dropped", "changes"), name="design"),
+)
