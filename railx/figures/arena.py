@@ -1,4 +1,4 @@
-"""Price of the network against the time of a step, for every network of the arena."""
+"""Price of the network against the time of a token, for every network of the arena."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ArenaFigureSettings", "arena"]
 
 @dataclass(frozen=True)
 class ArenaFigureSettings(Choice):
-    """Price of the network against the time of a step, by job."""
+    """Price of the network against the time of a token, by job."""
 
     chips: Annotated[int, AtLeast(2)] = 4096
     """The size; the largest that there is where no network has it."""
@@ -28,54 +28,56 @@ class ArenaFigureSettings(Choice):
     """Beginnings of the families that are marked whether on the front or not."""
 
 
-@figure("Price of the network against the time of a step", "ours", height=9)
+@figure("Price of the network against the time of a token", "performance", height=9)
 @reads(
-    comparison="arena.comparison: network family asked_chips chips subject measure value unit fidelity"
+    comparison="arena.comparison: network family asked_chips chips subject measure value fidelity"
 )
 def arena(settings: ArenaFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel for each job; the line joins the networks that no other beats in both."""
     rows = tables.read("comparison", "network", settings.only)
     price = "usd_chip_with_node" if settings.charged else "usd_chip"
-    steps = rows[rows["measure"].eq("step") & rows["value"].notna()]
-    if steps.empty:
-        refuse("no step time", "an arena with jobs")
-    sizes = sorted(steps["asked_chips"].unique())
+    points = rows[rows["measure"].eq("tokens_per_s") & rows["value"].notna()]
+    if points.empty:
+        refuse("no time of a job", "an arena with jobs")
+    sizes = sorted(points["asked_chips"].unique())
     size = settings.chips if settings.chips in sizes else sizes[-1]
     prices = where(rows, measure=price, asked_chips=size).set_index("network")["value"].dropna()
-    steps = where(steps, asked_chips=size)
-    points = steps.assign(usd=steps["network"].map(prices), step_s=steps["value"])
-    points = points.dropna(subset=["usd"])
-    points = points.assign(front=False)
+    points = where(points, asked_chips=size)
+    points = points.assign(
+        usd=points["network"].map(prices), chip_us=1e6 * points["chips"] / points["value"]
+    )
+    points = points.dropna(subset=["usd"]).assign(front=False)
     for _, part in points.groupby("subject"):
         points.loc[_front(part), "front"] = True
     jobs = list(dict.fromkeys(points["subject"]))
     paid = "with links inside nodes" if settings.charged else "without links inside nodes"
-    subtitle = f"""Dollars of the network a chip ({paid}) and the time of the best plan on each.
-        The line joins the networks that no other beats in both."""
+    subtitle = f"""Dollars of the network a chip ({paid}) and chip-time a token by the best plan on
+        each. The line joins the networks that no other beats in both."""
     with canvas(subtitle, fidelity_line(points["fidelity"])) as page:
         for axes, job in zip(tiles(page, len(jobs), 2), jobs, strict=True):
             part = where(points, subject=job).sort_values("usd")
             front = part[part["front"]]
-            axes.plot(front["usd"], front["step_s"], color=PALETTE[0], linewidth=1.2)
+            axes.plot(front["usd"], front["chip_us"], color=PALETTE[0], linewidth=1.2)
             for row in part.to_dict("records"):
                 marked = str(row["family"]).startswith(settings.marked)
                 colour = PALETTE[1] if marked else PALETTE[0] if row["front"] else GREY
                 shown = row["front"] or marked
-                axes.plot(row["usd"], row["step_s"], **dot(colour, 5 if shown else 3))
+                axes.plot(row["usd"], row["chip_us"], **dot(colour, 5 if shown else 3))
                 if shown:
-                    beside(axes, label(row["network"]), row["usd"], row["step_s"], fontsize=7)
-            ticks(axes.xaxis, base=10)
+                    beside(axes, label(row["network"]), row["usd"], row["chip_us"], fontsize=7)
+            ticks(axes.xaxis, _round(part["usd"].min(), part["usd"].max()), base=10)
             axes.set(title=panel_title(label(job), len(jobs), settings), xlabel="USD a chip")
-            axes.set_ylabel("Step (s)")
+            axes.set_ylabel("Chip-µs a token")
     best = points[points["front"]].sort_values(["subject", "usd"])
+    words = "{network:label} {chip_us:q} chip-µs at {usd:q} USD"
     on_front = "; ".join(
-        f"{label(str(job))}: {phrases(part, '{network:label} {step_s:q} s at {usd:q} USD', ', ')}"
+        f"{label(str(job))}: {phrases(part, words, ', ')}"
         for job, part in best.groupby("subject", sort=False)
     )
-    columns = ["subject", "network", "chips", "usd", "step_s", "front", "fidelity"]
+    columns = ["subject", "network", "chips", "usd", "chip_us", "front", "fidelity"]
     return Drawn(
         f"Networks of {size:,} chips or the next size. On the front: {on_front}.",
-        f"Price against step time. On the front: {on_front}.",
+        f"Price against time. On the front: {on_front}.",
         points[columns],
     )
 
@@ -83,8 +85,14 @@ def arena(settings: ArenaFigureSettings, tables: Tables, canvas: Canvas) -> Draw
 def _front(points: DataFrame) -> list[int]:
     """Indices of the points that no other beats in both price and time."""
     front, fastest = [], float("inf")
-    for row in points.sort_values(["usd", "step_s"]).itertuples():
-        if row.step_s < fastest:
+    for row in points.sort_values(["usd", "chip_us"]).itertuples():
+        if row.chip_us < fastest:
             front.append(row.Index)
-            fastest = row.step_s
+            fastest = row.chip_us
     return front
+
+
+def _round(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten around a range."""
+    values = [digit * 10.0**power for power in range(8) for digit in (1, 2, 5)]
+    return [value for value in values if low / 2 <= value <= high * 2]

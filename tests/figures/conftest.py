@@ -475,6 +475,29 @@ def write_scaling(results: Path) -> dict[str, list[Path]]:
     }
 
 
+def write_arena(results: Path) -> Path:
+    """Networks with ever higher prices, of which some are faster."""
+    points = {
+        "railx_m4n8": ("railx_hyperx", 3000.0, 1200.0),
+        "opus_rails": ("opus_rails", 9000.0, 1000.0),
+        "torus_3d": ("torus_3d", 8000.0, 1300.0),
+        "fat_tree": ("fat_tree", 40000.0, 900.0),
+    }
+    rows = [
+        {"network": network, "family": family, "asked_chips": chips, "chips": chips + 16}
+        | {"subject": subject, "measure": measure, "value": value, "unit": "", "note": ""}
+        for network, (family, usd, chip_us) in points.items()
+        for chips in (1296, 4096)
+        for subject, measure, value in (
+            ("", "usd_chip", usd / 2),
+            ("", "usd_chip_with_node", usd),
+            ("dense_70b", "tokens_per_s", 1e6 * chips / chip_us),
+            ("decode", "tokens_per_s", 3e6 * chips / chip_us if usd < 9000 else None),
+        )
+    ]
+    return write_result(results, "arena.comparison", rows, fidelity="analytic")
+
+
 def write_switched(results: Path) -> Path:
     """Steps that grow with latency as often as circuits change."""
     changes = {
@@ -865,6 +888,7 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "step_switches": {"times": generated["times"], "graphs": generated["graphs"]},
         "step_sweeps": {"times": generated["times"]},
         "step_model": write_validation(results),
+        "arena": {"comparison": [write_arena(results)]},
         "plans_at_scale": {"sweeps": write_scaling(results)["sweeps"]},
         "sharded_replicas": {"sharded": write_scaling(results)["sharded"]},
         "step_windows": {key: generated[key] for key in ("windows", "timeline")},
