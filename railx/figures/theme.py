@@ -111,6 +111,7 @@ _LABELS = {
     "dragonfly": "Dragonfly",
     "hyperx": "HyperX",
     "slim_fly": "Slim Fly",
+    "topoopt": "TopoOpt",
     "polarfly": "PolarFly",
     "polarstar": "PolarStar",
     "dragonfly_plus": "Dragonfly+",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from railx.families import FAMILIES, build_routing, family_of
 from railx.families.polarstar import copy_pairs
+from railx.families.topoopt import geometric_strides
 from railx.network.metrics import chip_hop_counts, node_hop_counts, topology_metrics
 from railx.network.shortest_paths import shortest_path_lane_loads
 from railx.settings import SettingsError
@@ -44,6 +45,8 @@ NETWORKS: list[tuple[str, dict[str, Any]]] = [
     ("cloudmatrix", {"leaves": 5, "spines": 3, "chips_per_leaf": 3, "planes": 2}),
     ("cloudmatrix", {"leaves": 4, "spines": 2, "chips_per_leaf": 1, "planes": 1}),
     ("dragonfly_plus", {"leaves": 2, "spines": 2, "h": 1, "groups": 3, "planes": 2}),
+    ("topoopt", {"servers": 9, "chips_per_server": 2, "planes": 2}),
+    ("topoopt", {"servers": 16, "chips_per_server": 4, "planes": 1}),
 ]
 
 
@@ -121,10 +124,15 @@ def test_bills_and_hops_count_the_graph(network: tuple[str, dict[str, Any]]) -> 
     at_switch = links.src >= topology.chips
     # Ports of another rate count by their bandwidth.
     ports = links.capacity_gbps / topology.settings.port_gbps
-    assert components == {
-        "electrical_switch_port": ports[at_switch].sum(),
-        "transceiver": ports.sum(),
-    }
+    if topology.family == "topoopt":
+        # Servers forward: a circuit has two ports of an optical switch, chips have none.
+        between = ports[links.kind == LINK_KINDS.index("router")].sum()
+        assert components == {"ocs_port": between, "transceiver": between}
+    else:
+        assert components == {
+            "electrical_switch_port": ports[at_switch].sum(),
+            "transceiver": ports.sum(),
+        }
     closed = node_hop_counts(topology)
     searched = chip_hop_counts(topology)
     assert closed is not None
@@ -374,3 +382,35 @@ def test_resizing_takes_the_next_size(name: str, chips: int, expected: int) -> N
     bill = family_of(of).bill
     assert bill is not None
     assert bill.ports(bill.resize(of, chips)).chips == expected
+
+
+@pytest.mark.parametrize(
+    ("servers", "strides", "diameter", "mean"),
+    [
+        (64, (1, 3, 9, 23), 4, 2.444),
+        (1296, (1, 5, 7, 13, 35, 89, 215, 529), 6, 3.63),
+    ],
+)
+def test_rings_of_geometric_strides_lead_anywhere_in_few_hops(
+    servers: int, strides: tuple[int, ...], diameter: int, mean: float
+) -> None:
+    """Of the public planner's strides (TopoOpt)."""
+    settings = topology_settings(
+        "topoopt", servers=servers, chips_per_server=1, planes=1, strides=list(strides)
+    )
+    hops = family_of(settings).node_hop_counts
+    assert hops is not None
+    counts = hops(settings)[2:]  # without the links to both servers
+    away = np.arange(1, len(counts) + 1) - 1
+    assert away.max() == diameter
+    assert (away * counts).sum() / counts[1:].sum() == pytest.approx(mean, abs=0.005)
+    if servers == 1296:
+        assert geometric_strides(servers, 8) == strides
+
+
+def test_every_stride_is_a_ring_over_all_servers() -> None:
+    for servers in range(3, 40):
+        for stride in geometric_strides(servers, 4):
+            assert len({k * stride % servers for k in range(servers)}) == servers
+    with pytest.raises(SettingsError, match="coprime to 64 servers"):
+        topology_settings("topoopt", servers=64, strides=[2])
