@@ -125,7 +125,7 @@ def test_bills_and_hops_count_the_graph(network: tuple[str, dict[str, Any]]) -> 
     # Ports of another rate count by their bandwidth.
     ports = links.capacity_gbps / topology.settings.port_gbps
     if topology.family == "topoopt":
-        # Servers forward: a circuit has two ports of an optical switch, chips have none.
+        # Servers forward: a circuit has two ports of an optical switch, a chip none.
         between = ports[links.kind == LINK_KINDS.index("router")].sum()
         assert components == {"ocs_port": between, "transceiver": between}
     else:
