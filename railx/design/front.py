@@ -216,8 +216,10 @@ def _nothing(settings: DesignSettings, errors: Sequence[UserError]) -> UserError
     """The error where no network can be evaluated: that of most of them."""
     lines = [str(error) for error in errors]
     common = max(lines, key=lines.count)
+    if lines.count(common) == len(lines):
+        return UserError(common)
     return UserError(
-        f"networks: got none of {len(lines)} for {settings.gpus} gpus; first: {common}"
+        f"networks: got none of {len(lines)} for {settings.gpus} gpus; most often: {common}"
     )
 
 

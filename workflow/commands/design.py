@@ -68,7 +68,7 @@ def _design(options: argparse.Namespace) -> int:
     if options.html is not None:
         from railx.design.page import write_page
 
-        write_page(options.html, answer)
+        write_page(options.html, answer, store)
     if options.json:
         value = answer.as_dict() | ({"simulated": simulated} if options.simulate else {})
         print(json.dumps(value, indent=2))

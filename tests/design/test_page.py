@@ -1,0 +1,121 @@
+"""The page to explore: what is in it, and in a real browser what sliders change."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from railx.design.page import page_text, sizes_of
+from tests.design.points import SAMPLE, designed
+from tests.report.conftest import chromium
+from tests.report.test_page_browser import LOADED, SIDEWAYS, browser, visit
+
+__all__ = ["browser", "chromium", "visit"]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    answer = designed(SAMPLE, budget_usd=6e6)
+    half = designed([replace(p, step_s=2 * p.step_s) for p in SAMPLE])
+    smaller = replace(half, settings=replace(half.settings, gpus=50))
+    path = tmp_path_factory.mktemp("page") / "design.html"
+    path.write_text(page_text(answer, [smaller, answer]), encoding="utf-8")
+    return path
+
+
+def test_the_page_is_one_small_file(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(text) < 2e6
+    assert not re.search(r"(?:src|href)=\"(?!data:)", text)
+    assert "fetch(" not in text
+    assert "import " not in text.partition("<script>")[2]
+    visible = re.sub(r"<(script|style)\b.*?</\1>", " ", text, flags=re.DOTALL)
+    assert len(re.sub(r"<[^>]+>", " ", visible).split()) < 1500
+    (data,) = re.findall(r'id="data">(.*?)</script>', text)
+    assert json.loads(data)["gpus"] == [50, 100]
+    assert len(json.loads(data)["points"]) == 2 * len(SAMPLE)
+
+
+def test_no_text_of_a_point_is_markup() -> None:
+    hostile = replace(SAMPLE[0], name="</script><b>x", notes=("<i>y",))
+    text = page_text(designed([hostile]), [designed([hostile])])
+    assert "<b>x" not in text
+    assert "<i>y" not in text
+
+
+def test_sizes_are_a_quarter_a_half_and_all() -> None:
+    assert sizes_of(4096) == (1024, 2048, 4096)
+    assert sizes_of(40) == (20, 40)
+
+
+@pytest.fixture
+def opened(visit: Any, browser: Any, page: Path) -> Any:
+    visit(page)
+    browser.execute_async_script(LOADED)
+    return browser
+
+
+FRONT = "return [...document.querySelectorAll('#front tr td:first-child')].map(c => c.textContent)"
+SLIDE = """
+const [id, value] = arguments;
+const slider = document.getElementById(id);
+slider.value = value;
+slider.dispatchEvent(new Event("input", { bubbles: true }));
+"""
+SUMMARY = "return document.getElementById('summary').textContent"
+
+
+@pytest.mark.system
+def test_sliders_draw_the_front_anew(opened: Any) -> None:
+    answer = designed(SAMPLE)
+    everything = [point.name for point in answer.front]
+    assert opened.execute_script(FRONT) == everything == ["fast", "middle", "cheap"]
+    # A budget of 2 M USD leaves out the fast network of 5.6.
+    opened.execute_script(SLIDE, "budget", 6.3)
+    assert opened.execute_script(FRONT) == ["middle", "cheap"]
+    circles = "return document.querySelectorAll('#plot circle').length"
+    assert opened.execute_script(circles) == 3
+    # At four times the price of OCS ports the middle one is over the budget, too.
+    opened.execute_script(SLIDE, "ocs_port", 2)
+    assert opened.execute_script(FRONT) == ["cheap"]
+    opened.execute_script(SLIDE, "budget", 5)
+    assert "This budget buys nothing; the nearest that works is cheap for 0.2" in (
+        opened.execute_script(SUMMARY)
+    )
+    opened.execute_script(SLIDE, "budget", 8)
+    opened.execute_script(SLIDE, "gpus", 0)
+    assert "the fastest is fast with 2 s" in opened.execute_script(SUMMARY)
+    assert opened.get_log("browser") == []
+
+
+@pytest.mark.system
+def test_a_point_says_its_reason(opened: Any) -> None:
+    click = "document.querySelector('circle[data-network=%s]').dispatchEvent(new Event('click'))"
+    reason = "return document.getElementById('reason').textContent"
+    opened.execute_script(click % "middle")
+    assert "Plan: data 100" in opened.execute_script(reason)
+    assert "On the front" in opened.execute_script(reason)
+    opened.execute_script(click % "beaten")
+    assert "Not on the front" in opened.execute_script(reason)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_telephone_shows_it(visit: Any, browser: Any, page: Path, scheme: str) -> None:
+    visit(page, width=400, scheme=scheme)
+    browser.execute_async_script(LOADED)
+    assert not browser.execute_script(SIDEWAYS, 400)
+    smallest = "return Math.min(...[...document.querySelectorAll('#plot text')].map(t => t.getBoundingClientRect().height))"  # noqa: E501
+    assert browser.execute_script(smallest) >= 11
+
+
+@pytest.mark.system
+def test_the_front_stands_without_scripts(visit: Any, browser: Any, page: Path) -> None:
+    visit(page, script=False)
+    cells = browser.find_elements("css selector", "#front tr td:first-child")
+    assert [cell.text for cell in cells] == ["fast", "middle", "cheap"]

@@ -1,0 +1,75 @@
+"""``railx design``: its answer, its experiment, and a line for bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.test_cli import refused
+from workflow.cli import main
+from workflow.commands.design import design_settings
+
+SMALL = ("design=small", "gpus=32", "families=[torus_2d,rail_only]")
+
+
+def test_the_answer_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["design", *SMALL, "objective=cost", "faults=2%", "--json", "--simulate"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["faults"] == 0.02
+    costs = [row["usd"] for row in answer["front"]]
+    assert costs == sorted(costs)
+    assert {row["fidelity"] for row in answer["simulated"]} == {"replay"}
+    for row in answer["simulated"]:
+        assert row["closed_s"] / row["replayed_s"] - 1 == pytest.approx(row["difference"])
+        assert (row["term"] is None) == (abs(row["difference"]) <= 0.1)
+
+
+def test_networks_of_conf_take_the_place_of_the_space() -> None:
+    settings = design_settings(["gpus=64", "networks=[torus_2d_1296,slim_fly]", "watts=2e6"])
+    assert list(settings.networks) == ["torus_2d_1296", "slim_fly"]
+    assert (settings.gpus, settings.watts) == (64, 2e6)
+    assert len({network.family for network in design_settings([]).networks.values()}) >= 12
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["gpus"], "gpus: got no setting; allowed: KEY=VALUE"),
+        (["gpus=1"], "gpus: got 1; allowed: at least 2"),
+        (["speed=3"], "speed: unknown key; allowed: "),
+        (["objective=fun"], "objective: got 'fun'; allowed: step_time, cost, joules"),
+        (["budget_usd=0"], "budget_usd: got 0.0; allowed: greater than 0"),
+        (["faults=80%"], "faults: got 0.8; allowed: from 0 to 0.5"),
+        (["include_accelerators=true"], "include_accelerators: got true; allowed: false, as no"),
+        (["networks=[ether]"], "networks: got 'ether'; allowed: "),
+        (["families=[ether]"], "families: got 'ether'; allowed: "),
+        ([*SMALL, "budget_usd=5"], "which buys no network for 32 gpus; allowed: "),
+        ([*SMALL, "model=llama3_405b"], "llama3_405b fits no plan"),
+        (["--experiment", "3x"], "--experiment: got '3x'; allowed: letters, digits"),
+        (["--experiment", "quick"], "--experiment: got 'quick', which "),
+    ],
+)
+def test_bad_input_is_one_line(
+    capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert message in refused(capsys, "design", *words)
+
+
+def test_an_experiment_does_it_as_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from workflow import mounts
+
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "config.yaml").touch()
+    (tmp_path / "Snakefile").touch()
+    monkeypatch.setattr(mounts, "CONF", tmp_path / "conf")
+    assert main(["design", "gpus=64", "faults=1%", "--experiment", "mine"]) == 0
+    assert "run it: railx reproduce mine" in capsys.readouterr().out
+    experiment = (tmp_path / "conf" / "experiment" / "mine.yaml").read_text(encoding="utf-8")
+    assert "design: mine_job" in experiment
+    job = (tmp_path / "conf" / "design" / "mine_job.yaml").read_text(encoding="utf-8")
+    assert "gpus: 64\nfaults: 0.01\n" in job
+    assert "- default" in job
