@@ -83,8 +83,6 @@ class ArenaSettings:
     """Device, program, prices and faults; its number of devices, model and tokens are
     not used.
     """
-    node_price_set: str | None = None
-    """Price set of links inside nodes; null: no row with charged nodes."""
     most_chips: Annotated[float, AtLeast(1)] = 1.35
     """Most chips of a network over those asked, or those asked over its own."""
     payload_mb: Annotated[float, Positive()] = 64.0
@@ -205,12 +203,12 @@ def _prices(name: str, sized: Sized, settings: ArenaSettings) -> Iterator[Row]:
     all_to_all = free.counts.all_to_all_gb_s_per_chip
     note = "" if all_to_all is not None else "no closed form"
     yield _value("", "all_to_all_closed_form", all_to_all, "GB/s", "analytic", note)
-    if settings.node_price_set is not None:
+    if point.node_price_set is not None:
         charged = price(
             sized.bill,
             point.price_set,
             catalogue,
-            node_price_set=settings.node_price_set,
+            node_price_set=point.node_price_set,
             name=name,
         )
         yield from _price_rows("_with_node", charged)

@@ -40,7 +40,6 @@ SETTINGS = ArenaSettings(
         "too_large": TrainingJob("training", "deepseek_v3"),
     },
     point=POINT,
-    node_price_set="node_assumed",
     most_chips=4.0,
 )
 
@@ -70,14 +69,9 @@ def test_steps_and_prices_are_those_of_a_design_point(rows: list[dict[str, Any]]
     point = evaluate("torus_2d", SETTINGS.networks["torus_2d"], POINT, most_chips=4.0)
     assert value(rows, "step", "dense") == point.step_s
     assert value(rows, "joules_step", "dense") == point.joules
-    assert value(rows, "usd_chip") == pytest.approx(point.cost.usd)
-    charged = price(
-        point.network,
-        POINT.price_set,
-        read_catalogue(POINT.catalogue),
-        node_price_set="node_assumed",
-    )
-    assert value(rows, "usd_chip_with_node") == pytest.approx(charged.per_chip.usd)
+    assert value(rows, "usd_chip_with_node") == pytest.approx(point.cost.usd)
+    free = price(point.network, POINT.price_set, read_catalogue(POINT.catalogue))
+    assert value(rows, "usd_chip") == pytest.approx(free.per_chip.usd)
     assert value(rows, "usd_chip_with_node") > value(rows, "usd_chip")
     assert value(rows, "step", "too_large") is None
 

@@ -182,7 +182,7 @@ def test_printed_and_tracked_come_from_the_declarations(experiment: dict[str, An
     assert {title.split("/")[0] for title in titles} == {
         "topology", "network", "packets", "agreement", "bandwidth", "mapping", "switched",
         "tenancy", "economics", "corpus", "plan", "training", "replay", "steps", "validation",
-        "scaling", "design", "evidence", "figure", "report",
+        "scaling", "arena", "design", "evidence", "figure", "report",
     }  # fmt: skip
     (run,) = (
         one for one in results if (one["stage"], one["name"]) == ("training", "flexsp_stdlib")
