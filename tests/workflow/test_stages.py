@@ -158,6 +158,7 @@ def test_wildcards_are_the_items_of_the_experiment(experiment: dict[str, Any]) -
         "run": list(experiment["runs"]),
         "program": list(experiment["live"]),
         "step": list(experiment["steps"]),
+        "candidate": list(experiment["arena"]["networks"]),
         "figure": list(experiment["figures"]),
     }
     assert "torus_2d" not in STAGES["circuits"].items(experiment)

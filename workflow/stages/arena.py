@@ -52,15 +52,15 @@ STAGE = Stage(
     name="arena",
     help="every network at the same sizes: bounds, packets, jobs, prices and faults",
     message="The arena: {item}",
-    item=Item("network", lambda experiment: experiment["arena"]["networks"]),
-    settings=lambda experiment, network: {
+    item=Item("candidate", lambda experiment: experiment["arena"]["networks"]),
+    settings=lambda experiment, candidate: {
         "arena": experiment["arena"]
-        | {"networks": {network: experiment["arena"]["networks"][network]}},
+        | {"networks": {candidate: experiment["arena"]["networks"][candidate]}},
         "seed": experiment["seed"],
     },
     outputs={
         "comparison": Table(
-            "{network}/comparison.parquet",
+            "{candidate}/comparison.parquet",
             text("network", "family")
             | integer("asked_chips", "chips")
             | text("subject", "measure")
