@@ -123,7 +123,10 @@ def _sized(network: FamilySettings, asked: int, settings: ArenaSettings) -> Size
     """The smallest size with as many chips, or the largest where none has."""
     bill = family_of(network).bill
     if bill is None:
-        raise SettingsError("bill", "none, so that its sizes and prices are not known")
+        chips = build_topology(network).chips
+        if not 1 / settings.most_chips <= chips / asked <= settings.most_chips:
+            raise SettingsError("bill", f"none, so that its {chips} chips are its only size")
+        return Sized(network, network, chips)
     chips = asked
     try:
         bill.resize(network, asked)
@@ -191,6 +194,9 @@ def _value(
 def _prices(name: str, sized: Sized, settings: ArenaSettings) -> Iterator[Row]:
     """Dollars and watts a chip, nodes free and charged, cables, and bandwidths."""
     catalogue, point = read_catalogue(settings.point.catalogue), settings.point
+    if family_of(sized.bill).bill is None:
+        yield _value("", "usd_chip", None, "USD", "analytic", "no bill of materials")
+        return
     try:
         free = price(sized.bill, point.price_set, catalogue, name=name)
     except SettingsError as error:
