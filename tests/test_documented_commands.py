@@ -160,6 +160,7 @@ NOT_RUN = {
     "railx train": "takes minutes; tests/workflow has its own test",
     "apt-get install": "installs",
     "source .venv/bin/activate": "for a shell that stays",
+    "railx design design=small gpus=64 --experiment": "writes into conf/; tests/workflow does",
     "squeue": "asks a Slurm; tests/cluster/test_slurm.py has one",
     "scancel": "the same",
     "tail": "shows a log until it is stopped",
@@ -201,6 +202,7 @@ RULES: list[tuple[str, Callable[[str, Path], None]]] = [
 SLOW = (
     *("make reproduce EXPERIMENT=gpu", "make reproduce EXPERIMENT=quick PROFILE"),
     *("make reproduce PROFILE", "railx mapping", "snakemake --workflow-profile"),
+    *("railx design gpus=4096",),
 )
 
 

@@ -20,7 +20,7 @@ from railx.performance.layers import Setting
 from railx.performance.networks import Kind, Network
 from railx.performance.plans import Array, Plan, Plans
 from railx.progress import counted
-from railx.steps.referee import replayed_step_s
+from railx.steps.referee import MAX_RANKS, replayed_step_s
 
 __all__ = ["simulate", "simulate_point"]
 
@@ -60,13 +60,15 @@ def simulate(answer: Design, store: RateStore | None = None) -> list[dict[str, A
     """The first points of a front, replayed.
 
     Columns: network, closed_s, replayed_s, difference (closed over replayed less 1),
-    term (what differs most, where the difference is above a tenth), fidelity.
+    term (what differs most, where the difference is above a tenth), fidelity. Plans of
+    too many ranks besides replicas have no row.
     """
     points = answer.front[: answer.settings.simulated]
-    return [
-        simulate_point(point, answer.settings, store or RateStore())
-        for point in counted(points, "replays")
-    ]
+    rows = []
+    for point in counted(points, "replays"):
+        if point.plan.devices // point.plan.data * _replicas(point.plan) <= MAX_RANKS:
+            rows.append(simulate_point(point, answer.settings, store or RateStore()))
+    return rows
 
 
 def simulate_point(point: DesignPoint, settings: PointSettings, store: RateStore) -> dict[str, Any]:
@@ -88,10 +90,13 @@ def simulate_point(point: DesignPoint, settings: PointSettings, store: RateStore
 
 def _both(setting: Setting, plan: Plan) -> tuple[float, float]:
     """Seconds of a step in closed form and replayed, on a few of the replicas."""
-    fewest = plan.expert // math.gcd(plan.expert, plan.context)
-    replicas = min(plan.data, max(2, fewest))
     closed = float(step_times(setting, Plans.of([plan])).total_s[0])
-    return closed, replayed_step_s(setting, plan, replicas)
+    return closed, replayed_step_s(setting, plan, _replicas(plan))
+
+
+def _replicas(plan: Plan) -> int:
+    """Two replicas, or as many as experts are spread over."""
+    return min(plan.data, max(2, plan.expert // math.gcd(plan.expert, plan.context)))
 
 
 def _term(setting: Setting, plan: Plan) -> str:

@@ -132,7 +132,10 @@ def catalogue(folder: Path) -> Path:
     [
         ({"budget_usd": 10.0}, "budget_usd: got 10, which buys no network for 64 gpus; allowed: "),
         ({"watts": 1.0}, "watts: got 1, which feeds no network for 64 gpus; allowed: "),
-        ({"model": "llama3_405b"}, "gpus: got 64; llama3_405b fits no plan (104 GB on a device of 72); allowed: 112"),
+        (
+            {"model": "llama3_405b"},
+            "gpus: got 64; llama3_405b fits no plan (104 GB on",
+        ),
         ({"networks": {}}, "networks: got none; allowed: one or more (conf/design)"),
         ({"price_set": "opus_800g"}, "the port speed of price set 'opus_800g'"),
     ],

@@ -16,6 +16,7 @@ from railx.io import read_json, write_json
 from railx.performance.layer_profile import compared, fit_profile
 from railx.settings import load
 from tests.builders import PUBLISHED, choice, profile_rows, write_result
+from tests.design.points import SAMPLE
 from tests.figures.gallery import Gallery, clashes
 from tests.figures.papers import (
     write_baselines,
@@ -862,6 +863,16 @@ def write_profile(results: Path) -> Path:
     return write_result(results, "profile.points", rows, "tiny", profile="tiny")
 
 
+def write_design(results: Path) -> Path:
+    rows = [
+        {**point.row(), "rank": rank, "on_front": point.name != "beaten"}
+        for rank, point in enumerate(SAMPLE, 1)
+    ]
+    return write_result(
+        results, "design.points", rows, model="llama3_70b", objective="step_time", gpus_asked=100
+    )
+
+
 def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
     """Tables for every figure: figure name to its inputs."""
     rng = np.random.default_rng(7)
@@ -889,6 +900,7 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "step_sweeps": {"times": generated["times"]},
         "step_model": write_validation(results),
         "arena": {"comparison": [write_arena(results)]},
+        "design_front": {"points": [write_design(results)]},
         "plans_at_scale": {"sweeps": write_scaling(results)["sweeps"]},
         "sharded_replicas": {"sharded": write_scaling(results)["sharded"]},
         "step_windows": {key: generated[key] for key in ("windows", "timeline")},

@@ -147,6 +147,7 @@ def test_the_wheel_holds_what_the_code_reads(wheel: Path) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
     assert {(SHARE / name).as_posix() for name in shared_files()} <= held
     assert "railx/report/templates/report.html.jinja" in held
+    assert "railx/design/templates/design.js" in held
     generated = {(SHARE / name).as_posix() for name in generated_files()}
     assert generated <= held
     metadata = {name for name in held if name.startswith("railx_lab-")}

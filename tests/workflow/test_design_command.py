@@ -10,6 +10,7 @@ import pytest
 from tests.workflow.test_cli import refused
 from workflow.cli import main
 from workflow.commands.design import design_settings
+from workflow.config import compose_experiment
 
 SMALL = ("design=small", "gpus=32", "families=[torus_2d,rail_only]")
 
@@ -66,10 +67,18 @@ def test_an_experiment_does_it_as_a_run(
     (tmp_path / "conf" / "config.yaml").touch()
     (tmp_path / "Snakefile").touch()
     monkeypatch.setattr(mounts, "CONF", tmp_path / "conf")
-    assert main(["design", "gpus=64", "faults=1%", "--experiment", "mine"]) == 0
+    assert main(["design", "design=small", "gpus=64", "faults=1%", "--experiment", "mine"]) == 0
     assert "run it: railx reproduce mine" in capsys.readouterr().out
     experiment = (tmp_path / "conf" / "experiment" / "mine.yaml").read_text(encoding="utf-8")
-    assert "design: mine_job" in experiment
-    job = (tmp_path / "conf" / "design" / "mine_job.yaml").read_text(encoding="utf-8")
-    assert "gpus: 64\nfaults: 0.01\n" in job
-    assert "- default" in job
+    assert experiment.endswith("defaults:\n- design\ndesign: mine\n")
+    job = (tmp_path / "conf" / "design" / "mine.yaml").read_text(encoding="utf-8")
+    assert job.endswith("defaults:\n- small\ngpus: 64\nfaults: 0.01\n")
+
+
+def test_a_written_experiment_composes() -> None:
+    """As a file of conf/ that inherits the experiment ``design``."""
+    experiment = compose_experiment(["experiment=design", "design=small", "design.gpus=64"])
+    assert (experiment.design.gpus, list(experiment.figures)) == (
+        64,
+        ["all_claims", "design_front"],
+    )

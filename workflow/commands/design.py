@@ -142,41 +142,28 @@ def _write_experiment(name: str, words: list[str]) -> str:
             f"--experiment: got {name!r}; allowed: letters, digits and underscores, a letter first"
         )
     path = CONF / "experiment" / f"{name}.yaml"
-    if path.exists():
-        raise UserError(f"--experiment: got {name!r}, which {path} is; allowed: another name")
+    for taken in (path, CONF / _GROUP / f"{name}.yaml"):
+        if taken.exists():
+            raise UserError(f"--experiment: got {name!r}, which {taken} is; allowed: another name")
     if not is_work(CONF.parent):
         raise UserError("--experiment: got no conf/; allowed: in a folder that `railx init` made")
     import yaml
 
-    values: dict[str, Any] = {}
-    choice = "default"
+    values: dict[str, Any] = {"defaults": ["default"]}
     for word in words:
         key, _, value = word.partition("=")
         if key == _GROUP:
-            choice = value
-            continue
-        percent = _PERCENT.fullmatch(value) if key == "faults" else None
-        parsed = float(percent[1]) / 100 if percent else yaml.safe_load(value)
-        if key == "networks":
+            values["defaults"] = [value]
+        elif key == "networks":
             raise UserError(
                 "networks: got a list with --experiment; allowed: networks in conf/design/NAME.yaml"
             )
-        values[key] = parsed
-    text = yaml.safe_dump(
-        {
-            "seed": 1,
-            "design": choice,
-            "figures": ["design_front"],
-        }
-    )
-    if values:
-        text = text.replace(f"design: {choice}\n", "")
-        design_name = f"{name}_job"
-        write_text(
-            CONF / "design" / f"{design_name}.yaml",
-            f"# What `railx design --experiment {name}` was asked.\n"
-            + yaml.safe_dump({"defaults": [choice], **values}, sort_keys=False),
-        )
-        text += f"design: {design_name}\n"
-    write_text(path, f"# `railx design` as a run.\n{text}")
+        else:
+            percent = _PERCENT.fullmatch(value) if key == "faults" else None
+            values[key] = float(percent[1]) / 100 if percent else yaml.safe_load(value)
+    job = yaml.safe_dump(values, sort_keys=False)
+    head = f"# `railx design {' '.join(words)}` as a run.\n"
+    write_text(CONF / _GROUP / f"{name}.yaml", head + job)
+    experiment = yaml.safe_dump({"defaults": [_GROUP], _GROUP: name}, sort_keys=False)
+    write_text(path, head + experiment)
     return f"wrote {path}; run it: railx reproduce {name}"

@@ -27,16 +27,19 @@ def run(job: Job) -> Summary:
     """Search networks and plans; return the first place and what it takes."""
     from railx.design.front import design
     from railx.design.settings import DesignSettings
+    from railx.design.simulate import simulate
     from railx.settings import load
 
     settings: DesignSettings = load(DesignSettings, job.settings, "design")
-    answer = design(settings, rate_store())
+    store = rate_store()
+    answer = design(settings, store)
     heads = {"gpus_asked": settings.gpus, "model": settings.model, "objective": settings.objective}
     rows = [
         {**heads, **point.row(), "rank": rank, "on_front": point in answer.front}
         for rank, point in enumerate(answer.points, 1)
     ]
     job.write_table("points", rows)
+    job.write_table("simulated", simulate(answer, store))
     job.write_table("dropped", [drop._asdict() for drop in answer.dropped])
     job.write_table(
         "changes",
@@ -85,6 +88,14 @@ STAGE = Stage(
             claims=True,
             printed="Networks and plans for a job, the first by the objective first",
         ),
+        "simulated": Table(
+            "simulated.parquet",
+            text("network")
+            | real("closed_s", "replayed_s", "difference")
+            | text("term", "fidelity"),
+            claims=True,
+            printed="The first places: step times in closed form beside their replay",
+        ),
         "dropped": Table(
             "dropped.parquet",
             text("network", "reason"),
@@ -98,5 +109,5 @@ STAGE = Stage(
         ),
     },
     run=run,
-    tracked=Tracked("points", ("points", "dropped", "changes"), name="design"),
+    tracked=Tracked("points", ("points", "simulated", "dropped", "changes"), name="design"),
 )
