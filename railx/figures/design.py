@@ -47,7 +47,6 @@ def design_front(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Dr
                 (float(str(row.step_s)), float(str(row.usd_chip))),
                 xytext=(5, 4),
                 textcoords="offset points",
-                fontsize="small",
             )
         axes.set(yscale="log", xlabel="Step (s)", ylabel="Network (USD a chip)")
         axes.margins(x=0.18, y=0.1)

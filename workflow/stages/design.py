@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from railx.effort import LimitSettings
+from railx.settings import SettingsError
 from workflow.outputs import Table, flag, integer, real, text
 from workflow.stage import Job, Stage, Summary, Tracked
 
@@ -65,6 +67,15 @@ _PLAN = (
 )
 _PARTS = ("compute", "recompute", "tensor", "context", "expert", "pipeline", "bubble", "data")
 
+
+def check_design(settings: Any, key: str, _limits: LimitSettings) -> None:
+    """Refuse names that no catalogue has."""
+    try:
+        settings.check_names()
+    except SettingsError as error:
+        raise error.under(key) from None
+
+
 STAGE = Stage(
     name="design",
     help="networks and plans searched together: which network for a job at what price",
@@ -99,6 +110,7 @@ STAGE = Stage(
         "dropped": Table(
             "dropped.parquet",
             text("network", "reason"),
+            claims=True,
             printed="Networks that are not on the front, and why",
         ),
         "changes": Table(
@@ -108,6 +120,7 @@ STAGE = Stage(
             printed="Prices at which another network takes the first place",
         ),
     },
+    check_settings={"design": check_design},
     run=run,
     tracked=Tracked("points", ("points", "simulated", "dropped", "changes"), name="design"),
 )
