@@ -81,6 +81,10 @@ ROOMS = {
             "tests/replay/test_engine.py",
         ),
     ),
+    "design": Room(
+        tuple(f"railx/design/{name}.py" for name in ("front", "rates", "sizes", "usable")),
+        ("tests/design",),
+    ),
     # What the invariants alone notice: no story, and no count of states.
     "safety": Room(
         (

@@ -116,8 +116,7 @@ def design(settings: DesignSettings, store: RateStore | None = None) -> Design:
                 f"price_set: got {settings.price_set!r}, where a {component} costs"
                 f" {price.unit_usd:g} USD; allowed: prices above 0 ({settings.catalogue})"
             )
-    if not settings.searched:
-        raise UserError("networks: got none; allowed: one or more (conf/design)")
+    settings.check_names()
     points: list[DesignPoint] = []
     dropped: list[Dropped] = []
     errors: list[UserError] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from railx.design.rates import GroupRates, RateStore
@@ -28,6 +28,11 @@ __all__ = ["DesignPoint", "NetworkCost", "evaluate", "network_cost", "setting_on
 
 #: What a step's time is made of besides computing, which a network or plan can change.
 _BINDING = tuple(name for name in PARTS if name != "compute")
+#: Fields of a plan that a row has.
+_PLAN = (
+    *("data", "tensor", "context", "pipeline", "expert", "virtual", "micro_batch"),
+    *("micro_batches", "sharding", "recompute", "schedule"),
+)
 #: Share of a step above which its computation binds.
 _COMPUTING = 0.8
 
@@ -126,7 +131,7 @@ class DesignPoint:
 
     def row(self) -> dict[str, Any]:
         """Plain values, for a table or JSON."""
-        plan = {name: value for name, value in asdict(self.plan).items() if name != "order"}
+        plan = {name: getattr(self.plan, name) for name in _PLAN}
         return {
             "network": self.name,
             "family": self.family,

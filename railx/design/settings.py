@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 
+from railx.economics import read_catalogue
 from railx.effort import Cost, Costs
+from railx.errors import UserError
 from railx.families import TopologySettings, family_of
 from railx.performance.advice import AdviceSettings
+from railx.performance.devices import device_named
+from railx.performance.models import model_named
+from railx.performance.programs import program_named
 from railx.settings import (
     AtLeast,
     Between,
@@ -127,6 +132,32 @@ class DesignSettings(PointSettings):
                 " an accelerator",
             )
 
+    def check_names(self) -> None:
+        """Refuse models, devices, programs and price sets that the catalogues lack."""
+        for key, name, lookup in (
+            ("model", self.model, model_named),
+            ("devices", self.devices, device_named),
+            ("program", self.program, program_named),
+        ):
+            try:
+                lookup(name)
+            except UserError as error:
+                raise SettingsError(key, str(error).partition(": ")[2]) from None
+        try:
+            catalogue = read_catalogue(self.catalogue)
+        except UserError as error:
+            raise SettingsError("catalogue", str(error)) from None
+        sets = {"price_set": (self.price_set,), "price_sets": self.price_sets}
+        sets["node_price_set"] = () if self.node_price_set is None else (self.node_price_set,)
+        for key, names in sets.items():
+            for name in names:
+                try:
+                    catalogue.components(name)
+                except SettingsError as error:
+                    raise SettingsError(key, error.message) from None
+        if not self.networks:
+            raise SettingsError("networks", "got none; allowed: one or more (conf/design)")
+
     @property
     def searched(self) -> dict[str, TopologySettings]:
         """The networks of the families that are searched."""
@@ -138,4 +169,8 @@ class DesignSettings(PointSettings):
 
     def costs(self) -> Costs:
         """Estimated work by field."""
-        return {"gpus": Cost(4e-3 * max(1, len(self.searched)), 5e5) * self.gpus}
+        networks = max(1, len(self.searched))
+        return {
+            "gpus": Cost(4e-3 * networks, 5e5) * self.gpus,
+            "fault_samples": Cost(2e-3 * networks) * self.fault_samples,
+        }

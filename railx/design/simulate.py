@@ -64,11 +64,11 @@ def simulate(answer: Design, store: RateStore | None = None) -> list[dict[str, A
     too many ranks besides replicas have no row.
     """
     points = answer.front[: answer.settings.simulated]
-    rows = []
-    for point in counted(points, "replays"):
-        if point.plan.devices // point.plan.data * _replicas(point.plan) <= MAX_RANKS:
-            rows.append(simulate_point(point, answer.settings, store or RateStore()))
-    return rows
+    return [
+        simulate_point(point, answer.settings, store or RateStore())
+        for point in counted(points, "replays")
+        if point.plan.devices // point.plan.data * _replicas(point.plan) <= MAX_RANKS
+    ]
 
 
 def simulate_point(point: DesignPoint, settings: PointSettings, store: RateStore) -> dict[str, Any]:

@@ -47,11 +47,12 @@ def design_front(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Dr
                 (float(str(row.step_s)), float(str(row.usd_chip))),
                 xytext=(5, 4),
                 textcoords="offset points",
-                fontsize="small",
             )
         axes.set(yscale="log", xlabel="Step (s)", ylabel="Network (USD a chip)")
         axes.margins(x=0.18, y=0.1)
-        ticks(axes.yaxis)
+        low, high = rows["usd_chip_low"].min(), rows["usd_chip_high"].max()
+        at = [m * 10**k for k in range(1, 7) for m in (1, 2, 5) if low <= m * 10**k <= high]
+        ticks(axes.yaxis, at or [low])
     best = phrases(
         front, "{network:spoken} {step_s:q} s at {usd_chip:q} USD a chip, {usable_share:q%} usable"
     )

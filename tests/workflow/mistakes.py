@@ -51,6 +51,7 @@ __all__ = [
 ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     # Lists that may name nothing, or all; text that may be left out.
     "empty": {
+        "DesignSettings": ("families", "price_sets"),
         "SavingsPlatform": ("platform", "words"),
         "AdaptiveSpeedupsSettings": ("plans",),
         "BandwidthSettings": (
@@ -196,6 +197,7 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     # Numbers that only enter formulas, and limits of searches that end by themselves.
     "huge": {
+        "DesignSettings": ("direct_members", "global_batch", "simulated", "tokens"),
         "AllToAllDegreeSettings": ("devices_per_node",),
         "AnalyticCostSettings": (
             "checkpoint_layers",

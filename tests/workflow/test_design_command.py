@@ -12,7 +12,7 @@ from workflow.cli import main
 from workflow.commands.design import design_settings
 from workflow.config import compose_experiment
 
-SMALL = ("design=small", "gpus=32", "families=[torus_2d,rail_only]")
+SMALL = ("design=small", "gpus=64", "families=[torus_2d,rail_only]")
 
 
 def test_the_answer_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +46,7 @@ def test_networks_of_conf_take_the_place_of_the_space() -> None:
         (["include_accelerators=true"], "include_accelerators: got true; allowed: false, as no"),
         (["networks=[ether]"], "networks: got 'ether'; allowed: "),
         (["families=[ether]"], "families: got 'ether'; allowed: "),
-        ([*SMALL, "budget_usd=5"], "which buys no network for 32 gpus; allowed: "),
+        ([*SMALL, "budget_usd=5"], "which buys no network for 64 gpus; allowed: "),
         ([*SMALL, "model=llama3_405b"], "llama3_405b fits no plan"),
         (["--experiment", "3x"], "--experiment: got '3x'; allowed: letters, digits"),
         (["--experiment", "quick"], "--experiment: got 'quick', which "),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from railx.effort import LimitSettings
+from railx.settings import SettingsError
 from workflow.outputs import Table, flag, integer, real, text
 from workflow.stage import Job, Stage, Summary, Tracked
 
@@ -38,13 +40,20 @@ def run(job: Job) -> Summary:
         {**heads, **point.row(), "rank": rank, "on_front": point in answer.front}
         for rank, point in enumerate(answer.points, 1)
     ]
-    job.write_table("points", rows)
+    job.write_table("points", [{column: row[column] for column in _POINTS} for row in rows])
     job.write_table("simulated", simulate(answer, store))
     job.write_table("dropped", [drop._asdict() for drop in answer.dropped])
     job.write_table(
         "changes",
         [
-            {**row._asdict(), "change": row.crossing_usd / row.usd - 1, "fidelity": "analytic"}
+            {
+                "component": row.component,
+                "usd": row.usd,
+                "crossing_usd": row.crossing_usd,
+                "change": row.crossing_usd / row.usd - 1,
+                "network": row.network,
+                "fidelity": "analytic",
+            }
             for row in answer.crossings
         ],
     )
@@ -64,6 +73,28 @@ _PLAN = (
     | text("plan_sharding", "plan_recompute", "plan_schedule", "plan_order")
 )
 _PARTS = ("compute", "recompute", "tensor", "context", "expert", "pipeline", "bubble", "data")
+_POINTS = (
+    text("model", "objective", "network", "family")
+    | integer("gpus_asked", "chips", "gpus", "rank")
+    | flag("on_front")
+    | text("plan")
+    | _PLAN
+    | real("step_s", "step_low_s", "step_high_s", "expected_error", "tokens_per_s")
+    | real(*(f"{part}_s" for part in (*_PARTS, "optimizer", "fixed")))
+    | real("memory_share", "usd_chip", "usd_chip_low", "usd_chip_high", "usd")
+    | real("watts_chip", "watts_chip_low", "watts_chip_high", "watts", "joules")
+    | real("all_to_all_gb_s", "injection_gb_s", "usable_share")
+    | text("usable_basis", "binds", "notes", "fidelity")
+)
+
+
+def check_design(settings: Any, key: str, _limits: LimitSettings) -> None:
+    """Refuse names that no catalogue has."""
+    try:
+        settings.check_names()
+    except SettingsError as error:
+        raise error.under(key) from None
+
 
 STAGE = Stage(
     name="design",
@@ -74,17 +105,7 @@ STAGE = Stage(
     outputs={
         "points": Table(
             "points.parquet",
-            text("model", "objective", "network", "family")
-            | integer("gpus_asked", "chips", "gpus", "rank")
-            | flag("on_front")
-            | text("plan")
-            | _PLAN
-            | real("step_s", "step_low_s", "step_high_s", "expected_error", "tokens_per_s")
-            | real(*(f"{part}_s" for part in (*_PARTS, "optimizer", "fixed")))
-            | real("memory_share", "usd_chip", "usd_chip_low", "usd_chip_high", "usd")
-            | real("watts_chip", "watts_chip_low", "watts_chip_high", "watts", "joules")
-            | real("all_to_all_gb_s", "injection_gb_s", "usable_share")
-            | text("usable_basis", "binds", "notes", "fidelity"),
+            _POINTS,
             claims=True,
             printed="Networks and plans for a job, the first by the objective first",
         ),
@@ -99,6 +120,7 @@ STAGE = Stage(
         "dropped": Table(
             "dropped.parquet",
             text("network", "reason"),
+            claims=True,
             printed="Networks that are not on the front, and why",
         ),
         "changes": Table(
@@ -108,6 +130,7 @@ STAGE = Stage(
             printed="Prices at which another network takes the first place",
         ),
     },
+    check_settings={"design": check_design},
     run=run,
     tracked=Tracked("points", ("points", "simulated", "dropped", "changes"), name="design"),
 )

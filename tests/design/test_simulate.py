@@ -1,0 +1,75 @@
+"""The best points replayed beside the closed form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from railx.design import DesignSettings, RateStore
+from railx.design import simulate as simulation
+from railx.design.front import Design, design
+from railx.design.simulate import simulate
+from railx.design.text import simulated_lines
+from railx.performance.closed import step_times
+from railx.performance.layers import Setting
+from railx.performance.plans import Plan, Plans
+from railx.steps.referee import replayed_step_s
+from tests.builders import topology_settings
+
+
+@pytest.fixture(scope="module")
+def answer() -> Design:
+    return design(
+        DesignSettings(
+            gpus=32,
+            model="llama3_8b",
+            global_batch=64,
+            most_chips=2.0,
+            fault_samples=1,
+            simulated=2,
+            networks={
+                "rails": topology_settings("rail_only", planes=1),
+                "torus": topology_settings("torus_3d"),
+            },
+        )
+    )
+
+
+def test_the_closed_form_is_that_of_the_point(answer: Design) -> None:
+    rows = simulate(answer, RateStore())
+    assert [row["network"] for row in rows] == [point.name for point in answer.front[:2]]
+    for row, point in zip(rows, answer.front, strict=False):
+        assert row["closed_s"] == pytest.approx(point.step_s)
+        assert abs(row["difference"]) < 0.05
+        assert row["term"] is None
+    assert len(simulated_lines(rows)) == 2 + len(rows)
+
+
+def test_few_replicas_take_as_long_as_all() -> None:
+    from railx.steps.random_plans import draw
+
+    setting, plan = next(
+        (setting, plan)
+        for setting, plan in map(draw, range(100))
+        if plan.data >= 4 and plan.pipeline > 1 and plan.expert == 1
+    )
+    assert replayed_step_s(setting, plan, 2) == replayed_step_s(setting, plan)
+
+
+@pytest.mark.parametrize(("kind", "term"), [("send", "pipeline"), ("", "bubble")])
+def test_the_term_that_differs_is_named(
+    answer: Design, monkeypatch: pytest.MonkeyPatch, kind: str, term: str
+) -> None:
+    """Here the replay takes half as long again where a kind of transfer takes time."""
+
+    def slower(setting: Setting, plan: Plan, replicas: int) -> float:
+        assert replicas <= plan.data
+        without = kind and kind in getattr(setting.network, "kinds", ())
+        seconds = float(step_times(setting, Plans.of([plan])).total_s[0])
+        return seconds * (1.0 if without else 1.5)
+
+    monkeypatch.setattr(simulation, "replayed_step_s", slower)
+    rows = simulate(replace(answer, front=answer.front[:1]))
+    assert rows[0]["term"] == term
+    assert "differs in: " + term in "\n".join(simulated_lines(rows))
