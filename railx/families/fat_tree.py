@@ -26,7 +26,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, FamilyBase, check_even
+from railx.families.family import Family, FamilyBase, any_chips, check_even
 from railx.settings import AtLeast, Between, Fraction, NonNegative, SettingsError
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, TreeBill, fewest_tiers, largest_tree
@@ -447,6 +447,7 @@ FAMILY = Family(
     route=route,
     loads=uniform_loads,
     chip_order_ring=chip_order_ring,
+    job_places=any_chips(lambda settings: settings.chips),
     bill=Bill(
         ports=ports,
         resize=resize,

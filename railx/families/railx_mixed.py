@@ -30,6 +30,7 @@ import numpy as np
 
 from railx.families.family import Family
 from railx.families.node_grids import (
+    LINE_PLACES,
     check,
     circuit_line_graphs,
     grid_placement,
@@ -235,6 +236,7 @@ FAMILY = Family(
     ports_per_chip=ports_per_chip,
     has_nodes=True,
     inside=inside,
+    job_places=LINE_PLACES,
     routings=("min", "balanced"),
     route=route,
     switched=True,

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from railx.families.family import Family
 from railx.families.node_grids import (
+    LINE_PLACES,
     RailXSettings,
     best_grid,
     check,
@@ -443,6 +444,7 @@ FAMILY = Family(
     ports_per_chip=ports_per_chip,
     has_nodes=True,
     inside=inside,
+    job_places=LINE_PLACES,
     routings=("min", "balanced"),
     route=route,
     switched=True,

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from railx.families.chip_grids import ChipTorusSettings, torus_family
-from railx.families.family import LineGraph
+from railx.families.family import JobPlaces, LineGraph
 from railx.settings import AtLeast
 from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.grid import Grid
@@ -79,6 +79,7 @@ FAMILY = torus_family(
     "torus_2d",
     Torus2DSettings,
     line_graphs=line_graphs,
+    job_places=JobPlaces("blocks", lambda settings: settings.shape[::-1], lambda settings: 1),
     loads=uniform_loads,
     longest_path_ns=lambda settings: half_way_round_ns(_grid(settings)),
     grid_rings=lambda settings, topology: ChipGridRings(topology, _grid(settings)),

@@ -1,7 +1,13 @@
 """Network family ``railx_dragonfly``: RailX set to a Dragonfly."""
 
 from railx.families.family import Family
-from railx.families.node_grids import halves, in_node_lanes_per_chip, inside, ports_per_chip
+from railx.families.node_grids import (
+    LINE_PLACES,
+    halves,
+    in_node_lanes_per_chip,
+    inside,
+    ports_per_chip,
+)
 from railx.families.railx_dragonfly.graph import (
     RailXDragonflySettings,
     bisection_ports,
@@ -29,6 +35,7 @@ FAMILY = Family(
     ports_per_chip=ports_per_chip,
     has_nodes=True,
     inside=inside,
+    job_places=LINE_PLACES,
     routings=("min", "balanced"),
     route=route,
     switched=True,
