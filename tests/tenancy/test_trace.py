@@ -64,8 +64,7 @@ def fits(name: str, units: tuple[int, ...], of: NetworkPlaces) -> bool:
                 return True
         return False
     rows, columns = (
-        sorted(set(line))
-        for line in zip(*map(lambda u: divmod(u, of.shape[1]), units), strict=True)
+        sorted(set(line)) for line in zip(*(divmod(u, of.shape[1]) for u in units), strict=True)
     )
     if len(rows) * len(columns) != len(units):
         return False
