@@ -103,9 +103,7 @@ def test_the_largest_job_is_that_of_all_sets_of_units(name: str, data: Any) -> N
     assert of.largest(healthy) == largest * of.unit_chips
 
 
-def most_jobs(
-    of: NetworkPlaces, working: frozenset[int], lines: list[list[int]], units: int
-) -> int:
+def most_jobs(working: frozenset[int], lines: list[list[int]], units: int) -> int:
     """Jobs of so many units, each in a line, by trying all of the first unit's."""
     if not working:
         return 0
