@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.chip_grids import TORUS_ROUTINGS
-from railx.families.family import Family, FamilyBase
+from railx.families.family import Family, FamilyBase, JobPlaces
 from railx.settings import AtLeast, NonNegative, SettingsError
 from railx.vocabulary.line_rings import LineRings, torus_rings
 from railx.vocabulary.routing.rings import route_rings
@@ -173,6 +173,12 @@ FAMILY = Family(
     bisection_ports=lambda settings: 2 * settings.lanes,
     has_nodes=True,
     inside=inside,
+    job_places=JobPlaces(
+        "runs",
+        lambda settings: (settings.nodes,),
+        lambda settings: settings.chips_per_node,
+        reach=lambda settings: settings.reach,
+    ),
     ports_per_chip=lambda settings: 2 * settings.lanes,
     routings=TORUS_ROUTINGS,
     route=route,

@@ -50,6 +50,7 @@ ALONE: list[tuple[str, dict[str, Any], int]] = [
     ("mesh_2d", {"x_scale": 4, "y_scale": 4}, 4),
     ("slim_fly", {"q": 3, "planes": 2}, 6),
     ("polarfly", {"q": 3, "planes": 1}, 2),
+    ("topoopt", {"servers": 9, "chips_per_server": 2, "planes": 1}, 2),
     ("dragonfly", {"planes": 1}, 4),
     ("fat_tree", {"planes": 2, "switch_radix": 4}, 4),
     ("hyperx", {"shape": (4, 4)}, 4),
