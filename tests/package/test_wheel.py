@@ -255,8 +255,8 @@ def test_one_changed_number_reruns_what_depends_on_it(railx: Run, study: Path) -
 def test_a_study_has_what_it_changes_and_the_package_the_rest(
     railx: Run, installed: Path, study: Path
 ) -> None:
-    assert len([path for path in (study / "conf").rglob("*.yaml")]) <= 10
-    # A choice of the folder beside those of the package, in commands and as an override.
+    assert len(list((study / "conf").rglob("*.yaml"))) <= 10
+    # A choice of the folder beside those of the package.
     (study / "conf" / "topology" / "mine.yaml").write_text("defaults: [torus_2d]\nn: 2\n")
     try:
         mine = json.loads(railx("topology", "topology=mine", "--json", cwd=study).stdout)
