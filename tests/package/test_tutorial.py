@@ -27,23 +27,20 @@ def script(page: str) -> str:
         language, content = block.groups()
         if language:
             name = re.findall(r"`([\w/.]+\.\w+)`", page[before : block.start()])[-1]
-            content = f"cat > {name} <<'END'\n{content}END\n"
-        lines += [f"echo {shlex.quote('> ' + line)}\n{line}" for line in _commands(content)]
+            lines.append(f"cat > {name} <<'END'\n{content}END")
+        else:
+            for command in content.splitlines():
+                lines += [f"echo {shlex.quote('> ' + command)}", command]
         before = block.end()
     return "\n".join(lines) + "\n"
 
 
-def _commands(content: str) -> list[str]:
-    return [content] if content.startswith("cat > ") else content.splitlines()
-
-
 def test_the_script_has_every_command_and_file_in_order() -> None:
-    page = "```\na b\nc\n```\nWrite `x/y.yaml`:\n\n```yaml\nk: 1\n```\n\n```\nd\n```\n"
-    echoed = [line for line in script(page).splitlines() if not line.startswith("echo")]
-    assert echoed[:4] == ["set -e", "a b", "c", "cat > x/y.yaml <<'END'"]
-    assert echoed[-3:] == ["k: 1", "END", "d"] or echoed[-4:] == ["k: 1", "END", "", "d"]
-    assert "conf/topology/mine.yaml <<'END'" in script(PAGE.read_text(encoding="utf-8"))
-    assert "> links.csv <<'END'" in script(PAGE.read_text(encoding="utf-8"))
+    page = "```\na b\nc\n```\nWrite `x.md`, `x/y.yaml`:\n\n```yaml\nk: 1\n```\n\n```\nd\n```\n"
+    lines = [line for line in script(page).splitlines() if not line.startswith("echo")]
+    assert lines == ["set -e", "a b", "c", "cat > x/y.yaml <<'END'", "k: 1", "END", "d"]
+    written = re.findall(r"^cat > (\S+)", script(PAGE.read_text(encoding="utf-8")), re.MULTILINE)
+    assert written == ["conf/topology/mine.yaml", "links.csv"]
 
 
 @pytest.mark.slow
