@@ -171,7 +171,7 @@ NOT_RUN = {
     "podman run": "needs the image; `make container` builds and runs it",
     "railx pdf": "needs a finished run and a browser; tests/report has its own test",
     # tests/package/test_tutorial.py runs these on what its page writes.
-    "railx advise model=llama3_8b devices=h100 gpus=128 network=mine": "needs a network of its page",
+    "railx advise model=llama3_8b devices=h100 gpus=128 network=mine": "needs the network",
     'railx sql "select topology, chips, injection': "needs the study of its page",
     # tests/families/test_documented_family.py writes it.
     "railx topology topology=ladder": "needs the family that its page writes",

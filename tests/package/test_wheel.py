@@ -265,7 +265,7 @@ def test_a_study_has_what_it_changes_and_the_package_the_rest(
         assert "Topology mine" in planned.stdout + planned.stderr, planned.stderr
         unknown = railx("reproduce", "study", "topologies.x=mime", "-n", cwd=study)
         assert unknown.returncode == 2
-        assert "got 'mime'; allowed: mine, " in unknown.stderr
+        assert "got 'mime'; allowed (conf/topology): mine, " in unknown.stderr
         assert railx("init", ".", cwd=study).returncode == 0
         schema = study / "resources/schemas/conf/experiment.schema.json"
         assert '"mine"' in schema.read_text()
