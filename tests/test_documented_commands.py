@@ -171,7 +171,9 @@ NOT_RUN = {
     "eval": "for a shell that stays; tests/package/test_commands.py asks what it would",
     "podman run": "needs the image; `make container` builds and runs it",
     "railx pdf": "needs a finished run and a browser; tests/report has its own test",
-    "make reproduce EXPERIMENT=quick OVERRIDES='topologies.petersen": "needs a file moved",
+    # tests/package/test_tutorial.py runs these on what its page writes.
+    "railx advise model=llama3_8b devices=h100 gpus=128 network=mine": "needs the network",
+    'railx sql "select topology, chips, injection': "needs the study of its page",
     # tests/families/test_documented_family.py writes it.
     "railx topology topology=ladder": "needs the family that its page writes",
     "railx network topology=ladder": "needs the family that its page writes",
@@ -187,6 +189,8 @@ RULES: list[tuple[str, Callable[[str, Path], None]]] = [
     # tests/training/test_example.py runs it
     ("torchrun --nproc-per-node 2 examples/record_trace.py", torchrun),
     ("torchrun --nproc-per-node 4 examples/fsdp_pipeline.py", options("examples/fsdp_pipeline.py")),
+    # tests/railx_torch/test_plan_groups.py runs it
+    ("torchrun --nproc-per-node 4 examples/flexsp_fsdp2.py", lambda command, folder: None),
     ("torchrun", options("-m", "training.run")),
     # tests/training/test_gpu_script.py runs it
     ("python gpu_folder/gpu run", options("scripts/gpu", "run")),
@@ -224,6 +228,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a user's own lengths, a plan and the results of a small run."""
     folder = tmp_path_factory.mktemp("workplace")
     write_json(folder / "lengths.json", [100 + 37 * number % 3_000 for number in range(700)])
+    (folder / "links.csv").write_text(block_of("tutorial.md", "csv"), encoding="utf-8")
+    (folder / "conf" / "topology").mkdir(parents=True)
     pipeline = Pipeline(2, 0, (chunk((0, 0, 10, 20)), chunk((0, 10, 20, 20))))
     write_plan(folder / "pipeline.json", pipeline_plan(2, [pipeline]))
     (folder / "plan.json").write_text(block_of("exchange.md", "json"), encoding="utf-8")

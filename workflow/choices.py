@@ -6,22 +6,23 @@
 * In a group whose settings are told apart by one key (``family``, ``figure``,
   ``planner``), the name of a class whose other keys all have defaults is a choice too.
 
-A name that begins with ``base`` is only there to be inherited.
+A name that begins with ``base`` is only there to be inherited. In a folder of work its
+own files come first, then the package's (``workflow.layers``).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from railx.errors import allowed_names
 from railx.settings import SettingsError
+from workflow.layers import group_files
 from workflow.yaml_files import read_yaml_mapping
 
-__all__ = ["BASE", "about", "choice_content", "choices", "is_choice"]
+__all__ = ["BASE", "about", "choice_content", "choices", "file_of", "is_choice"]
 
 #: Names that begin so are inherited and never chosen.
 BASE = "base"
@@ -31,17 +32,13 @@ _CHOICES = "choices"
 
 def choices(conf: Path, group: str) -> list[str]:
     """Every name of a group that can be chosen, sorted."""
-    names = {path.stem for path in _files(conf, group)} | _variants(conf, group).keys()
-    return sorted(name for name in names | _members(group).keys() if not name.startswith(BASE))
+    names = _listed(conf, group).keys() | _members(group).keys()
+    return sorted(name for name in names if not name.startswith(BASE))
 
 
 def is_choice(conf: Path, group: str, name: str) -> bool:
     """Whether a name of a group can be chosen; classes are imported last."""
-    return not name.startswith(BASE) and (
-        name in {path.stem for path in _files(conf, group)}
-        or name in _variants(conf, group)
-        or name in _members(group)
-    )
+    return not name.startswith(BASE) and (name in _listed(conf, group) or name in _members(group))
 
 
 def choice_content(conf: Path, group: str, name: str) -> dict[str, Any]:
@@ -49,13 +46,12 @@ def choice_content(conf: Path, group: str, name: str) -> dict[str, Any]:
 
     The caller must not change it. Raises SettingsError where there is none.
     """
-    path = conf / group / f"{name}.yaml"
-    if path.is_file():
-        content = read_yaml_mapping(path, conf.parent)
-        return {key: value for key, value in content.items() if key != _CHOICES}
-    variants = _variants(conf, group)
-    if name in variants:
-        file, keys = variants[name]
+    listed = _listed(conf, group)
+    if name in listed:
+        file, keys = listed[name]
+        if keys is None:
+            content = read_yaml_mapping(file, file.parents[2])
+            return {key: value for key, value in content.items() if key != _CHOICES}
         defaults = keys.get("defaults", ())
         inherits = any(isinstance(item, str) and item != "_self_" for item in defaults)
         return {**keys, "defaults": defaults if inherits else [file.stem, *defaults]}
@@ -70,22 +66,21 @@ def choice_content(conf: Path, group: str, name: str) -> dict[str, Any]:
 
 def about(conf: Path, group: str, name: str) -> str:
     """The first sentence on a choice: of the comment above it, or of its class."""
-    path = conf / group / f"{name}.yaml"
-    variants = _variants(conf, group)
+    path = file_of(conf, group, name)
     words: list[str] = []
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8").splitlines():
+    lines = [] if path is None else path.read_text(encoding="utf-8").splitlines()
+    if path is not None and path.stem == name:
+        for line in lines:
             if not line.startswith("#"):
                 break
             if not line.startswith("# yaml-language-server"):
                 words += line.lstrip("#").split()
-    elif name in variants:
-        lines = variants[name][0].read_text(encoding="utf-8").splitlines()
+    elif path is not None:
         above = next(i for i, line in enumerate(lines) if re.match(rf"  {name}:", line))
         while lines[above - 1].startswith("  #"):
             above -= 1
             words[:0] = lines[above].strip().lstrip("#").split()
-        words = words or about(conf, group, variants[name][0].stem).split()
+        words = words or about(conf, group, path.stem).split()
     else:
         from railx.field_docs import class_doc
 
@@ -93,29 +88,39 @@ def about(conf: Path, group: str, name: str) -> str:
     return " ".join(words).split(". ")[0].removesuffix(".")
 
 
-def _files(conf: Path, group: str) -> Iterator[Path]:
-    return (path for path in (conf / group).glob("*.yaml") if not path.name.startswith("."))
+def file_of(conf: Path, group: str, name: str) -> Path | None:
+    """The file that holds a choice, as its own or as a variant; None without one."""
+    return _listed(conf, group).get(name, (None, None))[0]
 
 
-def _variants(conf: Path, group: str) -> dict[str, tuple[Path, dict[str, Any]]]:
-    """The file and the keys of every variant in the files of a group."""
-    variants: dict[str, tuple[Path, dict[str, Any]]] = {}
-    for path in sorted(_files(conf, group)):
-        listed = read_yaml_mapping(path, conf.parent).get(_CHOICES) or {}
-        shown = f"conf/{group}/{path.name}"
-        if not isinstance(listed, dict) or not all(
-            isinstance(keys, (dict, type(None))) for keys in listed.values()
-        ):
-            raise SettingsError(
-                _CHOICES, f"got {listed!r} in {shown}; allowed: a mapping of names to keys"
-            )
-        for name, keys in listed.items():
-            if name in variants or (path.parent / f"{name}.yaml").is_file():
+def _listed(conf: Path, group: str) -> dict[str, tuple[Path, dict[str, Any] | None]]:
+    """By name the file behind each choice of a group, with the keys of a variant.
+
+    What an earlier layer has, a later one cannot change.
+    """
+    listed: dict[str, tuple[Path, dict[str, Any] | None]] = {}
+    for files in group_files(conf, group):
+        layer: dict[str, tuple[Path, dict[str, Any] | None]] = {
+            name: (path, None) for name, path in files.items()
+        }
+        for path in files.values():
+            variants = read_yaml_mapping(path, path.parents[2]).get(_CHOICES) or {}
+            shown = f"conf/{group}/{path.name}"
+            if not isinstance(variants, dict) or not all(
+                isinstance(keys, (dict, type(None))) for keys in variants.values()
+            ):
                 raise SettingsError(
-                    _CHOICES, f"got {name!r} in {shown}; allowed: a name that no other choice has"
+                    _CHOICES, f"got {variants!r} in {shown}; allowed: a mapping of names to keys"
                 )
-            variants[name] = path, keys or {}
-    return variants
+            for name, keys in variants.items():
+                if name in layer:
+                    raise SettingsError(
+                        _CHOICES,
+                        f"got {name!r} in {shown}; allowed: a name that no other choice has",
+                    )
+                layer[name] = path, keys or {}
+        listed = layer | listed
+    return listed
 
 
 def _members(group: str) -> dict[str, tuple[str, type]]:

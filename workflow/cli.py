@@ -208,7 +208,12 @@ def _add_stage(commands: Any, stage: Stage, by_hand: ByHand) -> None:
     vars(parser)["make_epilog"] = partial(_epilog, by_hand)
     add_overrides(parser, "Hydra override, e.g. group=choice or group.key=value")
     parser.add_argument("--out", type=Path, help=by_hand.out)
-    add_flag(parser, "--json", "print one JSON object, units in the key names")
+    shown = parser.add_mutually_exclusive_group()
+    add_flag(shown, "--json", "print one JSON object, units in the key names")
+    if by_hand.formats:
+        shown.add_argument(
+            "--format", choices=by_hand.formats, help="print it for another program, or write --out"
+        )
     parser.set_defaults(action=_run_stage, stage=stage, by_hand=by_hand)
 
 
@@ -244,6 +249,8 @@ def _run_stage(options: argparse.Namespace) -> int:
     if "numba" in package_versions(f"workflow.stages.{name}"):
         announce_compilation(name)
     # What a library prints belongs beside the result, not into it.
+    if getattr(options, "format", None):
+        return _export(options, chosen)
     with redirect_stdout(sys.stderr), _naming(options.out), told(name):
         summary = _by_hand(options.stage, by_hand, chosen, options.out)
     if options.json:
@@ -252,6 +259,25 @@ def _run_stage(options: argparse.Namespace) -> int:
     print_facts(summary)
     if options.out is not None:
         print(f"\nwritten: {options.out}")
+    return 0
+
+
+def _export(options: argparse.Namespace, chosen: Config) -> int:
+    """Run the stage and print or write its output for another program."""
+    from railx.progress import told
+    from workflow.commands.export import write_exported
+
+    by_hand: ByHand = options.by_hand
+    assert by_hand.export is not None
+    assert by_hand.writes is not None
+    if options.out is not None:
+        _check_place(options.out, options.out.parent)
+    with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
+        path = Path(scratch) / f"made{next(iter(by_hand.writes))}"
+        with redirect_stdout(sys.stderr), told(options.stage.name):
+            _by_hand(options.stage, by_hand, chosen, path)
+        exported = by_hand.export(path, options.format)
+    write_exported(exported, options.out)
     return 0
 
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from railx.settings import SettingsError
 from workflow.choices import choice_content
+from workflow.layers import conf_file, is_group
 from workflow.overrides import parse_overrides
 from workflow.plan_names import TABLES, PlanNames
 from workflow.yaml_files import read_yaml_mapping
@@ -74,14 +75,14 @@ def compose(
     place.
     """
     if isinstance(primary, str):
-        primary = read_yaml_mapping(conf / f"{primary}.yaml", conf.parent)
+        primary = read_yaml_mapping(*conf_file(conf, f"{primary}.yaml"))
     entries = [_entry("", item) for item in _listed(primary.get("defaults", []), "")]
     chosen: dict[tuple[str, str], str | None] = {}
     values = []
     for override in parse_overrides(overrides):
         group, key = override.key_or_group, override.package or override.key_or_group
         is_value = not override.is_delete() and isinstance(override.value(), dict)
-        if is_value or not (conf / group).is_dir():
+        if is_value or not is_group(conf, group):
             values.append(override)
             continue
         name = None if override.is_delete() else override.value()

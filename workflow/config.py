@@ -21,6 +21,7 @@ from railx.settings import SettingsError, load
 from workflow import composed
 from workflow.composer import compose
 from workflow.groups import groups, with_defaults
+from workflow.layers import conf_files
 from workflow.mounts import CONF, choices, primary_config
 from workflow.overrides import check_single
 from workflow.settings import CHOSEN, LISTED, SEEDED, Experiment, StageSettings
@@ -41,7 +42,16 @@ _HERE = Path(__file__).resolve().parent
 _COMPOSERS = tuple(
     _HERE / f"{name}.py"
     for name in (
-        *("choices", "composer", "config", "mounts", "overrides", "plan_names", "settings"),
+        *(
+            "choices",
+            "composer",
+            "config",
+            "layers",
+            "mounts",
+            "overrides",
+            "plan_names",
+            "settings",
+        ),
         "yaml_files",
     )
 )
@@ -154,7 +164,7 @@ def _compose(primary: str | None, overrides: list[str]) -> dict[str, Any]:
                 " spaces",
             )
     _check_twice(overrides)
-    key = composed.key([primary, *overrides], [*CONF.rglob("*.yaml"), *_COMPOSERS])
+    key = composed.key([primary, *overrides], [*conf_files(CONF), *_COMPOSERS])
     kept = composed.read(KEPT, key)
     return kept if kept is not None else composed.keep(KEPT, key, _anew(primary, overrides))
 

@@ -13,6 +13,7 @@ from typing import Any
 from railx import places
 from railx.settings import SettingsError
 from workflow import composed
+from workflow.layers import conf_files
 
 __all__ = ["checked_experiment", "overrides_from"]
 
@@ -26,7 +27,7 @@ def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
     """
     overrides = list(overrides)
     # Price sets are looked up in their catalogue.
-    read = [*(places.WORK / "conf").rglob("*.yaml"), *(places.WORK / "resources").rglob("*.csv")]
+    read = [*conf_files(places.WORK / "conf"), *(places.WORK / "resources").rglob("*.csv")]
     key = composed.key(["checked", composed.code_digest(), *overrides], read)
     folder = places.cache("checked")
     kept = composed.read(folder, key)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from railx.errors import allowed_names
@@ -20,6 +19,7 @@ from railx.places import WORK
 from railx.settings import SettingsError
 from workflow.choices import choices as choices_below
 from workflow.choices import is_choice
+from workflow.layers import conf_file
 from workflow.overrides import EXPERIMENT, parse_overrides
 from workflow.plan_names import CROSS, PlanNames, crossed
 from workflow.renamed import new_name, refusal
@@ -74,7 +74,7 @@ def primary_config(
     mounts but cannot.
     """
     layers, rest, chosen = _command_line(list(overrides), single)
-    shared = _read(CONF / "config.yaml")
+    shared = _read("config.yaml")
     experiment = shared.pop("experiment", None) if chosen is None else chosen
     shared.pop("experiment", None)
     experiment = str(experiment)
@@ -98,7 +98,7 @@ def _with_experiment(mounts: _Mounts, name: str, heirs: Sequence[str]) -> _Mount
         raise SettingsError(
             "defaults", f"conf/experiment/{name}.yaml inherits itself: {', '.join(heirs)}"
         )
-    content = _read(CONF / "experiment" / f"{name}.yaml")
+    content = _read(f"experiment/{name}.yaml")
     inherited = content.pop("defaults", [])
     if not isinstance(inherited, list) or not all(isinstance(item, str) for item in inherited):
         raise SettingsError(
@@ -250,9 +250,9 @@ def _written_out(mounts: _Mounts, experiment: str) -> dict[str, Any]:
     return {"defaults": [*defaults, "_self_"], "name": experiment, **_merged(empty, mounts.values)}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(name: str) -> dict[str, Any]:
     """A file of choices as plain data."""
-    return copy.deepcopy(read_yaml_mapping(path, CONF.parent))
+    return copy.deepcopy(read_yaml_mapping(*conf_file(CONF, name)))
 
 
 def _command_line(

@@ -21,7 +21,8 @@ from typing import Any
 
 from railx.errors import allowed_names
 from railx.settings import SettingsError
-from workflow.choices import choice_content, choices
+from workflow.choices import BASE, choice_content, choices
+from workflow.layers import group_files
 
 __all__ = ["CROSS", "TABLES", "PlanNames", "PlanParts", "crossed"]
 
@@ -88,7 +89,8 @@ class PlanNames:
         return {*choices(self._conf, "corpus"), *self._labels("corpora")}
 
     def _labels(self, table: str) -> Iterator[str]:
-        bases = (path.stem for path in (self._conf / "setting").glob("base*.yaml"))
+        files = group_files(self._conf, "setting")
+        bases = (name for layer in files for name in layer if name.startswith(BASE))
         for setting in (*bases, *self.settings):
             yield from choice_content(self._conf, "setting", setting).get(table) or ()
 

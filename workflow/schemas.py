@@ -22,6 +22,7 @@ from railx.io import write_text
 from railx.settings import field_hints, to_dict
 from workflow.choices import BASE
 from workflow.groups import groups, members
+from workflow.layers import conf_files, layers
 from workflow.mounts import CONF, EVERY, choices
 from workflow.plan_names import PlanNames
 from workflow.reference import reference
@@ -96,7 +97,7 @@ def schema_name(path: Path) -> str:
 
     ``GROUP.base`` for those that only others mount.
     """
-    if path.parent == CONF:
+    if path.parent in layers(CONF):
         return "config" if path.stem == "config" else "stage"
     return path.parent.name + (".base" if path.stem.startswith("base") else "")
 
@@ -113,7 +114,7 @@ def schema_of(hint: Any) -> dict[str, Any]:
 @functools.cache
 def generated_files() -> Mapping[Path, str]:
     """Text of each schema and of the page of every key, by path beside conf/."""
-    names = sorted({schema_name(path) for path in CONF.rglob("*.yaml")})
+    names = sorted({schema_name(path) for path in conf_files(CONF)})
     files = {f"{name}.schema.json": _json(schema(name)) for name in names}
     return {SCHEMAS / name: text for name, text in {**files, "reference.md": reference()}.items()}
 

@@ -132,7 +132,8 @@ class ByHand:
     ``writes`` is the output behind it by the ending of its name, or None for a folder
     that takes every output. ``primary`` is the config that holds the choices nobody
     made. ``run`` and ``outputs`` stand for the stage's own where one run by hand is
-    less than a job of the pipeline.
+    less than a job of the pipeline. ``formats`` are the words of ``--format``, which
+    writes what ``export`` makes of the output behind ``--out`` for another program.
     """
 
     groups: tuple[str, ...]
@@ -145,6 +146,8 @@ class ByHand:
     primary: str = "stage"
     run: Callable[[Job], Summary] | None = None
     outputs: Mapping[str, Output] | None = None
+    formats: tuple[str, ...] = ()
+    export: Callable[[Path, str], Any] | None = None
 
 
 def _nothing(settings: Config, item: str) -> Any:

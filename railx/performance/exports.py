@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from railx.performance.models import Model
 from railx.performance.plans import AXES, Plan
 
@@ -14,10 +16,11 @@ _MEGATRON_ORDERS: dict[tuple[str, ...], list[str]] = {
 }
 
 
-def megatron_options(model: Model, plan: Plan) -> str:
+def megatron_options(model: Model, plan: Plan, more: Mapping[str, object] | None = None) -> str:
     """Command-line options of Megatron-LM (megatron/training/arguments.py).
 
     Where the layers do not divide by the stages, each stage's are laid out one by one.
+    ``more``: further options by name; one without a value is a flag.
     """
     options: dict[str, object] = {
         "num-layers": model.layers,
@@ -61,16 +64,25 @@ def megatron_options(model: Model, plan: Plan) -> str:
         flags.append("disable-bias-linear")
     if plan.sequence_parallel:
         flags.append("sequence-parallel")
-    if plan.sharding != "replicated":
-        flags.append("use-distributed-optimizer")
+    if not model.learned_positions:
+        options["position-embedding-type"] = "rope"
     if plan.sharding == "parameters":
-        flags.append("use-torch-fsdp2")
+        # Megatron-LM refuses FSDP2 without these two, and beside its own optimizer.
+        flags += ["use-torch-fsdp2", "no-gradient-accumulation-fusion"]
+        options["ckpt-format"] = "torch_dist"
+    elif plan.sharding != "replicated":
+        flags.append("use-distributed-optimizer")
     if plan.recompute != "none":
         options["recompute-granularity"] = plan.recompute
         if plan.recompute == "full":
             options["recompute-method"] = "uniform"
             options["recompute-num-layers"] = 1
     flags.append("bf16")
+    for name, value in (more or {}).items():
+        if value is None:
+            flags.append(name)
+        else:
+            options[name] = value
     lines = [f"--{name} {value}" for name, value in options.items()]
     text = " \\\n".join(lines + [f"--{flag}" for flag in flags])
     return _note_on_order(plan, plan.order in _MEGATRON_ORDERS) + text

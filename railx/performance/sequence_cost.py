@@ -61,6 +61,7 @@ __all__ = [
     "GroupTime",
     "ProfiledCostSettings",
     "ShardingTraffic",
+    "StepCostSettings",
     "bandwidth_unit",
     "build_cost_model",
     "layer_latencies_ms",
@@ -186,7 +187,35 @@ class ProfiledCostSettings(_Costs):
     """What was fitted; null takes it from the profile that is named."""
 
 
-CostModelSettings = FittedCostSettings | AnalyticCostSettings | ProfiledCostSettings
+@dataclass(frozen=True, kw_only=True)
+class StepCostSettings(_UnmeasuredCosts):
+    """Coefficients of the step model for a device, analytic, until a profile measures
+    them.
+
+    :func:`railx.performance.step_costs.with_step_model` fills those that are null.
+    """
+
+    kind: Literal["step"]
+    """Where the coefficients come from: the step model, docs/performance.md."""
+    device: Annotated[str, NotEmpty()]
+    """A device of resources/performance/devices.yaml."""
+    constants: str | None = None
+    """Fitted constants of a program on the device; null: those nearest to it."""
+    model: str | None = None
+    """Name of the model that the coefficients hold for."""
+    quadratic_ms_per_token2: Annotated[float, NonNegative()] | None = None
+    """a1: compute time per token squared of a sequence (attention)."""
+    linear_ms_per_token: Annotated[float, Positive()] | None = None
+    """a2: compute time per token."""
+    constant_ms: Annotated[float, NonNegative()] = 0.0
+    """b1: once per micro-batch."""
+    bytes_per_element: Literal[2, 4, 8] = 2
+    """Bytes of one activation, in memory and in an all-to-all."""
+
+
+CostModelSettings = (
+    FittedCostSettings | AnalyticCostSettings | ProfiledCostSettings | StepCostSettings
+)
 
 
 def with_profile(settings: ProfiledCostSettings, fit: Mapping[str, Any]) -> ProfiledCostSettings:
@@ -390,12 +419,7 @@ def build_cost_model(
         quadratic, linear = settings.quadratic_ms_per_token2, settings.linear_ms_per_token
         activation_mib, bytes_per_ms = settings.activation_mib_per_token, _MIB
     else:
-        operations_per_ms = cluster.device_tflop_s * 1e9 * settings.compute_efficiency
-        passes = 1 + settings.backward_over_forward
-        quadratic, linear = (
-            passes * attention_flops(model, 1) / operations_per_ms,
-            passes * linear_flops_per_token(model) / operations_per_ms,
-        )
+        quadratic, linear = _derived_ms(settings, cluster, model)
         activation_mib, bytes_per_ms = (
             activation_bytes_per_token(model, settings.bytes_per_element) / _MIB,
             1e6,
@@ -425,6 +449,31 @@ def build_cost_model(
         sharding_ms=sharding,
         latency_ms=_group_latency_ms(settings, cluster, again.exchanged(model.layers)),
     )
+
+
+def _derived_ms(
+    settings: AnalyticCostSettings | StepCostSettings,
+    cluster: ClusterSettings,
+    model: ModelSettings,
+) -> tuple[float, float]:
+    """Time per token squared and per token, forward and backward, from no measurement
+    of the model.
+    """
+    if isinstance(settings, AnalyticCostSettings):
+        operations_per_ms = cluster.device_tflop_s * 1e9 * settings.compute_efficiency
+        passes = 1 + settings.backward_over_forward
+        return (
+            passes * attention_flops(model, 1) / operations_per_ms,
+            passes * linear_flops_per_token(model) / operations_per_ms,
+        )
+    quadratic, linear = settings.quadratic_ms_per_token2, settings.linear_ms_per_token
+    if quadratic is None or linear is None or settings.model != model.name:
+        raise SettingsError(
+            "cost_model.model",
+            f"got coefficients for {settings.model}; allowed: those of {model.name}, the model of"
+            " this plan (null: the step model's)",
+        )
+    return quadratic, linear
 
 
 def layer_latencies_ms(settings: CostModelSettings, cluster: ClusterSettings) -> dict[int, float]:

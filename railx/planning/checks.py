@@ -63,7 +63,7 @@ def check_plan(
 
 def check_cost_model(cost_model: CostModelSettings, model: ModelSettings, prefix: str = "") -> None:
     """Refuse constants that were fitted for another model."""
-    fitted = getattr(cost_model, "model", model.name)
+    fitted = getattr(cost_model, "model", None) or model.name
     if fitted != model.name:
         raise SettingsError(
             f"{prefix}cost_model.model",

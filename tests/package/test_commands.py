@@ -17,7 +17,7 @@ from tests.commands import environment
 from workflow import cli, cluster
 from workflow.commands import reproduce, shared, sweep
 from workflow.commands.completion import override_choices
-from workflow.commands.init import SNAKEFILE
+from workflow.commands.init import EXPERIMENT, SNAKEFILE
 from workflow.commands.listing import KINDS
 from workflow.mounts import choices
 
@@ -36,32 +36,114 @@ def test_the_lock_pins_one_version_of_a_package() -> None:
     assert len(pins) == len(set(pins))
 
 
-def test_init_writes_every_choice_and_a_second_time_nothing(
+def test_init_writes_a_study_and_a_second_time_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = tmp_path / "deep" / "study"
+    study = tmp_path / "deep" / "my study"
     assert cli.main(["init", str(study)]) == 0
+    said = capsys.readouterr().out
     assert (study / "Snakefile").read_text() == SNAKEFILE
-    for name in ("conf/experiment/quick.yaml", "conf/config.yaml"):
-        assert (study / name).read_bytes() == (ROOT / name).read_bytes()
+    assert (study / "conf/experiment/study.yaml").read_text() == EXPERIMENT
+    assert "experiment: study" in (study / "conf/config.yaml").read_text()
+    files = [path for path in study.rglob("*") if path.is_file()]
+    assert len(files) <= 20, "what it lacks is read from the package"
+    assert all(f"written: {path}" in said for path in files)
+    # The choices of the experiment that have a file, as the package has them.
+    for name in ("topology/torus_2d", "network/static_min", "tenancy/small"):
+        path = f"conf/{name}.yaml"
+        assert (study / path).read_bytes() == (ROOT / path).read_bytes()
     # A file names its schema for editors by a path that has to be there.
-    named = (study / "conf/topology/torus_2d.yaml").read_text().split("$schema=")[1].split()[0]
-    assert (study / "conf/topology" / named).is_file()
-    assert not (study / "resources" / "claims").exists()
-    for path in (ROOT / "workflow" / "profiles").rglob("*"):
-        if path.is_file():
-            own = study / "profiles" / path.relative_to(ROOT / "workflow" / "profiles")
-            assert "workflow/profiles" not in own.read_text()
-            assert own.stat().st_mode & 0o111 == path.stat().st_mode & 0o111, path
-    assert "railx reproduce quick" in capsys.readouterr().out
+    for path in study.glob("conf/**/*.yaml"):
+        named = path.read_text().split("$schema=")[1].split()[0]
+        assert (path.parent / named).is_file(), path
+    assert f"cd '{study}'" in said
     assert cli.main(["init", str(study)]) == 0
     assert "nothing to write" in capsys.readouterr().out
-    # Generated files are refreshed, not held for changed ones.
-    reference = study / "resources/schemas/conf/reference.md"
-    current = reference.read_text()
-    reference.write_text("outdated")
-    assert cli.main(["init", str(study)]) == 0
-    assert reference.read_text() == current
+
+
+def test_init_refreshes_the_schemas_of_the_folder_that_it_is_called_in(tmp_path: Path) -> None:
+    assert cli.main(["init", str(tmp_path)]) == 0
+    (tmp_path / "conf/experiment/study.yaml").write_text("seed: 1\ntopologies: [mine]\n")
+    (tmp_path / "conf/topology/mine.yaml").write_text("family: torus_2d\n")
+    schema = tmp_path / "resources/schemas/conf/experiment.schema.json"
+    assert '"mine"' not in schema.read_text()
+    code = "from workflow.cli import main; raise SystemExit(main(['init', '.']))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"mine"' in schema.read_text()
+    assert "topologies: [mine]" in (tmp_path / "conf/experiment/study.yaml").read_text()
+
+
+def test_init_copies_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["init", str(tmp_path)]) == 0
+    capsys.readouterr()
+
+    def copied(name: str, *more: str) -> str:
+        assert cli.main(["init", str(tmp_path), "--copy", name, *more]) == 0
+        return capsys.readouterr().out
+
+    assert str(tmp_path / "conf/topology/dragonfly.yaml") in copied("topology/dragonfly")
+    # A variant comes with the file that holds it; a choice of a class alone gets one.
+    copied("topology/fat_tree_1250")
+    held = (tmp_path / "conf/topology/fat_tree.yaml").read_text()
+    assert "fat_tree_1250:" in held
+    assert not (ROOT / "conf/topology/mesh_2d.yaml").exists()
+    copied("topology/mesh_2d")
+    written = (tmp_path / "conf/topology/mesh_2d.yaml").read_text()
+    assert written.endswith("topology.schema.json\nfamily: mesh_2d\n")
+    # With the schema of a group that was not there.
+    assert "planner.schema.json" in copied("planner/joint")
+    assert "nothing to write" in copied("planner/joint")
+    for name in ("default", "gpu", "slurm", "kubernetes"):
+        copied(f"profiles/{name}")
+    for path in (ROOT / "workflow" / "profiles").rglob("*"):
+        if path.is_file():
+            own = tmp_path / "profiles" / path.relative_to(ROOT / "workflow" / "profiles")
+            assert "workflow/profiles" not in own.read_text()
+            assert own.stat().st_mode & 0o111 == path.stat().st_mode & 0o111, path
+    # What was changed since stays.
+    (tmp_path / "conf/planner/joint.yaml").write_text("planner: joint\n")
+    assert cli.main(["init", str(tmp_path), "--copy", "planner/joint"]) == 2
+    assert "1 of these files" in capsys.readouterr().err
+    (tmp_path / "conf/config.yaml").write_text("experiment: mine\n")
+    copied("planner/joint", "--force")
+    assert (tmp_path / "conf/config.yaml").read_text() == "experiment: mine\n"
+    joint = "conf/planner/joint.yaml"
+    assert (tmp_path / joint).read_bytes() == (ROOT / joint).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "error: DIR: is missing; allowed: a folder"),
+        (("--copy", "topologies/x"), "--copy: got 'topologies/x'; allowed: GROUP/NAME with one of"),
+        (
+            ("--copy", "topology/torus_2e"),
+            "'topology/torus_2e'; allowed: topology/ with torus_2d, ",
+        ),
+        (("--copy", "profiles/slum"), "--copy: got 'profiles/slum'; allowed: profiles/ with "),
+        (("--copy", "../conf"), "--copy: got '../conf'; allowed: GROUP/NAME with one of"),
+    ],
+)
+def test_init_refuses_what_it_cannot_copy(
+    words: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["init", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_init_leaves_what_was_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +155,7 @@ def test_init_leaves_what_was_changed(tmp_path: Path, capsys: pytest.CaptureFixt
     assert changed.read_text() == "experiment: mine\n"
     assert not (tmp_path / "Snakefile").exists()
     assert cli.main(["init", str(tmp_path), "--force", "--resources"]) == 0
-    assert changed.read_bytes() == (ROOT / "conf/config.yaml").read_bytes()
+    assert "experiment: study" in changed.read_text()
     assert (tmp_path / "resources" / "claims").is_dir()
 
 

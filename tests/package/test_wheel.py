@@ -134,7 +134,7 @@ def railx(installed: Path) -> Run:
 @pytest.fixture(scope="module")
 def study(railx: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of work with a small experiment that has run."""
-    folder = tmp_path_factory.mktemp("work") / "study"
+    folder = tmp_path_factory.mktemp("work") / "my study"
     done = railx("init", str(folder), cwd=folder.parent)
     assert done.returncode == 0, done.stderr
     (folder / "conf" / "experiment" / "small.yaml").write_text(_SMALL)
@@ -251,6 +251,44 @@ def test_one_changed_number_reruns_what_depends_on_it(railx: Run, study: Path) -
     assert planned.returncode == 0, said
     assert "Topology mesh_2d" in said
     assert "Topology railx_hyperx_m4n2" not in said
+
+
+def test_a_study_has_what_it_changes_and_the_package_the_rest(
+    railx: Run, installed: Path, study: Path
+) -> None:
+    assert len(list((study / "conf").rglob("*.yaml"))) <= 10
+    # A choice of the folder beside those of the package.
+    (study / "conf" / "topology" / "mine.yaml").write_text("defaults: [torus_2d]\nn: 2\n")
+    try:
+        mine = json.loads(railx("topology", "topology=mine", "--json", cwd=study).stdout)
+        assert mine["family"] == "torus_2d"
+        planned = railx("reproduce", "study", "topologies.mine=mine", "-n", cwd=study)
+        assert "Topology mine" in planned.stdout + planned.stderr, planned.stderr
+        unknown = railx("reproduce", "study", "topologies.x=mime", "-n", cwd=study)
+        assert unknown.returncode == 2
+        assert "got 'mime'; allowed (conf/topology): mine, " in unknown.stderr
+        assert railx("init", ".", cwd=study).returncode == 0
+        schema = study / "resources/schemas/conf/experiment.schema.json"
+        assert '"mine"' in schema.read_text()
+    finally:
+        (study / "conf" / "topology" / "mine.yaml").unlink()
+    # An experiment of the package, unchanged.
+    quick = railx("reproduce", "quick", "-n", "--until", "topology", cwd=study)
+    assert "Topology railx_hyperx_full" in quick.stdout + quick.stderr, quick.stderr
+    copied = railx("init", "--copy", "topology/dragonfly", cwd=study)
+    (shipped,) = installed.parent.glob("lib/python*/site-packages/railx_lab/conf")
+    own = study / "conf" / "topology" / "dragonfly.yaml"
+    assert own.read_bytes() == (shipped / "topology" / "dragonfly.yaml").read_bytes(), copied.stderr
+
+
+def test_a_plan_of_a_users_own_lengths_leaves_the_folder(railx: Run, study: Path) -> None:
+    (study / "lengths.json").write_text(json.dumps([5000, 400, 3000, 9_000, 30, 900]))
+    words = ("planner=static", "corpus.path=lengths.json", "--format", "megatron")
+    done = railx("plan", *words, "--out", "flags.txt", cwd=study)
+    assert done.returncode == 0, done.stderr
+    assert "--context-parallel-size" in (study / "flags.txt").read_text()
+    groups = json.loads((study / "flags.groups.json").read_text())
+    assert (groups["schema"], groups["ranks"]) == ("railx.groups/1", 64)
 
 
 def test_a_sweep_asks_every_point(railx: Run, study: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from railx.planning.format.files import read_plan
 from railx.planning.planners import PLANNERS
 from tests.workflow.test_cli import printed, refused
+from workflow import cli
 
 ON_A100 = ("cluster=a100_64", "model=gpt_7b", "cost_model=flexsp_7b", "batch=whole")
 LENGTHS = [5000, 400, 3000, 9_000, 30, 900, 2000, 700]
@@ -118,3 +119,57 @@ def test_out_is_a_file_that_can_be_written(
     nowhere = Path("/proc/plan.json")
     assert said(nowhere).startswith(f"--out: got {nowhere}; allowed: a place that can be written")
     assert list(folder.iterdir()) == []
+
+
+def test_a_plan_is_written_for_other_programs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    chosen = ("planner=flexsp", *_source(tmp_path, json.dumps(LENGTHS)))
+    assert cli.main(["plan", *chosen, "--format", "megatron"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("# options of NVIDIA/Megatron-LM at ")
+    assert "--max-seqlen-per-dp-cp-rank" in said.out
+    assert "lost: which sequences form a micro-batch" in said.err
+    out = tmp_path / "ds.json"
+    assert cli.main(["plan", *chosen, "--format", "deepspeed", "--out", str(out)]) == 0
+    beside = tmp_path / "ds.groups.json"
+    assert capsys.readouterr().out == f"written: {out}\nwritten: {beside}\n"
+    assert json.loads(out.read_text())["zero_optimization"] == {"stage": 3}
+    groups = json.loads(beside.read_text())
+    assert groups["ranks"] == 64
+    assert sum(batch["tokens"] for batch in groups["batches"]) == sum(LENGTHS)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--format", "nemo"), "--format: got 'nemo'; allowed: "),
+        (("--format", "groups", "--json"), "--json: not allowed with argument --format"),
+    ],
+)
+def test_formats_that_there_are_not(
+    words: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["plan", *_source(tmp_path, "[900]"), *words])
+    assert left.value.code == 2
+    said = capsys.readouterr().err
+    assert expected in said.replace("argument --json", "--json")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("device", ["a100_80gb", "h100", "b200"])
+def test_constants_of_the_step_model_are_in_the_plan(
+    device: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "plan.json"
+    source = (*_source(tmp_path, json.dumps(LENGTHS)), "planner=static", "model=llama_7b")
+    chosen = (f"cluster={device}_64", f"cost_model=step_{device}")
+    # _source comes first: what is given later would be a second value.
+    given = [word for word in source if word.partition("=")[0] not in ("cluster", "cost_model")]
+    given = [word for word in given if word != "model=gpt_7b"]
+    summary = printed(capsys, "plan", *given, *chosen, "--out", str(out))
+    assert summary["fidelity"] == "analytic"
+    costs = read_plan(out).settings["cost_model"]
+    assert (costs["kind"], costs["device"], costs["model"]) == ("step", device, "llama_7b")
+    assert costs["linear_ms_per_token"] > 0

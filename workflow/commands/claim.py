@@ -85,15 +85,16 @@ def _experiments_with(named: Sequence[str]) -> list[str]:
     """The experiments of conf/ that make all these tables."""
     from railx.settings import SettingsError
     from workflow.experiment import checked_experiment
+    from workflow.mounts import choices
 
     names = []
-    for path in sorted((WORK / "conf" / "experiment").glob("*.yaml")):
+    for name in choices("experiment"):
         try:
-            experiment = checked_experiment([f"experiment={path.stem}"])
+            experiment = checked_experiment([f"experiment={name}"])
         except SettingsError:
             continue
         if _tables(experiment).keys() >= set(named):
-            names.append(path.stem)
+            names.append(name)
     return names
 
 

@@ -92,9 +92,10 @@ def _claims() -> list[str]:
 
 def override_choices(prefix: str, groups: Iterable[str] | None = None) -> Iterator[str]:
     """``group=`` for every group of conf/; ``group=choice`` once one is typed."""
+    from workflow.layers import groups_of
     from workflow.mounts import CONF, choices
 
-    folders = [path.name for path in sorted(CONF.iterdir()) if path.is_dir()]
+    folders = groups_of(CONF)
     offered = folders if groups is None else [group for group in folders if group in groups]
     group = prefix.partition("=")[0]
     if "=" in prefix and group in offered:

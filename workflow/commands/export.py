@@ -16,9 +16,10 @@ from workflow.commands.shared import command
 
 if TYPE_CHECKING:
     from railx.exchange.chrome import Setting
+    from railx.exchange.wires import Exported
     from railx.vocabulary.topology import Topology
 
-__all__ = ["add", "written_to"]
+__all__ = ["add", "say_lost", "write_exported", "written_to"]
 
 _TRACE_FORMATS = ("chakra", "goal", "chrome")
 _NETWORK_FORMATS = (
@@ -100,7 +101,6 @@ def written_to(out: Path | None) -> Iterator[None]:
 
 def _network(options: argparse.Namespace) -> int:
     from railx.exchange.formats import NETWORK_FORMATS, anynet
-    from railx.io import write_text
 
     cycle_ns = options.cycle_ns
     if cycle_ns is not None:
@@ -111,18 +111,23 @@ def _network(options: argparse.Namespace) -> int:
     write = NETWORK_FORMATS[options.format].write
     if cycle_ns is not None:
         write = partial(anynet, cycle_ns=cycle_ns)
-    exported = write(topology, name)
-    if options.out is None:
-        print(exported.text, end="")
-        _say_lost(exported.lost)
-        return 0
-    beside = [(options.out.with_suffix(ending), text) for ending, text in exported.beside]
-    with written_to(options.out):
-        for path, text in ((options.out, exported.text), *beside):
-            write_text(path, text)
-            print(f"written: {path}")
-    _say_lost(exported.lost)
+    write_exported(write(topology, name), options.out)
     return 0
+
+
+def write_exported(exported: Exported, out: Path | None) -> None:
+    """Print or write what was exported and the files beside it; say what is lost."""
+    from railx.io import write_text
+
+    if out is None:
+        print(exported.text, end="")
+    else:
+        beside = [(out.with_suffix(ending), text) for ending, text in exported.beside]
+        with written_to(out):
+            for path, text in ((out, exported.text), *beside):
+                write_text(path, text)
+                print(f"written: {path}")
+    say_lost(exported.lost)
 
 
 def _chosen(words: Sequence[str]) -> tuple[Topology, str]:
@@ -166,7 +171,7 @@ def _trace(options: argparse.Namespace) -> int:
         else:
             files, lost = write_chakra(options.out, programs)
     print(f"written: {files[0]}" if len(files) == 1 else f"written: {files[0]} to {files[-1].name}")
-    _say_lost(lost)
+    say_lost(lost)
     return 0
 
 
@@ -224,6 +229,7 @@ def _setting(text: str) -> Setting:
     )
 
 
-def _say_lost(lost: Sequence[str]) -> None:
+def say_lost(lost: Sequence[str]) -> None:
+    """Say what a format cannot express, a line each, beside the result."""
     for line in lost:
         print(f"lost: {line}", file=sys.stderr)

@@ -1,25 +1,26 @@
-"""``railx init``: a folder to work in, with choices to change and a Snakefile."""
+"""``railx init``: a folder to work in, with what a study changes and a Snakefile."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from railx.errors import UserError
-from railx.places import CODE, SHIPPED
+from railx.errors import UserError, allowed_names
+from railx.places import CODE, SHIPPED, WORK, is_work
 from workflow.commands.shared import add_flag, command
 
-__all__ = ["SNAKEFILE", "add"]
+__all__ = ["EXPERIMENT", "SNAKEFILE", "add"]
 
 #: The Snakefile of a folder of work: the pipeline itself stays with the code.
 SNAKEFILE = """\
 # What a run makes: the pipeline of the installed railx-lab, with the choices of conf/ here.
 #
-#   railx reproduce quick
-#   snakemake --config experiment=quick tracking=off hydra="topologies.torus_2d.n=3 seed=3"
+#   railx reproduce study
+#   snakemake --config experiment=study tracking=off hydra="topologies.torus_2d.n=3 seed=3"
 #
 # Rules of your own go below; what is to be made on every run becomes an input of `everything`.
 
@@ -38,11 +39,20 @@ rule everything:
     input:
         rules.all.input,
 """
-#: What is written, by its place here: the folder that it is copied from.
-_COPIED = {
-    "conf": "conf",
-    "profiles": "workflow/profiles",
-}
+#: The experiment of a new folder, conf/experiment/study.yaml.
+EXPERIMENT = """\
+# yaml-language-server: $schema=../../resources/schemas/conf/experiment.schema.json
+# A study: three networks, some minutes. Names are choices of conf/ in this folder, else of the
+# package (`railx list topologies`); `railx init --copy topology/dragonfly` brings one here.
+seed: 1
+topologies: [railx_hyperx_m4n2, torus_2d, mesh_2d]
+networks: [static_min]
+agreement: virtual_channels
+tenancy: small
+figures: [topology_metrics]
+"""
+_CONF = SHIPPED / "conf"
+_PROFILES = "profiles"
 _SHOWN = 3
 
 
@@ -51,37 +61,69 @@ def add(commands: Any) -> None:
     parser = command(
         commands,
         "init",
-        "a folder to work in: conf/, profiles/ and a Snakefile",
-        "Write conf/ (every choice, to change), profiles/ (how Snakemake runs) and a Snakefile"
-        " into a folder. Files that are there and differ stay as they are, and nothing is written.",
-        "example:\n  railx init study && cd study && railx reproduce quick",
+        "a folder to work in: an experiment, its choices and a Snakefile",
+        "Write an experiment, the choices that it names, a Snakemake profile and a Snakefile"
+        " into a folder. What it lacks is read from the package, and --copy brings it there."
+        " Files that are there and differ stay as they are; in a folder of work schemas for"
+        " editors are refreshed.",
+        "examples:\n  railx init study && cd study && railx reproduce study\n"
+        "  railx init --copy topology/railx_hyperx --copy profiles/slurm",
     )
-    parser.add_argument("folder", metavar="DIR", type=Path, help="the folder; made if missing")
+    parser.add_argument(
+        *("folder",),
+        metavar="DIR",
+        type=Path,
+        nargs="?",
+        help="the folder; made if missing (default with --copy: this one)",
+    )
+    parser.add_argument(
+        "--copy",
+        metavar="GROUP/NAME",
+        action="append",
+        default=[],
+        help="a choice of conf/ to change, or profiles/NAME; may be repeated",
+    )
     add_flag(parser, "--force", "write over files that differ")
     add_flag(parser, "--resources", "claims, published numbers and prices too, to add to them")
     parser.set_defaults(action=_init)
 
 
 def _init(options: argparse.Namespace) -> int:
-    folder: Path = options.folder
+    if options.folder is None and not options.copy:
+        raise UserError("DIR: is missing; allowed: a folder, e.g. railx init study")
+    folder: Path = options.folder or Path()
     _check(folder)
-    from workflow.schemas import generated_files  # imports every settings class
-
-    copied = dict(_files(resources=options.resources))
-    generated = {name: text.encode() for name, text in generated_files().items()}
-    contents = {**copied, **generated}
-    outdated = [name for name, content in contents.items() if _differs(folder / name, content)]
-    differ = [name for name in outdated if name not in generated]
+    new = not is_work(folder)
+    contents: dict[Path, bytes] = {}
+    if new or (options.force and not options.copy):
+        contents |= dict(_study())
+    if options.resources:
+        contents |= dict(_below("resources", SHIPPED / "resources"))
+    for name in options.copy:
+        contents |= dict(_copied(name))
+    differ = [name for name, content in contents.items() if _differs(folder / name, content)]
     if differ and not options.force:
         shown = ", ".join(map(str, differ[:_SHOWN])) + (", ..." if len(differ) > _SHOWN else "")
         raise UserError(
             f"DIR: {folder} has {len(differ)} of these files with another content ({shown});"
             " allowed: --force to write over them, or another folder"
         )
-    written: dict[str, int] = {}
+    written = _write(folder, contents | _schemas(folder, contents))
+    for name in written:
+        print(f"written: {folder / name}")
+    if not written:
+        print(f"nothing to write: {folder} has it all")
+    if new:
+        print(f"\nnext:\n  cd {shlex.quote(str(folder))}\n  railx reproduce study")
+    return 0
+
+
+def _write(folder: Path, contents: Mapping[Path, bytes]) -> list[Path]:
+    """Write what is not there with the same content; returns the names."""
+    written = []
     for name, content in contents.items():
         path = folder / name
-        if path.is_file() and name not in outdated:
+        if path.is_file() and path.read_bytes() == content:
             continue
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,14 +135,8 @@ def _init(options: argparse.Namespace) -> int:
             ) from None
         if content.startswith(b"#!"):
             path.chmod(0o755)
-        written[name.parts[0]] = written.get(name.parts[0], 0) + 1
-    for part, count in written.items():
-        is_file = (folder / part).is_file()
-        print(f"written: {folder / part}" + ("" if is_file else f"/ ({count} files)"))
-    if not written:
-        print(f"nothing to write: {folder} has it all")
-    print(f"\nnext:\n  cd {folder}\n  railx reproduce quick")
-    return 0
+        written.append(name)
+    return written
 
 
 def _check(folder: Path) -> None:
@@ -116,19 +152,96 @@ def _check(folder: Path) -> None:
         raise UserError(f"DIR: got {folder}; allowed: a place that can be written, unlike {above}")
 
 
-def _files(*, resources: bool) -> Iterator[tuple[Path, bytes]]:
-    """The contents of the folder that are copied, by path."""
+def _study() -> Iterator[tuple[Path, bytes]]:
+    """The files of a new folder, by path: its experiment, and what that chooses."""
+    import yaml
+
+    config = (_CONF / "config.yaml").read_text(encoding="utf-8")
     yield Path("Snakefile"), SNAKEFILE.encode()
-    copied = _COPIED | ({"resources": "resources"} if resources else {})
-    for here, there in copied.items():
-        source = SHIPPED / there
-        for path in sorted(source.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                # Profiles name files and one another by their place in a checkout.
-                content = path.read_bytes()
-                if here == "profiles":
-                    content = content.replace(b"workflow/profiles", b"profiles")
-                yield Path(here) / path.relative_to(source), content
+    yield (
+        Path("conf/config.yaml"),
+        config.replace("experiment: paper", "experiment: study").encode(),
+    )
+    yield Path("conf/experiment/study.yaml"), EXPERIMENT.encode()
+    yield from _copied(f"{_PROFILES}/default")
+    for group, name in _named(yaml.safe_load(EXPERIMENT)):
+        yield from _copied(f"{group}/{name}")
+
+
+def _named(chosen: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The choices with a file that an experiment names, with their groups."""
+    from workflow.choices import file_of
+    from workflow.settings import LISTED
+
+    for key, names in chosen.items():
+        group = LISTED.get(key, key)
+        for name in [names] if isinstance(names, str) else names if key in LISTED else ():
+            if file_of(_CONF, group, name) is not None:
+                yield group, name
+
+
+def _copied(name: str) -> Iterator[tuple[Path, bytes]]:
+    """The files of GROUP/NAME in the package, by their path in a folder of work.
+
+    A variant comes with its file; a choice of a class alone gets a file.
+    """
+    from workflow.choices import choice_content, choices, file_of
+    from workflow.layers import groups_of
+
+    group, _, choice = name.partition("/")
+    profiles = SHIPPED / "workflow" / _PROFILES
+    known = [_PROFILES, *groups_of(_CONF)]
+    if group not in known:
+        raise UserError(
+            f"--copy: got {name!r}; allowed: GROUP/NAME with one of {allowed_names(group, known)}"
+        )
+    names = (
+        sorted(path.name for path in profiles.iterdir())
+        if group == _PROFILES
+        else choices(_CONF, group)
+    )
+    if choice not in names:
+        allowed = allowed_names(choice, names)
+        raise UserError(f"--copy: got {name!r}; allowed: {group}/ with {allowed}")
+    if group == _PROFILES:
+        # Profiles name files and one another by their place in a checkout.
+        for path, content in _below(f"{_PROFILES}/{choice}", profiles / choice):
+            yield path, content.replace(b"workflow/profiles", b"profiles")
+        return
+    file = file_of(_CONF, group, choice)
+    if file is not None:
+        yield file.relative_to(SHIPPED), file.read_bytes()
+        return
+    mark = f"# yaml-language-server: $schema=../../resources/schemas/conf/{group}.schema.json\n"
+    keys = "".join(f"{k}: {v}\n" for k, v in choice_content(_CONF, group, choice).items())
+    yield Path("conf") / group / f"{choice}.yaml", (mark + keys).encode()
+
+
+def _below(here: str, source: Path) -> Iterator[tuple[Path, bytes]]:
+    """The files of a folder of the package, by their path below ``here``."""
+    for path in sorted(source.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield Path(here) / path.relative_to(source), path.read_bytes()
+
+
+def _schemas(folder: Path, contents: Iterable[Path]) -> dict[Path, bytes]:
+    """The schemas that files of the folder name, as its choices are now.
+
+    Those that are there are refreshed from within the folder alone: elsewhere its own
+    choices are not read.
+    """
+    from workflow.schemas import SCHEMAS, generated_files, schema_name
+
+    conf = folder / "conf"
+    there = {path.relative_to(folder) for path in conf.rglob("*.yaml")}
+    files = there | {path for path in contents if path.parts[0] == "conf"}
+    needed = {SCHEMAS / f"{schema_name(_CONF.parent / path)}.schema.json" for path in files}
+    here = folder.resolve() == WORK
+    return {
+        name: text.encode()
+        for name, text in generated_files().items()
+        if name in needed and (here or not (folder / name).exists())
+    }
 
 
 def _differs(path: Path, content: bytes) -> bool:

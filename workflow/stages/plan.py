@@ -6,6 +6,7 @@ Only pipelines have a schedule, and memory of stages over time.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from workflow.outputs import File, Json, Table, integer, real, text
@@ -24,6 +25,10 @@ from workflow.stage import (
 
 __all__ = ["STAGE", "run"]
 
+#: What the step model reads.
+_CATALOGUES = tuple(
+    Path("resources/performance") / f"{name}.yaml" for name in ("constants", "devices", "programs")
+)
 _PARTS = ("seed", "batch", "cluster", "model", "cost_model", "planner")
 
 
@@ -38,6 +43,7 @@ def run(job: Job) -> Summary:
     from railx.performance.sequence_cost import (
         CostModelSettings,
         ProfiledCostSettings,
+        StepCostSettings,
         bandwidth_unit,
         with_profile,
     )
@@ -65,6 +71,10 @@ def run(job: Job) -> Summary:
     if isinstance(cost_model, ProfiledCostSettings) and "profile" in job.inputs:
         cost_model = with_profile(cost_model, read_json(job.file("profile")))
     model: ModelSettings = load(ModelSettings, settings["model"], "model")
+    if isinstance(cost_model, StepCostSettings):
+        from railx.performance.step_costs import with_step_model
+
+        cost_model = with_step_model(cost_model, model)
     plan = make_plan(
         load(PlannerSettings, settings["planner"], "planner"),
         lengths,
@@ -92,13 +102,24 @@ def run(job: Job) -> Summary:
 
 
 def _inputs(experiment: Config, plan: str) -> Inputs:
-    """The corpus, the bandwidths of a topology and the fit of a profile if named."""
+    """The corpus; the bandwidths of a topology, the fit of a profile and the catalogues
+    of the step model where the plan has them.
+    """
     settings = experiment["plans"][plan]
     topology = settings["cluster"].get("topology")
     bandwidth = {} if topology is None else {"bandwidth": FromStage("bandwidth.groups", topology)}
     profile = settings["cost_model"].get("profile")
     fit = {} if profile is None else {"profile": FromStage("profile.fit", profile)}
-    return {"corpus": FromStage("corpus.sequences", settings["corpus"]), **bandwidth, **fit}
+    step = {"performance": _CATALOGUES} if settings["cost_model"]["kind"] == "step" else {}
+    return {"corpus": FromStage("corpus.sequences", settings["corpus"]), **bandwidth, **fit, **step}
+
+
+def _exported(plan: Path, form: str) -> Any:
+    """The plan of a file for another program."""
+    from railx.exchange.plans import exported_plan
+    from railx.planning.format.files import read_plan
+
+    return exported_plan(read_plan(plan), form)
 
 
 def _by_hand(chosen: Config) -> dict[str, Any]:
@@ -178,12 +199,14 @@ STAGE = Stage(
         groups=("corpus", *_PARTS),
         example="railx plan planner=flexsp corpus=file corpus.path=lengths.json cluster.devices=64"
         " --out plan.json",
-        out="the plan to write (.json)",
+        out="the plan to write (.json); with --format what that program reads",
         writes={".json": "plan"},
         settings=_by_hand,
         item=lambda chosen: chosen["planner"]["planner"],
         before={"corpus": "corpus.sequences"},
         primary="stage_plan",
+        formats=("megatron", "deepspeed", "groups"),
+        export=_exported,
     ),
     tracked=Tracked("summary", ("plan", "summary")),
     check=check,
