@@ -25,14 +25,15 @@ _WORDS = ("title", "paper", "caption", "alternative_text", "published", "tables"
 class ReportFigure:
     """A figure of the page.
 
-    Its name, its image (.svg or .png), the same for dark pages where there is one, and
-    the file with its words.
+    Its name, its image (.svg or .png), the same for dark pages and for narrow screens
+    where there is one, and the file with its words.
     """
 
     name: str
     image: Path
     words: Path
     dark: Path | None = None
+    narrow: Path | None = None
 
 
 @dataclass(frozen=True)

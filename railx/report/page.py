@@ -262,13 +262,20 @@ def _figure(figure: ReportFigure, papers: Mapping[str, Paper]) -> dict[str, Any]
         "alternative_text": cut(words["alternative_text"], _MOST_ALTERNATIVE),
         "size": image_size(figure.image),
         "light": Markup(image_source(figure.image)),
-        "narrow": "",
+        "narrow": _narrow(figure),
         "rastered": rastered(figure.image),
         # One drawing of so many marks is enough for both kinds of pages.
         "dark": (
             Markup(image_source(figure.dark)) if figure.dark and not rastered(figure.image) else ""
         ),
     }
+
+
+def _narrow(figure: ReportFigure) -> Markup:
+    """The form for narrow screens; empty where a figure has none of its own."""
+    if figure.narrow is None or image_size(figure.narrow) == image_size(figure.image):
+        return Markup()
+    return Markup(image_source(figure.narrow))
 
 
 def _overview(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -355,7 +362,7 @@ def _recorded(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
 
 
 def _parts(rows: Sequence[Row], published: bool) -> list[dict[str, Any]]:
-    """Claims of one kind by group of verdicts, what failed first; long groups are folded."""
+    """Claims of a kind by group of verdicts, what failed first; long groups fold."""
     parts = []
     for group in ("failed", "open", "held", "not judged"):
         selected = [row for row in rows if row["verdict"] in VERDICT_GROUPS[group]]

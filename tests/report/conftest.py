@@ -115,8 +115,8 @@ def recorded_rows(experiment: str) -> list[dict[str, Any]]:
                 "ours_text": "" if judged is None or judged.ours is None else f"{judged.ours:.4g}",
                 "fidelity": judged.fidelity if judged else None,
                 "verdict": verdict,
-                "reason": "ours is 12.5 % above the published value, more than the tolerance of 10 %"
-                " and within a factor of two; the claim requires measured_gpu",
+                "reason": "ours is 12.5 % above the published value, more than the tolerance of"
+                " 10 % and within a factor of two; the claim requires measured_gpu",
                 "recorded_in": "paper" if decided else "",
                 "recorded_verdict": other.verdict if other and decided else "",
                 "needs": untestable.needs if untestable else "",
