@@ -94,9 +94,9 @@ def compare_invocations(
     (claim, paper, a, b, a_ours, b_ours, published, flipped, reason). What a side lacks
     is None. ``state`` is ``same``, ``reran``, ``only in a`` or ``only in b``. A number
     ``moved`` where the intervals of both sides, or one side's interval and the other's
-    value, lie apart; without intervals where it differs at all, unless it is a time of one run
-    (``timed``), which says nothing alone. Verdicts of older runs are flipped where no
-    word of today fits. Raises ValueError naming the invocations that there are.
+    value, lie apart; without intervals where it differs at all, unless it is a time of
+    one run (``timed``), which says nothing alone. Verdicts of older runs are flipped
+    where no word of today fits. Raises ValueError naming the invocations that there are.
     """
     logged = _logged(Path(folder), experiment, store)
     a, b = (_record(_resolve(name, logged).record) for name in (invocation_a, invocation_b))

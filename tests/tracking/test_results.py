@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.tracking import result_digest
-from railx.tracking.results import StageResult, flat, numbers
+from railx.tracking.results import StageResult, few_numbers, flat, numbers
 
 _LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
@@ -86,6 +86,6 @@ def test_few_numbers_are_those_of_the_result_itself() -> None:
         "chips": 5,
     }
     assert few_numbers(metrics, 2) == {"time": 4.0, "chips": 5.0}
-    assert list(few_numbers(metrics, 3))[0].startswith("a_name")
+    assert next(iter(few_numbers(metrics, 3))).startswith("a_name")
     assert len(few_numbers(metrics, 6)) == 6
     assert few_numbers(metrics, 100) == numbers(metrics)
