@@ -96,7 +96,8 @@ def compare_invocations(
     ``moved`` where the intervals of both sides, or one side's interval and the other's
     value, lie apart; without intervals where it differs at all, unless it is a time of
     one run (``timed``), which says nothing alone. Verdicts of older runs are flipped
-    where no word of today fits. Raises ValueError naming the invocations that there are.
+    where no word of today fits. Raises ValueError naming the invocations that there
+    are.
     """
     logged = _logged(Path(folder), experiment, store)
     a, b = (_record(_resolve(name, logged).record) for name in (invocation_a, invocation_b))

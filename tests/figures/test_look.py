@@ -58,7 +58,7 @@ def test_a_shipped_figure_keeps_the_look(
 
 
 def _check_narrow(path: Path, settings: CanvasSettings) -> None:
-    """Text of the narrow form is as large on half the width; else it is the wide form."""
+    """Text of the form is as large on half the width; or it is the wide form."""
     narrow = _svg(path, ".narrow.svg")
     if narrow.attrib["width"] == "360pt":
         _check_text(narrow, settings)
