@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import json
 import os
 import re
+import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ __all__ = [
     "on_files",
     "on_page_content",
     "on_page_markdown",
+    "recorded_pages",
     "tables_page",
 ]
 
@@ -30,6 +34,8 @@ __all__ = [
 _ABOVE = re.compile(r"\[([^\]]*)\]\(((?:\.\./)+)([^)]+)\)")
 #: Roles of docstrings, as they come out of a reader that knows none.
 _ROLE = re.compile(r":(?:func|class|mod|data|meth|attr):<code>~?([^<]*)</code>")
+#: The experiment whose recorded verdicts are a page of the site.
+_RECORDED = "paper"
 #: Characters of a line that a page has room for.
 _WIDTH = "76"
 _WORDS = {
@@ -53,6 +59,8 @@ def on_files(files: Any, config: Any) -> Any:
     }
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
+    for name, content in recorded_pages().items():
+        files.append(File.generated(config, f"recorded/{name}", content=content))
     for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
         source = Path(notebook.abs_src_path)
         text, images = notebook_page(source.stem, json.loads(source.read_text(encoding="utf-8")))
@@ -61,6 +69,37 @@ def on_files(files: Any, config: Any) -> Any:
             target = f"{Path(notebook.src_uri).parent.as_posix()}/{name}"
             files.append(File.generated(config, target, content=image))
     return files
+
+
+def recorded_pages() -> dict[str, bytes]:
+    """The page of `paper` from its recorded verdicts; as PDF where a Chromium is here.
+
+    It is made of what is in the repository: no page of megabytes is stored. Its commit
+    is that of the recorded verdicts.
+    """
+    from railx.errors import UserError
+    from railx.places import CODE
+    from railx.report import print_pdf
+    from railx.report.recorded import write_recorded_report
+
+    resources = CODE / "resources"
+    commit, date = _last_change(resources / "expected" / f"{_RECORDED}.yaml")
+    with tempfile.TemporaryDirectory(prefix="railx-site-") as folder:
+        page, pdf = (Path(folder) / f"{_RECORDED}{ending}" for ending in (".html", ".pdf"))
+        write_recorded_report(page, _RECORDED, resources, commit, date)
+        with contextlib.suppress(UserError):
+            print_pdf(page, pdf)
+        return {file.name: file.read_bytes() for file in (page, pdf) if file.is_file()}
+
+
+def _last_change(file: Path) -> tuple[str, str]:
+    """Commit and day of a file's last change; empty without a history."""
+    done = subprocess.run(
+        ["git", "log", "-1", "--format=%H %cs", "--", file.name],
+        cwd=file.parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    commit, _, date = done.stdout.strip().partition(" ")
+    return commit, date
 
 
 def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:

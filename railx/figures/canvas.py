@@ -8,20 +8,22 @@ that none stays open.
 from __future__ import annotations
 
 import textwrap
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from railx.figures.figure import CanvasSettings
 from railx.figures.honest import refuse_hidden, say_compressed
-from railx.figures.save import save, settle
+from railx.figures.save import save, save_narrow, settle
 from railx.figures.theme import FAINT, GREY, INK, LINE_POINTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["canvas"]
+__all__ = ["canvas", "narrow_canvas"]
 
 
 #: Mean width of a character of DejaVu Sans over its size.
@@ -81,18 +83,11 @@ def canvas(
     bands of text.
     """
     import matplotlib as mpl
-    import seaborn as sns
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     output = Path(output)
-    style: Any = {
-        **sns.axes_style("whitegrid"),
-        **_STYLE,
-        **dict.fromkeys(_TEXTS, settings.text_points),
-        "svg.hashsalt": output.stem,
-    }
-    with mpl.rc_context(style):
+    with mpl.rc_context(_style(settings, output)):
         figure = Figure(
             figsize=(settings.width_inches, settings.height_inches), layout="constrained"
         )
@@ -103,6 +98,57 @@ def canvas(
         settle(figure)
         refuse_hidden(figure)
         save(figure, output, settings.dpi)
+
+
+@contextmanager
+def narrow_canvas(
+    settings: CanvasSettings, output: Path, subtitle: str, footnote: str, title: str
+) -> Iterator[Figure]:
+    """The same for the narrow form, saved as ``output``.narrow.svg alone.
+
+    Raises NoNarrowForm where the panels cannot be stacked or the text does not fit.
+    """
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    from railx.figures.narrow import NARROW_INCHES, NarrowFigure, NoNarrowForm, cut_off
+
+    settings = replace(settings, width_inches=NARROW_INCHES)
+    with mpl.rc_context(_style(settings, output)):
+        figure = NarrowFigure(figsize=(NARROW_INCHES, settings.height_inches), layout="constrained")
+        FigureCanvasAgg(figure)
+
+        def frame(height_inches: float) -> None:
+            for text in list(figure.texts):
+                text.remove()
+            sized = replace(settings, height_inches=height_inches)
+            _frame(figure, sized, title, subtitle, footnote)
+
+        figure.frame = frame
+        frame(settings.height_inches)
+        yield figure
+        figure.complete_labels()
+        with warnings.catch_warnings(action="error", category=UserWarning):
+            try:
+                say_compressed(figure)
+                settle(figure)
+                refuse_hidden(figure)
+            except (UserWarning, ValueError) as cramped:
+                raise NoNarrowForm(str(cramped)) from None
+        if outside := cut_off(figure):
+            raise NoNarrowForm(f"it does not fit: {outside}")
+        save_narrow(figure, output)
+
+
+def _style(settings: CanvasSettings, output: Path) -> Any:
+    import seaborn as sns
+
+    return {
+        **sns.axes_style("whitegrid"),
+        **_STYLE,
+        **dict.fromkeys(_TEXTS, settings.text_points),
+        "svg.hashsalt": output.stem,
+    }
 
 
 def _frame(
@@ -117,8 +163,9 @@ def _frame(
     )
     line = size * 1.35 / 72 * inch
     top = 1 - 0.1 * inch
-    figure.text(left, top, title, fontweight="bold", va="top")
-    top -= line * 1.15
+    titles = textwrap.wrap(title, int(0.88 * wide))
+    figure.text(left, top, "\n".join(titles), fontweight="bold", va="top", linespacing=1.25)
+    top -= line * (len(titles) + 0.15)
     figure.text(left, top, "\n".join(subtitles), color=GREY, va="top", linespacing=1.25)
     top -= line * len(subtitles) + 0.06 * inch
     figure.text(left, 0.08 * inch, "\n".join(notes), color=GREY, va="bottom", linespacing=1.25)

@@ -176,16 +176,21 @@ def share_legend(page: Page, entries: Mapping[str, Any], columns: int) -> None:
     engine = page.get_layout_engine()
     assert engine is not None
     left, bottom, width, height = engine.get()["rect"]
-    legend = page.legend(
-        handles,
-        list(entries),
-        loc="lower left",
-        bbox_to_anchor=(left, bottom),
-        ncols=columns,
-        columnspacing=1.4,
-        handlelength=1.4,
-        borderaxespad=0.1,
-    )
+    for columns_that_fit in range(columns, 0, -1):
+        legend = page.legend(
+            handles,
+            list(entries),
+            loc="lower left",
+            bbox_to_anchor=(left, bottom),
+            ncols=columns_that_fit,
+            columnspacing=1.4,
+            handlelength=1.4,
+            borderaxespad=0.1,
+        )
+        extent = legend.get_window_extent()
+        if extent.x1 <= page.bbox.x1 or columns_that_fit == 1:
+            break
+        legend.remove()
     legend.set_in_layout(False)
-    taken = legend.get_window_extent().height / page.bbox.height
+    taken = extent.height / page.bbox.height
     engine.set(rect=(left, bottom + taken, width, height - taken))  # type: ignore[call-arg]

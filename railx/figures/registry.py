@@ -12,7 +12,7 @@ import importlib
 from pathlib import Path
 from typing import Annotated
 
-from railx.figures.canvas import canvas
+from railx.figures.canvas import canvas, narrow_canvas
 from railx.figures.figure import CanvasSettings, Figure
 from railx.figures.tables import FigureFiles, Tables, refuse
 from railx.io import write_json, write_text
@@ -95,6 +95,7 @@ def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> 
         refuse(got, "one file or more")
     page = functools.partial(canvas, settings, output, title=figure.title)
     drawn = figure.draw(settings, Tables(figure.inputs, inputs), page)
+    _draw_narrow(figure, settings, inputs, output)
     published = {table.key for table in figure.inputs if table.published}
     files = {key: [Path(path) for path in paths] for key, paths in inputs.items()}
     write_text(output.with_suffix(".csv"), drawn.data.to_csv(index=False, lineterminator="\n"))
@@ -115,6 +116,20 @@ def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> 
             ],
         },
     )
+
+
+def _draw_narrow(
+    figure: Figure, settings: CanvasSettings, inputs: FigureFiles, output: Path
+) -> None:
+    """Write the narrow form; where a figure has none, the wide one stands for it."""
+    from railx.figures.narrow import NoNarrowForm
+
+    page = functools.partial(narrow_canvas, settings, output, title=figure.title)
+    try:
+        figure.draw(settings, Tables(figure.inputs, inputs), page)
+    except NoNarrowForm:
+        wide = output.with_suffix(".svg").read_text(encoding="utf-8")
+        write_text(output.with_suffix(".narrow.svg"), wide)
 
 
 def _name(path: Path, output: Path) -> str:

@@ -17,7 +17,7 @@ from railx.io import atomic_path, write_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FONTS", "IMAGES", "dark_svg", "save", "settle", "tidy_svg"]
+__all__ = ["FONTS", "IMAGES", "dark_svg", "save", "save_narrow", "settle", "tidy_svg"]
 
 
 #: The endings of a figure's images.
@@ -29,9 +29,7 @@ FONTS = "'DejaVu Sans', Verdana, Geneva, sans-serif"
 
 def save(figure: Figure, output: Path, dpi: int) -> None:
     """Write the figure as ``output`` with each ending of ``IMAGES``."""
-    drawn = io.StringIO()
-    figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
-    light = tidy_svg(drawn.getvalue(), output.stem)
+    light = _svg(figure, output.stem)
     write_text(output.with_suffix(".svg"), light)
     write_text(output.with_suffix(".dark.svg"), dark_svg(light, output.stem))
     with atomic_path(output.with_suffix(".png")) as beside:
@@ -39,6 +37,17 @@ def save(figure: Figure, output: Path, dpi: int) -> None:
     undated = {"CreationDate": None, "Creator": None, "Producer": None}
     with atomic_path(output.with_suffix(".pdf")) as beside:
         figure.savefig(beside, format="pdf", metadata=undated)
+
+
+def save_narrow(figure: Figure, output: Path) -> None:
+    """Write the narrow form of a figure beside ``output``, as an SVG alone."""
+    write_text(output.with_suffix(".narrow.svg"), _svg(figure, f"{output.stem}-narrow"))
+
+
+def _svg(figure: Figure, name: str) -> str:
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
+    return tidy_svg(drawn.getvalue(), name)
 
 
 def tidy_svg(text: str, name: str) -> str:

@@ -6,6 +6,7 @@ apart from what this project derives or checks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,28 @@ __all__ = [
     "count_groups",
     "did_not_hold",
     "interval_text",
+    "missing_in_words",
     "read_claims",
     "summary_lines",
 ]
 
+#: What a table of a stage is about in words, and the key that adds one to a run.
+_STAGE_WORDS = {
+    "bandwidth": ("bandwidth of groups on", "topologies"),
+    "corpus": ("the lengths of", "corpora"),
+    "live": ("the torch program", "live"),
+    "network": ("exact loads on", "topologies"),
+    "packets": ("packets of the sweep", "sweeps"),
+    "plan": ("the plan", "plans"),
+    "profile": ("the profile of a device", "profiles"),
+    "replay": ("the replay of the training run", "runs"),
+    "steps": ("the training step", "steps"),
+    "topology": ("the topology", "topologies"),
+    "training": ("the training run", "runs"),
+    "transition": ("the transition", "transitions"),
+}
+#: A table that a query names and a run lacks, as the verdict's reason says it.
+_MISSING = re.compile(r"([a-z_]+)\.(\w+)(?:\.\w+)? is not among the results")
 #: A space where no line may end.
 _TIGHT = "\N{NO-BREAK SPACE}"
 #: One claim with its verdict: the columns of evidence/claims.parquet.
@@ -122,3 +141,19 @@ def interval_text(row: Mapping[str, Any]) -> str:
     if low is None or high is None or samples is None:
         return ""
     return f"95 %: {number_text(low)} to {number_text(high)}, n{_TIGHT}={_TIGHT}{samples}"
+
+
+def missing_in_words(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Why a claim is not decided here, without names of tables, and what it takes.
+
+    Empty texts for a row whose reason names no missing table.
+    """
+    match = _MISSING.match(row["reason"] or "")
+    if match is None:
+        return "", ""
+    stage, item = match.groups()
+    words, key = _STAGE_WORDS.get(stage, ("", ""))
+    if not words:
+        return f"this run has no stage {stage}, and no recorded run decides it", ""
+    command = f"make claim CLAIM={row['claim']} OVERRIDES='{key}.{item}={item}'"
+    return f"this run has not {words} {item}, and no recorded run decides it", command

@@ -18,6 +18,8 @@ from railx.io import read_json
 
 __all__ = ["OtherResult", "ReportFigure", "ReportTable", "caption_html", "figure_words"]
 
+#: Where the first statement of a caption ends.
+_FIRST = re.compile(r"[.:;](?=\s|$)")
 _WORDS = ("title", "paper", "caption", "alternative_text", "published", "tables")
 
 
@@ -25,14 +27,15 @@ _WORDS = ("title", "paper", "caption", "alternative_text", "published", "tables"
 class ReportFigure:
     """A figure of the page.
 
-    Its name, its image (.svg or .png), the same for dark pages where there is one, and
-    the file with its words.
+    Its name, its image (.svg or .png), the same for dark pages and for narrow screens
+    where there is one, and the file with its words.
     """
 
     name: str
     image: Path
     words: Path
     dark: Path | None = None
+    narrow: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ class OtherResult:
 def figure_words(figure: ReportFigure) -> dict[str, Any]:
     """Title, paper, caption (safe HTML), alternative text and what it is drawn from.
 
+    ``shows`` is the beginning of the caption, before its numbers.
+
     Raises ValueError naming the file that lacks one of them.
     """
     words = read_json(figure.words)
@@ -75,6 +80,7 @@ def figure_words(figure: ReportFigure) -> dict[str, Any]:
     return {
         **{key: words[key] for key in _WORDS},
         "name": figure.name,
+        "shows": caption_html(_FIRST.split(words["caption"].strip(), maxsplit=1)[0] + "."),
         "caption": caption_html(words["caption"]),
     }
 

@@ -26,7 +26,15 @@ from railx.evidence.verdicts import number_text
 from railx.figures.words import FIDELITY_MEANING
 from railx.io import read_json, write_text
 from railx.report.cells import MOST_ALIKE, MOST_ROWS, cell, cut, seeds, table_rows, words
-from railx.report.claims import Row, count, count_groups, did_not_hold, interval_text, read_claims
+from railx.report.claims import (
+    Row,
+    count,
+    count_groups,
+    did_not_hold,
+    interval_text,
+    missing_in_words,
+    read_claims,
+)
 from railx.report.entries import OtherResult, ReportFigure, ReportTable, figure_words
 from railx.report.images import image_size, image_source, rastered
 from railx.report.others import read_others
@@ -38,6 +46,8 @@ T = TypeVar("T")
 #: Characters of the config and of a figure's alternative text, names of tables behind a
 #: figure: a page of a thousand sweep points stays one that opens.
 _MOST_CONFIG, _MOST_ALTERNATIVE, _MOST_NAMES = 60_000, 2_000, 20
+#: Claims of a group of verdicts that stand there unfolded.
+_MOST_OPEN = 8
 #: Figures of all papers together, and what they name as their paper.
 _ALL = "all"
 #: The table of verdicts, below the results.
@@ -252,12 +262,20 @@ def _figure(figure: ReportFigure, papers: Mapping[str, Paper]) -> dict[str, Any]
         "alternative_text": cut(words["alternative_text"], _MOST_ALTERNATIVE),
         "size": image_size(figure.image),
         "light": Markup(image_source(figure.image)),
+        "narrow": _narrow(figure),
         "rastered": rastered(figure.image),
         # One drawing of so many marks is enough for both kinds of pages.
         "dark": (
             Markup(image_source(figure.dark)) if figure.dark and not rastered(figure.image) else ""
         ),
     }
+
+
+def _narrow(figure: ReportFigure) -> Markup:
+    """The form for narrow screens; empty where a figure has none of its own."""
+    if figure.narrow is None or image_size(figure.narrow) == image_size(figure.image):
+        return Markup()
+    return Markup(image_source(figure.narrow))
 
 
 def _overview(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -274,7 +292,10 @@ def _complete(
     elsewhere: Sequence[dict[str, Any]],
     judged: Mapping[str, tuple[str, str]],
 ) -> None:
-    """What the page says of a claim besides its columns."""
+    """What the page says of a claim besides its columns.
+
+    ``takes`` is the command that decides it, where this run does not.
+    """
     row["interval"] = interval_text(row)
     row["spread"] = [number_text(row[end]) if row["interval"] else "" for end in ("low", "high")]
     row["elsewhere"] = [
@@ -282,6 +303,10 @@ def _complete(
         for other in elsewhere
         if row["claim"] in other["verdicts"]
     ]
+    missing, row["takes"] = missing_in_words(row)
+    row["reason"] = missing or row["reason"]
+    if row["recorded_in"]:
+        row["takes"] = f"make reproduce EXPERIMENT={row['recorded_in']}"
     row["file"], row["row"] = judged.get(row["claim"], ("", ""))
     row["command"] = (
         f"railx sql {_quoted(row['query'])} --experiment {experiment}" if row["query"] else ""
@@ -293,14 +318,13 @@ def _summary(rows: Sequence[Row], papers: Mapping[str, Paper]) -> dict[str, Any]
     published = [row for row in rows if row["kind"] == "published"]
     fidelities = [*FIDELITY_MEANING, None]
     counts = count(published)
-    recorded = [
-        {"verdict": row["recorded_verdict"]} for row in published if row["recorded_verdict"]
-    ]
     return {
+        "rows": len(rows),
         "count": len(published),
         "counts": counts,
         "groups": count_groups(counts),
-        "elsewhere": count(recorded) if recorded else {},
+        "elsewhere": _recorded(published),
+        "not_testable": [row for row in published if row["verdict"] == "not testable"],
         "by_paper": {
             key: count(row for row in published if row["paper"] == key)
             for key in papers
@@ -326,6 +350,39 @@ def _summary(rows: Sequence[Row], papers: Mapping[str, Paper]) -> dict[str, Any]
     }
 
 
+def _recorded(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
+    """The verdicts that other experiments have recorded, counted by experiment."""
+    experiments = dict.fromkeys(row["recorded_in"] for row in rows if row["recorded_in"])
+    return {
+        experiment: count(
+            {"verdict": row["recorded_verdict"]} for row in rows if row["recorded_in"] == experiment
+        )
+        for experiment in experiments
+    }
+
+
+def _parts(rows: Sequence[Row], published: bool) -> list[dict[str, Any]]:
+    """Claims of a kind by group of verdicts, what failed first; long groups fold."""
+    parts = []
+    for group in ("failed", "open", "held", "not judged"):
+        selected = [row for row in rows if row["verdict"] in VERDICT_GROUPS[group]]
+        if not selected:
+            continue
+        recorded = [
+            {"verdict": row["recorded_verdict"]} for row in selected if row["recorded_verdict"]
+        ]
+        parts.append(
+            {
+                "group": group,
+                "rows": selected,
+                "counts": count(selected),
+                "recorded": count(recorded) if recorded else {},
+                "open": published and group != "not judged" and len(selected) <= _MOST_OPEN,
+            }
+        )
+    return parts
+
+
 def _paper(
     key: str,
     paper: Paper,
@@ -344,6 +401,7 @@ def _paper(
                 {
                     "kind": kind, "title": title, "meaning": meaning, "number": number,
                     "rows": claims, "counts": count(claims),
+                    "parts": _parts(claims, kind == "published"),
                 }
             )  # fmt: skip
     return {

@@ -31,6 +31,16 @@ from railx.tracking.store import (
 __all__ = ["COMPARISON_SCHEMA", "compare_invocations", "list_invocations", "only_changed"]
 
 COMPARISON_SCHEMA = "railx.comparison/1"
+#: Origins and stages whose numbers are times of one run, which differ from run to run.
+_TIMED_FIDELITIES = ("emulated", "measured_cpu", "measured_gpu")
+_TIMED_STAGES = ("training", "live", "profile", "replay")
+#: What a verdict of an older run may be called now: in another word it did not flip.
+_NEW_WORDS = {
+    "partly": ("consistent", "direction only", "depends", "not reproduced"),
+    "not attempted": ("not here", "not testable"),
+}
+#: In the older words nothing was consistent.
+_OLD_REPRODUCED = ("reproduced", "consistent")
 #: Numbers without an interval that differ by no more than this share are the same.
 _SAME = 1e-12
 
@@ -80,12 +90,14 @@ def compare_invocations(
     ``a`` and ``b`` (invocation, experiment, logged_utc, commit), ``config`` (key, a,
     b), ``code`` (module, a, b, stages), ``packages`` (package, a, b), ``stages``
     (stage, name, state, because, a_seconds, b_seconds), ``numbers`` (stage, name,
-    metric, a, b, ratio, a_low, a_high, b_low, b_high, moved) and ``verdicts`` (claim,
-    paper, a, b, a_ours, b_ours, published, flipped, reason). What a side lacks is None.
-    ``state`` is ``same``, ``reran``, ``only in a`` or ``only in b``. A number ``moved``
-    where the intervals of both sides, or one side's interval and the other's value, lie
-    apart; without intervals where it differs at all. Raises ValueError naming the
-    invocations that there are.
+    metric, a, b, ratio, a_low, a_high, b_low, b_high, timed, moved), ``verdicts``
+    (claim, paper, a, b, a_ours, b_ours, published, flipped, reason). What a side lacks
+    is None. ``state`` is ``same``, ``reran``, ``only in a`` or ``only in b``. A number
+    ``moved`` where the intervals of both sides, or one side's interval and the other's
+    value, lie apart; without intervals where it differs at all, unless it is a time of
+    one run (``timed``), which says nothing alone. Verdicts of older runs are flipped
+    where no word of today fits. Raises ValueError naming the invocations that there
+    are.
     """
     logged = _logged(Path(folder), experiment, store)
     a, b = (_record(_resolve(name, logged).record) for name in (invocation_a, invocation_b))
@@ -309,6 +321,9 @@ def _because(
 
 def _numbers(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for (stage, name), old, new in _pairs(_results(a), _results(b)):
+        timed = stage in _TIMED_STAGES or any(
+            side is not None and side.get("fidelity") in _TIMED_FIDELITIES for side in (old, new)
+        )
         empty: dict[str, Any] = {"numbers": {}, "intervals": {}}
         old, new = old or empty, new or empty
         for metric, left, right in _pairs(old["numbers"], new["numbers"]):
@@ -327,7 +342,9 @@ def _numbers(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, A
                 "a_high": left_ends[1] if left_ends else None,
                 "b_low": right_ends[0] if right_ends else None,
                 "b_high": right_ends[1] if right_ends else None,
-                "moved": _moved(left, right, left_ends, right_ends),
+                "timed": timed,
+                "moved": _moved(left, right, left_ends, right_ends)
+                and not (timed and left_ends is None and right_ends is None),
             }
 
 
@@ -352,7 +369,8 @@ def _moved(
 
 
 def _verdicts(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    sides = ({row["claim"]: row for row in record["verdicts"]} for record in (a, b))
+    sides = [{row["claim"]: row for row in record["verdicts"]} for record in (a, b)]
+    old_words = [any(row["verdict"] in _NEW_WORDS for row in side.values()) for side in sides]
     for claim, old, new in _pairs(*sides):
         row = new or old
         values = [(side or {}).get("verdict") for side in (old, new)]
@@ -364,6 +382,17 @@ def _verdicts(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, 
             "a_ours": (old or {}).get("ours_text"),
             "b_ours": (new or {}).get("ours_text"),
             "published": row.get("published_text"),
-            "flipped": values[0] != values[1],
+            "flipped": not _same_verdict(values, old_words),
             "reason": row.get("reason"),
         }
+
+
+def _same_verdict(values: list[str | None], old_words: list[bool]) -> bool:
+    """Whether two verdicts are the same, one of them perhaps in the older words."""
+    if values[0] == values[1]:
+        return True
+    if old_words[0] == old_words[1]:
+        return False
+    before, now = values if old_words[0] else values[::-1]
+    words = _OLD_REPRODUCED if before == "reproduced" else _NEW_WORDS.get(str(before), ())
+    return now in words

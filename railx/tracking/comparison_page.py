@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from railx.io import write_text
 from railx.tracking.compare import only_changed
 
-__all__ = ["comparison_lines", "write_comparison"]
+__all__ = ["changed_lines", "comparison_lines", "write_comparison"]
+
+#: Lines of a part on one screen.
+_MOST_LINES = 10
 
 #: The parts of a comparison: key, heading, columns.
 _PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -22,14 +27,14 @@ _PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "Numbers",
         (
             *("stage", "name", "metric", "a", "b", "ratio"),
-            *("a_low", "a_high", "b_low", "b_high", "moved"),
+            *("a_low", "a_high", "b_low", "b_high", "timed", "moved"),
         ),
     ),
 )  # fmt: skip
 
 _RULE = (
     "A number counts as moved where the intervals of both sides lie apart, or, without"
-    " intervals, where it differs at all."
+    " intervals, where it differs at all; a time of one run says nothing alone."
 )
 
 _PAGE = """<!doctype html>
@@ -71,6 +76,65 @@ def comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
         yield f"{heading}: {len(rows) or 'none'}"
         if rows:
             yield from _columns([list(columns), *rows])
+
+
+def changed_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
+    """What moved, on one screen: verdicts and numbers first, the largest first."""
+    changed = only_changed(comparison)
+    yield f"a  {_side(comparison['a'])}"
+    yield f"b  {_side(comparison['b'])}"
+    verdicts = [
+        [row["claim"], f"{row['a'] or 'none'} -> {row['b'] or 'none'}",
+         f"{row['a_ours'] or '-'} -> {row['b_ours'] or '-'}"]
+        for row in changed["verdicts"]
+    ]  # fmt: skip
+    yield from _screen("Verdicts that flipped", verdicts)
+    numbers = [
+        [f"{row['stage']}/{row['name']}" if row["name"] else row["stage"], row["metric"],
+         f"{_words(row['a']) or 'none'} -> {_words(row['b']) or 'none'}", _change(row["ratio"])]
+        for row in sorted(changed["numbers"], key=_size, reverse=True)
+    ]  # fmt: skip
+    yield from _screen("Numbers that moved", numbers)
+    apart = sum(row["timed"] and row["a"] != row["b"] for row in comparison["numbers"])
+    apart -= sum(row["timed"] for row in changed["numbers"])
+    if apart:
+        yield f"  apart: {apart} times of one run, or within their intervals"
+    reasons = Counter(
+        (row["stage"], ", ".join(row["because"]) or row["state"]) for row in changed["stages"]
+    )
+    stages = [[f"{count}", stage, because] for (stage, because), count in reasons.items()]
+    yield from _screen("Results made anew", stages, len(changed["stages"]))
+    yield from _screen(
+        "Config", [[row["key"], f"{row['a']} -> {row['b']}"[:90]] for row in changed["config"]]
+    )
+    modules = Counter(".".join(row["module"].split(".")[:2]) for row in changed["code"])
+    packages = [f"{row['package']} {row['a']} -> {row['b']}" for row in changed["packages"]]
+    yield ""
+    code = ", ".join(f"{name} {count}" for name, count in modules.most_common(_MOST_LINES))
+    yield f"Modules that changed: {code or 'none'}"
+    yield f"Packages that changed: {', '.join(packages[:_MOST_LINES]) or 'none'}"
+    yield ""
+    yield "All of it: --json, or as a page: --html FILE"
+
+
+def _screen(heading: str, rows: Sequence[Sequence[str]], count: int = -1) -> Iterator[str]:
+    """A part of the screen: its first rows, and how many there are besides."""
+    yield ""
+    yield f"{heading}: {(len(rows) if count < 0 else count) or 'none'}"
+    if rows:
+        yield from _columns([[cell[:60] for cell in row] for row in rows[:_MOST_LINES]])
+    if len(rows) > _MOST_LINES:
+        yield f"  and {len(rows) - _MOST_LINES} more"
+
+
+def _change(ratio: float | None) -> str:
+    return "" if ratio is None else f"{(ratio - 1) * 100:+.3g} %"
+
+
+def _size(row: Mapping[str, Any]) -> float:
+    """How far a number moved; one that only a side has moved farthest."""
+    ratio = row["ratio"]
+    return math.inf if not ratio or ratio < 0 else abs(math.log(ratio))
 
 
 def write_comparison(path: Any, comparison: Mapping[str, Any]) -> None:

@@ -20,7 +20,15 @@ from railx.errors import UserError
 from railx.io import write_json
 from railx.tracking.media import table_json
 from railx.tracking.record import RECORD
-from railx.tracking.results import Curve, Invocation, StageResult, flat, numbers, verdict_counts
+from railx.tracking.results import (
+    Curve,
+    Invocation,
+    StageResult,
+    few_numbers,
+    flat,
+    numbers,
+    verdict_counts,
+)
 from railx.tracking.settings import TrackingSettings
 from railx.tracking.store import (
     DIGEST,
@@ -46,6 +54,8 @@ _PARAM_CHARACTERS = 6000
 _TAG_CHARACTERS = 5000
 _DATASET_CHARACTERS = 36
 _ROWS_AT_ONCE = 5000
+#: Numbers of a result that MLflow draws, each as a chart; numbers.json has all.
+_MOST_CHARTS = 12
 #: Steps of MLflow are whole numbers: others count in thousandths.
 _STEPS = 1000
 
@@ -191,7 +201,8 @@ class _Rows:
         self._add_run(run, result.title, result.job.get("seconds", 0.0), tags)
         self._add_params(run, result.config)
         job = {f"job.{key}": value for key, value in result.job.items()}
-        self._add_metrics(run, {**numbers(result.metrics), **job}, result.curves)
+        few = few_numbers(result.metrics, _MOST_CHARTS)
+        self._add_metrics(run, {**few, **job}, result.curves)
         for context, files in (("input", result.inputs), ("output", result.outputs)):
             for name, digest in files.items():
                 key = (name[-500:], digest[:_DATASET_CHARACTERS])
@@ -355,6 +366,8 @@ def _copy_artifacts(
     lineage = {"inputs": dict(result.inputs), "outputs": dict(result.outputs)}
     if result.inputs or result.outputs:
         write_json(target / "lineage.json", lineage)
+    if len(values := numbers(result.metrics)) > _MOST_CHARTS:
+        write_json(target / "numbers.json", values)
     tables = []
     for path in result.artifacts:
         if path.stat().st_size > settings.artifact_limit_mb * 1e6:

@@ -15,6 +15,7 @@ __all__ = [
     "Invocation",
     "StageResult",
     "TrackedRun",
+    "few_numbers",
     "file_digest",
     "flat",
     "numbers",
@@ -23,6 +24,8 @@ __all__ = [
 ]
 
 _BLOCK_BYTES = 1 << 20
+#: Letters of a name that the head of a chart shows.
+_CHART_LETTERS = 36
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,20 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
         (key, float(value)) for key, value in flat(metrics) if isinstance(value, (int, float))
     )
     return {key: value for key, value in leaves if math.isfinite(value)}
+
+
+def few_numbers(metrics: Mapping[str, Any], most: int) -> dict[str, float]:
+    """At most ``most`` of the numbers: those of the result before those of its parts.
+
+    Ends of intervals and names too long for the head of a chart come last.
+    """
+    values = numbers(metrics)
+
+    def order(name: str) -> tuple[int, bool, bool]:
+        return name.count("."), name.endswith(("_low", "_high")), len(name) > _CHART_LETTERS
+
+    chosen = set(sorted(values, key=order)[:most])
+    return {name: value for name, value in values.items() if name in chosen}
 
 
 def verdict_counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:

@@ -49,6 +49,8 @@ _ARTIFACTS = "mlflow_artifacts"
 #: Names the store of a folder that is not its SQLite file.
 _POINTER = "mlflow_store.txt"
 _LOCK = ".mlflow.lock"
+#: MLflow opens its pages for language models unless an experiment says that it is none.
+_KIND, _TRAINING = "mlflow.experimentKind", "custom_model_development"
 #: How long one job waits for the others that write to the same SQLite file.
 _PATIENCE_S = 300.0
 
@@ -114,7 +116,10 @@ def open_experiment(client: Any, name: str, folder: Path) -> str:
             if stored is None:
                 raise
         else:
+            client.set_experiment_tag(identifier, _KIND, _TRAINING)
             return identifier
+    if _KIND not in stored.tags:
+        client.set_experiment_tag(stored.experiment_id, _KIND, _TRAINING)
     if stored.lifecycle_stage != "active":
         client.restore_experiment(stored.experiment_id)
     return str(stored.experiment_id)

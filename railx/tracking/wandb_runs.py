@@ -9,6 +9,7 @@ result and invocation: a run that is logged or uploaded twice stays one run.
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ __all__ = ["first_wandb_runs", "log_to_wandb", "wandb_session"]
 
 #: W&B's own limit on a tag.
 _TAG_CHARACTERS = 64
+#: Characters of a run's id before its digest, of the 128 that W&B takes.
+_ID_CHARACTERS = 60
 #: Environment variables of folders of the service, not of a run.
 _SERVICE_FOLDERS = ("CACHE", "CONFIG", "DATA")
 
@@ -62,9 +65,9 @@ def log_to_wandb(
     ledger = Ledger(folder)
     done = {str(line["run"]) for line in ledger.runs()}
     first = first_wandb_runs(results, folder, invocation.experiment, invocation.name)
-    runs = {result.key: _run_id(invocation, result.key) for result in results}
+    runs = {result.key: _run_id(invocation, result.key, result.title) for result in results}
     missing = [result for result in results if runs[result.key] not in done]
-    above = _run_id(invocation, "")
+    above = _run_id(invocation, "", INVOCATION_STAGE)
     if missing or above not in done:
         with wandb_session(settings.wandb == "offline", folder) as wandb:
             for result in missing:
@@ -74,7 +77,7 @@ def log_to_wandb(
                     folder,
                     invocation,
                     id=runs[result.key],
-                    name=result.title,
+                    name=f"{result.title} {invocation.name}",
                     job_type=result.stage,
                     tags=_tags(result, invocation),
                     config=_config(result, invocation, first.get(result.key)),
@@ -123,8 +126,10 @@ def log_to_wandb(
     return {result.key: (runs[result.key], result.key in first) for result in results}
 
 
-def _run_id(invocation: Invocation, key: str) -> str:
-    return f"{invocation.experiment}-{invocation.run_id(key)[:16]}"
+def _run_id(invocation: Invocation, key: str, title: str) -> str:
+    """The id of a run, which names its folder: what it is about, then a digest."""
+    about = re.sub(r"[^A-Za-z0-9_]+", "-", f"{invocation.experiment}-{title}")
+    return f"{about[:_ID_CHARACTERS]}-{invocation.run_id(key)[:12]}"
 
 
 @contextmanager

@@ -4,6 +4,7 @@ on dark, identifiers of its own, no text over another, words and data of what is
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -20,6 +21,7 @@ from matplotlib import image
 
 from railx.figures import CanvasSettings, draw_figure
 from railx.figures.contrast import DARK_BACKGROUND, contrast
+from railx.figures.narrow import NARROW_INCHES, NarrowFigure, NoNarrowForm, cut_off
 from railx.figures.theme import FAINT, PALETTE
 from railx.io import read_table, write_table
 from tests.figures.gallery import Gallery
@@ -52,6 +54,18 @@ def test_a_shipped_figure_keeps_the_look(
     for ending, background in _PAGES.items():
         _check_colours(pages[ending], background)
     _check_words_and_data(path)
+    _check_narrow(path, settings)
+
+
+def _check_narrow(path: Path, settings: CanvasSettings) -> None:
+    """Text of the form is as large on half the width; or it is the wide form."""
+    narrow = _svg(path, ".narrow.svg")
+    if narrow.attrib["width"] == "360pt":
+        _check_text(narrow, settings)
+        assert float(narrow.attrib["height"].removesuffix("pt")) <= 24 * 72 + 1
+    else:
+        same = path.with_suffix(".svg").read_bytes()
+        assert path.with_suffix(".narrow.svg").read_bytes() == same
 
 
 def _check_size_and_edges(path: Path, settings: CanvasSettings, svg: ElementTree.Element) -> None:
@@ -115,6 +129,48 @@ def _check_words_and_data(path: Path) -> None:
     assert "dc:date" not in svg
     assert not re.search(r"20\d\d-\d\d-\d\dT", svg)
     assert str(Path.home()) not in svg
+
+
+def test_most_figures_have_a_narrow_form(gallery: Gallery) -> None:
+    widths = [_svg(gallery.path(name), ".narrow.svg").attrib["width"] for name in SHIPPED]
+    assert widths.count("360pt") >= len(widths) / 2
+
+
+def test_panels_that_share_an_axis_share_it_below_one_another() -> None:
+    page = NarrowFigure(figsize=(NARROW_INCHES, 4))
+    heights: list[float] = []
+    page.frame = heights.append
+    panels = page.subplots(2, 3, sharex="col", sharey="row", height_ratios=[2, 1])
+    assert panels.shape == (2, 3)
+    assert heights == [page.get_figheight()]
+    assert page.get_figheight() > 2 * 4
+    places = [axes.get_position() for axes in panels.flat]
+    assert len({round(place.x0, 6) for place in places}) == 1
+    assert all(above.y0 > below.y1 for above, below in itertools.pairwise(places))
+    panels[0, 1].set(xlim=(3, 7), ylim=(1, 9), ylabel="seconds")
+    assert panels[1, 1].get_xlim() == (3, 7)
+    assert panels[0, 2].get_ylim() == (1, 9)
+    assert panels[0, 0].get_xlim() != (3, 7)
+    page.complete_labels()
+    assert [axes.get_ylabel() for axes in panels.flat] == ["seconds"] * 3 + [""] * 3
+
+
+def test_what_cannot_be_stacked_or_read_has_no_narrow_form() -> None:
+    page = NarrowFigure(figsize=(NARROW_INCHES, 6))
+    page.frame = lambda _: None
+    for asked in (page.subfigures, page.subplot_mosaic, lambda: page.subplots(2, 9)):
+        with pytest.raises(NoNarrowForm):
+            asked()
+    axes = page.subplots()
+    page.draw_without_rendering()
+    assert cut_off(page) == ""
+    label = axes.text(0.9, 0.5, "a text that is longer than the page is wide " * 3)
+    assert cut_off(page) == repr(label.get_text())
+    label.set_text("above")
+    label.set_x(0.1)
+    assert cut_off(page) == ""
+    axes.text(0.1, 0.51, "other")
+    assert cut_off(page) == "a text over another"
 
 
 def test_the_palette_can_be_seen_on_white() -> None:
@@ -210,7 +266,7 @@ def test_equal_tables_give_equal_files_in_another_process(
         check=True,
         env={"PYTHONHASHSEED": "7", "PATH": "/usr/bin:/bin"},
     )
-    for ending in (".svg", ".dark.svg", ".png", ".pdf", ".csv"):
+    for ending in (".svg", ".dark.svg", ".narrow.svg", ".png", ".pdf", ".csv"):
         assert (
             target.with_suffix(ending).read_bytes()
             == gallery.path("ring_all_reduce").with_suffix(ending).read_bytes()

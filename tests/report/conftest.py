@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from railx.evidence import Paper, published_tables, read_papers
+from railx.evidence import Paper, load_claims, published_tables, read_expected, read_papers
 from railx.figures import draw_figure, figure_of
 from railx.io import write_json, write_table
 from railx.provenance import collect_provenance
@@ -20,6 +20,7 @@ from railx.provenance.jobs import job_record, now_utc
 from railx.report import OtherResult, ReportFigure, ReportTable, write_report
 from tests.builders import PUBLISHED, ROOT, choice, write_result, write_stage_table
 
+PAPERS = "resources/papers.yaml"
 QUERY = """select ours -- "quoted" $HOME `pwd` \\ & < 1
 from network.railx_hyperx.bounds"""
 #: What a text must never become: an element, a script, the end of one.
@@ -83,6 +84,43 @@ def claim_rows() -> list[dict[str, Any]]:
                 "notes": "Links inside a node are in no bill." if i == 0 else "",
                 "tables": "network.railx_hyperx.bounds, economics.summary" if attempted else "",
                 "query": QUERY if attempted else "",
+            }
+        )
+    return rows
+
+
+def recorded_rows(experiment: str) -> list[dict[str, Any]]:
+    """A row for each claim of the papers, with the verdict that a run recorded."""
+    expected = ROOT / "resources" / "expected"
+    here = read_expected(expected / f"{experiment}.yaml")
+    there = read_expected(expected / "paper.yaml")
+    template = claim_rows()[0]
+    rows = []
+    for claim in load_claims(ROOT / "resources" / "claims", PUBLISHED, ROOT / PAPERS):
+        settings, judged = claim.settings, here.get(claim.id)
+        verdict = judged.verdict if judged else "not here"
+        other = there.get(claim.id) if verdict == "not here" and experiment != "paper" else None
+        decided = other is not None and other.verdict not in ("not here", "not testable")
+        untestable = settings.not_testable
+        rows.append(
+            {
+                **template,
+                "claim": claim.id,
+                "kind": settings.kind,
+                "headline": settings.headline,
+                "paper": claim.paper,
+                "place": settings.place,
+                "sentence": settings.sentence,
+                "ours": judged.ours if judged else None,
+                "ours_text": "" if judged is None or judged.ours is None else f"{judged.ours:.4g}",
+                "fidelity": judged.fidelity if judged else None,
+                "verdict": verdict,
+                "reason": "ours is 12.5 % above the published value, more than the tolerance of"
+                " 10 % and within a factor of two; the claim requires measured_gpu",
+                "recorded_in": "paper" if decided else "",
+                "recorded_verdict": other.verdict if other and decided else "",
+                "needs": untestable.needs if untestable else "",
+                "notes": settings.notes or "",
             }
         )
     return rows

@@ -17,11 +17,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from railx.evidence import VERDICTS, published_tables
+from railx.evidence import VERDICTS, published_tables, read_expected
 from railx.io import read_json, read_table, write_json, write_table
 from railx.provenance.jobs import digest_of
 from railx.report import ReportFigure, caption_html
 from railx.report.cells import cell
+from railx.report.claims import missing_in_words
+from railx.report.recorded import write_recorded_report
 from tests.builders import PUBLISHED, ROOT
 from tests.report.conftest import CLAIMS, QUERY, Made
 
@@ -108,7 +110,7 @@ def test_the_first_number_counts_published_claims_only(report: Path) -> None:
         "5 published claims : 1 reproduced 1 direction only 1 undecided 1 not reproduced 1 not here"
         in header
     )
-    assert "Recorded in other experiments for those not here: 1 consistent" in header
+    assert "Not here, recorded in paper ( make reproduce EXPERIMENT=paper ): 1 consistent" in header
     counts = html[html.index('<table class="counts">') : html.index('id="apart"')]
     rows = [
         re.findall(r">([^<>\s][^<>]*)<", row)
@@ -172,19 +174,19 @@ def test_each_paper_has_its_section_in_the_order_of_the_papers(report: Path) -> 
     parts = [html[a:b] for a, b in pairwise([*starts, html.index('<section id="tables"')])]
     claims = [re.findall(r'<details class="claim" id="claim-(\w+)"', one) for one in parts]
     assert claims == [
-        ["claim_0", "claim_1", "claim_2"],
+        ["claim_1", "claim_0", "claim_2"],
         ["claim_3", "claim_4"],
         [],
         [],
         [],
-        ["claim_5", "claim_6"],
+        ["claim_6", "claim_5"],
     ]
     assert '<a href="https://arxiv.org/abs/2601.00001" rel="noreferrer">' in parts[-1]
     assert re.findall(r'<figure id="([\w-]+)"', parts[0]) == ["figure-bandwidth"]
     assert html.index('<figure id="figure-all"') < starts[0]
     kinds = re.findall(r'<section class="claims" id="(\w+)-railx"', parts[0])
     assert kinds == ["published", "derived"]
-    numbers = re.findall(r"<span>(Published|Expected)</span>", parts[0])
+    numbers = list(dict.fromkeys(re.findall(r"<span>(Published|Expected)</span>", parts[0])))
     assert numbers == ["Published", "Expected"]
 
 
@@ -426,3 +428,43 @@ def test_figures_without_their_words_are_refused(
     wrong = ReportFigure("all", figure.image, tmp_path / "words.json")
     with pytest.raises(ValueError, match=message):
         made.write(tmp_path / "page.html", figures=[wrong])
+
+
+@pytest.mark.parametrize(
+    ("reason", "words", "command"),
+    [
+        (
+            "plan.flexsp_7b.groups is not among the results of this experiment; none decides it",
+            "this run has not the plan flexsp_7b, and no recorded run decides it",
+            "make claim CLAIM=faster OVERRIDES='plans.flexsp_7b=flexsp_7b'",
+        ),
+        (
+            "tenancy.largest is not among the results of this experiment",
+            "this run has no stage tenancy, and no recorded run decides it",
+            "",
+        ),
+        ("the table has no row", "", ""),
+        (None, "", ""),
+    ],
+)
+def test_what_is_missing_is_said_without_names_of_tables(
+    reason: str | None, words: str, command: str
+) -> None:
+    assert missing_in_words({"claim": "faster", "reason": reason}) == (words, command)
+
+
+def test_a_caption_shows_its_first_statement_and_folds_its_numbers(report: Path) -> None:
+    caption = part(text_of(report), 'id="figure-all"', "</figure>")
+    assert "The bound of network , 2 < 3. In numbers, and the tables behind it The bound" in caption
+
+
+def test_the_page_of_recorded_verdicts_has_all_of_them(tmp_path: Path) -> None:
+    resources = ROOT / "resources"
+    write_recorded_report(tmp_path / "paper.html", "paper", resources, "c0ffee" * 7, "2026-01-02")
+    html = text_of(tmp_path / "paper.html")
+    expected = read_expected(resources / "expected" / "paper.yaml")
+    shown = dict(re.findall(r'id="claim-(\w+)" .*?data-verdict="([^"]*)"', html))
+    for claim, recorded in expected.items():
+        assert shown[claim] == recorded.verdict
+    assert f"commit <code>{('c0ffee' * 7)[:12]}</code> · 2026-01-02" in html
+    assert 'id="figure-all_claims"' in html

@@ -5,6 +5,7 @@ and narrow; skipped where there is no Chromium.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from railx.evidence import read_papers
 from railx.report.images import image_source
-from tests.report.conftest import CLAIMS, Made
+from tests.builders import ROOT, write_result
+from tests.report.conftest import CLAIMS, PAPERS, Made, recorded_rows
 
 DRIVER = shutil.which("chromedriver")
 pytestmark = [
@@ -42,6 +45,8 @@ SIDEWAYS = (
     "return document.documentElement.scrollWidth > document.documentElement.clientWidth"
     " || innerWidth > arguments[0]"
 )
+#: Published claims that were judged, as the page shows them at first.
+UNFOLDED = ["claim_1", "claim_0", "claim_6", "claim_5"]
 SHOWN = f"{ROWS}.map(c => c.dataset.claim)"
 
 
@@ -95,6 +100,20 @@ for (const element of document.querySelectorAll("body *")) {
   if (ratio < worst[0]) worst = [ratio, element.outerHTML.slice(0, 100)];
 }
 return worst;
+"""
+
+
+#: Screens of 800 pixels, words that are shown and elements of a page.
+SIZE = """
+const words = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+let shown = 0;
+while (words.nextNode()) {
+  const parent = words.currentNode.parentElement;
+  if (parent.closest("script, noscript") || !parent.checkVisibility()) continue;
+  shown += words.currentNode.data.split(/\\s+/).filter(Boolean).length;
+}
+const elements = document.querySelectorAll("*").length;
+return [document.documentElement.scrollHeight / 800, shown, elements];
 """
 
 
@@ -217,7 +236,7 @@ def test_filters_narrow_the_claims_and_stand_in_the_address(
 ) -> None:
     visit(report)
     choose(browser, "paper", "Rival")
-    assert browser.execute_script(SHOWN) == ["claim_5", "claim_6"]
+    assert browser.execute_script(SHOWN) == ["claim_6", "claim_5"]
     assert browser.execute_script("return location.hash") == "#paper=rival"
     sections = (
         "return [...document.querySelectorAll('section.paper')].filter(s => s.checkVisibility())"
@@ -229,7 +248,8 @@ def test_filters_narrow_the_claims_and_stand_in_the_address(
     assert browser.execute_script("return location.hash") == "#paper=rival&verdict=not+reproduced"
     assert browser.find_element("id", "shown").text == f"1 of {len(CLAIMS)}"
     browser.find_element("css selector", "#filter [type=reset]").click()
-    assert len(browser.execute_script(SHOWN)) == len(CLAIMS)
+    assert browser.execute_script(SHOWN) == UNFOLDED
+    assert browser.find_element("id", "shown").text == f"{len(CLAIMS)} claims"
     choose(browser, "fidelity", "none")
     assert browser.execute_script(SHOWN) == ["claim_3"]
     # Figures and tables stand aside while single claims are looked for.
@@ -243,7 +263,7 @@ def test_an_address_opens_the_page_filtered(
     visit(report, "#verdict=reproduced&paper=opus")
     assert browser.execute_script(SHOWN) == ["claim_4"]
     visit(report, "#verdict=nonsense")
-    assert len(browser.execute_script(SHOWN)) == len(CLAIMS)
+    assert browser.execute_script(SHOWN) == UNFOLDED
 
 
 def test_a_link_to_what_is_hidden_or_folded_shows_it(
@@ -299,7 +319,11 @@ def test_without_scripts_everything_stands_there_unfiltered(
     # Nothing on the page can say when it is complete: its last line is waited for.
     WebDriverWait(browser, 60).until(lambda page: page.find_elements("css selector", "footer"))
     assert len(browser.find_elements("css selector", ".claim")) == len(CLAIMS)
-    assert all(row.is_displayed() for row in browser.find_elements("css selector", ".claim"))
+    for group in browser.find_elements("css selector", ".claims-group:not([open]) > summary"):
+        group.send_keys(Keys.ENTER)
+    WebDriverWait(browser, 60).until(
+        lambda page: all(row.is_displayed() for row in page.find_elements("css selector", ".claim"))
+    )
     assert not browser.find_element("id", "filter").is_displayed()
     claim = browser.find_element("css selector", "#claim-claim_0")
     claim.find_element("css selector", "summary").send_keys(Keys.ENTER)
@@ -325,3 +349,33 @@ def test_no_other_script_or_style_can_run(
     refusals = " ".join(complaints(browser))
     for directive in ("script-src", "style-src", "img-src"):
         assert directive in refusals
+
+
+@pytest.mark.parametrize("experiment", ["quick", "paper"])
+def test_a_page_of_all_claims_is_one_that_people_finish(
+    browser: Any, visit: Callable[..., None], made: Made, tmp_path: Path, experiment: str
+) -> None:
+    rows = recorded_rows(experiment)
+    parts = made.parts
+    figures = [
+        dataclasses.replace(parts["figures"][1], name=f"figure_{number}") for number in range(45)
+    ]
+    page = made.write(
+        tmp_path / "page.html",
+        experiment=experiment,
+        papers=read_papers(ROOT / PAPERS),
+        claims=write_result(tmp_path, "evidence.claims", rows),
+        figures=[parts["figures"][0], *figures],
+        tables=[parts["tables"][0]] * 100,
+        judged={},
+    )
+    visit(page)
+    screens, words, elements = browser.execute_script(SIZE)
+    assert screens <= 22
+    assert words <= 7_000
+    assert elements <= 10_000
+    assert browser.find_element("id", "shown").text == f"{len(rows)} claims"
+    # All claims are there all the same.
+    browser.find_element("id", "unfold").click()
+    assert len(browser.execute_script(SHOWN)) == len(rows)
+    assert browser.execute_script(SIZE)[2] > 10_000

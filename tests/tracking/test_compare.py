@@ -13,7 +13,7 @@ import pytest
 
 from railx.tracking import StageResult, compare_invocations, list_invocations, log_runs
 from railx.tracking.compare import only_changed
-from railx.tracking.comparison_page import comparison_lines, write_comparison
+from railx.tracking.comparison_page import changed_lines, comparison_lines, write_comparison
 from tests.builders import checked
 from tests.commands import python
 from tests.tracking.conftest import Tracked, verdict
@@ -107,7 +107,7 @@ def test_what_counts_as_moved(
     settings = replace(checked("tracking", "default"), wandb="disabled")
     for invocation, value, ends in (("run-1", a, a_ends), ("run-2", b, b_ends)):
         result = StageResult(
-            "training",
+            "network",
             "quick",
             f"{value} {ends}",
             {},
@@ -123,16 +123,98 @@ def test_what_counts_as_moved(
     assert "other_low" in rows
 
 
-def write_record(folder: Path, settings: Any, result: StageResult, invocation: str) -> None:
+@pytest.mark.parametrize(
+    ("stage", "fidelity", "moved"),
+    [
+        ("network", "analytic", True),
+        ("training", None, False),
+        ("network", "measured_cpu", False),
+        ("steps", "replay", True),
+    ],
+)
+def test_a_time_of_one_run_says_nothing_alone(
+    stage: str, fidelity: str | None, moved: bool, tmp_path: Path
+) -> None:
+    settings = replace(checked("tracking", "default"), wandb="disabled")
+    for invocation, value in (("run-1", 10.0), ("run-2", 20.0)):
+        metrics = {"ms": value, "repeated_ms": value}
+        intervals = {"repeated_ms": (value - 1, value + 1)}
+        result = StageResult(
+            stage, "quick", str(value), {}, metrics, fidelity=fidelity, intervals=intervals
+        )
+        write_record(tmp_path, settings, result, invocation)
+    rows = {row["metric"]: row["moved"] for row in compare_invocations(tmp_path)["numbers"]}
+    assert rows == {"ms": moved, "repeated_ms": True}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "others", "flipped"),
+    [
+        ("partly", "consistent", "partly", False),
+        ("partly", "reproduced", "partly", True),
+        ("not attempted", "not here", "partly", False),
+        ("not attempted", "not reproduced", "partly", True),
+        # In the older words nothing was consistent.
+        ("reproduced", "consistent", "not attempted", False),
+        ("reproduced", "consistent", "reproduced", True),
+    ],
+)
+def test_verdicts_in_older_words_flip_where_no_word_of_today_fits(
+    old: str, new: str, others: str, flipped: bool, tmp_path: Path
+) -> None:
+    settings = replace(checked("tracking", "default"), wandb="disabled")
+    for invocation, word, other in (("run-1", old, others), ("run-2", new, "not here")):
+        rows = (verdict("asked", word, 1.0), verdict("other", other, 1.0))
+        result = StageResult("evidence", "claims", word, {}, {}, verdicts=rows)
+        write_record(tmp_path, settings, result, invocation)
+    asked = next(
+        row for row in compare_invocations(tmp_path)["verdicts"] if row["claim"] == "asked"
+    )
+    assert asked["flipped"] is flipped
+
+
+def test_what_moved_fits_on_a_screen(tmp_path: Path) -> None:
+    settings = replace(checked("tracking", "default"), wandb="disabled")
+    for invocation, factor, word in (("run-1", 1.0, "reproduced"), ("run-2", 1.01, "undecided")):
+        results = [
+            StageResult(
+                "network", "torus", f"{factor}", {}, {f"number_{i}": factor**i for i in range(500)},
+                code={f"railx.network.module_{i}": word for i in range(60)},
+                verdicts=tuple(verdict(f"claim_{i}", word, 1.0) for i in range(100)),
+            ),
+            StageResult("training", "t", f"{factor}", {}, {f"ms_{i}": factor for i in range(300)}),
+        ]  # fmt: skip
+        write_record(tmp_path, settings, results, invocation)
+    lines = list(changed_lines(compare_invocations(tmp_path)))
+    assert len(lines) <= 50
+    assert max(map(len, lines)) <= 160
+    text = "\n".join(lines)
+    for words in (
+        "Verdicts that flipped: 100",
+        "Numbers that moved: 499",
+        "and 489 more",
+        "apart: 300 times of one run",
+        "Modules that changed: railx.network 60",
+    ):
+        assert words in text
+    # The largest move comes first.
+    assert text.index("number_499 ") < text.index("number_490 ")
+    assert "number_3 " not in text
+
+
+def write_record(
+    folder: Path, settings: Any, result: StageResult | list[StageResult], invocation: str
+) -> None:
     """An invocation as W&B's folder holds it, without W&B."""
     from railx.io import write_json
     from railx.tracking.ledger import Ledger
     from railx.tracking.record import RECORD, invocation_record
     from railx.tracking.results import Invocation
 
+    results = result if isinstance(result, list) else [result]
     group = Invocation("quick", invocation, f"2026-01-01T00:00:0{invocation[-1]}")
     write_json(
-        folder / "wandb" / invocation / "files" / RECORD, invocation_record(group, [result], {})
+        folder / "wandb" / invocation / "files" / RECORD, invocation_record(group, results, {})
     )
     Ledger(folder).add(
         {"run": invocation, "experiment": "quick", "key": "", "folder": invocation,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.tracking import result_digest
-from railx.tracking.results import StageResult, flat, numbers
+from railx.tracking.results import StageResult, few_numbers, flat, numbers
 
 _LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
@@ -74,3 +74,18 @@ def test_flat_and_numbers_keep_leaves() -> None:
         "h": False,
     }
     assert numbers(nested) == {"a.b": 1.0, "a.c.d": 2.5, "h": 0.0}
+
+
+def test_few_numbers_are_those_of_the_result_itself() -> None:
+    metrics = {
+        "parts": {"a": {"x": 1.0}, "b": {"x": 2.0}},
+        "a_name_that_is_longer_than_the_head_of_a_chart": 3.0,
+        "time": 4.0,
+        "time_low": 3.5,
+        "time_high": 4.5,
+        "chips": 5,
+    }
+    assert few_numbers(metrics, 2) == {"time": 4.0, "chips": 5.0}
+    assert next(iter(few_numbers(metrics, 3))).startswith("a_name")
+    assert len(few_numbers(metrics, 6)) == 6
+    assert few_numbers(metrics, 100) == numbers(metrics)

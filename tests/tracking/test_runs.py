@@ -137,6 +137,31 @@ def test_verdicts_are_tags_and_lineage_is_data_sets(tracked: Tracked) -> None:
     assert {run.data.tags["railx.name"] for run in asked} == {"hyperx"}
 
 
+def test_an_experiment_opens_on_its_runs_with_few_charts(tmp_path: Path) -> None:
+    client = open_store(tmp_path, create=True)
+    # One that an older version made is told later.
+    client.create_experiment("quick")
+    metrics = {f"number_{i}": i for i in range(127)}
+    result = StageResult("network", "torus", "digest", {}, metrics)
+    settings = replace(checked("tracking", "default"), wandb="disabled")
+    (run,) = log_runs([result], settings, folder=tmp_path, experiment="quick", invocation="run-1")
+    kind = client.get_experiment_by_name("quick").tags["mlflow.experimentKind"]
+    assert kind == "custom_model_development"
+    logged = client.get_run(run.mlflow_run)
+    assert len(logged.data.metrics) == 12
+    # All of them are among its files.
+    stored = Path(logged.info.artifact_uri.removeprefix("file://")) / "numbers.json"
+    assert read_json(stored) == metrics
+
+
+def test_offline_folders_and_names_tell_runs_apart(tracked: Tracked) -> None:
+    lines = [line for line in Ledger(tracked.folder).runs() if line["invocation"] == "run-1"]
+    for line in lines:
+        about = f"-quick-{line['stage']}" + (f"-{line['name']}-" if line["key"] else "-")
+        assert about in line["folder"]
+    assert len({line["folder"] for line in lines}) == len(lines)
+
+
 def test_the_same_call_again_adds_nothing(tracked: Tracked, tmp_path: Path) -> None:
     settings = checked("tracking", "default")
     folder = tmp_path / "results"

@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--store", help="an MLflow store other than the folder's own (postgresql://...)"
     )
-    add_flag(parser, "--changed", "only what differs, moved or flipped")
+    add_flag(parser, "--changed", "only what moved, on one screen")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page instead")
     add_flag(parser, "--json", "print one JSON object")
     parser.set_defaults(action=_compare)
@@ -45,7 +45,11 @@ def add(commands: Any) -> None:
 def _compare(options: argparse.Namespace) -> int:
     from railx.tracking import compare_invocations, list_invocations
     from railx.tracking.compare import only_changed
-    from railx.tracking.comparison_page import comparison_lines, write_comparison
+    from railx.tracking.comparison_page import (
+        changed_lines,
+        comparison_lines,
+        write_comparison,
+    )
 
     # Two experiments have little in common: previous and latest are those of the one
     # that ran last.
@@ -61,11 +65,10 @@ def _compare(options: argparse.Namespace) -> int:
         write_comparison(options.html, comparison)
         print(f"written: {options.html}")
         return 0
-    if options.changed:
-        comparison = only_changed(comparison)
     if options.json:
-        print(json.dumps(comparison, indent=2, allow_nan=False))
+        shown = only_changed(comparison) if options.changed else comparison
+        print(json.dumps(shown, indent=2, allow_nan=False))
         return 0
-    for line in comparison_lines(comparison):
+    for line in (changed_lines if options.changed else comparison_lines)(comparison):
         print(line)
     return 0

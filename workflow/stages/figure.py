@@ -175,6 +175,7 @@ STAGE = Stage(
     outputs={
         "svg": File("{figure}.svg"),
         "dark": File("{figure}.dark.svg"),
+        "narrow": File("{figure}.narrow.svg"),
         "png": File("{figure}.png"),
         "pdf": File("{figure}.pdf"),
         "data": File("{figure}.csv"),

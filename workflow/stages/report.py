@@ -38,7 +38,7 @@ def run(job: Job) -> Summary:
     claims = load_claims(job.inputs["claim_files"][0].parent, published, job.file("papers"))
     images = zip(
         job.settings["figures"],
-        *(job.inputs[key] for key in ("figures", "dark", "words")),
+        *(job.inputs[key] for key in ("figures", "dark", "narrow", "words")),
         strict=True,
     )
     write_report(
@@ -46,7 +46,10 @@ def run(job: Job) -> Summary:
         experiment=job.settings["experiment"]["name"],
         papers=read_papers(job.file("papers")),
         claims=job.file("claims"),
-        figures=[ReportFigure(name, light, words, dark) for name, light, dark, words in images],
+        figures=[
+            ReportFigure(name, light, words, dark, narrow)
+            for name, light, dark, narrow, words in images
+        ],
         tables=[
             ReportTable(table["title"], table["path"], results / table["path"], kind=table["kind"])
             for table in job.settings["tables"]
@@ -92,7 +95,12 @@ def _inputs(experiment: Config, _: str) -> Inputs:
         "claims": FromStage("evidence.claims"),
         **{
             key: FromStage(f"figure.{output}", tuple(experiment["figures"]))
-            for key, output in (("figures", "svg"), ("dark", "dark"), ("words", "words"))
+            for key, output in (
+                ("figures", "svg"),
+                ("dark", "dark"),
+                ("narrow", "narrow"),
+                ("words", "words"),
+            )
         },
         "tables": [folder / path for _, path, _ in printed_tables(experiment)],
         "papers": _PAPERS,

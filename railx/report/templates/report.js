@@ -5,9 +5,8 @@
   const shown = document.getElementById("shown");
   const unfold = document.getElementById("unfold");
   const keys = ["paper", "verdict", "fidelity"];
-  const claims = [...document.querySelectorAll("[data-claim]")];
-  const rows = [...document.querySelectorAll(".claim")];
   const groups = [...document.querySelectorAll("[data-group]")];
+  const claimGroups = [...document.querySelectorAll(".claims-group")];
   const parts = [...document.querySelectorAll("[data-paper-part]")];
 
   const state = () => Object.fromEntries(keys.map((key) => [key, form.elements[key].value]));
@@ -18,8 +17,66 @@
     return text.includes("=") ? new URLSearchParams(text) : null;
   };
 
+  // A count leads to the claims that it counts, and a command can be copied.
+  const decorate = (part) => {
+    for (const cell of part.querySelectorAll("[data-filter]")) {
+      const link = document.createElement("a");
+      link.href = `#${cell.dataset.filter}`;
+      link.textContent = cell.textContent;
+      cell.replaceChildren(link);
+    }
+
+    for (const command of part.querySelectorAll("pre.command")) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "copy";
+      button.textContent = "Copy";
+      button.addEventListener("click", async () => {
+        try {
+          await navigator.clipboard.writeText(command.textContent);
+          button.textContent = "Copied";
+        } catch {
+          getSelection().selectAllChildren(command);
+          button.textContent = "Selected";
+        }
+      });
+      command.before(button);
+    }
+  };
+
+  // What is folded stands in the page as text, and becomes a part of it when it is opened.
+  const fill = (details) => {
+    const folded = details.querySelector(":scope > noscript");
+    if (!folded) return;
+    const text = document.createElement("template");
+    text.innerHTML = folded.textContent;
+    decorate(text.content);
+    folded.replaceWith(text.content);
+  };
+  const fillAll = (selector) => {
+    for (const details of document.querySelectorAll(selector)) fill(details);
+  };
+  document.addEventListener("toggle", (event) => fill(event.target), true);
+  window.addEventListener("beforeprint", () => fillAll("details"));
+
+  // The folded text that holds a place is filled in, from the outside in.
+  const placeOf = (name) => {
+    let place = document.getElementById(name);
+    for (const folded of place ? [] : document.querySelectorAll("details > noscript")) {
+      if (!folded.textContent.includes(`id="${name}"`)) continue;
+      fill(folded.parentElement);
+      place = document.getElementById(name);
+      break;
+    }
+    return place;
+  };
+
+  let filtered = false;
   const apply = () => {
     const wanted = state();
+    const any = keys.some((key) => wanted[key]);
+    if (any) for (const group of claimGroups) fill(group);
+    const claims = [...document.querySelectorAll("[data-claim]")];
     const fits = (element) => keys.every((key) => !wanted[key] || element.dataset[key] === wanted[key]);
     for (const element of claims) element.hidden = !fits(element);
     const narrow = Boolean(wanted.verdict || wanted.fidelity);
@@ -33,8 +90,16 @@
       const away = Boolean(wanted.paper) && part.dataset.paperPart !== wanted.paper;
       part.hidden = away || (narrow && empty(part));
     }
-    const left = rows.filter((row) => !row.hidden).length;
-    shown.value = left === rows.length ? `${left} claims` : `${left} of ${rows.length}`;
+    for (const group of claimGroups) {
+      group.hidden = empty(group);
+      // A filter unfolds the lists that it leaves.
+      if (any) group.open = !group.hidden;
+      else if (filtered && !any) group.open = group.hasAttribute("data-open");
+    }
+    filtered = any;
+    const all = Number(form.dataset.count);
+    const left = any ? [...document.querySelectorAll(".claim")].filter((row) => !row.hidden).length : all;
+    shown.value = left === all ? `${all} claims` : `${left} of ${all}`;
   };
 
   const changed = () => {
@@ -49,13 +114,16 @@
 
   // A place that the filter hides, or that is folded, is shown when somebody goes there.
   const goTo = () => {
-    const place = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const place = placeOf(decodeURIComponent(location.hash.slice(1)));
     if (!place) return;
     if (place.closest("[hidden], .narrow #overview, .narrow .beside")) {
       clear();
       apply();
     }
-    for (let one = place; one; one = one.parentElement) if (one.tagName === "DETAILS") one.open = true;
+    for (let one = place; one; one = one.parentElement) {
+      if (one.tagName === "DETAILS") one.open = true;
+      else if (one.tagName === "FIGURE") one.firstElementChild.open = true;
+    }
     place.scrollIntoView();
   };
 
@@ -81,35 +149,15 @@
     const open = unfold.getAttribute("aria-pressed") !== "true";
     unfold.setAttribute("aria-pressed", String(open));
     unfold.textContent = open ? "Fold all" : "Unfold all";
-    for (const row of rows) row.open = open;
+    for (const group of claimGroups) {
+      fill(group);
+      group.open = open || group.hasAttribute("data-open");
+    }
+    for (const row of document.querySelectorAll(".claim")) row.open = open;
   });
   window.addEventListener("hashchange", follow);
 
-  // A count leads to the claims that it counts.
-  for (const cell of document.querySelectorAll("[data-filter]")) {
-    const link = document.createElement("a");
-    link.href = `#${cell.dataset.filter}`;
-    link.textContent = cell.textContent;
-    cell.replaceChildren(link);
-  }
-
-  for (const command of document.querySelectorAll("pre.command")) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "copy";
-    button.textContent = "Copy";
-    button.addEventListener("click", async () => {
-      try {
-        await navigator.clipboard.writeText(command.textContent);
-        button.textContent = "Copied";
-      } catch {
-        getSelection().selectAllChildren(command);
-        button.textContent = "Selected";
-      }
-    });
-    command.before(button);
-  }
-
+  decorate(document);
   form.hidden = false;
   follow();
   if (fromAddress() === null) apply();

@@ -1,0 +1,173 @@
+"""The narrow form of a figure: its panels below one another, for a screen of a phone.
+
+A figure draws both forms by the same code; the page of the narrow form stacks the
+panels that it is asked for. A figure whose panels cannot be stacked, or whose text does
+not fit, has no narrow form.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from textwrap import wrap
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+__all__ = ["NARROW_INCHES", "NarrowFigure", "NoNarrowForm", "cut_off"]
+
+#: Which panels share an axis, as in matplotlib.
+Sharing = bool | Literal["none", "all", "row", "col"]
+#: 480 CSS pixels: on a screen of 400 pixels text of 9.5 points is 9.5 pixels high.
+NARROW_INCHES = 5.0
+#: A taller form is no help on a phone.
+_MOST_INCHES = 24.0
+#: Height of a stacked panel over its height beside others.
+_PANEL_HEIGHT = 0.9
+#: Share of the smaller of two texts that the other may cover.
+_MOST_COVERED = 0.2
+#: Letters of a line of a title or a label.
+_MOST_LETTERS = 42
+#: Pixels by which a text may stand over an edge: its antialiased rim.
+_RIM_PIXELS = 2.0
+
+
+class NoNarrowForm(Exception):
+    """The panels of a figure cannot stand below one another."""
+
+
+class NarrowFigure(Figure):
+    """A page whose panels stand below one another.
+
+    ``frame`` draws title, subtitle and footnote for a height in inches.
+    """
+
+    frame: Callable[[float], None]
+
+    def subplots(  # type: ignore[override]
+        self,
+        nrows: int = 1,
+        ncols: int = 1,
+        *,
+        sharex: Sharing = False,
+        sharey: Sharing = False,
+        squeeze: bool = True,
+        width_ratios: Sequence[float] | None = None,
+        height_ratios: Sequence[float] | None = None,
+    ) -> Any:
+        """The grid of panels as it was asked for, in one column.
+
+        Panels that share an axis still share it.
+        """
+        if ncols == 1:
+            return super().subplots(
+                nrows, 1, sharex=sharex, sharey=sharey, squeeze=squeeze,
+                height_ratios=height_ratios,
+            )  # fmt: skip
+        height = self.get_figheight() * ncols * _PANEL_HEIGHT
+        if height > _MOST_INCHES:
+            raise NoNarrowForm("its panels are too many")
+        self.set_figheight(height)
+        self.frame(height)
+        ratios = [1.0] * nrows if height_ratios is None else list(height_ratios)
+        column = self.add_gridspec(nrows * ncols, 1, height_ratios=np.repeat(ratios, ncols))
+        panels = np.empty((nrows, ncols), dtype=object)
+        for row, line in np.ndindex(nrows, ncols):
+            panels[row, line] = self.add_subplot(
+                column[row * ncols + line],
+                sharex=_shares(panels, row, line, sharex),
+                sharey=_shares(panels, row, line, sharey),
+            )
+        self._labels = [
+            *([] if sharey in (False, "none", "col") else [(list(line), "y") for line in panels]),
+            *([] if sharex in (False, "none", "row") else [(list(line), "x") for line in panels.T]),
+        ]
+        return panels if not squeeze else panels[0] if nrows == 1 else panels
+
+    def subplot_mosaic(self, *_: Any, **__: Any) -> Any:
+        """No narrow form: a mosaic is no grid."""
+        raise NoNarrowForm("its panels are a mosaic")
+
+    def subfigures(self, *_: Any, **__: Any) -> Any:
+        """No narrow form: parts of a page are no grid."""
+        raise NoNarrowForm("it has parts")
+
+    def complete_labels(self) -> None:
+        """Break long titles and labels.
+
+        Stacked panels get the label of an axis that one of them had for all.
+        """
+        for panels, way in getattr(self, "_labels", []):
+            texts = [text for axes in panels if (text := getattr(axes, f"get_{way}label")())]
+            for axes in panels:
+                if texts and not getattr(axes, f"get_{way}label")():
+                    getattr(axes, f"set_{way}label")(texts[0])
+        for axes in self.axes:
+            for text in (axes.title, axes._left_title, axes.xaxis.label):  # type: ignore[attr-defined]
+                lines = text.get_text().splitlines()
+                text.set_text(
+                    "\n".join(part for line in lines for part in wrap(line, _MOST_LETTERS))
+                )
+
+
+def _shares(panels: Any, row: int, line: int, how: Sharing) -> Axes | None:
+    """The panel with which a new one shares an axis."""
+    first = {
+        True: (0, 0),
+        "all": (0, 0),
+        "row": (row, 0),
+        "col": (0, line),
+    }.get(how)
+    return None if first is None or first == (row, line) else panels[first]
+
+
+def cut_off(figure: Figure) -> str:
+    """What of a finished figure cannot be read: a text over an edge or over another.
+
+    A panel without room, too.
+
+    Empty: nothing.
+    """
+    page = figure.bbox
+    for axes in figure.axes:
+        box = axes.get_position()
+        if axes.axison and (box.width < 0.3 or box.height * figure.get_figheight() < 0.5):
+            return f"a panel of {box.width:.2f} x {box.height:.2f}"
+    for words, box in _texts(figure):
+        if box.x0 < page.x0 - _RIM_PIXELS or box.x1 > page.x1 + _RIM_PIXELS:
+            return repr(words)
+    for axes in figure.axes:
+        low, high = sorted(axes.get_ylim())
+        labels = [
+            label
+            for label, at in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)
+            if low <= at <= high and axes.axison and axes.yaxis.get_tick_params()["labelleft"]
+        ]
+        for texts in (axes.texts, labels):
+            boxes = [text.get_window_extent() for text in texts if text.get_text().strip()]
+            for one, other in itertools.combinations(boxes, 2):
+                covered = max(0.0, min(one.x1, other.x1) - max(one.x0, other.x0)) * max(
+                    0.0, min(one.y1, other.y1) - max(one.y0, other.y0)
+                )
+                smaller = min(one.width * one.height, other.width * other.height)
+                if covered > _MOST_COVERED * smaller:
+                    return "a text over another"
+    return ""
+
+
+def _texts(figure: Figure) -> Iterator[tuple[str, Any]]:
+    """Every text that is drawn, and where; the numbers of an axis as one."""
+    from matplotlib.text import Text
+
+    numbers = set()
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            numbers |= {id(text) for text in axis.findobj(Text)}
+            box = axis.get_tightbbox() if axes.axison else None
+            if box is not None:
+                yield axis.get_label_text(), box
+    for text in figure.findobj(Text):
+        if id(text) not in numbers and text.get_visible() and text.get_text().strip():
+            yield text.get_text(), text.get_window_extent()
