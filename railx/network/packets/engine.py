@@ -387,7 +387,7 @@ def draw(net: Net, state: State) -> Any:
     return src, dst + 1 if dst >= src else dst
 
 
-@_phase
+@_compiled
 def create_packets(net: Net, state: State, rules: Rules, due: Int) -> None:
     """Sources make ``due`` packets, which may be routed ``source_cycles`` later."""
     counters, packets, wheel = state.counters, state.packets, state.wheel
@@ -499,7 +499,7 @@ def heads_arrive(net: Net, state: State, rules: Rules) -> None:
         packet = following
 
 
-@_phase
+@_compiled
 def ports_end(net: Net, state: State, rules: Rules) -> None:
     """Injection and ejection ports end; the oldest packet that waits may move."""
     packets, channels, chips = state.packets, state.channels, state.chips
@@ -640,13 +640,10 @@ def column_of(net: Net, vertex: Int, chip: Int) -> Any:
 
     That of the first level on which their coordinates differ, or of the last one.
     """
-    levels = net.coordinates.shape[1]
-    level = 0
-    while (
-        level < levels
-        and net.coordinates[u(vertex), u(level)] == net.goal[u(chip), u(2 * level + 1)]
-    ):
-        level += 1
+    same, level = np.int64(1), np.int64(0)
+    for i in range(net.coordinates.shape[1]):  # no branch: which level it is, is chance
+        same &= np.int64(net.coordinates[u(vertex), u(i)] == net.goal[u(chip), u(2 * i + 1)])
+        level += same
     return np.int64(net.goal[u(chip), u(2 * level)])
 
 
@@ -683,7 +680,7 @@ def route(net: Net, state: State, rules: Rules, packet: Int) -> Any:
     return best
 
 
-@_phase
+@_compiled
 def shortest_wait(net: Net, state: State, rules: Rules, first: Int, last: Int) -> Any:
     """Adaptive routing: the choice with the least wait for its probed link; ties are
     drawn.
@@ -701,7 +698,7 @@ def shortest_wait(net: Net, state: State, rules: Rules, first: Int, last: Int) -
     return best
 
 
-@_phase
+@_compiled
 def count_far(net: Net, state: State, row: Any, best: Int) -> None:
     """Adaptive routing: the packet counts at the link that its choice probed."""
     links, queue = state.links, state.row_queue
@@ -711,7 +708,7 @@ def count_far(net: Net, state: State, row: Any, best: Int) -> None:
     queue[links[row, FAR]] += 1
 
 
-@_phase
+@_compiled
 def count_near(net: Net, state: State, rules: Rules, row: Any, best: Int) -> None:
     """Adaptive routing: count the packet at a link of its pool, the probed one if
     included.
@@ -731,7 +728,7 @@ def count_near(net: Net, state: State, rules: Rules, row: Any, best: Int) -> Non
     links[row, NEAR] = near
 
 
-@_phase
+@_compiled
 def claim(state: State, row: Any, link: Int) -> None:
     """Adaptive routing: the packet waits at link row ``link`` of its granted channel."""
     links, queue = state.links, state.row_queue
@@ -935,7 +932,7 @@ def at_destination(state: State, rules: Rules, packet: Int) -> Any:
     return fifo >= 0 and state.channels[u(channel_of(rules, fifo)), END] == packets[row, DST]
 
 
-@_phase
+@_compiled
 def eject(state: State, rules: Rules, packet: Int, status: Int) -> None:
     """Limited ejection: a packet at its destination takes a port of its chip.
 
