@@ -145,6 +145,26 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"m": 2, "n": 1},
         {"routing": "adaptive", "virtual_channels": 6, "buffer_flits": 4},
     ),
+    "railx as its simulator": (
+        "railx_hyperx",
+        {"m": 2, "n": 2, "internal_width": 1},
+        {"router": "railx_simulator"},
+    ),
+    "railx as its simulator, tight": (
+        "railx_hyperx",
+        {"m": 2, "n": 1},
+        {"router": "railx_simulator", "buffer_flits": 4},
+    ),
+    "torus as its simulator": (
+        "torus_2d",
+        {"x_scale": 4, "y_scale": 3, "n": 2},
+        {"router": "railx_simulator", "routing": "min_inside", "buffer_flits": 8},
+    ),
+    "mesh as its simulator, 3 channels": (
+        "mesh_2d",
+        {"x_scale": 4, "y_scale": 3, "n": 1},
+        {"router": "railx_simulator", "virtual_channels": 3, "buffer_flits": 4},
+    ),
     "fat tree 4 channels": (
         "fat_tree",
         {"switch_radix": 4, "planes": 2},

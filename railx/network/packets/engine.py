@@ -49,6 +49,9 @@ PACKET_COLUMNS = 8
 # the packet (the probed one further on, the one it stands before).
 CHILD, SIBLING, FAR, NEAR = range(4)
 LINK_COLUMNS = 4
+# Router of the RailX simulator, which has no adaptive routing: FIFO that a packet's tail
+# leaves in this cycle (-2 - FIFO where this alone is why the packet has a turn).
+LEAVING = FAR
 # Channels: next in the wheel (IDLE: no packet is on it), FIFO it is fed from, heap of
 # packets that wait for it, vertex at its end, FIFO that is leaving its input port,
 # packets that wait for this port, packets carried in the window, row of ``kinds``.
@@ -77,9 +80,10 @@ CHOICE_COLUMNS = 8
 SOURCE_HEAD, SOURCE_TAIL, INJECTION, EJECT_HEAP, EJECTION = range(5)
 CHIP_COLUMNS = 5
 # The wheel of coming cycles: heads that arrive, channels that end, ports that end, first
-# packet that is ready at its source and one past the last.
-HEADS, ENDS, TIMERS, READY, READY_END = range(5)
-WHEEL_ROWS = 5
+# packet that is ready at its source and one past the last, packets that ask their pool
+# again.
+HEADS, ENDS, TIMERS, READY, READY_END, AGAIN = range(6)
+WHEEL_ROWS = 6
 # Counters.
 (
     NOW,
@@ -110,13 +114,14 @@ COUNTERS = 11
     CHIPS,
     CAPACITY,
     BATCHES,
-) = range(13)
-PARAMETERS = 13
+    IN_ORDER,
+) = range(14)
+PARAMETERS = 14
 # Traffic modes.
 UNIFORM, ALL_TO_ALL, FLOWS, HOT_SPOT, TRACE = range(5)
 # What a packet waits for: nothing yet; pulled from a pool's waiters; woken with its
-# grant; pulled from a channel's waiters; its input port.
-FRESH, POOL, GRANTED, LINK, PORT_BUSY = range(5)
+# grant; pulled from a channel's waiters; its input port; its tail has arrived.
+FRESH, POOL, GRANTED, LINK, PORT_BUSY, ARRIVED = range(6)
 
 DONE, NEEDS_ROOM = 0, 1
 
@@ -187,6 +192,9 @@ class State(NamedTuple):
     timers: Any  # int32[timers, 2]: next, what
     wheel: Any  # int32[WHEEL_ROWS, cycles]
     row_queue: Any  # int32[link rows]: packets that wait for or are assigned to the row
+    # Router of the RailX simulator alone:
+    queued: Any  # int32[fifos]: packets that stand in it, leave it or fly to it to go on
+    carried: Any  # int32[channels]: the packet on it
     histogram: Any  # int64[cycles]: latencies in the window
     batches: Any  # int64[batches, 2]: sum of latencies, packets
     arrival: Any  # int32[]: cycle of delivery by age (traces only)
@@ -282,6 +290,7 @@ class Rules(NamedTuple):
     limited_in: Any
     limited_out: Any
     adaptive: Any
+    in_order: Any  # whether packets leave FIFOs in order at their destination, too
     capacity: Any  # packets of a FIFO
     trace: Any
     now: Any
@@ -304,6 +313,7 @@ def rules_of(net: Net, state: State, now: Int) -> Any:
         limited_in=parameters[PORTS_IN] > 0,
         limited_out=parameters[PORTS_OUT] > 0,
         adaptive=parameters[ADAPTIVE] != 0,
+        in_order=parameters[IN_ORDER] != 0,
         capacity=parameters[CAPACITY],
         trace=parameters[MODE] == TRACE,
         now=now,
@@ -325,6 +335,8 @@ def wake(state: State, rules: Rules, packet: Int) -> None:
     word = slot >> _SIX
     state.turns[u(word)] |= _ONE << (slot & _IN_WORD)
     state.words[u(word >> _SIX)] |= _ONE << (word & _IN_WORD)
+    if not rules.in_order and state.links[u(slot), LEAVING] < -1:
+        state.links[u(slot), LEAVING] = -2 - state.links[u(slot), LEAVING]
 
 
 # --- Sources
@@ -405,7 +417,7 @@ def create_packets(net: Net, state: State, rules: Rules, due: Int) -> None:
         packets[row, HOPS] = 0
         packets[row, STATE] = 0
         packets[row, STATUS] = FRESH
-        if rules.adaptive:
+        if rules.adaptive or not rules.in_order:
             state.links[row, FAR] = -1
         counters[CREATED] += 1
     if rules.measured:
@@ -472,6 +484,8 @@ def tails_leave(net: Net, state: State, rules: Rules) -> None:
         fifo = np.int64(channels[u(channel), FROM])
         if fifo >= 0:
             leave_port(net, state, rules, fifo)
+            if not rules.in_order:
+                state.queued[u(fifo)] -= 1
         channel = following
 
 
@@ -487,6 +501,11 @@ def heads_arrive(net: Net, state: State, rules: Rules) -> None:
         following = np.int64(packets[row, NEXT])
         fifo = np.int64(packets[row, FIFO])
         packets[row, NEXT] = -1
+        if not rules.in_order and at_destination(state, rules, packet):
+            packets[row, STATUS] = ARRIVED
+            wake(state, rules, packet)
+            packet = following
+            continue
         last = np.int64(fifos[u(fifo), TAIL])
         fifos[u(fifo), TAIL] = packet
         if last >= 0:
@@ -561,8 +580,9 @@ def leave_port(net: Net, state: State, rules: Rules, fifo: Int) -> None:
             if packet >= 0 and packets[u(packet & rules.ring), STATUS] == PORT_BUSY:
                 packets[u(packet & rules.ring), STATUS] = GRANTED
                 wake(state, rules, packet)
-    fifos[u(fifo), ROOM] += 1
-    look_at_front(net, state, rules, fifo, True)
+    if rules.in_order:
+        fifos[u(fifo), ROOM] += 1
+    look_at_front(net, state, rules, fifo, rules.in_order)
 
 
 @_phase
@@ -574,7 +594,7 @@ def look_at_front(net: Net, state: State, rules: Rules, fifo: Int, freed: Any) -
     """
     packets, fifos = state.packets, state.fifos
     packet = np.int64(fifos[u(fifo), HEAD])
-    if packet >= 0 and not rules.limited_out:
+    if packet >= 0 and rules.in_order and not rules.limited_out:
         end = state.channels[u(channel_of(rules, fifo)), END]
         if packets[u(packet & rules.ring), DST] == end:
             freed = True
@@ -617,7 +637,7 @@ def deliver(state: State, rules: Rules, packet: Int) -> None:
     row = u(packet & rules.ring)
     counters[DELIVERED] += 1
     if rules.measured:
-        latency = rules.now - packets[row, BORN]
+        latency = rules.now + (0 if rules.in_order else 1) - packets[row, BORN]
         counters[W_DELIVERED] += 1
         counters[W_HOPS] += packets[row, HOPS] & 0xFFFF
         counters[W_EXTERNAL] += packets[row, HOPS] >> 16
@@ -625,7 +645,7 @@ def deliver(state: State, rules: Rules, packet: Int) -> None:
         batches[rules.batch, 0] += latency
         batches[rules.batch, 1] += 1
     if rules.trace:
-        state.arrival[u(packet)] = rules.now
+        state.arrival[u(packet)] = rules.now + (0 if rules.in_order else 1)
     if rules.adaptive and state.links[row, FAR] >= 0:
         state.row_queue[state.links[row, FAR]] -= 1
     packets[row, BORN] = -1
@@ -781,7 +801,7 @@ def allocate(
     for i in range(count):
         fifo = fifo_of(net, first, step, i)
         room = fifos[u(fifo), ROOM]
-        if room == rules.capacity:
+        if room == rules.capacity if rules.in_order else room > 0 and state.queued[u(fifo)] == 0:
             granted = fifo
             break
         if granted < 0 and room > 0:
@@ -797,6 +817,9 @@ def allocate(
     if status == POOL:
         for i in range(count):
             if fifos[u(fifo_of(net, first, step, i)), ROOM] > 0:
+                if not rules.in_order:
+                    wake_younger(state, rules, np.int64(packets[row, WAY]), packet)
+                    break
                 waiting = oldest_in_pool(state, rules, np.int64(packets[row, WAY]))
                 if waiting >= 0:
                     packets[u(waiting & rules.ring), STATUS] = POOL
@@ -814,7 +837,7 @@ def wait_for_pool(state: State, rules: Rules, packet: Int, status: Int) -> None:
     """
     packets, pools, row = state.packets, state.pools, u(packet & rules.ring)
     pool = np.int64(packets[row, WAY])
-    if packets[row, FIFO] >= 0:
+    if packets[row, FIFO] >= 0 or not rules.in_order:
         heap = np.int64(pools[u(pool), HEAP])
         pools[u(pool), HEAP] = push(state.links, rules.ring, heap, packet)
     elif status == POOL or pools[u(pool), QUEUE_HEAD] < 0:  # the oldest: back to the front
@@ -916,6 +939,14 @@ def send(
     delay = np.int64(net.kinds[kind, LATENCY]) + 1
     if channels[u(channel), END] == packets[row, DST]:
         delay = max(delay, serial)
+    if not rules.in_order:
+        state.carried[u(channel)] = packet
+        if fifo >= 0 and serial == 1:
+            state.links[row, LEAVING] = fifo
+        if channels[u(channel), END] == packets[row, DST]:
+            delay -= 1  # it is gone in that cycle's turn
+        else:
+            state.queued[u(granted)] += 1
     packets[row, STATUS] = FRESH
     packets[row, FIFO] = granted
     packets[row, HOPS] += 1 + net.kinds[kind, EXTERNAL]
@@ -953,7 +984,7 @@ def eject(state: State, rules: Rules, packet: Int, status: Int) -> None:
         wake(state, rules, waiting)
 
 
-# --- A cycle
+# --- Turns
 
 
 @_phase
@@ -972,6 +1003,88 @@ def move_packet(net: Net, state: State, rules: Rules, packet: Int) -> None:
     else:
         granted = np.int64(packets[u(packet & rules.ring), WAY])
     traverse(net, state, rules, packet, status, granted)
+
+
+# --- The router of the RailX simulator
+
+
+@_compiled
+def tails_move(state: State, rules: Rules) -> None:
+    """Tails that leave a FIFO in this cycle, at their packet's turn, over slow links.
+
+    The packets that ask their pool again since the last cycle have a turn, too.
+    """
+    packets, channels, links, wheel = state.packets, state.channels, state.links, state.wheel
+    slot = rules.now & rules.mask
+    packet = np.int64(wheel[AGAIN, u(slot)])
+    wheel[AGAIN, u(slot)] = -1
+    while packet >= 0:
+        following = np.int64(links[u(packet & rules.ring), SIBLING])
+        packets[u(packet & rules.ring), STATUS] = POOL
+        wake(state, rules, packet)
+        packet = following
+    channel = np.int64(wheel[ENDS, u((rules.now + 1) & rules.mask)])
+    while channel >= 0:
+        fifo = np.int64(channels[u(channel), FROM])
+        if fifo >= 0:
+            packet = np.int64(state.carried[u(channel)])
+            slot_of = np.uint64(packet & rules.ring)
+            has_turn = state.turns[u(slot_of >> _SIX)] >> (slot_of & _IN_WORD) & _ONE
+            wake(state, rules, packet)
+            links[u(slot_of), LEAVING] = fifo if has_turn else -2 - fifo
+        channel = np.int64(channels[u(channel), ENDS_NEXT])
+
+
+@_compiled
+def make_room(net: Net, state: State, rules: Rules, packet: Int, fifo: Int) -> None:
+    """The packet has left a FIFO: younger waiters may ask now, older ones next cycle."""
+    state.fifos[u(fifo), ROOM] += 1
+    for i in range(net.fifo_pool_start[u(fifo)], net.fifo_pool_start[u(fifo + 1)]):
+        wake_younger(state, rules, np.int64(net.fifo_pool[u(i)]), packet)
+
+
+@_compiled
+def wake_younger(state: State, rules: Rules, pool: Int, packet: Int) -> None:
+    """Wake the oldest waiter of a pool that is younger than a packet.
+
+    The older ones have had their turn, and get another one in the next cycle.
+    """
+    links, pools, wheel, ring = state.links, state.pools, state.wheel, rules.ring
+    slot = (rules.now + 1) & rules.mask
+    waiting = np.int64(pools[u(pool), HEAP])
+    while waiting >= 0 and waiting < packet:
+        rest = pop(links, ring, waiting)
+        links[u(waiting & ring), SIBLING] = wheel[AGAIN, u(slot)]
+        wheel[AGAIN, u(slot)] = waiting
+        waiting = rest
+    if waiting >= 0:
+        pools[u(pool), HEAP] = pop(links, ring, waiting)
+        state.packets[u(waiting & ring), STATUS] = POOL
+        wake(state, rules, waiting)
+    else:
+        pools[u(pool), HEAP] = -1
+
+
+@_phase
+def take_turn(net: Net, state: State, rules: Rules, packet: Int) -> None:
+    """The turn of a packet: it may arrive or move on, then its tail leaves a FIFO."""
+    packets, links, row = state.packets, state.links, u(packet & rules.ring)
+    leaving = np.int64(links[row, LEAVING])
+    if leaving >= -1:
+        if packets[row, STATUS] == ARRIVED:
+            deliver(state, rules, packet)
+            make_room(net, state, rules, packet, np.int64(packets[row, FIFO]))
+        else:
+            move_packet(net, state, rules, packet)
+        leaving = np.int64(links[row, LEAVING])
+    else:
+        leaving = -2 - leaving
+    if leaving >= 0:
+        links[row, LEAVING] = -1
+        make_room(net, state, rules, packet, leaving)
+
+
+# --- A cycle
 
 
 @_phase
@@ -998,7 +1111,11 @@ def move_packets(net: Net, state: State, rules: Rules) -> None:
             while turns[u(word)] != 0:
                 slot = (word << 6) | np.int64(lowest_bit(turns[u(word)]))
                 turns[u(word)] &= turns[u(word)] - _ONE
-                move_packet(net, state, rules, oldest + ((slot - oldest) & rules.ring))
+                packet = oldest + ((slot - oldest) & rules.ring)
+                if rules.in_order:
+                    move_packet(net, state, rules, packet)
+                else:
+                    take_turn(net, state, rules, packet)
 
 
 @_compiled
@@ -1019,6 +1136,8 @@ def advance(net: Net, state: State, until: int) -> int:
         heads_arrive(net, state, rules)
         if rules.limited_in or rules.limited_out:
             ports_end(net, state, rules)
+        if not rules.in_order:
+            tails_move(state, rules)
         move_packets(net, state, rules)
         now += 1
     state.counters[NOW] = now

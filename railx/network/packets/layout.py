@@ -108,6 +108,12 @@ def build_net(
         table.choice_probe >= 0, table.choice_probe, first_link[table.choice_pool]
     )
     choice[:, engine.CHOICE_FIRST : engine.CHOICE_STEP + 1] = pool_range[table.choice_pool]
+    if network.router == "railx_simulator" and channels.latency.min() < 1:
+        raise SettingsError(
+            "router",
+            "got railx_simulator with links shorter than a cycle; allowed: in_order, or a latency of"
+            f" {network.cycle_ns:g} ns and more",
+        )
     parameters = np.zeros(engine.PARAMETERS, dtype=np.int64)
     parameters[engine.VCS] = table.virtual_channels
     parameters[engine.MASK] = _wheel_cycles(channels, network) - 1
@@ -121,6 +127,7 @@ def build_net(
     parameters[engine.CHIPS] = topology.chips
     parameters[engine.CAPACITY] = network.buffer_flits // network.packet_flits
     parameters[engine.BATCHES] = network.batches
+    parameters[engine.IN_ORDER] = network.router == "in_order"
     mode, source, target, accept, alias, hot_share = _traffic_arrays(topology, traffic, seed)
     parameters[engine.MODE] = mode
     load = 0.0 if isinstance(traffic, Trace) else traffic.load
@@ -193,6 +200,8 @@ def build_state(
             (engine.WHEEL_ROWS, int(net.parameters[engine.MASK]) + 1), -1, dtype=np.int32
         ),
         row_queue=np.zeros(len(topology.links), dtype=np.int32),
+        queued=np.zeros(1 if net.parameters[engine.IN_ORDER] else len(fifos), dtype=np.int32),
+        carried=np.zeros(1 if net.parameters[engine.IN_ORDER] else len(rows), dtype=np.int32),
         histogram=np.zeros(network.warmup_cycles + network.measured_cycles + 1, dtype=np.int64),
         batches=np.zeros((network.batches, 2), dtype=np.int64),
         arrival=np.full(
