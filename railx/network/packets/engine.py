@@ -33,6 +33,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 #: What the compiler takes as an integer.
@@ -49,8 +50,8 @@ PACKET_COLUMNS = 8
 # the packet (the probed one further on, the one it stands before).
 CHILD, SIBLING, FAR, NEAR = range(4)
 LINK_COLUMNS = 4
-# Router of the RailX simulator, which has no adaptive routing: FIFO that a packet's tail
-# leaves in this cycle (-2 - FIFO where this alone is why the packet has a turn).
+# Router of the RailX simulator (no adaptive routing): FIFO that the tail leaves in this
+# cycle, -2 - FIFO where the packet has a turn for this alone.
 LEAVING = FAR
 # Channels: next in the wheel (IDLE: no packet is on it), FIFO it is fed from, heap of
 # packets that wait for it, vertex at its end, FIFO that is leaving its input port,
@@ -61,7 +62,7 @@ IDLE = -2
 # Kinds of channels: cycles of a packet, latency, 1 << 16 where they leave a node.
 SERIAL, LATENCY, EXTERNAL = range(3)
 KIND_COLUMNS = 3
-# FIFOs: first and last packet, packets that still fit, its pool (-1: see ``fifo_pool``).
+# FIFOs: first and last packet, packets that still fit, pool (-1: see ``fifo_pool``).
 HEAD, TAIL, ROOM, ONLY_POOL = range(4)
 FIFO_COLUMNS = 4
 # Pools: source packets that wait (in order of age), heap of other packets, last cycle
@@ -79,9 +80,9 @@ CHOICE_COLUMNS = 8
 # ejection, free ejection ports.
 SOURCE_HEAD, SOURCE_TAIL, INJECTION, EJECT_HEAP, EJECTION = range(5)
 CHIP_COLUMNS = 5
-# The wheel of coming cycles: heads that arrive, channels that end, ports that end, first
-# packet that is ready at its source and one past the last, packets that ask their pool
-# again.
+# The wheel of coming cycles: heads that arrive, channels that end, ports that end, the
+# first packet that is ready at its source and one past the last, packets that ask their
+# pool again.
 HEADS, ENDS, TIMERS, READY, READY_END, AGAIN = range(6)
 WHEEL_ROWS = 6
 # Counters.
@@ -205,9 +206,7 @@ def lowest_bit(_context: Any, _word: Any) -> Any:
     """The place of the lowest bit of a uint64 that is not 0."""
 
     def code(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        import llvmlite.ir
-
-        return builder.cttz(arguments[0], llvmlite.ir.Constant(llvmlite.ir.IntType(1), 1))
+        return builder.cttz(arguments[0], cgutils.true_bit)
 
     return types.uint64(types.uint64), code
 
@@ -426,7 +425,7 @@ def create_packets(net: Net, state: State, rules: Rules, due: Int) -> None:
 
 @_phase
 def sources_ready(state: State, rules: Rules) -> None:
-    """Packets are ready at their sources; with limited injection those that get a port."""
+    """Packets are ready at their sources; under limited injection they need a port."""
     packets, chips, wheel = state.packets, state.chips, state.wheel
     slot = rules.now & rules.mask
     ready, end = np.int64(wheel[READY, u(slot)]), np.int64(wheel[READY_END, u(slot)])
@@ -675,9 +674,7 @@ def route(net: Net, state: State, rules: Rules, packet: Int) -> Any:
     """
     packets, row = state.packets, u(packet & rules.ring)
     fifo = np.int64(packets[row, FIFO])
-    vertex = (
-        np.int64(state.channels[u(channel_of(rules, fifo)), END]) if fifo >= 0 else -1 - fifo
-    )
+    vertex = np.int64(state.channels[u(channel_of(rules, fifo)), END]) if fifo >= 0 else -1 - fifo
     column = column_of(net, vertex, np.int64(packets[row, DST]))
     entry = np.int64(net.entry[u(packets[row, STATE]), u(vertex), u(column)])
     if entry < 0:
@@ -750,7 +747,7 @@ def count_near(net: Net, state: State, rules: Rules, row: Any, best: Int) -> Non
 
 @_compiled
 def claim(state: State, row: Any, link: Int) -> None:
-    """Adaptive routing: the packet waits at link row ``link`` of its granted channel."""
+    """Adaptive routing: the packet waits at link row ``link`` of its channel."""
     links, queue = state.links, state.row_queue
     near = np.int64(links[row, NEAR])
     if near != link:
@@ -782,9 +779,7 @@ def fifo_of(net: Net, first: Int, step: Int, i: Int) -> Any:
 
 
 @_phase
-def allocate(
-    net: Net, state: State, rules: Rules, packet: Int, status: Int, choice: Int
-) -> Any:
+def allocate(net: Net, state: State, rules: Rules, packet: Int, status: Int, choice: Int) -> Any:
     """Grant the packet a FIFO of its pool; -1: none has room, and the packet waits.
 
     ``choice``: of a fresh packet; others come from the waiters of their pool.
@@ -872,9 +867,7 @@ def oldest_in_pool(state: State, rules: Rules, pool: Int) -> Any:
 
 
 @_phase
-def traverse(
-    net: Net, state: State, rules: Rules, packet: Int, status: Int, granted: Int
-) -> None:
+def traverse(net: Net, state: State, rules: Rules, packet: Int, status: Int, granted: Int) -> None:
     """Send a packet over its granted channel, or let it wait.
 
     It waits for the channel or for its input port.
@@ -995,7 +988,7 @@ def move_packet(net: Net, state: State, rules: Rules, packet: Int) -> None:
     if rules.limited_out and at_destination(state, rules, packet):
         eject(state, rules, packet, status)
         return
-    if status == FRESH or status == POOL:  # noqa: PLR1714 (two numbers are compared faster)
+    if status in (FRESH, POOL):
         choice = route(net, state, rules, packet) if status == FRESH else np.int64(-1)
         granted = allocate(net, state, rules, packet, status, choice)
         if granted < 0:
@@ -1037,7 +1030,7 @@ def tails_move(state: State, rules: Rules) -> None:
 
 @_compiled
 def make_room(net: Net, state: State, rules: Rules, packet: Int, fifo: Int) -> None:
-    """The packet has left a FIFO: younger waiters may ask now, older ones next cycle."""
+    """A packet has left a FIFO: younger waiters may ask now, older ones next cycle."""
     state.fifos[u(fifo), ROOM] += 1
     for i in range(net.fifo_pool_start[u(fifo)], net.fifo_pool_start[u(fifo + 1)]):
         wake_younger(state, rules, np.int64(net.fifo_pool[u(i)]), packet)

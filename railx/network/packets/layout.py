@@ -94,9 +94,7 @@ def build_net(
     taken = np.isin(pool, table.choice_pool)
     order = np.argsort(pool_fifo[taken], kind="stable")
     fifo_pool = pool[taken][order]
-    members = np.bincount(
-        pool_fifo[taken], minlength=len(channels) * table.virtual_channels
-    )
+    members = np.bincount(pool_fifo[taken], minlength=len(channels) * table.virtual_channels)
     pool_range = _ranges(pool_fifo, pool_start)
     first_link = table.pool_link[table.pool_start[:-1]]
     choice = _lines(len(table.choice_pool), engine.CHOICE_COLUMNS, 0)
@@ -111,8 +109,8 @@ def build_net(
     if network.router == "railx_simulator" and channels.latency.min() < 1:
         raise SettingsError(
             "router",
-            "got railx_simulator with links shorter than a cycle; allowed: in_order, or a latency of"
-            f" {network.cycle_ns:g} ns and more",
+            "got railx_simulator with links shorter than a cycle; allowed: in_order, or a latency"
+            f" of {network.cycle_ns:g} ns and more",
         )
     parameters = np.zeros(engine.PARAMETERS, dtype=np.int64)
     parameters[engine.VCS] = table.virtual_channels
@@ -226,7 +224,7 @@ def more_slots(state: Any) -> Any:
 
 
 def _ring(slots: int) -> dict[str, Any]:
-    """Room for ``slots`` packets, a power of two: none of them exists, none has a turn."""
+    """Room for ``slots`` packets, a power of two; none of them exists or has a turn."""
     from railx.network.packets import engine
 
     return {
