@@ -167,7 +167,9 @@ def torus_route(
 
     ``min`` goes up where both paths are equally long, ``balanced`` splits those packets
     evenly. Packets without a wrap link use the first virtual channel under ``min`` and
-    draw one of the two under ``balanced``.
+    draw one of the two under ``balanced``. ``min_inside``: as the RailX simulator
+    routes, where packets with two paths equally long take no wrap link, and packets
+    without one use the other channel.
     """
     return route_rings(topology, routing, settings.shape, destinations)
 
@@ -218,9 +220,9 @@ def torus_family(name: str, settings: type[TorusT], **capabilities: Any) -> Fami
         halves=halves,
         bisection_ports=torus_bisection_ports,
         ports_per_chip=ports_per_chip,
-        routings=TORUS_ROUTINGS,
+        routings=(*TORUS_ROUTINGS, "min_inside"),
         route=torus_route,
-        grouped_routings=TORUS_ROUTINGS,
+        grouped_routings=(*TORUS_ROUTINGS, "min_inside"),
         groups=torus_groups,
         placement=placement,
         inside=boards,

@@ -204,6 +204,12 @@ class PacketNetworkSettings:
     """Length of the measured window."""
     batches: Annotated[int, Between(2, 1000)] = 20
     """Parts that the window is cut into for the confidence intervals."""
+    router: Literal["in_order", "railx_simulator"] = "in_order"
+    """``in_order``: a buffer is a queue for all its packets, and counts as empty where
+    no packet has a place in it. ``railx_simulator``: packet for packet as in the RailX
+    simulator, where a packet at its destination passes those before it, and a buffer
+    counts as empty until a packet that goes on has left for it.
+    """
 
     def __post_init__(self) -> None:
         if self.buffer_flits < self.packet_flits:
@@ -212,6 +218,18 @@ class PacketNetworkSettings:
                 f"got {self.buffer_flits}; allowed: at least {self.packet_flits}, one packet of"
                 " packet_flits",
             )
+        if self.router == "railx_simulator":
+            for key, refused in (
+                ("injection_ports", self.injection_ports is not None),
+                ("ejection_ports", self.ejection_ports is not None),
+                ("routing", self.routing.split("_")[0] == "adaptive"),
+            ):
+                if refused:
+                    raise SettingsError(
+                        key,
+                        f"got {getattr(self, key)}; allowed with router railx_simulator: "
+                        + ("a routing that is not adaptive" if key == "routing" else "null"),
+                    )
 
     def costs(self) -> Costs:
         """Estimated work by field."""

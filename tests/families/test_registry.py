@@ -196,7 +196,13 @@ def test_its_own_routing_is_allowed_wherever_settings_name_one(ring: Topology) -
     assert checked("collective", "all", **own).routing == "downhill"
     assert load(MappedTopology, {"routings": ["downhill"]}).routings == ("downhill",)
     (definition,) = schema_of(StaticNetworkSettings)["$defs"].values()
-    assert definition["properties"]["routing"]["enum"] == ["min", "balanced", "valiant", "downhill"]
+    assert definition["properties"]["routing"]["enum"] == [
+        "min",
+        "balanced",
+        "min_inside",
+        "valiant",
+        "downhill",
+    ]
 
 
 def test_a_routing_of_no_family_is_refused_with_the_names_of_all() -> None:
@@ -205,12 +211,12 @@ def test_a_routing_of_no_family_is_refused_with_the_names_of_all() -> None:
         with pytest.raises(SettingsError) as refused:
             load(StaticNetworkSettings, plain | {"routing": name}, "network")
         assert str(refused.value) == (
-            f"network.routing: got {name!r}; allowed: min, balanced, valiant, downhill"
+            f"network.routing: got {name!r}; allowed: min, balanced, min_inside, valiant, downhill"
         )
     FAMILIES.remove(PLAIN_RING)
     try:
         with pytest.raises(
-            SettingsError, match=r"got 'downhill'; allowed: min, balanced, valiant$"
+            SettingsError, match=r"got 'downhill'; allowed: min, balanced, min_inside, valiant$"
         ):
             load(StaticNetworkSettings, plain | {"routing": "downhill"}, "network")
     finally:

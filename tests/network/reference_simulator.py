@@ -60,6 +60,7 @@ class Fifo:
     packets: deque[Packet] = field(default_factory=deque)
     reserved: int = 0  # packets
     leaving_until: int = 0
+    coming: set[Packet] = field(default_factory=set)  # on their way to it, to go on
 
 
 @dataclass(eq=False)
@@ -109,7 +110,8 @@ class Reference:
         self.channels = [channel for lanes in self.lanes for channel in lanes]
         self.capacity = network.buffer_flits // network.packet_flits
         self.packets: list[Packet] = []
-        self.releases: list[tuple[int, Fifo]] = []
+        self.releases: list[tuple[int, Packet, Fifo]] = []
+        self.in_order = network.router == "in_order"
         self.injection: list[list[int]] = [
             [0] * (network.injection_ports or 0) for _ in range(topology.chips)
         ]
@@ -136,18 +138,42 @@ class Reference:
                 assert packet.fifo is not None
                 packet.on_the_way = False
                 packet.fifo.packets.append(packet)
+                packet.fifo.coming.discard(packet)
         for channel in self.channels:
             if channel.busy_until <= now:
                 channel.carries = None
-        for when, fifo in self.releases:
-            if when == now:
-                fifo.reserved -= 1
-        if self.network.ejection_ports is None:
-            self.eject_all(now)
-        for packet in sorted(self.candidates(now), key=lambda packet: packet.age):
-            self.try_to_move(packet, now)
+        if self.in_order:
+            for when, _, fifo in self.releases:
+                if when == now:
+                    fifo.reserved -= 1
+            if self.network.ejection_ports is None:
+                self.eject_all(now)
+            for packet in sorted(self.candidates(now), key=lambda packet: packet.age):
+                self.try_to_move(packet, now)
+        else:
+            self.turns(now)
         for channel in self.channels:
             self.most_reserved = max(self.most_reserved, *(fifo.reserved for fifo in channel.fifos))
+
+    def turns(self, now: int) -> None:
+        """The router of the RailX simulator: each packet moves, or arrives, and then
+        frees what its tail leaves.
+        """
+        candidates = set(self.candidates(now))
+        for packet in self.packets:
+            if packet.on_the_way and packet.arrives == now + 1 and self.at_end(packet):
+                assert packet.fifo is not None
+                packet.on_the_way, packet.delivered = False, now + 1
+                packet.fifo.reserved -= 1
+            elif packet in candidates:
+                self.try_to_move(packet, now)
+            for when, leaving, fifo in self.releases:
+                if when == now + 1 and leaving is packet:
+                    fifo.reserved -= 1
+        self.releases = [release for release in self.releases if release[0] > now + 1]
+
+    def at_end(self, packet: Packet) -> bool:
+        return packet.fifo is not None and packet.fifo.channel.end == packet.dst
 
     def eject_all(self, now: int) -> None:
         for channel in self.channels:
@@ -189,7 +215,7 @@ class Reference:
         if packet.choice < 0:
             packet.choice = self.choose(packet)
         if packet.granted is None:
-            packet.granted = self.grant(packet.choice)
+            packet.granted = self.grant(packet.choice, now)
             if packet.granted is None:
                 return
             packet.granted.reserved += 1
@@ -210,6 +236,8 @@ class Reference:
         packet.fifo, packet.granted, packet.choice = packet.granted, None, -1
         packet.vertex = channel.end
         packet.on_the_way = True
+        if not self.at_end(packet):
+            packet.fifo.coming.add(packet)
         packet.arrives = now + channel.latency + 1
         if packet.vertex == packet.dst:
             packet.arrives = max(packet.arrives, end)
@@ -222,7 +250,7 @@ class Reference:
             return
         assert packet.fifo.packets.popleft() is packet
         packet.fifo.leaving_until = packet.fifo.channel.port_until = end
-        self.releases.append((end, packet.fifo))
+        self.releases.append((end, packet, packet.fifo))
 
     def try_to_eject(self, packet: Packet, now: int) -> None:
         assert packet.fifo is not None
@@ -234,7 +262,7 @@ class Reference:
         self.leave_input(packet, now, end)
         packet.delivered, packet.near, packet.far = now, -1, -1
 
-    def grant(self, choice: int) -> Fifo | None:
+    def grant(self, choice: int, now: int) -> Fifo | None:
         table = self.table
         pool = int(table.choice_pool[choice])
         rows = table.pool_link[table.pool_start[pool] : table.pool_start[pool + 1]]
@@ -243,8 +271,14 @@ class Reference:
             channels = [self.lanes[row][table.pool_lane[pool]] for row in rows]
         numbers = self.of_class[int(table.pool_class[pool])]
         fifos = [channel.fifos[number] for number in numbers for channel in channels]
-        empty = [fifo for fifo in fifos if fifo.reserved == 0]
         room = [fifo for fifo in fifos if fifo.reserved < self.capacity]
+        empty = [fifo for fifo in room if fifo.reserved == 0]
+        if not self.in_order:
+            empty = [
+                fifo
+                for fifo in room
+                if not fifo.packets and not fifo.coming and fifo.leaving_until <= now
+            ]
         return (empty or room or [None])[0]
 
     def choose(self, packet: Packet) -> int:

@@ -12,8 +12,13 @@ port is busy). Every release comes with an event, and all releases of a cycle co
 before its grants. So a packet that got no room need not be examined until the next
 release.
 
-Data are arrays of structs of int32, one cache line per packet: at saturation the time
-goes to cache misses, not to arithmetic. Columns carry the names below; -1 is none
+A packet is named by its age, the number of packets created before it. The rows of
+packets are a ring of ages, and so is ``turns``: a bit for each packet that may move in
+this cycle. Reading it in order needs no sort, and a packet that a grant wakes takes its
+turn by a bit that is set ahead.
+
+Data are arrays of structs of int32 with two packets or channels in a cache line: the
+time goes to cache misses, not to arithmetic. Columns carry the names below; -1 is none
 everywhere. Channels are the lanes of link rows in order. FIFO c * virtual_channels + v
 is the input buffer behind channel c.
 """
@@ -27,65 +32,59 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 #: What the compiler takes as an integer.
 Int: TypeAlias = int | np.integer[Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Packets: age, cycle of creation, destination, vertex, state in the routing table, what
-# it waits for, FIFO (-1 at its source), next in a list, heap links, pool and after the
-# grant the granted FIFO, state after the hop, links taken (external ones << 16),
-# adaptive routing: link rows whose queue counts it (the probed one further on, the one
-# it stands before).
-(
-    SEQ,
-    BORN,
-    DST,
-    VERTEX,
-    STATE,
-    STATUS,
-    FIFO,
-    NEXT,
-    CHILD,
-    SIBLING,
-    WAY,
-    NEXT_STATE,
-    HOPS,
-    FAR,
-    NEAR,
-) = range(15)
-PACKET_COLUMNS = 16
-# Channels: busy, next in the wheel, FIFO it is fed from, number of waiting packets,
-# cycles of a packet, latency, vertex at its end, link row, FIFO that is leaving its
-# input port, 1 << 16 where it leaves a node, packets carried in the window, packets
-# that wait for its input port.
-(
-    BUSY,
-    WHEEL_NEXT,
-    FROM,
-    WAITING,
-    SERIAL,
-    LATENCY,
-    END,
-    ROW,
-    PORT,
-    EXTERNAL,
-    CARRIED,
-    PORT_WAITERS,
-) = range(12)
-CHANNEL_COLUMNS = 16
-# FIFOs: first and last packet, packets that still fit, channel.
-HEAD, TAIL, ROOM, CHANNEL = range(4)
+# Packets, by age & mask: cycle of creation (-1: the row is free), destination, FIFO (-1
+# - chip at its source), next in a list, the pool that it waits for and after the grant
+# the granted FIFO, links taken (external ones << 16), state in the routing table, what
+# it waits for.
+BORN, DST, FIFO, NEXT, WAY, HOPS, STATE, STATUS = range(8)
+PACKET_COLUMNS = 8
+# Their rarely read part: links of heaps; adaptive routing: link rows whose queue counts
+# the packet (the probed one further on, the one it stands before).
+CHILD, SIBLING, FAR, NEAR = range(4)
+LINK_COLUMNS = 4
+# Router of the RailX simulator (no adaptive routing): FIFO that the tail leaves in this
+# cycle, -2 - FIFO where the packet has a turn for this alone.
+LEAVING = FAR
+# Channels: next in the wheel (IDLE: no packet is on it), FIFO it is fed from, heap of
+# packets that wait for it, vertex at its end, FIFO that is leaving its input port,
+# packets that wait for this port, packets carried in the window, row of ``kinds``.
+ENDS_NEXT, FROM, WAITING, END, PORT, PORT_WAITERS, CARRIED, KIND = range(8)
+CHANNEL_COLUMNS = 8
+IDLE = -2
+# Kinds of channels: cycles of a packet, latency, 1 << 16 where they leave a node.
+SERIAL, LATENCY, EXTERNAL = range(3)
+KIND_COLUMNS = 3
+# FIFOs: first and last packet, packets that still fit, pool (-1: see ``fifo_pool``).
+HEAD, TAIL, ROOM, ONLY_POOL = range(4)
 FIFO_COLUMNS = 4
-# Pools: first FIFO, one past the last, source packets that wait (in order of age), heap
-# of other packets, last cycle woken, first link row.
-FIRST, LAST, QUEUE_HEAD, QUEUE_TAIL, HEAP, STAMP, POOL_ROW = range(7)
-POOL_COLUMNS = 8
+# Pools: source packets that wait (in order of age), heap of other packets, last cycle
+# woken.
+QUEUE_HEAD, QUEUE_TAIL, HEAP, STAMP = range(4)
+POOL_COLUMNS = 4
+# FIFOs of pools: the first one, their number, the step from each to the next (0: they
+# are a part of ``pool_fifo`` from the first on), first link row.
+FIRST, COUNT, STEP, POOL_ROW = range(4)
+RANGE_COLUMNS = 4
+# Choices: pool, state after the hop, probed link row, FIFOs as of pools.
+CHOICE_POOL, CHOICE_STATE, PROBE, CHOICE_FIRST, CHOICE_COUNT, CHOICE_STEP = range(6)
+CHOICE_COLUMNS = 8
 # Chips: source queue (injection ports only), free injection ports, heap that waits for
 # ejection, free ejection ports.
 SOURCE_HEAD, SOURCE_TAIL, INJECTION, EJECT_HEAP, EJECTION = range(5)
 CHIP_COLUMNS = 5
+# The wheel of coming cycles: heads that arrive, channels that end, ports that end, the
+# first packet that is ready at its source and one past the last, packets that ask their
+# pool again.
+HEADS, ENDS, TIMERS, READY, READY_END, AGAIN = range(6)
+WHEEL_ROWS = 6
 # Counters.
 (
     NOW,
@@ -93,15 +92,14 @@ CHIP_COLUMNS = 5
     INJECTED,
     DELIVERED,
     HOPS_DONE,
-    FREE,
-    FREE_COUNT,
+    OLDEST,
     TIMER_FREE,
     W_DELIVERED,
     W_HOPS,
     W_EXTERNAL,
     W_CREATED,
-) = range(12)
-COUNTERS = 12
+) = range(11)
+COUNTERS = 11
 # Parameters.
 (
     VCS,
@@ -117,13 +115,14 @@ COUNTERS = 12
     CHIPS,
     CAPACITY,
     BATCHES,
-) = range(13)
-PARAMETERS = 13
+    IN_ORDER,
+) = range(14)
+PARAMETERS = 14
 # Traffic modes.
 UNIFORM, ALL_TO_ALL, FLOWS, HOT_SPOT, TRACE = range(5)
 # What a packet waits for: nothing yet; pulled from a pool's waiters; woken with its
-# grant; pulled from a channel's waiters; its input port.
-FRESH, POOL, GRANTED, LINK, PORT_BUSY = range(5)
+# grant; pulled from a channel's waiters; its input port; its tail has arrived.
+FRESH, POOL, GRANTED, LINK, PORT_BUSY, ARRIVED = range(6)
 
 DONE, NEEDS_ROOM = 0, 1
 
@@ -131,8 +130,8 @@ DONE, NEEDS_ROOM = 0, 1
 #: the core a third faster.
 u = np.uint32
 
-#: The packet of a key (age << 32 | packet).
-PACKET = 0xFFFFFFFF
+_ONE, _ALL, _SIX = np.uint64(1), np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(6)
+_IN_WORD = np.uint64(63)
 
 
 def _phase(function: Function) -> Function:
@@ -156,16 +155,19 @@ class Net(NamedTuple):
 
     parameters: Any  # int64[PARAMETERS]
     rates: Any  # float64[2]: packets per cycle, share of hot traffic
+    kinds: Any  # int32[kinds, KIND_COLUMNS]
+    pool_range: Any  # int32[pools, RANGE_COLUMNS]
     pool_fifo: Any  # int32[]: FIFOs of the pools
     fifo_pool_start: Any  # int32[fifos + 1]
     fifo_pool: Any  # int32[]: pools of each FIFO
+    channel_row: Any  # int32[channels]: link row
     entry: Any  # int32[states, vertices, columns]: the set, or -2 - choice where it has one alone
     coordinates: (
         Any  # int32[vertices, levels - 1]: coordinates that are compared with a destination's
     )
     goal: Any  # int32[chips, 2 * levels]: column and coordinate of each level
     set_start: Any  # int32[sets + 1]
-    choice: Any  # int32[choices, 3]: pool, state after the hop, probed link row
+    choice: Any  # int32[choices, CHOICE_COLUMNS]
     choice_limit: Any  # float64[choices]: running sum of weights inside the set
     choice_delay: Any  # float64[choices]: cycles
     row_rate: Any  # float64[link rows]: flits per cycle of all lanes
@@ -180,68 +182,77 @@ class State(NamedTuple):
 
     counters: Any  # int64[COUNTERS]
     random: Any  # uint64[2]: traffic, routing
-    packets: Any  # int32[slots, PACKET_COLUMNS]
+    packets: Any  # int32[slots, PACKET_COLUMNS], a power of two of them, at least 64
+    links: Any  # int32[slots, LINK_COLUMNS]
+    turns: Any  # uint64[slots / 64]: a bit for each packet that may move in this cycle
+    words: Any  # uint64[slots / 4096, at least 1]: a bit for each word of turns that is not 0
     channels: Any  # int32[channels, CHANNEL_COLUMNS]
     fifos: Any  # int32[fifos, FIFO_COLUMNS]
     pools: Any  # int32[pools, POOL_COLUMNS]
     chips: Any  # int32[chips, CHIP_COLUMNS]
     timers: Any  # int32[timers, 2]: next, what
-    waiting_for: Any  # int64[channels, ...]: heaps of keys, who waits for each channel
-    wheel: Any  # int32[3, cycles]: heads that arrive, channels that end, timers that end
+    wheel: Any  # int32[WHEEL_ROWS, cycles]
     row_queue: Any  # int32[link rows]: packets that wait for or are assigned to the row
-    work: Any  # int32[]: FIFOs to look at in this cycle
-    agenda: Any  # int64[]: age << 32 | packet
-    later: Any  # int64[]: heap of what a grant wakes in the same cycle
+    # Router of the RailX simulator alone:
+    queued: Any  # int32[fifos]: packets that stand in it, leave it or fly to it to go on
+    carried: Any  # int32[channels]: the packet on it
     histogram: Any  # int64[cycles]: latencies in the window
     batches: Any  # int64[batches, 2]: sum of latencies, packets
     arrival: Any  # int32[]: cycle of delivery by age (traces only)
 
 
-@_phase
-def key_of(packets: Any, packet: Int) -> Any:
-    """Age, then packet: what lists of packets are sorted by."""
-    return np.int64(packets[u(packet), SEQ]) << 32 | packet
+@intrinsic  # type: ignore[untyped-decorator]
+def lowest_bit(_context: Any, _word: Any) -> Any:
+    """The place of the lowest bit of a uint64 that is not 0."""
+
+    def code(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], cgutils.true_bit)
+
+    return types.uint64(types.uint64), code
+
+
+# --- Heaps of packets
 
 
 @_compiled
-def meld(packets: Any, a: Int, b: Int) -> Any:
+def meld(links: Any, mask: Int, a: Int, b: Int) -> Any:
     """Join two pairing heaps; the older root stays on top."""
     if a < 0:
         return b
     if b < 0:
         return a
-    if packets[u(b), SEQ] < packets[u(a), SEQ]:
+    if b < a:
         a, b = b, a
-    packets[u(b), SIBLING] = packets[u(a), CHILD]
-    packets[u(a), CHILD] = b
+    links[u(b & mask), SIBLING] = links[u(a & mask), CHILD]
+    links[u(a & mask), CHILD] = b
     return a
 
 
 @_compiled
-def push(packets: Any, root: Int, packet: Int) -> Any:
-    packets[u(packet), CHILD] = -1
-    packets[u(packet), SIBLING] = -1
-    return meld(packets, root, packet)
+def push(links: Any, mask: Int, root: Int, packet: Int) -> Any:
+    links[u(packet & mask), CHILD] = -1
+    links[u(packet & mask), SIBLING] = -1
+    return meld(links, mask, root, packet)
 
 
 @_compiled
-def pop(packets: Any, root: Any) -> Any:
+def pop(links: Any, mask: Int, root: Int) -> Any:
     """The heap without its root."""
-    node = np.int64(packets[u(root), CHILD])
+    node = np.int64(links[u(root & mask), CHILD])
     paired = np.int64(-1)
     while node >= 0:
-        other = np.int64(packets[u(node), SIBLING])
-        following = np.int64(-1) if other < 0 else np.int64(packets[u(other), SIBLING])
-        joined = np.int64(meld(packets, node, other))
-        packets[u(joined), SIBLING] = paired
+        other = np.int64(links[u(node & mask), SIBLING])
+        following = np.int64(-1) if other < 0 else np.int64(links[u(other & mask), SIBLING])
+        joined = np.int64(meld(links, mask, node, other))
+        links[u(joined & mask), SIBLING] = paired
         paired = joined
         node = following
-    root = np.int64(-1)
+    rest = np.int64(-1)
     while paired >= 0:
-        following = np.int64(packets[u(paired), SIBLING])
-        root = np.int64(meld(packets, root, paired))
+        following = np.int64(links[u(paired & mask), SIBLING])
+        rest = np.int64(meld(links, mask, rest, paired))
         paired = following
-    return root
+    return rest
 
 
 @_compiled
@@ -266,69 +277,19 @@ def share(random: Any, stream: int) -> Any:
     return np.float64(bits(random, stream) >> np.uint64(11)) * 1.1102230246251565e-16
 
 
-@_compiled
-def heap_push(heap: Any, size: Int, key: Int) -> None:
-    slot = size
-    while slot > 0:
-        above = (slot - 1) >> 1
-        if heap[u(above)] <= key:
-            break
-        heap[u(slot)] = heap[u(above)]
-        slot = above
-    heap[u(slot)] = key
-
-
-@_compiled
-def heap_pop(heap: Any, size: Int) -> None:
-    """Drop the least of ``size`` keys."""
-    key = heap[u(size - 1)]
-    slot = 0
-    while True:
-        child = 2 * slot + 1
-        if child >= size - 1:
-            break
-        if child + 1 < size - 1 and heap[u(child + 1)] < heap[u(child)]:
-            child += 1
-        if heap[u(child)] >= key:
-            break
-        heap[u(slot)] = heap[u(child)]
-        slot = child
-    heap[u(slot)] = key
-
-
-@_compiled
-def sort(keys: Any, count: Int) -> None:
-    """Shell sort (Ciura's gaps), in place: insertion sort for a quiet network's short
-    lists.
-    """
-    gap = 1
-    while gap * 9 < count * 4:
-        gap = gap * 9 // 4 + 1
-    while True:
-        for i in range(gap, count):
-            key = keys[u(i)]
-            j = i - gap
-            while j >= 0 and keys[u(j)] > key:
-                keys[u(j + gap)] = keys[u(j)]
-                j -= gap
-            keys[u(j + gap)] = key
-        if gap == 1:
-            break
-        gap = 1 if gap < 12 else gap * 4 // 9
-
-
 class Rules(NamedTuple):
     """The parameters of a run as numbers, which the compiler keeps in registers."""
 
     vcs: Any  # virtual channels of a channel
+    part: Any  # 2^33 over vcs, rounded up: divides by a product
     mask: Any  # cycles of the wheel less one
+    ring: Any  # rows of packets less one
     flits: Any  # of a packet
     source_cycles: Any
     limited_in: Any
     limited_out: Any
-    warmup: Any
-    finish: Any
     adaptive: Any
+    in_order: Any  # whether packets leave FIFOs in order at their destination, too
     capacity: Any  # packets of a FIFO
     trace: Any
     now: Any
@@ -337,26 +298,44 @@ class Rules(NamedTuple):
 
 
 @_phase
-def rules_of(net: Net, now: Int) -> Any:
+def rules_of(net: Net, state: State, now: Int) -> Any:
     """The rules of cycle ``now``."""
     parameters = net.parameters
     warmup, finish = parameters[WARMUP], parameters[FINISH]
     return Rules(
         vcs=parameters[VCS],
+        part=(1 << 33) // parameters[VCS] + 1,
         mask=parameters[MASK],
+        ring=np.int64(len(state.packets)) - 1,
         flits=parameters[FLITS],
         source_cycles=parameters[SOURCE_CYCLES],
         limited_in=parameters[PORTS_IN] > 0,
         limited_out=parameters[PORTS_OUT] > 0,
-        warmup=warmup,
-        finish=finish,
         adaptive=parameters[ADAPTIVE] != 0,
+        in_order=parameters[IN_ORDER] != 0,
         capacity=parameters[CAPACITY],
         trace=parameters[MODE] == TRACE,
         now=now,
         measured=warmup <= now < finish,
         batch=(now - warmup) * parameters[BATCHES] // (finish - warmup),
     )
+
+
+@_phase
+def channel_of(rules: Rules, fifo: Int) -> Any:
+    """fifo // virtual_channels."""
+    return (fifo * rules.part) >> 33
+
+
+@_phase
+def wake(state: State, rules: Rules, packet: Int) -> None:
+    """Give a packet a turn in this cycle."""
+    slot = np.uint64(packet & rules.ring)
+    word = slot >> _SIX
+    state.turns[u(word)] |= _ONE << (slot & _IN_WORD)
+    state.words[u(word >> _SIX)] |= _ONE << (word & _IN_WORD)
+    if not rules.in_order and state.links[u(slot), LEAVING] < -1:
+        state.links[u(slot), LEAVING] = -2 - state.links[u(slot), LEAVING]
 
 
 # --- Sources
@@ -373,6 +352,23 @@ def packets_due(net: Net, state: State, rules: Rules) -> Any:
         return due
     rate = net.rates[0]
     return np.int64(np.floor((now + 1) * rate + 1e-9)) - np.int64(np.floor(now * rate + 1e-9))
+
+
+@_phase
+def has_room(state: State, rules: Rules, due: Int) -> Any:
+    """Whether the ring has rows for ``due`` more packets.
+
+    The word of the oldest one is used from its bit on alone, so that the order of the
+    ring is that of ages.
+    """
+    counters, packets = state.counters, state.packets
+    newest = counters[CREATED] + due
+    if newest - (counters[OLDEST] & ~63) > rules.ring + 1:
+        oldest = counters[OLDEST]
+        while oldest < counters[CREATED] and packets[u(oldest & rules.ring), BORN] < 0:
+            oldest += 1
+        counters[OLDEST] = oldest
+    return newest - (counters[OLDEST] & ~63) <= rules.ring + 1
 
 
 @_phase
@@ -402,145 +398,133 @@ def draw(net: Net, state: State) -> Any:
     return src, dst + 1 if dst >= src else dst
 
 
-@_phase
+@_compiled
 def create_packets(net: Net, state: State, rules: Rules, due: Int) -> None:
     """Sources make ``due`` packets, which may be routed ``source_cycles`` later."""
     counters, packets, wheel = state.counters, state.packets, state.wheel
     slot = (rules.now + rules.source_cycles) & rules.mask
+    if due > 0:
+        wheel[READY, u(slot)] = counters[CREATED]
+        wheel[READY_END, u(slot)] = counters[CREATED] + due
     for _ in range(due):
         src, dst = draw(net, state)
-        packet = counters[FREE]
-        counters[FREE] = packets[u(packet), NEXT]
-        packets[u(packet), SEQ] = counters[CREATED]
-        packets[u(packet), BORN] = rules.now
-        packets[u(packet), DST] = dst
-        packets[u(packet), VERTEX] = src
-        packets[u(packet), STATE] = 0
-        packets[u(packet), STATUS] = FRESH
-        packets[u(packet), FIFO] = -1
-        packets[u(packet), HOPS] = 0
-        packets[u(packet), FAR] = -1
-        packets[u(packet), NEXT] = wheel[0, u(slot)]
-        wheel[0, u(slot)] = packet
+        row = u(counters[CREATED] & rules.ring)
+        packets[row, BORN] = rules.now
+        packets[row, DST] = dst
+        packets[row, FIFO] = -1 - src
+        packets[row, NEXT] = -1
+        packets[row, HOPS] = 0
+        packets[row, STATE] = 0
+        packets[row, STATUS] = FRESH
+        if rules.adaptive or not rules.in_order:
+            state.links[row, FAR] = -1
         counters[CREATED] += 1
-    counters[FREE_COUNT] -= due
     if rules.measured:
         counters[W_CREATED] += due
+
+
+@_phase
+def sources_ready(state: State, rules: Rules) -> None:
+    """Packets are ready at their sources; under limited injection they need a port."""
+    packets, chips, wheel = state.packets, state.chips, state.wheel
+    slot = rules.now & rules.mask
+    ready, end = np.int64(wheel[READY, u(slot)]), np.int64(wheel[READY_END, u(slot)])
+    wheel[READY, u(slot)] = wheel[READY_END, u(slot)] = -1
+    for packet in range(ready, end):
+        if not rules.limited_in:
+            wake(state, rules, packet)
+            continue
+        chip = -1 - np.int64(packets[u(packet & rules.ring), FIFO])
+        last = np.int64(chips[u(chip), SOURCE_TAIL])
+        chips[u(chip), SOURCE_TAIL] = packet
+        if last >= 0:
+            packets[u(last & rules.ring), NEXT] = packet
+        else:
+            chips[u(chip), SOURCE_HEAD] = packet
+        if chips[u(chip), INJECTION] > 0:
+            chips[u(chip), INJECTION] -= 1
+            wake(state, rules, pop_source(state, rules, chip))
+
+
+@_phase
+def pop_source(state: State, rules: Rules, chip: Int) -> Any:
+    """Take the oldest packet of a chip's source queue."""
+    packets, chips = state.packets, state.chips
+    packet = np.int64(chips[u(chip), SOURCE_HEAD])
+    following = packets[u(packet & rules.ring), NEXT]
+    chips[u(chip), SOURCE_HEAD] = following
+    if following < 0:
+        chips[u(chip), SOURCE_TAIL] = -1
+    return packet
 
 
 # --- Events of the wheel
 
 
 @_phase
-def heads_arrive(state: State, rules: Rules) -> Any:
-    """Heads arrive: at the end of their FIFO, or ready at their source."""
-    packets, fifos, channels = state.packets, state.fifos, state.channels
-    wheel, agenda, work = state.wheel, state.agenda, state.work
-    heads = looks = 0
-    slot = rules.now & rules.mask
-    packet = np.int64(wheel[0, u(slot)])
-    wheel[0, u(slot)] = -1
-    while packet >= 0:
-        following = np.int64(packets[u(packet), NEXT])
-        fifo = np.int64(packets[u(packet), FIFO])
-        if fifo >= 0:
-            packets[u(packet), NEXT] = -1
-            last = fifos[u(fifo), TAIL]
-            fifos[u(fifo), TAIL] = packet
-            if last >= 0:
-                packets[u(last), NEXT] = packet
-            else:
-                fifos[u(fifo), HEAD] = packet
-                # While another packet leaves this FIFO, its tail's event will look.
-                if channels[u(fifos[u(fifo), CHANNEL]), PORT] != fifo:
-                    work[u(looks)] = fifo
-                    looks += 1
-        else:
-            agenda[u(heads)] = key_of(packets, packet)
-            heads += 1
-        packet = following
-    return heads, looks
-
-
-@_phase
-def take_injection_ports(state: State, heads: Int) -> Any:
-    """Limited injection: as many packets as a chip has free ports may move, oldest
-    first.
-    """
-    packets, chips, agenda = state.packets, state.chips, state.agenda
-    sort(agenda, heads)
-    for i in range(heads):
-        packet = agenda[u(i)] & PACKET
-        chip = packets[u(packet), VERTEX]
-        packets[u(packet), NEXT] = -1
-        last = chips[u(chip), SOURCE_TAIL]
-        chips[u(chip), SOURCE_TAIL] = packet
-        if last >= 0:
-            packets[u(last), NEXT] = packet
-        else:
-            chips[u(chip), SOURCE_HEAD] = packet
-    taken = 0
-    for i in range(heads):
-        chip = packets[u(agenda[u(i)] & PACKET), VERTEX]
-        if chips[u(chip), INJECTION] > 0 and chips[u(chip), SOURCE_HEAD] >= 0:
-            chips[u(chip), INJECTION] -= 1
-            # Never overtakes i: at most one packet is taken for each one seen.
-            agenda[u(taken)] = key_of(packets, pop_source(state, chip))
-            taken += 1
-    return taken
-
-
-@_phase
-def pop_source(state: State, chip: Int) -> Any:
-    """Take the oldest packet of a chip's source queue."""
-    packets, chips = state.packets, state.chips
-    packet = np.int64(chips[u(chip), SOURCE_HEAD])
-    chips[u(chip), SOURCE_HEAD] = packets[u(packet), NEXT]
-    if packets[u(packet), NEXT] < 0:
-        chips[u(chip), SOURCE_TAIL] = -1
-    return packet
-
-
-@_phase
-def tails_leave(state: State, rules: Rules, heads: Int, looks: Int) -> Any:
+def tails_leave(net: Net, state: State, rules: Rules) -> None:
     """Tails have left: the channel, the input port and the space behind it are free.
 
     The oldest packet that waits for the channel may move.
     """
-    channels, fifos, waiting_for = state.channels, state.fifos, state.waiting_for
-    wheel, agenda, work = state.wheel, state.agenda, state.work
+    channels, wheel = state.channels, state.wheel
     slot = rules.now & rules.mask
-    channel = np.int64(wheel[1, u(slot)])
-    wheel[1, u(slot)] = -1
+    channel = np.int64(wheel[ENDS, u(slot)])
+    wheel[ENDS, u(slot)] = -1
     while channel >= 0:
-        following = np.int64(channels[u(channel), WHEEL_NEXT])
-        channels[u(channel), BUSY] = 0
+        following = np.int64(channels[u(channel), ENDS_NEXT])
+        channels[u(channel), ENDS_NEXT] = IDLE
         if rules.adaptive:
-            state.row_queue[channels[u(channel), ROW]] -= 1
-        waiters = np.int64(channels[u(channel), WAITING])
-        if waiters > 0:
-            agenda[u(heads)] = waiting_for[u(channel), 0]
-            heads += 1
-            heap_pop(waiting_for[u(channel)], waiters)
-            channels[u(channel), WAITING] = waiters - 1
+            state.row_queue[net.channel_row[u(channel)]] -= 1
+        waiting = np.int64(channels[u(channel), WAITING])
+        if waiting >= 0:
+            channels[u(channel), WAITING] = pop(state.links, rules.ring, waiting)
+            wake(state, rules, waiting)
         fifo = np.int64(channels[u(channel), FROM])
         if fifo >= 0:
-            channels[u(fifos[u(fifo), CHANNEL]), PORT] = -1
-            work[u(looks)] = -2 - fifo
-            looks += 1
+            leave_port(net, state, rules, fifo)
+            if not rules.in_order:
+                state.queued[u(fifo)] -= 1
         channel = following
-    return heads, looks
 
 
 @_phase
-def ports_end(state: State, rules: Rules, heads: Int, looks: Int) -> Any:
-    """Injection and ejection ports end; the oldest packet that waits may move."""
-    packets, channels, fifos, chips = state.packets, state.channels, state.fifos, state.chips
-    counters, timers, wheel = state.counters, state.timers, state.wheel
-    agenda, work = state.agenda, state.work
+def heads_arrive(net: Net, state: State, rules: Rules) -> None:
+    """Heads arrive at the end of their FIFO."""
+    packets, fifos, wheel = state.packets, state.fifos, state.wheel
     slot = rules.now & rules.mask
-    timer = np.int64(wheel[2, u(slot)])
-    wheel[2, u(slot)] = -1
+    packet = np.int64(wheel[HEADS, u(slot)])
+    wheel[HEADS, u(slot)] = -1
+    while packet >= 0:
+        row = u(packet & rules.ring)
+        following = np.int64(packets[row, NEXT])
+        fifo = np.int64(packets[row, FIFO])
+        packets[row, NEXT] = -1
+        if not rules.in_order and at_destination(state, rules, packet):
+            packets[row, STATUS] = ARRIVED
+            wake(state, rules, packet)
+            packet = following
+            continue
+        last = np.int64(fifos[u(fifo), TAIL])
+        fifos[u(fifo), TAIL] = packet
+        if last >= 0:
+            packets[u(last & rules.ring), NEXT] = packet
+        else:
+            fifos[u(fifo), HEAD] = packet
+            # While another packet leaves this FIFO, its tail's event will look.
+            if state.channels[u(channel_of(rules, fifo)), PORT] != fifo:
+                look_at_front(net, state, rules, fifo, False)
+        packet = following
+
+
+@_compiled
+def ports_end(net: Net, state: State, rules: Rules) -> None:
+    """Injection and ejection ports end; the oldest packet that waits may move."""
+    packets, channels, chips = state.packets, state.channels, state.chips
+    counters, timers, wheel = state.counters, state.timers, state.wheel
+    slot = rules.now & rules.mask
+    timer = np.int64(wheel[TIMERS, u(slot)])
+    wheel[TIMERS, u(slot)] = -1
     while timer >= 0:
         following = np.int64(timers[u(timer), 0])
         what = np.int64(timers[u(timer), 1])
@@ -551,22 +535,17 @@ def ports_end(state: State, rules: Rules, heads: Int, looks: Int) -> Any:
             if chips[u(chip), SOURCE_HEAD] < 0:
                 chips[u(chip), INJECTION] += 1
             else:
-                agenda[u(heads)] = key_of(packets, pop_source(state, chip))
-                heads += 1
+                wake(state, rules, pop_source(state, rules, chip))
         else:
-            chip = np.int64(channels[u(fifos[u(what), CHANNEL]), END])
+            chip = np.int64(channels[u(channel_of(rules, what)), END])
             chips[u(chip), EJECTION] += 1
-            channels[u(fifos[u(what), CHANNEL]), PORT] = -1
-            work[u(looks)] = -2 - what
-            looks += 1
             waiting = np.int64(chips[u(chip), EJECT_HEAP])
             if waiting >= 0:
-                chips[u(chip), EJECT_HEAP] = pop(packets, waiting)
-                packets[u(waiting), STATUS] = LINK
-                agenda[u(heads)] = key_of(packets, waiting)
-                heads += 1
+                chips[u(chip), EJECT_HEAP] = pop(state.links, rules.ring, waiting)
+                packets[u(waiting & rules.ring), STATUS] = LINK
+                wake(state, rules, waiting)
+            leave_port(net, state, rules, what)
         timer = following
-    return heads, looks
 
 
 @_phase
@@ -579,100 +558,96 @@ def start_timer(state: State, rules: Rules, cycles: Int, what: Int) -> None:
     timer = counters[TIMER_FREE]
     counters[TIMER_FREE] = timers[u(timer), 0]
     slot = (rules.now + cycles) & rules.mask
-    timers[u(timer), 0] = wheel[2, u(slot)]
+    timers[u(timer), 0] = wheel[TIMERS, u(slot)]
     timers[u(timer), 1] = what
-    wheel[2, u(slot)] = timer
+    wheel[TIMERS, u(slot)] = timer
 
 
 # --- Fronts of FIFOs
 
 
 @_phase
-def look_at_fronts(net: Net, state: State, rules: Rules, heads: Int, looks: Int) -> Any:
-    """Handle FIFOs with a new front.
+def leave_port(net: Net, state: State, rules: Rules, fifo: Int) -> None:
+    """A packet has left a FIFO through the input port, which others may use now."""
+    packets, channels, fifos = state.packets, state.channels, state.fifos
+    port = channel_of(rules, fifo)
+    channels[u(port), PORT] = -1
+    if channels[u(port), PORT_WAITERS] > 0:
+        channels[u(port), PORT_WAITERS] = 0
+        for other in range(port * rules.vcs, port * rules.vcs + rules.vcs):
+            packet = np.int64(fifos[u(other), HEAD])
+            if packet >= 0 and packets[u(packet & rules.ring), STATUS] == PORT_BUSY:
+                packets[u(packet & rules.ring), STATUS] = GRANTED
+                wake(state, rules, packet)
+    if rules.in_order:
+        fifos[u(fifo), ROOM] += 1
+    look_at_front(net, state, rules, fifo, rules.in_order)
 
-    Packets at their destination leave the network, others have to move on, and free
-    room wakes its waiters.
+
+@_phase
+def look_at_front(net: Net, state: State, rules: Rules, fifo: Int, freed: Any) -> None:
+    """Handle a FIFO with a new front.
+
+    Packets at their destination leave the network, the next one has to move on, and
+    free room wakes its waiters.
     """
-    packets, fifos, agenda = state.packets, state.fifos, state.agenda
-    for i in range(looks):
-        fifo = np.int64(state.work[u(i)])
-        freed = fifo < -1
-        if freed:
-            fifo = -2 - fifo
-            fifos[u(fifo), ROOM] += 1
-            heads = wake_port(state, rules, np.int64(fifos[u(fifo), CHANNEL]), heads)
-        packet = np.int64(fifos[u(fifo), HEAD])
-        if not rules.limited_out:
-            while packet >= 0 and packets[u(packet), VERTEX] == packets[u(packet), DST]:
-                following = np.int64(packets[u(packet), NEXT])
+    packets, fifos = state.packets, state.fifos
+    packet = np.int64(fifos[u(fifo), HEAD])
+    if packet >= 0 and rules.in_order and not rules.limited_out:
+        end = state.channels[u(channel_of(rules, fifo)), END]
+        if packets[u(packet & rules.ring), DST] == end:
+            freed = True
+            while packet >= 0 and packets[u(packet & rules.ring), DST] == end:
+                following = np.int64(packets[u(packet & rules.ring), NEXT])
                 deliver(state, rules, packet)
                 fifos[u(fifo), ROOM] += 1
-                freed = True
                 packet = following
             fifos[u(fifo), HEAD] = packet
             if packet < 0:
                 fifos[u(fifo), TAIL] = -1
-        if packet >= 0:
-            agenda[u(heads)] = key_of(packets, packet)
-            heads += 1
-        if freed:
-            heads = wake_pools(net, state, rules, fifo, heads)
-    return heads
+    if packet >= 0:
+        wake(state, rules, packet)
+    if freed:
+        pool = np.int64(fifos[u(fifo), ONLY_POOL])
+        if pool >= 0:
+            wake_pool(state, rules, pool)
+        else:
+            for i in range(net.fifo_pool_start[u(fifo)], net.fifo_pool_start[u(fifo + 1)]):
+                wake_pool(state, rules, np.int64(net.fifo_pool[u(i)]))
 
 
 @_phase
-def wake_port(state: State, rules: Rules, port: Int, heads: Int) -> Any:
-    """Wake the packets of other FIFOs that wait for a free input port."""
-    packets, channels = state.packets, state.channels
-    if channels[u(port), PORT_WAITERS] > 0:
-        channels[u(port), PORT_WAITERS] = 0
-        for other in range(port * rules.vcs, port * rules.vcs + rules.vcs):
-            packet = np.int64(state.fifos[u(other), HEAD])
-            if packet >= 0 and packets[u(packet), STATUS] == PORT_BUSY:
-                packets[u(packet), STATUS] = GRANTED
-                state.agenda[u(heads)] = key_of(packets, packet)
-                heads += 1
-    return heads
-
-
-@_phase
-def wake_pools(net: Net, state: State, rules: Rules, fifo: Int, heads: Int) -> Any:
-    """A FIFO has room: wake the oldest waiter of each of its pools, once per cycle."""
-    packets, pools = state.packets, state.pools
-    for j in range(net.fifo_pool_start[u(fifo)], net.fifo_pool_start[u(fifo + 1)]):
-        pool = np.int64(net.fifo_pool[u(j)])
-        if pools[u(pool), STAMP] != rules.now and (
-            pools[u(pool), QUEUE_HEAD] >= 0 or pools[u(pool), HEAP] >= 0
-        ):
-            pools[u(pool), STAMP] = rules.now
-            packet = oldest_in_pool(packets, pools, pool)
-            packets[u(packet), STATUS] = POOL
-            state.agenda[u(heads)] = key_of(packets, packet)
-            heads += 1
-    return heads
+def wake_pool(state: State, rules: Rules, pool: Int) -> None:
+    """A FIFO of the pool has room: wake the oldest waiter, once per cycle."""
+    pools = state.pools
+    if (pools[u(pool), QUEUE_HEAD] >= 0 or pools[u(pool), HEAP] >= 0) and pools[
+        u(pool), STAMP
+    ] != rules.now:
+        pools[u(pool), STAMP] = rules.now
+        packet = oldest_in_pool(state, rules, pool)
+        state.packets[u(packet & rules.ring), STATUS] = POOL
+        wake(state, rules, packet)
 
 
 @_phase
 def deliver(state: State, rules: Rules, packet: Int) -> None:
-    """The tail has arrived: count the packet and free its slot."""
+    """The tail has arrived: count the packet and free its row."""
     counters, packets, batches = state.counters, state.packets, state.batches
+    row = u(packet & rules.ring)
     counters[DELIVERED] += 1
-    if rules.warmup <= rules.now < rules.finish:
-        latency = rules.now - packets[u(packet), BORN]
+    if rules.measured:
+        latency = rules.now + (0 if rules.in_order else 1) - packets[row, BORN]
         counters[W_DELIVERED] += 1
-        counters[W_HOPS] += packets[u(packet), HOPS] & 0xFFFF
-        counters[W_EXTERNAL] += packets[u(packet), HOPS] >> 16
+        counters[W_HOPS] += packets[row, HOPS] & 0xFFFF
+        counters[W_EXTERNAL] += packets[row, HOPS] >> 16
         state.histogram[u(latency)] += 1
         batches[rules.batch, 0] += latency
         batches[rules.batch, 1] += 1
     if rules.trace:
-        state.arrival[packets[u(packet), SEQ]] = rules.now
-    if rules.adaptive and packets[u(packet), FAR] >= 0:
-        state.row_queue[packets[u(packet), FAR]] -= 1
-    packets[u(packet), NEXT] = counters[FREE]
-    counters[FREE] = packet
-    counters[FREE_COUNT] += 1
+        state.arrival[u(packet)] = rules.now + (0 if rules.in_order else 1)
+    if rules.adaptive and state.links[row, FAR] >= 0:
+        state.row_queue[state.links[row, FAR]] -= 1
+    packets[row, BORN] = -1
 
 
 # --- Routing
@@ -684,26 +659,24 @@ def column_of(net: Net, vertex: Int, chip: Int) -> Any:
 
     That of the first level on which their coordinates differ, or of the last one.
     """
-    levels = net.coordinates.shape[1]
-    level = 0
-    while (
-        level < levels
-        and net.coordinates[u(vertex), u(level)] == net.goal[u(chip), u(2 * level + 1)]
-    ):
-        level += 1
+    same, level = np.int64(1), np.int64(0)
+    for i in range(net.coordinates.shape[1]):  # no branch: which level it is, is chance
+        same &= np.int64(net.coordinates[u(vertex), u(i)] == net.goal[u(chip), u(2 * i + 1)])
+        level += same
     return np.int64(net.goal[u(chip), u(2 * level)])
 
 
 @_phase
-def route(net: Net, state: State, rules: Rules, packet: Int) -> None:
-    """Choose the pool of a packet's next hop.
+def route(net: Net, state: State, rules: Rules, packet: Int) -> Any:
+    """The choice of a packet's next hop.
 
-    The only choice, one drawn by weight, or the one with the shortest wait.
+    The only one, one drawn by weight, or the one with the shortest wait.
     """
-    packets = state.packets
-    vertex = np.int64(packets[u(packet), VERTEX])
-    column = column_of(net, vertex, np.int64(packets[u(packet), DST]))
-    entry = np.int64(net.entry[u(packets[u(packet), STATE]), u(vertex), u(column)])
+    packets, row = state.packets, u(packet & rules.ring)
+    fifo = np.int64(packets[row, FIFO])
+    vertex = np.int64(state.channels[u(channel_of(rules, fifo)), END]) if fifo >= 0 else -1 - fifo
+    column = column_of(net, vertex, np.int64(packets[row, DST]))
+    entry = np.int64(net.entry[u(packets[row, STATE]), u(vertex), u(column)])
     if entry < 0:
         first = -2 - entry
         last = first + 1
@@ -718,20 +691,20 @@ def route(net: Net, state: State, rules: Rules, packet: Int) -> None:
     else:
         if last - first > 1:
             best = shortest_wait(net, state, rules, first, last)
-            count_far(net, state, packet, best)
-        count_near(net, state, packet, best)
-    packets[u(packet), WAY] = net.choice[u(best), 0]
-    packets[u(packet), NEXT_STATE] = net.choice[u(best), 1]
+            count_far(net, state, row, best)
+        count_near(net, state, rules, row, best)
+    packets[row, STATE] = net.choice[u(best), CHOICE_STATE]
+    return best
 
 
-@_phase
+@_compiled
 def shortest_wait(net: Net, state: State, rules: Rules, first: Int, last: Int) -> Any:
     """Adaptive routing: the choice with the least wait for its probed link; ties are
     drawn.
     """
     best, shortest, ties = first, np.inf, 0
     for i in range(first, last):
-        row = net.choice[u(i), 2]
+        row = net.choice[u(i), PROBE]
         wait = state.row_queue[u(row)] * rules.flits / net.row_rate[u(row)] + net.choice_delay[u(i)]
         if wait < shortest - 1e-9:
             shortest, best, ties = wait, i, 1
@@ -742,119 +715,151 @@ def shortest_wait(net: Net, state: State, rules: Rules, first: Int, last: Int) -
     return best
 
 
-@_phase
-def count_far(net: Net, state: State, packet: Int, best: Int) -> None:
+@_compiled
+def count_far(net: Net, state: State, row: Any, best: Int) -> None:
     """Adaptive routing: the packet counts at the link that its choice probed."""
-    packets, queue = state.packets, state.row_queue
-    if packets[u(packet), FAR] >= 0:
-        queue[packets[u(packet), FAR]] -= 1
-    packets[u(packet), FAR] = net.choice[u(best), 2]
-    queue[packets[u(packet), FAR]] += 1
+    links, queue = state.links, state.row_queue
+    if links[row, FAR] >= 0:
+        queue[links[row, FAR]] -= 1
+    links[row, FAR] = net.choice[u(best), PROBE]
+    queue[links[row, FAR]] += 1
 
 
-@_phase
-def count_near(net: Net, state: State, packet: Int, best: Int) -> None:
+@_compiled
+def count_near(net: Net, state: State, rules: Rules, row: Any, best: Int) -> None:
     """Adaptive routing: count the packet at a link of its pool, the probed one if
     included.
     """
-    packets, queue, pools = state.packets, state.row_queue, state.pools
-    pool = np.int64(net.choice[u(best), 0])
-    near = np.int64(pools[u(pool), POOL_ROW])
-    far = np.int64(packets[u(packet), FAR])
+    links, queue = state.links, state.row_queue
+    near = np.int64(net.pool_range[u(net.choice[u(best), CHOICE_POOL]), POOL_ROW])
+    far = np.int64(links[row, FAR])
     if far >= 0 and far != near:
-        for i in range(pools[u(pool), FIRST], pools[u(pool), LAST]):
-            if state.channels[state.fifos[u(net.pool_fifo[u(i)]), CHANNEL], ROW] == far:
+        first, count, step = fifos_of_choice(net, best)
+        for i in range(count):
+            fifo = fifo_of(net, first, step, i)
+            if net.channel_row[u(channel_of(rules, fifo))] == far:
                 near = far
                 break
     if near != far:
         queue[u(near)] += 1
-    packets[u(packet), NEAR] = near
+    links[row, NEAR] = near
 
 
-@_phase
-def claim(state: State, packet: Int, row: Int) -> None:
-    """Adaptive routing: the packet waits at link row ``row`` of its granted channel."""
-    packets, queue = state.packets, state.row_queue
-    near = np.int64(packets[u(packet), NEAR])
-    if near != row:
+@_compiled
+def claim(state: State, row: Any, link: Int) -> None:
+    """Adaptive routing: the packet waits at link row ``link`` of its channel."""
+    links, queue = state.links, state.row_queue
+    near = np.int64(links[row, NEAR])
+    if near != link:
         queue[u(near)] -= 1
-        queue[u(row)] += 1
-    if packets[u(packet), FAR] == near or packets[u(packet), FAR] == row:
-        if packets[u(packet), FAR] == row and near != row:
-            queue[u(row)] -= 1
-        packets[u(packet), FAR] = -1
+        queue[u(link)] += 1
+    if links[row, FAR] == near or links[row, FAR] == link:
+        if links[row, FAR] == link and near != link:
+            queue[u(link)] -= 1
+        links[row, FAR] = -1
 
 
 # --- Virtual channels
 
 
 @_phase
-def allocate(net: Net, state: State, rules: Rules, packet: Int, status: Int, waking: Int) -> Any:
-    """Grant the packet a FIFO of its pool; -1: none has room, and the packet waits.
-
-    Returns also how many packets a grant of this cycle has woken.
-    """
-    packets, pools, fifos = state.packets, state.pools, state.fifos
-    pool = np.int64(packets[u(packet), WAY])
-    granted = np.int64(-1)
-    for i in range(pools[u(pool), FIRST], pools[u(pool), LAST]):
-        room = fifos[u(net.pool_fifo[u(i)]), ROOM]
-        if room == rules.capacity:
-            granted = np.int64(net.pool_fifo[u(i)])
-            break
-        if granted < 0 and room > 0:
-            granted = np.int64(net.pool_fifo[u(i)])
-    if granted < 0:
-        wait_for_pool(state, packet, pool, status)
-        return granted, waking
-    fifos[u(granted), ROOM] -= 1
-    packets[u(packet), WAY] = granted
-    packets[u(packet), STATUS] = GRANTED
-    if rules.adaptive:
-        claim(state, packet, np.int64(state.channels[u(fifos[u(granted), CHANNEL]), ROW]))
-    if status == POOL:
-        for i in range(pools[u(pool), FIRST], pools[u(pool), LAST]):
-            if fifos[u(net.pool_fifo[u(i)]), ROOM] > 0:
-                waiting = oldest_in_pool(packets, pools, pool)
-                if waiting >= 0:
-                    packets[u(waiting), STATUS] = POOL
-                    heap_push(state.later, waking, key_of(packets, waiting))
-                    waking += 1
-                break
-    return granted, waking
+def fifos_of_choice(net: Net, choice: Int) -> Any:
+    """First FIFO, number and step, as of pools."""
+    return (
+        np.int64(net.choice[u(choice), CHOICE_FIRST]),
+        np.int64(net.choice[u(choice), CHOICE_COUNT]),
+        np.int64(net.choice[u(choice), CHOICE_STEP]),
+    )
 
 
 @_phase
-def wait_for_pool(state: State, packet: Int, pool: Int, status: Int) -> None:
+def fifo_of(net: Net, first: Int, step: Int, i: Int) -> Any:
+    """A pool's FIFO number ``i``."""
+    return first + i * step if step != 0 else np.int64(net.pool_fifo[u(first + i)])
+
+
+@_phase
+def allocate(net: Net, state: State, rules: Rules, packet: Int, status: Int, choice: Int) -> Any:
+    """Grant the packet a FIFO of its pool; -1: none has room, and the packet waits.
+
+    ``choice``: of a fresh packet; others come from the waiters of their pool.
+    """
+    packets, fifos, row = state.packets, state.fifos, u(packet & rules.ring)
+    if status == FRESH:
+        first, count, step = fifos_of_choice(net, choice)
+    else:
+        pool = np.int64(packets[row, WAY])
+        first = np.int64(net.pool_range[u(pool), FIRST])
+        count = np.int64(net.pool_range[u(pool), COUNT])
+        step = np.int64(net.pool_range[u(pool), STEP])
+    granted = np.int64(-1)
+    for i in range(count):
+        fifo = fifo_of(net, first, step, i)
+        room = fifos[u(fifo), ROOM]
+        if room == rules.capacity if rules.in_order else room > 0 and state.queued[u(fifo)] == 0:
+            granted = fifo
+            break
+        if granted < 0 and room > 0:
+            granted = fifo
+    if granted < 0:
+        if status == FRESH:
+            packets[row, WAY] = net.choice[u(choice), CHOICE_POOL]
+        wait_for_pool(state, rules, packet, status)
+        return granted
+    fifos[u(granted), ROOM] -= 1
+    if rules.adaptive:
+        claim(state, row, np.int64(net.channel_row[u(channel_of(rules, granted))]))
+    if status == POOL:
+        for i in range(count):
+            if fifos[u(fifo_of(net, first, step, i)), ROOM] > 0:
+                if not rules.in_order:
+                    wake_younger(state, rules, np.int64(packets[row, WAY]), packet)
+                    break
+                waiting = oldest_in_pool(state, rules, np.int64(packets[row, WAY]))
+                if waiting >= 0:
+                    packets[u(waiting & rules.ring), STATUS] = POOL
+                    wake(state, rules, waiting)
+                break
+    packets[row, WAY] = granted
+    packets[row, STATUS] = GRANTED
+    return granted
+
+
+@_phase
+def wait_for_pool(state: State, rules: Rules, packet: Int, status: Int) -> None:
     """Queue a packet for room in its pool: at its source in order, else in a heap by
     age.
     """
-    packets, pools = state.packets, state.pools
-    if packets[u(packet), FIFO] >= 0:
-        pools[u(pool), HEAP] = push(packets, pools[u(pool), HEAP], packet)
+    packets, pools, row = state.packets, state.pools, u(packet & rules.ring)
+    pool = np.int64(packets[row, WAY])
+    if packets[row, FIFO] >= 0 or not rules.in_order:
+        heap = np.int64(pools[u(pool), HEAP])
+        pools[u(pool), HEAP] = push(state.links, rules.ring, heap, packet)
     elif status == POOL or pools[u(pool), QUEUE_HEAD] < 0:  # the oldest: back to the front
         if pools[u(pool), QUEUE_HEAD] < 0:
             pools[u(pool), QUEUE_TAIL] = packet
-        packets[u(packet), NEXT] = pools[u(pool), QUEUE_HEAD]
+        packets[row, NEXT] = pools[u(pool), QUEUE_HEAD]
         pools[u(pool), QUEUE_HEAD] = packet
     else:
-        packets[u(packet), NEXT] = -1
-        packets[u(pools[u(pool), QUEUE_TAIL]), NEXT] = packet
+        packets[row, NEXT] = -1
+        packets[u(pools[u(pool), QUEUE_TAIL] & rules.ring), NEXT] = packet
         pools[u(pool), QUEUE_TAIL] = packet
 
 
 @_phase
-def oldest_in_pool(packets: Any, pools: Any, pool: Int) -> Any:
+def oldest_in_pool(state: State, rules: Rules, pool: Int) -> Any:
     """Take the oldest packet that waits for a pool; -1 where none does."""
+    packets, pools = state.packets, state.pools
     queued = np.int64(pools[u(pool), QUEUE_HEAD])
     heaped = np.int64(pools[u(pool), HEAP])
-    if queued >= 0 and (heaped < 0 or packets[u(queued), SEQ] < packets[u(heaped), SEQ]):
-        pools[u(pool), QUEUE_HEAD] = packets[u(queued), NEXT]
-        if packets[u(queued), NEXT] < 0:
+    if queued >= 0 and (heaped < 0 or queued < heaped):
+        following = packets[u(queued & rules.ring), NEXT]
+        pools[u(pool), QUEUE_HEAD] = following
+        if following < 0:
             pools[u(pool), QUEUE_TAIL] = -1
         return queued
     if heaped >= 0:
-        pools[u(pool), HEAP] = pop(packets, heaped)
+        pools[u(pool), HEAP] = pop(state.links, rules.ring, heaped)
     return heaped
 
 
@@ -862,143 +867,248 @@ def oldest_in_pool(packets: Any, pools: Any, pool: Int) -> Any:
 
 
 @_phase
-def traverse(state: State, rules: Rules, packet: Int, status: Int, waking: Int) -> Any:
+def traverse(net: Net, state: State, rules: Rules, packet: Int, status: Int, granted: Int) -> None:
     """Send a packet over its granted channel, or let it wait.
 
-    It waits for the channel or for its input port. Returns the number of packets woken.
+    It waits for the channel or for its input port.
     """
-    packets, channels, waiting_for = state.packets, state.channels, state.waiting_for
-    granted, fifo = np.int64(packets[u(packet), WAY]), np.int64(packets[u(packet), FIFO])
-    channel = np.int64(state.fifos[u(granted), CHANNEL])
-    waiters = np.int64(channels[u(channel), WAITING])
-    if channels[u(channel), BUSY] != 0:
-        packets[u(packet), STATUS] = LINK
-        heap_push(waiting_for[u(channel)], waiters, key_of(packets, packet))
-        channels[u(channel), WAITING] = waiters + 1
-        return waking
-    if fifo >= 0 and not take_input_port(state, packet, fifo):
-        if status == LINK and waiters > 0:  # the next one may have the channel
-            heap_push(state.later, waking, waiting_for[u(channel), 0])
-            waking += 1
-            heap_pop(waiting_for[u(channel)], waiters)
-            channels[u(channel), WAITING] = waiters - 1
-        return waking
-    send(state, rules, packet, channel, granted, fifo)
-    return waking
+    packets, channels, row = state.packets, state.channels, u(packet & rules.ring)
+    channel, fifo = channel_of(rules, granted), np.int64(packets[row, FIFO])
+    if channels[u(channel), ENDS_NEXT] != IDLE:
+        packets[row, STATUS] = LINK
+        waiting = np.int64(channels[u(channel), WAITING])
+        channels[u(channel), WAITING] = push(state.links, rules.ring, waiting, packet)
+        return
+    if fifo >= 0 and not take_input_port(state, rules, packet, fifo):
+        waiting = np.int64(channels[u(channel), WAITING])
+        if status == LINK and waiting >= 0:  # the next one may have the channel
+            channels[u(channel), WAITING] = pop(state.links, rules.ring, waiting)
+            wake(state, rules, waiting)
+        return
+    send(net, state, rules, packet, channel, granted, fifo)
 
 
 @_phase
-def take_input_port(state: State, packet: Int, fifo: Int) -> Any:
+def take_input_port(state: State, rules: Rules, packet: Int, fifo: Int) -> Any:
     """Let a packet leave the front of its FIFO through the input port.
 
     False where another packet is leaving there: the packet waits.
     """
     packets, channels, fifos = state.packets, state.channels, state.fifos
-    port = np.int64(fifos[u(fifo), CHANNEL])
+    port, row = channel_of(rules, fifo), u(packet & rules.ring)
     if channels[u(port), PORT] >= 0:
-        packets[u(packet), STATUS] = PORT_BUSY
+        packets[row, STATUS] = PORT_BUSY
         channels[u(port), PORT_WAITERS] += 1
         return False
     channels[u(port), PORT] = fifo
-    fifos[u(fifo), HEAD] = packets[u(packet), NEXT]
-    if packets[u(packet), NEXT] < 0:
+    fifos[u(fifo), HEAD] = packets[row, NEXT]
+    if packets[row, NEXT] < 0:
         fifos[u(fifo), TAIL] = -1
     return True
 
 
 @_phase
-def send(state: State, rules: Rules, packet: Int, channel: Int, granted: Int, fifo: Int) -> None:
+def send(
+    net: Net, state: State, rules: Rules, packet: Int, channel: Int, granted: Int, fifo: Int
+) -> None:
     """The head leaves; the wheel gets the cycles of its tail's departure and its
     arrival.
     """
     counters, packets, channels, wheel = state.counters, state.packets, state.channels, state.wheel
-    now, mask = rules.now, rules.mask
-    serial = np.int64(channels[u(channel), SERIAL])
+    now, mask, row = rules.now, rules.mask, u(packet & rules.ring)
+    kind = u(channels[u(channel), KIND])
+    serial = np.int64(net.kinds[kind, SERIAL])
     slot = (now + serial) & mask
-    channels[u(channel), BUSY] = 1
     channels[u(channel), FROM] = fifo
-    channels[u(channel), WHEEL_NEXT] = wheel[1, u(slot)]
-    wheel[1, u(slot)] = channel
+    channels[u(channel), ENDS_NEXT] = wheel[ENDS, u(slot)]
+    wheel[ENDS, u(slot)] = channel
     counters[HOPS_DONE] += 1
     if rules.measured:
         channels[u(channel), CARRIED] += 1
     if fifo < 0:
         counters[INJECTED] += 1
         if rules.limited_in:
-            port = -1 - np.int64(packets[u(packet), VERTEX])
-            start_timer(state, rules, max(serial, rules.flits), port)
-    vertex = np.int64(channels[u(channel), END])
-    delay = np.int64(channels[u(channel), LATENCY]) + 1
-    if vertex == packets[u(packet), DST]:
+            start_timer(state, rules, max(serial, rules.flits), fifo)
+    delay = np.int64(net.kinds[kind, LATENCY]) + 1
+    if channels[u(channel), END] == packets[row, DST]:
         delay = max(delay, serial)
-    packets[u(packet), VERTEX] = vertex
-    packets[u(packet), STATE] = packets[u(packet), NEXT_STATE]
-    packets[u(packet), STATUS] = FRESH
-    packets[u(packet), FIFO] = granted
-    packets[u(packet), HOPS] += 1 + channels[u(channel), EXTERNAL]
+    if not rules.in_order:
+        state.carried[u(channel)] = packet
+        if fifo >= 0 and serial == 1:
+            state.links[row, LEAVING] = fifo
+        if channels[u(channel), END] == packets[row, DST]:
+            delay -= 1  # it is gone in that cycle's turn
+        else:
+            state.queued[u(granted)] += 1
+    packets[row, STATUS] = FRESH
+    packets[row, FIFO] = granted
+    packets[row, HOPS] += 1 + net.kinds[kind, EXTERNAL]
     slot = (now + delay) & mask
-    packets[u(packet), NEXT] = wheel[0, u(slot)]
-    wheel[0, u(slot)] = packet
+    packets[row, NEXT] = wheel[HEADS, u(slot)]
+    wheel[HEADS, u(slot)] = packet
 
 
 @_phase
-def eject(state: State, rules: Rules, packet: Int, status: Int, waking: Int) -> Any:
+def at_destination(state: State, rules: Rules, packet: Int) -> Any:
+    """Whether the FIFO that a packet stands in is that of its destination."""
+    packets, row = state.packets, u(packet & rules.ring)
+    fifo = np.int64(packets[row, FIFO])
+    return fifo >= 0 and state.channels[u(channel_of(rules, fifo)), END] == packets[row, DST]
+
+
+@_compiled
+def eject(state: State, rules: Rules, packet: Int, status: Int) -> None:
     """Limited ejection: a packet at its destination takes a port of its chip.
 
-    Otherwise it waits for one or for its input port. Returns the number of packets
-    woken.
+    Otherwise it waits for one or for its input port.
     """
-    packets, chips = state.packets, state.chips
-    fifo, chip = np.int64(packets[u(packet), FIFO]), np.int64(packets[u(packet), VERTEX])
+    packets, chips, row = state.packets, state.chips, u(packet & rules.ring)
+    fifo, chip = np.int64(packets[row, FIFO]), np.int64(packets[row, DST])
+    waiting = np.int64(chips[u(chip), EJECT_HEAP])
     if chips[u(chip), EJECTION] == 0:
-        packets[u(packet), STATUS] = LINK
-        chips[u(chip), EJECT_HEAP] = push(packets, chips[u(chip), EJECT_HEAP], packet)
-        return waking
-    if not take_input_port(state, packet, fifo):
-        waiting = np.int64(chips[u(chip), EJECT_HEAP])
-        if status == LINK and waiting >= 0:  # the next one may have the port
-            chips[u(chip), EJECT_HEAP] = pop(packets, waiting)
-            heap_push(state.later, waking, key_of(packets, waiting))
-            waking += 1
-        return waking
-    chips[u(chip), EJECTION] -= 1
-    start_timer(state, rules, rules.flits, fifo)
-    deliver(state, rules, packet)
-    return waking
+        packets[row, STATUS] = LINK
+        chips[u(chip), EJECT_HEAP] = push(state.links, rules.ring, waiting, packet)
+    elif take_input_port(state, rules, packet, fifo):
+        chips[u(chip), EJECTION] -= 1
+        start_timer(state, rules, rules.flits, fifo)
+        deliver(state, rules, packet)
+    elif status == LINK and waiting >= 0:  # the next one may have the port
+        chips[u(chip), EJECT_HEAP] = pop(state.links, rules.ring, waiting)
+        wake(state, rules, waiting)
+
+
+# --- Turns
+
+
+@_phase
+def move_packet(net: Net, state: State, rules: Rules, packet: Int) -> None:
+    """Route a packet, allocate and send it, as far as it comes."""
+    packets = state.packets
+    status = packets[u(packet & rules.ring), STATUS]
+    if rules.limited_out and at_destination(state, rules, packet):
+        eject(state, rules, packet, status)
+        return
+    if status in (FRESH, POOL):
+        choice = route(net, state, rules, packet) if status == FRESH else np.int64(-1)
+        granted = allocate(net, state, rules, packet, status, choice)
+        if granted < 0:
+            return
+    else:
+        granted = np.int64(packets[u(packet & rules.ring), WAY])
+    traverse(net, state, rules, packet, status, granted)
+
+
+# --- The router of the RailX simulator
+
+
+@_compiled
+def tails_move(state: State, rules: Rules) -> None:
+    """Tails that leave a FIFO in this cycle, at their packet's turn, over slow links.
+
+    The packets that ask their pool again since the last cycle have a turn, too.
+    """
+    packets, channels, links, wheel = state.packets, state.channels, state.links, state.wheel
+    slot = rules.now & rules.mask
+    packet = np.int64(wheel[AGAIN, u(slot)])
+    wheel[AGAIN, u(slot)] = -1
+    while packet >= 0:
+        following = np.int64(links[u(packet & rules.ring), SIBLING])
+        packets[u(packet & rules.ring), STATUS] = POOL
+        wake(state, rules, packet)
+        packet = following
+    channel = np.int64(wheel[ENDS, u((rules.now + 1) & rules.mask)])
+    while channel >= 0:
+        fifo = np.int64(channels[u(channel), FROM])
+        if fifo >= 0:
+            packet = np.int64(state.carried[u(channel)])
+            slot_of = np.uint64(packet & rules.ring)
+            has_turn = state.turns[u(slot_of >> _SIX)] >> (slot_of & _IN_WORD) & _ONE
+            wake(state, rules, packet)
+            links[u(slot_of), LEAVING] = fifo if has_turn else -2 - fifo
+        channel = np.int64(channels[u(channel), ENDS_NEXT])
+
+
+@_compiled
+def make_room(net: Net, state: State, rules: Rules, packet: Int, fifo: Int) -> None:
+    """A packet has left a FIFO: younger waiters may ask now, older ones next cycle."""
+    state.fifos[u(fifo), ROOM] += 1
+    for i in range(net.fifo_pool_start[u(fifo)], net.fifo_pool_start[u(fifo + 1)]):
+        wake_younger(state, rules, np.int64(net.fifo_pool[u(i)]), packet)
+
+
+@_compiled
+def wake_younger(state: State, rules: Rules, pool: Int, packet: Int) -> None:
+    """Wake the oldest waiter of a pool that is younger than a packet.
+
+    The older ones have had their turn, and get another one in the next cycle.
+    """
+    links, pools, wheel, ring = state.links, state.pools, state.wheel, rules.ring
+    slot = (rules.now + 1) & rules.mask
+    waiting = np.int64(pools[u(pool), HEAP])
+    while waiting >= 0 and waiting < packet:
+        rest = pop(links, ring, waiting)
+        links[u(waiting & ring), SIBLING] = wheel[AGAIN, u(slot)]
+        wheel[AGAIN, u(slot)] = waiting
+        waiting = rest
+    if waiting >= 0:
+        pools[u(pool), HEAP] = pop(links, ring, waiting)
+        state.packets[u(waiting & ring), STATUS] = POOL
+        wake(state, rules, waiting)
+    else:
+        pools[u(pool), HEAP] = -1
+
+
+@_phase
+def take_turn(net: Net, state: State, rules: Rules, packet: Int) -> None:
+    """The turn of a packet: it may arrive or move on, then its tail leaves a FIFO."""
+    packets, links, row = state.packets, state.links, u(packet & rules.ring)
+    leaving = np.int64(links[row, LEAVING])
+    if leaving >= -1:
+        if packets[row, STATUS] == ARRIVED:
+            deliver(state, rules, packet)
+            make_room(net, state, rules, packet, np.int64(packets[row, FIFO]))
+        else:
+            move_packet(net, state, rules, packet)
+        leaving = np.int64(links[row, LEAVING])
+    else:
+        leaving = -2 - leaving
+    if leaving >= 0:
+        links[row, LEAVING] = -1
+        make_room(net, state, rules, packet, leaving)
 
 
 # --- A cycle
 
 
 @_phase
-def move_packets(net: Net, state: State, rules: Rules, heads: Int) -> None:
-    """Route, allocate and send the packets that may move now, oldest first.
+def move_packets(net: Net, state: State, rules: Rules) -> None:
+    """All packets that may move take their turns, oldest first.
 
-    Packets woken by a grant take their turn by age.
+    The words of the ring are read from that of the oldest packet on, and its word of
+    words once more at the end. What a turn wakes is younger and stands ahead.
     """
-    packets, agenda, later = state.packets, state.agenda, state.later
-    if heads > 1:
-        sort(agenda, heads)
-    at = waking = 0  # entries seen of the agenda; of later
-    while at < heads or waking > 0:
-        if waking > 0 and (at == heads or later[u(0)] < agenda[u(at)]):
-            packet = later[u(0)] & PACKET
-            heap_pop(later, waking)
-            waking -= 1
-        else:
-            packet = agenda[u(at)] & PACKET
-            at += 1
-        status = packets[u(packet), STATUS]
-        if packets[u(packet), VERTEX] == packets[u(packet), DST]:
-            waking = eject(state, rules, packet, status, waking)
-            continue
-        if status == FRESH:
-            route(net, state, rules, packet)
-        if status in (FRESH, POOL):
-            granted, waking = allocate(net, state, rules, packet, status, waking)
-            if granted < 0:
-                continue
-        waking = traverse(state, rules, packet, status, waking)
+    turns, words = state.turns, state.words
+    oldest = state.counters[OLDEST] & ~63
+    begin = np.uint64(oldest & rules.ring) >> _SIX
+    count = len(words)
+    for i in range(count + 1):
+        at = np.int64(begin >> _SIX) + i
+        at -= count if at >= count else 0
+        mask = _ALL << (begin & _IN_WORD) if i == 0 else _ALL
+        if i == count:
+            mask = ~(_ALL << (begin & _IN_WORD))
+        while words[u(at)] & mask != 0:
+            bit = lowest_bit(words[u(at)] & mask)
+            words[u(at)] &= ~(_ONE << bit)
+            word = (np.int64(at) << 6) | np.int64(bit)
+            while turns[u(word)] != 0:
+                slot = (word << 6) | np.int64(lowest_bit(turns[u(word)]))
+                turns[u(word)] &= turns[u(word)] - _ONE
+                packet = oldest + ((slot - oldest) & rules.ring)
+                if rules.in_order:
+                    move_packet(net, state, rules, packet)
+                else:
+                    take_turn(net, state, rules, packet)
 
 
 @_compiled
@@ -1008,20 +1118,20 @@ def advance(net: Net, state: State, until: int) -> int:
     """
     now = state.counters[NOW]
     while now < until:
-        rules = rules_of(net, now)
+        rules = rules_of(net, state, now)
         due = packets_due(net, state, rules)
-        if due > state.counters[FREE_COUNT]:
+        if not has_room(state, rules, due):
             state.counters[NOW] = now
             return NEEDS_ROOM
         create_packets(net, state, rules, due)
-        heads, looks = heads_arrive(state, rules)
-        if rules.limited_in and heads > 0:
-            heads = take_injection_ports(state, heads)
-        heads, looks = tails_leave(state, rules, heads, looks)
+        sources_ready(state, rules)
+        tails_leave(net, state, rules)
+        heads_arrive(net, state, rules)
         if rules.limited_in or rules.limited_out:
-            heads, looks = ports_end(state, rules, heads, looks)
-        heads = look_at_fronts(net, state, rules, heads, looks)
-        move_packets(net, state, rules, heads)
+            ports_end(net, state, rules)
+        if not rules.in_order:
+            tails_move(state, rules)
+        move_packets(net, state, rules)
         now += 1
     state.counters[NOW] = now
     return DONE

@@ -89,15 +89,29 @@ def build_net(
     channels = channels_of(topology, network)
     coordinates, goal = _columns(topology, table)
     pool_fifo, pool_start = _pool_fifos(topology, table, channels)
-    pools = len(table.pool_class)
-    order = np.argsort(pool_fifo, kind="stable")
-    fifo_pool = np.repeat(np.arange(pools), np.diff(pool_start))[order]
-    fifos = len(channels) * table.virtual_channels
-    probe = np.where(
-        table.choice_probe >= 0,
-        table.choice_probe,
-        table.pool_link[table.pool_start[table.choice_pool]],
+    pool = np.repeat(np.arange(len(table.pool_class)), np.diff(pool_start))
+    # Pools that no choice has may name lanes that do not exist.
+    taken = np.isin(pool, table.choice_pool)
+    order = np.argsort(pool_fifo[taken], kind="stable")
+    fifo_pool = pool[taken][order]
+    members = np.bincount(pool_fifo[taken], minlength=len(channels) * table.virtual_channels)
+    pool_range = _ranges(pool_fifo, pool_start)
+    first_link = table.pool_link[table.pool_start[:-1]]
+    choice = _lines(len(table.choice_pool), engine.CHOICE_COLUMNS, 0)
+    choice[:, engine.CHOICE_POOL], choice[:, engine.CHOICE_STATE] = (
+        table.choice_pool,
+        table.choice_state,
     )
+    choice[:, engine.PROBE] = np.where(
+        table.choice_probe >= 0, table.choice_probe, first_link[table.choice_pool]
+    )
+    choice[:, engine.CHOICE_FIRST : engine.CHOICE_STEP + 1] = pool_range[table.choice_pool]
+    if network.router == "railx_simulator" and channels.latency.min() < 1:
+        raise SettingsError(
+            "router",
+            "got railx_simulator with links shorter than a cycle; allowed: in_order, or a latency"
+            f" of {network.cycle_ns:g} ns and more",
+        )
     parameters = np.zeros(engine.PARAMETERS, dtype=np.int64)
     parameters[engine.VCS] = table.virtual_channels
     parameters[engine.MASK] = _wheel_cycles(channels, network) - 1
@@ -111,6 +125,7 @@ def build_net(
     parameters[engine.CHIPS] = topology.chips
     parameters[engine.CAPACITY] = network.buffer_flits // network.packet_flits
     parameters[engine.BATCHES] = network.batches
+    parameters[engine.IN_ORDER] = network.router == "in_order"
     mode, source, target, accept, alias, hot_share = _traffic_arrays(topology, traffic, seed)
     parameters[engine.MODE] = mode
     load = 0.0 if isinstance(traffic, Trace) else traffic.load
@@ -118,16 +133,17 @@ def build_net(
     return engine.Net(
         parameters=parameters,
         rates=np.array([load * topology.chips / network.packet_flits, hot_share]),
+        kinds=_kinds(topology, channels)[0],
+        pool_range=_int32(np.column_stack([pool_range, first_link])),
         pool_fifo=_int32(pool_fifo),
-        fifo_pool_start=_int32(
-            np.concatenate([[0], np.cumsum(np.bincount(pool_fifo, minlength=fifos))])
-        ),
+        fifo_pool_start=_int32(np.concatenate([[0], np.cumsum(members)])),
         fifo_pool=_int32(fifo_pool),
+        channel_row=_int32(channels.row),
         entry=_entry(table),
         coordinates=coordinates,
         goal=goal,
         set_start=_int32(table.set_start),
-        choice=_int32(np.stack([table.choice_pool, table.choice_state, probe], axis=1)),
+        choice=choice,
         choice_limit=_running_sums(table),
         choice_delay=np.ascontiguousarray(
             table.choice_delay_ns / network.cycle_ns, dtype=np.float64
@@ -148,20 +164,15 @@ def build_state(
 
     channels = channels_of(topology, network)
     vcs, chips = table.virtual_channels, topology.chips
-    fifo_count, pool_count = len(channels) * vcs, len(table.pool_class)
     rows = _lines(len(channels), engine.CHANNEL_COLUMNS, -1)
-    rows[:, [engine.BUSY, engine.WAITING, engine.CARRIED, engine.PORT_WAITERS]] = 0
-    rows[:, engine.SERIAL], rows[:, engine.LATENCY] = channels.serial, channels.latency
+    rows[:, engine.ENDS_NEXT] = engine.IDLE
+    rows[:, [engine.CARRIED, engine.PORT_WAITERS]] = 0
     rows[:, engine.END] = topology.links.dst[channels.row]
-    rows[:, engine.ROW] = channels.row
-    rows[:, engine.EXTERNAL] = np.where(topology.links.kind[channels.row] != INTERNAL, 1 << 16, 0)
-    fifos = _lines(fifo_count, engine.FIFO_COLUMNS, -1)
+    rows[:, engine.KIND] = _kinds(topology, channels)[1]
+    fifos = _lines(len(channels) * vcs, engine.FIFO_COLUMNS, -1)
     fifos[:, engine.ROOM] = net.parameters[engine.CAPACITY]
-    fifos[:, engine.CHANNEL] = np.arange(fifo_count) // vcs
-    _, pool_start = _pool_fifos(topology, table, channels)
-    pools = _lines(pool_count, engine.POOL_COLUMNS, -1)
-    pools[:, engine.FIRST], pools[:, engine.LAST] = pool_start[:-1], pool_start[1:]
-    pools[:, engine.POOL_ROW] = table.pool_link[table.pool_start[:-1]]
+    alone = np.diff(net.fifo_pool_start) == 1
+    fifos[alone, engine.ONLY_POOL] = net.fifo_pool[net.fifo_pool_start[:-1][alone]]
     chip_rows = np.full((chips, engine.CHIP_COLUMNS), -1, dtype=np.int32)
     inject, eject = network.injection_ports or 0, network.ejection_ports or 0
     chip_rows[:, engine.INJECTION], chip_rows[:, engine.EJECTION] = inject, eject
@@ -172,32 +183,23 @@ def build_state(
         if net.parameters[engine.MODE] != engine.TRACE
         else max(1, int(np.unique(net.alias, return_counts=True)[1].max(initial=1)))
     )
-    most_heads = (
-        fifo_count + pool_count + len(channels) + chips * (1 + inject + eject) + 2 * a_cycle
-    )
-    counters = np.zeros(engine.COUNTERS, dtype=np.int64)
-    packets = _lines(max(1024, 2 * a_cycle), engine.PACKET_COLUMNS, 0)
-    packets[:, engine.NEXT] = np.arange(1, len(packets) + 1)
-    packets[-1, engine.NEXT] = -1
-    counters[engine.FREE_COUNT] = len(packets)
+    slots = 1 << max(1024, 2 * a_cycle).bit_length() - 1
     streams = np.random.SeedSequence(seed).generate_state(2, np.uint64)
     return engine.State(
-        counters=counters,
+        counters=np.zeros(engine.COUNTERS, dtype=np.int64),
         random=streams,
-        packets=packets,
+        **_ring(slots),
         channels=rows,
         fifos=fifos,
-        pools=pools,
+        pools=_lines(len(table.pool_class), engine.POOL_COLUMNS, -1),
         chips=chip_rows,
         timers=timers,
-        waiting_for=np.zeros(
-            (len(channels), vcs * int(net.parameters[engine.CAPACITY])), dtype=np.int64
+        wheel=np.full(
+            (engine.WHEEL_ROWS, int(net.parameters[engine.MASK]) + 1), -1, dtype=np.int32
         ),
-        wheel=np.full((3, int(net.parameters[engine.MASK]) + 1), -1, dtype=np.int32),
         row_queue=np.zeros(len(topology.links), dtype=np.int32),
-        work=np.zeros(2 * fifo_count + 1, dtype=np.int32),
-        agenda=np.zeros(most_heads, dtype=np.int64),
-        later=np.zeros(most_heads, dtype=np.int64),
+        queued=np.zeros(1 if net.parameters[engine.IN_ORDER] else len(fifos), dtype=np.int32),
+        carried=np.zeros(1 if net.parameters[engine.IN_ORDER] else len(rows), dtype=np.int32),
         histogram=np.zeros(network.warmup_cycles + network.measured_cycles + 1, dtype=np.int64),
         batches=np.zeros((network.batches, 2), dtype=np.int64),
         arrival=np.full(
@@ -212,16 +214,25 @@ def more_slots(state: Any) -> Any:
     """The same state with twice the room for packets."""
     from railx.network.packets import engine
 
-    old = state.packets
-    packets = _lines(2 * len(old), engine.PACKET_COLUMNS, 0)
-    packets[: len(old)] = old
-    packets[len(old) :, engine.NEXT] = np.arange(len(old) + 1, len(packets) + 1)
-    packets[-1, engine.NEXT] = (
-        state.counters[engine.FREE] if state.counters[engine.FREE_COUNT] else -1
-    )
-    state.counters[engine.FREE] = len(old)
-    state.counters[engine.FREE_COUNT] += len(old)
-    return state._replace(packets=packets)
+    old = len(state.packets)
+    oldest = int(state.counters[engine.OLDEST])
+    ages = oldest + (np.arange(old) - oldest) % old
+    ring = _ring(2 * old)
+    for name in ("packets", "links"):
+        ring[name][ages % (2 * old)] = getattr(state, name)
+    return state._replace(**ring)
+
+
+def _ring(slots: int) -> dict[str, Any]:
+    """Room for ``slots`` packets, a power of two; none of them exists or has a turn."""
+    from railx.network.packets import engine
+
+    return {
+        "packets": _lines(slots, engine.PACKET_COLUMNS, -1),
+        "links": _lines(slots, engine.LINK_COLUMNS, -1),
+        "turns": np.zeros(slots // 64, dtype=np.uint64),
+        "words": np.zeros(max(1, slots // 4096), dtype=np.uint64),
+    }
 
 
 def _wheel_cycles(channels: Channels, network: PacketNetworkSettings) -> int:
@@ -232,6 +243,30 @@ def _wheel_cycles(channels: Channels, network: PacketNetworkSettings) -> int:
         network.packet_flits,
     )
     return 1 << (longest + 1).bit_length()
+
+
+def _kinds(topology: Topology, channels: Channels) -> tuple[Int32Array, IntArray]:
+    """Rows of ``kinds`` of the Net, and the row of each channel."""
+    leaves = np.where(topology.links.kind[channels.row] != INTERNAL, 1 << 16, 0)
+    rows = np.stack([channels.serial, channels.latency, leaves], axis=1)
+    kinds, row = np.unique(rows, axis=0, return_inverse=True)
+    return _int32(kinds), row.reshape(-1)
+
+
+def _ranges(pool_fifo: IntArray, pool_start: IntArray) -> IntArray:
+    """First FIFO, number and step of each pool: int64[pools, 3].
+
+    Step 0: its FIFOs are not evenly spaced, and the first is a place in ``pool_fifo``.
+    """
+    first, count = pool_start[:-1], np.diff(pool_start)
+    second = np.minimum(first + 1, len(pool_fifo) - 1)
+    step = np.where(count > 1, pool_fifo[second] - pool_fifo[first], 1)
+    place = np.arange(len(pool_fifo)) - np.repeat(first, count)
+    even = pool_fifo == np.repeat(pool_fifo[first], count) + place * np.repeat(step, count)
+    regular = np.logical_and.reduceat(even, first)
+    return np.column_stack(
+        [np.where(regular, pool_fifo[first], first), count, np.where(regular, step, 0)]
+    )
 
 
 def _pool_fifos(

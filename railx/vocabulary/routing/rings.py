@@ -40,6 +40,9 @@ def route_rings(
     (Dally and Seitz 1987). Under ``balanced`` a packet without a wrap link on its path
     draws one of the two channels when it enters the ring: on channel 0 nothing waits
     for the wrap link, so this closes no cycle either.
+
+    ``min_inside`` is that of the RailX simulator: at equal distance no wrap link is
+    taken, and packets without one on their path are on channel 0.
     """
     position = np.arange(topology.chips) if position is None else position
     to = position if destinations is None else position[destinations]
@@ -97,12 +100,15 @@ def ring_sets(
         sets[first] = builder.single(np.where(wraps, low, high)[:, None], before_wrap)
         sets[first + 1] = builder.single(low[:, None], np.where(ends, _UNDECIDED, first + 1))
         entering.append(sets[first].copy())
+        # takes no wrap link in this direction
+        stays = direction * (goal - coordinate[:, None]) > 0
         if builder.routing == "balanced":
-            stays = (
-                direction * (goal - coordinate[:, None]) > 0
-            )  # takes no wrap link in this direction
             entering[-1][stays] = builder.merge(sets[first][stays], sets[first + 1][stays])
+        elif builder.routing == "min_inside":
+            entering[-1][stays] = sets[first + 1][stays]
     up, tie = ring_steps(coordinate[:, None], goal, length)
+    if builder.routing == "min_inside":
+        up = np.where(tie, goal > coordinate[:, None], up)
     sets[_UNDECIDED] = np.where(up, *entering)
     if (split_ties or builder.routing == "balanced") and tie.any():
         sets[_UNDECIDED][tie] = builder.merge(*(direction[tie] for direction in entering))
