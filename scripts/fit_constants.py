@@ -45,6 +45,10 @@ _START: dict[str, Any] = {
 #: Ten kernels of a layer that take 10 us to start. Only Megatron's are fitted: other
 #: programs take over llm-foundry's shares of the H100, not its kernels.
 _KERNELS_S = 1e-4
+#: Megatron reads the sizes of each micro-batch's tokens back from the device
+#: (megatron/core/tensor_parallel/data.py, sizes_cuda.cpu()), so that a step's data take
+#: time for each micro-batch, and none besides.
+_BEGIN_S = 2e-3
 _HEADER = """\
 # Fitted constants of programs on devices, written by scripts/fit_constants.py.
 # Fields and units: railx/performance/programs.py, Constants. `fitted` says which numbers
@@ -95,9 +99,14 @@ def _megatron() -> Constants:
     order = np.random.default_rng(SEED).permutation(len(one)).tolist()
     fitted = [one[number] for number in order[:ONE_NODE_ROWS]]
     start = Constants(
-        "megatron_a100", "a100_80gb", "megatron", **_START, forward_kernels_s=_KERNELS_S
+        "megatron_a100",
+        "a100_80gb",
+        "megatron",
+        **{**_START, "step_s": 0.0},
+        forward_kernels_s=_KERNELS_S,
+        begin_s=_BEGIN_S,
     )
-    host = ("forward_host_s", "forward_kernels_s", "step_s", "backward_host_s")
+    host = ("forward_host_s", "forward_kernels_s", "begin_s", "backward_host_s")
     names = (*_ROOFS, *host, "collective_host_s")
 
     def without(left_out: list[int]) -> float:
