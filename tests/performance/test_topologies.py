@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from railx.errors import UserError
-from railx.families import FAMILIES
+from railx.families import FAMILIES, build_routing
+from railx.network.group_bandwidth import member_rates, pattern_of, strided_groups
+from railx.performance import topologies
 from railx.performance.advice import AdviceSettings, advise
 from railx.performance.devices import device_named
 from railx.performance.layers import Setting
@@ -24,7 +28,7 @@ from railx.performance.search import (
     search,
     search_below,
 )
-from railx.performance.topologies import node_rates_gb_s, on_devices, sized
+from railx.performance.topologies import ExactLoads, node_rates_gb_s, on_devices, sized
 from tests.builders import topology_settings
 
 FAMILY_NAMES = [family.name for family in FAMILIES if family.name != "imported"]
@@ -95,6 +99,35 @@ def test_a_topology_has_the_next_size_that_there_is() -> None:
         UserError, match="network: got mesh_2d for 1000 devices, which comes with 64"
     ):
         sized(topology_settings("mesh_2d"), (), 1000, "network")
+
+
+@pytest.mark.parametrize("name", ["torus_2d", "opus_rails"])
+def test_known_rates_give_the_same_advice_without_routing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, topology = (
+        AdviceSettings("llama3_8b", "h100", 64, network=name),
+        [topology_settings(name)],
+    )
+    known: dict[str, Sequence[float]] = {}
+    first = advise(settings, topology, known)
+    assert first.as_dict() == advise(settings, topology).as_dict()
+    slower = {key: (rates[0] / 2, rates[1] / 2, rates[2]) for key, rates in known.items()}
+    monkeypatch.setattr(topologies, "build_routing", None)
+    assert advise(settings, topology, json.loads(json.dumps(known))).as_dict() == first.as_dict()
+    assert advise(settings, topology, slower).best[0]["step_s"] > first.best[0]["step_s"]
+
+
+@pytest.mark.parametrize("name", ["torus_2d", "railx_hyperx", "dragonfly"])
+def test_rates_by_the_flights_of_all_pairs_are_those_of_the_groups(name: str) -> None:
+    network = setting_on(name)[0].network
+    assert isinstance(network, ExactLoads)
+    for members, stride in ((2, 1), (4, 2)):
+        groups = strided_groups(network.chips, members, stride)
+        for way in network.ways(groups, "all_gather"):
+            pattern = pattern_of(way.algorithm, members)
+            table = build_routing(network.topology, way.routing)
+            assert way.rates == member_rates(network.topology, table, groups, pattern)
 
 
 def test_rails_set_to_a_ring_are_slower_than_switched_ones() -> None:
