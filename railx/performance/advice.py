@@ -173,20 +173,26 @@ class Advice:
         }
 
 
-def advise(settings: AdviceSettings, topologies: Sequence[FamilySettings] = ()) -> Advice:
+def advise(
+    settings: AdviceSettings,
+    topologies: Sequence[FamilySettings] = (),
+    known: dict[str, Sequence[float]] | None = None,
+) -> Advice:
     """The best plan of a job and what the others cost.
 
     ``topologies``: the network, and others of its family that may be larger; none where
-    the network is priced by rings. Raises :class:`railx.errors.UserError` for a model
-    that fits no plan, for degrees that leave devices over, for a precision that the
-    device lacks, and for a network that is too small.
+    the network is priced by rings. ``known``: rates of the network by earlier advice on
+    the same settings and topologies; new ones are added. Raises
+    :class:`railx.errors.UserError` for a model that fits no plan, for degrees that
+    leave devices over, for a precision that the device lacks, and for a network that is
+    too small.
     """
     setting = setting_of(settings)
     batch = settings.global_batch or max(1, _STEP_TOKENS // settings.tokens)
     job = Job(settings.gpus, batch, settings.tokens, settings.memory_share)
     rivals = {"nvidia_rule": _by_rule, "3d_by_hand": _by_hand}
     if topologies:
-        setting, bound = _on_topology(setting, settings, topologies)
+        setting, bound = _on_topology(setting, settings, topologies, known)
         priced = search_below(setting, job, bound, _SHOWN, list(rivals.values()))
     else:
         priced = search(setting, job)
@@ -240,13 +246,17 @@ def setting_of(settings: AdviceSettings) -> Setting:
 
 
 def _on_topology(
-    setting: Setting, settings: AdviceSettings, topologies: Sequence[FamilySettings]
+    setting: Setting,
+    settings: AdviceSettings,
+    topologies: Sequence[FamilySettings],
+    known: dict[str, Sequence[float]] | None,
 ) -> tuple[Setting, Network]:
     """The setting on a topology of enough chips, and a network that bounds it."""
     from railx.performance.topologies import on_devices, sized
 
     topology = sized(topologies[0], topologies[1:], settings.gpus, "network")
-    network, bound = on_devices(topology, setting.device, **_shares(setting.constants, settings))
+    shares = _shares(setting.constants, settings)
+    network, bound = on_devices(topology, setting.device, **shares, known=known)
     return replace(setting, network=network), bound
 
 

@@ -116,6 +116,8 @@ class _Passes:
             parts |= {name: parts[name] + value for name, value in seconds.items()}
             forward = forward + count * passes.forward_s + exposed[0]
             tail = tail + exchange.tail_s(first)
+        begins = _sum(layers.first) * self.layers.setting.constants.begin_s
+        parts["compute"], forward = parts["compute"] + begins, forward + begins
         return _Work(parts, forward, tail)
 
     def by_layer(self) -> list[Array]:

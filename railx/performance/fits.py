@@ -44,10 +44,13 @@ def names_to_fit(start: Constants) -> tuple[str, ...]:
     return (names or _USUAL)[:MOST_FITTED]
 
 
-def fit(cases: Sequence[Case], start: Constants, names: Sequence[str]) -> Constants:
+def fit(
+    cases: Sequence[Case], start: Constants, names: Sequence[str], near: Constants | None = None
+) -> Constants:
     """``start`` with the numbers ``names`` fitted to the measured seconds of ``cases``.
 
-    Cases of one node and of several nodes weigh equally in sum.
+    Cases of one node and of several nodes weigh equally in sum. ``near``: where the
+    search begins, if not at ``start``, e.g. a fit to some more cases.
     """
     from scipy.optimize import least_squares
 
@@ -63,7 +66,7 @@ def fit(cases: Sequence[Case], start: Constants, names: Sequence[str]) -> Consta
 
     solved = least_squares(
         residuals,
-        np.minimum(first, upper - 1e-6),
+        np.minimum(np.log([getattr(near or start, name) for name in names]), upper - 1e-6),
         loss="soft_l1",
         f_scale=_SCALE,
         bounds=(np.full(len(names), -np.inf), upper),

@@ -97,6 +97,9 @@ class Constants:
     forward_kernels_s: Annotated[float, NonNegative()] = 0.0
     """Time in which the kernels of a layer's forward pass start and drain, whatever
     their size; the backward pass has twice as many."""
+    begin_s: Annotated[float, NonNegative()] = 0.0
+    """Time of a stage before the forward pass of a micro-batch: its tokens go to the
+    tensor ranks, and the host waits for the device to read their sizes back."""
     fast_share: Annotated[float, Positive()] = 0.8
     """Share of the fast domain's bandwidth that collectives reach."""
     slow_share: Annotated[float, Positive()] = 0.8

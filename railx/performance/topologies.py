@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
+from hashlib import sha256
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +44,7 @@ from railx.vocabulary.topology import INTERNAL, FamilySettings, Topology
 __all__ = ["ExactLoads", "Way", "at_rates", "chips_of", "node_rates_gb_s", "on_devices", "sized"]
 
 IntArray = NDArray[np.int64]
+KnownRates: TypeAlias = dict[str, Sequence[float]]
 #: Chips of a network whose loads are computed in seconds to a minute.
 _MOST_CHIPS = 4096
 
@@ -79,6 +82,8 @@ class ExactLoads:
 
     ``ranks``: those of the job, whose chips groups are of; None: all chips.
     ``node_devices``: how many ranks in a row plans take for a node; None: its chips.
+    ``known``: the fields of rates by the text of what they are asked with, from an
+    earlier run on the same network; new ones are added to it.
     """
 
     def __init__(
@@ -87,12 +92,13 @@ class ExactLoads:
         routings: Sequence[str],
         ranks: int | None = None,
         node_devices: int | None = None,
+        known: KnownRates | None = None,
     ) -> None:
         self.topology = topology
         self.routings = tuple(routings)
         self.node_devices = node_devices or topology.chips // topology.nodes
         self._ranks = ranks or topology.chips
-        self._rates: dict[tuple[str, str, int, bytes], MemberRates] = {}
+        self._rates = {} if known is None else known
         self._job_ways: dict[tuple[Kind, int, int], list[Way]] = {}
 
     @property
@@ -140,10 +146,12 @@ class ExactLoads:
 
     def _way(self, algorithm: str, routing: str, groups: IntArray, sent: float, halves: int) -> Way:
         pattern = pattern_of(algorithm, groups.shape[1])
-        key = algorithm, routing, groups.shape[1], groups.tobytes()
+        chips = sha256(np.ascontiguousarray(groups)).hexdigest()
+        key = f"{algorithm} {routing} {groups.shape[1]} {groups.dtype} {chips}"
         if key not in self._rates:
-            self._rates[key] = member_rates(self.topology, self._tables[routing], groups, pattern)
-        rates = self._rates[key]
+            rates = member_rates(self.topology, self._tables[routing], groups, pattern)
+            self._rates[key] = astuple(rates)
+        rates = MemberRates(*self._rates[key])
         return Way(algorithm, routing, sent, rates, rates.flight_ns * pattern.rounds * halves)
 
     def fastest(
@@ -200,13 +208,14 @@ def on_devices(
     slow_share: float,
     slow_gb_s: float | None = None,
     node_devices: int | None = None,
+    known: KnownRates | None = None,
 ) -> tuple[ExactLoads, TwoLevelRing]:
     """A topology whose chips send as fast as a device does in its usual node.
 
-    The other arguments are those of :meth:`TwoLevelRing.of`. Where nodes have one chip,
-    its ports take the place of the fast domain's, and plans number the chips in blocks
-    of the device's node. The second network makes every transfer at least as fast:
-    rings alone at these rates, without latency.
+    ``known`` is that of :class:`ExactLoads`, the others of :meth:`TwoLevelRing.of`.
+    Where nodes have one chip, its ports take the place of the fast domain's, and plans
+    number the chips in blocks of the device's node. The second network makes every
+    transfer at least as fast: rings alone at these rates, without latency.
     """
     topology = build_topology(settings)
     chips = topology.chips // topology.nodes
@@ -215,7 +224,7 @@ def on_devices(
         outside_gb_s = (slow_gb_s or device.slow_gb_s) * slow_share
     node = node_devices or (chips if chips > 1 else device.node_devices)
     static = [name for name in family_of(settings).routings if name in static_routing_names()]
-    network = ExactLoads(at_rates(topology, outside_gb_s, inside_gb_s), static, None, node)
+    network = ExactLoads(at_rates(topology, outside_gb_s, inside_gb_s), static, None, node, known)
     fast_gb_s = inside_gb_s if chips > 1 else outside_gb_s
     return network, TwoLevelRing(node, fast_gb_s, outside_gb_s, 0.0, 0.0, 1.0, 1.0)
 

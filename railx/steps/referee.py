@@ -166,6 +166,8 @@ class _Stages:
             count = done[backward][part]
             lookup_ns = self._lookup_ns * (model_stage == 0)
             head_ns = self._head_ns * (model_stage == last_stage)
+            if not backward:
+                template.compute(self._setting.constants.begin_s * 1e9)
             template.compute(head_ns * 2 / 3 if backward else lookup_ns / 3)
             template.layers(
                 chunks[part][::-1] if backward else chunks[part],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from railx.errors import UserError
 from railx.families import FAMILIES
+from railx.performance import topologies
 from railx.performance.advice import AdviceSettings, advise
 from railx.performance.devices import device_named
 from railx.performance.layers import Setting
@@ -95,6 +98,23 @@ def test_a_topology_has_the_next_size_that_there_is() -> None:
         UserError, match="network: got mesh_2d for 1000 devices, which comes with 64"
     ):
         sized(topology_settings("mesh_2d"), (), 1000, "network")
+
+
+@pytest.mark.parametrize("name", ["torus_2d", "opus_rails"])
+def test_known_rates_give_the_same_advice_without_routing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, topology = (
+        AdviceSettings("llama3_8b", "h100", 64, network=name),
+        [topology_settings(name)],
+    )
+    known: dict[str, Sequence[float]] = {}
+    first = advise(settings, topology, known)
+    assert first.as_dict() == advise(settings, topology).as_dict()
+    slower = {key: (rates[0] / 2, rates[1] / 2, rates[2]) for key, rates in known.items()}
+    monkeypatch.setattr(topologies, "build_routing", None)
+    assert advise(settings, topology, json.loads(json.dumps(known))).as_dict() == first.as_dict()
+    assert advise(settings, topology, slower).best[0]["step_s"] > first.best[0]["step_s"]
 
 
 def test_rails_set_to_a_ring_are_slower_than_switched_ones() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from railx import places
+from railx.performance import topologies
 from tests.workflow.test_cli import refused
 from workflow.cli import main
 
@@ -29,6 +31,22 @@ def test_the_answer_names_the_model_of_the_network(
     assert answer["network"] == network
     assert answer["network_model"].startswith(model)
     assert (answer["expected_error"] is None) == model.startswith("exact")
+
+
+def test_the_second_answer_takes_the_rates_of_the_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(places, "cache", lambda name: tmp_path / name)
+    answers = []
+    for devices in ("h100", "h100", "b200", "h100"):
+        words = ("model=llama3_8b", f"devices={devices}", "gpus=64", "network=torus_2d")
+        assert main(["advise", *words, "--json"]) == 0
+        answers.append(capsys.readouterr().out)
+        if len(answers) == 3:
+            # Nothing that is known by now is routed again.
+            monkeypatch.setattr(topologies, "build_routing", None)
+    assert answers[0] == answers[1] == answers[3] != answers[2]
+    assert len(list((tmp_path / "rates").glob("*.json"))) == 2
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from railx.errors import UserError
+from railx.places import CODE, SHIPPED, in_repository
 from workflow.commands.shared import add_flag, command
 
 __all__ = ["add"]
@@ -50,7 +51,9 @@ def _advise(options: argparse.Namespace) -> int:
     from railx.performance.advice import AdviceSettings, advise
     from railx.performance.advice_text import advice_lines, comparison_lines
     from railx.performance.exports import megatron_options, torchtitan_toml
+    from railx.places import cache
     from railx.settings import SettingsError, load
+    from workflow.composed import keep, read
 
     try:
         settings: AdviceSettings = load(AdviceSettings, _values(options.settings))
@@ -59,7 +62,16 @@ def _advise(options: argparse.Namespace) -> int:
         raise SettingsError(key, error.message.replace(_FIELDS, _NAMES)) from None
     if options.explain and settings.plan is None:
         raise UserError("--explain: got no plan; allowed: with plan.tensor=... or others")
-    advice = advise(settings, _topologies(settings.network))
+    topologies = _topologies(settings.network)
+    if topologies:
+        folder, name = cache("rates"), _rates_name(settings, topologies)
+        stored = read(folder, name) or {}
+        known = dict(stored)
+        advice = advise(settings, topologies, known)
+        if known != stored:
+            keep(folder, name, known)
+    else:
+        advice = advise(settings)
     if options.json:
         print(json.dumps(advice.as_dict(), indent=2))
     elif options.megatron:
@@ -85,6 +97,19 @@ def _topologies(network: str) -> list[Any]:
         allowed = ", ".join(dict.fromkeys((*RING_NETWORKS, *choices("topology"))))
         raise UserError(f"network: got {network}; allowed: {allowed}")
     return topologies_like(network)
+
+
+def _rates_name(settings: Any, topologies: list[Any]) -> str:
+    """The name of a network's rates in their cache: of all that they depend on."""
+    from workflow.composed import key
+
+    asked = settings.devices, settings.gpus, settings.constants, settings.program, settings.on
+    rooms = [CODE / "railx" / room for room in ("families", "network", "performance", "vocabulary")]
+    sources = [path for room in rooms for path in room.rglob("*.py")]
+    sources += (SHIPPED / "resources" / "performance").glob("*.yaml")
+    # An imported network is a file.
+    sources += [in_repository(one.path) for one in topologies if hasattr(one, "path")]
+    return key([repr(topologies), repr(asked)], sources)
 
 
 def _values(words: list[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -344,8 +345,19 @@ def _out_indices(src: Int32Array) -> tuple[Int32Array, int]:
     return index, int(counts.max())
 
 
+#: The options of tables in use, each with its topology.
+_SPREAD: WeakKeyDictionary[RoutingTable, tuple[Topology, Options]] = WeakKeyDictionary()
+
+
 def spread_options(topology: Topology, table: RoutingTable) -> Options:
     """Spread the pools of a table out into option rows."""
+    known = _SPREAD.get(table)
+    if known is None or known[0] is not topology:
+        known = _SPREAD[table] = topology, _spread(topology, table)
+    return known[1]
+
+
+def _spread(topology: Topology, table: RoutingTable) -> Options:
     only = np.repeat(table.pool_lane, np.diff(table.pool_start))
     lanes = np.where(only < 0, topology.links.lanes[table.pool_link], 1).astype(np.float64)
     sizes = np.diff(table.pool_start)
