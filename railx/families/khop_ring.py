@@ -11,7 +11,6 @@ Packets go the shorter way round, on the two virtual channels of a torus.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -26,7 +25,7 @@ from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.topology import NodeSettings, Topology, check_size, duplex_links, topology_of
 
-__all__ = ["FAMILY", "KHopRingSettings", "arcs"]
+__all__ = ["FAMILY", "KHopRingSettings"]
 
 
 @dataclass(frozen=True)
@@ -87,22 +86,6 @@ class KHopRingSettings(FamilyBase):
     @property
     def chips(self) -> int:
         return (self.nodes - len(set(self.failed))) * self.chips_per_node
-
-
-def arcs(nodes: int, reach: int, failed: Collection[int]) -> list[list[int]]:
-    """The working nodes in runs that circuits join, in order; one run where a ring
-    closes.
-    """
-    working = sorted(set(range(nodes)) - set(failed))
-    runs: list[list[int]] = []
-    for node in working:
-        if runs and node - runs[-1][-1] <= reach:
-            runs[-1].append(node)
-        else:
-            runs.append([node])
-    if len(runs) > 1 and runs[0][0] + nodes - runs[-1][-1] <= reach:
-        runs[0] = runs.pop() + runs[0]
-    return runs
 
 
 def check(settings: KHopRingSettings) -> None:

@@ -14,10 +14,10 @@ import numpy as np
 
 from railx.families import families_with, family_of
 from railx.families.family import JobPlaces
-from railx.families.khop_ring import arcs
 from railx.settings import SettingsError
 from railx.tenancy.largest import largest_block, largest_product
 from railx.vocabulary.arrays import BoolArray
+from railx.vocabulary.line_rings import arcs
 from railx.vocabulary.topology import FamilySettings
 
 __all__ = ["NetworkPlaces"]

@@ -179,7 +179,7 @@ def test_every_network_of_the_trace_has_a_rule_and_units_of_its_chips() -> None:
         places_of = family.job_places
         assert places_of is None or places_of.rule in ("any", "lines", "blocks", "runs")
     assert [place_rule(system) for system in SYSTEMS] == ["lines", "lines", "blocks"]
-    mesh = load(TopologySettings, {"family": "mesh_2d"}, "topology")
+    mesh: Any = load(TopologySettings, {"family": "mesh_2d"}, "topology")
     assert family_of(mesh).job_places is None
     with pytest.raises(SettingsError, match=r"^family: got 'mesh_2d', which does not say where"):
         NetworkPlaces(mesh)
