@@ -55,9 +55,10 @@ class PricedNetwork:
     """
     counting: str | None = None
     """A way of counting, other than by used ports, that the family knows; null: by used
-    ports. ``opus_artifact`` counts a rail-optimised network as the released cost script
-    of Opus does (transceivers at the chips), ``opus_artifact_both_ends`` has
-    transceivers at the switches too.
+    ports. ``whole_switches`` charges all ports of a switch (fat trees, rail-only).
+    ``opus_artifact`` counts a rail-optimised network as the released cost script of
+    Opus does (transceivers at the chips), ``opus_artifact_both_ends`` has transceivers
+    at the switches too.
     """
 
     def __post_init__(self) -> None:

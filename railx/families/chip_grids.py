@@ -13,7 +13,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, FamilyBase, JobGrid
+from railx.families.family import Family, FamilyBase, JobPlaces
 from railx.settings import AtLeast, NonNegative
 from railx.vocabulary.counts import Bill, Ports, check_boards, torus_boards, torus_ports
 from railx.vocabulary.nodes import NodeOrder, block_order
@@ -225,7 +225,7 @@ def torus_family(name: str, settings: type[TorusT], **capabilities: Any) -> Fami
         placement=placement,
         inside=boards,
         node_order=node_order,
-        job_grid=lambda settings: JobGrid(settings.shape, 1, "box"),
+        job_places=JobPlaces("blocks", lambda of: of.shape[::-1], lambda of: 1),
         bill=Bill(ports=torus_bill_ports, resize=torus_resize),
         **capabilities,
     )

@@ -20,10 +20,22 @@ from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.topology import Circuits, FamilySettings, NodeSettings, Topology
 
-__all__ = ["Family", "FamilyBase", "JobGrid", "LineGraph", "Lines", "check_even", "shared_fields"]
+__all__ = [
+    "Family",
+    "FamilyBase",
+    "JobPlaces",
+    "LineGraph",
+    "Lines",
+    "PlaceRule",
+    "any_chips",
+    "check_even",
+    "shared_fields",
+]
 
 S = TypeVar("S", bound=FamilySettings)
 
+#: How jobs take units of a network.
+PlaceRule: TypeAlias = Literal["any", "lines", "blocks", "runs"]
 #: Length of a line and the directed edges (int[edges, 2]) between its positions.
 LineGraph: TypeAlias = tuple[int, IntArray]
 
@@ -66,22 +78,6 @@ def check_even(key: str, ports: int, reason: str, alternative: str = "") -> None
 
 
 @dataclass(frozen=True)
-class JobGrid:
-    """Where a job may lie: a grid of units, of which failed ones take no part."""
-
-    sides: tuple[int, ...]
-    """Units of each dimension, x first."""
-
-    chips: int
-    """Chips of a unit."""
-
-    shape: Literal["lines", "box", "any"]
-    """``lines``: any rows times any columns, which circuits or switches join; ``box``:
-    neighbours, where every dimension closes to a ring; ``any``: any units.
-    """
-
-
-@dataclass(frozen=True)
 class Lines(Generic[S]):
     """Nodes that share optical or rail switches, for a job that rewires them as it
     runs.
@@ -109,6 +105,40 @@ class Lines(Generic[S]):
 
     fewest: Callable[[str, int], int] = lambda wiring, nodes: 1
     """Fewest rails of a wiring, by wiring and number of nodes."""
+
+
+@dataclass(frozen=True)
+class JobPlaces(Generic[S]):
+    """Which jobs fit where, and what a fault takes.
+
+    A unit is what a failed chip takes from all jobs: a node whose mesh has lost a chip,
+    a cube; a single chip behind switches.
+    """
+
+    rule: PlaceRule
+    """``any``: a job takes any units; ``lines``: any rows times any columns;
+    ``blocks``: neighbours on a torus; ``runs``: units in a row on a ring that passes
+    failed ones.
+    """
+
+    shape: Callable[[S], tuple[int, ...]]
+    """Rows and columns of units (``lines``, ``blocks``), else their number alone."""
+
+    unit_chips: Callable[[S], int]
+    """Chips of a unit, consecutive ones."""
+
+    reach: Callable[[S], int] = lambda settings: 1
+    """Units that a link of a ring spans, so that it passes one failed unit less."""
+
+    domain_chips: Callable[[S], int | None] = lambda settings: None
+    """Chips that smaller jobs share with no other domain: a scale-up switch's; None:
+    such jobs lie anywhere.
+    """
+
+
+def any_chips(chips: Callable[[S], int]) -> JobPlaces[S]:
+    """Jobs on any chips: switches join all alike, and a fault takes its chip alone."""
+    return JobPlaces("any", lambda settings: (chips(settings),), lambda settings: 1)
 
 
 @dataclass(frozen=True)
@@ -214,8 +244,8 @@ class Family(Generic[S]):
     chips.
     """
 
-    job_grid: Callable[[S], JobGrid] | None = None
-    """Where a job may lie; None: on any nodes."""
+    job_places: JobPlaces[S] | None = None
+    """Where jobs fit around faults; None: unknown."""
 
     bill: Bill[S] | None = None
     """Bill of materials: components and bandwidths in closed form."""

@@ -26,10 +26,10 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, FamilyBase, check_even
+from railx.families.family import Family, FamilyBase, any_chips, check_even
 from railx.settings import AtLeast, Between, Fraction, NonNegative, SettingsError
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
-from railx.vocabulary.counts import Bill, Ports, TreeBill, fewest_tiers, largest_tree
+from railx.vocabulary.counts import Bill, Ports, TreeBill, fewest_tiers, largest_tree, tree_switches
 from railx.vocabulary.line_rings import ChipOrderRing
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets
@@ -407,6 +407,15 @@ def ports(settings: FatTreeSettings) -> Ports:
     )
 
 
+def whole_switches(settings: FatTreeSettings) -> Ports:
+    """The same with every port of each switch, used or not."""
+    chips, radix = settings.chips, settings.switch_radix
+    down = radix if settings.tiers == 1 else settings.leaf_down
+    uplinks = math.ceil(chips * settings.uplinks_per_downlink)
+    switches = tree_switches(math.ceil(chips / down), uplinks, settings.tiers, radix)
+    return replace(ports(settings), electrical_switch_ports=settings.planes * switches * radix)
+
+
 def resize(settings: FatTreeSettings, chips: int) -> FatTreeSettings:
     """The tree of ``chips`` chips with the fewest tiers."""
     tiers = fewest_tiers(
@@ -447,10 +456,12 @@ FAMILY = Family(
     route=route,
     loads=uniform_loads,
     chip_order_ring=chip_order_ring,
+    job_places=any_chips(lambda settings: settings.chips),
     bill=Bill(
         ports=ports,
         resize=resize,
         copper=("leaf",),
+        countings={"whole_switches": whole_switches},
         tree=TreeBill(tiers=lambda settings: settings.tiers, filled=filled, leaf="leaf"),
     ),
 )

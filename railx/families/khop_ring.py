@@ -11,7 +11,6 @@ Packets go the shorter way round, on the two virtual channels of a torus.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -19,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.chip_grids import TORUS_ROUTINGS
-from railx.families.family import Family, FamilyBase
+from railx.families.family import Family, FamilyBase, JobPlaces
 from railx.settings import AtLeast, NonNegative, SettingsError
 from railx.vocabulary.line_rings import LineRings, torus_rings
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.topology import NodeSettings, Topology, check_size, duplex_links, topology_of
 
-__all__ = ["FAMILY", "KHopRingSettings", "arcs"]
+__all__ = ["FAMILY", "KHopRingSettings"]
 
 
 @dataclass(frozen=True)
@@ -87,22 +86,6 @@ class KHopRingSettings(FamilyBase):
     @property
     def chips(self) -> int:
         return (self.nodes - len(set(self.failed))) * self.chips_per_node
-
-
-def arcs(nodes: int, reach: int, failed: Collection[int]) -> list[list[int]]:
-    """The working nodes in runs that circuits join, in order; one run where a ring
-    closes.
-    """
-    working = sorted(set(range(nodes)) - set(failed))
-    runs: list[list[int]] = []
-    for node in working:
-        if runs and node - runs[-1][-1] <= reach:
-            runs[-1].append(node)
-        else:
-            runs.append([node])
-    if len(runs) > 1 and runs[0][0] + nodes - runs[-1][-1] <= reach:
-        runs[0] = runs.pop() + runs[0]
-    return runs
 
 
 def check(settings: KHopRingSettings) -> None:
@@ -173,6 +156,12 @@ FAMILY = Family(
     bisection_ports=lambda settings: 2 * settings.lanes,
     has_nodes=True,
     inside=inside,
+    job_places=JobPlaces(
+        "runs",
+        lambda settings: (settings.nodes,),
+        lambda settings: settings.chips_per_node,
+        reach=lambda settings: settings.reach,
+    ),
     ports_per_chip=lambda settings: 2 * settings.lanes,
     routings=TORUS_ROUTINGS,
     route=route,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import FamilyBase, JobGrid, LineGraph, shared_fields
+from railx.families.family import FamilyBase, JobPlaces, LineGraph, shared_fields
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.counts import Ports, best_size, too_large
 from railx.vocabulary.grid import Grid, grid_halves, line_circuits
@@ -22,6 +22,7 @@ from railx.vocabulary.placement import Placement, Sizes, node_placement
 from railx.vocabulary.topology import NodeSettings, Topology, check_size
 
 __all__ = [
+    "LINE_PLACES",
     "AllToAllSettings",
     "NodeGridSettings",
     "RailXSettings",
@@ -39,7 +40,6 @@ __all__ = [
     "hyperx_external_hops",
     "in_node_lanes_per_chip",
     "inside",
-    "job_grid",
     "longest_line",
     "ports_per_chip",
     "ring_bisection_ports",
@@ -213,17 +213,18 @@ def inside_gb_s(node: NodeGridSettings) -> float:
     return 2 * in_node_lanes_per_chip(node) * node.port_gbps / 8
 
 
-def job_grid(settings: NodeGridSettings) -> JobGrid:
-    """Jobs take any rows and columns of nodes."""
-    return JobGrid(settings.shape, settings.m**2, "lines")
-
-
 def inside(settings: NodeGridSettings) -> NodeSettings | None:
     """The mesh of a node."""
     if settings.m == 1:
         return None
     latency_ns = settings.internal_latency_ns
     return NodeSettings(settings.m**2, "mesh", inside_gb_s(settings), latency_ns)
+
+
+#: Jobs take any rows times any columns of nodes; a node fails with any of its chips.
+LINE_PLACES: JobPlaces[Any] = JobPlaces(
+    "lines", lambda settings: settings.shape[::-1], lambda settings: settings.m**2
+)
 
 
 def longest_line(settings: RailXSettings) -> int:

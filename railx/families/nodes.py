@@ -6,12 +6,13 @@ not hold for the composed network, so those capabilities are missing there.
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import fields, replace
 from math import isclose
 from typing import Any
 
-from railx.families.family import Family
+from railx.families.family import Family, JobPlaces
 from railx.settings import SettingsError
 from railx.vocabulary.counts import Bill
 from railx.vocabulary.nodes import (
@@ -67,11 +68,36 @@ def composed(family: Family[Any]) -> Family[Any]:
 
     return Family(
         **{name: getattr(family, name) for name in _SAME},
+        job_places=_job_places(family),
         build=build,
         check=check,
         route=route,
         placement=placement,
         bill=None if bill is None else _bill(family, bill),
+    )
+
+
+def _job_places(family: Family[Any]) -> JobPlaces[Any] | None:
+    """Places of a network whose jobs take any chips, with nodes.
+
+    A mesh fails with any of its chips; chips of a switch fail alone. Jobs smaller than
+    a node stay in one.
+    """
+    places = family.job_places
+    if places is None or places.rule != "any":
+        return None
+
+    def unit_chips(settings: FamilySettings) -> int:
+        node = _node(settings)
+        return node.chips if node.links == "mesh" else places.unit_chips(settings)
+
+    return JobPlaces(
+        "any",
+        lambda settings: (
+            math.prod(places.shape(settings)) * places.unit_chips(settings) // unit_chips(settings),
+        ),
+        unit_chips,
+        domain_chips=lambda settings: _node(settings).chips,
     )
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.family import Family, Lines, check_even
-from railx.families.rails import ServerSettings, inside, scale_up_links
+from railx.families.rails import ServerSettings, inside, scale_up_links, server_places
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.counts import Bill, Ports, too_large
 from railx.vocabulary.routing.rings import ring_sets
@@ -237,6 +237,7 @@ FAMILY = Family[OpusRailsSettings](
     ports_per_chip=ports_per_chip,
     has_nodes=True,
     inside=inside,
+    job_places=server_places(),
     routings=("min", "balanced"),
     route=route,
     switched=True,

@@ -23,7 +23,7 @@ from railx.families.family import check_even, shared_fields
 from railx.families.rails import ElectricalRailSettings, electrical_family
 from railx.settings import AtLeast, Between, NonNegative, SettingsError
 from railx.vocabulary.arrays import Int32Array, IntArray
-from railx.vocabulary.counts import fewest_tiers, largest_tree
+from railx.vocabulary.counts import Ports, fewest_tiers, largest_tree, tree_switches
 from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, join_rows
@@ -267,6 +267,15 @@ def group_network(settings: ElectricalRailSettings, nodes: int, wiring: str) -> 
     )
 
 
+def whole_switches(settings: RailOnlySettings) -> Ports:
+    """The bill with every port of each switch, used or not."""
+    radix, servers = settings.switch_radix, settings.servers
+    switches = tree_switches(settings.pod_count, servers, settings.tiers, radix)
+    rails_of_all = settings.planes * settings.chips_per_server
+    counted = rails.electrical_ports(settings)
+    return replace(counted, electrical_switch_ports=rails_of_all * switches * radix)
+
+
 FAMILY = electrical_family(
     "rail_only",
     RailOnlySettings,
@@ -275,4 +284,5 @@ FAMILY = electrical_family(
     route=route,
     group_network=group_network,
     resize=resize,
+    countings={"whole_switches": whole_switches},
 )

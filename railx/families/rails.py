@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, FamilyBase, Lines
+from railx.families.family import Family, FamilyBase, JobPlaces, Lines
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Bill, Ports, no_check
@@ -47,6 +47,7 @@ __all__ = [
     "inside",
     "route",
     "scale_up_links",
+    "server_places",
 ]
 
 
@@ -165,6 +166,16 @@ def inside(settings: ServerSettings) -> NodeSettings | None:
         return None
     gb_s = settings.ports_per_chip * settings.port_gbps * settings.scale_up_width / 8
     return NodeSettings(settings.chips_per_server, "switch", gb_s, settings.scale_up_latency_ns)
+
+
+def server_places() -> JobPlaces[Any]:
+    """Jobs within a server, or on any chips; a fault takes its chip alone."""
+    return JobPlaces(
+        "any",
+        lambda settings: (settings.chips,),
+        lambda settings: 1,
+        domain_chips=lambda settings: settings.chips_per_server,
+    )
 
 
 # Graph of electrical rails
@@ -384,6 +395,7 @@ def electrical_family(
         ports_per_chip=ports_per_chip,
         has_nodes=True,
         inside=inside,
+        job_places=server_places(),
         routings=("min", "adaptive"),
         route=route,
         bill=Bill(

@@ -20,12 +20,12 @@ import numpy as np
 from railx.families import railx_lines, railx_split
 from railx.families.family import Family, shared_fields
 from railx.families.node_grids import (
+    LINE_PLACES,
     RailXSettings,
     circuit_line_graphs,
     grid_placement,
     in_node_lanes_per_chip,
     inside,
-    job_grid,
     ports_per_chip,
 )
 from railx.families.railx_lines import PartedSettings, external_hops, ports
@@ -255,6 +255,6 @@ FAMILY = Family(
     placement=grid_placement,
     has_nodes=True,
     inside=inside,
-    job_grid=job_grid,
+    job_places=LINE_PLACES,
     bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip, square=square),
 )

@@ -30,11 +30,11 @@ import numpy as np
 
 from railx.families.family import Family
 from railx.families.node_grids import (
+    LINE_PLACES,
     check,
     circuit_line_graphs,
     grid_placement,
     inside,
-    job_grid,
     ports_per_chip,
 )
 from railx.families.railx_lines import (
@@ -236,7 +236,7 @@ FAMILY = Family(
     ports_per_chip=ports_per_chip,
     has_nodes=True,
     inside=inside,
-    job_grid=job_grid,
+    job_places=LINE_PLACES,
     routings=("min", "balanced"),
     route=route,
     switched=True,

@@ -25,12 +25,12 @@ from typing import Annotated, Literal
 from railx.families import railx_lines
 from railx.families.family import Family
 from railx.families.node_grids import (
+    LINE_PLACES,
     all_rail_lines,
     best_grid,
     circuit_line_graphs,
     in_node_lanes_per_chip,
     inside,
-    job_grid,
     longest_line,
     ports_per_chip,
 )
@@ -279,7 +279,7 @@ FAMILY = Family(
     ports_per_chip=ports_per_chip,
     has_nodes=True,
     inside=inside,
-    job_grid=job_grid,
+    job_places=LINE_PLACES,
     routings=("min", "balanced", "adaptive"),
     route=railx_lines.route,
     grouped_routings=("min", "balanced"),

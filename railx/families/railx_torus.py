@@ -16,6 +16,7 @@ import numpy as np
 
 from railx.families.family import Family, Lines, shared_fields
 from railx.families.node_grids import (
+    LINE_PLACES,
     NodeGridSettings,
     RailXSettings,
     best_grid,
@@ -28,7 +29,6 @@ from railx.families.node_grids import (
     halves,
     in_node_lanes_per_chip,
     inside,
-    job_grid,
     longest_line,
     ports_per_chip,
     ring_bisection_ports,
@@ -223,7 +223,7 @@ FAMILY = Family(
     ports_per_chip=ports_per_chip,
     has_nodes=True,
     inside=inside,
-    job_grid=job_grid,
+    job_places=LINE_PLACES,
     routings=("min", "balanced"),
     route=route,
     grouped_routings=("min", "balanced"),

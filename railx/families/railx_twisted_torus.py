@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from railx.families.family import Family
 from railx.families.node_grids import (
+    LINE_PLACES,
     RailXSettings,
     best_grid,
     check,
@@ -43,7 +44,6 @@ from railx.families.node_grids import (
     grid_ports,
     in_node_lanes_per_chip,
     inside,
-    job_grid,
     longest_line,
     ports_per_chip,
     ring_bisection_ports,
@@ -444,7 +444,7 @@ FAMILY = Family(
     ports_per_chip=ports_per_chip,
     has_nodes=True,
     inside=inside,
-    job_grid=job_grid,
+    job_places=LINE_PLACES,
     routings=("min", "balanced"),
     route=route,
     switched=True,

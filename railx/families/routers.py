@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 import numpy as np
 
-from railx.families.family import Family, FamilyBase
+from railx.families.family import Family, FamilyBase, any_chips
 from railx.settings import AtLeast, NonNegative
 from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.counts import Bill, Ports, too_large
@@ -123,6 +123,7 @@ def router_family(
         grouped_routings=HOP_ROUTINGS,
         groups=groups,
         node_hop_counts=lambda of: _hop_counts(plane(of)),
+        job_places=any_chips(lambda of: of.chips),
         bill=Bill(ports=ports, resize=resize),
     )
 

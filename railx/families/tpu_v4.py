@@ -24,7 +24,7 @@ from railx.families.chip_grids import (
     torus_bisection_ports,
     torus_groups,
 )
-from railx.families.family import Family, FamilyBase, JobGrid
+from railx.families.family import Family, FamilyBase, JobPlaces
 from railx.settings import AtLeast, NonNegative, SettingsError
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Bill, Ports, smallest_size, torus_all_to_all_ports
@@ -311,6 +311,9 @@ FAMILY = Family(
     chip_rings=chip_rings,
     has_nodes=True,
     inside=inside,
-    job_grid=lambda settings: JobGrid((settings.cubes,), settings.cube_side**3, "any"),
+    # Optical switches join any cubes, and a cube fails with any of its chips.
+    job_places=JobPlaces(
+        "any", lambda settings: (settings.cubes,), lambda settings: settings.cube_side**3
+    ),
     bill=Bill(ports=ports, resize=resize),
 )

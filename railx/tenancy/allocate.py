@@ -17,7 +17,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from railx.tenancy.settings import FitPolicy, System
+from railx.families.family import PlaceRule
+from railx.tenancy.settings import FitPolicy
 from railx.vocabulary.arrays import BoolArray, IntArray
 
 __all__ = ["find_block", "find_nodes", "find_product"]
@@ -26,15 +27,15 @@ Lines = tuple[IntArray, IntArray]
 
 
 def find_nodes(
-    free: BoolArray, rows: int, columns: int, system: System, policy: FitPolicy
+    free: BoolArray, rows: int, columns: int, rule: PlaceRule, policy: FitPolicy
 ) -> Lines | None:
-    """Free rows and columns for a job by the rule of ``system``, or None.
+    """Free rows and columns for a job by a rule of places, or None.
 
     ``free`` is bool[side, side].
     """
     return (
         find_block(free, rows, columns, policy)
-        if system == "torus"
+        if rule == "blocks"
         else find_product(free, rows, columns, policy)
     )
 

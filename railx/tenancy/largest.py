@@ -14,6 +14,7 @@ faults (the model is derived; the paper's numbers are not available).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -27,7 +28,14 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from railx.errors import UserError
 from railx.vocabulary.arrays import BoolArray
 
-__all__ = ["Largest", "formula_share", "largest_block", "largest_product", "matching_size"]
+__all__ = [
+    "Largest",
+    "formula_share",
+    "largest_block",
+    "largest_box",
+    "largest_product",
+    "matching_size",
+]
 
 Edge = tuple[int, int]
 #: The least number of columns with their row and column sets (bit masks), by the number
@@ -260,3 +268,25 @@ def _largest_block(healthy: BoolArray) -> int:
                     break
                 best = max(best, lowest * width)
     return best
+
+
+def largest_box(healthy: BoolArray) -> int:
+    """Units of the largest box without a failed one; sides wrap round."""
+    sides = healthy.shape
+    # Sums up to each corner over two periods, so that boxes may wrap round.
+    count = np.pad((~healthy).astype(np.int64), [(0, side) for side in sides], mode="wrap")
+    for axis in range(count.ndim):
+        count = count.cumsum(axis=axis)
+    count = np.pad(count, [(1, 0)] * count.ndim)
+    boxes = [tuple(length + 1 for length in box) for box in np.ndindex(*sides)]
+    for box in sorted(boxes, key=lambda box: -math.prod(box)):
+        failures = np.zeros(sides, dtype=np.int64)
+        for corner in np.ndindex(*(2,) * len(sides)):
+            at = tuple(
+                slice(length, length + side) if up else slice(0, side)
+                for up, length, side in zip(corner, box, sides, strict=True)
+            )
+            failures += (-1) ** (len(sides) - sum(corner)) * count[at]
+        if failures.min() == 0:
+            return math.prod(box)
+    return 0

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.effort import Cost, Costs
+from railx.families import TopologySettings, families_with, family_named, family_of
+from railx.families.family import PlaceRule
 from railx.settings import AtLeast, Between, NonNegative, NotEmpty, Positive, SettingsError
 
 __all__ = [
+    "SYSTEMS",
     "DegradedSettings",
     "FaultStudySettings",
     "FitPolicy",
@@ -21,8 +24,10 @@ __all__ = [
     "StreamSettings",
     "System",
     "TenancySettings",
+    "TraceSettings",
     "Wiring",
     "check_job",
+    "place_rule",
 ]
 
 #: Wiring of the rails of a job's lines: all-to-all in every line, the same ring on all
@@ -31,10 +36,25 @@ Wiring = Literal["hyperx", "torus", "ring"]
 #: RailX and HammingMesh take any rows times any columns, the torus a contiguous block
 #: (which may wrap around).
 System = Literal["railx", "hammingmesh", "torus"]
+#: All of them, in the order of the tables.
+SYSTEMS: tuple[System, ...] = ("railx", "hammingmesh", "torus")
+#: The family whose rule of places a system of the grid follows.
+_FAMILY_OF: dict[str, str] = {
+    "railx": "railx_hyperx",
+    "hammingmesh": "hammingmesh",
+    "torus": "torus_2d",
+}
 FitPolicy = Literal["first_fit", "best_fit"]
 #: reject: jobs that do not fit at once are lost; fifo: jobs start in their order;
 #: backfill: a later job may overtake a waiting one.
 Queue = Literal["reject", "fifo", "backfill"]
+
+
+def place_rule(system: System) -> PlaceRule:
+    """How jobs take nodes of the grid: by the rule of the system's family."""
+    places = family_named(_FAMILY_OF[system]).job_places
+    assert places is not None  # each of the three has one
+    return places.rule
 
 
 @dataclass(frozen=True)
@@ -180,6 +200,58 @@ class StreamSettings:
 
 
 @dataclass(frozen=True)
+class TraceSettings:
+    """Networks under a published trace of faults."""
+
+    file: Annotated[str, NotEmpty()]
+    """The trace, a CSV file of the repository: time_days, node, event."""
+    servers: Annotated[int, AtLeast(1)]
+    """Servers of the traced cluster, those that never failed among them."""
+    chips_per_server: Annotated[int, AtLeast(1)]
+    """Chips that a server of the trace takes with it."""
+    days: Annotated[float, Positive()]
+    """How long the trace is."""
+    networks: Annotated[dict[str, TopologySettings], NotEmpty()]
+    """Networks by name, of at most as many chips as the servers have."""
+    job_chips: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()]
+    """Sizes of small jobs, as groups of tensor or expert parallelism."""
+    spare_shares: tuple[Annotated[float, Between(0, 1)], ...]
+    """Shares of the chips that a job leaves as spares."""
+    draws: Annotated[int, AtLeast(1)]
+    """Random orders of the servers."""
+    step_days: Annotated[float, Positive()] | None = None
+    """Time between two looks at the cluster; null: at every change."""
+
+    def __post_init__(self) -> None:
+        most = self.servers * self.chips_per_server
+        for name, network in self.networks.items():
+            places = family_of(network).job_places
+            if places is None:
+                raise SettingsError(
+                    f"networks.{name}.family",
+                    f"got {network.family!r}, which does not say where jobs fit; allowed:"
+                    f" {families_with('job_places')}",
+                )
+            shape, unit = places.shape(network), places.unit_chips(network)
+            if math.prod(shape) * unit > most:
+                raise SettingsError(
+                    f"networks.{name}",
+                    f"got {math.prod(shape) * unit} chips; allowed: at most {most}, the servers'",
+                )
+            if places.rule in ("lines", "blocks") and max(self.job_chips) > max(shape) * unit:
+                raise SettingsError(
+                    "job_chips",
+                    f"got {max(self.job_chips)}; allowed: at most {max(shape) * unit}, the chips of"
+                    f" a line of {name}; the nearest is {max(shape) * unit}",
+                )
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        looks = 1200 if self.step_days is None else self.days / self.step_days
+        return {"draws": Cost(5e-3 * looks * len(self.networks)) * self.draws}
+
+
+@dataclass(frozen=True)
 class TenancySettings:
     """Jobs and failures on a grid of R/2 x R/2 nodes.
 
@@ -202,6 +274,8 @@ class TenancySettings:
     """Jobs placed together around failures, checked port by port."""
     stream: StreamSettings
     """Jobs that come and go."""
+    trace: TraceSettings
+    """Networks under a trace of faults."""
 
     def __post_init__(self) -> None:
         if self.ocs_radix % 2:

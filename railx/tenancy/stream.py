@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from railx.families.family import PlaceRule
 from railx.tenancy.allocate import Lines, find_nodes
-from railx.tenancy.settings import FitPolicy, Queue, StreamJobSettings, StreamSettings, System
+from railx.tenancy.settings import FitPolicy, Queue, StreamJobSettings, StreamSettings
 from railx.vocabulary.arrays import BoolArray, FloatArray, IntArray
 
 __all__ = ["Failures", "Outcome", "Stream", "draw_failures", "draw_stream", "simulate_stream"]
@@ -118,7 +119,7 @@ def simulate_stream(
     healthy: BoolArray,
     failures: Failures,
     *,
-    system: System,
+    rule: PlaceRule,
     policy: FitPolicy,
     queue: Queue,
     warmup_share: float,
@@ -130,7 +131,7 @@ def simulate_stream(
     The averages end with the last arrival. A job that fits nowhere even on the idle
     grid never starts; it counts as rejected, as with fifo it would block all others.
     """
-    run = _Run(jobs, stream, healthy.copy(), system, policy, queue, repair_hours, checkpoint_hours)
+    run = _Run(jobs, stream, healthy.copy(), rule, policy, queue, repair_hours, checkpoint_hours)
     run.from_hours = float(stream.arrival_hours[int(warmup_share * len(stream.kind))])
     run.to_hours = float(stream.arrival_hours[-1])
     for job, hours in enumerate(stream.arrival_hours):
@@ -149,7 +150,7 @@ class _Run:
     jobs: Sequence[StreamJobSettings]
     stream: Stream
     healthy: BoolArray
-    system: System
+    rule: PlaceRule
     policy: FitPolicy
     queue: Queue
     repair_hours: float
@@ -235,14 +236,14 @@ class _Run:
         if kind not in self.possible:
             shape = self.jobs[kind]
             self.possible[kind] = (
-                find_nodes(self.idle_at_first, shape.rows, shape.columns, self.system, self.policy)
+                find_nodes(self.idle_at_first, shape.rows, shape.columns, self.rule, self.policy)
                 is not None
             )
         return self.possible[kind]
 
     def _start(self, job: int) -> bool:
         shape = self.jobs[int(self.stream.kind[job])]
-        lines = find_nodes(self.free, shape.rows, shape.columns, self.system, self.policy)
+        lines = find_nodes(self.free, shape.rows, shape.columns, self.rule, self.policy)
         if lines is None:
             return False
         block = np.ix_(*lines)

@@ -21,7 +21,7 @@ from railx.tenancy.grid import (
     random_faults,
 )
 from railx.tenancy.largest import formula_share, largest_block, largest_product, matching_size
-from railx.tenancy.settings import GridJobSettings, System, TenancySettings
+from railx.tenancy.settings import SYSTEMS, GridJobSettings, TenancySettings, place_rule
 from railx.tenancy.stream import Outcome, Stream, draw_failures, draw_stream, simulate_stream
 from railx.vocabulary.arrays import BoolArray
 from railx.vocabulary.topology import Circuits
@@ -62,12 +62,10 @@ def fault_table(settings: TenancySettings, seed: int) -> Rows:
         formula = formula_share(count, side) if count <= side else float("nan")
         for placement, sample, healthy in _draws(settings, count, seed):
             product, lines_needed = largest_product(healthy), matching_size(healthy)
-            nodes: dict[System, int] = {
-                "railx": product.nodes,
-                "hammingmesh": product.nodes,
-                "torus": largest_block(healthy),
-            }
-            for system, usable in nodes.items():
+            nodes = {"lines": product.nodes, "blocks": largest_block(healthy)}
+            for system in SYSTEMS:
+                rule = place_rule(system)
+                usable = nodes[rule]
                 rows.append(
                     {
                         "system": system,
@@ -81,7 +79,7 @@ def fault_table(settings: TenancySettings, seed: int) -> Rows:
                         "formula_share": formula,
                         "lines_needed": lines_needed,
                         "lines_out": len(product.rows_out) + len(product.columns_out)
-                        if system != "torus"
+                        if rule == "lines"
                         else None,
                         "fidelity": "analytic",
                     }
@@ -273,16 +271,16 @@ def utilisation_table(settings: TenancySettings, seed: int) -> Rows:
                 }
                 for policy in stream.policies:
                     for queue in stream.queues:
-                        measures: dict[bool, dict[str, Any]] = {}
+                        measures: dict[str, dict[str, Any]] = {}
                         for system in stream.systems:
-                            rule = system == "torus"
+                            rule = place_rule(system)
                             if rule not in measures:
                                 outcome = simulate_stream(
                                     stream.jobs,
                                     drawn,
                                     healthy,
                                     failures,
-                                    system=system,
+                                    rule=rule,
                                     policy=policy,
                                     queue=queue,
                                     warmup_share=stream.warmup_share,

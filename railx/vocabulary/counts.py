@@ -41,6 +41,7 @@ __all__ = [
     "torus_all_to_all_ports",
     "torus_boards",
     "torus_ports",
+    "tree_switches",
 ]
 
 S = TypeVar("S")
@@ -283,6 +284,15 @@ def largest_tree(tiers: int, radix: int, leaf_down: int | None = None) -> int:
         return radix
     leaves = radix if tiers == 2 else 2 * (radix // 2) ** (tiers - 1)
     return leaves * (radix // 2 if leaf_down is None else leaf_down)
+
+
+def tree_switches(leaves: int, uplinks: int, tiers: int, radix: int) -> int:
+    """Switches of a tree with ``uplinks`` links between any two tiers, part used or
+    not.
+    """
+    if tiers == 1:
+        return leaves
+    return leaves + (tiers - 2) * math.ceil(2 * uplinks / radix) + math.ceil(uplinks / radix)
 
 
 def fewest_tiers(

@@ -7,7 +7,7 @@ participants on its rings and the channels between them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -23,6 +23,7 @@ __all__ = [
     "ChipOrderRing",
     "LineRings",
     "RingLink",
+    "arcs",
     "joined_rings",
     "line_rings",
     "torus_rings",
@@ -184,3 +185,19 @@ def _directed_rings(
         for k in range(length)
     ]
     return line_rings(length, len(rings), lines, entries, ports)
+
+
+def arcs(nodes: int, reach: int, failed: Collection[int]) -> list[list[int]]:
+    """The working nodes in runs that circuits join, in order; one run where a ring
+    closes.
+    """
+    working = sorted(set(range(nodes)) - set(failed))
+    runs: list[list[int]] = []
+    for node in working:
+        if runs and node - runs[-1][-1] <= reach:
+            runs[-1].append(node)
+        else:
+            runs.append([node])
+    if len(runs) > 1 and runs[0][0] + nodes - runs[-1][-1] <= reach:
+        runs[0] = runs.pop() + runs[0]
+    return runs

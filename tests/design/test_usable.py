@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.design.usable import largest_box, usable_share
+from railx.design.usable import usable_share
+from railx.tenancy.largest import largest_box
 from railx.vocabulary.topology import NodeSettings
 from tests.builders import topology_settings
 
@@ -38,8 +39,9 @@ def test_the_largest_box_is_that_of_brute_force(sides: tuple[int, ...], bits: in
 def test_a_job_on_any_nodes_loses_the_failed_ones() -> None:
     tree = topology_settings("fat_tree")
     assert usable_share(tree, 128, 8, 8, 0.125, 1, 1) == (0.875, "closed form")
-    # A node of two servers works where both do.
-    assert usable_share(tree, 128, 16, 8, 0.125, 1, 1).share == pytest.approx(0.875**2)
+    # A cube of eight servers works where all do.
+    cubes = topology_settings("tpu_v4")
+    assert usable_share(cubes, 512, 64, 8, 0.125, 1, 1).share == pytest.approx(0.875**8)
     assert usable_share(tree, 128, 8, 8, 0.0, 1, 1).share == 1
 
 
@@ -59,7 +61,7 @@ class OneFailure:
     [
         # A failed node of 25 in a square takes a row, a chip of 100 in a torus as well.
         ("railx_hyperx", 100, 4, "lines", 0.8),
-        ("torus_2d", 100, 1, "box", 0.9),
+        ("torus_2d", 100, 1, "blocks", 0.9),
     ],
 )
 def test_a_failed_server_takes_what_the_shape_of_jobs_takes(
@@ -81,4 +83,4 @@ def test_nodes_of_a_torus_are_the_units_of_its_boxes(monkeypatch: pytest.MonkeyP
     settings = topology_settings("torus_2d", node={"chips": 4, "links": "switch"})
     assert settings.node == NodeSettings(4, "switch")
     usable = usable_share(settings, 100, 4, 4, 1 / 25, 3, 1)
-    assert tuple(usable) == (pytest.approx(0.8), "box")
+    assert tuple(usable) == (pytest.approx(0.8), "blocks")

@@ -83,6 +83,33 @@ def test_bills_say_what_they_charge(catalogue: Catalogue) -> None:
     assert price(script, PRICES, catalogue).charges == "opus_artifact"
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "switches"),
+    [
+        # DeepSeek's cost table (arXiv 2505.09343): full switches of 64 ports.
+        ("fat_tree", {"tiers": 2, "switch_radix": 64, "planes": 1}, 96),
+        ("fat_tree", {"tiers": 3, "switch_radix": 64, "planes": 1}, 5120),
+        ("mpft_full", {}, 768),
+        # 50 chips: two leaves of 32 down and a spine for their links; a switch a plane.
+        ("fat_tree", {"tiers": 2, "switch_radix": 64, "planes": 1, "populated_chips": 50}, 3),
+        ("fat_tree", {"tiers": 1, "switch_radix": 64, "planes": 2, "populated_chips": 50}, 2),
+        # Ten servers on each of 8 rails of a plane.
+        ("rail_only", {"servers": 10, "switch_radix": 64, "planes": 1}, 8),
+    ],
+)
+def test_whole_switches_are_charged_on_request(
+    catalogue: Catalogue, name: str, changes: dict[str, Any], switches: int
+) -> None:
+    of = topology_settings(name, **changes)
+    bill = price(PricedNetwork(of, counting="whole_switches"), PRICES, catalogue)
+    assert bill.charges == "whole_switches"
+    radix = 64
+    assert bill.counts.components["electrical_switch_port"] == switches * radix
+    used = price(of, PRICES, catalogue).counts.components
+    assert used["electrical_switch_port"] <= switches * radix
+    assert used["transceiver"] == bill.counts.components["transceiver"]
+
+
 def test_a_set_without_such_links_is_refused(catalogue: Catalogue) -> None:
     with pytest.raises(SettingsError, match=r"^node_price_set: 'opus_400g' has no price for a"):
         price(railx(), PRICES, catalogue, node_price_set=PRICES)

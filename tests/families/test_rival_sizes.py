@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.families import build_routing, build_topology, check_topology, family_of
-from railx.families.khop_ring import arcs
 from railx.network.metrics import topology_metrics
 from railx.settings import SettingsError
 from railx.vocabulary.counts import Ports
+from railx.vocabulary.line_rings import arcs
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,

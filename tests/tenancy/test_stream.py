@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from railx.io import read_json, read_rows
 from railx.settings import SettingsError, load
 from railx.tenancy import StreamJobSettings, TenancySettings
+from railx.tenancy.settings import place_rule
 from railx.tenancy.stream import (
     Failures,
     Outcome,
@@ -44,7 +45,7 @@ def run(
     **choices: Any,
 ) -> Outcome:
     jobs = [StreamJobSettings(a, b, "torus", 1.0) for a, b in kinds]
-    own: dict[str, Any] = {"system": "railx", "policy": "best_fit", "queue": "fifo"}
+    own: dict[str, Any] = {"rule": "lines", "policy": "best_fit", "queue": "fifo"}
     own |= {"warmup_share": 0.0, "repair_hours": 5.0, "checkpoint_hours": 1.0} | choices
     return simulate_stream(jobs, stream, healthy, failures, **own)
 
@@ -73,7 +74,7 @@ def test_node_hours_are_conserved(
         drawn,
         healthy.reshape(9, 9),
         failures,
-        system=system,  # type: ignore[arg-type]
+        rule=place_rule(system),  # type: ignore[arg-type]
         policy=policy,  # type: ignore[arg-type]
         queue=queue,  # type: ignore[arg-type]
         warmup_share=0.2,
@@ -146,7 +147,7 @@ def test_railx_goes_around_a_failure_where_the_torus_cannot() -> None:
     healthy[[0, 2, 4], [0, 2, 4]] = False
     stream = Stream(np.array([0]), np.array([1.0]), np.array([3.0]))
     assert not run([(5, 4)], stream, healthy).rejected.any()
-    blocked = run([(5, 4)], stream, healthy, system="torus")
+    blocked = run([(5, 4)], stream, healthy, rule="blocks")
     assert blocked.rejected.all()
     assert blocked.rejected_by_shape.all()
 

@@ -5,6 +5,8 @@ Largest job against failures, use by a stream of jobs, bandwidth of degraded lin
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from workflow.outputs import Json, Table, integer, real, text
 from workflow.stage import ByHand, Job, Stage, Summary, Tracked
 
@@ -23,16 +25,21 @@ def run(job: Job) -> Summary:
         utilisation_table,
     )
 
+    from railx.tenancy.trace import spare_table, trace_table
+
     seed = job.settings["seed"]
     tenancy: TenancySettings = load(TenancySettings, job.settings["tenancy"], "tenancy")
     faults = fault_table(tenancy, seed)
     degraded = degraded_table(tenancy, seed)
     mix = mix_of_jobs(tenancy, seed)
     utilisation = utilisation_table(tenancy, seed)
+    trace = trace_table(tenancy.trace, seed)
     summary = tenancy_summary(tenancy, faults, utilisation, degraded, mix["summary"])
     job.write_table("faults", faults)
     job.write_table("utilisation", utilisation)
     job.write_table("degraded", degraded)
+    job.write_table("trace", trace)
+    job.write_table("spares", spare_table(tenancy.trace, trace))
     return summary
 
 
@@ -65,6 +72,22 @@ _DEGRADED = (
     | real("worst_pair_share", "mean_pair_share", "worst_node_share")
     | text("fidelity")
 )
+_TRACE = (
+    text("network")
+    | integer("chips", "draw")
+    | real("from_days", "days")
+    | integer("failed_servers")
+    | real("healthy_share", "largest_share")
+    | integer("job_chips")
+    | real("usable_share")
+    | text("fidelity")
+)
+_SPARES = (
+    text("network")
+    | integer("chips", "draw")
+    | real("spare_share", "time_share")
+    | text("fidelity")
+)
 
 _SUMMARY = text("fidelity") | integer(
     "mix_jobs",
@@ -78,13 +101,16 @@ _SUMMARY = text("fidelity") | integer(
 STAGE = Stage(
     name="tenancy",
     help="jobs and failures on a reconfigurable grid: largest job, use by a stream of jobs,"
-    " degraded lines",
+    " degraded lines, networks under a trace of faults",
     message="Jobs and failures on the grid",
     settings=lambda experiment, _: {key: experiment[key] for key in ("tenancy", "seed")},
+    inputs=lambda experiment, _: {"faults": Path(experiment["tenancy"]["trace"]["file"])},
     outputs={
         "faults": Table("faults.parquet", _FAULTS, claims=True),
         "utilisation": Table("utilisation.parquet", _UTILISATION, claims=True),
         "degraded": Table("degraded.parquet", _DEGRADED, claims=True),
+        "trace": Table("trace.parquet", _TRACE, claims=True),
+        "spares": Table("spares.parquet", _SPARES, claims=True),
         "summary": Json("summary.json", claims=True, keys=_SUMMARY),
     },
     run=run,

@@ -13,7 +13,7 @@ from railx.families.hammingmesh.graph import (
     resize,
 )
 from railx.families.hammingmesh.routing import route
-from railx.families.node_grids import grid_placement, inside, job_grid, ports_per_chip
+from railx.families.node_grids import LINE_PLACES, grid_placement, inside, ports_per_chip
 from railx.vocabulary.counts import Bill
 
 __all__ = ["FAMILY", "HammingMeshSettings"]
@@ -28,7 +28,7 @@ FAMILY = Family(
     ports_per_chip=ports_per_chip,
     has_nodes=True,
     inside=inside,
-    job_grid=job_grid,
+    job_places=LINE_PLACES,
     routings=("min", "balanced", "adaptive"),
     route=route,
     node_hop_counts=node_hop_counts,

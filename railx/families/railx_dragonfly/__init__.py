@@ -2,10 +2,10 @@
 
 from railx.families.family import Family
 from railx.families.node_grids import (
+    LINE_PLACES,
     halves,
     in_node_lanes_per_chip,
     inside,
-    job_grid,
     ports_per_chip,
 )
 from railx.families.railx_dragonfly.graph import (
@@ -35,7 +35,7 @@ FAMILY = Family(
     ports_per_chip=ports_per_chip,
     has_nodes=True,
     inside=inside,
-    job_grid=job_grid,
+    job_places=LINE_PLACES,
     routings=("min", "balanced"),
     route=route,
     switched=True,

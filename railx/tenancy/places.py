@@ -1,0 +1,123 @@
+"""The largest job and many small ones on any network with failed chips.
+
+A family says where its jobs may lie (:class:`railx.families.family.JobPlaces`); there
+is one search for each rule. All are exact, but for small jobs on lines of a grid and in
+blocks of a torus: there all lie in rows, or all in columns, whichever holds more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from railx.families import families_with, family_of
+from railx.families.family import JobPlaces
+from railx.settings import SettingsError
+from railx.tenancy.largest import largest_block, largest_box, largest_product
+from railx.vocabulary.arrays import BoolArray
+from railx.vocabulary.line_rings import arcs
+from railx.vocabulary.topology import FamilySettings
+
+__all__ = ["NetworkPlaces"]
+
+
+class NetworkPlaces:
+    """A network and its rule of places; SettingsError where its family has none."""
+
+    def __init__(self, settings: FamilySettings) -> None:
+        places = family_of(settings).job_places
+        if places is None:
+            raise SettingsError(
+                "family",
+                f"got {settings.family!r}, which does not say where jobs fit; allowed:"
+                f" {families_with('job_places')}",
+            )
+        self.places: JobPlaces[FamilySettings] = places
+        self.shape = places.shape(settings)
+        self.unit_chips = places.unit_chips(settings)
+        self.units = math.prod(self.shape)
+        self.chips = self.units * self.unit_chips
+        self._reach = places.reach(settings)
+        self._domain_chips = places.domain_chips(settings)
+
+    def working(self, healthy: BoolArray) -> BoolArray:
+        """Units that have all their chips; ``healthy`` is bool[chips]."""
+        return np.asarray(healthy.reshape(self.units, self.unit_chips).all(axis=1))
+
+    def largest(self, healthy: BoolArray) -> int:
+        """Chips of the largest job on the network with these chips."""
+        working = self.working(healthy)
+        rule = self.places.rule
+        if rule == "any":
+            units = int(working.sum())
+        elif rule == "lines":
+            units = largest_product(working.reshape(self.shape)).nodes
+        elif rule == "blocks":
+            grid = working.reshape(self.shape)
+            units = largest_block(grid) if grid.ndim == 2 else largest_box(grid)
+        else:
+            units = max(self._runs(working), default=0)
+        return units * self.unit_chips
+
+    def usable(self, healthy: BoolArray, job_chips: int) -> int:
+        """Chips of the jobs of ``job_chips`` each that fit at once.
+
+        A job larger than a unit takes whole units. SettingsError for more than a row
+        and a column have.
+        """
+        working = self.working(healthy)
+        if job_chips <= self.unit_chips and self._domain_chips is None:
+            return int(working.sum()) * (self.unit_chips // job_chips) * job_chips
+        if self.places.rule == "any":
+            return (
+                sum(chips // self._taken(job_chips) for chips in self._domains(working, job_chips))
+                * job_chips
+            )
+        units = -(-job_chips // self.unit_chips)
+        if self.places.rule == "runs":
+            return sum(length // units for length in self._runs(working)) * job_chips
+        if units > max(self.shape):
+            raise SettingsError(
+                "job_chips",
+                f"got {job_chips}; allowed: at most {max(self.shape) * self.unit_chips}, the chips"
+                f" of a line; the nearest is {max(self.shape) * self.unit_chips}",
+            )
+        grid = working.reshape(self.shape)
+        lines = (np.moveaxis(grid, axis, -1) for axis in range(grid.ndim))
+        return (
+            max(self._on_lines(rows.reshape(-1, rows.shape[-1]), units) for rows in lines)
+            * job_chips
+        )
+
+    def _taken(self, job_chips: int) -> int:
+        """Chips that a job takes: its chips, or units where it is larger than that."""
+        if job_chips <= self.unit_chips:
+            return job_chips
+        return -(-job_chips // self.unit_chips) * self.unit_chips
+
+    def _domains(self, working: BoolArray, job_chips: int) -> Iterator[int]:
+        """Working chips of every domain that a job of this size stays in."""
+        domain = self._domain_chips
+        if domain is None or job_chips > domain:
+            yield int(working.sum()) * self.unit_chips
+            return
+        units = max(1, domain // self.unit_chips)
+        for chips in working.reshape(-1, units).sum(axis=1) * self.unit_chips:
+            yield int(chips)
+
+    def _on_lines(self, lines: BoolArray, units: int) -> int:
+        """Jobs of so many units in the rows of a grid: any of a row, or neighbours."""
+        if self.places.rule == "lines":
+            return int((lines.sum(axis=1) // units).sum())
+        return sum(
+            len(run) // units
+            for row in lines
+            for run in arcs(len(row), 1, np.flatnonzero(~row).tolist())
+        )
+
+    def _runs(self, working: BoolArray) -> list[int]:
+        """Lengths of the runs of a ring that its links join."""
+        failed = np.flatnonzero(~working).tolist()
+        return [len(run) for run in arcs(self.units, self._reach, failed)]
