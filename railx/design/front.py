@@ -20,6 +20,7 @@ __all__ = [
     "Dropped",
     "Flip",
     "crossings",
+    "decided",
     "design",
     "dominates",
     "flips",
@@ -60,13 +61,14 @@ class Flip(NamedTuple):
 class Design:
     """The answer: points in the order of the objective, the front first.
 
-    ``points`` are all that were evaluated and keep the limits; ``front`` those that no
-    other point beats in step time, dollars, watts and usable share at once.
+    ``evaluated`` are all points, ``points`` those that keep the limits, ``front`` those
+    that no other point beats in step time, dollars, watts and usable share at once.
     ``network_first``: the point that is chosen where the network is chosen by dollars a
     GB/s of all-to-all first, and how much longer its step takes than the first's.
     """
 
     settings: DesignSettings
+    evaluated: tuple[DesignPoint, ...]
     points: tuple[DesignPoint, ...]
     front: tuple[DesignPoint, ...]
     dropped: tuple[Dropped, ...]
@@ -109,6 +111,7 @@ def design(settings: DesignSettings, store: RateStore | None = None) -> Design:
     a price of the first set is zero, no network can be evaluated, or none keeps the
     budget.
     """
+    settings.check_names()
     catalogue = read_catalogue(settings.catalogue)
     for component, price in catalogue.components(settings.price_set).items():
         if price.unit_usd <= 0:
@@ -116,7 +119,6 @@ def design(settings: DesignSettings, store: RateStore | None = None) -> Design:
                 f"price_set: got {settings.price_set!r}, where a {component} costs"
                 f" {price.unit_usd:g} USD; allowed: prices above 0 ({settings.catalogue})"
             )
-    settings.check_names()
     points: list[DesignPoint] = []
     dropped: list[Dropped] = []
     errors: list[UserError] = []
@@ -140,29 +142,37 @@ def design(settings: DesignSettings, store: RateStore | None = None) -> Design:
         else:
             dropped.append(Dropped(name, f"is {same.name} at this size"))
     if not points:
-        raise errors[0] if len(errors) == 1 else _nothing(settings, errors)
-    allowed = []
-    for point in points:
-        reason = _over(point, settings)
-        if reason:
-            dropped.append(Dropped(point.name, reason))
-        else:
-            allowed.append(point)
+        raise _nothing(settings, errors)
+    return decided(settings, points, dropped)
+
+
+def decided(
+    settings: DesignSettings, points: Sequence[DesignPoint], dropped: Sequence[Dropped] = ()
+) -> Design:
+    """The design of evaluated points under the limits and objective of ``settings``."""
+    over = {point.name: _over(point, settings) for point in points}
+    allowed = [point for point in points if not over[point.name]]
     if not allowed:
         raise _no_budget(points, settings)
     ordered = sorted(allowed, key=lambda point: score(point, settings.objective))
     front = front_of(ordered)
-    beaten = [point for point in ordered if point not in front]
-    dropped += [Dropped(point.name, _beaten_by(point, front)) for point in beaten]
-    per_bandwidth = min(allowed, key=lambda point: point.cost.usd / point.all_to_all_gb_s)
     return Design(
         settings,
+        tuple(points),
         tuple(ordered),
         tuple(front),
-        tuple(dropped),
+        (
+            *dropped,
+            *(Dropped(name, reason) for name, reason in over.items() if reason),
+            *(
+                Dropped(point.name, _beaten_by(point, front))
+                for point in ordered
+                if point not in front
+            ),
+        ),
         tuple(crossings(ordered, settings.objective, settings.budget_usd)),
         tuple(flips(points, settings)),
-        per_bandwidth,
+        min(allowed, key=lambda point: point.cost.usd / point.all_to_all_gb_s),
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from railx.design.front import Design, design
+from railx.design.front import Design, decided, design
 from railx.design.point import DesignPoint
 from railx.design.rates import RateStore
 from railx.design.settings import DesignSettings
@@ -50,11 +51,11 @@ def write_page(path: Path, answer: Design, store: RateStore | None = None) -> No
     answers = []
     for gpus in sizes_of(answer.settings.gpus):
         settings = replace(answer.settings, gpus=gpus, budget_usd=None, watts=None)
-        try:
+        if gpus == answer.settings.gpus:
+            answers.append(decided(settings, answer.evaluated))
+            continue
+        with suppress(UserError):
             answers.append(design(settings, store))
-        except UserError:
-            if gpus == answer.settings.gpus:
-                raise
     write_text(path, page_text(answer, answers))
 
 
@@ -85,7 +86,7 @@ def page_text(answer: Design, answers: Sequence[Design]) -> str:
         dropped=[
             drop
             for drop in answer.dropped
-            if all(drop.network != point.name for _, point in points)
+            if drop.network not in {point.name for point in answer.evaluated}
         ],
         data=Markup(text),
         script=Markup(script),

@@ -289,8 +289,10 @@ def network_cost(
     first = priced(settings.price_set, nodes)
     bills = {settings.price_set: first}
     for price_set in settings.price_sets:
-        if price_set not in catalogue.price_sets:
+        try:
             catalogue.components(price_set)
+        except SettingsError as error:
+            raise SettingsError("price_sets", error.message) from None
         with suppress(SettingsError):
             bills.setdefault(price_set, priced(price_set, nodes))
     costs = [bill.per_chip for bill in bills.values()]

@@ -6,16 +6,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from railx.families import family_of
+from railx.families import family_named
+from railx.tenancy.largest import largest_box
 from railx.tenancy.places import NetworkPlaces
+from railx.vocabulary.arrays import BoolArray
 from railx.vocabulary.topology import FamilySettings
 
 __all__ = ["Usable", "usable_share"]
 
 
 class Usable(NamedTuple):
-    """Mean share of the chips in the largest job, and how it was got: the family's rule
-    of places (drawn failures), or ``closed form`` where a job takes any units.
+    """Mean share of the chips in the largest job, and how it was got: the rule of jobs
+    (drawn failures), or ``closed form`` where a job takes any units.
     """
 
     share: float
@@ -33,19 +35,38 @@ def usable_share(
 ) -> Usable:
     """The share of chips in the largest job with a share ``faults`` of servers failed.
 
-    A server has ``server_chips``. What fails with any of its chips is the family's unit
-    of places; a node, where the family has no rule for this network. Servers fail
-    independently.
+    A server has ``server_chips``, and fails independently of others. It takes every
+    unit of the family that it has a part of (:class:`railx.families.family.JobPlaces`).
+    A family that does not say where its jobs fit is one of any servers.
     """
-    places = None
-    if family_of(settings).job_places is not None:
-        places = NetworkPlaces(settings)
-    if places is None or places.chips != chips or places.places.rule == "any":
-        unit = chips_per_node if places is None else max(places.unit_chips, chips_per_node)
+    family = family_named(settings.family)
+    places = family.job_places
+    if places is None or places.rule == "any":
+        unit = server_chips if places is None else places.unit_chips(settings)
         return Usable((1 - faults) ** max(1, -(-unit // server_chips)), "closed form")
-    servers = -(-chips // server_chips)
+    sides, unit = places.shape(settings), places.unit_chips(settings)
+    if settings.node is not None and not family.has_nodes and family.node_order is not None:
+        # Nodes that are added to single chips, the first dimension last.
+        block = family.node_order(settings, chips_per_node).shape[::-1]
+        sides = tuple(side // length for side, length in zip(sides, block, strict=True))
+        unit *= math.prod(block)
     rng, shares = np.random.default_rng(seed), []
     for _ in range(samples):
-        failed = np.repeat(rng.random(servers) < faults, server_chips)[:chips]
-        shares.append(places.largest(~failed) / chips)
-    return Usable(float(np.mean(shares)), places.places.rule)
+        healthy = _healthy(math.prod(sides), unit, server_chips, faults, rng)
+        if places.rule == "blocks":
+            largest = largest_box(healthy.reshape(sides)) * unit
+        else:
+            largest = NetworkPlaces(settings).largest(np.repeat(healthy, unit))
+        shares.append(largest / chips)
+    return Usable(float(np.mean(shares)), places.rule)
+
+
+def _healthy(
+    units: int, unit_chips: int, server_chips: int, faults: float, rng: np.random.Generator
+) -> BoolArray:
+    """Units without a failed server; consecutive units share one where it is larger."""
+    if unit_chips >= server_chips:
+        intact = (1 - faults) ** -(-unit_chips // server_chips)
+        return np.asarray(rng.random(units) >= 1 - intact)
+    shared = server_chips // unit_chips
+    return np.repeat(rng.random(-(-units // shared)) >= faults, shared)[:units]

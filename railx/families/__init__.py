@@ -4,7 +4,7 @@ Every module defines ``FAMILY``, the record of the family's capabilities. Other 
 ask this record (:func:`family_of`) and never compare a family's name.
 """
 
-from railx.families.family import Family, FamilyBase, JobPlaces, LineGraph, Lines
+from railx.families.family import Family, FamilyBase, LineGraph, Lines
 from railx.families.registry import (
     FAMILIES,
     TopologySettings,
@@ -29,7 +29,6 @@ __all__ = [
     "FAMILIES",
     "Family",
     "FamilyBase",
-    "JobPlaces",
     "LineGraph",
     "Lines",
     "TopologySettings",

@@ -227,7 +227,7 @@ def torus_family(name: str, settings: type[TorusT], **capabilities: Any) -> Fami
         placement=placement,
         inside=boards,
         node_order=node_order,
-        job_places=JobPlaces("blocks", lambda settings: settings.shape[::-1], lambda settings: 1),
+        job_places=JobPlaces("blocks", lambda of: of.shape[::-1], lambda of: 1),
         bill=Bill(ports=torus_bill_ports, resize=torus_resize),
         **capabilities,
     )

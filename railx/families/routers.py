@@ -124,7 +124,7 @@ def router_family(
         groups=groups,
         node_hop_counts=lambda of: _hop_counts(plane(of)),
         job_places=any_chips(lambda of: of.chips),
-        bill=Bill(ports=lambda of: _ports(of, plane(of)), resize=resize),
+        bill=Bill(ports=ports, resize=resize),
     )
 
 

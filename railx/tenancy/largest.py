@@ -237,36 +237,12 @@ def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
 
 
 def largest_block(healthy: BoolArray) -> int:
-    """Nodes of the largest block of a torus (bool, one axis a dimension) without a
-    failed node.
+    """Nodes of the largest rectangle of a torus (bool[rows, columns]) without a failed
+    node.
 
     It may wrap around.
     """
-    if healthy.ndim == 2:
-        return int(_largest_block(np.ascontiguousarray(healthy)))
-    return largest_box(healthy)
-
-
-def largest_box(healthy: BoolArray) -> int:
-    """As :func:`largest_block` for any number of dimensions."""
-    sides = healthy.shape
-    # Sums up to each corner over two periods, so that boxes may wrap round.
-    count = np.pad((~healthy).astype(np.int64), [(0, side) for side in sides], mode="wrap")
-    for axis in range(count.ndim):
-        count = count.cumsum(axis=axis)
-    count = np.pad(count, [(1, 0)] * count.ndim)
-    boxes = [tuple(length + 1 for length in box) for box in np.ndindex(*sides)]
-    for box in sorted(boxes, key=lambda box: -math.prod(box)):
-        failures = np.zeros(sides, dtype=np.int64)
-        for corner in np.ndindex(*(2,) * len(sides)):
-            at = tuple(
-                slice(length, length + side) if up else slice(0, side)
-                for up, length, side in zip(corner, box, sides, strict=True)
-            )
-            failures += (-1) ** (len(sides) - sum(corner)) * count[at]
-        if failures.min() == 0:
-            return math.prod(box)
-    return 0
+    return int(_largest_block(np.ascontiguousarray(healthy)))
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
@@ -292,3 +268,25 @@ def _largest_block(healthy: BoolArray) -> int:
                     break
                 best = max(best, lowest * width)
     return best
+
+
+def largest_box(healthy: BoolArray) -> int:
+    """Units of the largest box without a failed one; sides wrap round."""
+    sides = healthy.shape
+    # Sums up to each corner over two periods, so that boxes may wrap round.
+    count = np.pad((~healthy).astype(np.int64), [(0, side) for side in sides], mode="wrap")
+    for axis in range(count.ndim):
+        count = count.cumsum(axis=axis)
+    count = np.pad(count, [(1, 0)] * count.ndim)
+    boxes = [tuple(length + 1 for length in box) for box in np.ndindex(*sides)]
+    for box in sorted(boxes, key=lambda box: -math.prod(box)):
+        failures = np.zeros(sides, dtype=np.int64)
+        for corner in np.ndindex(*(2,) * len(sides)):
+            at = tuple(
+                slice(length, length + side) if up else slice(0, side)
+                for up, length, side in zip(corner, box, sides, strict=True)
+            )
+            failures += (-1) ** (len(sides) - sum(corner)) * count[at]
+        if failures.min() == 0:
+            return math.prod(box)
+    return 0

@@ -15,7 +15,7 @@ import numpy as np
 from railx.families import families_with, family_of
 from railx.families.family import JobPlaces
 from railx.settings import SettingsError
-from railx.tenancy.largest import largest_block, largest_product
+from railx.tenancy.largest import largest_block, largest_box, largest_product
 from railx.vocabulary.arrays import BoolArray
 from railx.vocabulary.line_rings import arcs
 from railx.vocabulary.topology import FamilySettings
@@ -55,7 +55,8 @@ class NetworkPlaces:
         elif rule == "lines":
             units = largest_product(working.reshape(self.shape)).nodes
         elif rule == "blocks":
-            units = largest_block(working.reshape(self.shape))
+            grid = working.reshape(self.shape)
+            units = largest_block(grid) if grid.ndim == 2 else largest_box(grid)
         else:
             units = max(self._runs(working), default=0)
         return units * self.unit_chips
@@ -84,10 +85,11 @@ class NetworkPlaces:
                 f" of a line; the nearest is {max(self.shape) * self.unit_chips}",
             )
         grid = working.reshape(self.shape)
-        lines = (
-            np.moveaxis(grid, axis, -1).reshape(-1, side) for axis, side in enumerate(self.shape)
+        lines = (np.moveaxis(grid, axis, -1) for axis in range(grid.ndim))
+        return (
+            max(self._on_lines(rows.reshape(-1, rows.shape[-1]), units) for rows in lines)
+            * job_chips
         )
-        return max(self._on_lines(rows, units) for rows in lines) * job_chips
 
     def _taken(self, job_chips: int) -> int:
         """Chips that a job takes: its chips, or units where it is larger than that."""

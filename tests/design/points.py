@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from railx.design.front import Design, crossings, flips, front_of, score
+from railx.design.front import Design, decided
 from railx.design.point import DesignPoint, NetworkCost
 from railx.design.settings import DesignSettings
 from railx.design.usable import Usable
@@ -59,16 +59,7 @@ def drawn(
 def designed(points: list[DesignPoint], **changes: Any) -> Design:
     """The design that these points give."""
     settings = DesignSettings(gpus=100, networks={"x": points[0].network}, **changes)
-    ordered = sorted(points, key=lambda point: score(point, settings.objective))
-    return Design(
-        settings,
-        tuple(ordered),
-        tuple(front_of(ordered)),
-        (),
-        tuple(crossings(ordered, settings.objective, settings.budget_usd)),
-        tuple(flips(ordered, settings)),
-        ordered[-1],
-    )
+    return decided(settings, points)
 
 
 #: A dear and fast, a middle, a cheap and a beaten network.

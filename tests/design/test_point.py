@@ -41,14 +41,20 @@ def test_dollars_and_watts_are_counts_times_prices() -> None:
     point = evaluate("torus", topology_settings("torus_2d"), JOB, most_chips=4.0)
     catalogue = read_catalogue(JOB.catalogue)
     counts = PricedNetwork(point.network).counts.components
-    assert counts == point.cost.components
+    # 64 chips with 450 GB/s each inside nodes, at assumed prices with a range.
+    assert point.cost.components == {**counts, "node_switch_gb_s": 64 * 450}
+    node = catalogue.price("node_assumed", "node_switch_gb_s")
     by_set = {
         key: sum(n * catalogue.price(key, part).unit_usd for part, n in counts.items())
         for key in (JOB.price_set, *JOB.price_sets)
     }
-    assert point.usd == pytest.approx(by_set["opus_400g"])
-    assert point.cost.usd_low == pytest.approx(min(by_set.values()) / point.chips)
-    assert point.cost.usd_high == pytest.approx(max(by_set.values()) / point.chips)
+    assert point.usd == pytest.approx(by_set["opus_400g"] + 64 * 450 * node.unit_usd)
+    assert point.cost.usd_low == pytest.approx(min(by_set.values()) / 64 + 450 * node.low_usd)
+    assert point.cost.usd_high == pytest.approx(max(by_set.values()) / 64 + 450 * node.high_usd)
+    free = evaluate(
+        "torus", topology_settings("torus_2d"), replace(JOB, node_price_set=None), most_chips=4.0
+    )
+    assert free.usd == pytest.approx(by_set["opus_400g"])
     watts = sum(
         n * (catalogue.price("opus_400g", part).unit_watts or 0) for part, n in counts.items()
     )
@@ -85,7 +91,7 @@ def test_a_partly_filled_tree_is_computed_on_a_full_one() -> None:
         ("rail_only", {"gpus": 8192}, "chips: got 8192; allowed: at most 128"),
         ("torus_2d", {"model": "llama3_405b"}, "gpus: got 64; llama3_405b fits no plan"),
         ("torus_2d", {"price_set": "opus_800g"}, "allowed: 800, the port speed of price set"),
-        ("torus_2d", {"price_sets": ("gold",)}, "price_sets.price_set: got 'gold'"),
+        ("torus_2d", {"price_sets": ("gold",)}, "price_sets: got 'gold'"),
     ],
 )
 def test_what_cannot_be_is_one_line(name: str, changes: dict[str, Any], message: str) -> None:

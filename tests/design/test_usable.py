@@ -39,8 +39,9 @@ def test_the_largest_box_is_that_of_brute_force(sides: tuple[int, ...], bits: in
 def test_a_job_on_any_nodes_loses_the_failed_ones() -> None:
     tree = topology_settings("fat_tree")
     assert usable_share(tree, 128, 8, 8, 0.125, 1, 1) == (0.875, "closed form")
-    # A node of two servers works where both do.
-    assert usable_share(tree, 128, 16, 8, 0.125, 1, 1).share == pytest.approx(0.875**2)
+    # A cube of eight servers works where all do.
+    cubes = topology_settings("tpu_v4")
+    assert usable_share(cubes, 512, 64, 8, 0.125, 1, 1).share == pytest.approx(0.875**8)
     assert usable_share(tree, 128, 8, 8, 0.0, 1, 1).share == 1
 
 

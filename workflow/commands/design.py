@@ -58,17 +58,17 @@ def _design(options: argparse.Namespace) -> int:
         print(_write_experiment(options.experiment, options.settings))
         return 0
     store = rate_store()
+    simulated = []
     with told("design"):
         answer = design(settings, store)
-    simulated = []
-    if options.simulate:
-        from railx.design.simulate import simulate
+        if options.simulate:
+            from railx.design.simulate import simulate
 
-        simulated = simulate(answer, store)
-    if options.html is not None:
-        from railx.design.page import write_page
+            simulated = simulate(answer, store)
+        if options.html is not None:
+            from railx.design.page import write_page
 
-        write_page(options.html, answer, store)
+            write_page(options.html, answer, store)
     if options.json:
         value = answer.as_dict() | ({"simulated": simulated} if options.simulate else {})
         print(json.dumps(value, indent=2))

@@ -20,9 +20,11 @@ def rate_store() -> RateStore:
     """Where rates of networks are kept between searches."""
     from railx import places
     from railx.design.rates import RateStore
-    from workflow.digest import code_digest
+    from workflow.digest import code_digest, module_digest
 
-    return RateStore(places.cache("rates"), code_digest("railx.design.rates"))
+    # Of the code that computes rates alone: prices and plans change none.
+    science = code_digest("railx.network.group_bandwidth")
+    return RateStore(places.cache("rates"), science + module_digest("railx.design.rates"))
 
 
 def run(job: Job) -> Summary:
