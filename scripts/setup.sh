@@ -61,6 +61,8 @@ fi
 pip install --no-deps --no-build-isolation --editable .
 # For editors and readers: the schemas of conf/ and a page of every key. Not in git; `make schemas` refreshes them.
 "$VENV/bin/python" -m workflow.schemas > /dev/null
+say "compiling the planners' loops (about 20 seconds)"
+"$VENV/bin/python" -m workflow.compilation
 "$VENV/bin/python" - <<'CHECK'
 import torch
 device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "CPU only"

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from railx.planning.compiled import compiled, inner
 
 __all__ = ["ADAPTIVE", "FULL", "NONE", "divide", "makespan_1f1b_ms", "pack", "sweep"]
 
@@ -23,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled
 def makespan_1f1b_ms(
     forward: Floats, back: Floats, sends: Floats, backward: Integers, longest_split: int
 ) -> float:
@@ -67,7 +68,7 @@ def makespan_1f1b_ms(
 _ROUNDING = 1e-9
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled
 def pack(
     short: Integers,
     short_ms: Floats,
@@ -128,7 +129,7 @@ def pack(
 ADAPTIVE, FULL, NONE = 0, 1, 2
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled
 def divide(
     stored: Floats,
     saved: Floats,
@@ -207,7 +208,7 @@ def divide(
     return bounds, price[units] + total.sum(), time_ms
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _recomputed_layers(
     stored: Floats,
     saved: Floats,
@@ -250,7 +251,7 @@ def _recomputed_layers(
     return layers, 0 if mode == NONE else layer_counts.max() * diagonals
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _time_ms(
     forward: Floats,
     backward: Floats,
@@ -269,7 +270,7 @@ def _time_ms(
 _NEAR = 1e-6
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled
 def sweep(
     stored: Floats,
     saved: Floats,
@@ -349,7 +350,7 @@ def sweep(
     return True
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _live(
     diagonal: int,
     stage: int,
@@ -372,7 +373,7 @@ def _live(
     return chunk, max(chunk - warm, 0), min(position + 1, last[stage])
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _add(
     diagonal: int,
     more: int,
@@ -391,7 +392,7 @@ def _add(
             room[stage, step] += more * saved[chunk]
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _worth(
     diagonal: int,
     saved: Floats,
@@ -410,7 +411,7 @@ def _worth(
     return worth
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _spare(
     diagonal: int,
     saved: Floats,
@@ -434,7 +435,7 @@ def _spare(
     return spare
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _lower(
     diagonal: int,
     counts: Integers,
@@ -453,7 +454,7 @@ def _lower(
     return less
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _trade(
     counts: Integers,
     saved: Floats,

@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from railx.performance.pipeline_cost import PipelineCost
+from railx.planning.compiled import compiled, inner, next_random
 from railx.planning.format.parts import Slice
-from railx.planning.random_numbers import next_random
 
 __all__ = ["Refined", "refine"]
 
@@ -221,7 +220,7 @@ def _refined(
     return Refined(float(time_ms), runs, counts.T.tolist(), orders.tolist())
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _chunks(costs: Any, state: Any, lengths: Any, table: Any) -> int:
     """Fill ``table`` with the chunks of a plan; their number.
 
@@ -262,7 +261,7 @@ def _chunks(costs: Any, state: Any, lengths: Any, table: Any) -> int:
     return chunk
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _simulate(
     costs: Any, table: Any, chunks: int, patience: Any, below: float, work: Any, orders: Any
 ) -> float:
@@ -337,14 +336,14 @@ def _simulate(
     return float(clock.max())
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _copy_run(source: Any, target: Any, number: int) -> None:
     target.owner[number] = source.owner[number]
     target.whole[number] = source.whole[number]
     target.layers[number] = source.layers[number]
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _copy(source: Any, target: Any, touched: Any) -> None:
     """Copy the sequences and runs that a move touched, and what all share.
 
@@ -365,7 +364,7 @@ def _copy(source: Any, target: Any, touched: Any) -> None:
     target.patience[:] = source.patience
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _add(state: Any, number: int, length: float, sign: float) -> None:
     """Add a whole sequence to a run, or take it away with ``sign`` -1."""
     state.whole[number, 0] += sign
@@ -373,7 +372,7 @@ def _add(state: Any, number: int, length: float, sign: float) -> None:
     state.whole[number, 2] += sign * length**2
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _transfer(state: Any, member: int, target: int, lengths: Any) -> None:
     """Put a whole sequence into another run; an empty run goes."""
     number = state.run[member]
@@ -391,7 +390,7 @@ def _transfer(state: Any, member: int, target: int, lengths: Any) -> None:
         state.size[0] -= 1
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _open(state: Any, place: int, touched: Any) -> int:
     """A new run at a place of the order."""
     number = state.order[state.size[0]]
@@ -404,7 +403,7 @@ def _open(state: Any, place: int, touched: Any) -> int:
     return int(number)
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _move(
     state: Any, lengths: Any, layers: Any, alignment: int, most: int, recompute: bool,
     touched: Any, random: Any,
@@ -486,7 +485,7 @@ def _move(
     return True
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _move_cut(
     state: Any, member: int, lengths: Any, alignment: int, most: int, touched: Any, random: Any
 ) -> bool:
@@ -544,7 +543,7 @@ def _move_cut(
     return True
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _clone(state: Any) -> Any:
     return _State(
         state.cuts.copy(),
@@ -559,7 +558,7 @@ def _clone(state: Any) -> Any:
     )
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _assign(source: Any, target: Any) -> None:
     target.cuts[:], target.cut_count[:], target.run[:] = source.cuts, source.cut_count, source.run
     target.owner[:], target.whole[:], target.layers[:] = source.owner, source.whole, source.layers
@@ -567,7 +566,7 @@ def _assign(source: Any, target: Any) -> None:
     target.patience[:] = source.patience
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled
 def _search(
     costs: Any, state: Any, lengths: Any, alignment: int, passes: int, seed: int, recompute: bool,
     most: int,

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from railx.performance.sequence_cost import CostModel
+from railx.planning.compiled import compiled
 from railx.planning.sequence.prices import class_prices
 
 __all__ = ["batch_lower_bound_ms"]
@@ -247,8 +247,10 @@ def _prices(
     )
     if not math.isfinite(objective) or not np.isfinite(prices).all():
         return _Prices(sizes * 0, durations * 0, durations * 0, durations, float(fewest), 0.0)
+    # Rounded: libraries of linear algebra differ in the last digits.
+    rounded = np.maximum(prices * scale / sizes, 0.0).astype(np.float32).astype(np.float64)
     return _Prices(
-        np.maximum(prices * scale / sizes, 0.0),
+        rounded,
         np.maximum(-by_time * scale / (classes.devices * durations), 0.0),
         np.maximum(-by_memory * scale / classes.tokens, 0.0),
         durations,
@@ -336,7 +338,7 @@ def _certified(
     return max(float(proven[chosen]), 0.0), grid[low]
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _worth(
     lengths,
     alone,
@@ -408,7 +410,7 @@ def _worth(
     return ends
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _charges(alone, lengths, degrees, per_device, start, stop, charges):
     """The device time that each sequence is charged in a micro-batch.
 

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
-from railx.planning.random_numbers import next_random
+from railx.planning.compiled import compiled, copy, inner, next_random
 from railx.planning.sequence.search import Problem, SearchResult
 
 __all__ = ["exchange"]
@@ -28,6 +27,8 @@ Integers = npt.NDArray[np.int64]
 _WARMTH = 0.02
 #: Time of a token beyond the memory of a group, over that of a token on it.
 _PENALTY = 3.0
+#: No micro-batch or group; a bare -1 has a type of its own (compiled again).
+_NONE: Any = np.int64(-1)
 
 
 class _Plan(NamedTuple):
@@ -85,7 +86,7 @@ def exchange(problem: Problem, start: SearchResult, moves: int, seed: int) -> Se
     )
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _price(problem: Any, plan: Any, slots: int, m: int, penalty: float) -> None:
     """Work out time and cost of a micro-batch anew."""
     longest, over, used = 0.0, 0.0, False
@@ -99,7 +100,7 @@ def _price(problem: Any, plan: Any, slots: int, m: int, penalty: float) -> None:
     plan.cost[m] = longest + penalty * over + (problem.constant_ms if used else 0.0)
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _put(problem: Any, plan: Any, slots: int, i: int, target: int) -> None:
     """Move a sequence to a group; an empty group gives its devices back."""
     source = plan.group[i]
@@ -118,7 +119,7 @@ def _put(problem: Any, plan: Any, slots: int, i: int, target: int) -> None:
         plan.tokens[source] = 0.0
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _empty_slot(plan: Any, slots: int, m: int) -> int:
     for g in range(m * slots, (m + 1) * slots):
         if plan.members[g] == 0:
@@ -126,7 +127,7 @@ def _empty_slot(plan: Any, slots: int, m: int) -> int:
     return -1
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _member(plan: Any, g: int, state: Any) -> int:
     """A random sequence of a group."""
     n = len(plan.group)
@@ -136,7 +137,7 @@ def _member(plan: Any, g: int, state: Any) -> int:
     return i
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _critical(problem: Any, plan: Any, slots: int, m: int) -> int:
     """The slowest group of a micro-batch, -1 for none."""
     chosen, longest = -1, -1.0
@@ -148,12 +149,12 @@ def _critical(problem: Any, plan: Any, slots: int, m: int) -> int:
     return chosen
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _fits(problem: Any, i: int, kind: int) -> bool:
     return bool(problem.share_ms[i, kind] < np.inf)
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _all_fit(problem: Any, plan: Any, g: int, kind: int) -> bool:
     if kind >= plan.kind[g]:
         return True
@@ -164,7 +165,7 @@ def _all_fit(problem: Any, plan: Any, g: int, kind: int) -> bool:
     return True
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _divide(problem: Any, plan: Any, slots: int, log: Any, state: Any, source: int) -> int:
     """Divide a group into two of the next smaller degree; as :func:`_move`."""
     m = source // slots
@@ -194,7 +195,7 @@ def _divide(problem: Any, plan: Any, slots: int, log: Any, state: Any, source: i
     return changes
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _join(problem: Any, plan: Any, slots: int, log: Any, state: Any, source: int) -> int:
     """Join a group to another of its micro-batch, at both degrees together.
 
@@ -226,7 +227,7 @@ def _join(problem: Any, plan: Any, slots: int, log: Any, state: Any, source: int
     return changes + 1
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _move(problem: Any, plan: Any, slots: int, log: Any, state: Any) -> int:
     """A random move; its changes go to ``log`` [3, .] as (kind, place, before).
 
@@ -300,18 +301,20 @@ def _move(problem: Any, plan: Any, slots: int, log: Any, state: Any) -> int:
     return int(_join(problem, plan, slots, log, state, source))
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _fold(problem: Any, plan: Any, slots: int, batches: int) -> None:
     """Put the sequences of the micro-batch of fewest tokens where most room is."""
     smallest, fewest = -1, np.inf
     for m in range(batches):
-        tokens = plan.tokens[m * slots : (m + 1) * slots].sum()
+        tokens = 0.0
+        for g in range(m * slots, (m + 1) * slots):
+            tokens += plan.tokens[g]
         if tokens < fewest:
             smallest, fewest = m, tokens
     for i in range(len(plan.group)):
         if plan.group[i] // slots != smallest:
             continue
-        target, roomiest = -1, -np.inf
+        target, roomiest = _NONE, -np.inf
         for g in range(batches * slots):
             if g // slots != smallest and plan.members[g] and _fits(problem, i, plan.kind[g]):
                 room = problem.cap * problem.degree[plan.kind[g]] - plan.tokens[g]
@@ -321,7 +324,7 @@ def _fold(problem: Any, plan: Any, slots: int, batches: int) -> None:
             _put(problem, plan, slots, i, target)
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled
 def _search(
     problem: Any, micro_batch: Any, group: Any, kind: Any, batches: int, slots: int, moves: int,
     seed: int, fold: bool,
@@ -366,7 +369,7 @@ def _search(
             continue
         # The micro-batches of both ends.
         before_ms, after_ms = 0.0, 0.0
-        first, second = -1, -1
+        first, second = _NONE, _NONE
         for change in range(changes):
             place = log[1, change]
             ends = (log[2, change], plan.group[place]) if log[0, change] == 0 else (place, place)
@@ -393,7 +396,8 @@ def _search(
                         over = max(over, plan.tokens[g] - room)
                 if over <= 1e-6:
                     best = at
-                    best_group[:], best_kind[:] = plan.group, plan.kind
+                    copy(best_group, plan.group, n)
+                    copy(best_kind, plan.kind, total)
             continue
         for change in range(changes - 1, -1, -1):
             place, old = log[1, change], log[2, change]

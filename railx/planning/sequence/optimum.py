@@ -29,8 +29,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from railx.planning.compiled import compiled, inner
 from railx.planning.sequence.search import Floats, Integers, Problem, SearchResult
 
 __all__ = ["MOST_EQUALS", "MOST_SEQUENCES", "optimum", "optimum_of_equals"]
@@ -144,7 +144,7 @@ def _devices_of_use(problem: Problem) -> int:
     return min(problem.devices, int(soonest.sum()))
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _times(problem: Any) -> Any:
     """Time of every subset in a group of each degree [s, k]; infinite if memory is
     short.
@@ -165,7 +165,7 @@ def _times(problem: Any) -> Any:
     return time
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _groups(time: Any, degree: Any, devices: int) -> Any:
     """The least time of every subset on 0 to ``devices`` devices [s, f].
 
@@ -201,7 +201,7 @@ def _groups(time: Any, degree: Any, devices: int) -> Any:
     return best_ms, chosen, looks
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled
 def _optimum(problem: Any, devices: int) -> Any:
     """The plan: micro-batch and group of each sequence, degrees, times; and looks."""
     n, kinds = len(problem.tokens), len(problem.degree)

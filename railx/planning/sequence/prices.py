@@ -7,29 +7,117 @@
     Σ_i room_i z_ik + q_k = y_k     memory                         u_k
     Σ_k y_k -+ g = number           micro-batches                  eta
 
-All variables but the duals are at least 0; sz, sv, sy, sp, sq and sg are their reduced
-costs. A primal-dual interior-point method (Mehrotra's predictor and corrector) takes
-some 15 steps. In a step w is eliminated entry by entry, then t, u and y of each k by a
-3 x 3 matrix (``Hi``), so that what is factored is as large as there are classes
-(``S``). This takes about 1 ms for 60 classes and 30 durations, a tenth or less of what
-a general solver takes.
-
-Prefix D means a step of a variable, h what its complementarity asks for, rb the
-residual of a row.
+All variables but the duals are at least 0. A primal-dual interior-point method
+(Mehrotra's predictor and corrector) takes some 15 steps. In a step w is eliminated
+entry by entry, then t, u and y of each k by a 3 x 3 matrix, so that what is solved is
+as large as there are classes. This takes a tenth or less of what a general solver
+takes.
 """
 
 from __future__ import annotations
 
-# Types inside compiled functions are Numba's to check.
-# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+from typing import Any
+
 import numpy as np
-from numba import njit
+import numpy.typing as npt
 
 __all__ = ["class_prices"]
 
+Floats = npt.NDArray[np.float64]
 
-@njit(cache=True, error_model="numpy")
-def class_prices(time, room, cost, number, is_minimum, rounds):
+
+class _Parts:
+    """A vector of all variables but the duals, and views of its parts.
+
+    ``z`` and ``v`` [C, K], ``y``, ``p`` and ``q`` [K], ``g`` [1].
+    """
+
+    def __init__(self, classes: int, durations: int, value: float = 0.0) -> None:
+        ends = np.cumsum([classes * durations] * 2 + [durations] * 3)
+        self.all = np.full(int(ends[-1]) + 1, value)
+        z, v, self.y, self.p, self.q, self.g = np.split(self.all, ends)
+        self.z, self.v = z.reshape(classes, durations), v.reshape(classes, durations)
+
+
+class _Step:
+    """The equations of one step, and their solution for a target.
+
+    ``x`` and ``s`` are the variables and their reduced costs, ``left`` the residuals of
+    the rows with duals pi, w, t, u and eta, ``dual`` those of the columns.
+    """
+
+    def __init__(
+        self, time: Floats, room: Floats, fits: npt.NDArray[np.bool_], sign: float, x: _Parts,
+        s: _Parts, left: tuple[Floats, Floats, Floats, Floats, float], dual: _Parts,
+    ) -> None:  # fmt: skip
+        self.time, self.room, self.fits, self.sign = time, room, fits, sign
+        self.x, self.s, self.left, self.dual = x, s, left, dual
+        classes, durations = time.shape
+        self.scale = x.all / s.all
+        self.z = self.scale[: time.size].reshape(time.shape)
+        self.v = self.scale[time.size : 2 * time.size].reshape(time.shape)
+        self.inverse = fits / np.where(fits, self.z + self.v, 1.0)
+        both, part = self.z * self.v * self.inverse, self.z * self.inverse
+        self.columns = np.zeros((durations, classes + 1, 3))
+        self.columns[:, :-1, 0] = (time * both).T
+        self.columns[:, :-1, 1] = (room * both).T
+        self.columns[:, :-1, 2] = part.T
+        self.columns[:, -1, 2] = 1.0
+        inner = np.empty((durations, 3, 3))
+        inner[:, 0, 0] = x.p / s.p + (time * time * both).sum(axis=0)
+        inner[:, 1, 1] = x.q / s.q + (room * room * both).sum(axis=0)
+        inner[:, 2, 2] = -(s.y / x.y + self.inverse.sum(axis=0))
+        inner[:, 0, 1] = inner[:, 1, 0] = (time * room * both).sum(axis=0)
+        inner[:, 0, 2] = inner[:, 2, 0] = (time * part).sum(axis=0) - 1
+        inner[:, 1, 2] = inner[:, 2, 1] = (room * part).sum(axis=0) - 1
+        self.inner = np.linalg.inv(inner)
+        flat = self.columns.transpose(1, 0, 2).reshape(classes + 1, -1)
+        across = (self.columns @ self.inner).transpose(1, 0, 2).reshape(classes + 1, -1)
+        self.outer = np.diag(np.append(both.sum(axis=1), (x.g / s.g)[0])) - across @ flat.T
+
+    def solve(self, target: float, cross: Floats) -> tuple[_Parts, _Parts, tuple[Any, ...]]:
+        """Changes of the variables, of their reduced costs, and of the duals.
+
+        They bring each product of both to ``target`` less ``cross``.
+        """
+        x, s, dual, room = self.x, self.s, self.dual, self.room
+        rows, pairs, times, memory, number = self.left
+        classes, durations = self.time.shape
+        h = _Parts(classes, durations)
+        h.all[:] = -dual.all + (target - cross) / np.where(x.all > 0, x.all, 1.0) - s.all
+        rest = pairs - self.z * h.z - self.v * h.v
+        shift = self.z * (self.inverse * rest + h.z)
+        b = np.empty((durations, 3))
+        b[:, 0] = times - x.p / s.p * h.p - (self.time * shift).sum(axis=0)
+        b[:, 1] = memory - x.q / s.q * h.q - (room * shift).sum(axis=0)
+        b[:, 2] = -h.y + (rest * self.inverse).sum(axis=0)
+        right = np.append(
+            rows - shift.sum(axis=1), number - self.sign * (x.g / s.g * h.g)[0]
+        ) - np.einsum("kij,kjl,kl->i", self.columns, self.inner, b, optimize=True)
+        solved = np.linalg.solve(self.outer, right)
+        b -= np.einsum("kij,i->kj", self.columns, solved)
+        d_t, d_u, d_y = np.einsum("kij,kj->ik", self.inner, b)
+        d_pi, d_eta = solved[:-1, None], solved[-1]
+        change, reduced = _Parts(classes, durations), _Parts(classes, durations)
+        worth = d_pi + self.time * d_t + room * d_u
+        d_w = (rest - self.z * worth + d_y) * self.inverse
+        change.z[:] = self.z * (worth + d_w + h.z)
+        change.v[:] = self.v * (d_w + h.v)
+        change.y[:] = d_y
+        change.p[:] = x.p / s.p * (d_t + h.p)
+        change.q[:] = x.q / s.q * (d_u + h.q)
+        change.g[:] = x.g / s.g * (self.sign * d_eta + h.g)
+        reduced.z[:] = self.fits * (dual.z - worth - d_w)
+        reduced.v[:] = self.fits * (dual.v - d_w)
+        reduced.y[:] = dual.y + d_w.sum(axis=0) + d_t + d_u - d_eta
+        reduced.p[:], reduced.q[:] = dual.p - d_t, dual.q - d_u
+        reduced.g[:] = dual.g - self.sign * d_eta
+        return change, reduced, (d_pi, d_w, d_t, d_u, d_eta)
+
+
+def class_prices(
+    time: Floats, room: Floats, cost: Floats, number: float, is_minimum: bool, rounds: int
+) -> tuple[Floats, Floats, Floats, Floats, float]:
     """Prices of the classes, micro-batches of each duration, duals t and u, the least.
 
     ``time`` [C, K] is infinite where a class does not fit a duration; ``room`` [C],
@@ -37,343 +125,59 @@ def class_prices(time, room, cost, number, is_minimum, rounds):
     many ``rounds`` at the latest, or where rounding ends its progress; the caller does
     not rely on the result.
     """
-    C, K = time.shape
-    ok = np.isfinite(time)
-    a = np.where(ok, time, 0.0)
-    z = np.zeros((C, K))
-    v = np.zeros((C, K))
-    sz = np.zeros((C, K))
-    sv = np.zeros((C, K))
-    w = np.zeros((C, K))
-    sign = -1.0 if is_minimum else 1.0
-    y = np.ones(K) * (number / K * 1.2 + 0.1)
-    p = np.ones(K) * 0.5
-    q = np.ones(K) * 0.5
-    g = 1.0
-    scale = cost.mean()
-    sy = cost.copy() * 0.5
-    sp = np.ones(K) * scale * 0.1
-    sq = np.ones(K) * scale * 0.1
-    sg = scale * 0.1
-    t = np.zeros(K) - scale * 0.1
-    u = np.zeros(K) - scale * 0.1
-    eta = 0.0
-    pi = np.zeros(C)
-    for i in range(C):
-        c = 0
-        for k in range(K):
-            if ok[i, k]:
-                c += 1
-        for k in range(K):
-            if ok[i, k]:
-                z[i, k] = 1.0 / c
-                v[i, k] = max(0.05, y[k] - z[i, k])
-                sz[i, k] = scale * 0.1 / C * 5
-                sv[i, k] = scale * 0.1 / C * 5
-                w[i, k] = -sv[i, k]
-    count = 2 * ok.sum() + 3 * K + 1
-    S = np.zeros((C + 1, C + 1))
-    rhs = np.zeros(C + 1)
-    sol = np.zeros(C + 1)
-    G = np.zeros((K, C + 1, 3))
-    Hi = np.zeros((K, 3, 3))
-    r3 = np.zeros((K, 3))
-    dz_ = np.zeros((C, K))
-    dv_ = np.zeros((C, K))
-    R = np.zeros((C, K))
-    Dz = np.zeros((C, K))
-    Dv = np.zeros((C, K))
-    Dsz = np.zeros((C, K))
-    Dsv = np.zeros((C, K))
-    Dw = np.zeros((C, K))
-    Dy = np.zeros(K)
-    Dp = np.zeros(K)
-    Dq = np.zeros(K)
-    Dsy = np.zeros(K)
-    Dsp = np.zeros(K)
-    Dsq = np.zeros(K)
-    Dt = np.zeros(K)
-    Du = np.zeros(K)
-    Dg = 0.0
-    Dsg = 0.0
-    De = 0.0
-    Dpi = np.zeros(C)
-    hz = np.zeros((C, K))
-    hv = np.zeros((C, K))
-    hy = np.zeros(K)
-    hp = np.zeros(K)
-    hq = np.zeros(K)
-    hg = 0.0
-    rb1 = np.zeros(C)
-    rb2 = np.zeros((C, K))
-    rb3 = np.zeros(K)
-    rb4 = np.zeros(K)
+    classes, durations = time.shape
+    fits = np.isfinite(time)
+    a, room = np.where(fits, time, 0.0), room[:, None]
+    sign, tenth = -1.0 if is_minimum else 1.0, float(cost.mean()) * 0.1
+    # Variables that are not there are 0, at a reduced cost of 1.
+    x, s, dual = (_Parts(classes, durations, value) for value in (0.5, tenth, 0.0))
+    x.y[:], x.g[:], s.y[:] = number / durations * 1.2 + 0.1, 1.0, cost * 0.5
+    x.z[:] = fits / np.maximum(fits.sum(axis=1, keepdims=True), 1)
+    x.v[:] = fits * np.maximum(0.05, x.y - x.z)
+    s.z[:] = s.v[:] = np.where(fits, tenth / classes * 5, 1.0)
+    w = np.where(fits, -s.v, 0.0)
+    pi, eta = np.zeros((classes, 1)), 0.0
+    t = u = np.full(durations, -tenth)
+    count = 2 * int(fits.sum()) + 3 * durations + 1
     for _ in range(rounds):
-        # Residuals, and the gap that is left.
-        gap = g * sg
-
-        rb5 = number
-
-        for k in range(K):
-            rb5 -= y[k]
-            gap += y[k] * sy[k] + p[k] * sp[k] + q[k] * sq[k]
-        rb5 -= sign * g
-        worst = abs(rb5)
-        rb1[:] = 1.0
-        for k in range(K):
-            r_t = y[k] - p[k]
-            r_m = y[k] - q[k]
-            for i in range(C):
-                if ok[i, k]:
-                    gap += z[i, k] * sz[i, k] + v[i, k] * sv[i, k]
-                    rb1[i] -= z[i, k]
-                    rb2[i, k] = y[k] - z[i, k] - v[i, k]
-                    r_t -= a[i, k] * z[i, k]
-                    r_m -= room[i] * z[i, k]
-            rb3[k] = r_t
-            rb4[k] = r_m
-            worst = max(worst, abs(r_t), abs(r_m))
-        for i in range(C):
-            worst = max(worst, abs(rb1[i]))
-        mu = gap / count
-        obj = 0.0
-        for k in range(K):
-            obj += cost[k] * y[k]
-        if gap < 1e-6 * obj and (worst < 1e-6 or gap < 1e-9 * obj):
+        gap = float(x.all @ s.all)
+        left = (
+            1.0 - x.z.sum(axis=1),
+            fits * (x.y - x.z - x.v),
+            x.y - x.p - (a * x.z).sum(axis=0),
+            x.y - x.q - (room * x.z).sum(axis=0),
+            float(number - x.y.sum() - sign * x.g[0]),
+        )
+        worst = max(float(np.abs(left[row]).max()) for row in (0, 2, 3, 4))
+        least = float(cost @ x.y)
+        if gap < 1e-6 * least and (worst < 1e-6 or gap < 1e-9 * least):
             break
-        # Eliminate, and factor what is left.
-        S[:] = 0
-        for k in range(K):
-            h00 = p[k] / sp[k]
-            h11 = q[k] / sq[k]
-            h01 = 0.0
-            h02 = -1.0
-            h12 = -1.0
-            h22 = sy[k] / y[k]
-            for i in range(C):
-                if ok[i, k]:
-                    dz = z[i, k] / sz[i, k]
-                    dv = v[i, k] / sv[i, k]
-                    e = dz + dv
-                    th = dz * dv / e
-                    ph = dz / e
-                    dz_[i, k] = dz
-                    dv_[i, k] = dv
-                    S[i, i] += th
-                    G[k, i, 0] = a[i, k] * th
-                    G[k, i, 1] = room[i] * th
-                    G[k, i, 2] = ph
-                    h00 += a[i, k] * a[i, k] * th
-                    h01 += a[i, k] * room[i] * th
-                    h11 += room[i] * room[i] * th
-                    h02 += a[i, k] * ph
-                    h12 += room[i] * ph
-                    h22 += 1 / e
-            G[k, C, 2] = 1.0
-            h22 = -h22
-            c00 = h11 * h22 - h12 * h12
-            c01 = h02 * h12 - h01 * h22
-            c02 = h01 * h12 - h02 * h11
-            det = h00 * c00 + h01 * c01 + h02 * c02
-            Hi[k, 0, 0] = c00 / det
-            Hi[k, 0, 1] = c01 / det
-            Hi[k, 0, 2] = c02 / det
-            Hi[k, 1, 0] = c01 / det
-            Hi[k, 1, 1] = (h00 * h22 - h02 * h02) / det
-            Hi[k, 1, 2] = (h01 * h02 - h00 * h12) / det
-            Hi[k, 2, 0] = c02 / det
-            Hi[k, 2, 1] = Hi[k, 1, 2]
-            Hi[k, 2, 2] = (h00 * h11 - h01 * h01) / det
-            for i in range(C + 1):
-                if i < C and not ok[i, k]:
-                    continue
-                x0 = G[k, i, 0] * Hi[k, 0, 0] + G[k, i, 1] * Hi[k, 1, 0] + G[k, i, 2] * Hi[k, 2, 0]
-                x1 = G[k, i, 0] * Hi[k, 0, 1] + G[k, i, 1] * Hi[k, 1, 1] + G[k, i, 2] * Hi[k, 2, 1]
-                x2 = G[k, i, 0] * Hi[k, 0, 2] + G[k, i, 1] * Hi[k, 1, 2] + G[k, i, 2] * Hi[k, 2, 2]
-                for j in range(i + 1):
-                    S[i, j] -= x0 * G[k, j, 0] + x1 * G[k, j, 1] + x2 * G[k, j, 2]
-        S[C, C] += g / sg
-        for i in range(C + 1):
-            for j in range(i + 1):
-                x = S[i, j]
-                for m in range(j):
-                    x -= S[i, m] * S[j, m]
-                if i == j:
-                    S[i, i] = np.sqrt(max(x, 1e-14))
-                else:
-                    S[i, j] = x / S[j, j]
-        target = 0.0
-        for step in range(2):
-            # Predictor, then corrector: right-hand sides, solution, steps back.
-            for i in range(C):
-                rhs[i] = rb1[i]
-            rg = -(sign * eta) - sg
-            x = target - (Dg * Dsg if step else 0.0)
-            hg = -rg + x / g - sg
-            rhs[C] = rb5 - sign * g / sg * hg
-            for k in range(K):
-                cross = Dy[k] * Dsy[k] if step else 0.0
-                sw = 0.0
-                for i in range(C):
-                    if ok[i, k]:
-                        sw += w[i, k]
-                ry = cost[k] + sw + t[k] + u[k] - eta - sy[k]
-                hy[k] = -ry + (target - cross) / y[k] - sy[k]
-                cross = Dp[k] * Dsp[k] if step else 0.0
-                hp[k] = t[k] + sp[k] + (target - cross) / p[k] - sp[k]
-                cross = Dq[k] * Dsq[k] if step else 0.0
-                hq[k] = u[k] + sq[k] + (target - cross) / q[k] - sq[k]
-                b0 = rb3[k] - p[k] / sp[k] * hp[k]
-                b1 = rb4[k] - q[k] / sq[k] * hq[k]
-                b2 = -hy[k]
-                for i in range(C):
-                    if ok[i, k]:
-                        cz = Dz[i, k] * Dsz[i, k] if step else 0.0
-                        cv = Dv[i, k] * Dsv[i, k] if step else 0.0
-                        rz = -(pi[i] + w[i, k] + a[i, k] * t[k] + room[i] * u[k]) - sz[i, k]
-                        hz[i, k] = -rz + (target - cz) / z[i, k] - sz[i, k]
-                        hv[i, k] = w[i, k] + sv[i, k] + (target - cv) / v[i, k] - sv[i, k]
-                        dz = dz_[i, k]
-                        dv = dv_[i, k]
-                        e = dz + dv
-                        R[i, k] = rb2[i, k] - dz * hz[i, k] - dv * hv[i, k]
-                        x = dz / e * R[i, k] + dz * hz[i, k]
-                        rhs[i] -= x
-                        b0 -= a[i, k] * x
-                        b1 -= room[i] * x
-                        b2 += R[i, k] / e
-                r3[k, 0] = b0
-                r3[k, 1] = b1
-                r3[k, 2] = b2
-                x0 = Hi[k, 0, 0] * b0 + Hi[k, 0, 1] * b1 + Hi[k, 0, 2] * b2
-                x1 = Hi[k, 1, 0] * b0 + Hi[k, 1, 1] * b1 + Hi[k, 1, 2] * b2
-                x2 = Hi[k, 2, 0] * b0 + Hi[k, 2, 1] * b1 + Hi[k, 2, 2] * b2
-                for i in range(C + 1):
-                    if i < C and not ok[i, k]:
-                        continue
-                    rhs[i] -= G[k, i, 0] * x0 + G[k, i, 1] * x1 + G[k, i, 2] * x2
-            for i in range(C + 1):
-                x = rhs[i]
-                for j in range(i):
-                    x -= S[i, j] * sol[j]
-                sol[i] = x / S[i, i]
-            for i in range(C, -1, -1):
-                x = sol[i]
-                for j in range(i + 1, C + 1):
-                    x -= S[j, i] * sol[j]
-                sol[i] = x / S[i, i]
-            for i in range(C):
-                Dpi[i] = sol[i]
-            De = sol[C]
-            Dg = g / sg * (sign * De + hg)
-            for k in range(K):
-                b0 = r3[k, 0]
-                b1 = r3[k, 1]
-                b2 = r3[k, 2]
-                for i in range(C + 1):
-                    if i < C and not ok[i, k]:
-                        continue
-                    b0 -= G[k, i, 0] * sol[i]
-                    b1 -= G[k, i, 1] * sol[i]
-                    b2 -= G[k, i, 2] * sol[i]
-                Dt[k] = Hi[k, 0, 0] * b0 + Hi[k, 0, 1] * b1 + Hi[k, 0, 2] * b2
-                Du[k] = Hi[k, 1, 0] * b0 + Hi[k, 1, 1] * b1 + Hi[k, 1, 2] * b2
-                Dy[k] = Hi[k, 2, 0] * b0 + Hi[k, 2, 1] * b1 + Hi[k, 2, 2] * b2
-                Dp[k] = p[k] / sp[k] * (Dt[k] + hp[k])
-                Dq[k] = q[k] / sq[k] * (Du[k] + hq[k])
-                Dsp[k] = -(t[k] + sp[k]) - Dt[k]
-                Dsq[k] = -(u[k] + sq[k]) - Du[k]
-                sw = 0.0
-                dw = 0.0
-                for i in range(C):
-                    if ok[i, k]:
-                        X = Dpi[i] + a[i, k] * Dt[k] + room[i] * Du[k]
-                        dz = dz_[i, k]
-                        e = dz + dv_[i, k]
-                        sw += w[i, k]
-                        Dw[i, k] = (R[i, k] - dz * X + Dy[k]) / e
-                        dw += Dw[i, k]
-                        Dz[i, k] = dz * (X + Dw[i, k] + hz[i, k])
-                        Dv[i, k] = dv_[i, k] * (Dw[i, k] + hv[i, k])
-                        Dsz[i, k] = (
-                            -(pi[i] + w[i, k] + a[i, k] * t[k] + room[i] * u[k])
-                            - sz[i, k]
-                            - X
-                            - Dw[i, k]
-                        )
-                        Dsv[i, k] = -w[i, k] - sv[i, k] - Dw[i, k]
-                Dsy[k] = cost[k] + sw + t[k] + u[k] - eta - sy[k] + dw + Dt[k] + Du[k] - De
-            Dsg = -(sign * eta) - sg - sign * De
-            # How far, primal and dual.
-            ap = 1.0
-            ad = 1.0
-            if Dg < 0:
-                ap = min(ap, -g / Dg)
-            if Dsg < 0:
-                ad = min(ad, -sg / Dsg)
-            for k in range(K):
-                if Dy[k] < 0:
-                    ap = min(ap, -y[k] / Dy[k])
-                if Dp[k] < 0:
-                    ap = min(ap, -p[k] / Dp[k])
-                if Dq[k] < 0:
-                    ap = min(ap, -q[k] / Dq[k])
-                if Dsy[k] < 0:
-                    ad = min(ad, -sy[k] / Dsy[k])
-                if Dsp[k] < 0:
-                    ad = min(ad, -sp[k] / Dsp[k])
-                if Dsq[k] < 0:
-                    ad = min(ad, -sq[k] / Dsq[k])
-                for i in range(C):
-                    if ok[i, k]:
-                        if Dz[i, k] < 0:
-                            ap = min(ap, -z[i, k] / Dz[i, k])
-                        if Dv[i, k] < 0:
-                            ap = min(ap, -v[i, k] / Dv[i, k])
-                        if Dsz[i, k] < 0:
-                            ad = min(ad, -sz[i, k] / Dsz[i, k])
-                        if Dsv[i, k] < 0:
-                            ad = min(ad, -sv[i, k] / Dsv[i, k])
-            if step == 0:
-                after = (g + ap * Dg) * (sg + ad * Dsg)
-                for k in range(K):
-                    after += (
-                        (y[k] + ap * Dy[k]) * (sy[k] + ad * Dsy[k])
-                        + (p[k] + ap * Dp[k]) * (sp[k] + ad * Dsp[k])
-                        + (q[k] + ap * Dq[k]) * (sq[k] + ad * Dsq[k])
-                    )
-                    for i in range(C):
-                        if ok[i, k]:
-                            after += (z[i, k] + ap * Dz[i, k]) * (sz[i, k] + ad * Dsz[i, k]) + (
-                                v[i, k] + ap * Dv[i, k]
-                            ) * (sv[i, k] + ad * Dsv[i, k])
-                target = mu * (after / gap) ** 3
-        if not np.isfinite(np.sum(Dpi)) or not np.isfinite(np.sum(Dy)):
+        dual.z[:] = -(pi + w + a * t + room * u) - s.z
+        dual.v[:], dual.p[:], dual.q[:] = -w - s.v, -t - s.p, -u - s.q
+        dual.y[:] = cost + w.sum(axis=0) + t + u - eta - s.y
+        dual.g[:] = -sign * eta - s.g
+        try:
+            step = _Step(a, room, fits, sign, x, s, left, dual)
+            change, reduced, _ = step.solve(0.0, np.zeros_like(x.all))
+            primal, other = _longest(x.all, change.all), _longest(s.all, reduced.all)
+            after = float((x.all + primal * change.all) @ (s.all + other * reduced.all))
+            target = gap / count * (after / gap) ** 3
+            change, reduced, duals = step.solve(target, change.all * reduced.all)
+        except np.linalg.LinAlgError:
             break
-        ap = min(1.0, 0.99 * ap)
-        ad = min(1.0, 0.99 * ad)
-        g += ap * Dg
-        sg += ad * Dsg
-        eta += ad * De
-        for k in range(K):
-            y[k] += ap * Dy[k]
-            p[k] += ap * Dp[k]
-            q[k] += ap * Dq[k]
-            sy[k] += ad * Dsy[k]
-            sp[k] += ad * Dsp[k]
-            sq[k] += ad * Dsq[k]
-            t[k] += ad * Dt[k]
-            u[k] += ad * Du[k]
-            for i in range(C):
-                if ok[i, k]:
-                    z[i, k] += ap * Dz[i, k]
-                    v[i, k] += ap * Dv[i, k]
-                    sz[i, k] += ad * Dsz[i, k]
-                    sv[i, k] += ad * Dsv[i, k]
-                    w[i, k] += ad * Dw[i, k]
-        for i in range(C):
-            pi[i] += ad * Dpi[i]
-    obj = 0.0
-    for k in range(K):
-        obj += cost[k] * y[k]
-    return pi, y, t, u, obj
+        if not np.isfinite(change.all).all():
+            break
+        primal = min(1.0, 0.99 * _longest(x.all, change.all))
+        other = min(1.0, 0.99 * _longest(s.all, reduced.all))
+        x.all += primal * change.all
+        s.all += other * reduced.all
+        pi, w, t, u, eta = (
+            value + other * by for value, by in zip((pi, w, t, u, eta), duals, strict=True)
+        )
+    return pi[:, 0], x.y, t, u, float(cost @ x.y)
+
+
+def _longest(values: Floats, changes: Floats) -> float:
+    """The longest step, at most 1, after which no value is below 0."""
+    falls = changes < 0
+    return min(1.0, float((-values[falls] / changes[falls]).min())) if falls.any() else 1.0

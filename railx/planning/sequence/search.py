@@ -24,10 +24,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from railx.performance.sequence_cost import CostModel
-from railx.planning.random_numbers import next_random
+from railx.planning.compiled import compiled, copy, inner, next_random
 
 __all__ = ["Problem", "SearchResult", "first_limits", "search"]
 
@@ -53,6 +52,8 @@ _FIRST_RULES = np.array([1, 3, 6, 8], dtype=np.int64)
 _LONGER = np.array([1.0, 1.05, 1.12, 1.25, 1.5, 2.0, 3.0])
 #: A first plan is abandoned at this multiple of the best.
 _HOPELESS = 1.06
+#: The first micro-batch; a bare 0 has a type of its own, and all is compiled again.
+_FIRST: Any = np.int64(0)
 #: Groups with room that a sequence chooses from at most.
 _CANDIDATES = 64
 #: Cost of a move beside looks at groups, in looks.
@@ -237,7 +238,7 @@ def _levels(problem: Problem) -> Floats:
     return np.geomspace(low, max(mean * 1.5 + longest * 30, low * 2), _LEVELS)
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled
 def _device_times(problem: Any, cuts: Any, levels: Any) -> Any:
     """Device time (ms) of the sequences before each cut under each limit [l, c].
 
@@ -264,7 +265,7 @@ def _device_times(problem: Any, cuts: Any, levels: Any) -> Any:
     return total, first
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled
 def _cut(
     devices: int, constant: float, memory: float, tokens: Any, levels: Any, total: Any, first: Any
 ) -> Any:
@@ -301,7 +302,7 @@ def _cut(
     return stops, limit
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
     """Fill micro-batch ``m`` within ``limit`` from its waiting sequences, longest
     first.
@@ -397,7 +398,7 @@ def _fill(problem: Any, plan: Any, m: int, limit: float, rule: int) -> bool:
     return left < count
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _build(
     problem: Any, plan: Any, limits: Any, rules: Any, count: int, first: int, worse_than: float
 ) -> Any:
@@ -437,7 +438,7 @@ def _build(
     return (time, m) if time < worse_than else (math.inf, m)
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _shortest_time(problem: Any, plan: Any, m: int, rule: int, below: float) -> float:
     """The cheapest time below ``below`` that takes all that waits; infinite if none.
 
@@ -473,34 +474,35 @@ def _shortest_time(problem: Any, plan: Any, m: int, rule: int, below: float) -> 
     return float(plan.time[m])
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _keep(plan: Any, target: Any, first: int, count: int) -> None:
     """Copy the plan from micro-batch ``first`` on."""
-    target.micro_batch[:], target.group[:] = plan.micro_batch, plan.group
+    copy(target.micro_batch, plan.micro_batch, len(plan.micro_batch))
+    copy(target.group, plan.group, len(plan.group))
     for m in range(first, count):
-        target.kind[m], target.time[m] = plan.kind[m], plan.time[m]
-        target.rest[m + 1] = plan.rest[m + 1]
-        waiting = int(plan.rest[m + 1, 0])
-        target.waiting[m + 1, :waiting] = plan.waiting[m + 1, :waiting]
+        copy(target.kind[m], plan.kind[m], plan.kind.shape[1])
+        target.time[m] = plan.time[m]
+        copy(target.rest[m + 1], plan.rest[m + 1], 3)
+        copy(target.waiting[m + 1], plan.waiting[m + 1], int(plan.rest[m + 1, 0]))
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _record(plan: Any, best: Any, record: Any, time: float, count: int) -> None:
     """Keep a plan that beats the best."""
     if time < record[0]:
         record[0], record[1] = time, count
-        _keep(plan, best, 0, count)
+        _keep(plan, best, _FIRST, count)
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _start(problem: Any, plan: Any, order: Any) -> None:
     """All sequences wait for the first micro-batch, in this order."""
-    plan.waiting[0] = order
+    copy(plan.waiting[0], order, len(order))
     plan.rest[0, 0], plan.rest[0, 1] = len(order), problem.tokens.sum()
     plan.rest[0, 2] = problem.cheapest.sum()
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _move(problem: Any, now: Any, limits: Any, rules: Any, count: int, state: Any) -> Any:
     """Change limits and rules of ``count`` micro-batches by a random move, in place.
 
@@ -551,7 +553,7 @@ def _move(problem: Any, now: Any, limits: Any, rules: Any, count: int, state: An
     return tried, first, swapped, other
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _anneal(
     problem: Any,
     plan: Any,
@@ -576,33 +578,34 @@ def _anneal(
     width, n = len(limits), len(order)
     begin = plan.looks[0]
     _start(problem, plan, order)
-    at, built = _build(problem, plan, limits, rules, count, 0, math.inf)
+    at, built = _build(problem, plan, limits, rules, count, _FIRST, math.inf)
     if at == math.inf:
         return count, math.inf
     _start(problem, now, order)
-    _keep(plan, now, 0, built)
+    _keep(plan, now, _FIRST, built)
     now_limits, now_rules, now_order = plan.time.copy(), rules.copy(), order.copy()
     now_count, count, time = built, built, at
-    limits[:] = now_limits
+    copy(limits, now_limits, width)
     _record(plan, best, record, at, built)
     try_limits, try_rules = now_limits.copy(), now_rules.copy()
     stale = 0  # first micro-batch where plan differs from now
     while plan.looks[0] - begin < looks:
         plan.looks[0] += _PER_MOVE + n
         progress = (plan.looks[0] - begin) / looks
-        try_limits[:], try_rules[:] = now_limits, now_rules
+        copy(try_limits, now_limits, width)
+        copy(try_rules, now_rules, width)
         tried, first, swapped, other = _move(problem, now, try_limits, try_rules, now_count, state)
         if first >= tried:
             first = tried - 1
         if stale < first:
             for m in range(stale, first):
-                plan.time[m], plan.rest[m + 1] = now.time[m], now.rest[m + 1]
-        waiting = int(now.rest[first, 0])
-        plan.rest[first] = now.rest[first]
-        plan.waiting[first, :waiting] = now.waiting[first, :waiting]
+                plan.time[m] = now.time[m]
+                copy(plan.rest[m + 1], now.rest[m + 1], 3)
+        copy(plan.rest[first], now.rest[first], 3)
+        copy(plan.waiting[first], now.waiting[first], int(now.rest[first, 0]))
         if swapped >= 0:
             now_order[swapped], now_order[other] = now_order[other], now_order[swapped]
-            plan.waiting[0] = now_order
+            copy(plan.waiting[0], now_order, n)
         chance = 1 - next_random(state)
         bar = at - warmth * at * (1 - progress) ** 2 * math.log(chance)
         reached, built = _build(problem, plan, try_limits, try_rules, tried, first, bar)
@@ -614,7 +617,7 @@ def _anneal(
                     plan.micro_batch[i], plan.group[i] = now.micro_batch[i], now.group[i]
             at, now_count = reached, built
             if swapped >= 0:
-                now.waiting[0] = now_order
+                copy(now.waiting[0], now_order, n)
             _keep(plan, now, first, built)
             for index in range(built):
                 now_limits[index] = now.time[index]
@@ -622,14 +625,16 @@ def _anneal(
             stale = built
             if at < time * (1 - 1e-12):
                 time, count = at, now_count
-                limits[:], rules[:], order[:] = now_limits, now_rules, now_order
+                copy(limits, now_limits, width)
+                copy(rules, now_rules, width)
+                copy(order, now_order, n)
                 _record(now, best, record, at, built)
         elif swapped >= 0:
             now_order[swapped], now_order[other] = now_order[other], now_order[swapped]
     return count, time
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@inner
 def _empty(n: int, width: int, most_groups: int) -> Any:
     return _Plan(
         np.zeros(n, np.int64),
@@ -645,7 +650,7 @@ def _empty(n: int, width: int, most_groups: int) -> Any:
     )
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled
 def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> Any:
     """First plans under all first rules, short annealing of the best few, then one.
 
@@ -661,7 +666,7 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
     orders = np.zeros((total, n), np.int64)
     rule, plain, trial = np.zeros(width, np.int64), np.arange(n), np.ones(width)
     for index in range(total):
-        orders[index] = plain
+        copy(orders[index], plain, n)
     for number in range(len(_FIRST_RULES)):
         # The first rule for all, the others for the best few.
         ranked = np.argsort(times)
@@ -671,16 +676,18 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
             if spent and (number > 0 or position > 1):
                 break
             index = ranked[position]
-            rule[:] = _FIRST_RULES[number]
+            for m in range(width):
+                rule[m] = _FIRST_RULES[number]
             for longer in _LONGER:
-                trial[:] = longer * starts[index]
+                for m in range(width):
+                    trial[m] = longer * starts[index, m]
                 _start(problem, plan, plain)
                 bar = min(times[index], record[0] * _HOPELESS)
-                time, count = _build(problem, plan, trial, rule, counts[index], 0, bar)
+                time, count = _build(problem, plan, trial, rule, counts[index], _FIRST, bar)
                 if time < times[index]:
                     times[index], built[index] = time, count
-                    limits[index, :count] = plan.time[:count]
-                    rules[index] = rule
+                    copy(limits[index], plan.time, count)
+                    copy(rules[index], rule, width)
                     _record(plan, best, record, time, count)
                 if time < math.inf and count <= counts[index]:
                     break
