@@ -1,4 +1,4 @@
-"""Plans that take hours, recorded in git: where they stand and the digest of their code."""
+"""Plans that take hours, recorded in git: their files, the digest of their code."""
 
 from __future__ import annotations
 

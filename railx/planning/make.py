@@ -38,9 +38,10 @@ def make_plan(
     """Draw batches from a corpus and plan each of them.
 
     ``lengths`` (int64 [n], tokens) are the corpus. The same arguments give the same
-    plan. ``plan`` takes the place of the planner's function, e.g. to read records. One-line errors: SettingsError for a cost model or a cluster that does not
-    suit the model, ValueError for a corpus too small for a batch, PlanError (a
-    ValueError) for a sequence longer than the plan can hold.
+    plan. ``plan`` takes the place of the planner's function, e.g. to read records.
+    One-line errors: SettingsError for a cost model or a cluster that does not suit the
+    model, ValueError for a corpus too small for a batch, PlanError (a ValueError) for a
+    sequence longer than the plan can hold.
     """
     filled = batch.filled(lengths)
     cost = build_cost_model(cost_model, cluster, model, filled.max_length_tokens)

@@ -27,8 +27,8 @@ __all__ = [
     "BatchRecord",
     "check_record",
     "digests",
-    "read_records",
     "groups_of",
+    "read_records",
     "recorded",
     "write_records",
 ]

@@ -21,6 +21,7 @@ from workflow.stage import (
     Summary,
     Tracked,
 )
+from workflow.recorded_plans import record_of
 
 __all__ = ["STAGE", "run"]
 
@@ -32,6 +33,8 @@ def run(job: Job) -> Summary:
 
     Schedule and memory of a sequence-parallel plan have no rows.
     """
+    from functools import partial
+
     from railx.io import read_json, read_rows
     from railx.performance.cluster import ClusterSettings, all_to_all_gb_s, with_topology
     from railx.performance.decoder import ModelSettings
@@ -46,9 +49,11 @@ def run(job: Job) -> Summary:
     from railx.planning.format.tables import memory_rows, plan_rows, plan_summary, schedule_rows
     from railx.planning.make import make_plan
     from railx.planning.planners import PlannerSettings
+    from railx.planning.recorded import recorded
     from railx.settings import SettingsError, load
     from railx.workload.batches import BatchSettings
     from railx.workload.corpus import read_corpus_lengths
+    from workflow.recorded_plans import planner_code
 
     settings = job.settings
     corpus, lengths = read_corpus_lengths(job.file("corpus"))
@@ -65,14 +70,19 @@ def run(job: Job) -> Summary:
     if isinstance(cost_model, ProfiledCostSettings) and "profile" in job.inputs:
         cost_model = with_profile(cost_model, read_json(job.file("profile")))
     model: ModelSettings = load(ModelSettings, settings["model"], "model")
+    planner = load(PlannerSettings, settings["planner"], "planner")
+    records = None
+    if settings.get("recorded"):
+        records = partial(recorded, path=job.file("recorded"), code=planner_code(type(planner)))
     plan = make_plan(
-        load(PlannerSettings, settings["planner"], "planner"),
+        planner,
         lengths,
         cluster,
         model,
         cost_model,
         load(BatchSettings, settings["batch"], "batch"),
         settings["seed"],
+        records,
     )
     unused = [d for d in all_to_all_gb_s(cluster) if model.heads % d]
     summary = {
@@ -92,13 +102,15 @@ def run(job: Job) -> Summary:
 
 
 def _inputs(experiment: Config, plan: str) -> Inputs:
-    """The corpus, the bandwidths of a topology and the fit of a profile if named."""
+    """The corpus; bandwidths of a topology, the fit of a profile and records if named."""
     settings = experiment["plans"][plan]
     topology = settings["cluster"].get("topology")
     bandwidth = {} if topology is None else {"bandwidth": FromStage("bandwidth.groups", topology)}
     profile = settings["cost_model"].get("profile")
     fit = {} if profile is None else {"profile": FromStage("profile.fit", profile)}
-    return {"corpus": FromStage("corpus.sequences", settings["corpus"]), **bandwidth, **fit}
+    records = {"recorded": record_of(plan)} if settings.get("recorded") else {}
+    corpus = {"corpus": FromStage("corpus.sequences", settings["corpus"])}
+    return {**corpus, **bandwidth, **fit, **records}
 
 
 def _by_hand(chosen: Config) -> dict[str, Any]:
