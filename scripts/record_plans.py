@@ -56,7 +56,7 @@ def main() -> None:
 def record(name: str, settings: dict[str, Any], experiment: dict[str, Any]) -> None:
     """Plan what is missing of a plan and write it."""
     corpus: CorpusSettings = load(CorpusSettings, experiment["corpora"][settings["corpus"]])
-    planner = load(PlannerSettings, settings["planner"])
+    planner: PlannerBase = load(PlannerSettings, settings["planner"])
     code = planner_code(type(planner))
     make_plan(
         planner,

@@ -2,7 +2,7 @@
 
 A comment below a bullet, a paragraph or a table says where its numbers come from::
 
-    <!-- computed: 1.92 = paper flexsp_speedup_wikipedia; 4 = planners slower least x 100 -->
+    <!-- computed: 1.92 = paper flexsp_speedup_wikipedia; 4 = slower least x 100 -->
     <!-- computed: table flexsp_over_deepspeed -->
 
 Left of an equals sign stands the number as the text shows it, in the order of the text;
@@ -26,6 +26,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,8 +54,8 @@ __all__ = [
 #: Where a query finds the recorded verdicts.
 VERDICTS = "expected"
 
-#: A number as a page shows it: no part of a name such as 7B, ZeRO-3 or fig. 12.
-_NUMBER = re.compile(r"(?<![\w.,-])[+-]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?![\w]|\.\d)")
+#: A number as a page shows it, as in 1.22x: no part of a name such as 7B or ZeRO-3.
+_NUMBER = re.compile(r"(?<![\w.,-])[+-]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?!\.?\d|(?!x\b)\w)")
 _COMMENT = re.compile(r"^ *<!-- computed:(?P<content>.*?)-->\n?", re.DOTALL | re.MULTILINE)
 _STEP = re.compile(r"^(?P<rest>.*\S)\s+(?P<sign>[x/+-])\s(?P<number>\d+(?:\.\d+)?)$", re.DOTALL)
 _PARTS = ("low", "high", "samples", "published")
@@ -69,9 +70,9 @@ class FindingsTable:
     """The experiment whose values these are; ``expected``: the query asks the recorded
     verdicts, tables ``expected.EXPERIMENT``."""
     query: str | None = None
-    """One SELECT over its tables, recorded in resources/recorded/findings; null: claims."""
+    """One SELECT over its tables, recorded in resources/recorded/findings."""
     claims: tuple[str, ...] = ()
-    """Claims of each row; ``{a,b}`` in a name stands for several."""
+    """Without a query: claims of each row; ``{a,b}`` in a name stands for several."""
     labels: Annotated[int, AtLeast(0)] = _COLUMN_OF_LABELS
     """Columns of the page's table whose numbers are part of the text."""
 
@@ -124,7 +125,7 @@ class Sources:
                 for row in table.claims
             ]
         return [
-            [(float(value),) for value in row.values() if isinstance(value, int | float)]
+            [(None if value is None else float(value),) for value in row.values() if _is_cell(value)]
             for row in self.rows[name]
         ]
 
@@ -160,7 +161,7 @@ class Sources:
                 " table"
             )
         value = chosen[0][words[0]]
-        return float(value) if isinstance(value, int | float) else None
+        return float(value) if isinstance(value, int | float | Decimal) else None
 
 
 def computed_page(text: str, sources: Sources, page: str) -> tuple[str, list[str]]:
@@ -265,6 +266,10 @@ def read_recorded_table(path: str | Path, query: str) -> list[dict[str, Any]]:
     return [{key: _plain(value) for key, value in row.items()} for row in data]
 
 
+def _is_cell(value: Any) -> bool:
+    return value is None or isinstance(value, int | float | Decimal)
+
+
 def _field(value: Any) -> str:
     if value is None:
         return ""
@@ -344,7 +349,9 @@ def _by_cell(
     """The values of a row by the cells that show so many of them."""
     if all(len(values) > 1 for values in row) and len(row) == len(counts):
         return [list(values[:count]) for values, count in zip(row, counts, strict=True)]
-    flat = iter([values[0] for values in row])
+    # Empty cells of the text have no number; a number without a value stays.
+    fits = len(row) == sum(counts)
+    flat = iter([values[0] for values in row if fits or values[0] is not None])
     taken = [list(itertools.islice(flat, count)) for count in counts]
     if [len(values) for values in taken] != list(counts) or next(flat, None) is not None:
         raise UserError(

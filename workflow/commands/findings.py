@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,8 +125,8 @@ def _tables() -> dict[str, FindingsTable]:
     return read_findings_tables(in_repository(_TABLES))
 
 
-def _asked(results: Path, experiment: str) -> dict[str, list[dict[str, Any]]]:
-    """The rows of every query of an experiment, from the tables of its run."""
+def _asked(results: Path, experiment: str) -> dict[str, tuple[list[dict[str, Any]], list[str]]]:
+    """By table, the rows of a query over a run's tables and the tables that it names."""
     from railx.evidence import NotAvailable, open_database
     from workflow.stages import claim_files, results_folder
 
@@ -139,34 +139,48 @@ def _asked(results: Path, experiment: str) -> dict[str, list[dict[str, Any]]]:
             if table.query is None or table.experiment != experiment:
                 continue
             try:
-                asked[name] = database.query(table.query).to_pylist()
+                asked[name] = database.query(table.query).to_pylist(), database.named(table.query)
             except NotAvailable as missing:
-                raise UserError(
-                    f"{name}: {missing}; make it: {shared.how_to_make(experiment)}"
-                ) from None
-            if not asked[name]:
+                print(f"{name}: {missing}; make it: {shared.how_to_make(experiment)}")
+                continue
+            if not asked[name][0]:
                 raise UserError(f"{name}: the query finds no row; allowed: one or more")
     return asked
 
 
 def _record(results: Path, experiment: str) -> None:
     from railx.evidence.findings import query_digest, recorded_table_text
-    from railx.io import read_json, write_text
+    from railx.io import write_text
 
     folder, tables = in_repository(_ROWS), _tables()
     asked = _asked(results, experiment)
-    made = read_json(results / experiment / "provenance.json") if asked else {}
     folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in asked.items():
+    for name, (rows, read) in asked.items():
+        jobs = _jobs(results / experiment, read)
         provenance = {
             "experiment": experiment,
-            "commit": made["commit"],
-            "dirty": made["dirty"],
-            "created_utc": made["created_utc"],
+            "commit": " ".join(sorted({str(job["commit"])[:12] for job in jobs})),
+            "dirty": any(job["dirty"] for job in jobs),
+            "made_utc": max(job["ended_utc"] for job in jobs),
+            "tables": " ".join(sorted(read)),
             "query": query_digest(tables[name].query or ""),
         }
         write_text(folder / f"{name}.csv", recorded_table_text(rows, provenance))
     print(f"{len(asked)} tables of {experiment} recorded in {_ROWS}")
+
+
+def _jobs(folder: Path, tables: Iterable[str]) -> list[dict[str, Any]]:
+    """The records of the jobs that made these tables."""
+    from railx.io import read_json
+
+    jobs = []
+    for table in tables:
+        *names, _ = table.split(".")
+        path = folder.joinpath("provenance", *names).with_suffix(".json")
+        if not path.is_file():
+            raise UserError(f"{path}: is not there; allowed: the record of a job of this run")
+        jobs.append(read_json(path))
+    return jobs
 
 
 def _compare(results: Path, experiment: str, pages: list[Path]) -> int:
@@ -174,7 +188,7 @@ def _compare(results: Path, experiment: str, pages: list[Path]) -> int:
     from railx.evidence.findings import references
 
     recorded, lines = findings_sources(), []
-    for name, rows in _asked(results, experiment).items():
+    for name, (rows, _) in _asked(results, experiment).items():
         if not _same(rows, recorded.rows[name]):
             lines.append(f"table {name}: {rows}; recorded: {list(recorded.rows[name])}")
     found = {row["claim"]: row["ours"] for row in _claims(results / experiment)}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workflow.outputs import File, Json, Table, integer, real, text
+from workflow.recorded_plans import record_of
 from workflow.stage import (
     ByHand,
     Config,
@@ -21,7 +22,6 @@ from workflow.stage import (
     Summary,
     Tracked,
 )
-from workflow.recorded_plans import record_of
 
 __all__ = ["STAGE", "run"]
 
@@ -48,6 +48,7 @@ def run(job: Job) -> Summary:
     from railx.planning.format.predictions import cost_of
     from railx.planning.format.tables import memory_rows, plan_rows, plan_summary, schedule_rows
     from railx.planning.make import make_plan
+    from railx.planning.planner import PlannerBase
     from railx.planning.planners import PlannerSettings
     from railx.planning.recorded import recorded
     from railx.settings import SettingsError, load
@@ -70,7 +71,7 @@ def run(job: Job) -> Summary:
     if isinstance(cost_model, ProfiledCostSettings) and "profile" in job.inputs:
         cost_model = with_profile(cost_model, read_json(job.file("profile")))
     model: ModelSettings = load(ModelSettings, settings["model"], "model")
-    planner = load(PlannerSettings, settings["planner"], "planner")
+    planner: PlannerBase = load(PlannerSettings, settings["planner"], "planner")
     records = None
     if settings.get("recorded"):
         records = partial(recorded, path=job.file("recorded"), code=planner_code(type(planner)))
@@ -102,7 +103,7 @@ def run(job: Job) -> Summary:
 
 
 def _inputs(experiment: Config, plan: str) -> Inputs:
-    """The corpus; bandwidths of a topology, the fit of a profile and records if named."""
+    """The corpus; a topology's bandwidths, a profile's fit and records if named."""
     settings = experiment["plans"][plan]
     topology = settings["cluster"].get("topology")
     bandwidth = {} if topology is None else {"bandwidth": FromStage("bandwidth.groups", topology)}
