@@ -56,8 +56,8 @@ VERDICTS = "expected"
 
 #: A number as a page shows it, as in 1.22x: no part of a name such as 7B or ZeRO-3.
 _NUMBER = re.compile(r"(?<![\w.,-])[+-]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?!\.?\d|(?!x\b)\w)")
-_COMMENT = re.compile(r"^ *<!-- computed:(?P<content>.*?)-->\n?", re.DOTALL | re.MULTILINE)
-_STEP = re.compile(r"^(?P<rest>.*\S)\s+(?P<sign>[x/+-])\s(?P<number>\d+(?:\.\d+)?)$", re.DOTALL)
+_COMMENT = re.compile(r"<!-- computed:(?P<content>.*?)-->", re.DOTALL)
+_STEP = re.compile(r"^(?P<rest>.*\S)\s+(?P<sign>[x/+-])\s(?P<number>-?\d+(?:\.\d+)?)$", re.DOTALL)
 _PARTS = ("low", "high", "samples", "published")
 _COLUMN_OF_LABELS = 1
 
@@ -206,12 +206,13 @@ def open_blocks(text: str) -> list[str]:
     Headings, code and the numbers inside code spans and links do not count.
     """
     bare = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    # The comment of a table stands below a blank line.
+    bare = re.sub(r"\n[ ]*\n(?= *<!-- computed:)", "\n", bare)
     kept = []
     for block in re.split(r"\n[ ]*\n|\n(?= *\* )", bare):
-        if block.lstrip().startswith("#") or _COMMENT.search(block + "\n"):
-            continue
         words = re.sub(r"`[^`]*`|\]\([^)]*\)", "", block)
-        if _NUMBER.search(words):
+        sourced = block.lstrip().startswith("#") or _COMMENT.search(block)
+        if not sourced and _NUMBER.search(words):
             kept.append(block.strip().splitlines()[0])
     return kept
 
@@ -377,9 +378,9 @@ def _cell_text(cell: str, numbers: Sequence[float | None]) -> tuple[str, list[st
 
 def _block_start(text: str, end: int, comment: int) -> int:
     """Where the block above a comment begins: a bullet, a paragraph or a table."""
-    start = text.rfind("\n\n", end, max(end, comment - 1))
-    bullets = [m.start() for m in re.finditer(r"^ *\* ", text[end:comment], re.MULTILINE)]
-    return max(end, start + 2 if start >= 0 else end, end + bullets[-1] if bullets else end)
+    block = text[end:comment].rstrip()
+    starts = [m.end() for m in re.finditer(r"\n[ ]*\n|\n(?= *\* )", block)]
+    return end + (starts[-1] if starts else 0)
 
 
 def _spelled_out(pattern: str) -> list[str]:
