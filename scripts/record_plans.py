@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import argparse
 import time
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from railx.performance.cluster import ClusterSettings
-from railx.performance.decoder import ModelSettings
-from railx.performance.sequence_cost import CostModelSettings
-from railx.planning.make import make_plan, plan_batches
+from railx.planning.make import plan_batches
 from railx.planning.planner import PlannerBase, PlanningTask
-from railx.planning.planners import PlannerSettings
 from railx.planning.recorded import (
     BatchRecord,
     digests,
@@ -30,11 +26,7 @@ from railx.planning.recorded import (
     write_records,
 )
 from railx.provenance.machine import collect_provenance
-from railx.settings import load
-from railx.workload.batches import BatchSettings
-from railx.workload.corpus import CorpusSettings, build_corpus
-from workflow.experiment import checked_experiment
-from workflow.recorded_plans import planner_code, record_of
+from workflow.recorded_plans import composed_plans, planned_by_name
 
 
 def main() -> None:
@@ -42,50 +34,27 @@ def main() -> None:
     parser.add_argument("plans", nargs="+", metavar="NAME", help="PLANNER_SETTING_CORPUS")
     parser.add_argument("--batches", type=int, default=3, help="batches of each plan (3)")
     options = parser.parse_args()
+    experiment = composed_plans(dict.fromkeys(options.plans, options.batches))
     for name in options.plans:
-        experiment = checked_experiment(
-            [
-                "experiment=planners",
-                f"plans=[{name}]",
-                f"plans.{name}.batch.batches={options.batches}",
-            ]
-        )
-        record(name, experiment["plans"][name], experiment)
-
-
-def record(name: str, settings: dict[str, Any], experiment: dict[str, Any]) -> None:
-    """Plan what is missing of a plan and write it."""
-    corpus: CorpusSettings = load(CorpusSettings, experiment["corpora"][settings["corpus"]])
-    planner: PlannerBase = load(PlannerSettings, settings["planner"])
-    code = planner_code(type(planner))
-    make_plan(
-        planner,
-        build_corpus(corpus, experiment["seed"]).lengths,
-        load(ClusterSettings, settings["cluster"]),
-        load(ModelSettings, settings["model"]),
-        load(CostModelSettings, settings["cost_model"]),
-        load(BatchSettings, settings["batch"]),
-        settings["seed"],
-        plan=partial(_plan, path=record_of(name), code=code),
-    )
+        planned_by_name(name, experiment, _plan)
 
 
 def _plan(planner: PlannerBase, task: PlanningTask, path: Path, code: str) -> tuple[Any, ...]:
+    """The batches of a task, those planned that are not recorded or not of today."""
     records = read_records(path) if path.exists() else {}
     made = collect_provenance(packages=("pyscipopt", "scipy", "numpy"))
-    kept = {key: made[key] for key in ("created_utc", "commit", "dirty", "cpu", "packages")}
+    provenance = {key: made[key] for key in ("created_utc", "commit", "dirty", "cpu", "packages")}
     for number, batch in enumerate(task.batches):
         today = digests(planner, task, batch, code)
         if number in records and records[number].inputs == today:
             continue
         began = time.process_time()
-        alone = PlanningTask(**(vars(task) | {"batches": (batch,)}))
-        (planned,) = plan_batches(planner, alone)
+        (planned,) = plan_batches(planner, replace(task, batches=(batch,)))
         seconds = round(time.process_time() - began, 2)
         solver = dict(planned.solver) | {"name": planned.solved_by, "effort": planned.effort}
         total = round(sum(part.predicted_ms for part in planned.micro_batches), 6)
         records[number] = BatchRecord(
-            number, today, groups_of(planned, batch), solver, total, seconds, kept
+            number, today, groups_of(planned, batch), solver, total, seconds, provenance
         )
         write_records(path, records)
         print(f"{path.stem} {number}: {total:.1f} ms in {seconds} s", flush=True)

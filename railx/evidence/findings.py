@@ -125,7 +125,11 @@ class Sources:
                 for row in table.claims
             ]
         return [
-            [(None if value is None else float(value),) for value in row.values() if _is_cell(value)]
+            [
+                (None if value is None else float(value),)
+                for value in row.values()
+                if _is_cell(value)
+            ]
             for row in self.rows[name]
         ]
 

@@ -37,7 +37,7 @@ __all__ = [
 _INPUTS = {
     "code": "the planner's code",
     "settings": "the planner's settings",
-    "constants": "the constants of the cost model",
+    "constants": "the cost model, devices or seed",
     "lengths": "the batch drawn from the corpus",
 }
 
