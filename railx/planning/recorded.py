@@ -9,14 +9,17 @@ they are computed again from the groups.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from railx.io import write_text
-from railx.planning.format.parts import PlanError
+from railx.planning.format.parts import MicroBatch, PlanError
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import Assignment, micro_batch
 from railx.planning.planner import PlannerBase, PlanningTask
@@ -141,18 +144,19 @@ def groups_of(planned: SequenceParallelBatch, batch: SampledBatch) -> list[list[
 
 
 def _batch(record: BatchRecord, batch: SampledBatch, task: PlanningTask) -> SequenceParallelBatch:
-    parts = [_assignment(part) for part in record.micro_batches]
-    return SequenceParallelBatch(
-        record.batch,
-        tuple(micro_batch(part, batch.sequences, batch.lengths, task.cost) for part in parts),
-        dict(record.solver),
-    )
+    parts = [_micro_batch(groups, batch, task) for groups in record.micro_batches]
+    return SequenceParallelBatch(record.batch, tuple(parts), dict(record.solver))
 
 
-def _assignment(groups: Sequence[Sequence[int]]) -> Assignment:
-    return Assignment(
-        tuple(group[0] for group in groups), tuple(tuple(group[1:]) for group in groups)
-    )
+def _micro_batch(
+    groups: Sequence[Sequence[int]], batch: SampledBatch, task: PlanningTask
+) -> MicroBatch:
+    """A micro-batch with its groups, and the sequences of each, in the order recorded."""
+    positions = np.array([position for group in groups for position in group[1:]])
+    ends = np.cumsum([len(group) - 1 for group in groups]).tolist()
+    members = tuple(tuple(range(*span)) for span in itertools.pairwise([0, *ends]))
+    assignment = Assignment(tuple(group[0] for group in groups), members)
+    return micro_batch(assignment, batch.sequences[positions], batch.lengths[positions], task.cost)
 
 
 def _digest(value: Any) -> str:

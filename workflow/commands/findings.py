@@ -126,7 +126,7 @@ def _tables() -> dict[str, FindingsTable]:
 
 
 def _asked(results: Path, experiment: str) -> dict[str, tuple[list[dict[str, Any]], list[str]]]:
-    """By table, the rows of a query over a run's tables and the tables that it names."""
+    """By name, the rows of a query over a run and the tables that it names."""
     from railx.evidence import NotAvailable, open_database
     from workflow.stages import claim_files, results_folder
 
