@@ -55,7 +55,7 @@ __all__ = [
 VERDICTS = "expected"
 
 #: A number as a page shows it, as in 1.22x: no part of a name such as 7B or ZeRO-3.
-_NUMBER = re.compile(r"(?<![\w.,-])[+-]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?!\.?\d|(?!x\b)\w)")
+_NUMBER = re.compile(r"(?<![\w.,-])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?!\.?\d|(?!x\b)\w)")
 _COMMENT = re.compile(r"<!-- computed:(?P<content>.*?)-->", re.DOTALL)
 _STEP = re.compile(r"^(?P<rest>.*\S)\s+(?P<sign>[x/+-])\s(?P<number>-?\d+(?:\.\d+)?)$", re.DOTALL)
 _PARTS = ("low", "high", "samples", "published")
