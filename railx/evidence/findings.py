@@ -325,7 +325,9 @@ def _sentence(
         block, at = block[: match.start()] + now + block[match.end() :], match.start() + len(now)
         if now != shown:
             changes.append(f"{reference} is {now}; the text has {shown}")
-            comment = comment.replace(f"{shown} = ", f"{now} = ", 1)
+            # The comment may be wrapped anywhere.
+            told = rf"(?<![\w.,+-]){re.escape(shown)}(?=\s*=\s)"
+            comment = re.sub(told, now, comment, count=1)
     return block, comment, changes
 
 

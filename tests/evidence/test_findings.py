@@ -49,6 +49,10 @@ def _page(text: str) -> tuple[str, list[str]]:
         ("As 1.7. <!-- computed: 1.7 = paper fast published -->", "1.7"),
         ("By 90 %. <!-- computed: 90 = paper fast - 1 x 100 -->", "92 %"),
         ("By +90 %. <!-- computed: +90 = paper fast - 1 x 100 -->", "+92 %"),
+        (
+            "At 11.8 or 1.8. <!-- computed: 11.8\n= paper fast + 10; 1.8 =\npaper fast -->",
+            "11.9 or 1.9",
+        ),
         ("In 12,000 s. <!-- computed: 12,000 = paper slow -->", "12,346 s"),
         ("In 1.0e3 s. <!-- computed: 1.0e3 = paper slow -->", "1.2e4 s"),
         ("In 3.0 s. <!-- computed: 3.0 = times s 7B, long -->", "3.3 s"),
