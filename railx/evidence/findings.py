@@ -56,7 +56,7 @@ VERDICTS = "expected"
 
 #: A number as a page shows it, as in 1.22x: no part of a name such as 7B or ZeRO-3.
 _NUMBER = re.compile(r"(?<![\w.,-])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?!\.?\d|(?!x\b)\w)")
-_COMMENT = re.compile(r"<!-- computed:(?P<content>.*?)-->", re.DOTALL)
+_COMMENT = re.compile(r"<!--\s*computed:(?P<content>.*?)-->", re.DOTALL)
 _STEP = re.compile(r"^(?P<rest>.*\S)\s+(?P<sign>[x/+-])\s(?P<number>-?\d+(?:\.\d+)?)$", re.DOTALL)
 _PARTS = ("low", "high", "samples", "published")
 _COLUMN_OF_LABELS = 1
@@ -211,7 +211,7 @@ def open_blocks(text: str) -> list[str]:
     """
     bare = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     # The comment of a table stands below a blank line.
-    bare = re.sub(r"\n[ ]*\n(?= *<!-- computed:)", "\n", bare)
+    bare = re.sub(r"\n[ ]*\n(?= *<!--\s*computed:)", "\n", bare)
     kept = []
     for block in re.split(r"\n[ ]*\n|\n(?= *\* )", bare):
         words = re.sub(r"`[^`]*`|\]\([^)]*\)", "", block)
