@@ -24,7 +24,7 @@ CONFIG = --config "experiment=$(EXPERIMENT)" $(if $(strip $(OVERRIDES)),hydra="$
 NAMED = $(or $(lastword $(patsubst name=%,%,$(filter name=%,$(OVERRIDES)))),$(EXPERIMENT))
 SNAKEMAKE = $(BIN)/snakemake --cores "$(CORES)" $(CONFIG)
 
-.PHONY: help setup reproduce figure claim report pdf sync schemas test test-system coverage test-slow test-torch test-oldest-torch mutants mistakes explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady site notebooks lint lock clean
+.PHONY: help setup reproduce figure claim findings report pdf sync schemas test test-system coverage test-slow test-torch test-oldest-torch mutants mistakes explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady site notebooks lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ figure: $(READY) ## one figure and what it needs, e.g. FIGURE=cost: results/EXPE
 claim: $(READY) ## make what one claim needs and print its verdict, e.g. CLAIM=railx_absolute_cost
 	@test -n "$(CLAIM)" || { echo "error: CLAIM: is missing; allowed: the id of a claim in resources/claims" >&2; exit 2; }
 	@$(BIN)/railx claim "$(CLAIM)" $(OVERRIDES) --experiment "$(EXPERIMENT)" --cores "$(CORES)"
+
+findings: $(READY) ## write the numbers of docs/findings anew from recorded tables (RECORD=rails first takes that run's)
+	@$(BIN)/railx findings $(if $(RECORD),--record "$(RECORD)",--write)
 
 report: $(READY) ## Snakemake's own report of a finished run: results/EXPERIMENT/snakemake-report.html
 	@$(SNAKEMAKE) --report results/$(NAMED)/snakemake-report.html

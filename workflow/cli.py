@@ -48,19 +48,8 @@ BY_HAND: dict[str, ByHand] = {
 #: The modules of the other commands, in the order of the list.
 _COMMANDS = (
     *("init", "reproduce", "sweep", "listing", "completion", "advise", "design", "validate"),
-    *(
-        "replay",
-        "schedule",
-        "train",
-        "sql",
-        "claim",
-        "verdicts",
-        "compare",
-        "sync",
-        "summary",
-        "fabric",
-    ),
-    *("export", "import_"),
+    *("replay", "schedule", "train", "sql", "claim", "verdicts", "findings", "compare", "sync"),
+    *("summary", "fabric", "export", "import_"),
 )
 
 

@@ -107,6 +107,9 @@ class PlanSettings:
     """Time and memory of sequences on the machine."""
     planner: PlannerSettings
     """The planner."""
+    recorded: bool = False
+    """Whether the batches are read from resources/recorded/plans, for a planner that
+    takes hours; refused where planner, constants or batches were others."""
 
 
 @dataclass(frozen=True)

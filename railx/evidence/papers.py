@@ -27,6 +27,8 @@ class Paper:
     """Its numbers at arXiv, the one that is cited first; none where it is not there."""
     idea: Annotated[str, NotEmpty()]
     """What it proposes, in a line."""
+    depends: str = ""
+    """What its verdicts *depends* turn on, in a sentence; empty where it has none."""
 
 
 def read_papers(path: str | Path) -> dict[str, Paper]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -32,13 +33,15 @@ def make_plan(
     cost_model: CostModelSettings,
     batch: BatchSettings,
     seed: int,
+    plan: Callable[[Any, PlanningTask], tuple[Any, ...]] | None = None,
 ) -> Plan:
     """Draw batches from a corpus and plan each of them.
 
     ``lengths`` (int64 [n], tokens) are the corpus. The same arguments give the same
-    plan. One-line errors: SettingsError for a cost model or a cluster that does not
-    suit the model, ValueError for a corpus too small for a batch, PlanError (a
-    ValueError) for a sequence longer than the plan can hold.
+    plan. ``plan`` takes the place of the planner's function, e.g. to read records.
+    One-line errors: SettingsError for a cost model or a cluster that does not suit the
+    model, ValueError for a corpus too small for a batch, PlanError (a ValueError) for a
+    sequence longer than the plan can hold.
     """
     filled = batch.filled(lengths)
     cost = build_cost_model(cost_model, cluster, model, filled.max_length_tokens)
@@ -57,13 +60,13 @@ def make_plan(
     task = PlanningTask(
         tuple(drawn), cost, filled.max_length_tokens, cluster, model, cost_model, seed
     )
-    batches: Any = plan_batches(planner, task)
+    batches: Any = plan_batches(planner, task, plan)
     kind, tokens_per_device = chosen.kind_of(batches), cost.tokens_per_device
     if kind == "pipeline":
         tokens_per_device = pipeline_tokens_per_device(
             batches, cost_model, cluster, model, filled.max_length_tokens, cost
         )
-    plan = Plan(
+    made = Plan(
         SCHEMA,
         kind,
         chosen.name,
@@ -74,8 +77,8 @@ def make_plan(
         chosen.predictions,
         chosen.whole_heads,
     )
-    validate_plan(plan)
-    return plan
+    validate_plan(made)
+    return made
 
 
 def _check_times(cost: CostModel, longest: int) -> None:
@@ -92,10 +95,17 @@ def _check_times(cost: CostModel, longest: int) -> None:
             )
 
 
-def plan_batches(planner: PlannerBase, task: PlanningTask) -> tuple[Any, ...]:
-    """The batches of a plan, each with its planned sequences."""
+def plan_batches(
+    planner: PlannerBase,
+    task: PlanningTask,
+    plan: Callable[[Any, PlanningTask], tuple[Any, ...]] | None = None,
+) -> tuple[Any, ...]:
+    """The batches of a plan, each with its planned sequences.
+
+    ``plan`` takes the place of the planner's function.
+    """
     chosen = planner_of(planner)
-    planned: tuple[Any, ...] = chosen.plan(planner, task)
+    planned: tuple[Any, ...] = (plan or chosen.plan)(planner, task)
     return tuple(
         _recorded(batch, drawn, chosen.name)
         for batch, drawn in zip(planned, task.batches, strict=True)

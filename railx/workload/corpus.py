@@ -239,7 +239,7 @@ def build_corpus(settings: CorpusSettings, seed: int) -> Corpus:
             settings, folder_documents(settings.path, settings.pattern), described, seed
         )
     if isinstance(settings, FileCorpusSettings):
-        given = length_sources.read_length_file(settings.path, settings.column)
+        given = length_sources.read_length_file(in_repository(settings.path), settings.column)
         described = f"lengths given in {Path(settings.path).name}"
         return Corpus(settings.name, settings.source, "real_lengths", described, given, None)
     if isinstance(settings, QuantileCorpusSettings):

@@ -41,13 +41,18 @@ _MOST_DRAWN = 1_000_000
 _SURELY_STANDARD = 256
 
 
+def _place(path: str, folder: Path) -> Path:
+    """Where a corpus's path leads; files of resources/ come with the code."""
+    return in_repository(path) if Path(path).parts[:1] == ("resources",) else folder / path
+
+
 def check_corpus(corpus: CorpusSettings, key: str, folder: Path = Path()) -> None:
     """Refuse missing or unreadable lengths and text, below ``key``.
 
     Paths are relative to ``folder``. Only small files of lengths are read.
     """
     if isinstance(corpus, FileCorpusSettings | FolderCorpusSettings):
-        place = folder / corpus.path
+        place = _place(corpus.path, folder)
         try:
             if isinstance(corpus, FolderCorpusSettings):
                 folder_files(place, corpus.pattern)
@@ -95,7 +100,7 @@ def _lengths(
     """
     asked, limit = batch.batch_size or 1, batch.max_length_tokens
     if isinstance(corpus, FileCorpusSettings):
-        place = folder / corpus.path
+        place = _place(corpus.path, folder)
         large = place.stat().st_size > _MOST_READ_BYTES
         return None if large else read_length_file(place, corpus.column)
     if isinstance(corpus, QuantileCorpusSettings | MixtureCorpusSettings):

@@ -52,6 +52,11 @@ def test_every_paper_has_claims_with_a_source() -> None:
     assert all(claim.published.source and claim.published.confidence for claim in CLAIMS)
 
 
+def test_papers_whose_claims_turn_on_assumptions_say_on_which() -> None:
+    turning = {claim.paper for claim in CLAIMS if claim.settings.chosen is not None}
+    assert {name for name, paper in PAPERS.items() if paper.depends} == turning
+
+
 def test_without_results_no_claim_is_judged(tmp_path: Path) -> None:
     rows = judge(CLAIMS, tmp_path, [])
     assert {row["verdict"] for row in rows} == {"not here", "not testable"}
@@ -68,10 +73,12 @@ def test_what_is_not_testable_says_why_and_what_it_takes(tmp_path: Path) -> None
 
 
 def test_every_paper_has_three_to_six_headlines_that_it_states_itself() -> None:
-    # The model of a step is held against many sources and reproduces no paper.
+    # The model of a step is held against many sources and reproduces no paper. A number
+    # has two claims where the published planner and ours are judged by it.
     for paper in PAPERS.keys() - {"performance"}:
         first = [claim for claim in CLAIMS if claim.paper == paper and claim.settings.headline]
-        assert 3 <= len(first) <= 6, paper
+        numbers = {(claim.published.file, claim.settings.published.id) for claim in first}
+        assert 3 <= len(numbers) <= 6, paper
         assert {claim.settings.kind for claim in first} == {"published"}, paper
 
 
@@ -416,8 +423,9 @@ def test_every_setting_has_a_claim_on_the_published_planner() -> None:
         for key, row in rows.items()
         if (row["system"], row["reference"]) == ("flexsp", "deepspeed")
     }
-    assert {claim.settings.published.id for claim in own} == wanted
-    assert len(own) == len(wanted) == 18
+    over_deepspeed = [c.settings.published.id for c in own if "_over_" not in c.id]
+    assert sorted(over_deepspeed) == sorted(wanted)
+    assert len(wanted) == 18
 
 
 def test_speed_ups_over_batch_ada_follow_from_the_printed_ones() -> None:
@@ -479,6 +487,7 @@ ITERATIONS = {
     "pipeline": 20.0,
     "seq1f1b": 25.0,
     "flexsp": 30.0,
+    "flexsp_milp": 36.0,
     "deepspeed": 40.0,
     "megatron": 50.0,
     "pipeline_even": 24.0,
@@ -510,6 +519,7 @@ def write_pipeline_settings(results: Path) -> None:
         write_json(results / "plan" / plan / "summary.json", summary | {"fidelity": "analytic"})
         groups = {"degree": 32, "predicted_all_to_all_ms": 2e3 if piped else 6e3}
         groups |= {"predicted_compute_ms": 16e3 if piped else 20e3}
+        groups |= {"iteration": 0, "micro_batch": 0, "predicted_ms": 1e3 * seconds}
         write_result(results, "plan.groups", [groups], plan, fidelity="analytic")
         stages = [{"iteration": 0, "stage": stage} for stage in range(4 * piped)]
         times = [
@@ -529,6 +539,8 @@ def test_infinipipe_is_compared_at_the_settings_of_its_claims(tmp_path: Path) ->
             "infinipipe_bubble_share": 1 - 18 / 19.5,
             "infinipipe_speedup_over_flexsp": 1.5,
             "infinipipe_speedup_over_flexsp_most": 1.5,
+            "infinipipe_speedup_over_published_flexsp": 1.8,
+            "infinipipe_speedup_over_published_flexsp_most": 1.8,
             "infinipipe_speedup_over_deepspeed": 2.5,
             "infinipipe_speedup_over_megatron": 3.125,
             "infinipipe_speedup_over_seq1f1b_48k": 1.5625,

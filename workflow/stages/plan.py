@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workflow.outputs import File, Json, Table, integer, real, text
+from workflow.recorded_plans import record_of
 from workflow.stage import (
     ByHand,
     Config,
@@ -37,6 +38,8 @@ def run(job: Job) -> Summary:
 
     Schedule and memory of a sequence-parallel plan have no rows.
     """
+    from functools import partial
+
     from railx.io import read_json, read_rows
     from railx.performance.cluster import ClusterSettings, all_to_all_gb_s, with_topology
     from railx.performance.decoder import ModelSettings
@@ -51,10 +54,13 @@ def run(job: Job) -> Summary:
     from railx.planning.format.predictions import cost_of
     from railx.planning.format.tables import memory_rows, plan_rows, plan_summary, schedule_rows
     from railx.planning.make import make_plan
+    from railx.planning.planner import PlannerBase
     from railx.planning.planners import PlannerSettings
+    from railx.planning.recorded import recorded
     from railx.settings import SettingsError, load
     from railx.workload.batches import BatchSettings
     from railx.workload.corpus import read_corpus_lengths
+    from workflow.recorded_plans import planner_code
 
     settings = job.settings
     corpus, lengths = read_corpus_lengths(job.file("corpus"))
@@ -75,14 +81,19 @@ def run(job: Job) -> Summary:
         from railx.performance.step_costs import with_step_model
 
         cost_model = with_step_model(cost_model, model)
+    planner: PlannerBase = load(PlannerSettings, settings["planner"], "planner")
+    records = None
+    if settings.get("recorded"):
+        records = partial(recorded, path=job.file("recorded"), code=planner_code(type(planner)))
     plan = make_plan(
-        load(PlannerSettings, settings["planner"], "planner"),
+        planner,
         lengths,
         cluster,
         model,
         cost_model,
         load(BatchSettings, settings["batch"], "batch"),
         settings["seed"],
+        records,
     )
     unused = [d for d in all_to_all_gb_s(cluster) if model.heads % d]
     summary = {
@@ -102,16 +113,18 @@ def run(job: Job) -> Summary:
 
 
 def _inputs(experiment: Config, plan: str) -> Inputs:
-    """The corpus; the bandwidths of a topology, the fit of a profile and the catalogues
-    of the step model where the plan has them.
+    """The corpus; the bandwidths of a topology, the fit of a profile, the catalogues of
+    the step model and records where the plan has them.
     """
     settings = experiment["plans"][plan]
     topology = settings["cluster"].get("topology")
     bandwidth = {} if topology is None else {"bandwidth": FromStage("bandwidth.groups", topology)}
     profile = settings["cost_model"].get("profile")
     fit = {} if profile is None else {"profile": FromStage("profile.fit", profile)}
+    records = {"recorded": record_of(plan)} if settings.get("recorded") else {}
     step = {"performance": _CATALOGUES} if settings["cost_model"]["kind"] == "step" else {}
-    return {"corpus": FromStage("corpus.sequences", settings["corpus"]), **bandwidth, **fit, **step}
+    corpus = {"corpus": FromStage("corpus.sequences", settings["corpus"])}
+    return {**corpus, **bandwidth, **fit, **records, **step}
 
 
 def _exported(plan: Path, form: str) -> Any:

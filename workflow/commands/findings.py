@@ -1,0 +1,232 @@
+"""``railx findings``: the numbers of docs/findings, computed from values in git."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from railx.errors import UserError
+from railx.places import in_repository
+from workflow.commands import shared
+
+if TYPE_CHECKING:
+    from railx.evidence import Recorded
+    from railx.evidence.findings import FindingsTable, Sources
+
+__all__ = ["add", "findings_sources"]
+
+_PAGES = Path("docs/findings")
+_TABLES = Path("resources/findings.yaml")
+_ROWS = Path("resources/recorded/findings")
+_EXPECTED = Path("resources/expected")
+#: Two runs of one query agree to so much: recorded verdicts have six digits.
+_CLOSE = 1e-5
+
+
+def add(commands: Any) -> None:
+    """Add ``railx findings`` to the commands."""
+    parser = shared.command(
+        commands,
+        "findings",
+        "the numbers of docs/findings",
+        "Compare the numbers of docs/findings with the recorded values that they come from (exit"
+        " code 1 where one differs), or write them anew.",
+        "example:\n  railx findings --record rails",
+    )
+    shape = parser.add_mutually_exclusive_group()
+    shared.add_flag(shape, "--write", "write the pages anew from what is recorded")
+    shape.add_argument(
+        "--record", metavar="EXPERIMENT", help="first record the tables that this run makes"
+    )
+    shape.add_argument(
+        "--compare", metavar="EXPERIMENT", help="compare what is recorded with this run instead"
+    )
+    shared.add_flag(shape, "--open", "list what has numbers and names no source")
+    shared.add_results(parser)
+    parser.set_defaults(action=_findings)
+
+
+def _findings(options: argparse.Namespace) -> int:
+    from railx.evidence.findings import computed_page, open_blocks
+    from railx.io import write_text
+
+    pages = sorted(in_repository(_PAGES).glob("*.md"))
+    if options.open:
+        lines = [f"{page.name}: {line}" for page in pages for line in open_blocks(_text(page))]
+        print("\n".join([*lines, f"{len(lines)} bullets, paragraphs and tables name no source"]))
+        return 0
+    if options.compare is not None:
+        return _compare(options.results, options.compare, pages)
+    if options.record is not None:
+        _record(options.results, options.record)
+    sources, changes = findings_sources(), []
+    for page in pages:
+        text, changed = computed_page(_text(page), sources, page.name)
+        changes += changed
+        if options.write or options.record is not None:
+            write_text(page, text)
+    for line in changes:
+        print(line, file=sys.stderr)
+    if options.write or options.record is not None:
+        print(f"{len(changes)} numbers of {_PAGES} changed")
+        return 0
+    print(f"{len(changes)} numbers of {_PAGES} are not as recorded (make findings)")
+    return 1 if changes else 0
+
+
+def findings_sources() -> Sources:
+    """Everything that a page may name, as it stands in git."""
+    from railx.evidence import read_expected
+    from railx.evidence.findings import VERDICTS, Sources, read_recorded_table
+    from workflow.resources import all_claims
+
+    tables, claims = _tables(), all_claims()
+    expected = {file.stem: read_expected(file) for file in in_repository(_EXPECTED).glob("*.yaml")}
+    rows = {
+        name: read_recorded_table(in_repository(_ROWS) / f"{name}.csv", table.query)
+        for name, table in tables.items()
+        if table.query is not None and table.experiment != VERDICTS
+    }
+    published = {c.id: c.published.value for c in claims if c.published.available}
+    return Sources(expected, published, tables, rows | _of_verdicts(tables, expected, published))
+
+
+def _of_verdicts(
+    tables: Mapping[str, FindingsTable],
+    expected: Mapping[str, Mapping[str, Recorded]],
+    published: Mapping[str, float | None],
+) -> dict[str, list[dict[str, Any]]]:
+    """The rows of the queries over recorded verdicts: ``expected.EXPERIMENT``."""
+    from railx.evidence import open_database
+    from railx.evidence.findings import VERDICTS, verdicts_table
+    from railx.io import write_table
+
+    with tempfile.TemporaryDirectory() as folder:
+        for name, claims in expected.items():
+            file = Path(folder, VERDICTS, f"{name}.parquet")
+            file.parent.mkdir(exist_ok=True)
+            write_table(file, verdicts_table(claims, published))
+        files = [f"{VERDICTS}/{name}.parquet" for name in expected]
+        with open_database(folder, files) as database:
+            return {
+                name: database.query(table.query).to_pylist()
+                for name, table in tables.items()
+                if table.query is not None and table.experiment == VERDICTS
+            }
+
+
+def _tables() -> dict[str, FindingsTable]:
+    from railx.evidence.findings import read_findings_tables
+
+    return read_findings_tables(in_repository(_TABLES))
+
+
+def _asked(results: Path, experiment: str) -> dict[str, tuple[list[dict[str, Any]], list[str]]]:
+    """By name, the rows of a query over a run and the tables that it names."""
+    from railx.evidence import NotAvailable, open_database
+    from workflow.stages import claim_files, results_folder
+
+    shared.check_experiment(results, experiment)
+    composed, folder = shared.experiment_of(results, experiment), results / experiment
+    files = [str(file.relative_to(results_folder(composed))) for file in claim_files(composed)]
+    asked = {}
+    with open_database(folder, [file for file in files if (folder / file).is_file()]) as database:
+        for name, table in _tables().items():
+            if table.query is None or table.experiment != experiment:
+                continue
+            try:
+                asked[name] = database.query(table.query).to_pylist(), database.named(table.query)
+            except NotAvailable as missing:
+                print(f"{name}: {missing}; make it: {shared.how_to_make(experiment)}")
+                continue
+            if not asked[name][0]:
+                raise UserError(f"{name}: the query finds no row; allowed: one or more")
+    return asked
+
+
+def _record(results: Path, experiment: str) -> None:
+    from railx.evidence.findings import query_digest, recorded_table_text
+    from railx.io import write_text
+
+    folder, tables = in_repository(_ROWS), _tables()
+    asked = _asked(results, experiment)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (rows, read) in asked.items():
+        jobs = _jobs(results / experiment, read)
+        provenance = {
+            "experiment": experiment,
+            "commit": " ".join(sorted({str(job["commit"])[:12] for job in jobs})),
+            "dirty": any(job["dirty"] for job in jobs),
+            "made_utc": max(job["ended_utc"] for job in jobs),
+            "tables": " ".join(sorted(read)),
+            "query": query_digest(tables[name].query or ""),
+        }
+        write_text(folder / f"{name}.csv", recorded_table_text(rows, provenance))
+    print(f"{len(asked)} tables of {experiment} recorded in {_ROWS}")
+
+
+def _jobs(folder: Path, tables: Iterable[str]) -> list[dict[str, Any]]:
+    """The records of the jobs that made these tables."""
+    from railx.io import read_json
+
+    jobs = []
+    for table in tables:
+        *names, _ = table.split(".")
+        path = folder.joinpath("provenance", *names).with_suffix(".json")
+        if not path.is_file():
+            raise UserError(f"{path}: is not there; allowed: the record of a job of this run")
+        jobs.append(read_json(path))
+    return jobs
+
+
+def _compare(results: Path, experiment: str, pages: list[Path]) -> int:
+    """Hold what is recorded of an experiment against a run of it."""
+    from railx.evidence.findings import references
+
+    recorded, lines = findings_sources(), []
+    for name, (rows, _) in _asked(results, experiment).items():
+        if not _same(rows, recorded.rows[name]):
+            lines.append(f"table {name}: {rows}; recorded: {list(recorded.rows[name])}")
+    found = {row["claim"]: row["ours"] for row in _claims(results / experiment)}
+    named = {
+        reference.split()[1]
+        for page in pages
+        for shown, reference in references(_text(page))
+        if shown != "table" and reference.split()[0] == experiment
+    }
+    for claim in sorted(named):
+        entry = recorded.expected[experiment][claim]
+        if not entry.timed and not _close(found.get(claim), entry.ours):
+            lines.append(f"{claim}: {found.get(claim)}; recorded: {entry.ours}")
+    for line in lines:
+        print(line, file=sys.stderr)
+    print(f"{len(lines)} values of docs/findings are not those of this run of {experiment}")
+    return 1 if lines else 0
+
+
+def _claims(folder: Path) -> list[dict[str, Any]]:
+    from railx.io import read_rows
+
+    return read_rows(folder / "evidence" / "claims.parquet")
+
+
+def _same(rows: Any, recorded: Any) -> bool:
+    return len(rows) == len(recorded) and all(
+        _close(value, other)
+        for row, kept in zip(rows, recorded, strict=True)
+        for value, other in zip(row.values(), kept.values(), strict=True)
+    )
+
+
+def _close(value: Any, other: Any) -> bool:
+    if isinstance(value, int | float) and isinstance(other, int | float):
+        return abs(value - other) <= _CLOSE * max(abs(value), abs(other))
+    return (value in (None, "")) == (other in (None, "")) and str(value or "") == str(other or "")
+
+
+def _text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
