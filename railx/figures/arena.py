@@ -84,12 +84,9 @@ def arena(settings: ArenaFigureSettings, tables: Tables, canvas: Canvas) -> Draw
 
 def _front(points: DataFrame) -> list[int]:
     """Indices of the points that no other beats in both price and time."""
-    front, fastest = [], float("inf")
-    for row in points.sort_values(["usd", "chip_us"]).itertuples():
-        if row.chip_us < fastest:
-            front.append(row.Index)
-            fastest = row.chip_us
-    return front
+    ordered = points.sort_values(["usd", "chip_us"])
+    faster = ordered["chip_us"] < ordered["chip_us"].cummin().shift(fill_value=float("inf"))
+    return [int(index) for index in ordered.index[faster]]
 
 
 def _round(low: float, high: float) -> list[float]:

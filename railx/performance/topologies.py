@@ -146,7 +146,7 @@ class ExactLoads:
 
     def _way(self, algorithm: str, routing: str, groups: IntArray, sent: float, halves: int) -> Way:
         pattern = pattern_of(algorithm, groups.shape[1])
-        chips = sha256(np.ascontiguousarray(groups)).hexdigest()
+        chips = sha256(groups.tobytes()).hexdigest()
         key = f"{algorithm} {routing} {groups.shape[1]} {groups.dtype} {chips}"
         if key not in self._rates:
             rates = member_rates(self.topology, self._tables[routing], groups, pattern)

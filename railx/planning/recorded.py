@@ -151,7 +151,7 @@ def _batch(record: BatchRecord, batch: SampledBatch, task: PlanningTask) -> Sequ
 def _micro_batch(
     groups: Sequence[Sequence[int]], batch: SampledBatch, task: PlanningTask
 ) -> MicroBatch:
-    """A micro-batch with its groups, and the sequences of each, in the order recorded."""
+    """A micro-batch with its groups and their sequences, in the order recorded."""
     positions = np.array([position for group in groups for position in group[1:]])
     ends = np.cumsum([len(group) - 1 for group in groups]).tolist()
     members = tuple(tuple(range(*span)) for span in itertools.pairwise([0, *ends]))

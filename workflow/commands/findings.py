@@ -139,7 +139,10 @@ def _asked(results: Path, experiment: str) -> dict[str, tuple[list[dict[str, Any
             if table.query is None or table.experiment != experiment:
                 continue
             try:
-                asked[name] = database.query(table.query).to_pylist(), database.named(table.query)
+                asked[name] = (
+                    database.query(table.query).to_pylist(),
+                    list(database.named(table.query)),
+                )
             except NotAvailable as missing:
                 print(f"{name}: {missing}; make it: {shared.how_to_make(experiment)}")
                 continue
