@@ -92,7 +92,7 @@ def test_overrides_come_from_snakemakes_config() -> None:
     [
         (
             "topologies.railx_hyperx.mm=3",
-            "topologies.railx_hyperx.mm: unknown key; allowed: family, port_gbps, m, n",
+            "topologies.railx_hyperx.mm: unknown key; allowed: family, port_gbps, node, m, n",
         ),
         ("topologies.railx_hyperx.m=0", "topologies.railx_hyperx.m: got 0; allowed: at least 1"),
         ("topologies.railx_hyperx.ocs_radix=4", "topologies.railx_hyperx.ocs_radix"),

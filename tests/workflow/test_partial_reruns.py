@@ -181,6 +181,7 @@ def test_changed_code_reruns_the_stages_that_import_it(pipeline: MadePipeline) -
             "torus_2d",
             "fat_tree",
             "fat_tree_1250",
+            "fat_tree_1152_nodes",
         )
         expected = {f"network {name}" for name in topologies}
         drawn = ("all_to_all_bandwidth", "channel_loads", "ring_all_reduce")
