@@ -3,9 +3,10 @@
     python benchmarks/planner_sets.py
 
 Instances and the searches that prove their optima are in tests/planning
-(sequence_optima, pipeline_optima). Monotony: batches of three kinds (nearly equal, cut
-off at a context, tight memory) are planned again with shorter sequences and with more
-memory; the worst ratio and the number above 1 are printed.
+(sequence_optima, pipeline_optima). Monotony: 501 batches of three kinds (nearly equal,
+cut off at a context, tight memory) are planned again with shorter sequences, more
+memory, more devices and more degrees; the worst ratio and the number above 1 are
+printed. A number of batches of each kind may follow the command.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
+from typing import Literal
 
 import numpy as np
 
@@ -31,15 +33,16 @@ from railx.workload.batches import SampledBatch
 from tests.planning import pipeline_optima, sequence_optima
 
 #: Batches of each kind for monotony, and their sequences and devices.
-BATCHES, SEQUENCES, DEVICES = 20, 128, 16
+BATCHES, SEQUENCES, DEVICES = 167, 128, 16
 CONTEXT = 32_000
 
 
 def main() -> None:
     _sequences()
     _pipelines()
+    batches = int(sys.argv[1]) if len(sys.argv) > 1 else BATCHES
     for kind in ("nearly equal", "truncated", "tight memory"):
-        _monotony(kind)
+        _monotony(kind, batches)
 
 
 def _report(name: str, ratios: list[float], seconds: float) -> None:
@@ -74,15 +77,18 @@ def _pipelines() -> None:
     _report("tiny pipelines", ratios, time.process_time() - begin)
 
 
-def _planned_ms(lengths: np.ndarray, devices: int, cost: CostModel) -> float:
+def _planned_ms(
+    lengths: np.ndarray, devices: int, cost: CostModel, smallest: Literal[1, 2] = 1
+) -> float:
     batch = SampledBatch(np.arange(len(lengths)), lengths)
-    return plan_flexsp_batch(0, batch, FlexSPSettings("flexsp"), devices, cost).predicted_ms
+    settings = FlexSPSettings("flexsp", smallest_degree=smallest)
+    return plan_flexsp_batch(0, batch, settings, devices, cost).predicted_ms
 
 
-def _drawn(kind: str) -> Iterator[tuple[np.ndarray, CostModel]]:
+def _drawn(kind: str, batches: int = BATCHES) -> Iterator[tuple[np.ndarray, CostModel]]:
     """Batches of a kind and their costs."""
     corpus = lengths_of("github_like")
-    for index in range(BATCHES):
+    for index in range(batches):
         rng = np.random.default_rng(index)
         cost = replace(cost_of(CONTEXT), tokens_per_device=int(rng.integers(4000, 7000)))
         if kind == "nearly equal":
@@ -101,7 +107,7 @@ def _drawn(kind: str) -> Iterator[tuple[np.ndarray, CostModel]]:
         yield lengths, cost
 
 
-def _monotony(kind: str) -> None:
+def _monotony(kind: str, batches: int) -> None:
     changes: dict[str, Callable[[np.ndarray, CostModel], tuple[np.ndarray, CostModel]]] = {
         "one token less": lambda lengths, cost: (
             lengths - (np.arange(len(lengths)) == lengths.argmax()), cost
@@ -111,12 +117,16 @@ def _monotony(kind: str) -> None:
             lengths, replace(cost, tokens_per_device=cost.tokens_per_device * 21 // 20)
         ),
     }  # fmt: skip
-    ratios: dict[str, list[float]] = {name: [] for name in changes}
-    for lengths, cost in _drawn(kind):
+    more = ("one device more", "twice the devices", "degree 1 too")
+    ratios: dict[str, list[float]] = {name: [] for name in (*changes, *more)}
+    for lengths, cost in _drawn(kind, batches):
         before = _planned_ms(lengths, DEVICES, cost)
         for name, change in changes.items():
             other, other_cost = change(lengths, cost)
             ratios[name].append(_planned_ms(other, DEVICES, other_cost) / before)
+        ratios[more[0]].append(_planned_ms(lengths, DEVICES + 1, cost) / before)
+        ratios[more[1]].append(_planned_ms(lengths, 2 * DEVICES, cost) / before)
+        ratios[more[2]].append(before / _planned_ms(lengths, DEVICES, cost, 2))
     for name, those in ratios.items():
         slower = sum(ratio > 1 + 1e-9 for ratio in those)
         print(

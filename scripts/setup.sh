@@ -61,7 +61,7 @@ fi
 pip install --no-deps --no-build-isolation --editable .
 # For editors and readers: the schemas of conf/ and a page of every key. Not in git; `make schemas` refreshes them.
 "$VENV/bin/python" -m workflow.schemas > /dev/null
-say "compiling the planners' loops (about 20 seconds)"
+say "compiling the planners' loops (half a minute)"
 "$VENV/bin/python" -m workflow.compilation
 "$VENV/bin/python" - <<'CHECK'
 import torch

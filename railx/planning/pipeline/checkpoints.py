@@ -254,7 +254,7 @@ def _swept(
 
     counts = start.copy()
     enough = sweep(
-        problem.stored,
+        np.array(problem.stored, order="C"),
         problem.saved,
         problem.capacity,
         problem.layers,

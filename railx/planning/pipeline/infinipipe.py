@@ -867,7 +867,7 @@ def _makespan_1f1b_ms(
 
     backward = _backward_order(chunked, first, end)
     sends = _sends_ms(chunked.tokens[first:end], cost)
-    forward = chunked.forward_ms[first:end]
+    forward, back = chunked.forward_ms[first:end], np.array(back, order="C")
     return float(
         makespan_1f1b_ms(forward, back, sends, backward, int(chunked.count[first:end].max()))
     )

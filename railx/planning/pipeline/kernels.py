@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -127,6 +129,8 @@ def pack(
 
 #: Recomputed layers: as many as memory requires, all, or none.
 ADAPTIVE, FULL, NONE = 0, 1, 2
+#: The first rule of :func:`sweep`, and no trades; a bare 0 has a type of its own.
+_SIMPLE: Any = np.int64(0)
 
 
 @compiled
@@ -227,7 +231,8 @@ def _recomputed_layers(
         counts = np.zeros(diagonals, np.int64)
         smallest = layer_counts.min()
         if sweep(
-            stored, saved, capacity, smallest, order, longest_split, 0, slack, 0, counts
+            stored.copy(), saved, capacity, smallest, order, longest_split, _SIMPLE, slack,
+            _SIMPLE, counts,
         ):  # fmt: skip
             for position in range(chunks):
                 for stage in range(stages):

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from railx.performance.pipeline_cost import PipelineCost
-from railx.planning.compiled import compiled, inner, next_random
+from railx.planning.compiled import compiled, copy, inner, next_random
 from railx.planning.format.parts import Slice
 
 __all__ = ["Refined", "refine"]
@@ -339,8 +339,9 @@ def _simulate(
 @inner
 def _copy_run(source: Any, target: Any, number: int) -> None:
     target.owner[number] = source.owner[number]
-    target.whole[number] = source.whole[number]
-    target.layers[number] = source.layers[number]
+    copy(target.whole[number], source.whole[number], source.whole.shape[1])
+    layers = source.layers[number].ravel()
+    copy(target.layers[number].ravel(), layers, len(layers))
 
 
 @inner
@@ -352,16 +353,16 @@ def _copy(source: Any, target: Any, touched: Any) -> None:
     for slot in range(2):
         member = touched[slot]
         if member >= 0:
-            target.cuts[member] = source.cuts[member]
+            copy(target.cuts[member], source.cuts[member], source.cuts.shape[1])
             target.cut_count[member] = source.cut_count[member]
             target.run[member] = source.run[member]
         if touched[2 + slot] >= 0:
             _copy_run(source, target, touched[2 + slot])
     # A move that opens a run and empties another changes the free number behind them.
     most = min(max(source.size[0], target.size[0]) + 2, len(source.order))
-    target.order[:most] = source.order[:most]
+    copy(target.order, source.order, most)
     target.size[0] = source.size[0]
-    target.patience[:] = source.patience
+    copy(target.patience, source.patience, len(source.patience))
 
 
 @inner
@@ -423,7 +424,7 @@ def _move(
             place = int((size + 1) * next_random(random))
             inherited = state.layers[number, 0].copy()
             target = _open(state, place, touched)
-            state.layers[target, 0] = inherited
+            copy(state.layers[target, 0], inherited, len(inherited))
         else:
             target = state.order[int(size * next_random(random))]
             touched[3] = target
@@ -491,6 +492,7 @@ def _move_cut(
 ) -> bool:
     """Move, set or drop a cut of a sequence."""
     count, number, length = state.cut_count[member], state.run[member], lengths[member]
+    stages = state.layers.shape[2]
     dice = next_random(random)
     if dice < 0.25:
         if count + 1 >= most or length <= alignment:
@@ -509,13 +511,14 @@ def _move_cut(
                 # A run has one cut sequence.
                 number = _open(state, int((state.size[0] + 1) * next_random(random)), touched)
             state.owner[number], state.run[member] = member, number
-            state.layers[number, 0] = state.layers[number, 1] = inherited
+            copy(state.layers[number, 0], inherited, len(inherited))
+            copy(state.layers[number, 1], inherited, len(inherited))
             state.cuts[member, 0], state.cut_count[member] = cut, 1
             return True
         for later in range(count, place, -1):
             state.cuts[member, later] = state.cuts[member, later - 1]
-            state.layers[number, later + 1] = state.layers[number, later]
-        state.layers[number, place + 1] = state.layers[number, place]
+            copy(state.layers[number, later + 1], state.layers[number, later], stages)
+        copy(state.layers[number, place + 1], state.layers[number, place], stages)
         state.cuts[member, place] = cut
         state.cut_count[member] += 1
         return True
@@ -526,9 +529,9 @@ def _move_cut(
         last = state.layers[number, count].copy()
         for later in range(place, count - 1):
             state.cuts[member, later] = state.cuts[member, later + 1]
-            state.layers[number, later] = state.layers[number, later + 1]
+            copy(state.layers[number, later], state.layers[number, later + 1], stages)
         state.cut_count[member] -= 1
-        state.layers[number, count - 1] = last
+        copy(state.layers[number, count - 1], last, stages)
         if count == 1:
             state.owner[number] = -1
             _add(state, number, float(length), 1.0)
@@ -560,10 +563,16 @@ def _clone(state: Any) -> Any:
 
 @inner
 def _assign(source: Any, target: Any) -> None:
-    target.cuts[:], target.cut_count[:], target.run[:] = source.cuts, source.cut_count, source.run
-    target.owner[:], target.whole[:], target.layers[:] = source.owner, source.whole, source.layers
-    target.order[:], target.size[:] = source.order, source.size
-    target.patience[:] = source.patience
+    n, patience = len(source.run), len(source.patience)
+    copy(target.cuts.ravel(), source.cuts.ravel(), source.cuts.size)
+    copy(target.cut_count, source.cut_count, n)
+    copy(target.run, source.run, n)
+    copy(target.owner, source.owner, len(source.owner))
+    copy(target.whole.ravel(), source.whole.ravel(), source.whole.size)
+    copy(target.layers.ravel(), source.layers.ravel(), source.layers.size)
+    copy(target.order, source.order, len(source.order))
+    target.size[0] = source.size[0]
+    copy(target.patience, source.patience, patience)
 
 
 @compiled
