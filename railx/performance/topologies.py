@@ -9,7 +9,7 @@ both directions. Where several routings are offered, each transfer takes the bes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
@@ -83,7 +83,8 @@ class ExactLoads:
     ``ranks``: those of the job, whose chips groups are of; None: all chips.
     ``node_devices``: how many ranks in a row plans take for a node; None: its chips.
     ``known``: the fields of rates by the text of what they are asked with, from an
-    earlier run on the same network; new ones are added to it.
+    earlier run on the same network; new ones are added to it. ``skips_large``: whether
+    a routing whose table is too large is left out, unless it is the first.
     """
 
     def __init__(
@@ -93,12 +94,16 @@ class ExactLoads:
         ranks: int | None = None,
         node_devices: int | None = None,
         known: KnownRates | None = None,
+        *,
+        skips_large: bool = False,
     ) -> None:
         self.topology = topology
         self.routings = tuple(routings)
         self.node_devices = node_devices or topology.chips // topology.nodes
         self._ranks = ranks or topology.chips
+        self._skips_large = skips_large
         self._rates = {} if known is None else known
+        self._tables: dict[str, RoutingTable | None] = {}
         self._job_ways: dict[tuple[Kind, int, int], list[Way]] = {}
 
     @property
@@ -113,14 +118,20 @@ class ExactLoads:
             f" {rates if chips > 1 else f'{outside:.4g} GB/s a chip'}"
         )
 
-    @cached_property
-    def _tables(self) -> Mapping[str, RoutingTable]:
-        subset = self._ranks < self.topology.chips
-        destinations = np.sort(self.chips).astype(np.int32) if subset else None
-        return {
-            name: build_routing(self.topology, name, destinations, grouped=True)
-            for name in self.routings
-        }
+    def _table(self, routing: str) -> RoutingTable | None:
+        """The table of a routing; None: left out."""
+        if routing not in self._tables:
+            subset = self._ranks < self.topology.chips
+            destinations = np.sort(self.chips).astype(np.int32) if subset else None
+            try:
+                self._tables[routing] = build_routing(
+                    self.topology, routing, destinations, grouped=True
+                )
+            except SettingsError as error:
+                if error.key != "routing" or not self._skips_large or routing == self.routings[0]:
+                    raise
+                self._tables[routing] = None
+        return self._tables[routing]
 
     @cached_property
     def chips(self) -> IntArray:
@@ -138,19 +149,28 @@ class ExactLoads:
             algorithms.append("ring")
         halves = 2 if kind == "all_reduce" else 1
         sent = 1.0 if kind == "send" else halves * ((members - 1) / members)
-        return [
+        ways = [
             self._way(algorithm, routing, groups, sent, halves)
             for routing in self.routings
             for algorithm in algorithms
         ]
+        return [way for way in ways if way is not None]
 
-    def _way(self, algorithm: str, routing: str, groups: IntArray, sent: float, halves: int) -> Way:
+    def _way(
+        self, algorithm: str, routing: str, groups: IntArray, sent: float, halves: int
+    ) -> Way | None:
         pattern = pattern_of(algorithm, groups.shape[1])
         chips = sha256(groups.tobytes()).hexdigest()
         key = f"{algorithm} {routing} {groups.shape[1]} {groups.dtype} {chips}"
         if key not in self._rates:
-            rates = member_rates(self.topology, self._tables[routing], groups, pattern)
-            self._rates[key] = astuple(rates)
+            table = self._table(routing)
+            self._rates[key] = (
+                ()
+                if table is None
+                else astuple(member_rates(self.topology, table, groups, pattern))
+            )
+        if not self._rates[key]:
+            return None
         rates = MemberRates(*self._rates[key])
         return Way(algorithm, routing, sent, rates, rates.flight_ns * pattern.rounds * halves)
 
@@ -224,7 +244,8 @@ def on_devices(
         outside_gb_s = (slow_gb_s or device.slow_gb_s) * slow_share
     node = node_devices or (chips if chips > 1 else device.node_devices)
     static = [name for name in family_of(settings).routings if name in static_routing_names()]
-    network = ExactLoads(at_rates(topology, outside_gb_s, inside_gb_s), static, None, node, known)
+    at_device = at_rates(topology, outside_gb_s, inside_gb_s)
+    network = ExactLoads(at_device, static, None, node, known, skips_large=True)
     fast_gb_s = inside_gb_s if chips > 1 else outside_gb_s
     return network, TwoLevelRing(node, fast_gb_s, outside_gb_s, 0.0, 0.0, 1.0, 1.0)
 

@@ -31,6 +31,7 @@ from railx.performance.validation import (
     read_set,
 )
 from railx.places import SHIPPED
+from railx.steps.referee import replayed_step_s
 
 MEASURED = SHIPPED / "resources" / "measured"
 #: No waste, no host, no traffic: operations over the peak alone.
@@ -379,6 +380,24 @@ def test_kernels_take_a_time_of_their_own_whatever_their_size() -> None:
             )
             layers = setting_of().model.layers
             assert more.total_s - free.total_s == pytest.approx(5 * times * layers * 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("plan", "passes"),
+    [
+        (Plan(micro_batches=5), 5),
+        (Plan(pipeline=4, micro_batches=8), 8 + 3),
+        (Plan(pipeline=4, micro_batches=8, schedule="gpipe"), 8 + 3),
+        (Plan(pipeline=4, virtual=2, micro_batches=8, schedule="interleaved"), 2 * 8 + 3),
+    ],
+)
+def test_a_stage_begins_each_forward_pass_after_its_host(plan: Plan, passes: int) -> None:
+    plans = Plans.of([replace(plan, sequence_tokens=1024)])
+    settings = [setting_of(constants=replace(IDEAL, begin_s=s)) for s in (0.0, 10.0)]
+    free, more = (step_times(setting, plans).total_s for setting in settings)
+    # Passes that take next to nothing: the warm-up and each micro-batch of a stage wait.
+    assert more - free == pytest.approx(10 * passes, rel=0.01)
+    assert more == pytest.approx(replayed_step_s(settings[1], plans.plan(0)), rel=0.02)
 
 
 def test_a_given_plan_uses_all_devices() -> None:

@@ -27,7 +27,10 @@ from railx.performance.search import (
     search,
     search_below,
 )
-from railx.performance.topologies import node_rates_gb_s, on_devices, sized
+from railx.performance.topologies import ExactLoads, node_rates_gb_s, on_devices, sized
+from railx.settings import SettingsError
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import Topology
 from tests.builders import topology_settings
 
 FAMILY_NAMES = [family.name for family in FAMILIES if family.name != "imported"]
@@ -112,9 +115,36 @@ def test_known_rates_give_the_same_advice_without_routing(
     first = advise(settings, topology, known)
     assert first.as_dict() == advise(settings, topology).as_dict()
     slower = {key: (rates[0] / 2, rates[1] / 2, rates[2]) for key, rates in known.items()}
-    monkeypatch.setattr(topologies, "build_routing", None)
-    assert advise(settings, topology, json.loads(json.dumps(known))).as_dict() == first.as_dict()
+    again = json.loads(json.dumps(known))
     assert advise(settings, topology, slower).best[0]["step_s"] > first.best[0]["step_s"]
+    monkeypatch.setattr(topologies, "build_routing", None)
+    assert advise(settings, topology, again).as_dict() == first.as_dict()
+
+
+def test_a_routing_with_too_large_a_table_is_left_out_unless_it_is_the_only_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network = setting_on("hyperx")[0].network
+    assert isinstance(network, ExactLoads)
+    assert len(network.routings) > 1
+    groups = strided_groups(network.chips, 2, 1)
+
+    def too_large(
+        topology: Topology, routing: str, destinations: object, grouped: bool = False
+    ) -> RoutingTable:
+        if routing != allowed:
+            raise SettingsError("routing", "got a table of 4.3 GiB")
+        return build_routing(topology, routing, grouped=grouped)
+
+    monkeypatch.setattr(topologies, "build_routing", too_large)
+    allowed = network.routings[0]
+    assert {way.routing for way in network.ways(groups, "all_gather")} == {allowed}
+    allowed = ""
+    alone = ExactLoads(network.topology, network.routings[:1], skips_large=True)
+    with pytest.raises(SettingsError, match="routing: got a table"):
+        alone.ways(groups, "all_gather")
+    with pytest.raises(SettingsError, match="routing: got a table"):
+        ExactLoads(network.topology, network.routings).ways(groups, "all_gather")
 
 
 def test_rails_set_to_a_ring_are_slower_than_switched_ones() -> None:
