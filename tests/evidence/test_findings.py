@@ -125,7 +125,8 @@ def test_rows_of_a_query_fill_the_numbers_that_a_row_shows() -> None:
 def test_a_reference_to_nothing_is_one_line(content: str, words: str) -> None:
     with pytest.raises(UserError, match=words) as error:
         _page(f"It is 2. <!-- computed: {content} -->")
-    assert str(error.value).startswith("page.md: ") and "\n" not in str(error.value)
+    assert str(error.value).startswith("page.md: ")
+    assert "\n" not in str(error.value)
 
 
 def test_what_has_numbers_and_no_source_is_listed() -> None:

@@ -107,7 +107,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "plan.jsonl"
     _write(path)
     path.write_text(path.read_text(encoding="utf-8") + '{"batch": 2}\n', encoding="utf-8")
-    with pytest.raises(PlanError, match="plan.jsonl: line 3"):
+    with pytest.raises(PlanError, match=r"plan\.jsonl: line 3"):
         read_records(path)
 
 
