@@ -42,8 +42,8 @@ def main() -> None:
 def _plan(planner: PlannerBase, task: PlanningTask, path: Path, code: str) -> tuple[Any, ...]:
     """The batches of a task, those planned that are not recorded or not of today."""
     records = read_records(path) if path.exists() else {}
-    made = collect_provenance(packages=("pyscipopt", "scipy", "numpy"))
-    provenance = {key: made[key] for key in ("created_utc", "commit", "dirty", "cpu", "packages")}
+    about = collect_provenance(packages=("pyscipopt", "scipy", "numpy"))
+    provenance = {key: about[key] for key in ("created_utc", "commit", "dirty", "cpu", "packages")}
     for number, batch in enumerate(task.batches):
         today = digests(planner, task, batch, code)
         if number in records and records[number].inputs == today:

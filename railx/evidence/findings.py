@@ -104,12 +104,12 @@ class Sources:
                 return left * right if sign == "x" else left / right
             return left + right if sign == "+" else left - right
         name, *rest = reference.split()
-        found = self._claim(name, rest) if name in self.expected else self._cell(name, rest)
-        if found is None:
+        number = self._claim(name, rest) if name in self.expected else self._cell(name, rest)
+        if number is None:
             raise UserError(
                 f"computed: got {reference!r}, which has no value; allowed: one that has"
             )
-        return float(found)
+        return float(number)
 
     def grid(self, name: str) -> list[list[tuple[float | None, ...]]]:
         """The cells of a table: our value and the published one, or a query's value."""
@@ -182,14 +182,14 @@ def computed_page(text: str, sources: Sources, page: str) -> tuple[str, list[str
         block, content = text[begin : comment.start()], comment["content"]
         try:
             if content.split()[0] == "table":
-                block, found = _table(block, content.split()[1], sources)
-                told = comment[0]
+                block, differences = _table(block, content.split()[1], sources)
+                source = comment[0]
             else:
-                block, told, found = _sentence(block, comment[0], content, sources)
+                block, source, differences = _sentence(block, comment[0], content, sources)
         except (UserError, IndexError) as error:
             raise UserError(f"{page}: {error}") from None
-        pieces += [block, told]
-        changes += [f"{page}: {change}" for change in found]
+        pieces += [block, source]
+        changes += [f"{page}: {change}" for change in differences]
         end = comment.end()
     return "".join([*pieces, text[end:]]), changes
 
@@ -212,13 +212,13 @@ def open_blocks(text: str) -> list[str]:
     bare = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     # The comment of a table stands below a blank line.
     bare = re.sub(r"\n[ ]*\n(?= *<!--\s*computed:)", "\n", bare)
-    kept = []
+    blocks = []
     for block in re.split(r"\n[ ]*\n|\n(?= *\* )", bare):
         words = re.sub(r"`[^`]*`|\]\([^)]*\)", "", block)
         sourced = block.lstrip().startswith("#") or _COMMENT.search(block)
         if not sourced and _NUMBER.search(words):
-            kept.append(block.strip().splitlines()[0])
-    return kept
+            blocks.append(block.strip().splitlines()[0])
+    return blocks
 
 
 def read_findings_tables(path: str | Path) -> dict[str, FindingsTable]:
@@ -326,8 +326,8 @@ def _sentence(
         if now != shown:
             changes.append(f"{reference} is {now}; the text has {shown}")
             # The comment may be wrapped anywhere.
-            told = rf"(?<![\w.,+-]){re.escape(shown)}(?=\s*=\s)"
-            comment = re.sub(told, now, comment, count=1)
+            before = rf"(?<![\w.,+-]){re.escape(shown)}(?=\s*=\s)"
+            comment = re.sub(before, now, comment, count=1)
     return block, comment, changes
 
 
@@ -341,11 +341,11 @@ def _table(block: str, name: str, sources: Sources) -> tuple[str, list[str]]:
     for index, row in zip(body, grid, strict=True):
         cells = lines[index].split("|")
         at = sources.labels(name) + 1
-        filled = [place for place in range(at, len(cells) - 1) if _NUMBER.search(cells[place])]
-        values = _by_cell(row, [len(_NUMBER.findall(cells[place])) for place in filled], name)
-        for place, numbers in zip(filled, values, strict=True):
-            cells[place], found = _cell_text(cells[place], numbers)
-            changes += [f"table {name}, {cells[1].strip()}: {change}" for change in found]
+        filled = [column for column in range(at, len(cells) - 1) if _NUMBER.search(cells[column])]
+        values = _by_cell(row, [len(_NUMBER.findall(cells[column])) for column in filled], name)
+        for column, numbers in zip(filled, values, strict=True):
+            cells[column], differences = _cell_text(cells[column], numbers)
+            changes += [f"table {name}, {cells[1].strip()}: {change}" for change in differences]
         lines[index] = "|".join(cells)
     return "".join(lines), changes
 

@@ -66,7 +66,7 @@ def make_plan(
         tokens_per_device = pipeline_tokens_per_device(
             batches, cost_model, cluster, model, filled.max_length_tokens, cost
         )
-    made = Plan(
+    assembled = Plan(
         SCHEMA,
         kind,
         chosen.name,
@@ -77,8 +77,8 @@ def make_plan(
         chosen.predictions,
         chosen.whole_heads,
     )
-    validate_plan(made)
-    return made
+    validate_plan(assembled)
+    return assembled
 
 
 def _check_times(cost: CostModel, longest: int) -> None:

@@ -61,7 +61,7 @@ class BatchRecord:
     """Predicted time when it was recorded, which reading computes again."""
     cpu_s: float
     """Processor seconds that planning took."""
-    made: dict[str, Any]
+    provenance: dict[str, Any]
     """Commit, date, processor and versions of solver packages."""
 
 
@@ -151,7 +151,7 @@ def _batch(record: BatchRecord, batch: SampledBatch, task: PlanningTask) -> Sequ
 def _micro_batch(
     groups: Sequence[Sequence[int]], batch: SampledBatch, task: PlanningTask
 ) -> MicroBatch:
-    """A micro-batch with its groups and their sequences, in the order recorded."""
+    """Groups, and the sequences of each, in the order recorded."""
     positions = np.array([position for group in groups for position in group[1:]])
     ends = np.cumsum([len(group) - 1 for group in groups]).tolist()
     members = tuple(tuple(range(*span)) for span in itertools.pairwise([0, *ends]))

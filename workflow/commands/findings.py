@@ -194,7 +194,7 @@ def _compare(results: Path, experiment: str, pages: list[Path]) -> int:
     for name, (rows, _) in _asked(results, experiment).items():
         if not _same(rows, recorded.rows[name]):
             lines.append(f"table {name}: {rows}; recorded: {list(recorded.rows[name])}")
-    found = {row["claim"]: row["ours"] for row in _claims(results / experiment)}
+    ours = {row["claim"]: row["ours"] for row in _claims(results / experiment)}
     named = {
         reference.split()[1]
         for page in pages
@@ -203,8 +203,8 @@ def _compare(results: Path, experiment: str, pages: list[Path]) -> int:
     }
     for claim in sorted(named):
         entry = recorded.expected[experiment][claim]
-        if not entry.timed and not _close(found.get(claim), entry.ours):
-            lines.append(f"{claim}: {found.get(claim)}; recorded: {entry.ours}")
+        if not entry.timed and not _close(ours.get(claim), entry.ours):
+            lines.append(f"{claim}: {ours.get(claim)}; recorded: {entry.ours}")
     for line in lines:
         print(line, file=sys.stderr)
     print(f"{len(lines)} values of docs/findings are not those of this run of {experiment}")
@@ -219,9 +219,9 @@ def _claims(folder: Path) -> list[dict[str, Any]]:
 
 def _same(rows: Any, recorded: Any) -> bool:
     return len(rows) == len(recorded) and all(
-        _close(value, other)
-        for row, kept in zip(rows, recorded, strict=True)
-        for value, other in zip(row.values(), kept.values(), strict=True)
+        _close(value, number)
+        for row, other in zip(rows, recorded, strict=True)
+        for value, number in zip(row.values(), other.values(), strict=True)
     )
 
 
