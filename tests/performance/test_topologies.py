@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from railx.errors import UserError
-from railx.families import FAMILIES
+from railx.families import FAMILIES, build_routing
+from railx.network.group_bandwidth import strided_groups
 from railx.performance import topologies
 from railx.performance.advice import AdviceSettings, advise
 from railx.performance.devices import device_named
