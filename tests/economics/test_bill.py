@@ -376,7 +376,12 @@ MESH = {
             "copper_price_set",
             "a price set with a copper_cable",
         ),
-        ("fat_tree_full", {"counting": "opus_artifact"}, "counting", "on fat_tree: whole_switches, null"),
+        (
+            "fat_tree_full",
+            {"counting": "opus_artifact"},
+            "counting",
+            "on fat_tree: whole_switches, null",
+        ),
         (
             "rail_optimised_h200",
             {"counting": "whole"},
