@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from scipy.optimize import brentq
+
 from railx.economics import read_catalogue
 from railx.families import family_of, rank_placement
 from railx.mapping.cost import ChipCosts, chip_costs, equal_bandwidth
@@ -24,8 +26,8 @@ from railx.vocabulary.topology import Topology
 
 __all__ = ["node_price_rows"]
 
-#: Factors of the rate of ports that are looked between, and halvings of the range.
-_LOWEST, _HIGHEST, _STEPS = 1e-6, 1e3, 40
+#: Factors of the rate of ports that are looked between.
+_LOWEST, _HIGHEST = 1e-6, 1e3
 
 
 def node_price_rows(
@@ -125,13 +127,8 @@ def _factor(
     def at(factor: float) -> float:
         return step_ms(network, placement, job, replace(equal, ports=equal.ports * factor))
 
-    low, high = math.log(_LOWEST), math.log(_HIGHEST)
     if not at(_HIGHEST) < goal_ms < at(_LOWEST):
         return None
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        if at(math.exp(middle)) > goal_ms:
-            low = middle
-        else:
-            high = middle
-    return math.exp(high)
+    ends = math.log(_LOWEST), math.log(_HIGHEST)
+    # Times go with the reciprocal of the rate: their logarithm is nearly straight.
+    return math.exp(brentq(lambda log: math.log(at(math.exp(log)) / goal_ms), *ends, xtol=1e-10))

@@ -101,8 +101,8 @@ def test_overrides_come_from_snakemakes_config() -> None:
             "topologies.railx_hyperx.n: the topology would need 258,568,008 directed links",
         ),
         (
-            "topologies.fat_tree_1250.populated_chips=1000",
-            "topologies.fat_tree_1250.populated_chips: got 1000; allowed: null or 1250",
+            "topologies.fat_tree_1152_nodes.populated_chips=1000",
+            "topologies.fat_tree_1152_nodes.populated_chips: got 1000; allowed: null or 1152",
         ),
         (
             "economics.networks.fat_tree_full.topology.switch_radix=64",
@@ -291,14 +291,14 @@ def test_an_heir_changes_the_lists_of_what_it_inherits(mine: Callable[..., Exper
     changed = mine(
         """
 defaults: [quick]
-topologies: {grid: torus_2d, railx_hyperx_full: null, fat_tree_1250: {switch_radix: 40}}
+topologies: {grid: torus_2d, railx_hyperx_full: null, fat_tree_1152_nodes: {switch_radix: 40}}
 sweeps: [railx_hyperx_balanced, low: railx_hyperx_min]
 """
     )
     assert changed.topologies["grid"] == quick.topologies["torus_2d"]
     kept = [name for name in quick.topologies if name != "railx_hyperx_full"]
     assert list(changed.topologies) == [*kept, "grid"]
-    assert changed.topologies["fat_tree_1250"].switch_radix == 40
+    assert changed.topologies["fat_tree_1152_nodes"].switch_radix == 40
     assert list(changed.sweeps) == ["railx_hyperx_balanced", "low"]
     assert changed.sweeps["low"] == quick.sweeps["railx_hyperx_min"]
 

@@ -31,8 +31,9 @@ MISFITS = {
     "sweeps.railx_hyperx_min.network.routing=valiant": (
         "sweeps.railx_hyperx_min.network.routing: got 'valiant'; allowed on railx_hyperx: min,"
     ),
-    "mapping.topologies.fat_tree_1250.routings=[valiant]": (
-        "mapping.topologies.fat_tree_1250.routings: got 'valiant'; allowed on fat_tree_1250: min,"
+    "mapping.topologies.fat_tree_1152_nodes.routings=[valiant]": (
+        "mapping.topologies.fat_tree_1152_nodes.routings: got 'valiant'; allowed on"
+        " fat_tree_1152_nodes: min,"
     ),
     "traffic@sweeps.railx_hyperx_min.traffic=hot_spot"
     " sweeps.railx_hyperx_min.traffic.hot_chips=101": (

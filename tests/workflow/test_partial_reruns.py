@@ -180,7 +180,6 @@ def test_changed_code_reruns_the_stages_that_import_it(pipeline: MadePipeline) -
             "railx_torus",
             "torus_2d",
             "fat_tree",
-            "fat_tree_1250",
             "fat_tree_1152_nodes",
         )
         expected = {f"network {name}" for name in topologies}
