@@ -156,6 +156,10 @@ def decided(
         raise _no_budget(points, settings)
     ordered = sorted(allowed, key=lambda point: score(point, settings.objective))
     front = front_of(ordered)
+    fed = sorted(
+        (p for p in points if settings.watts is None or (p.watts or math.inf) <= settings.watts),
+        key=lambda point: score(point, settings.objective),
+    )
     return Design(
         settings,
         tuple(points),
@@ -170,7 +174,7 @@ def decided(
                 if point not in front
             ),
         ),
-        tuple(crossings(ordered, settings.objective, settings.budget_usd)),
+        tuple(crossings(fed, settings.objective, settings.budget_usd)),
         tuple(flips(points, settings)),
         min(allowed, key=lambda point: point.cost.usd / point.all_to_all_gb_s),
     )
@@ -272,27 +276,30 @@ def crossings(
 ) -> list[Crossing]:
     """For each component, the nearest price at which the first place changes.
 
+    ``points`` are in the order of the objective, those over the budget among them.
     Dollars are linear in each price. By dollars two lines cross; by step time or joules
-    the first place changes where the first point leaves the budget. Components whose
-    price never changes it have no row.
+    the first place changes where the first point leaves the budget, or where a better
+    one comes into it. Components whose price never changes it have no row.
     """
     rows = []
-    first = points[0]
+    first = next(p for p in points if budget_usd is None or p.usd <= budget_usd)
     for component, usd in sorted(_prices(points).items()):
         candidates: list[tuple[float, str]] = []
-        count = first.cost.components.get(component, 0)
-        if objective == "cost":
-            for other in points[1:]:
-                slope = count - other.cost.components.get(component, 0)
+        for other in points:
+            count = other.cost.components.get(component, 0)
+            if objective == "cost":
+                slope = first.cost.components.get(component, 0) - count
                 at = usd + (other.usd - first.usd) / slope if slope else -1.0
-                if at >= 0:
+                candidates.append((at, other.name))
+            elif budget_usd is not None and count:
+                at = usd + (budget_usd - other.usd) / count
+                if other is first:
+                    rest = (p for p in points if p is not first)
+                    fits = (p.name for p in rest if _usd_at(p, component, at) <= budget_usd)
+                    candidates.append((at, next(fits, "none")))
+                elif score(other, objective) < score(first, objective):
                     candidates.append((at, other.name))
-        elif budget_usd is not None and count:
-            at = usd + (budget_usd - first.usd) / count
-            following = next(
-                (p.name for p in points[1:] if _usd_at(p, component, at) <= budget_usd), "none"
-            )
-            candidates.append((at, following))
+        candidates = [row for row in candidates if row[0] >= 0]
         if candidates:
             at, name = min(candidates, key=lambda row: abs(row[0] - usd))
             rows.append(Crossing(component, usd, at, name))

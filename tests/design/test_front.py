@@ -91,6 +91,18 @@ def test_the_first_place_by_step_time_changes_where_the_budget_ends() -> None:
     }
 
 
+def test_a_better_network_takes_the_first_place_where_it_comes_into_the_budget() -> None:
+    answer = designed(SAMPLE, budget_usd=5e6)
+    assert answer.front[0].name == "middle"
+    rows = {row.component: row for row in answer.crossings}
+    # The fast network costs 5.6 M USD, of which 4,000 transceivers.
+    assert rows["transceiver"].crossing_usd == pytest.approx(800 - 0.6e6 / 4000)
+    assert rows["electrical_switch_port"].crossing_usd == pytest.approx(600 - 0.6e6 / 4000)
+    assert {rows[key].network for key in ("transceiver", "electrical_switch_port")} == {"fast"}
+    assert rows["ocs_port"].crossing_usd == pytest.approx(500 + (5e6 - 1.04e6) / 800)
+    assert rows["ocs_port"].network == "cheap"
+
+
 def test_the_search_equals_pricing_everything() -> None:
     answer = design(SPACE)
     setting = setting_of(SPACE.advice)

@@ -87,12 +87,13 @@ function draw(allowed, front) {
     dot.addEventListener("click", () => show(p, on));
     dot.addEventListener("focus", () => show(p, on));
     svg.append(dot);
-    const clear = on && !taken.some(([a, b]) => Math.abs(b - cy) < 14 && Math.abs(a - cx) < 90);
-    if (clear) {
-      const end = cx > width * 0.6;
-      svg.append(element("text", { x: cx + (end ? -10 : 10), y: cy - 9, "text-anchor": end ? "end" : "start" }, p.network));
-      taken.push([cx, cy]);
-    }
+  }
+  for (const p of front) {
+    const [cx, cy] = [x(p.step_s), y(p.usd_chip)];
+    if (taken.some(([a, b]) => Math.abs(b - cy) < 14 && Math.abs(a - cx) < 90)) continue;
+    const end = cx > width * 0.6;
+    svg.append(element("text", { x: cx + (end ? -10 : 10), y: cy - 9, "text-anchor": end ? "end" : "start" }, p.network));
+    taken.push([cx, cy]);
   }
   host.append(svg);
 }
