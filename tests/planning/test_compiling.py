@@ -1,0 +1,53 @@
+"""Loops that ``make setup`` compiles are those that plans run."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numba import njit
+from numba.core import event
+
+from railx.planning.pipeline.infinipipe import plan_pipeline_batch
+from railx.planning.sequence.flexsp import FlexSPSettings, plan_flexsp_batch
+from railx.workload.batches import SampledBatch
+from tests.planning import pipeline_optima, sequence_optima
+from workflow.compilation import compile_planners
+
+
+@contextmanager
+def _compiled() -> Iterator[list[str]]:
+    """The functions that Numba compiles inside the block."""
+    names: list[str] = []
+
+    class Listener(event.Listener):  # type: ignore[misc]
+        def on_start(self, event: event.Event) -> None:
+            names.append(event.data["dispatcher"].py_func.__qualname__)
+
+        def on_end(self, event: event.Event) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Listener()):
+        yield names
+
+
+def test_plans_compile_nothing_after_setup() -> None:
+    compile_planners()
+    with _compiled() as names:
+        for groups in list(sequence_optima.instances())[:2]:
+            for count in (len(groups.lengths), 6):
+                batch = SampledBatch(np.arange(count), np.array(groups.lengths[:count]))
+                settings = FlexSPSettings("flexsp")
+                plan_flexsp_batch(0, batch, settings, groups.devices, groups.cost)
+        for pipeline in list(pipeline_optima.instances())[:3]:
+            lengths = np.array(pipeline.lengths)
+            batch = SampledBatch(np.arange(len(lengths)), lengths)
+            settings_of = pipeline_optima.settings_of(pipeline)
+            plan_pipeline_batch(0, batch, settings_of, pipeline.cost)
+    assert names == []
+
+
+def test_compilation_is_noticed() -> None:
+    """The test above can fail."""
+    with _compiled() as names:
+        njit(lambda x: x + 1)(1)
+    assert names
