@@ -115,7 +115,9 @@ def test_known_rates_give_the_same_advice_without_routing(
     known: dict[str, Sequence[float]] = {}
     first = advise(settings, topology, known)
     assert first.as_dict() == advise(settings, topology).as_dict()
-    slower = {key: (rates[0] / 2, rates[1] / 2, rates[2]) for key, rates in known.items()}
+    slower: dict[str, Sequence[float]] = {
+        key: (rates[0] / 2, rates[1] / 2, rates[2]) for key, rates in known.items()
+    }
     again = json.loads(json.dumps(known))
     assert advise(settings, topology, slower).best[0]["step_s"] > first.best[0]["step_s"]
     monkeypatch.setattr(topologies, "build_routing", None)
