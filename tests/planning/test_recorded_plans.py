@@ -51,12 +51,12 @@ def _total_ms(batch: SequenceParallelBatch) -> float:
 
 def _write(path: Path, code: str = "today") -> Plan:
     def plan(planner: PlannerBase, task: PlanningTask) -> tuple[Any, ...]:
-        made = planner_of(planner).plan(planner, task)
+        made: Any = planner_of(planner).plan(planner, task)
         records = {
             batch: BatchRecord(
                 batch,
                 digests(planner, task, drawn, code),
-                groups_of(planned, drawn),  # type: ignore[arg-type]
+                groups_of(planned, drawn),
                 dict(planned.solver),
                 0.0,
                 0.0,
