@@ -51,7 +51,7 @@ def _total_ms(batch: SequenceParallelBatch) -> float:
 
 def _write(path: Path, code: str = "today") -> Plan:
     def plan(planner: PlannerBase, task: PlanningTask) -> tuple[Any, ...]:
-        made: Any = planner_of(planner).plan(planner, task)
+        made: tuple[Any, ...] = planner_of(planner).plan(planner, task)
         records = {
             batch: BatchRecord(
                 batch,
