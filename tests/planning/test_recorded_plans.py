@@ -12,7 +12,7 @@ from railx.performance.cluster import ClusterSettings
 from railx.performance.decoder import ModelSettings
 from railx.performance.sequence_cost import CostModelSettings
 from railx.planning.format.parts import PlanError
-from railx.planning.format.plan import Plan
+from railx.planning.format.plan import Plan, SequenceParallelBatch
 from railx.planning.make import make_plan
 from railx.planning.planner import PlannerBase, PlanningTask
 from railx.planning.planners import PlannerSettings, planner_of
@@ -45,14 +45,18 @@ def _planned(plan: Any = None, batches: int = 2, seed: int = 1, **changes: Any) 
     )
 
 
+def _total_ms(batch: SequenceParallelBatch) -> float:
+    return sum(part.predicted_ms for part in batch.micro_batches)
+
+
 def _write(path: Path, code: str = "today") -> Plan:
     def plan(planner: PlannerBase, task: PlanningTask) -> tuple[Any, ...]:
-        made = planner_of(planner).plan(planner, task)
+        made: tuple[Any, ...] = planner_of(planner).plan(planner, task)
         records = {
             batch: BatchRecord(
                 batch,
                 digests(planner, task, drawn, code),
-                groups_of(planned, drawn),  # type: ignore[arg-type]
+                groups_of(planned, drawn),
                 dict(planned.solver),
                 0.0,
                 0.0,
@@ -73,16 +77,17 @@ def _read(path: Path, code: str = "today") -> Any:
 def test_a_recorded_plan_is_the_plan(tmp_path: Path) -> None:
     planned = _write(tmp_path / "plan.jsonl")
     again = _planned(_read(tmp_path / "plan.jsonl"))
-    for batch, other in zip(again.batches, planned.batches, strict=True):
-        assert batch.micro_batches == other.micro_batches  # type: ignore[union-attr]
+    batches = again.sequence_parallel_batches()
+    for batch, other in zip(batches, planned.sequence_parallel_batches(), strict=True):
+        assert batch.micro_batches == other.micro_batches
         assert (batch.sequences, batch.lengths) == (other.sequences, other.lengths)
 
 
 def test_fewer_batches_than_recorded_are_the_first(tmp_path: Path) -> None:
     planned = _write(tmp_path / "plan.jsonl")
     fewer = _planned(_read(tmp_path / "plan.jsonl"), batches=1)
-    (batch,), (first, _) = fewer.batches, planned.batches
-    assert batch.micro_batches == first.micro_batches  # type: ignore[union-attr]
+    (batch,), (first, _) = fewer.sequence_parallel_batches(), planned.sequence_parallel_batches()
+    assert batch.micro_batches == first.micro_batches
 
 
 @pytest.mark.parametrize(
@@ -119,7 +124,7 @@ def test_plans_in_git_are_of_today_and_cost_what_they_did() -> None:
     for name, batches in records.items():
         assert sorted(batches) == list(range(len(batches))), name
         plan = planned_by_name(name, experiment, recorded)
-        totals = [sum(m.predicted_ms for m in batch.micro_batches) for batch in plan.batches]
+        totals = [_total_ms(batch) for batch in plan.sequence_parallel_batches()]
         assert totals == pytest.approx([batches[n].predicted_ms for n in sorted(batches)])
         # The published planner keeps the best of its trials.
         for number, record in batches.items():

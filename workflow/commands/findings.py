@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add", "findings_sources"]
 
+#: The rows of a query.
+Rows = list[dict[str, Any]]
+
 _PAGES = Path("docs/findings")
 _TABLES = Path("resources/findings.yaml")
 _ROWS = Path("resources/recorded/findings")
@@ -125,7 +128,7 @@ def _tables() -> dict[str, FindingsTable]:
     return read_findings_tables(in_repository(_TABLES))
 
 
-def _asked(results: Path, experiment: str) -> dict[str, tuple[list[dict[str, Any]], list[str]]]:
+def _asked(results: Path, experiment: str) -> dict[str, tuple[Rows, tuple[str, ...]]]:
     """By name, the rows of a query over a run and the tables that it names."""
     from railx.evidence import NotAvailable, open_database
     from workflow.stages import claim_files, results_folder
