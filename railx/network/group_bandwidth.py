@@ -189,31 +189,22 @@ def _sent(algorithm: str, size: int) -> dict[str, float]:
 
 
 def member_rates(
-    topology: Topology,
-    table: RoutingTable,
-    groups: IntArray,
-    pattern: Pattern,
-    flight_ns: FloatArray | None = None,
+    topology: Topology, table: RoutingTable, groups: IntArray, pattern: Pattern
 ) -> MemberRates:
-    """Exact rates while all groups (int[groups, members]) send at once.
-
-    ``flight_ns``: the longest flight of each pair, float[chips, destinations], where
-    several groups are asked about; None: that of the pairs that send is computed.
-    """
+    """Exact rates while all groups (int[groups, members]) send at once."""
     demand = np.zeros((topology.chips, len(table.destinations)))
     column = np.searchsorted(table.destinations, groups)
     demand[groups[:, :, None], column[:, None, :]] = pattern.share
     links = topology.links
     load = table_channel_loads(topology, table, demand)
-    if flight_ns is None:
-        flight_ns = longest_paths(topology, table, links.latency_ns, demand)
+    flight = longest_paths(topology, table, links.latency_ns, demand)
     used = load > 0
     gb_s = (np.repeat(links.gbps, links.lanes) / 8)[used] / load[used]
     inside = np.repeat(links.kind == INTERNAL, links.lanes)[used]
     return MemberRates(
         float(gb_s[~inside].min(initial=np.inf)),
         float(gb_s[inside].min(initial=np.inf)),
-        float(flight_ns[demand > 0].max()),
+        float(flight[demand > 0].max()),
     )
 
 

@@ -38,7 +38,6 @@ from railx.performance.devices import Device
 from railx.performance.networks import Kind, TwoLevelRing
 from railx.performance.plans import Array
 from railx.settings import SettingsError
-from railx.vocabulary.routing.analysis import longest_paths
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, FamilySettings, Topology
 
@@ -104,7 +103,7 @@ class ExactLoads:
         self._ranks = ranks or topology.chips
         self._skips_large = skips_large
         self._rates = {} if known is None else known
-        self._tables: dict[str, tuple[RoutingTable, Array] | None] = {}
+        self._tables: dict[str, RoutingTable | None] = {}
         self._job_ways: dict[tuple[Kind, int, int], list[Way]] = {}
 
     @property
@@ -119,20 +118,17 @@ class ExactLoads:
             f" {rates if chips > 1 else f'{outside:.4g} GB/s a chip'}"
         )
 
-    def _table(self, routing: str) -> tuple[RoutingTable, Array] | None:
-        """The table of a routing and each pair's longest flight; None: left out."""
+    def _table(self, routing: str) -> RoutingTable | None:
+        """The table of a routing; None: left out."""
         if routing not in self._tables:
             subset = self._ranks < self.topology.chips
             destinations = np.sort(self.chips).astype(np.int32) if subset else None
             try:
-                table = build_routing(self.topology, routing, destinations)
+                self._tables[routing] = build_routing(self.topology, routing, destinations)
             except SettingsError as error:
                 if error.key != "routing" or not self._skips_large or routing == self.routings[0]:
                     raise
                 self._tables[routing] = None
-            else:
-                latency_ns = self.topology.links.latency_ns
-                self._tables[routing] = table, longest_paths(self.topology, table, latency_ns)
         return self._tables[routing]
 
     @cached_property
@@ -165,11 +161,9 @@ class ExactLoads:
         chips = sha256(groups.tobytes()).hexdigest()
         key = f"{algorithm} {routing} {groups.shape[1]} {groups.dtype} {chips}"
         if key not in self._rates:
-            built = self._table(routing)
+            table = self._table(routing)
             self._rates[key] = (
-                astuple(member_rates(self.topology, built[0], groups, pattern, built[1]))
-                if built
-                else ()
+                astuple(member_rates(self.topology, table, groups, pattern)) if table else ()
             )
         if not self._rates[key]:
             return None

@@ -11,7 +11,7 @@ import pytest
 
 from railx.errors import UserError
 from railx.families import FAMILIES, build_routing
-from railx.network.group_bandwidth import member_rates, pattern_of, strided_groups
+from railx.network.group_bandwidth import strided_groups
 from railx.performance import topologies
 from railx.performance.advice import AdviceSettings, advise
 from railx.performance.devices import device_named
@@ -146,18 +146,6 @@ def test_a_routing_with_too_large_a_table_is_left_out_unless_it_is_the_only_one(
         alone.ways(groups, "all_gather")
     with pytest.raises(SettingsError, match="routing: got a table"):
         ExactLoads(network.topology, network.routings).ways(groups, "all_gather")
-
-
-@pytest.mark.parametrize("name", ["torus_2d", "railx_hyperx", "dragonfly"])
-def test_rates_by_the_flights_of_all_pairs_are_those_of_the_groups(name: str) -> None:
-    network = setting_on(name)[0].network
-    assert isinstance(network, ExactLoads)
-    for members, stride in ((2, 1), (4, 2)):
-        groups = strided_groups(network.chips, members, stride)
-        for way in network.ways(groups, "all_gather"):
-            pattern = pattern_of(way.algorithm, members)
-            table = build_routing(network.topology, way.routing)
-            assert way.rates == member_rates(network.topology, table, groups, pattern)
 
 
 def test_rails_set_to_a_ring_are_slower_than_switched_ones() -> None:
