@@ -24,7 +24,6 @@ def run(job: Job) -> Summary:
         tenancy_summary,
         utilisation_table,
     )
-
     from railx.tenancy.trace import spare_table, trace_table
 
     seed = job.settings["seed"]
