@@ -55,7 +55,7 @@ def prepare(
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def walk(follow: Any, steps: int) -> Any:
-    """Fixed work: a walk of ``steps`` through memory, with a branch by chance in each."""
+    """Fixed work: a walk of ``steps`` through memory, each with a branch by chance."""
     at, seen = 0, 0
     for _ in range(steps):
         at = follow[at]
