@@ -150,6 +150,15 @@ def test_a_routing_with_too_large_a_table_is_left_out_unless_it_is_the_only_one(
         ExactLoads(network.topology, network.routings).ways(groups, "all_gather")
 
 
+def test_rates_are_remembered_for_the_groups_that_they_were_asked_of() -> None:
+    network = setting_on("torus_2d")[0].network
+    assert isinstance(network, ExactLoads)
+    for stride in (1, 4):
+        groups = strided_groups(network.chips, 4, stride)
+        alone = ExactLoads(network.topology, network.routings).ways(groups, "all_gather")
+        assert network.ways(groups, "all_gather") == alone
+
+
 def test_rails_set_to_a_ring_are_slower_than_switched_ones() -> None:
     """The same rates; a ring passes on what is meant for farther servers."""
     steps = [
