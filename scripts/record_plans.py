@@ -26,7 +26,7 @@ from railx.planning.recorded import (
     write_records,
 )
 from railx.provenance.machine import collect_provenance
-from workflow.recorded_plans import composed_plans, planned_by_name
+from workflow.recording_plans import composed_plans, planned_by_name
 
 
 def main() -> None:

@@ -191,8 +191,15 @@ def _anew(primary: str | None, overrides: list[str]) -> dict[str, Any]:
 
 
 def _seeded(plain: dict[str, Any]) -> dict[str, Any]:
-    """With the experiment's seed in every entry that has none of its own."""
+    """With the experiment's seed in every entry that has none of its own, and in the
+    points of a design and of the arena.
+    """
     seed = {"seed": plain["seed"]} if "seed" in plain else {}
+    for name, point in (("design", ()), ("arena", ("point",))):
+        chosen = plain.get(name)
+        if isinstance(chosen, dict):
+            inner = {key: {**seed, **(chosen.get(key) or {})} for key in point}
+            plain = plain | {name: {**({} if point else seed), **chosen, **inner}}
     entries = {key: plain[key] for key in SEEDED if isinstance(plain.get(key), dict)}
     return plain | {
         key: {

@@ -1,20 +1,13 @@
-"""Plans that take hours, recorded in git: their files and how they are made by name."""
+"""Plans that take hours, recorded in git: their files, and the code behind them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from railx.places import in_repository
-from workflow.stage import Config
 
-if TYPE_CHECKING:
-    from railx.planning.format.plan import Plan
-
-__all__ = ["PLANS", "composed_plans", "planned_by_name", "planner_code", "record_of"]
+__all__ = ["PLANS", "planner_code", "record_of"]
 
 #: A file for each plan, with a line for each of its batches.
 PLANS = Path("resources/recorded/plans")
@@ -37,38 +30,3 @@ def planner_code(planner: type) -> str:
     modules = [name for name in code_modules(planner.__module__) if name.startswith(counted)]
     text = "".join(f"{name}={module_digest(name)}\n" for name in modules)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def composed_plans(batches: Mapping[str, int]) -> Config:
-    """An experiment with plans by name, PLANNER_SETTING_CORPUS, of so many batches."""
-    from workflow.experiment import checked_experiment
-
-    counts = [f"plans.{name}.batch.batches={count}" for name, count in batches.items()]
-    return checked_experiment(["experiment=planners", f"plans=[{','.join(batches)}]", *counts])
-
-
-def planned_by_name(name: str, experiment: Config, plan: Callable[..., tuple[Any, ...]]) -> Plan:
-    """A plan of an experiment, its batches by ``plan(planner, task, path=, code=)``."""
-    from railx.performance.cluster import ClusterSettings
-    from railx.performance.decoder import ModelSettings
-    from railx.performance.sequence_cost import CostModelSettings
-    from railx.planning.make import make_plan
-    from railx.planning.planner import PlannerBase
-    from railx.planning.planners import PlannerSettings
-    from railx.settings import load
-    from railx.workload.batches import BatchSettings
-    from railx.workload.corpus import CorpusSettings, build_corpus
-
-    settings = experiment["plans"][name]
-    corpus: CorpusSettings = load(CorpusSettings, experiment["corpora"][settings["corpus"]])
-    planner: PlannerBase = load(PlannerSettings, settings["planner"])
-    return make_plan(
-        planner,
-        build_corpus(corpus, experiment["seed"]).lengths,
-        load(ClusterSettings, settings["cluster"]),
-        load(ModelSettings, settings["model"]),
-        load(CostModelSettings, settings["cost_model"]),
-        load(BatchSettings, settings["batch"]),
-        settings["seed"],
-        plan=partial(plan, path=record_of(name), code=planner_code(type(planner))),
-    )

@@ -64,7 +64,7 @@ def arena(settings: ArenaFigureSettings, tables: Tables, canvas: Canvas) -> Draw
                 shown = row["front"] or marked
                 axes.plot(row["usd"], row["chip_us"], **dot(colour, 5 if shown else 3))
                 if shown:
-                    beside(axes, label(row["network"]), row["usd"], row["chip_us"], fontsize=7)
+                    beside(axes, label(row["network"]), row["usd"], row["chip_us"])
             ticks(axes.xaxis, _round(part["usd"].min(), part["usd"].max()), base=10)
             axes.set(title=panel_title(label(job), len(jobs), settings), xlabel="USD a chip")
             axes.set_ylabel("Chip-µs a token")

@@ -303,7 +303,8 @@ SEVERAL = "allowed: 1 to 1000 values, as a,b, range(a,b) or choice(a,b)\n"
             ["reproduce", "quick", "--profile", "conf"],
             (
                 "--profile: got conf, whose config.yaml has experiment, traffic, collective,"
-                " economics, validation, scaling, no options of Snakemake; allowed: a Snakemake"
+                " economics, validation, scaling, arena, design, no options of Snakemake;"
+                " allowed: a Snakemake"
                 " profile, e.g."
                 " profiles/slurm\n"
             ),

@@ -225,6 +225,7 @@ def test_a_seed_on_the_command_line_reaches_every_seed(name: str) -> None:
     for seed, leaves in seeds.items():
         assert set(leaves.values()) == {seed}
     entries = {f"{group}.{one}.seed" for group in ("plans", "runs", "live") for one in plain[group]}
+    entries |= {"design.seed", "arena.point.seed"}
     assert set(seeds[7]) == set(seed_leaves(plain)) == {"seed", *entries}
 
 
@@ -246,7 +247,7 @@ def test_an_experiment_holds_its_lists_in_order() -> None:
     quick = with_quick()
     assert list(quick.topologies)[:3] == ["railx_hyperx", "railx_hyperx_m4n2", "railx_hyperx_full"]
     assert list(quick.runs) == ["static_stdlib", "flexsp_stdlib", "pipeline_stdlib"]
-    assert list(quick.figures)[-2:] == ["reconfiguration", "cluster_time"]
+    assert list(quick.figures)[-3:] == ["cluster_time", "design_front", "arena"]
 
 
 def test_gpu_trains_a_billion_parameters_in_micro_batches_of_sixteen_thousand_tokens() -> None:

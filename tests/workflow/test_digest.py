@@ -70,6 +70,7 @@ def test_a_changed_version_changes_the_stages_that_use_the_package_and_no_others
     assert changed == {
         *("network", "packets", "agreement", "bandwidth", "mapping", "switched", "tenancy"),
         *("underlay", "plan", "replay", "steps", "seeds", "validation", "design"),
+        "arena",
     }
 
 

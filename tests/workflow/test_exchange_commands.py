@@ -73,7 +73,8 @@ def test_a_network_goes_out_and_comes_back(
     plain = yaml.safe_load(settings.read_text())
     assert printed["digest"] == plain["digest"]
     assert (printed["chips"], printed["nodes"]) == ("9", "3")
-    overrides = ["topology=imported", *(f"topology.{key}={value}" for key, value in plain.items())]
+    values = {key: "null" if value is None else value for key, value in plain.items()}
+    overrides = ["topology=imported", *(f"topology.{key}={value}" for key, value in values.items())]
     again = build_topology(compose_stage(overrides, ("topology",))["topology"])
     assert lane_counts(again) == lane_counts(chosen(*TORUS))
     graph.write_text(graph.read_text() + "\n")
