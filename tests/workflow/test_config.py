@@ -201,10 +201,10 @@ def test_a_variant_has_what_it_inherits_and_its_own() -> None:
 
 
 def seed_leaves(node: Any, path: str = "") -> dict[str, int]:
-    """Every value under a key ``seed``, by its path."""
+    """Every value under a key ``seed``, by its path, but for those of random graphs."""
     found = {}
     for key, value in node.items() if isinstance(node, dict) else ():
-        found |= {f"{path}{key}": value} if key == "seed" else {}
+        found |= {f"{path}{key}": value} if key == "seed" and "family" not in node else {}
         found |= seed_leaves(value, f"{path}{key}.")
     return found
 
