@@ -144,7 +144,7 @@ def _asked(results: Path, experiment: str) -> dict[str, tuple[Rows, tuple[str, .
             try:
                 asked[name] = (
                     database.query(table.query).to_pylist(),
-                    list(database.named(table.query)),
+                    tuple(database.named(table.query)),
                 )
             except NotAvailable as missing:
                 print(f"{name}: {missing}; make it: {shared.how_to_make(experiment)}")
