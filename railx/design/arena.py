@@ -41,6 +41,10 @@ from railx.vocabulary.topology import FamilySettings, Topology
 __all__ = ["ArenaSettings", "TrainingJob", "arena_rows"]
 
 Row = dict[str, Any]
+_COLUMNS = (
+    *("network", "family", "asked_chips", "chips", "subject", "measure", "value", "unit"),
+    *("fidelity", "note"),
+)
 
 
 @dataclass(frozen=True)
@@ -105,18 +109,27 @@ def arena_rows(
     """
     network = with_device_node(settings.networks[name], device_named(settings.point.devices))
     for asked in settings.chips:
-        common = {"network": name, "family": network.family, "asked_chips": asked}
-        try:
-            sized = _sized(network, asked, settings)
-        except SettingsError as error:
-            yield (
-                common
-                | {"chips": None}
-                | _value("", "size", None, "chips", "analytic", error.message)
-            )
-            continue
-        for row in _measures(name, network, sized, settings, asked, seed, store or RateStore()):
-            yield common | {"chips": sized.chips} | row
+        row = {"network": name, "family": network.family, "asked_chips": asked, "chips": None}
+        for further in _of_size(name, network, settings, asked, seed, store or RateStore()):
+            full = row | further
+            yield {column: full[column] for column in _COLUMNS}
+
+
+def _of_size(
+    name: str,
+    network: FamilySettings,
+    settings: ArenaSettings,
+    asked: int,
+    seed: int,
+    store: RateStore,
+) -> Iterator[Row]:
+    try:
+        sized = _sized(network, asked, settings)
+    except SettingsError as error:
+        yield _value("", "size", None, "chips", "analytic", error.message)
+        return
+    for row in _measures(name, network, sized, settings, asked, seed, store):
+        yield {"chips": sized.chips} | row
 
 
 def _sized(network: FamilySettings, asked: int, settings: ArenaSettings) -> Sized:
