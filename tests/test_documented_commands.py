@@ -174,6 +174,7 @@ NOT_RUN = {
     # tests/package/test_tutorial.py runs these on what its page writes.
     "railx advise model=llama3_8b devices=h100 gpus=128 network=mine": "needs the network",
     'railx sql "select topology, chips, injection': "needs the study of its page",
+    'railx sql "select network, value from arena': "needs a run with an arena",
     # tests/families/test_documented_family.py writes it.
     "railx topology topology=ladder": "needs the family that its page writes",
     "railx network topology=ladder": "needs the family that its page writes",
