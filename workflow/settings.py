@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
-from railx.design.arena import ArenaSettings
-from railx.design.settings import DesignSettings
+from railx.design.settings import ArenaSettings, DesignSettings
 from railx.economics import EconomicsSettings
 from railx.effort import LimitSettings
 from railx.fabric import RailSettings

@@ -8,93 +8,40 @@ inside nodes are free in ``usd_chip`` and charged in ``usd_chip_with_node``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from railx.design.point import DesignPoint, evaluate
 from railx.design.rates import RateStore
-from railx.design.serving import ServingJob, best_serving
-from railx.design.settings import PointSettings
+from railx.design.serving import best_serving
+from railx.design.settings import ArenaSettings, ServingJob
 from railx.design.sizes import Sized, sized_for, with_device_node
 from railx.economics import read_catalogue
 from railx.economics.pricing import NetworkPrice, price
-from railx.effort import Cost, Costs
 from railx.errors import UserError
-from railx.families import TopologySettings, build_routing, build_topology, family_of
+from railx.families import build_routing, build_topology, family_of
 from railx.network.group_bandwidth import member_rates, pattern_of, ranks_in_order, strided_groups
 from railx.network.metrics import topology_metrics
 from railx.network.packets import simulate_packets
 from railx.network.settings import (
-    PacketNetworkSettings,
     StaticNetworkSettings,
-    TrafficSettings,
     UniformTraffic,
 )
 from railx.network.throughput import simulate_static
 from railx.performance.advice import setting_of
 from railx.performance.devices import device_named
-from railx.settings import AtLeast, NotEmpty, Positive, SettingsError
+from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings, Topology
 
-__all__ = ["ArenaSettings", "TrainingJob", "arena_rows"]
+__all__ = ["arena_rows"]
 
 Row = dict[str, Any]
 _COLUMNS = (
     *("network", "family", "asked_chips", "chips", "subject", "measure", "value", "unit"),
     *("fidelity", "note"),
 )
-
-
-@dataclass(frozen=True)
-class TrainingJob:
-    """A model that is trained on all chips, by the best plan of each network."""
-
-    kind: Literal["training"]
-    """Which kind of job: training."""
-    model: Annotated[str, NotEmpty()]
-    """Model of the catalogue."""
-    tokens: Annotated[int, AtLeast(1)] = 8192
-    """Tokens of a sequence."""
-
-
-@dataclass(frozen=True)
-class ArenaSettings:
-    """Networks, their sizes, and what is asked of them."""
-
-    networks: dict[str, TopologySettings] = field(default_factory=dict)
-    """Networks by name; each takes its smallest size with as many chips as asked."""
-    chips: tuple[Annotated[int, AtLeast(2)], ...] = (1296, 4096, 200704)
-    """Sizes. A network takes its smallest of as many chips, or its largest, and has one
-    row that says why where that is too small.
-    """
-    graph_chips: Annotated[int, AtLeast(2)] = 4600
-    """Largest network with a graph, exact loads and jobs; above, closed forms alone."""
-    packet_chips: Annotated[int, AtLeast(2)] = 1500
-    """Largest network with packets of all patterns; above, uniform traffic at the
-    largest share alone.
-    """
-    traffics: dict[str, TrafficSettings] = field(default_factory=dict)
-    """Patterns by name; their own load is not used."""
-    loads_over_bound: tuple[Annotated[float, Positive()], ...] = (0.2, 0.5, 0.8)
-    """Offered loads over the exact bound of uniform traffic on the same network."""
-    packets: PacketNetworkSettings = field(default_factory=lambda: PacketNetworkSettings("packet"))
-    """How packets are simulated; minimal routing."""
-    jobs: dict[str, TrainingJob | ServingJob] = field(default_factory=dict)
-    """What runs on all chips."""
-    point: PointSettings = field(default_factory=lambda: PointSettings(2, "llama3_8b"))
-    """Device, program, prices and faults; its number of devices, model and tokens are
-    not used.
-    """
-    most_chips: Annotated[float, AtLeast(1)] = 1.35
-    """Most chips of a network over those asked, or those asked over its own."""
-    payload_mb: Annotated[float, Positive()] = 64.0
-    """Payload of the collectives, in 10^6 bytes a chip."""
-
-    def costs(self) -> Costs:
-        """Estimated work by field."""
-        return {"graph_chips": Cost(1e-2 * max(1, len(self.jobs)), 5e5) * self.graph_chips}
 
 
 def arena_rows(

@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, Literal
 
 import numpy as np
 
 from railx.design.point import setting_on
 from railx.design.rates import GroupRates, RateStore
-from railx.design.settings import PointSettings
+from railx.design.settings import PointSettings, ServingJob
 from railx.design.sizes import sized_for
 from railx.errors import UserError
 from railx.performance.advice import setting_of
 from railx.performance.plans import Plans
 from railx.performance.serving import decode_times, prefill_times, serving_memory_bytes
-from railx.settings import AtLeast, NotEmpty, Positive
 from railx.vocabulary.topology import FamilySettings
 
-__all__ = ["ServingJob", "best_serving"]
+__all__ = ["best_serving"]
 
 #: Sequences of a replica that are tried.
 _SEQUENCES = tuple(2**power for power in range(9))
 _TENSOR = (1, 2, 4, 8)
-
-
-@dataclass(frozen=True)
-class ServingJob:
-    """A model that is served by all chips: prompts, or tokens one after another."""
-
-    kind: Literal["prefill", "decode"]
-    """Which kind of job: whole prompts, or the next token of each sequence."""
-    model: Annotated[str, NotEmpty()]
-    """Model of the catalogue."""
-    tokens: Annotated[int, AtLeast(1)] = 8192
-    """Tokens of a prompt, or in the cache of a sequence."""
-    expert: Annotated[int, AtLeast(1)] = 1
-    """Expert degree."""
-    most_latency_ms: Annotated[float, Positive()] = 50.0
-    """Longest step of decoding; a prefill has no such limit."""
 
 
 def best_serving(

@@ -9,6 +9,7 @@ from railx.economics import read_catalogue
 from railx.effort import Cost, Costs
 from railx.errors import UserError
 from railx.families import TopologySettings, family_of
+from railx.network.settings import PacketNetworkSettings, TrafficSettings
 from railx.performance.advice import AdviceSettings
 from railx.performance.devices import device_named
 from railx.performance.models import model_named
@@ -23,7 +24,15 @@ from railx.settings import (
     SettingsError,
 )
 
-__all__ = ["OBJECTIVES", "DesignSettings", "Objective", "PointSettings"]
+__all__ = [
+    "OBJECTIVES",
+    "ArenaSettings",
+    "DesignSettings",
+    "Objective",
+    "PointSettings",
+    "ServingJob",
+    "TrainingJob",
+]
 
 Objective: TypeAlias = Literal["step_time", "cost", "joules"]
 OBJECTIVES: tuple[Objective, ...] = ("step_time", "cost", "joules")
@@ -174,3 +183,69 @@ class DesignSettings(PointSettings):
             "gpus": Cost(4e-3 * networks, 5e5) * self.gpus,
             "fault_samples": Cost(2e-3 * networks) * self.fault_samples,
         }
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """A model that is trained on all chips, by the best plan of each network."""
+
+    kind: Literal["training"]
+    """Which kind of job: training."""
+    model: Annotated[str, NotEmpty()]
+    """Model of the catalogue."""
+    tokens: Annotated[int, AtLeast(1)] = 8192
+    """Tokens of a sequence."""
+
+
+@dataclass(frozen=True)
+class ServingJob:
+    """A model that is served by all chips: prompts, or tokens one after another."""
+
+    kind: Literal["prefill", "decode"]
+    """Which kind of job: whole prompts, or the next token of each sequence."""
+    model: Annotated[str, NotEmpty()]
+    """Model of the catalogue."""
+    tokens: Annotated[int, AtLeast(1)] = 8192
+    """Tokens of a prompt, or in the cache of a sequence."""
+    expert: Annotated[int, AtLeast(1)] = 1
+    """Expert degree."""
+    most_latency_ms: Annotated[float, Positive()] = 50.0
+    """Longest step of decoding; a prefill has no such limit."""
+
+
+@dataclass(frozen=True)
+class ArenaSettings:
+    """Networks, their sizes, and what is asked of them."""
+
+    networks: dict[str, TopologySettings] = field(default_factory=dict)
+    """Networks by name; each takes its smallest size with as many chips as asked."""
+    chips: tuple[Annotated[int, AtLeast(2)], ...] = (1296, 4096, 200704)
+    """Sizes. A network takes its smallest of as many chips, or its largest, and has one
+    row that says why where that is too small.
+    """
+    graph_chips: Annotated[int, AtLeast(2)] = 4600
+    """Largest network with a graph, exact loads and jobs; above, closed forms alone."""
+    packet_chips: Annotated[int, AtLeast(2)] = 1500
+    """Largest network with packets of all patterns; above, uniform traffic at the
+    largest share alone.
+    """
+    traffics: dict[str, TrafficSettings] = field(default_factory=dict)
+    """Patterns by name; their own load is not used."""
+    loads_over_bound: tuple[Annotated[float, Positive()], ...] = (0.2, 0.5, 0.8)
+    """Offered loads over the exact bound of uniform traffic on the same network."""
+    packets: PacketNetworkSettings = field(default_factory=lambda: PacketNetworkSettings("packet"))
+    """How packets are simulated; minimal routing."""
+    jobs: dict[str, TrainingJob | ServingJob] = field(default_factory=dict)
+    """What runs on all chips."""
+    point: PointSettings = field(default_factory=lambda: PointSettings(2, "llama3_8b"))
+    """Device, program, prices and faults; its number of devices, model and tokens are
+    not used.
+    """
+    most_chips: Annotated[float, AtLeast(1)] = 1.35
+    """Most chips of a network over those asked, or those asked over its own."""
+    payload_mb: Annotated[float, Positive()] = 64.0
+    """Payload of the collectives, in 10^6 bytes a chip."""
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {"graph_chips": Cost(1e-2 * max(1, len(self.jobs)), 5e5) * self.graph_chips}

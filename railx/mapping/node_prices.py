@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from scipy.optimize import brentq
-
 from railx.economics import read_catalogue
 from railx.families import family_of, rank_placement
 from railx.mapping.cost import ChipCosts, chip_costs, equal_bandwidth
@@ -131,4 +129,7 @@ def _factor(
         return None
     ends = math.log(_LOWEST), math.log(_HIGHEST)
     # Times go with the reciprocal of the rate: their logarithm is nearly straight.
+    # Slow to import, and only the price of a node needs it.
+    from scipy.optimize import brentq
+
     return math.exp(brentq(lambda log: math.log(at(math.exp(log)) / goal_ms), *ends, xtol=1e-10))

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from railx.design.arena import ArenaSettings, TrainingJob, arena_rows
+from railx.design.arena import arena_rows
 from railx.design.point import evaluate, setting_on
 from railx.design.rates import RateStore
-from railx.design.serving import ServingJob, best_serving
-from railx.design.settings import PointSettings
+from railx.design.serving import best_serving
+from railx.design.settings import ArenaSettings, PointSettings, ServingJob, TrainingJob
 from railx.design.sizes import sized_for
 from railx.economics import price, read_catalogue
 from railx.errors import UserError

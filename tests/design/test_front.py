@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.design import DesignSettings, RateStore
 from railx.design.front import design, dominates, front_of
 from railx.design.point import setting_on
+from railx.design.rates import RateStore
+from railx.design.settings import DesignSettings
 from railx.design.sizes import sized_for, with_device_node
 from railx.design.text import design_lines
 from railx.errors import UserError

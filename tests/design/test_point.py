@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from railx.design import PointSettings, RateStore, evaluate
-from railx.design.point import setting_on
+from railx.design.point import evaluate, setting_on
+from railx.design.rates import RateStore
+from railx.design.settings import PointSettings
 from railx.design.sizes import sized_for, with_device_node
 from railx.economics import PricedNetwork, read_catalogue
 from railx.errors import UserError

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from railx.design import DesignSettings, RateStore
 from railx.design import simulate as simulation
 from railx.design.front import Design, design
+from railx.design.rates import RateStore
+from railx.design.settings import DesignSettings
 from railx.design.simulate import simulate
 from railx.design.text import simulated_lines
 from railx.performance.closed import step_times

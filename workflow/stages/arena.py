@@ -13,8 +13,9 @@ __all__ = ["STAGE", "run"]
 
 def run(job: Job) -> Summary:
     """Write every value of the network; return its step times."""
-    from railx.design.arena import ArenaSettings, arena_rows
+    from railx.design.arena import arena_rows
     from railx.design.rates import RateStore
+    from railx.design.settings import ArenaSettings
     from railx.settings import load
 
     settings: ArenaSettings = load(ArenaSettings, job.settings["arena"], "arena")
