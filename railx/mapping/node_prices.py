@@ -127,9 +127,9 @@ def _factor(
 
     if not at(_HIGHEST) < goal_ms < at(_LOWEST):
         return None
-    ends = math.log(_LOWEST), math.log(_HIGHEST)
-    # Times go with the reciprocal of the rate: their logarithm is nearly straight.
     # Slow to import, and only the price of a node needs it.
     from scipy.optimize import brentq
 
+    ends = math.log(_LOWEST), math.log(_HIGHEST)
+    # Times go with the reciprocal of the rate: their logarithm is nearly straight.
     return math.exp(brentq(lambda log: math.log(at(math.exp(log)) / goal_ms), *ends, xtol=1e-10))

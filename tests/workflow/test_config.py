@@ -229,6 +229,13 @@ def test_a_seed_on_the_command_line_reaches_every_seed(name: str) -> None:
     assert set(seeds[7]) == set(seed_leaves(plain)) == {"seed", *entries}
 
 
+def test_settings_import_no_simulator_and_no_solver() -> None:
+    heavy = "numba", "scipy", "torch"
+    code = f"import sys, workflow.settings; print([m for m in {heavy} if m in sys.modules])"
+    done = python("-c", code)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]")
+
+
 def test_a_seed_of_an_entrys_own_stays(mine: Callable[..., Experiment]) -> None:
     own = "defaults: [quick]\nplans: {flexsp_stdlib: {seed: 3}}\n"
     changed = mine(own, "seed=7", "runs.pipeline_stdlib.seed=4")
