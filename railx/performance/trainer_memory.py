@@ -212,10 +212,10 @@ def unit_sizes(model: ModelSettings, shard: ModelShard) -> tuple[int, int, int]:
 
 def pass_bytes(model: ModelSettings, shard: ModelShard, item: Pass, kernels: Kernels) -> int:
     """Bytes of a pass between forward and backward."""
-    exact = max(4, shard.compute_bytes)
     stored = shard.compute_bytes * item.tokens * model.hidden
     recomputed = min(item.checkpoint_layers, shard.layers)
-    rotation = exact * item.tokens * model.head_width if model.positions == "rotary" else 0
+    rotary = model.positions == "rotary"
+    rotation = shard.compute_bytes * item.tokens * model.head_width if rotary else 0
     layers = (shard.layers - recomputed) * _layer(model, shard, item, kernels)
     read = recomputed * 2 * _narrow(model, item) * shard.compute_bytes * item.context
     return layers + recomputed * stored + rotation + read
