@@ -97,9 +97,8 @@ def _plain(settings: DesignSettings, point: DesignPoint) -> dict[str, Any]:
     """What the page needs of a point."""
     topology = build_topology(point.graph)
     server = device_named(settings.devices).node_devices
-    per_node = topology.chips // topology.nodes
     shares = [
-        usable_share(point.graph, topology.chips, per_node, server, rate, 4, settings.seed).share
+        usable_share(point.graph, topology.chips, server, rate, 4, settings.seed).share
         for rate in _RATES
     ]
     cost = point.cost

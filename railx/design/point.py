@@ -194,11 +194,9 @@ def evaluate(
     priced = search_below(setting, job, bound, 1)
     all_to_all, injection, exact = _bandwidths(sized, rates)
     rates.keep()
-    nodes = rates.topology.chips // rates.topology.nodes
     usable = usable_share(
         sized.graph,
         rates.topology.chips,
-        nodes,
         setting.device.node_devices,
         settings.faults,
         settings.fault_samples,

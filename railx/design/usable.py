@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
-from railx.families import family_named
-from railx.tenancy.largest import largest_box
+from railx.families import family_of
 from railx.tenancy.places import NetworkPlaces
 from railx.vocabulary.arrays import BoolArray
 from railx.vocabulary.topology import FamilySettings
@@ -28,7 +26,6 @@ class Usable(NamedTuple):
 def usable_share(
     settings: FamilySettings,
     chips: int,
-    chips_per_node: int,
     server_chips: int,
     faults: float,
     samples: int,
@@ -40,25 +37,15 @@ def usable_share(
     unit of the family that it has a part of (:class:`railx.families.family.JobPlaces`).
     A family that does not say where its jobs fit is one of any servers.
     """
-    family = family_named(settings.family)
-    places = family.job_places
+    places = family_of(settings).job_places
     if places is None or places.rule == "any":
         unit = server_chips if places is None else places.unit_chips(settings)
         return Usable((1 - faults) ** max(1, -(-unit // server_chips)), "closed form")
-    sides, unit = places.shape(settings), places.unit_chips(settings)
-    if settings.node is not None and not family.has_nodes and family.node_order is not None:
-        # Nodes that are added to single chips, the first dimension last.
-        block = family.node_order(settings, chips_per_node).shape[::-1]
-        sides = tuple(side // length for side, length in zip(sides, block, strict=True))
-        unit *= math.prod(block)
+    network = NetworkPlaces(settings)
     rng, shares = np.random.default_rng(seed), []
     for _ in range(samples):
-        healthy = _healthy(math.prod(sides), unit, server_chips, faults, rng)
-        if places.rule == "blocks":
-            largest = largest_box(healthy.reshape(sides)) * unit
-        else:
-            largest = NetworkPlaces(settings).largest(np.repeat(healthy, unit))
-        shares.append(largest / chips)
+        healthy = _healthy(network.units, network.unit_chips, server_chips, faults, rng)
+        shares.append(network.largest(np.repeat(healthy, network.unit_chips)) / chips)
     return Usable(float(np.mean(shares)), places.rule)
 
 

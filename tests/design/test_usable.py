@@ -38,11 +38,11 @@ def test_the_largest_box_is_that_of_brute_force(sides: tuple[int, ...], bits: in
 
 def test_a_job_on_any_nodes_loses_the_failed_ones() -> None:
     tree = topology_settings("fat_tree")
-    assert usable_share(tree, 128, 8, 8, 0.125, 1, 1) == (0.875, "closed form")
+    assert usable_share(tree, 128, 8, 0.125, 1, 1) == (0.875, "closed form")
     # A cube of eight servers works where all do.
     cubes = topology_settings("tpu_v4")
-    assert usable_share(cubes, 512, 64, 8, 0.125, 1, 1).share == pytest.approx(0.875**8)
-    assert usable_share(tree, 128, 8, 8, 0.0, 1, 1).share == 1
+    assert usable_share(cubes, 512, 8, 0.125, 1, 1).share == pytest.approx(0.875**8)
+    assert usable_share(tree, 128, 8, 0.0, 1, 1).share == 1
 
 
 class OneFailure:
@@ -57,24 +57,23 @@ class OneFailure:
 
 
 @pytest.mark.parametrize(
-    ("name", "chips", "per_node", "basis", "left"),
+    ("name", "chips", "basis", "left"),
     [
         # A failed node of 25 in a square takes a row, a chip of 100 in a torus as well.
-        ("railx_hyperx", 100, 4, "lines", 0.8),
-        ("torus_2d", 100, 1, "blocks", 0.9),
+        ("railx_hyperx", 100, "lines", 0.8),
+        ("torus_2d", 100, "blocks", 0.9),
     ],
 )
 def test_a_failed_server_takes_what_the_shape_of_jobs_takes(
     name: str,
     chips: int,
-    per_node: int,
     basis: str,
     left: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(np.random, "default_rng", OneFailure)
     server = {"railx_hyperx": 4, "torus_2d": 1}[name]
-    usable = usable_share(topology_settings(name), chips, per_node, server, server / chips, 3, 1)
+    usable = usable_share(topology_settings(name), chips, server, server / chips, 3, 1)
     assert tuple(usable) == (pytest.approx(left), basis)
 
 
@@ -82,5 +81,5 @@ def test_nodes_of_a_torus_are_the_units_of_its_boxes(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(np.random, "default_rng", OneFailure)
     settings = topology_settings("torus_2d", node={"chips": 4, "links": "switch"})
     assert settings.node == NodeSettings(4, "switch")
-    usable = usable_share(settings, 100, 4, 4, 1 / 25, 3, 1)
+    usable = usable_share(settings, 100, 4, 1 / 25, 3, 1)
     assert tuple(usable) == (pytest.approx(0.8), "blocks")
