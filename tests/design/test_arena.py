@@ -98,8 +98,10 @@ def test_a_size_that_a_network_lacks_is_a_row_that_says_so() -> None:
     assert "allowed" in row["note"]
 
 
-def test_decoding_is_the_best_of_all_its_plans() -> None:
-    job = ServingJob("decode", "mixtral_8x22b", 4096, 8, most_latency_ms=40.0)
+@pytest.mark.parametrize("most_latency_ms", [40.0, 10_000.0])
+def test_decoding_is_the_best_of_all_its_plans(most_latency_ms: float) -> None:
+    """Bound by its latency, and by the memory of a device."""
+    job = ServingJob("decode", "mixtral_8x22b", 4096, 8, most_latency_ms)
     network = SETTINGS.networks["rail_only"]
     point = replace(POINT, model=job.model, tokens=job.tokens)
     found = best_serving(network, job, point, 4.0, RateStore())
@@ -120,10 +122,10 @@ def test_decoding_is_the_best_of_all_its_plans() -> None:
         if serving_memory_bytes(setting, plans, 4096.0)[0] > 0.9 * setting.device.capacity_gb * 1e9:
             continue
         times = decode_times(setting, plans, 4096.0)
-        if times.total_s[0] <= 0.04:
+        if times.total_s[0] <= most_latency_ms / 1e3:
             best = max(best, float(times.tokens_per_s[0]))
     assert found["tokens_per_s"][0] == pytest.approx(best)
-    assert found["step"][0] <= 0.04
+    assert found["step"][0] <= most_latency_ms / 1e3
     assert 0 <= found["exchanged_share"][0] < 1
     with pytest.raises(UserError, match="most_latency_ms"):
         best_serving(network, replace(job, most_latency_ms=0.01), point, 4.0, RateStore())
