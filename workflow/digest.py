@@ -185,8 +185,8 @@ def _flatten(
             for item in value:
                 if not isinstance(item, ast.AST):
                     words.append(item)
-                elif isinstance(item, ast.Expr) and _is_text(item.value):
-                    strings += (len(words), item.value.value)  # type: ignore[attr-defined]
+                elif (text := _text(item)) is not None:
+                    strings += (len(words), text)
                 else:
                     _flatten(item, words, strings, names)
             words.append(")")
@@ -196,8 +196,11 @@ def _flatten(
             words.append(value)
 
 
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def _text(node: ast.AST) -> str | None:
+    """The string of a statement that is nothing else."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return node.value.value if isinstance(node.value.value, str) else None
+    return None
 
 
 def _source(module: str) -> bytes:
