@@ -51,7 +51,9 @@ def add(commands: Any) -> None:
     shape.add_argument(
         "--compare", metavar="EXPERIMENT", help="compare what is recorded with this run instead"
     )
-    shared.add_flag(shape, "--open", "list what has numbers and names no source")
+    shared.add_flag(
+        shape, "--open", "list what has numbers and no source (exit code 1 where there is any)"
+    )
     shared.add_results(parser)
     parser.set_defaults(action=_findings)
 
