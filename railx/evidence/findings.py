@@ -59,7 +59,7 @@ __all__ = [
 VERDICTS = "expected"
 
 #: A number as a page shows it, as in 1.22x: no part of a name such as 7B or ZeRO-3.
-_NUMBER = re.compile(r"(?<![\w.,-])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?!\.?\d|(?!x\b)\w)")
+_NUMBER = re.compile(r"(?<![\w.,-])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?!\.?\d|(?!x\b)\w)")
 #: Code and link targets.
 _NO_PROSE = re.compile(r"`[^`]*`|\]\([^)]*\)")
 _COMMENT = re.compile(r"<!--\s*computed:\s*(?P<entry>\S*)\s*-->")
@@ -141,12 +141,9 @@ class Sources:
                 ]
                 for row in table.claims
             ]
+        cells = int | float | Decimal | None
         return [
-            [
-                (None if value is None else float(value),)
-                for value in row.values()
-                if _is_cell(value)
-            ]
+            [(v if v is None else float(v),) for v in row.values() if isinstance(v, cells)]
             for row in self.rows[name]
         ]
 
@@ -290,10 +287,6 @@ def read_csv_rows(path: str | Path) -> list[dict[str, Any]]:
     return [{key: _plain(value) for key, value in row.items()} for row in data]
 
 
-def _is_cell(value: Any) -> bool:
-    return value is None or isinstance(value, int | float | Decimal)
-
-
 def _field(value: Any) -> str:
     if value is None:
         return ""
@@ -310,17 +303,11 @@ def _plain(text: str) -> float | str | None:
 
 def _shaped(value: float, shown: str) -> str:
     """A value with the digits of the number shown."""
-    if "e" in shown:
-        digits = len(shown.split("e")[0].partition(".")[2])
-        mantissa, exponent = f"{value:.{digits}e}".split("e")
-        return f"{mantissa}e{int(exponent)}"
     decimals = len(shown.partition(".")[2])
     # Zero has no sign.
     rounded = round(value, decimals) or 0.0
-    text = f"{rounded:,.{decimals}f}" if abs(rounded) >= 1000 else f"{rounded:.{decimals}f}"
-    if abs(rounded) >= 1000 and "," not in shown and len(re.sub(r"\D", "", shown)) > 3:
-        text = text.replace(",", "")
-    return f"+{text}" if shown.startswith("+") and rounded > 0 else text
+    sign = "+" if shown.startswith("+") and rounded > 0 else ""
+    return f"{sign}{rounded:,.{decimals}f}"
 
 
 def _text(block: str, name: str, sources: Sources) -> tuple[str, list[str]]:

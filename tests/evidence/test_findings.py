@@ -61,7 +61,6 @@ def _page(text: str, *numbers: str) -> tuple[str, list[str]]:
         ("By +90 %.", ["paper fast - 1 x 100"], "+92 %"),
         ("At 11.8 or 1.8.", ["paper fast + 10", "paper fast"], "11.9 or 1.9"),
         ("In 12,000 s.", ["paper slow"], "12,346 s"),
-        ("In 1.0e3 s.", ["paper slow"], "1.2e4 s"),
         ("In 3.0 s.", ["times s 7B, long"], "3.3 s"),
         ("In -0.5 s.", ["times s 13B"], "-0.4 s"),
         ("In 1 s.", ["times s 13B"], "0 s"),

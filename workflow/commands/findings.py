@@ -206,12 +206,14 @@ def _jobs(folder: Path, tables: Iterable[str]) -> list[dict[str, Any]]:
 def _compare(results: Path, experiment: str, pages: list[Path]) -> int:
     """Hold what is recorded of an experiment against a run of it."""
     from railx.evidence.findings import references
+    from railx.io import read_rows
 
     recorded, lines = findings_sources(), []
     for name, (rows, _) in _asked(results, experiment).items():
         if not _same(rows, recorded.rows[name]):
             lines.append(f"table {name}: {rows}; recorded: {list(recorded.rows[name])}")
-    ours = {row["claim"]: row["ours"] for row in _claims(results / experiment)}
+    rows = read_rows(results / experiment / "evidence" / "claims.parquet")
+    ours = {row["claim"]: row["ours"] for row in rows}
     entries = (recorded.tables[name] for page in pages for name in references(_text(page)))
     named = {
         words[1]
@@ -227,12 +229,6 @@ def _compare(results: Path, experiment: str, pages: list[Path]) -> int:
         print(line, file=sys.stderr)
     print(f"{len(lines)} values of docs/findings are not those of this run of {experiment}")
     return 1 if lines else 0
-
-
-def _claims(folder: Path) -> list[dict[str, Any]]:
-    from railx.io import read_rows
-
-    return read_rows(folder / "evidence" / "claims.parquet")
 
 
 def _same(rows: Any, recorded: Any) -> bool:
