@@ -60,6 +60,12 @@ def test_a_run_is_compared_with_what_is_recorded(
     assert next(iter(values)) in capsys.readouterr().err
 
 
-def test_all_numbers_name_a_source(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_numbers_name_a_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each bullet, paragraph and table with numbers names its entry."""
     assert main(["findings", "--open"]) == 0, capsys.readouterr().out
+    (tmp_path / "page.md").write_text("It is 3.\n", encoding="utf-8")
+    monkeypatch.setattr("workflow.commands.findings._PAGES", tmp_path)
+    assert main(["findings", "--open"]) == 1
+    assert "page.md: It is 3." in capsys.readouterr().out
