@@ -178,7 +178,10 @@ class Sources:
         return float(value) if isinstance(value, int | float | Decimal) else None
 
     def _setting(self, file: str, words: Sequence[str]) -> float | None:
-        value = self.settings(file)
+        try:
+            value = self.settings(file)
+        except FileNotFoundError:
+            value = None
         for key in ".".join(words).split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
         if isinstance(value, bool) or not isinstance(value, int | float):

@@ -40,8 +40,14 @@ SOURCES = Sources(
         ],
         "published.paper": [{"id": "devices", "value": 64.0}],
     },
-    {"conf/a.yaml": {"memory": {"gib": 30}, "name": "a", "on": True}}.__getitem__,
+    lambda file: _settings(file),
 )
+
+
+def _settings(file: str) -> dict[str, object]:
+    if file != "conf/a.yaml":
+        raise FileNotFoundError(file)
+    return {"memory": {"gib": 30}, "name": "a", "on": True}
 
 
 def _page(text: str, *numbers: str) -> tuple[str, list[str]]:
@@ -129,6 +135,7 @@ def test_rows_of_a_query_fill_the_numbers_that_a_row_shows() -> None:
         ("conf/a.yaml name", "allowed: a key with a number"),
         ("conf/a.yaml on", "allowed: a key with a number"),
         ("conf/a.yaml memory.mib", "allowed: a key with a number"),
+        ("conf/b.yaml memory.gib", "allowed: a key with a number"),
     ],
 )
 def test_a_reference_to_nothing_is_one_line(reference: str, words: str) -> None:

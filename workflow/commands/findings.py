@@ -124,12 +124,12 @@ def _of_git(
 
     queries = {n: t.query for n, t in tables.items() if t.query and t.experiment == VERDICTS}
     asked = " ".join(queries.values())
-    found = {
+    git_tables = {
         f"{VERDICTS}.{name}": verdicts_table(claims, published) for name, claims in expected.items()
     } | {name: pa.Table.from_pylist(rows[name]) for name in rows if "." in name and name in asked}
     with tempfile.TemporaryDirectory() as folder:
-        files = [name.replace(".", "/") + ".parquet" for name in found]
-        for file, table in zip(files, found.values(), strict=True):
+        files = [name.replace(".", "/") + ".parquet" for name in git_tables]
+        for file, table in zip(files, git_tables.values(), strict=True):
             Path(folder, file).parent.mkdir(exist_ok=True)
             write_table(Path(folder, file), table)
         with open_database(folder, files) as database:
