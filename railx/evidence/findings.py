@@ -1,21 +1,24 @@
 """Numbers of the pages in docs/findings, computed from values recorded in git.
 
-A comment below a bullet, a paragraph or a table says where its numbers come from::
+A comment below a bullet, a paragraph or a table names its entry in
+resources/findings.yaml::
 
-    <!-- computed: 1.92 = paper flexsp_speedup_wikipedia; 4 = slower least x 100 -->
-    <!-- computed: table flexsp_over_deepspeed -->
+    <!-- computed: flexsp_over_deepspeed -->
 
-Left of an equals sign stands the number as the text shows it, in the order of the text;
-its digits are the format. Right of it stands one of
+A table's entry is claims, or a query whose rows stand in resources/recorded/findings.
+That of a text has the source of each of its numbers, in the order of the text, where
+code and link targets do not count:
 
 * ``EXPERIMENT CLAIM``, our value in resources/expected, or its ``low``, ``high``,
   ``samples``, or the ``published`` number;
-* ``TABLE COLUMN ROW``, a cell of a recorded table; ROW is the text of its first column
-  and may be left out where there is one row;
+* ``TABLE COLUMN ROW``, a cell of the rows of a query or of a CSV file such as
+  ``published.opus``; ROW is the text of its first column and may be left out where
+  there is one row;
+* ``FILE.yaml KEY``, a setting, with dots between the parts of its key;
+* ``-``, a number that is no value: part of a name, or of an arithmetic in the text;
 
-and steps of arithmetic, each a sign (``x / + -``) and a number. A table's numbers are
-those of a table of resources/findings.yaml, row by row: claims, or the rows of a query
-recorded in resources/recorded/findings.
+each with steps of arithmetic, a sign (``x / + -``) and a number. A number's digits in
+the text are its format.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import csv
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -44,6 +47,7 @@ __all__ = [
     "computed_page",
     "open_blocks",
     "query_digest",
+    "read_csv_rows",
     "read_findings_tables",
     "read_recorded_table",
     "recorded_table_text",
@@ -55,30 +59,38 @@ __all__ = [
 VERDICTS = "expected"
 
 #: A number as a page shows it, as in 1.22x: no part of a name such as 7B or ZeRO-3.
-_NUMBER = re.compile(r"(?<![\w.,-])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?!\.?\d|(?!x\b)\w)")
-_COMMENT = re.compile(r"<!--\s*computed:(?P<content>.*?)-->", re.DOTALL)
+_NUMBER = re.compile(r"(?<![\w.,-])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?!\.?\d|(?!x\b)\w)")
+#: Code and link targets.
+_NO_PROSE = re.compile(r"`[^`]*`|\]\([^)]*\)")
+_COMMENT = re.compile(r"<!--\s*computed:\s*(?P<entry>\S*)\s*-->")
 _STEP = re.compile(r"^(?P<rest>.*\S)\s+(?P<sign>[x/+-])\s(?P<number>-?\d+(?:\.\d+)?)$", re.DOTALL)
 _PARTS = ("low", "high", "samples", "published")
 _COLUMN_OF_LABELS = 1
+_NO_VALUE = "-"
 
 
 @dataclass(frozen=True)
 class FindingsTable:
-    """A table of resources/findings.yaml: claims of an experiment, or a query."""
+    """An entry of resources/findings.yaml: claims, a query or numbers of a text."""
 
-    experiment: str
-    """The experiment whose values these are; ``expected``: the query asks the recorded
-    verdicts, tables ``expected.EXPERIMENT``."""
+    experiment: str = VERDICTS
+    """The experiment whose values these are; ``expected``: the query asks what is in
+    git, the recorded verdicts ``expected.EXPERIMENT`` and files such as
+    ``published.opus``."""
     query: str | None = None
     """One SELECT over its tables, recorded in resources/recorded/findings."""
     claims: tuple[str, ...] = ()
-    """Without a query: claims of each row; ``{a,b}`` in a name stands for several."""
+    """Claims of each row; ``{a,b}`` in a name stands for several."""
+    numbers: tuple[str, ...] = ()
+    """References of the numbers of a text."""
     labels: Annotated[int, AtLeast(0)] = _COLUMN_OF_LABELS
     """Columns of the page's table whose numbers are part of the text."""
 
     def __post_init__(self) -> None:
-        if (self.query is None) == (not self.claims):
-            raise SettingsError("query", "allowed: either a query or claims")
+        if [self.query is not None, bool(self.claims), bool(self.numbers)].count(True) != 1:
+            raise SettingsError("query", "allowed: either a query, claims or numbers")
+        if set(self.numbers) == {_NO_VALUE}:
+            raise SettingsError("numbers", "allowed: at least one reference")
 
 
 @dataclass(frozen=True)
@@ -86,13 +98,15 @@ class Sources:
     """What a page may name: verdicts by experiment, published numbers and tables.
 
     ``expected`` holds the recorded claims of each experiment, ``published`` the numbers
-    by claim, ``tables`` the definitions and ``rows`` the rows of those with a query.
+    by claim, ``tables`` the entries and ``rows`` the rows of queries and CSV files;
+    ``settings`` reads a YAML file by its path below the repository.
     """
 
     expected: Mapping[str, Mapping[str, Recorded]]
     published: Mapping[str, float | None]
     tables: Mapping[str, FindingsTable]
     rows: Mapping[str, Sequence[Mapping[str, Any]]]
+    settings: Callable[[str], Any]
 
     def value(self, reference: str) -> float:
         """The number that a reference names; UserError for one that names none."""
@@ -104,7 +118,10 @@ class Sources:
                 return left * right if sign == "x" else left / right
             return left + right if sign == "+" else left - right
         name, *rest = reference.split()
-        number = self._claim(name, rest) if name in self.expected else self._cell(name, rest)
+        if name.endswith(".yaml"):
+            number = self._setting(name, rest)
+        else:
+            number = self._claim(name, rest) if name in self.expected else self._cell(name, rest)
         if number is None:
             raise UserError(
                 f"computed: got {reference!r}, which has no value; allowed: one that has"
@@ -113,33 +130,27 @@ class Sources:
 
     def grid(self, name: str) -> list[list[tuple[float | None, ...]]]:
         """The cells of a table: our value and the published one, or a query's value."""
-        table = self._table(name)
+        table = self.entry(name)
         if table.query is None:
             return [
                 [
                     (None, None)
-                    if claim == "-"
+                    if claim == _NO_VALUE
                     else (self._claim(table.experiment, [claim]), self.published.get(claim))
                     for claim in _spelled_out(row)
                 ]
                 for row in table.claims
             ]
+        cells = int | float | Decimal | None
         return [
-            [
-                (None if value is None else float(value),)
-                for value in row.values()
-                if _is_cell(value)
-            ]
+            [(v if v is None else float(v),) for v in row.values() if isinstance(v, cells)]
             for row in self.rows[name]
         ]
 
-    def labels(self, name: str) -> int:
-        """Columns of text of a table."""
-        return self._table(name).labels
-
-    def _table(self, name: str) -> FindingsTable:
+    def entry(self, name: str) -> FindingsTable:
+        """The entry of that name; UserError where there is none."""
         if name not in self.tables:
-            raise UserError(f"computed: got {name!r}; allowed: a table of resources/findings.yaml")
+            raise UserError(f"computed: got {name!r}; allowed: an entry of resources/findings.yaml")
         return self.tables[name]
 
     def _claim(self, experiment: str, words: Sequence[str]) -> float | None:
@@ -156,7 +167,6 @@ class Sources:
         return number
 
     def _cell(self, name: str, words: Sequence[str]) -> float | None:
-        self._table(name)
         rows, label = self.rows.get(name, ()), " ".join(words[1:])
         chosen = [row for row in rows if not label or str(next(iter(row.values()))) == label]
         if len(chosen) != 1 or not words or words[0] not in chosen[0]:
@@ -166,6 +176,17 @@ class Sources:
             )
         value = chosen[0][words[0]]
         return float(value) if isinstance(value, int | float | Decimal) else None
+
+    def _setting(self, file: str, words: Sequence[str]) -> float | None:
+        try:
+            value = self.settings(file)
+        except FileNotFoundError:
+            value = None
+        for key in ".".join(words).split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UserError(f"computed: got {file} {' '.join(words)}; allowed: a key with a number")
+        return float(value)
 
 
 def computed_page(text: str, sources: Sources, page: str) -> tuple[str, list[str]]:
@@ -179,29 +200,21 @@ def computed_page(text: str, sources: Sources, page: str) -> tuple[str, list[str
     for comment in _COMMENT.finditer(text):
         begin = _block_start(text, end, comment.start())
         pieces.append(text[end:begin])
-        block, content = text[begin : comment.start()], comment["content"]
+        block = text[begin : comment.start()]
         try:
-            if content.split()[0] == "table":
-                block, differences = _table(block, content.split()[1], sources)
-                source = comment[0]
-            else:
-                block, source, differences = _sentence(block, comment[0], content, sources)
-        except (UserError, IndexError) as error:
+            filled = _text if sources.entry(comment["entry"]).numbers else _table
+            block, differences = filled(block, comment["entry"], sources)
+        except UserError as error:
             raise UserError(f"{page}: {error}") from None
-        pieces += [block, source]
+        pieces += [block, comment[0]]
         changes += [f"{page}: {change}" for change in differences]
         end = comment.end()
     return "".join([*pieces, text[end:]]), changes
 
 
-def references(text: str) -> Iterator[tuple[str, str]]:
-    """Pairs of shown number and reference, and of ``table`` and name."""
-    for comment in _COMMENT.finditer(text):
-        words = comment["content"].split()
-        if words[:1] == ["table"]:
-            yield "table", words[1]
-        else:
-            yield from _entries(comment["content"])
+def references(text: str) -> list[str]:
+    """The entries that a page names."""
+    return [comment["entry"] for comment in _COMMENT.finditer(text)]
 
 
 def open_blocks(text: str) -> list[str]:
@@ -214,7 +227,7 @@ def open_blocks(text: str) -> list[str]:
     bare = re.sub(r"\n[ ]*\n(?= *<!--\s*computed:)", "\n", bare)
     blocks = []
     for block in re.split(r"\n[ ]*\n|\n(?= *\* )", bare):
-        words = re.sub(r"`[^`]*`|\]\([^)]*\)", "", block)
+        words = _NO_PROSE.sub("", block)
         sourced = block.lstrip().startswith("#") or _COMMENT.search(block)
         if not sourced and _NUMBER.search(words):
             blocks.append(block.strip().splitlines()[0])
@@ -267,12 +280,14 @@ def read_recorded_table(path: str | Path, query: str) -> list[dict[str, Any]]:
     lines = path.read_text(encoding="utf-8").splitlines()
     if f"# query: {query_digest(query)}" not in lines:
         raise UserError(f"{path}: another query made it; allowed: record it again (make findings)")
+    return read_csv_rows(path)
+
+
+def read_csv_rows(path: str | Path) -> list[dict[str, Any]]:
+    """The rows of a CSV file, numbers as numbers; lines with # are comments."""
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
     data = csv.DictReader(line for line in lines if not line.startswith("#"))
     return [{key: _plain(value) for key, value in row.items()} for row in data]
-
-
-def _is_cell(value: Any) -> bool:
-    return value is None or isinstance(value, int | float | Decimal)
 
 
 def _field(value: Any) -> str:
@@ -291,44 +306,27 @@ def _plain(text: str) -> float | str | None:
 
 def _shaped(value: float, shown: str) -> str:
     """A value with the digits of the number shown."""
-    if "e" in shown:
-        digits = len(shown.split("e")[0].partition(".")[2])
-        mantissa, exponent = f"{value:.{digits}e}".split("e")
-        return f"{mantissa}e{int(exponent)}"
     decimals = len(shown.partition(".")[2])
     # Zero has no sign.
     rounded = round(value, decimals) or 0.0
-    text = f"{rounded:,.{decimals}f}" if abs(rounded) >= 1000 else f"{rounded:.{decimals}f}"
-    if abs(rounded) >= 1000 and "," not in shown and len(re.sub(r"\D", "", shown)) > 3:
-        text = text.replace(",", "")
-    return f"+{text}" if shown.startswith("+") and rounded > 0 else text
+    sign = "+" if shown.startswith("+") and rounded > 0 else ""
+    return f"{sign}{rounded:,.{decimals}f}"
 
 
-def _entries(content: str) -> Iterator[tuple[str, str]]:
-    for entry in content.split(";"):
-        shown, equals, reference = entry.partition("=")
-        if not equals or not _NUMBER.fullmatch(shown.strip()):
-            raise UserError(f"computed: got {entry.strip()!r}; allowed: NUMBER = REFERENCE")
-        yield shown.strip(), " ".join(reference.split())
-
-
-def _sentence(
-    block: str, comment: str, content: str, sources: Sources
-) -> tuple[str, str, list[str]]:
-    """A block and its comment with today's numbers, and what changed."""
-    changes, at = [], 0
-    for shown, reference in _entries(content):
-        now = _shaped(sources.value(reference), shown)
-        match = next((m for m in _NUMBER.finditer(block, at) if m[0] == shown), None)
-        if match is None:
-            raise UserError(f"computed: {shown} = {reference}: the text has no {shown} there")
-        block, at = block[: match.start()] + now + block[match.end() :], match.start() + len(now)
-        if now != shown:
-            changes.append(f"{reference} is {now}; the text has {shown}")
-            # The comment may be wrapped anywhere.
-            before = rf"(?<![\w.,+-]){re.escape(shown)}(?=\s*=\s)"
-            comment = re.sub(before, now, comment, count=1)
-    return block, comment, changes
+def _text(block: str, name: str, sources: Sources) -> tuple[str, list[str]]:
+    """A text with today's numbers, and what changed."""
+    numbers, shown = sources.entry(name).numbers, [match[0] for match in _numbers(block)]
+    if len(numbers) != len(shown):
+        raise UserError(
+            f"computed: {name} has {len(numbers)} numbers; the text has {', '.join(shown)}"
+        )
+    values = [None if word == _NO_VALUE else sources.value(word) for word in numbers]
+    block, changes = _filled(block, values)
+    return block, [
+        f"{name}: {reference} {change}"
+        for reference, change in zip(numbers, changes, strict=True)
+        if change
+    ]
 
 
 def _table(block: str, name: str, sources: Sources) -> tuple[str, list[str]]:
@@ -340,12 +338,12 @@ def _table(block: str, name: str, sources: Sources) -> tuple[str, list[str]]:
         raise UserError(f"computed: table {name} has {len(grid)} rows; the text has {len(body)}")
     for index, row in zip(body, grid, strict=True):
         cells = lines[index].split("|")
-        at = sources.labels(name) + 1
-        filled = [column for column in range(at, len(cells) - 1) if _NUMBER.search(cells[column])]
-        values = _by_cell(row, [len(_NUMBER.findall(cells[column])) for column in filled], name)
+        at = sources.entry(name).labels + 1
+        filled = [column for column in range(at, len(cells) - 1) if _numbers(cells[column])]
+        values = _by_cell(row, [len(_numbers(cells[column])) for column in filled], name)
         for column, numbers in zip(filled, values, strict=True):
-            cells[column], differences = _cell_text(cells[column], numbers)
-            changes += [f"table {name}, {cells[1].strip()}: {change}" for change in differences]
+            cells[column], differences = _filled(cells[column], numbers)
+            changes += [f"table {name}, {cells[1].strip()}: {c}" for c in differences if c]
         lines[index] = "|".join(cells)
     return "".join(lines), changes
 
@@ -367,19 +365,20 @@ def _by_cell(
     return taken
 
 
-def _cell_text(cell: str, numbers: Sequence[float | None]) -> tuple[str, list[str]]:
-    changes, waiting = [], iter(numbers)
+def _numbers(text: str) -> list[re.Match[str]]:
+    """The numbers of a text, without those of code and link targets."""
+    return list(_NUMBER.finditer(_NO_PROSE.sub(lambda span: "`" * len(span[0]), text)))
 
-    def today(match: re.Match[str]) -> str:
-        value = next(waiting, None)
-        if value is None:
-            return match[0]
-        now = _shaped(value, match[0])
-        if now != match[0]:
-            changes.append(f"is {now}; the text has {match[0]}")
-        return now
 
-    return _NUMBER.sub(today, cell), changes
+def _filled(text: str, values: Sequence[float | None]) -> tuple[str, list[str]]:
+    """A text with these values (None: as it is), and what changed, by number."""
+    changes: list[str] = []
+    for match, value in reversed(list(zip(_numbers(text), values, strict=True))):
+        shown = match[0]
+        now = shown if value is None else _shaped(value, shown)
+        text = text[: match.start()] + now + text[match.end() :]
+        changes.insert(0, f"is {now}; the text has {shown}" if now != shown else "")
+    return text, changes
 
 
 def _block_start(text: str, end: int, comment: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,54 +33,65 @@ SOURCES = Sources(
         "times": FindingsTable("paper", query="select 1"),
         "claims": FindingsTable("paper", claims=("{fast,slow}", "- fast")),
     },
-    {"times": [{"row": "7B, long", "s": 3.26, "gain": None}, {"row": "13B", "s": -0.4, "gain": 2}]},
+    {
+        "times": [
+            {"row": "7B, long", "s": 3.26, "gain": None},
+            {"row": "13B", "s": -0.4, "gain": 2},
+        ],
+        "published.paper": [{"id": "devices", "value": 64.0}],
+    },
+    lambda file: _settings(file),
 )
 
 
-def _page(text: str) -> tuple[str, list[str]]:
-    return computed_page(text, SOURCES, "page.md")
+def _settings(file: str) -> dict[str, object]:
+    if file != "conf/a.yaml":
+        raise FileNotFoundError(file)
+    return {"memory": {"gib": 30}, "name": "a", "on": True}
+
+
+def _page(text: str, *numbers: str) -> tuple[str, list[str]]:
+    """The page, where entry ``n`` has these numbers."""
+    tables = dict(SOURCES.tables) | ({"n": FindingsTable(numbers=numbers)} if numbers else {})
+    return computed_page(text, replace(SOURCES, tables=tables), "page.md")
 
 
 @pytest.mark.parametrize(
-    ("text", "now"),
+    ("text", "numbers", "now"),
     [
-        ("It is 1.92x. <!-- computed: 1.92 = paper fast -->", "1.93x"),
-        ("It is 1.8. <!-- computed: 1.8 = paper fast low -->", "1.8"),
-        ("Of 39 batches. <!-- computed: 39 = paper fast samples -->", "40 batches"),
-        ("As 1.7. <!-- computed: 1.7 = paper fast published -->", "1.7"),
-        ("By 90 %. <!-- computed: 90 = paper fast - 1 x 100 -->", "92 %"),
-        ("By +90 %. <!-- computed: +90 = paper fast - 1 x 100 -->", "+92 %"),
-        (
-            "At 11.8 or 1.8. <!-- computed: 11.8\n= paper fast + 10; 1.8 =\npaper fast -->",
-            "11.9 or 1.9",
-        ),
-        ("In 12,000 s. <!-- computed: 12,000 = paper slow -->", "12,346 s"),
-        ("In 1.0e3 s. <!-- computed: 1.0e3 = paper slow -->", "1.2e4 s"),
-        ("In 3.0 s. <!-- computed: 3.0 = times s 7B, long -->", "3.3 s"),
-        ("In -0.5 s. <!-- computed: -0.5 = times s 13B -->", "-0.4 s"),
-        ("In 1 s. <!-- computed: 1 = times s 13B -->", "0 s"),
-        (
-            "7B of 7 and 7.7: 7. <!-- computed: 7 = paper fast; 7.7 = paper fast -->",
-            "7B of 2 and 1.9: 7",
-        ),
+        ("It is 1.92x.", ["paper fast"], "1.93x"),
+        ("It is 1.8.", ["paper fast low"], "1.8"),
+        ("Of 39 batches.", ["paper fast samples"], "40 batches"),
+        ("As 1.7.", ["paper fast published"], "1.7"),
+        ("By 90 %.", ["paper fast - 1 x 100"], "92 %"),
+        ("By +90 %.", ["paper fast - 1 x 100"], "+92 %"),
+        ("At 11.8 or 1.8.", ["paper fast + 10", "paper fast"], "11.9 or 1.9"),
+        ("In 12,000 s.", ["paper slow"], "12,346 s"),
+        ("In 3.0 s.", ["times s 7B, long"], "3.3 s"),
+        ("In -0.5 s.", ["times s 13B"], "-0.4 s"),
+        ("In 1 s.", ["times s 13B"], "0 s"),
+        ("On 63 GPUs.", ["published.paper value devices"], "64 GPUs"),
+        ("With 31 GiB.", ["conf/a.yaml memory.gib"], "30 GiB"),
+        ("7B of 7 and 7.7: 7.", ["paper fast", "paper fast", "-"], "7B of 2 and 1.9: 7"),
+        ("`5` of [5](5.md): 7.", ["-", "paper fast"], "`5` of [5](5.md): 2"),
     ],
 )
-def test_a_number_is_that_of_its_source(text: str, now: str) -> None:
-    page, changes = _page(text)
+def test_a_number_is_that_of_its_source(text: str, numbers: list[str], now: str) -> None:
+    page, changes = _page(f"{text} <!-- computed: n -->", *numbers)
     assert now in page
-    assert bool(changes) == (page != text)
-    # Written once, nothing is left to change, the comment included.
-    assert _page(page) == (page, [])
+    assert bool(changes) == (now not in text)
+    # Written once, nothing is left to change.
+    assert _page(page, *numbers) == (page, [])
 
 
 def test_only_the_block_above_a_comment_is_read() -> None:
-    text = "* First 1.5.\n* Second 2.5.\n  <!-- computed: 2.5 = paper fast -->\n\nThird 2.5.\n"
-    page, changes = _page(text)
+    text = "* First 1.5.\n* Second 2.5.\n  <!-- computed: n -->\n\nThird 2.5.\n"
+    page, changes = _page(text, "paper fast")
     assert page.startswith("* First 1.5.\n* Second 1.9.")
     assert page.endswith("Third 2.5.\n")
-    assert changes == ["page.md: paper fast is 1.9; the text has 2.5"]
-    with pytest.raises(UserError, match=r"the text has no 1\.5 there"):
-        _page(text.replace("2.5 = ", "1.5 = "))
+    assert changes == ["page.md: n: paper fast is 1.9; the text has 2.5"]
+    with pytest.raises(UserError, match=r"n has 2 numbers; the text has 2\.5"):
+        _page(text, "paper fast", "-")
 
 
 def test_tables_are_filled_cell_by_cell() -> None:
@@ -88,7 +100,7 @@ def test_tables_are_filled_cell_by_cell() -> None:
 | 13B | 1.0 (1.0) | 9 |
 | 30B | 8 | 1.00 (2.00) |
 
-<!-- computed: table claims -->
+<!-- computed: claims -->
 """
     page, changes = _page(text)
     assert "| 13B | 1.9 (1.7) | 12,346 |" in page
@@ -100,7 +112,7 @@ def test_tables_are_filled_cell_by_cell() -> None:
 
 def test_rows_of_a_query_fill_the_numbers_that_a_row_shows() -> None:
     head = "| | s | gain |\n|---|---|---|\n"
-    text = f"{head}| 7B | 1.00 | |\n| 13B | 1.00 | 1 |\n\n<!-- computed: table times -->\n"
+    text = f"{head}| 7B | 1.00 | |\n| 13B | 1.00 | 1 |\n\n<!-- computed: times -->\n"
     page, _ = _page(text)
     assert "| 7B | 3.26 | |\n| 13B | -0.40 | 2 |" in page
     with pytest.raises(UserError, match="2 numbers in a row; the text has 3"):
@@ -110,23 +122,29 @@ def test_rows_of_a_query_fill_the_numbers_that_a_row_shows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("reference", "words"),
     [
-        ("2 = paper quick", "allowed: a claim"),
-        ("2 = paper fast best", "allowed: a claim"),
-        ("2 = paper slow published", "has no value"),
-        ("2 = times s", "allowed: TABLE COLUMN ROW"),
-        ("2 = times x 13B", "allowed: TABLE COLUMN ROW"),
-        ("2 = other s", "a table of resources/findings.yaml"),
-        ("two", "allowed: NUMBER = REFERENCE"),
-        ("table other", "a table of resources/findings.yaml"),
+        ("paper quick", "allowed: a claim"),
+        ("paper fast best", "allowed: a claim"),
+        ("paper slow published", "has no value"),
+        ("times s", "allowed: TABLE COLUMN ROW"),
+        ("times x 13B", "allowed: TABLE COLUMN ROW"),
+        ("other s", "allowed: TABLE COLUMN ROW"),
+        ("published.paper value nodes", "allowed: TABLE COLUMN ROW"),
+        ("conf/a.yaml memory", "allowed: a key with a number"),
+        ("conf/a.yaml name", "allowed: a key with a number"),
+        ("conf/a.yaml on", "allowed: a key with a number"),
+        ("conf/a.yaml memory.mib", "allowed: a key with a number"),
+        ("conf/b.yaml memory.gib", "allowed: a key with a number"),
     ],
 )
-def test_a_reference_to_nothing_is_one_line(content: str, words: str) -> None:
+def test_a_reference_to_nothing_is_one_line(reference: str, words: str) -> None:
     with pytest.raises(UserError, match=words) as error:
-        _page(f"It is 2. <!-- computed: {content} -->")
+        _page("It is 2. <!-- computed: n -->", reference)
     assert str(error.value).startswith("page.md: ")
     assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match=r"an entry of resources/findings\.yaml"):
+        _page("It is 2. <!-- computed: other -->")
 
 
 def test_what_has_numbers_and_no_source_is_listed() -> None:
@@ -134,18 +152,20 @@ def test_what_has_numbers_and_no_source_is_listed() -> None:
 
 * 7B and `3.5` in [code](page.md#2).
 * It is 3.
-* It is 4. <!-- computed: 4 = paper fast -->
+* It is 4. <!-- computed: n -->
 
 | a |
 |---|
 | 5 |
 
-<!-- computed: table claims -->
+<!-- computed: claims -->
 
 Five of 6.
 """
     assert open_blocks(text) == ["* It is 3.", "Five of 6."]
-    assert list(references(text)) == [("4", "paper fast"), ("table", "claims")]
+    assert references(text) == ["n", "claims"]
+    # A comment that names no entry is no source.
+    assert len(open_blocks(text.replace("computed: n", "computed: 4 = n"))) == 3
 
 
 def test_recorded_tables_come_back_and_know_their_query(tmp_path: Path) -> None:
@@ -165,9 +185,12 @@ def test_recorded_tables_come_back_and_know_their_query(tmp_path: Path) -> None:
         read_recorded_table(path, "select 2")
 
 
-def test_a_definition_is_a_query_or_claims(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="either a query or claims"):
-        FindingsTable("paper")
+def test_an_entry_is_a_query_claims_or_numbers(tmp_path: Path) -> None:
+    for entry in ({}, {"query": "select 1", "numbers": ("paper fast",)}):
+        with pytest.raises(SettingsError, match="either a query, claims or numbers"):
+            FindingsTable(**entry)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="at least one reference"):
+        FindingsTable(numbers=("-", "-"))
     path = tmp_path / "findings.yaml"
     path.write_text("t: {experiment: paper, labels: -1, claims: [a]}", encoding="utf-8")
     with pytest.raises(UserError, match=r"findings\.yaml: t\.labels"):

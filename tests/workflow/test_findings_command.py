@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,8 @@ from tests.builders import ROOT
 from workflow.cli import main
 from workflow.commands.findings import findings_sources
 
-PAGES = sorted((ROOT / "docs/findings").glob("*.md"))
+PAGES = [ROOT / "docs/findings.md", *sorted((ROOT / "docs/findings").glob("*.md"))]
+NAMED = [name for page in PAGES for name in references(page.read_text(encoding="utf-8"))]
 
 
 def test_the_pages_have_the_recorded_numbers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,22 +23,25 @@ def test_the_pages_have_the_recorded_numbers(capsys: pytest.CaptureFixture[str])
     assert main(["findings"]) == 0, capsys.readouterr().err
 
 
-def test_every_table_is_named_by_a_page() -> None:
-    named = set()
-    for page in PAGES:
-        for shown, reference in references(page.read_text(encoding="utf-8")):
-            named.add(reference.split()[0] if shown != "table" else reference)
-    assert set(findings_sources().tables) <= named
+def test_every_entry_is_named_by_a_page() -> None:
+    tables = findings_sources().tables
+    used = set(NAMED)
+    for entry in tables.values():
+        used |= {reference.split()[0] for reference in entry.numbers}
+        used |= set(re.findall(r"\bfindings\.(\w+)", entry.query or ""))
+    assert set(tables) <= used
+    assert len(NAMED) == len(set(NAMED))
 
 
 def test_a_run_is_compared_with_what_is_recorded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    tables = findings_sources().tables
+    words = [reference.split() for name in NAMED for reference in tables[name].numbers]
     quick = {
-        reference.split()[1]
-        for page in PAGES
-        for shown, reference in references(page.read_text(encoding="utf-8"))
-        if shown != "table" and reference.split()[0] == "quick"
+        claim
+        for experiment, claim, *_ in filter(lambda w: len(w) > 1, words)
+        if experiment == "quick"
     }
     recorded = findings_sources().expected["quick"]
     values = {claim: recorded[claim].ours for claim in sorted(quick)}
@@ -55,6 +60,12 @@ def test_a_run_is_compared_with_what_is_recorded(
     assert next(iter(values)) in capsys.readouterr().err
 
 
-def test_open_blocks_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["findings", "--open"]) == 0
-    assert "name no source" in capsys.readouterr().out.splitlines()[-1]
+def test_all_numbers_name_a_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each bullet, paragraph and table with numbers names its entry."""
+    assert main(["findings", "--open"]) == 0, capsys.readouterr().out
+    (tmp_path / "page.md").write_text("It is 3.\n", encoding="utf-8")
+    monkeypatch.setattr("workflow.commands.findings._PAGES", tmp_path)
+    assert main(["findings", "--open"]) == 1
+    assert "page.md: It is 3." in capsys.readouterr().out

@@ -6,6 +6,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,12 @@ __all__ = ["add", "findings_sources"]
 #: The rows of a query.
 Rows = list[dict[str, Any]]
 
+_INDEX = Path("docs/findings.md")
 _PAGES = Path("docs/findings")
 _TABLES = Path("resources/findings.yaml")
 _ROWS = Path("resources/recorded/findings")
 _EXPECTED = Path("resources/expected")
+_CSV_FOLDERS = ("resources/published", "resources/measured", "resources/recorded/findings")
 #: Two runs of one query agree to so much: recorded verdicts have six digits.
 _CLOSE = 1e-5
 
@@ -48,7 +51,9 @@ def add(commands: Any) -> None:
     shape.add_argument(
         "--compare", metavar="EXPERIMENT", help="compare what is recorded with this run instead"
     )
-    shared.add_flag(shape, "--open", "list what has numbers and names no source")
+    shared.add_flag(
+        shape, "--open", "list what has numbers and no source (exit code 1 where there is any)"
+    )
     shared.add_results(parser)
     parser.set_defaults(action=_findings)
 
@@ -57,11 +62,11 @@ def _findings(options: argparse.Namespace) -> int:
     from railx.evidence.findings import computed_page, open_blocks
     from railx.io import write_text
 
-    pages = sorted(in_repository(_PAGES).glob("*.md"))
+    pages = [in_repository(_INDEX), *sorted(in_repository(_PAGES).glob("*.md"))]
     if options.open:
         lines = [f"{page.name}: {line}" for page in pages for line in open_blocks(_text(page))]
         print("\n".join([*lines, f"{len(lines)} bullets, paragraphs and tables name no source"]))
-        return 0
+        return 1 if lines else 0
     if options.compare is not None:
         return _compare(options.results, options.compare, pages)
     if options.record is not None:
@@ -84,7 +89,8 @@ def _findings(options: argparse.Namespace) -> int:
 def findings_sources() -> Sources:
     """Everything that a page may name, as it stands in git."""
     from railx.evidence import read_expected
-    from railx.evidence.findings import VERDICTS, Sources, read_recorded_table
+    from railx.evidence.findings import VERDICTS, Sources, read_csv_rows, read_recorded_table
+    from railx.evidence.papers import read_yaml
     from workflow.resources import all_claims
 
     tables, claims = _tables(), all_claims()
@@ -95,31 +101,39 @@ def findings_sources() -> Sources:
         if table.query is not None and table.experiment != VERDICTS
     }
     published = {c.id: c.published.value for c in claims if c.published.available}
-    return Sources(expected, published, tables, rows | _of_verdicts(tables, expected, published))
+    for folder in map(in_repository, _CSV_FOLDERS):
+        rows |= {f"{folder.name}.{f.stem}": read_csv_rows(f) for f in sorted(folder.glob("*.csv"))}
+    rows |= _of_git(tables, expected, published, rows)
+    return Sources(
+        expected, published, tables, rows, cache(lambda file: read_yaml(in_repository(file)))
+    )
 
 
-def _of_verdicts(
+def _of_git(
     tables: Mapping[str, FindingsTable],
     expected: Mapping[str, Mapping[str, Recorded]],
     published: Mapping[str, float | None],
-) -> dict[str, list[dict[str, Any]]]:
-    """The rows of the queries over recorded verdicts: ``expected.EXPERIMENT``."""
+    rows: Mapping[str, Rows],
+) -> dict[str, Rows]:
+    """The rows of the queries over recorded verdicts and CSV files."""
+    import pyarrow as pa
+
     from railx.evidence import open_database
     from railx.evidence.findings import VERDICTS, verdicts_table
     from railx.io import write_table
 
+    queries = {n: t.query for n, t in tables.items() if t.query and t.experiment == VERDICTS}
+    asked = " ".join(queries.values())
+    git_tables = {
+        f"{VERDICTS}.{name}": verdicts_table(claims, published) for name, claims in expected.items()
+    } | {name: pa.Table.from_pylist(rows[name]) for name in rows if "." in name and name in asked}
     with tempfile.TemporaryDirectory() as folder:
-        for name, claims in expected.items():
-            file = Path(folder, VERDICTS, f"{name}.parquet")
-            file.parent.mkdir(exist_ok=True)
-            write_table(file, verdicts_table(claims, published))
-        files = [f"{VERDICTS}/{name}.parquet" for name in expected]
+        files = [name.replace(".", "/") + ".parquet" for name in git_tables]
+        for file, table in zip(files, git_tables.values(), strict=True):
+            Path(folder, file).parent.mkdir(exist_ok=True)
+            write_table(Path(folder, file), table)
         with open_database(folder, files) as database:
-            return {
-                name: database.query(table.query).to_pylist()
-                for name, table in tables.items()
-                if table.query is not None and table.experiment == VERDICTS
-            }
+            return {name: database.query(query).to_pylist() for name, query in queries.items()}
 
 
 def _tables() -> dict[str, FindingsTable]:
@@ -192,17 +206,20 @@ def _jobs(folder: Path, tables: Iterable[str]) -> list[dict[str, Any]]:
 def _compare(results: Path, experiment: str, pages: list[Path]) -> int:
     """Hold what is recorded of an experiment against a run of it."""
     from railx.evidence.findings import references
+    from railx.io import read_rows
 
     recorded, lines = findings_sources(), []
     for name, (rows, _) in _asked(results, experiment).items():
         if not _same(rows, recorded.rows[name]):
             lines.append(f"table {name}: {rows}; recorded: {list(recorded.rows[name])}")
-    ours = {row["claim"]: row["ours"] for row in _claims(results / experiment)}
+    rows = read_rows(results / experiment / "evidence" / "claims.parquet")
+    ours = {row["claim"]: row["ours"] for row in rows}
+    entries = (recorded.tables[name] for page in pages for name in references(_text(page)))
     named = {
-        reference.split()[1]
-        for page in pages
-        for shown, reference in references(_text(page))
-        if shown != "table" and reference.split()[0] == experiment
+        words[1]
+        for entry in entries
+        for words in map(str.split, entry.numbers)
+        if words[0] == experiment
     }
     for claim in sorted(named):
         entry = recorded.expected[experiment][claim]
@@ -212,12 +229,6 @@ def _compare(results: Path, experiment: str, pages: list[Path]) -> int:
         print(line, file=sys.stderr)
     print(f"{len(lines)} values of docs/findings are not those of this run of {experiment}")
     return 1 if lines else 0
-
-
-def _claims(folder: Path) -> list[dict[str, Any]]:
-    from railx.io import read_rows
-
-    return read_rows(folder / "evidence" / "claims.parquet")
 
 
 def _same(rows: Any, recorded: Any) -> bool:
