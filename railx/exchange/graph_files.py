@@ -51,7 +51,7 @@ def read_graphs(
 
     ``groups``: the JSON file of communicator groups; None: PREFIX.groups.json or
     PREFIX.json, where there is one. ``symmetric``: degrees by axis, of a job whose rank
-    0 stands for all.
+    0 is used for all.
     """
     try:
         imported = _read(source, groups, symmetric)

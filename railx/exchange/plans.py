@@ -6,7 +6,7 @@
 * ``deepspeed``: keys of a configuration of DeepSpeed, which knows one Ulysses degree.
 * ``groups``: JSON that any trainer can read, ``resources/schemas/groups.schema.json``.
 
-No option says which sequences a group processes; what is lost so is said line by line,
+No option says which sequences a group processes; such losses are printed line by line,
 and the groups are written beside the options. ``PROGRAMS`` names the commits whose
 options these are; tests hold them against the stored lists.
 """

@@ -86,7 +86,7 @@ def _advise(options: argparse.Namespace) -> int:
 
 
 def _topologies(network: str) -> list[Any]:
-    """The settings of a topology and of its family's others; none of rings."""
+    """The settings of a topology and of its family's other sizes; none for rings."""
     from railx.performance.advice import RING_NETWORKS
     from workflow.config import topologies_like
     from workflow.mounts import choices
@@ -100,7 +100,7 @@ def _topologies(network: str) -> list[Any]:
 
 
 def _rates_name(settings: Any, topologies: list[Any]) -> str:
-    """The name of a network's rates in their cache: of all that they depend on."""
+    """The cache key of a network's rates: a digest of all their inputs."""
     from workflow.composed import key
 
     asked = settings.devices, settings.gpus, settings.constants, settings.program, settings.on

@@ -1,4 +1,4 @@
-"""``railx claim``: what one claim needs, made, and its verdict."""
+"""``railx claim``: make the inputs of one claim and judge it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def query_files(query: str, asked: str, experiment: Config) -> list[Path]:
 
 
 def _tables(experiment: Config) -> dict[str, Path]:
-    """The files that claims may rest on, by the name of their table."""
+    """The files of tables for claims, by the name of the table."""
     from railx.evidence import table_name
 
     folder = results_folder(experiment)

@@ -1,4 +1,4 @@
-"""``railx completion``: what a shell needs to complete commands, options and choices.
+"""``railx completion``: shell completion of commands, options and choices.
 
 argcomplete asks the command itself at every key, so that what it offers is what conf/
 holds at that moment; it has bash, zsh and fish.
@@ -55,7 +55,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 def _teach(parser: argparse.ArgumentParser, defaults: dict[str, Any]) -> None:
-    """Tell each argument where its values come from."""
+    """Attach a completer to each argument."""
     defaults = {**defaults, **parser._defaults}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

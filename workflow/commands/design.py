@@ -131,7 +131,7 @@ def _topology(name: str) -> Any:
 
 
 def _write_experiment(name: str, words: list[str]) -> str:
-    """Write conf/experiment/NAME.yaml, which does this as a run; returns what next."""
+    """Write conf/experiment/NAME.yaml with these settings; returns the next command."""
     from railx.io import write_text
     from railx.places import is_work
     from workflow.mounts import CONF

@@ -82,7 +82,7 @@ def _findings(options: argparse.Namespace) -> int:
 
 
 def findings_sources() -> Sources:
-    """Everything that a page may name, as it stands in git."""
+    """The values in git that a page may name."""
     from railx.evidence import read_expected
     from railx.evidence.findings import VERDICTS, Sources, read_recorded_table
     from workflow.resources import all_claims
@@ -129,7 +129,7 @@ def _tables() -> dict[str, FindingsTable]:
 
 
 def _asked(results: Path, experiment: str) -> dict[str, tuple[Rows, tuple[str, ...]]]:
-    """By name, the rows of a query over a run and the tables that it names."""
+    """The rows of each query over a run, and the tables that it reads."""
     from railx.evidence import NotAvailable, open_database
     from workflow.stages import claim_files, results_folder
 
@@ -190,7 +190,7 @@ def _jobs(folder: Path, tables: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def _compare(results: Path, experiment: str, pages: list[Path]) -> int:
-    """Hold what is recorded of an experiment against a run of it."""
+    """Compare the recorded values of an experiment with a run of it."""
     from railx.evidence.findings import references
 
     recorded, lines = findings_sources(), []

@@ -209,7 +209,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _price(path: Path) -> Price:
-    """How long operations take by a table of bandwidths, the analytic rows of it."""
+    """Times of operations by the analytic rows of a table of bandwidths."""
     from railx.io import read_rows
     from railx.replay.pricing import price_of
 

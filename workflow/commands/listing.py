@@ -1,4 +1,4 @@
-"""``railx list``: what there is to choose from."""
+"""``railx list``: the choices of conf/."""
 
 from __future__ import annotations
 

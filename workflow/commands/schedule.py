@@ -1,4 +1,4 @@
-"""``railx schedule``: the order in which a pipeline plan runs, seen and simulated."""
+"""``railx schedule``: the schedule of a pipeline plan, shown and simulated."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _schedule(options: argparse.Namespace) -> int:
 
 
 def _check_endings(options: argparse.Namespace) -> None:
-    """Refuse what cannot be written before anything is computed."""
+    """Refuse file endings that cannot be written, before any work."""
     for option, endings in (
         ("gantt", _PICTURES),
         ("memory", _PICTURES),
@@ -165,7 +165,7 @@ def _batch(plan: Plan, iteration: int | None) -> PipelineBatch:
 
 
 def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namespace) -> Plan:
-    """The plan with the schedule that was asked for, in every batch."""
+    """The plan with the requested schedule in every batch."""
     from railx.planning.format.schedule import ordered
     from railx.planning.pipeline.best_schedule import (
         CANDIDATE_SCHEDULES,

@@ -1,4 +1,4 @@
-"""``railx sql``: the tables of a run, asked as the claims do."""
+"""``railx sql``: query the tables of a run, as claims do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``railx train``: really run a plan, also one whose schedule was edited by hand."""
+"""``railx train``: train a plan, also one with an edited schedule."""
 
 from __future__ import annotations
 

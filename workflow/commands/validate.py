@@ -1,4 +1,4 @@
-"""``railx validate``: the model of a training step held against measured runs."""
+"""``railx validate``: compare the model of a training step with measured runs."""
 
 from __future__ import annotations
 
