@@ -1,1 +1,1 @@
-"""Commands besides the stages; each module adds its command to ``railx``."""
+"""Commands besides the stages; ``add`` of each module adds its command to ``railx``."""

@@ -35,7 +35,6 @@ _NAMES = "model.path, network.node_devices, network.slow_gb_s, plan.tensor and o
 
 
 def add(commands: Any) -> None:
-    """Add ``railx advise`` to the commands."""
     line = "the best plan for a model on a number of devices, and why"
     parser = command(commands, "advise", line, f"{line.capitalize()}.", _EPILOG)
     parser.add_argument("settings", nargs="+", metavar="KEY=VALUE", help="what is asked")

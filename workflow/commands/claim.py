@@ -20,7 +20,6 @@ __all__ = ["add", "query_files"]
 
 
 def add(commands: Any) -> None:
-    """Add ``railx claim`` to the commands."""
     parser = shared.command(
         commands,
         "claim",

@@ -21,7 +21,6 @@ _ASKED = "_ARGCOMPLETE"
 
 
 def add(commands: Any) -> None:
-    """Add ``railx completion`` to the commands."""
     parser = command(
         commands,
         "completion",

@@ -34,7 +34,6 @@ _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
 
 
 def add(commands: Any) -> None:
-    """Add ``railx design`` to the commands."""
     line = "which network and plan for a model on a number of devices, at what price"
     parser = command(commands, "design", line, f"{line.capitalize()}.", _EPILOG)
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="what is asked")

@@ -39,7 +39,6 @@ docs/exchange.md says what each format carries and what is lost."""
 
 
 def add(commands: Any) -> None:
-    """Add ``railx export`` to the commands."""
     line = "write networks and traces for other tools"
     parser = command(commands, "export", line, f"{line.capitalize()}.", _EPILOG)
     kinds = parser.add_subparsers(title="what", metavar="WHAT", required=True)

@@ -31,7 +31,6 @@ _CLOSE = 1e-5
 
 
 def add(commands: Any) -> None:
-    """Add ``railx findings`` to the commands."""
     parser = shared.command(
         commands,
         "findings",

@@ -31,7 +31,6 @@ docs/exchange.md says what is read of each format and what is lost."""
 
 
 def add(commands: Any) -> None:
-    """Add ``railx import`` to the commands."""
     line = "read networks, traces and plans of other tools"
     parser = command(commands, "import", line, f"{line.capitalize()}.", _EPILOG)
     kinds = parser.add_subparsers(title="what", metavar="WHAT", required=True)

@@ -57,7 +57,6 @@ _SHOWN = 3
 
 
 def add(commands: Any) -> None:
-    """Add ``railx init`` to the commands."""
     parser = command(
         commands,
         "init",

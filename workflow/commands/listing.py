@@ -16,7 +16,6 @@ Row = dict[str, Any]
 
 
 def add(commands: Any) -> None:
-    """Add ``railx list`` to the commands."""
     parser = command(
         commands,
         "list",

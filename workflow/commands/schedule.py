@@ -35,7 +35,6 @@ _VIRTUAL_STAGES = 2
 
 
 def add(commands: Any) -> None:
-    """Add ``railx schedule`` to the commands."""
     line = "see, simulate, compare and export the schedule of a pipeline plan"
     parser = command(commands, "schedule", line, f"{line.capitalize()}.", _EPILOG)
     parser.add_argument("plan", type=Path, help="a plan of kind pipeline (railx plan ... --out)")

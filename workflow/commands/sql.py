@@ -14,7 +14,6 @@ __all__ = ["add"]
 
 
 def add(commands: Any) -> None:
-    """Add ``railx sql`` to the commands."""
     parser = shared.command(
         commands,
         "sql",

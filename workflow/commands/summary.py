@@ -22,7 +22,6 @@ _PAGE, _PDF = "report.html", "report.pdf"
 
 
 def add(commands: Any) -> None:
-    """Add ``railx summary`` and ``railx pdf`` to the commands."""
     summary = command(
         commands,
         "summary",

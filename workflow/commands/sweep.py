@@ -58,7 +58,6 @@ class Point:
 
 
 def add(commands: Any) -> None:
-    """Add ``railx sweep`` to the commands."""
     parser = command(
         commands,
         "sweep",

@@ -26,7 +26,6 @@ seconds of a step; groups of memory say so."""
 
 
 def add(commands: Any) -> None:
-    """Add ``railx validate`` to the commands."""
     line = "hold the model of a training step against measured runs"
     parser = command(commands, "validate", line, f"{line.capitalize()}.", _EPILOG)
     parser.add_argument("file", type=Path, metavar="FILE.csv", help="measured runs")

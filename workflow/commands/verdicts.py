@@ -26,7 +26,6 @@ _HEAD = """\
 
 
 def add(commands: Any) -> None:
-    """Add ``railx verdicts`` to the commands."""
     parser = shared.command(
         commands,
         "verdicts",
