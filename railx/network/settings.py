@@ -265,8 +265,7 @@ class SweepSettings:
     precision: Annotated[float, Fraction()] = 0.05
     """The search ends when the saturation point is known to this share of itself."""
     repeats: Annotated[int, AtLeast(1)] = 3
-    """Seeds, each with a separate search: the experiment's and others drawn from it.
-    """
+    """Seeds, each with a separate search: the experiment's and others drawn from it."""
     shards: Annotated[int, AtLeast(1)] = 1
     """Jobs that the seeds are divided among, so that they run side by side; the result
     is the same for any number.
