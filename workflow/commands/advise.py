@@ -65,10 +65,10 @@ def _advise(options: argparse.Namespace) -> int:
     if topologies:
         folder, name = cache("rates"), _rates_name(settings, topologies)
         stored = read(folder, name) or {}
-        known = dict(stored)
-        advice = advise(settings, topologies, known)
-        if known != stored:
-            keep(folder, name, known)
+        rates = dict(stored)
+        advice = advise(settings, topologies, rates)
+        if rates != stored:
+            keep(folder, name, rates)
     else:
         advice = advise(settings)
     if options.json:
@@ -107,7 +107,7 @@ def _rates_name(settings: Any, topologies: list[Any]) -> str:
     sources = [path for room in rooms for path in room.rglob("*.py")]
     sources += (SHIPPED / "resources" / "performance").glob("*.yaml")
     # An imported network is a file.
-    sources += [in_repository(one.path) for one in topologies if hasattr(one, "path")]
+    sources += [in_repository(x.path) for x in topologies if hasattr(x, "path")]
     return key([repr(topologies), repr(asked)], sources)
 
 

@@ -189,10 +189,10 @@ def _copied(name: str) -> Iterator[tuple[Path, bytes]]:
 
     group, _, choice = name.partition("/")
     profiles = SHIPPED / "workflow" / _PROFILES
-    known = [_PROFILES, *groups_of(_CONF)]
-    if group not in known:
+    groups = [_PROFILES, *groups_of(_CONF)]
+    if group not in groups:
         raise UserError(
-            f"--copy: got {name!r}; allowed: GROUP/NAME with one of {allowed_names(group, known)}"
+            f"--copy: got {name!r}; allowed: GROUP/NAME with one of {allowed_names(group, groups)}"
         )
     names = (
         sorted(path.name for path in profiles.iterdir())
