@@ -87,7 +87,7 @@ def page(found: dict[str, Outcomes], torch: str) -> str:
     ]
     if differing:
         lines += ["", f"| test | {heading} |", "|---" * (len(SETTINGS) + 1) + "|", *differing]
-    names = textwrap.fill(", ".join(everywhere), 100, break_on_hyphens=False)
+    names = textwrap.fill(", ".join(everywhere), 82, break_on_hyphens=False)
     lines += ["", "## Passed in every setting", "", f"```text\n{names}\n```"]
     reasons = Counter(
         outcome["reason"] for outcome in found["gloo"].values() if outcome["outcome"] == "skipped"
@@ -97,7 +97,8 @@ def page(found: dict[str, Outcomes], torch: str) -> str:
     if rare:
         frequent.append((f"{rare} other reasons", reasons.total() - sum(n for _, n in frequent)))
     lines += ["", "| torch's reason to skip | tests |", "|---|---|"]
-    lines += [f"| {reason} | {count} |" for reason, count in frequent]
+    # mkdocs reads braces as attributes.
+    lines += [f"| {reason.replace('{', '&#123;')} | {count} |" for reason, count in frequent]
     return _HEAD.format(torch=torch) + "\n".join([*lines, ""])
 
 

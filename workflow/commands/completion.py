@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
     parser = command(
         commands,
         "completion",
-        "what a shell needs to complete railx",
+        "the shell script that completes railx",
         "Print the lines that make a shell complete railx: commands, options, experiments,"
         " claims and the choices of conf/.",
         "example:\n"

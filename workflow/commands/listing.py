@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
     parser = command(
         commands,
         "list",
-        "the topologies, planners, claims, figures or experiments that there are",
+        "the choices of conf/: topologies, planners, claims, figures, experiments",
         "Print what can be chosen, a line for each, with the first sentence of its file.",
         "example:\n  railx list topologies\n  railx list claims --json",
     )

@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
     summary = command(
         commands,
         "summary",
-        "what held in an experiment, and where its page is",
+        "the verdicts of an experiment, and the path of its page",
         "Print how many published claims have each verdict, what did not hold, and the address"
         " of the page.",
         "example:\n  railx summary --experiment quick",
