@@ -149,36 +149,58 @@ def _code(source: bytes) -> dict[str, Any]:
     does not. ``reads_itself``: it names its own docstring; ``reads_others``: it asks
     for the docstring or the source of something else.
     """
-    tree = ast.parse(source)
-    nodes = list(ast.walk(tree))
-    names = {node.id for node in nodes if isinstance(node, ast.Name)}
-    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    words: list[Any] = []
+    strings: list[Any] = []
+    names: dict[type, set[str]] = {ast.Name: set(), ast.Attribute: set()}
+    _flatten(ast.parse(source), words, strings, names)
+    bare = hashlib.sha256(repr(words).encode())
+    documented = bare.copy()
+    documented.update(repr(strings).encode())
     return {
-        **{
-            word: hashlib.sha256(repr(_plain(tree, strings)).encode()).hexdigest()
-            for word, strings in (("documented", True), ("bare", False))
-        },
-        "reads_itself": "__doc__" in names,
-        "reads_others": bool(_READERS & (attributes | (names - {"__doc__"}))),
+        "documented": documented.hexdigest(),
+        "bare": bare.hexdigest(),
+        "reads_itself": "__doc__" in names[ast.Name],
+        "reads_others": bool(_READERS & (names[ast.Attribute] | (names[ast.Name] - {"__doc__"}))),
     }
 
 
-def _plain(node: Any, strings: bool) -> Any:
-    """A syntax tree as tuples, without positions and what is absent."""
-    if isinstance(node, ast.AST):
-        fields = ((name, _plain(value, strings)) for name, value in ast.iter_fields(node))
-        return (type(node).__name__, *(field for field in fields if field[1] not in (None, ())))
-    if isinstance(node, list):
-        return tuple(_plain(item, strings) for item in node if strings or not _is_string(item))
-    return node
+def _flatten(
+    node: ast.AST, words: list[Any], strings: list[Any], names: dict[type, set[str]]
+) -> None:
+    """Append a syntax tree to ``words``, node by node, without positions.
+
+    Strings that are statements go to ``strings``, each after its place in ``words``.
+    One pass over half a million nodes: most of a first run's start is spent here.
+    """
+    kind = node.__class__
+    words.append(kind.__name__)
+    if kind in names:
+        names[kind].add(node.id if isinstance(node, ast.Name) else node.attr)  # type: ignore[attr-defined]
+    for field in kind._fields:
+        value = getattr(node, field, None)
+        if value is None or value == [] or field == "ctx":
+            continue
+        words.append(field)
+        if isinstance(value, list):
+            for item in value:
+                if not isinstance(item, ast.AST):
+                    words.append(item)
+                elif (text := _text(item)) is not None:
+                    strings += (len(words), text)
+                else:
+                    _flatten(item, words, strings, names)
+            words.append(")")
+        elif isinstance(value, ast.AST):
+            _flatten(value, words, strings, names)
+        else:
+            words.append(value)
 
 
-def _is_string(node: Any) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+def _text(node: ast.AST) -> str | None:
+    """The string of a statement that is nothing else."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return node.value.value if isinstance(node.value.value, str) else None
+    return None
 
 
 def _source(module: str) -> bytes:

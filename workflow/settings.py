@@ -331,6 +331,8 @@ class StageSettings:
     """Generated training steps."""
     design: DesignSettings
     """Networks and plans searched together."""
+    arena: ArenaSettings
+    """What one network and its rivals are asked."""
     tracking: TrackingSettings
     """Which trackers get the runs."""
     limits: LimitSettings

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from railx.design.point import DesignPoint, evaluate
+from railx.design.point import BestPlan, best_plan, plan_words
 from railx.design.rates import RateStore
 from railx.design.serving import best_serving
-from railx.design.settings import ArenaSettings, ServingJob
+from railx.design.settings import ArenaSettings, PointSettings, ServingJob
 from railx.design.sizes import Sized, sized_for, with_device_node
 from railx.economics import read_catalogue
 from railx.economics.pricing import NetworkPrice, price
@@ -30,7 +30,6 @@ from railx.network.settings import (
     UniformTraffic,
 )
 from railx.network.throughput import simulate_static
-from railx.performance.advice import setting_of
 from railx.performance.devices import device_named
 from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings, Topology
@@ -84,9 +83,9 @@ def _sized(network: FamilySettings, asked: int, settings: ArenaSettings) -> Size
     bill = family_of(network).bill
     if bill is None:
         chips = build_topology(network).chips
-        if not 1 / settings.most_chips <= chips / asked <= settings.most_chips:
-            raise SettingsError("bill", f"none, so that its {chips} chips are its only size")
-        return Sized(network, network, chips)
+        if chips < asked / settings.most_chips:
+            raise SettingsError("chips", f"got {asked} for a network of {chips}, its only size")
+        return sized_for(network, min(asked, chips), settings.most_chips * asked)
     chips = asked
     try:
         bill.resize(network, asked)
@@ -267,25 +266,39 @@ def _jobs(
                 for measure, (value, unit) in measures.items():
                     yield _value(job_name, measure, value, unit, "analytic")
                 continue
-            best = evaluate(name, network, point, most_chips=settings.most_chips, store=store)
+            best = best_plan(network, point, most_chips=settings.most_chips, store=store)
         except UserError as error:
             yield _value(job_name, "step", None, "s", "analytic", str(error))
             continue
-        yield from _trained(job_name, best, setting_of(point.advice).model.parameters)
+        yield from _trained(job_name, best, _watts(name, best, point))
 
 
-def _trained(job: str, best: DesignPoint, parameters: int) -> Iterator[Row]:
+def _watts(name: str, best: BestPlan, point: PointSettings) -> float | None:
+    """Watts of the network and the devices at rated power; None without both."""
+    device_watts, bill = best.priced.setting.device.watts, best.sized.bill
+    if family_of(bill).bill is None or device_watts is None:
+        return None
+    try:
+        priced = price(bill, point.price_set, read_catalogue(point.catalogue), name=name)
+    except SettingsError:
+        return None
+    watts = priced.per_chip.watts
+    return None if watts is None else watts * best.sized.chips + best.plan.devices * device_watts
+
+
+def _trained(job: str, best: BestPlan, watts: float | None) -> Iterator[Row]:
+    step_s, error = best.step_s, 1 + (best.expected_error or 0)
     values = {
-        "step": (best.step_s, "s"),
-        "step_low": (best.step_low_s, "s"),
-        "step_high": (best.step_high_s, "s"),
-        "tokens_per_s": (best.plan.tokens / best.step_s, "tokens/s"),
-        "joules_step": (best.joules, "J"),
+        "step": (step_s, "s"),
+        "step_low": (step_s / error, "s"),
+        "step_high": (step_s * error, "s"),
+        "tokens_per_s": (best.plan.tokens / step_s, "tokens/s"),
+        "joules_step": (None if watts is None else watts * step_s, "J"),
         "memory_share": (best.memory_share, ""),
         "usable_share": (best.usable.share, ""),
-        "idle_chips": (best.chips - best.plan.devices, "chips"),
+        "idle_chips": (best.sized.chips - best.plan.devices, "chips"),
     }
     for measure, (value, unit) in values.items():
-        note = best.plan_words if measure == "step" else ""
+        note = plan_words(best.plan) if measure == "step" else ""
         note = best.usable.basis if measure == "usable_share" else note
         yield _value(job, measure, value, unit, "analytic", note)

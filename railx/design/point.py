@@ -24,7 +24,10 @@ from railx.performance.search import Job, Priced, search_below
 from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings
 
-__all__ = ["DesignPoint", "NetworkCost", "evaluate", "network_cost", "setting_on"]
+__all__ = [
+    *("BestPlan", "DesignPoint", "NetworkCost", "best_plan", "evaluate", "network_cost"),
+    *("plan_words", "setting_on"),
+]
 
 #: What a step's time is made of besides computing, which a network or plan can change.
 _BINDING = tuple(name for name in PARTS if name != "compute")
@@ -56,6 +59,44 @@ class NetworkCost:
     components: Mapping[str, int]
     prices: Mapping[str, float]
     price_sets: tuple[str, ...]
+
+
+def plan_words(plan: Plan) -> str:
+    """The degrees of a plan that are not 1, and what it recomputes."""
+    degrees = [
+        f"{name} {getattr(plan, name)}"
+        for name in ("data", "tensor", "context", "pipeline", "expert", "virtual")
+        if getattr(plan, name) > 1
+    ]
+    return f"{' x '.join(degrees) or 'one device'}, {plan.sharding}, recompute {plan.recompute}"
+
+
+@dataclass(frozen=True)
+class BestPlan:
+    """The best plan of a job on a network, its time, and what faults leave of it."""
+
+    sized: Sized
+    rates: GroupRates
+    priced: Priced
+    plan: Plan
+    usable: Usable
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        return float(self.priced.times.total_s[0])
+
+    @property
+    def expected_error(self) -> float | None:
+        """The step model's mean relative error on measured runs."""
+        errors = self.priced.setting.constants.errors
+        return errors.get("several_nodes", errors.get("all"))
+
+    @property
+    def memory_share(self) -> float:
+        """Bytes of a device over its capacity."""
+        capacity = self.priced.setting.device.capacity_gb * 1e9
+        return float(self.priced.memory.total_bytes[0]) / capacity
 
 
 @dataclass(frozen=True)
@@ -121,13 +162,7 @@ class DesignPoint:
     @property
     def plan_words(self) -> str:
         """The degrees of the plan that are not 1, and what it recomputes."""
-        plan = self.plan
-        degrees = [
-            f"{name} {getattr(plan, name)}"
-            for name in ("data", "tensor", "context", "pipeline", "expert", "virtual")
-            if getattr(plan, name) > 1
-        ]
-        return f"{' x '.join(degrees) or 'one device'}, {plan.sharding}, recompute {plan.recompute}"
+        return plan_words(self.plan)
 
     def row(self) -> dict[str, Any]:
         """Plain values, for a table or JSON."""
@@ -181,18 +216,60 @@ def evaluate(
     ``most_chips`` times the devices. Raises :class:`railx.errors.UserError` where there
     is no such size, no price or no plan that fits.
     """
-    cost_of = catalogue or read_catalogue(settings.catalogue)
-    setting = setting_of(settings.advice)
+    if (family := family_of(network)).bill is None:
+        raise SettingsError("bill", f"got none of {family.name}; allowed: networks with prices")
+    sized = _sized(network, settings, most_chips)
+    cost = network_cost(name, sized, settings, catalogue or read_catalogue(settings.catalogue))
+    best = _planned(sized, settings, store)
+    *bandwidths, exact = _bandwidths(sized, best.rates)
+    notes = (*_notes(sized, best.rates), *(["all-to-all by exact loads"] if exact else []))
+    return DesignPoint(
+        name=name,
+        family=sized.bill.family,
+        network=sized.bill,
+        graph=sized.graph,
+        chips=sized.chips,
+        gpus=best.plan.devices,
+        plan=best.plan,
+        step_s=best.step_s,
+        step_low_s=best.step_s / (1 + (best.expected_error or 0)),
+        step_high_s=best.step_s * (1 + (best.expected_error or 0)),
+        expected_error=best.expected_error,
+        parts_s={part: float(best.priced.times.parts[part][0]) for part in PARTS},
+        memory_share=best.memory_share,
+        cost=cost,
+        device_watts=best.priced.setting.device.watts,
+        all_to_all_gb_s=bandwidths[0],
+        injection_gb_s=bandwidths[1],
+        usable=best.usable,
+        network_words=best.rates.words,
+        notes=notes,
+    )
+
+
+def best_plan(
+    network: FamilySettings,
+    settings: PointSettings,
+    *,
+    most_chips: float = 2.0,
+    store: RateStore | None = None,
+) -> BestPlan:
+    """The best plan of a job on a network, priced or not (:func:`evaluate`)."""
+    return _planned(_sized(network, settings, most_chips), settings, store)
+
+
+def _sized(network: FamilySettings, settings: PointSettings, most_chips: float) -> Sized:
     if settings.node == "device":
-        network = with_device_node(network, setting.device)
-    sized = sized_for(network, settings.gpus, most_chips * settings.gpus)
-    cost = network_cost(name, sized, settings, cost_of)
-    setting, bound = setting_on(sized, setting, settings, store or RateStore())
+        network = with_device_node(network, setting_of(settings.advice).device)
+    return sized_for(network, settings.gpus, most_chips * settings.gpus)
+
+
+def _planned(sized: Sized, settings: PointSettings, store: RateStore | None) -> BestPlan:
+    setting, bound = setting_on(sized, setting_of(settings.advice), settings, store or RateStore())
     rates = setting.network
     assert isinstance(rates, GroupRates)
     job = Job(settings.gpus, settings.batch, settings.tokens, settings.memory_share)
     priced = search_below(setting, job, bound, 1)
-    all_to_all, injection, exact = _bandwidths(sized, rates)
     rates.keep()
     usable = usable_share(
         sized.graph,
@@ -202,48 +279,7 @@ def evaluate(
         settings.fault_samples,
         settings.seed,
     )
-    notes = _notes(sized, rates)
-    if exact:
-        notes = (*notes, "all-to-all by exact loads")
-    return _point(name, sized, priced, cost, (all_to_all, injection), usable, notes)
-
-
-def _point(
-    name: str,
-    sized: Sized,
-    priced: Priced,
-    cost: NetworkCost,
-    bandwidths: tuple[float, float],
-    usable: Usable,
-    notes: tuple[str, ...],
-) -> DesignPoint:
-    setting, plan = priced.setting, priced.plans.plan(0)
-    errors = setting.constants.errors
-    error = errors.get("several_nodes", errors.get("all"))
-    step_s = float(priced.times.total_s[0])
-    capacity = setting.device.capacity_gb * 1e9
-    return DesignPoint(
-        name=name,
-        family=sized.bill.family,
-        network=sized.bill,
-        graph=sized.graph,
-        chips=sized.chips,
-        gpus=plan.devices,
-        plan=plan,
-        step_s=step_s,
-        step_low_s=step_s / (1 + (error or 0)),
-        step_high_s=step_s * (1 + (error or 0)),
-        expected_error=error,
-        parts_s={part: float(priced.times.parts[part][0]) for part in PARTS},
-        memory_share=float(priced.memory.total_bytes[0]) / capacity,
-        cost=cost,
-        device_watts=setting.device.watts,
-        all_to_all_gb_s=bandwidths[0],
-        injection_gb_s=bandwidths[1],
-        usable=usable,
-        network_words=setting.network.words,
-        notes=notes,
-    )
+    return BestPlan(sized, rates, priced, priced.plans.plan(0), usable)
 
 
 def setting_on(

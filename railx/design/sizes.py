@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, NamedTuple, cast
 
-from railx.families import check_topology, family_named, family_of
+from railx.families import build_topology, check_topology, family_named, family_of
 from railx.families.nodes import check_node
 from railx.performance.devices import Device
 from railx.settings import SettingsError
@@ -42,6 +42,9 @@ def with_device_node(settings: FamilySettings, device: Device) -> FamilySettings
     described = family.inside(settings) if family.has_nodes and family.inside else None
     if family.has_nodes and described is None:
         return settings
+    if family.bill is None and build_topology(settings).chips % device.node_devices:
+        # A network of one size that such nodes do not divide keeps its chips alone.
+        return settings
     node = (
         NodeSettings(device.node_devices, "switch", device.fast_gb_s)
         if described is None
@@ -59,12 +62,17 @@ def with_device_node(settings: FamilySettings, device: Device) -> FamilySettings
 def sized_for(settings: FamilySettings, gpus: int, most_chips: float) -> Sized:
     """The smallest network of the same kind with a chip for each of ``gpus``.
 
-    SettingsError where it has no bill, no such size, more than ``most_chips`` chips or
-    no graph.
+    A family without a bill has one size. SettingsError where there is no such size, it
+    has more than ``most_chips`` chips, or no graph.
     """
     family = family_of(settings)
     if family.bill is None:
-        raise SettingsError("bill", f"got none of {family.name}; allowed: networks with prices")
+        chips = build_topology(settings).chips
+        if not gpus <= chips <= most_chips:
+            raise SettingsError(
+                "chips", f"got {gpus} for a network of {chips} that has no other size"
+            )
+        return Sized(settings, settings, chips)
     bill = family.bill.resize(settings, gpus)
     chips = _bill_chips(bill)
     if chips > most_chips:

@@ -1,0 +1,101 @@
+"""``railx compare-network``: one network beside all of the arena at its size."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from railx.errors import UserError
+from workflow.commands.shared import add_flag, command
+
+__all__ = ["add"]
+
+_EPILOG = """\
+examples:
+  railx compare-network mine.graphml topology.chips_per_node=8
+  railx compare-network topology=railx_hyperx topology.m=4 topology.n=4
+  railx compare-network topology=torus_2d arena=small --html torus.html
+  railx compare-network mine.graphml arena.point.devices=b200 --json
+
+A file is read as topology=imported. The other networks, jobs, prices and faults are those of
+arena (conf/arena/beside.yaml by default). A network without a bill of materials has no price."""
+#: Rows of the other networks of the last few comparisons.
+_CACHE = "beside"
+
+
+def add(commands: Any) -> None:
+    """Add ``railx compare-network`` to the commands."""
+    line = "one network beside all others at its size"
+    parser = command(commands, "compare-network", line, f"{line.capitalize()}.", _EPILOG)
+    parser.add_argument("network", metavar="FILE | topology=NAME", help="the network")
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="changes to conf/")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write it as a page")
+    add_flag(parser, "--json", "print one JSON object")
+    parser.set_defaults(action=_compare)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from railx.design.comparison import compare_network, comparison_lines, write_page
+    from railx.progress import told
+    from workflow.config import compose_stage
+    from workflow.stages.design import rate_store
+
+    name, words = _named(options.network)
+    asked = [*words, *options.settings]
+    if not any(word.startswith("arena=") for word in asked):
+        asked.append("arena=beside")
+    composed = compose_stage(asked, ["topology", "arena", "seed"])
+    arena, seed = composed["arena"], composed["seed"]
+    if not arena.jobs or not arena.networks:
+        raise UserError("arena: got no jobs or no networks; allowed: beside, small, full")
+    with told("compare-network"):
+        comparison = compare_network(
+            "mine" if name in arena.networks else name,
+            composed["topology"],
+            arena,
+            seed,
+            rate_store(),
+            _kept(repr(arena), seed),
+        )
+    if options.html is not None:
+        write_page(options.html, comparison, arena)
+    if options.json:
+        print(json.dumps(comparison.as_dict(), indent=2))
+        return 0
+    print("\n".join(comparison_lines(comparison)))
+    if options.html is not None:
+        print(f"\nwrote {options.html}")
+    return 0
+
+
+def _named(word: str) -> tuple[str, list[str]]:
+    """The name of the network and its overrides."""
+    key, separator, value = word.partition("=")
+    if separator:
+        if key != "topology" or not value:
+            raise UserError(f"{word}: got no network; allowed: a FILE, or topology=NAME")
+        return "mine" if value == "imported" else value, [word]
+    path = Path(word)
+    if not path.is_file():
+        raise UserError(f"{word}: got no such file; allowed: a network's FILE, or topology=NAME")
+    return path.stem, ["topology=imported", f"topology.path={path}"]
+
+
+def _kept(asked: str, seed: int) -> Callable[[str, Callable[[], list[Any]]], list[Any]]:
+    """Rows of a network from the cache, by all that they depend on."""
+    from railx.places import cache
+    from workflow.composed import keep, key, read
+    from workflow.digest import code_digest
+
+    code, folder = code_digest("railx.design.arena"), cache(_CACHE)
+
+    def rows(name: str, compute: Callable[[], list[Any]]) -> list[Any]:
+        known = key([code, asked, name, str(seed)], ())
+        kept = read(folder, known) or keep(folder, known, {"rows": compute()})
+        rows: list[Any] = kept["rows"]
+        return rows
+
+    return rows
