@@ -92,7 +92,7 @@ def page(found: dict[str, Outcomes], torch: str) -> str:
     reasons = Counter(
         outcome["reason"] for outcome in found["gloo"].values() if outcome["outcome"] == "skipped"
     )
-    frequent = [(reason, count) for reason, count in reasons.most_common() if count > 2]
+    frequent = [(reason, count) for reason, count in reasons.most_common() if count > 4]
     rare = len(reasons) - len(frequent)
     if rare:
         frequent.append((f"{rare} other reasons", reasons.total() - sum(n for _, n in frequent)))
