@@ -1,9 +1,9 @@
-"""Estimates of work, so that a run that could never end is refused before any job.
+"""Estimates of work, so that an endless run is refused before any job.
 
 A settings class whose values make work has a method ``costs()``: the estimate behind
 each of its fields, by the field's name. Estimates are rough, of one slow core: they
-refuse what never ends or fits, not what is merely long. What is only waited for (a
-timeout) or drawn has no cost. :class:`LimitSettings` holds the limits, so that a larger
+refuse endless or oversized work, not long work. Waiting (a timeout) and drawing have
+no cost. :class:`LimitSettings` holds the limits, so that a larger
 machine can lift them. :func:`gathered` collects the costs of checks, so that a command
 says the estimate before it begins.
 """
@@ -117,7 +117,7 @@ class LimitSettings:
         return machine_memory_bytes() if self.memory_gib is None else self.memory_gib * 2**30
 
     def excess(self, cost: Cost) -> float:
-        """How many times the limits a cost is."""
+        """A cost over the limits, the larger of both ratios."""
         return max(cost.seconds / (self.core_days * 86_400), cost.bytes / self.memory_bytes)
 
 

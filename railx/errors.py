@@ -1,4 +1,4 @@
-"""The one line that a user is shown, told apart from a bug."""
+"""Errors: a user's mistake, shown as one line, and bugs, with their traceback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LISTED, _NEAREST = 12, 3
 class UserError(ValueError):
     """A mistake of the user, or an input that cannot be used.
 
-    Its message is one line that says all: what was got and what is allowed, or which
+    Its message is one line: the value got and those allowed, or which
     file is damaged and what to do. Any other exception that ends a job or a command is
     a bug and keeps its traceback.
     """

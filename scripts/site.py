@@ -172,7 +172,7 @@ def tables_page() -> str:
     lines = [
         "# Tables",
         "",
-        "What the stages write, as their declarations have it. A table's name in",
+        "The tables that stages write. A table's name in",
         "`railx sql` is STAGE.TABLE.",
         "",
     ]

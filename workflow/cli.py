@@ -1,6 +1,6 @@
 """``railx STAGE``: any stage by hand, with the same configs as the pipeline.
 
-It also says what the results hold, by SQL and by claim, and compares two runs.
+Other commands query results by SQL and by claim, and compare two runs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import tempfile
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -222,8 +223,9 @@ def _epilog(by_hand: ByHand) -> str:
 
     lines = ["example:", f"  {by_hand.example}", "", "config groups:"]
     for group in by_hand.groups:
-        names = ", ".join(choices(group))
-        lines.append(f"  {group}={names}" if names else f"  {group}=VALUE")
+        names = ", ".join(choices(group)) or "VALUE"
+        text = f"  {group}={names}"
+        lines.append(textwrap.fill(text, 76, subsequent_indent="    ", break_on_hyphens=False))
     return "\n".join(lines)
 
 

@@ -18,7 +18,7 @@ def bill_of_materials(
 ) -> list[dict[str, Any]]:
     """One row per network and component: count, USD with range, W, price source.
 
-    ``charges`` says what the counts charge: used ports, or another way of counting.
+    ``charges``: used ports, or another way of counting.
 
     Reads ``settings.catalogue`` unless a catalogue is given. Watts are None where no
     source gives them. Raises SettingsError naming the network where a price set is

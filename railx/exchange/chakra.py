@@ -83,7 +83,7 @@ def _lost(programs: Programs) -> list[str]:
 def _groups(programs: Programs) -> dict[int, tuple[int, int]]:
     """Number of the group and configuration of each channel of collectives, from 1 up.
 
-    0 and no name at all stand for all ranks.
+    0 and a missing name mean all ranks.
     """
     columns = programs.columns
     collective = np.isin(columns["kind"], [KINDS.index(name) for name in COLLECTIVES])

@@ -2,7 +2,7 @@
 
 A node waits for its ``data_deps`` and its ``ctrl_deps``. ``num_ops`` and
 ``tensor_size`` of a computation are its operations and memory bytes, ``comm_size`` the
-bytes of an operation, as they stand: what a unit of them means is a question of prices
+bytes of an operation, unchanged: the meaning of a unit is a question of prices
 (:mod:`railx.replay.graph_pricing`).
 """
 
@@ -53,7 +53,7 @@ _LARGEST_INT64 = 2**63 - 1
 class GroupNumbers:
     """The groups of a trace by name, numbered in the order of the file.
 
-    ``ranks``: how many there are; an empty name and ``0`` stand for all of them where
+    ``ranks``: how many there are; an empty name and ``0`` mean all of them where
     no group has that name.
     """
 

@@ -167,10 +167,7 @@ def write_messages(path: Path, messages: Iterable[Any]) -> None:
 
 
 def read_messages(path: Path) -> Iterator[Any]:
-    """The metadata of a trace file, then its nodes.
-
-    ValueError naming the fault.
-    """
+    """The metadata of a trace file, then its nodes. ValueError naming the fault."""
     from google.protobuf.message import DecodeError
 
     content = path.read_bytes()

@@ -232,10 +232,10 @@ def replayed_graphs(rows: Iterable[GraphRow], nodes: int = 200_000) -> Iterator[
     Nodes are shown while they take their time, without the wait before them.
     """
     rows = list(rows)
-    whole = sum(len(row.replayed.graph) for row in rows) <= nodes
+    all_ranks = sum(len(row.replayed.graph) for row in rows) <= nodes
     for row in rows:
         ranks = row.replayed.graph.columns["rank"]
-        shown = np.flatnonzero(whole | (ranks == row.replayed.last_rank))
+        shown = np.flatnonzero(all_ranks | (ranks == row.replayed.last_rank))
         name = f"{row.network}, {_setting_name(row.mode, row.latency_ms)}"
         yield Process(name, "replay", list(_node_spans(row, shown)))
 

@@ -51,7 +51,7 @@ def read_graphs(
 
     ``groups``: the JSON file of communicator groups; None: PREFIX.groups.json or
     PREFIX.json, where there is one. ``symmetric``: degrees by axis, of a job whose rank
-    0 stands for all.
+    0 is used for all.
     """
     try:
         imported = _read(source, groups, symmetric)
@@ -121,14 +121,14 @@ def _imported(
     )
 
 
-def _files(prefix: Path, one: bool) -> list[Path]:
+def _files(prefix: Path, single: bool) -> list[Path]:
     """The files of ranks 0, 1, ..."""
     files: dict[int, Path] = {}
     for path in sorted(prefix.parent.glob(f"{escape(prefix.name)}.*")):
         match = _FILE.match(path.name[len(prefix.name) :])
         if match is not None:
             files.setdefault(int(match.group(1)), path)
-    if sorted(files) == list(range(len(files))) and len(files) >= (1 if one else 2):
+    if sorted(files) == list(range(len(files))) and len(files) >= (1 if single else 2):
         return [files[rank] for rank in sorted(files)]
     ranks = ", ".join(map(str, sorted(files))) or "none"
     raise UserError(

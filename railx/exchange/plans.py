@@ -6,7 +6,7 @@
 * ``deepspeed``: keys of a configuration of DeepSpeed, which knows one Ulysses degree.
 * ``groups``: JSON that any trainer can read, ``resources/schemas/groups.schema.json``.
 
-No option says which sequences a group processes; what is lost so is said line by line,
+No option says which sequences a group processes; such losses are printed line by line,
 and the groups are written beside the options. ``PROGRAMS`` names the commits whose
 options these are; tests hold them against the stored lists.
 """
@@ -110,7 +110,7 @@ def _all_groups(plan: Plan) -> list[Group]:
     ]
 
 
-def _held_by_a_rank(plan: Plan) -> int:
+def _rank_tokens(plan: Plan) -> int:
     """Tokens of a rank: the plan's limit, or the most that it gives to one."""
     if plan.tokens_per_device is not None:
         return plan.tokens_per_device
@@ -163,18 +163,18 @@ def _megatron(plan: Plan) -> Exported:
                 f"--format: got several degrees on {plan.devices} ranks; allowed with megatron: an"
                 " even number of ranks, or one degree"
             )
-        context, held = 1, _held_by_a_rank(plan)
+        context, rank_tokens = 1, _rank_tokens(plan)
         longest = max(length for group in groups for length in group.lengths)
         tokens = ceil(longest / 2) * 2
         rows, lost = _batch_rows(plan, plan.devices)
         more = {
             "hybrid-context-parallel": None,
-            "max-seqlen-per-dp-cp-rank": held,
+            "max-seqlen-per-dp-cp-rank": rank_tokens,
             "calculate-per-token-loss": None,
             "dataloader-type": "single",
             "sft": None,
         }
-        lost += _other_degrees(groups, held)
+        lost += _other_degrees(groups, rank_tokens)
     return Exported(
         _header("megatron", "#", lost + _lost_everywhere(plan))
         + _options(
@@ -195,10 +195,10 @@ def _megatron(plan: Plan) -> Exported:
     )
 
 
-def _other_degrees(groups: list[Group], held: int) -> list[str]:
+def _other_degrees(groups: list[Group], rank_tokens: int) -> list[str]:
     """How many sequences get another degree where the least one is taken."""
     sequences = [(length, group.degree) for group in groups for length in group.lengths]
-    others = sum(_least_degree(length, held) != degree for length, degree in sequences)
+    others = sum(_smallest_degree(length, rank_tokens) != degree for length, degree in sequences)
     if not others:
         return []
     return [
@@ -206,9 +206,9 @@ def _other_degrees(groups: list[Group], held: int) -> list[str]:
     ]
 
 
-def _least_degree(length: int, held: int) -> int:
+def _smallest_degree(length: int, rank_tokens: int) -> int:
     """Megatron-LM's degree: the least power of two of ranks that holds a sequence."""
-    return 1 << (ceil(length / held) - 1).bit_length()
+    return 1 << (ceil(length / rank_tokens) - 1).bit_length()
 
 
 def _shape(plan: Plan) -> tuple[int, str]:
@@ -280,14 +280,15 @@ def _header(program: str, comment: str, lost: list[str]) -> str:
 
 def _deepspeed(plan: Plan) -> Exported:
     groups = _all_groups(plan)
-    held = _held_by_a_rank(plan)
+    rank_tokens = _rank_tokens(plan)
     longest = max(length for group in groups for length in group.lengths)
     powers = [1 << exponent for exponent in range(plan.devices.bit_length())]
-    degree = next((d for d in powers if longest <= held * d and plan.devices % d == 0), None)
+    degree = next((d for d in powers if longest <= rank_tokens * d and plan.devices % d == 0), None)
     if degree is None:
         raise PlanError(
-            f"--format: got a sequence of {longest} tokens on {plan.devices} ranks of {held};"
-            " allowed with deepspeed: what a power of two that divides the ranks holds"
+            f"--format: got a sequence of {longest} tokens on {plan.devices} ranks of"
+            f" {rank_tokens}; allowed with deepspeed: what a power of two that divides the"
+            " ranks holds"
         )
     replicas = plan.devices // degree
     rows, lost = _batch_rows(plan, replicas)

@@ -1,4 +1,4 @@
-"""One rank of a symmetric job for all: its graph, with the groups and peers of each."""
+"""A symmetric job's graphs from one rank's, with the groups and peers of each."""
 
 from __future__ import annotations
 

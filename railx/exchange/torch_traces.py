@@ -168,7 +168,7 @@ def _tensors(value: Any) -> Iterator[list[Any]]:
 
 @dataclass(frozen=True)
 class _Span:
-    """An operator on the host: its node in the trace, when it ran, what it touches."""
+    """An operator on the host: its node in the trace, its span and its tensors."""
 
     node: Mapping[str, Any]
     start_ns: int
@@ -183,7 +183,7 @@ class _Span:
 
 @dataclass(frozen=True)
 class _Collective:
-    """An operation on its way: its node, when the call ended, when it ran."""
+    """A collective in flight: its node, the end of its call, its span."""
 
     number: int
     called_ns: int

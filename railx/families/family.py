@@ -109,9 +109,9 @@ class Lines(Generic[S]):
 
 @dataclass(frozen=True)
 class JobPlaces(Generic[S]):
-    """Which jobs fit where, and what a fault takes.
+    """The places of jobs, and the units that a fault removes.
 
-    A unit is what a failed chip takes from all jobs: a node whose mesh has lost a chip,
+    A unit is the part that a failed chip disables: a node whose mesh has lost a chip,
     a cube; a single chip behind switches.
     """
 

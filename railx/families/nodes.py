@@ -126,13 +126,13 @@ def _bill(family: Family[Any], bill: Bill[Any]) -> Bill[Any]:
 
     def resize(settings: FamilySettings, chips: int) -> FamilySettings:
         size = _node(settings).chips
-        wanted = -(-chips // size) * size
+        target = -(-chips // size) * size
         for _ in range(_MOST_SIZES):
-            sized = bill.resize(settings, wanted)
+            sized = bill.resize(settings, target)
             count = bill.ports(sized).chips
             if count % size == 0:
                 return sized
-            wanted = (count // size + 1) * size
+            target = (count // size + 1) * size
         raise SettingsError(
             "chips",
             f"got {chips}; allowed: sizes of {family.name} that nodes of {size} chips divide, none"

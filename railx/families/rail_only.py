@@ -4,7 +4,7 @@ It is the rail-optimised network without its spine: a chip reaches chips of anot
 through the scale-up switch of its server. Source: Wang et al. 2023, "Optimized network
 architectures for large language model training with billions of parameters".
 
-With two or three tiers each rail is a non-blocking tree of its own. Two tiers with a
+With two or three tiers each rail is a separate non-blocking tree. Two tiers with a
 port per chip are the multi-plane fat tree of DeepSeek (2505.09343): chip i of a server
 is on plane i, traffic between planes crosses the server. A packet goes up over spine
 switches drawn evenly and down the one path, so no cycle of waiting packets can form.

@@ -50,8 +50,7 @@ class RailOptimisedSettings(ElectricalRailSettings):
     """Tiers of the tree over all chips; the graph has 2, rail switches and spine."""
 
     populated_servers: Annotated[int, AtLeast(2)] | None = None
-    """Servers that are plugged in; null: all of every pod, as in the graph.
-    """
+    """Servers that are plugged in; null: all of every pod, as in the graph."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -47,7 +47,7 @@ def check_size(settings: FamilySettings, limits: LimitSettings, key: str) -> Non
 
 
 def check_same_nodes(before: FamilySettings, after: FamilySettings) -> None:
-    """Refuse settings of other hardware, as far as that can be told without a graph."""
+    """Refuse settings of other hardware, as far as settings show it without a graph."""
     for key in ("m", "n"):
         first, second = (to_dict(settings).get(key) for settings in (before, after))
         if first != second:

@@ -33,8 +33,7 @@ class SlimFlySettings(RouterSettings):
     """Order of the field, a power of a prime."""
 
     chips_per_router: Annotated[int, AtLeast(1)] | None = None
-    """Chips on a router; null: half of the network degree, rounded up, as published.
-    """
+    """Chips on a router; null: half of the network degree, rounded up, as published."""
 
     def __post_init__(self) -> None:
         check_order("q", self.q, _MOST_Q, smallest=3)

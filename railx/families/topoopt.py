@@ -79,8 +79,8 @@ def geometric_strides(servers: int, rings: int) -> tuple[int, ...]:
     left = [p for p in range(1, servers // 2 + 1) if math.gcd(p, servers) == 1]
     chosen: list[int] = []
     for power in range(min(rings, len(left))):
-        wanted = servers ** (power / rings)
-        nearest = min(left, key=lambda stride: (abs(stride - wanted), stride))
+        ideal = servers ** (power / rings)
+        nearest = min(left, key=lambda stride: (abs(stride - ideal), stride))
         chosen.append(nearest)
         left.remove(nearest)
     return tuple(sorted(chosen))

@@ -60,8 +60,8 @@ class Pattern:
 
 @dataclass(frozen=True)
 class MemberRates:
-    """What the busiest channel between nodes and inside one allow each member of the
-    groups, and the longest flight of a message.
+    """Rates of a member by the busiest channel between nodes and inside one, and the
+    longest flight of a message.
     """
 
     between_gb_s: float

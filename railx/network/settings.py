@@ -186,7 +186,7 @@ class PacketNetworkSettings:
     virtual_channels: Annotated[int, AtLeast(1)] | None = None
     """Virtual channels of every link; null: the published number of each routing, one
     for each of its classes. Spare ones go to the classes with most traffic per channel,
-    and a packet takes any of its class. Each has ``buffer_flits`` of its own.
+    and a packet takes any of its class. Each has ``buffer_flits``.
     """
     source_cycles: Annotated[int, NonNegative()] = 2
     """Cycles before a new packet may be routed."""
@@ -265,8 +265,7 @@ class SweepSettings:
     precision: Annotated[float, Fraction()] = 0.05
     """The search ends when the saturation point is known to this share of itself."""
     repeats: Annotated[int, AtLeast(1)] = 3
-    """Seeds, each with a search of its own: the experiment's and others drawn from it.
-    """
+    """Seeds, each with a separate search: the experiment's and others drawn from it."""
     shards: Annotated[int, AtLeast(1)] = 1
     """Jobs that the seeds are divided among, so that they run side by side; the result
     is the same for any number.
@@ -331,7 +330,7 @@ class CollectiveSettings:
     routing: RoutingName
     """Routing of the messages that do not follow rings."""
     most_messages: Annotated[int, AtLeast(1)]
-    """Most messages of one step at the flow level. With more, one line stands for all,
+    """Most messages of one step at the flow level. With more, one line represents all,
     or there are no flow rows.
     """
 

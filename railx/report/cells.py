@@ -64,7 +64,7 @@ def cell(value: Any) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """A text of at most about ``most`` characters: what is left out is said."""
+    """A text of about ``most`` characters at most, with the number of the others."""
     if len(text) <= most:
         return text
     return f"{text[:most].rstrip()} ... ({len(text) - most:,} characters more are left out here)"

@@ -95,7 +95,7 @@ def count_groups(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def did_not_hold(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The published claims that did not hold, by verdict, what failed first.
+    """The published claims that did not hold, by verdict, failed ones first.
 
     Neither held nor left out: those that are not judged here say nothing about the
     paper.
@@ -144,7 +144,7 @@ def interval_text(row: Mapping[str, Any]) -> str:
 
 
 def missing_in_words(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Why a claim is not decided here, without names of tables, and what it takes.
+    """Why a claim is not decided here, and the command that decides it.
 
     Empty texts for a row whose reason names no missing table.
     """

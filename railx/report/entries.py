@@ -43,7 +43,7 @@ class ReportTable:
     """A table to print.
 
     The file, its name as the report shows it (relative to the results folder) and the
-    columns (empty: all). Tables of one ``kind`` are alike but for what they are about.
+    columns (empty: all). Tables of one ``kind`` differ in their subject only.
     """
 
     title: str
@@ -67,7 +67,7 @@ class OtherResult:
 
 
 def figure_words(figure: ReportFigure) -> dict[str, Any]:
-    """Title, paper, caption (safe HTML), alternative text and what it is drawn from.
+    """Title, paper, caption (safe HTML), alternative text and sources.
 
     ``shows`` is the beginning of the caption, before its numbers.
 

@@ -63,7 +63,7 @@ def image_source(path: Path) -> str:
 
 
 def rastered(path: Path) -> bool:
-    """Whether an image is an SVG so large that the PNG beside it stands for it."""
+    """Whether an SVG is so large that the PNG beside it replaces it."""
     return (
         path.suffix == ".svg"
         and path.stat().st_size > _LARGEST_SVG_BYTES
@@ -83,7 +83,7 @@ def image_size(path: Path) -> tuple[int, int] | None:
 
 
 def slim_svg(text: str) -> str:
-    """The same picture in fewer bytes, for a document of its own.
+    """The same picture in fewer bytes, as a separate document.
 
     Looks that repeat become classes, groups that group nothing go, names become short.
     """
@@ -126,7 +126,7 @@ def _short_names(text: str) -> str:
 
 
 def _classes(text: str) -> str:
-    """Styles that stand there often as rules of one sheet."""
+    """Frequent styles as rules of one sheet."""
     looks = Counter(_LOOK.findall(text))
     often = [look for look, times in looks.items() if times >= _OFTEN]
     classes = {look: f"c{i}" for i, look in enumerate(often)}

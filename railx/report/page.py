@@ -48,7 +48,7 @@ T = TypeVar("T")
 _MOST_CONFIG, _MOST_ALTERNATIVE, _MOST_NAMES = 60_000, 2_000, 20
 #: Claims of a group of verdicts that stand there unfolded.
 _MOST_OPEN = 8
-#: Figures of all papers together, and what they name as their paper.
+#: Figures of all papers together, and the name in place of a paper.
 _ALL = "all"
 #: The table of verdicts, below the results.
 _VERDICTS = "evidence/claims"
@@ -192,7 +192,7 @@ def _first_alike(
 
 
 def _in_words(jobs: Sequence[Mapping[str, Any]]) -> str:
-    """What jobs that are left out have in common, and in how many ways they differ."""
+    """Common and differing values of the jobs that are not shown."""
     parts = []
     # Digests are as short as in the rows.
     for key, most in (("commit", 12), ("code", 12), ("lock", 12), ("machine", None)):
@@ -240,7 +240,7 @@ def _asset(name: str) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """What the browser may do: this style, this script, images in the file, no more."""
+    """The content policy: this style, this script and images in the file only."""
 
     def digest(text: str) -> str:
         return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
@@ -272,7 +272,7 @@ def _figure(figure: ReportFigure, papers: Mapping[str, Paper]) -> dict[str, Any]
 
 
 def _narrow(figure: ReportFigure) -> Markup:
-    """The form for narrow screens; empty where a figure has none of its own."""
+    """The form for narrow screens; empty where a figure has none."""
     if figure.narrow is None or image_size(figure.narrow) == image_size(figure.image):
         return Markup()
     return Markup(image_source(figure.narrow))
@@ -292,7 +292,7 @@ def _complete(
     elsewhere: Sequence[dict[str, Any]],
     judged: Mapping[str, tuple[str, str]],
 ) -> None:
-    """What the page says of a claim besides its columns.
+    """Texts of a claim besides its columns.
 
     ``takes`` is the command that decides it, where this run does not.
     """
@@ -362,7 +362,7 @@ def _recorded(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
 
 
 def _parts(rows: Sequence[Row], published: bool) -> list[dict[str, Any]]:
-    """Claims of a kind by group of verdicts, what failed first; long groups fold."""
+    """Claims of a kind by group of verdicts, failed ones first; long groups fold."""
     parts = []
     for group in ("failed", "open", "held", "not judged"):
         selected = [row for row in rows if row["verdict"] in VERDICT_GROUPS[group]]
@@ -420,7 +420,7 @@ def _paper(
 def _published(
     table: PublishedTable, figures: Iterable[Mapping[str, Any]], rows: Iterable[Row]
 ) -> dict[str, Any]:
-    """A paper's own table with who draws it and which claims judge it."""
+    """A paper's table, with the figures that draw it and the claims that judge it."""
     return {
         "file": table.file,
         "title": table.title,
@@ -435,7 +435,7 @@ def _published(
 
 
 def _job(file: str | Path) -> dict[str, Any]:
-    """The record of a job; what it does not say is left empty."""
+    """The record of a job; missing values are empty."""
     content = read_json(file)
     keys = ("stage", "item", "commit", "dirty", "code", "config", "lock", "load", "ended_utc")
     gpus = [gpu.get("name") for gpu in content.get("gpus") or []]

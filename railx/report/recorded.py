@@ -35,7 +35,7 @@ _REASON = "as recorded; the page of a run says why"
 def recorded_rows(
     claims: Sequence[Claim], recorded: Mapping[str, Recorded], folder: Path
 ) -> list[dict[str, Any]]:
-    """A row of the claims table for each claim, with what a run recorded of it.
+    """A row of the claims table for each claim, with its recorded verdict.
 
     ``folder`` is empty: a claim that was not recorded is not here.
     """
@@ -106,7 +106,7 @@ def write_recorded_report(
 
 
 def _provenance(commit: str, date: str) -> dict[str, Any]:
-    """What is known of the run: the commit of its recorded verdicts."""
+    """The provenance of the run: the commit of its recorded verdicts."""
     unknown = "not recorded"
     return {
         "commit": commit, "dirty": False, "created_utc": date, "project": unknown,

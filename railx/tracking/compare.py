@@ -144,7 +144,7 @@ def _logged(folder: Path, experiment: str | None, store: str | None) -> list[_Lo
 
 
 def _everything(folder: Path, store: str | None) -> Iterator[_Logged]:
-    """Every invocation that MLflow knows, and those that only W&B does."""
+    """The invocations of MLflow, and those of W&B alone."""
     lines = [line for line in Ledger(folder).runs() if line["stage"] == INVOCATION_STAGE]
     seen: set[str] = set()
     try:
@@ -191,7 +191,7 @@ def _in_mlflow(folder: Path, store: str | None) -> Iterator[_Logged]:
 
 
 class _NotReadable(UserError):
-    """A store that is there and that its database does not read."""
+    """A store that its database cannot read."""
 
 
 @contextmanager
@@ -251,7 +251,7 @@ def _about(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> Iterator[tuple[Any, Any, Any]]:
-    """Every key of either with both values, in the order of a, what only b has last."""
+    """Every key with both values, in the order of a; keys of b alone are last."""
     for key in [*a, *(key for key in b if key not in a)]:
         yield key, a.get(key), b.get(key)
 
@@ -349,7 +349,7 @@ def _numbers(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, A
 
 
 def _end_of_interval(metric: str, *sides: Mapping[str, Any]) -> bool:
-    """Whether a number only says where the interval of another ends."""
+    """Whether a number is an end of another's interval."""
     base, _, end = metric.rpartition("_")
     return end in ("low", "high") and any(base in side["intervals"] for side in sides)
 

@@ -67,7 +67,7 @@ summary {{ cursor: pointer; }}
 
 
 def comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
-    """The comparison for a terminal: what there is of it, part by part."""
+    """The comparison for a terminal, part by part."""
     yield f"a  {_side(comparison['a'])}"
     yield f"b  {_side(comparison['b'])}"
     for key, heading, columns in _PARTS:
@@ -118,7 +118,7 @@ def changed_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _screen(heading: str, rows: Sequence[Sequence[str]], count: int = -1) -> Iterator[str]:
-    """A part of the screen: its first rows, and how many there are besides."""
+    """A part of the screen: its first rows, and the number of the others."""
     yield ""
     yield f"{heading}: {(len(rows) if count < 0 else count) or 'none'}"
     if rows:
@@ -132,7 +132,7 @@ def _change(ratio: float | None) -> str:
 
 
 def _size(row: Mapping[str, Any]) -> float:
-    """How far a number moved; one that only a side has moved farthest."""
+    """How far a number moved; farthest where one side lacks it."""
     ratio = row["ratio"]
     return math.inf if not ratio or ratio < 0 else abs(math.log(ratio))
 

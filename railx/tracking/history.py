@@ -22,7 +22,7 @@ _HOW: dict[str, Callable[[list[float]], float]] = {"max": max, "mean": fmean}
 
 @dataclass(frozen=True)
 class Curves:
-    """The curves of a table, and what a comparison reads of them.
+    """The curves of a table, with intervals and points for comparisons.
 
     ``intervals`` are the least and the greatest of the repeats, by
     ``curve.value``, or by ``curve.value@step`` where steps are settings; ``points`` the

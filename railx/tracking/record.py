@@ -1,4 +1,4 @@
-"""The record of an invocation: what two of them are compared by.
+"""The record of an invocation, for comparisons of two.
 
 It travels with the invocation's run in every tracker, so that a comparison asks neither
 a server nor the results, which later runs replace.
@@ -75,7 +75,7 @@ def invocation_record(
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no word for numbers that are none."""
+    """Infinite and undefined numbers as None, because JSON has none."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -24,7 +24,7 @@ _VERDICT = (
 
 
 def stage_result(result: Mapping[str, Any], code: Mapping[str, str]) -> StageResult:
-    """What is tracked of a result, read from its files.
+    """The tracked values of a result, read from its files.
 
     ``result``: as ``tracked_results`` of the workflow has it; ``code``: digests of the
     modules behind it, by name.
@@ -115,7 +115,7 @@ def _claimed_intervals(verdicts: list[dict[str, Any]]) -> dict[str, tuple[float,
 
 
 def _benchmark(path: Path) -> dict[str, float]:
-    """What Snakemake measured of a job; nothing where it did not run it."""
+    """Snakemake's measurements of a job; empty where it did not run it."""
     if not path.is_file():
         return {}
     with path.open(encoding="utf-8", newline="") as file:

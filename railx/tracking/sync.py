@@ -1,6 +1,6 @@
-"""Uploading what W&B has written offline, once.
+"""Uploading offline W&B runs, once.
 
-A run is pending until wandb's own mark stands beside it; views are pending until the
+A run is pending until wandb's mark is beside it; views are pending until the
 ledger names them.
 """
 

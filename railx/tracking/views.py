@@ -1,6 +1,6 @@
 """The W&B workspace and report of an experiment, as code, built with no network.
 
-They name only what has been logged. Each panel draws one number of all results that
+They name logged values only. Each panel draws one number of all results that
 have it, so that two invocations lie over one another.
 """
 
@@ -31,7 +31,7 @@ _INVOCATION, _RESULT = "Group", "Name"
 
 
 def logged_names(results: Sequence[StageResult], media: Iterable[str]) -> dict[str, Any]:
-    """What panels can be made of, as plain JSON data.
+    """The names for panels, as plain JSON data.
 
     ``steps``: for what counts steps the curves that do, those of single repeats aside;
     ``curved``: the results with curves; ``verdicts``: those that occur; ``media``: keys
@@ -180,7 +180,7 @@ def write_views(
     names: Mapping[str, Any],
     invocations: Sequence[str],
 ) -> None:
-    """Write both views as W&B stores them, with what they are built from."""
+    """Write both views as W&B stores them, and their sources."""
     entity = settings.entity or ""
     workspace = build_workspace(settings.project, entity, experiment, names)
     report = build_report(settings.project, entity, experiment, names, invocations)

@@ -127,7 +127,7 @@ def log_to_wandb(
 
 
 def _run_id(invocation: Invocation, key: str, title: str) -> str:
-    """The id of a run, which names its folder: what it is about, then a digest."""
+    """The id of a run, which names its folder: stage and item, then a digest."""
     about = re.sub(r"[^A-Za-z0-9_]+", "-", f"{invocation.experiment}-{title}")
     return f"{about[:_ID_CHARACTERS]}-{invocation.run_id(key)[:12]}"
 
@@ -303,7 +303,7 @@ def _nested(values: Mapping[str, float]) -> dict[str, Any]:
         for part in path:
             inner = node.setdefault(part, {})
             if not isinstance(inner, dict):
-                # A number stands there already: the rest stays one word.
+                # The prefix is a number already: the rest stays one word.
                 node[name] = value
                 break
             node = inner

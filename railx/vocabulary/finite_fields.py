@@ -1,6 +1,6 @@
 """Finite fields GF(q) as tables, for graphs that are built over them.
 
-Element e stands for the polynomial whose coefficients are the digits of e to base p.
+Element e is the polynomial whose coefficients are the digits of e to base p.
 """
 
 from __future__ import annotations

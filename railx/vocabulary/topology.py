@@ -107,7 +107,7 @@ class Links:
     switches), ``kind`` a code of :data:`LINK_KINDS`, ``gbps`` the rate of one lane in
     one direction (10^9 bit/s), ``latency_ns`` the time of flight, ``rail`` the rail's
     index in its line (-1 where there is none) and ``lanes`` the number of parallel
-    identical channels that the row stands for.
+    identical channels of the row.
     """
 
     src: Int32Array

@@ -41,7 +41,7 @@ _MOST_DRAWN = 1_000_000
 _SURELY_STANDARD = 256
 
 
-def _place(path: str, folder: Path) -> Path:
+def _resolved(path: str, folder: Path) -> Path:
     """Where a corpus's path leads; files of resources/ come with the code."""
     return in_repository(path) if Path(path).parts[:1] == ("resources",) else folder / path
 
@@ -52,14 +52,14 @@ def check_corpus(corpus: CorpusSettings, key: str, folder: Path = Path()) -> Non
     Paths are relative to ``folder``. Only small files of lengths are read.
     """
     if isinstance(corpus, FileCorpusSettings | FolderCorpusSettings):
-        place = _place(corpus.path, folder)
+        file = _resolved(corpus.path, folder)
         try:
             if isinstance(corpus, FolderCorpusSettings):
-                folder_files(place, corpus.pattern)
-            elif not place.is_file() or place.stat().st_size <= _MOST_READ_BYTES:
-                read_length_file(place, corpus.column)
+                folder_files(file, corpus.pattern)
+            elif not file.is_file() or file.stat().st_size <= _MOST_READ_BYTES:
+                read_length_file(file, corpus.column)
         except (UserError, OSError) as error:
-            said = str(error).replace(str(place), corpus.path)
+            said = str(error).replace(str(file), corpus.path)
             raise SettingsError(f"{key}.path", f"got {said}") from None
     quantiles = getattr(corpus, "quantiles", None)
     if quantiles is not None and not in_repository(quantiles).is_file():
@@ -100,9 +100,9 @@ def _lengths(
     """
     asked, limit = batch.batch_size or 1, batch.max_length_tokens
     if isinstance(corpus, FileCorpusSettings):
-        place = _place(corpus.path, folder)
-        large = place.stat().st_size > _MOST_READ_BYTES
-        return None if large else read_length_file(place, corpus.column)
+        file = _resolved(corpus.path, folder)
+        large = file.stat().st_size > _MOST_READ_BYTES
+        return None if large else read_length_file(file, corpus.column)
     if isinstance(corpus, QuantileCorpusSettings | MixtureCorpusSettings):
         return _drawn(corpus, seed) if corpus.sequences <= _MOST_DRAWN else None
     if isinstance(corpus, FolderCorpusSettings):
@@ -111,10 +111,10 @@ def _lengths(
         count = _standard_documents(corpus.unit)
     else:
         count = max(asked, corpus.sequences or 1)
-    kept = min(count, corpus.sequences or count)
-    if asked <= kept and (limit is None or limit >= 2):
+    available = min(count, corpus.sequences or count)
+    if asked <= available and (limit is None or limit >= 2):
         return None
-    return np.full(kept, 2, dtype=np.int64)
+    return np.full(available, 2, dtype=np.int64)
 
 
 @lru_cache

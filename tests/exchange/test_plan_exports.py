@@ -205,7 +205,7 @@ def test_deepspeed_has_every_key_and_its_batch_adds_up(make: Any) -> None:
     assert config["data_parallel_size"] * config["sequence_parallel_size"] == 8
 
 
-def test_deepspeed_takes_the_least_degree_that_holds_the_longest_sequence() -> None:
+def test_deepspeed_takes_the_smallest_degree_that_holds_the_longest_sequence() -> None:
     exported = exported_plan(mixed(), "deepspeed")
     config = json.loads(exported.text)
     assert config["sequence_parallel_size"] == 4
@@ -218,10 +218,10 @@ def test_deepspeed_takes_the_least_degree_that_holds_the_longest_sequence() -> N
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=6), st.integers(1, 64))
 def test_megatrons_degree_is_its_own_formula(lengths: list[int], held: int) -> None:
     """``gpus_needed`` of hybrid_cp_schedule.py, by trying every power of two."""
-    from railx.exchange.plans import _least_degree
+    from railx.exchange.plans import _smallest_degree
 
     for length in lengths:
-        assert _least_degree(length, held) == next(
+        assert _smallest_degree(length, held) == next(
             2**power for power in range(20) if 2**power * held >= length
         )
 

@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,16 +76,29 @@ def page(found: dict[str, Outcomes], torch: str) -> str:
             for setting in SETTINGS
         ]
         lines.append(f"| {word} | {' | '.join(map(str, counts))} |")
-    lines += ["", f"| test that ran | {heading} |", "|---" * (len(SETTINGS) + 1) + "|"]
-    for name in sorted(found["gloo"]):
-        words = [found[setting][name]["outcome"] for setting in SETTINGS]
-        if set(words) != {"skipped"}:
-            lines.append(f"| {name.removeprefix('test_')} | {' | '.join(words)} |")
+    outcomes = {
+        name.removeprefix("test_"): [found[setting][name]["outcome"] for setting in SETTINGS]
+        for name in sorted(found["gloo"])
+    }
+    ran = {name: words for name, words in outcomes.items() if set(words) != {"skipped"}}
+    everywhere = [name for name, words in ran.items() if set(words) == {"passed"}]
+    differing = [
+        f"| {name} | {' | '.join(words)} |" for name, words in ran.items() if name not in everywhere
+    ]
+    if differing:
+        lines += ["", f"| test | {heading} |", "|---" * (len(SETTINGS) + 1) + "|", *differing]
+    names = textwrap.fill(", ".join(everywhere), 82, break_on_hyphens=False)
+    lines += ["", "## Passed in every setting", "", f"```text\n{names}\n```"]
     reasons = Counter(
         outcome["reason"] for outcome in found["gloo"].values() if outcome["outcome"] == "skipped"
     )
+    frequent = [(reason, count) for reason, count in reasons.most_common() if count > 4]
+    rare = len(reasons) - len(frequent)
+    if rare:
+        frequent.append((f"{rare} other reasons", reasons.total() - sum(n for _, n in frequent)))
     lines += ["", "| torch's reason to skip | tests |", "|---|---|"]
-    lines += [f"| {reason} | {count} |" for reason, count in reasons.most_common()]
+    # mkdocs reads braces as attributes.
+    lines += [f"| {reason.replace('{', '&#123;')} | {count} |" for reason, count in frequent]
     return _HEAD.format(torch=torch) + "\n".join([*lines, ""])
 
 

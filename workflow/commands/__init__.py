@@ -1,1 +1,1 @@
-"""Commands that are no stage: each module adds its own to ``railx``."""
+"""Commands besides the stages; ``add`` of each module adds its command to ``railx``."""

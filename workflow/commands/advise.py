@@ -35,7 +35,6 @@ _NAMES = "model.path, network.node_devices, network.slow_gb_s, plan.tensor and o
 
 
 def add(commands: Any) -> None:
-    """Add ``railx advise`` to the commands."""
     line = "the best plan for a model on a number of devices, and why"
     parser = command(commands, "advise", line, f"{line.capitalize()}.", _EPILOG)
     parser.add_argument("settings", nargs="+", metavar="KEY=VALUE", help="what is asked")
@@ -66,10 +65,10 @@ def _advise(options: argparse.Namespace) -> int:
     if topologies:
         folder, name = cache("rates"), _rates_name(settings, topologies)
         stored = read(folder, name) or {}
-        known = dict(stored)
-        advice = advise(settings, topologies, known)
-        if known != stored:
-            keep(folder, name, known)
+        rates = dict(stored)
+        advice = advise(settings, topologies, rates)
+        if rates != stored:
+            keep(folder, name, rates)
     else:
         advice = advise(settings)
     if options.json:
@@ -86,7 +85,7 @@ def _advise(options: argparse.Namespace) -> int:
 
 
 def _topologies(network: str) -> list[Any]:
-    """The settings of a topology and of its family's others; none of rings."""
+    """The settings of a topology and of its family's other sizes; none for rings."""
     from railx.performance.advice import RING_NETWORKS
     from workflow.config import topologies_like
     from workflow.mounts import choices
@@ -100,7 +99,7 @@ def _topologies(network: str) -> list[Any]:
 
 
 def _rates_name(settings: Any, topologies: list[Any]) -> str:
-    """The name of a network's rates in their cache: of all that they depend on."""
+    """The cache key of a network's rates: a digest of all their inputs."""
     from workflow.composed import key
 
     asked = settings.devices, settings.gpus, settings.constants, settings.program, settings.on
@@ -108,7 +107,7 @@ def _rates_name(settings: Any, topologies: list[Any]) -> str:
     sources = [path for room in rooms for path in room.rglob("*.py")]
     sources += (SHIPPED / "resources" / "performance").glob("*.yaml")
     # An imported network is a file.
-    sources += [in_repository(one.path) for one in topologies if hasattr(one, "path")]
+    sources += [in_repository(x.path) for x in topologies if hasattr(x, "path")]
     return key([repr(topologies), repr(asked)], sources)
 
 

@@ -1,4 +1,4 @@
-"""``railx claim``: what one claim needs, made, and its verdict."""
+"""``railx claim``: make the inputs of one claim and judge it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ __all__ = ["add", "query_files"]
 
 
 def add(commands: Any) -> None:
-    """Add ``railx claim`` to the commands."""
     parser = shared.command(
         commands,
         "claim",
@@ -74,7 +73,7 @@ def query_files(query: str, asked: str, experiment: Config) -> list[Path]:
 
 
 def _tables(experiment: Config) -> dict[str, Path]:
-    """The files that claims may rest on, by the name of their table."""
+    """The files of tables for claims, by the name of the table."""
     from railx.evidence import table_name
 
     folder = results_folder(experiment)

@@ -13,7 +13,6 @@ __all__ = ["add"]
 
 
 def add(commands: Any) -> None:
-    """Add ``railx compare`` to the commands."""
     parser = command(
         commands,
         "compare",

@@ -1,4 +1,4 @@
-"""``railx completion``: what a shell needs to complete commands, options and choices.
+"""``railx completion``: shell completion of commands, options and choices.
 
 argcomplete asks the command itself at every key, so that what it offers is what conf/
 holds at that moment; it has bash, zsh and fish.
@@ -21,11 +21,10 @@ _ASKED = "_ARGCOMPLETE"
 
 
 def add(commands: Any) -> None:
-    """Add ``railx completion`` to the commands."""
     parser = command(
         commands,
         "completion",
-        "what a shell needs to complete railx",
+        "the shell script that completes railx",
         "Print the lines that make a shell complete railx: commands, options, experiments,"
         " claims and the choices of conf/.",
         "example:\n"
@@ -55,7 +54,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 def _teach(parser: argparse.ArgumentParser, defaults: dict[str, Any]) -> None:
-    """Tell each argument where its values come from."""
+    """Attach a completer to each argument."""
     defaults = {**defaults, **parser._defaults}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

@@ -34,7 +34,6 @@ _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
 
 
 def add(commands: Any) -> None:
-    """Add ``railx design`` to the commands."""
     line = "which network and plan for a model on a number of devices, at what price"
     parser = command(commands, "design", line, f"{line.capitalize()}.", _EPILOG)
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="what is asked")
@@ -131,7 +130,7 @@ def _topology(name: str) -> Any:
 
 
 def _write_experiment(name: str, words: list[str]) -> str:
-    """Write conf/experiment/NAME.yaml, which does this as a run; returns what next."""
+    """Write conf/experiment/NAME.yaml with these settings; returns the next command."""
     from railx.io import write_text
     from railx.places import is_work
     from workflow.mounts import CONF

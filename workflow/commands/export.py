@@ -39,7 +39,6 @@ docs/exchange.md says what each format carries and what is lost."""
 
 
 def add(commands: Any) -> None:
-    """Add ``railx export`` to the commands."""
     line = "write networks and traces for other tools"
     parser = command(commands, "export", line, f"{line.capitalize()}.", _EPILOG)
     kinds = parser.add_subparsers(title="what", metavar="WHAT", required=True)
@@ -86,7 +85,7 @@ def add(commands: Any) -> None:
 
 @contextmanager
 def written_to(out: Path | None) -> Iterator[None]:
-    """Refuse a folder, and what the system refuses, in one line about ``--out``."""
+    """Report a folder or an error of the system in one line about ``--out``."""
     if out is not None and out.is_dir():
         raise UserError(f"--out: got {out}, a folder; allowed: a file")
     try:
@@ -116,7 +115,7 @@ def _network(options: argparse.Namespace) -> int:
 
 
 def write_exported(exported: Exported, out: Path | None) -> None:
-    """Print or write what was exported and the files beside it; say what is lost."""
+    """Print or write the exported file and those beside it, and the losses."""
     from railx.io import write_text
 
     if out is None:
@@ -131,7 +130,7 @@ def write_exported(exported: Exported, out: Path | None) -> None:
 
 
 def _chosen(words: Sequence[str]) -> tuple[Topology, str]:
-    """The network that was named, and what it is called."""
+    """The network and its name."""
 
     from railx.families import build_topology, read_topology
     from railx.io import read_metadata
@@ -230,6 +229,6 @@ def _setting(text: str) -> Setting:
 
 
 def say_lost(lost: Sequence[str]) -> None:
-    """Say what a format cannot express, a line each, beside the result."""
+    """Print each loss of a format as a line on the error stream."""
     for line in lost:
         print(f"lost: {line}", file=sys.stderr)

@@ -11,7 +11,6 @@ __all__ = ["add"]
 
 
 def add(commands: Any) -> None:
-    """Add ``railx fabric`` to the commands."""
     program = "railx fabric"
     group = command(commands, "fabric", LINE, f"{LINE.capitalize()}.", epilog(program))
     line = "file of conf/fabric: switch technology or driver (default: rails)"

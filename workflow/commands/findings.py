@@ -34,7 +34,6 @@ _CLOSE = 1e-5
 
 
 def add(commands: Any) -> None:
-    """Add ``railx findings`` to the commands."""
     parser = shared.command(
         commands,
         "findings",
@@ -87,7 +86,7 @@ def _findings(options: argparse.Namespace) -> int:
 
 
 def findings_sources() -> Sources:
-    """Everything that a page may name, as it stands in git."""
+    """The values in git that a page may name."""
     from railx.evidence import read_expected
     from railx.evidence.findings import VERDICTS, Sources, read_csv_rows, read_recorded_table
     from railx.evidence.papers import read_yaml
@@ -143,7 +142,7 @@ def _tables() -> dict[str, FindingsTable]:
 
 
 def _asked(results: Path, experiment: str) -> dict[str, tuple[Rows, tuple[str, ...]]]:
-    """By name, the rows of a query over a run and the tables that it names."""
+    """The rows of each query over a run, and the tables that it reads."""
     from railx.evidence import NotAvailable, open_database
     from workflow.stages import claim_files, results_folder
 
@@ -204,7 +203,7 @@ def _jobs(folder: Path, tables: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def _compare(results: Path, experiment: str, pages: list[Path]) -> int:
-    """Hold what is recorded of an experiment against a run of it."""
+    """Compare the recorded values of an experiment with a run of it."""
     from railx.evidence.findings import references
     from railx.io import read_rows
 

@@ -31,7 +31,6 @@ docs/exchange.md says what is read of each format and what is lost."""
 
 
 def add(commands: Any) -> None:
-    """Add ``railx import`` to the commands."""
     line = "read networks, traces and plans of other tools"
     parser = command(commands, "import", line, f"{line.capitalize()}.", _EPILOG)
     kinds = parser.add_subparsers(title="what", metavar="WHAT", required=True)
@@ -209,7 +208,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _price(path: Path) -> Price:
-    """How long operations take by a table of bandwidths, the analytic rows of it."""
+    """Times of operations by the analytic rows of a table of bandwidths."""
     from railx.io import read_rows
     from railx.replay.pricing import price_of
 

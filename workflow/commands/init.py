@@ -1,4 +1,4 @@
-"""``railx init``: a folder to work in, with what a study changes and a Snakefile."""
+"""``railx init``: a working folder with the choices of a study and a Snakefile."""
 
 from __future__ import annotations
 
@@ -57,7 +57,6 @@ _SHOWN = 3
 
 
 def add(commands: Any) -> None:
-    """Add ``railx init`` to the commands."""
     parser = command(
         commands,
         "init",
@@ -119,7 +118,7 @@ def _init(options: argparse.Namespace) -> int:
 
 
 def _write(folder: Path, contents: Mapping[Path, bytes]) -> list[Path]:
-    """Write what is not there with the same content; returns the names."""
+    """Write the files that are missing or differ; returns their names."""
     written = []
     for name, content in contents.items():
         path = folder / name
@@ -140,7 +139,7 @@ def _write(folder: Path, contents: Mapping[Path, bytes]) -> list[Path]:
 
 
 def _check(folder: Path) -> None:
-    """Refuse a place that holds the code itself, or where nothing can be written."""
+    """Refuse the folder of the code and folders without write access."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"DIR: got {folder}, a file; allowed: a folder")
     if folder.resolve() in (CODE, SHIPPED):
@@ -153,7 +152,7 @@ def _check(folder: Path) -> None:
 
 
 def _study() -> Iterator[tuple[Path, bytes]]:
-    """The files of a new folder, by path: its experiment, and what that chooses."""
+    """The files of a new folder, by path: its experiment and the choices of it."""
     import yaml
 
     config = (_CONF / "config.yaml").read_text(encoding="utf-8")
@@ -190,10 +189,10 @@ def _copied(name: str) -> Iterator[tuple[Path, bytes]]:
 
     group, _, choice = name.partition("/")
     profiles = SHIPPED / "workflow" / _PROFILES
-    known = [_PROFILES, *groups_of(_CONF)]
-    if group not in known:
+    groups = [_PROFILES, *groups_of(_CONF)]
+    if group not in groups:
         raise UserError(
-            f"--copy: got {name!r}; allowed: GROUP/NAME with one of {allowed_names(group, known)}"
+            f"--copy: got {name!r}; allowed: GROUP/NAME with one of {allowed_names(group, groups)}"
         )
     names = (
         sorted(path.name for path in profiles.iterdir())

@@ -1,4 +1,4 @@
-"""``railx list``: what there is to choose from."""
+"""``railx list``: the choices of conf/."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ Row = dict[str, Any]
 
 
 def add(commands: Any) -> None:
-    """Add ``railx list`` to the commands."""
     parser = command(
         commands,
         "list",
-        "the topologies, planners, claims, figures or experiments that there are",
+        "the choices of conf/: topologies, planners, claims, figures, experiments",
         "Print what can be chosen, a line for each, with the first sentence of its file.",
         "example:\n  railx list topologies\n  railx list claims --json",
     )

@@ -37,7 +37,6 @@ docs/exchange.md says what is read of each format."""
 
 
 def add(commands: Any) -> None:
-    """Add ``railx replay`` to the commands."""
     line = "how long a recorded job takes on other networks"
     parser = command(commands, "replay", line, f"{line.capitalize()}.", _EPILOG)
     parser.add_argument("trace", type=Path, help="PREFIX of the files of the ranks, or a file")

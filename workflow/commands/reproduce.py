@@ -15,7 +15,6 @@ __all__ = ["add"]
 
 
 def add(commands: Any) -> None:
-    """Add ``railx reproduce`` to the commands."""
     parser = shared.command(
         commands,
         "reproduce",

@@ -1,4 +1,4 @@
-"""``railx schedule``: the order in which a pipeline plan runs, seen and simulated."""
+"""``railx schedule``: the schedule of a pipeline plan, shown and simulated."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ _VIRTUAL_STAGES = 2
 
 
 def add(commands: Any) -> None:
-    """Add ``railx schedule`` to the commands."""
     line = "see, simulate, compare and export the schedule of a pipeline plan"
     parser = command(commands, "schedule", line, f"{line.capitalize()}.", _EPILOG)
     parser.add_argument("plan", type=Path, help="a plan of kind pipeline (railx plan ... --out)")
@@ -118,7 +117,7 @@ def _schedule(options: argparse.Namespace) -> int:
 
 
 def _check_endings(options: argparse.Namespace) -> None:
-    """Refuse what cannot be written before anything is computed."""
+    """Refuse file endings that cannot be written, before any work."""
     for option, endings in (
         ("gantt", _PICTURES),
         ("memory", _PICTURES),
@@ -165,7 +164,7 @@ def _batch(plan: Plan, iteration: int | None) -> PipelineBatch:
 
 
 def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namespace) -> Plan:
-    """The plan with the schedule that was asked for, in every batch."""
+    """The plan with the requested schedule in every batch."""
     from railx.planning.format.schedule import ordered
     from railx.planning.pipeline.best_schedule import (
         CANDIDATE_SCHEDULES,

@@ -1,4 +1,4 @@
-"""What the commands share: their parsers, the experiment they read, and printing."""
+"""Shared parts of the commands: parsers, the experiment, printing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def command(
 
 
 def add_debug(parser: argparse.ArgumentParser, default: Any = False) -> None:
-    """The option that shows why a command failed; it may stand anywhere."""
+    """The option ``--debug``, which is allowed anywhere on the line."""
     parser.add_argument(
         "--debug",
         action="store_true",
@@ -67,7 +67,7 @@ def add_debug(parser: argparse.ArgumentParser, default: Any = False) -> None:
 
 
 def add_flag(parser: Any, name: str, help: str) -> None:
-    """An option that is given or not; ``parser`` may be a group of options."""
+    """Add an option without a value; ``parser`` may be a group of options."""
     parser.add_argument(name, action="store_true", help=help)
 
 

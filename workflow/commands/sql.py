@@ -1,4 +1,4 @@
-"""``railx sql``: the tables of a run, asked as the claims do."""
+"""``railx sql``: query the tables of a run, as claims do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ __all__ = ["add"]
 
 
 def add(commands: Any) -> None:
-    """Add ``railx sql`` to the commands."""
     parser = shared.command(
         commands,
         "sql",

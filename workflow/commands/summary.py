@@ -1,4 +1,4 @@
-"""``railx summary``: what held in an experiment, and where its page is.
+"""``railx summary``: the verdicts of an experiment and the path of its page.
 
 ``railx pdf`` prints that page as PDF.
 """
@@ -22,11 +22,10 @@ _PAGE, _PDF = "report.html", "report.pdf"
 
 
 def add(commands: Any) -> None:
-    """Add ``railx summary`` and ``railx pdf`` to the commands."""
     summary = command(
         commands,
         "summary",
-        "what held in an experiment, and where its page is",
+        "the verdicts of an experiment, and the path of its page",
         "Print how many published claims have each verdict, what did not hold, and the address"
         " of the page.",
         "example:\n  railx summary --experiment quick",
@@ -59,7 +58,7 @@ def _summary(options: argparse.Namespace) -> int:
 
 
 def say(experiment: str, overrides: Sequence[str], results: Path) -> int:
-    """Say what held in an experiment that has just run."""
+    """Print the verdicts of an experiment that has just run."""
     from workflow.experiment import checked_experiment
 
     chosen = checked_experiment([f"experiment={experiment}", *overrides])
@@ -96,7 +95,7 @@ def _pdf(options: argparse.Namespace) -> int:
 
 
 def _name(options: argparse.Namespace) -> str:
-    """The name under which the results stand: overrides may set another."""
+    """The name of the results, which overrides may set."""
     if not options.overrides.strip():
         check_experiment(options.results, options.experiment)
         return str(options.experiment)

@@ -50,7 +50,7 @@ _VERDICTS = (
 
 @dataclass(frozen=True)
 class Point:
-    """One run: its name, what it changes, and the values of what is swept."""
+    """One run: its name, its overrides, and the values of the swept settings."""
 
     name: str
     overrides: tuple[str, ...]
@@ -58,7 +58,6 @@ class Point:
 
 
 def add(commands: Any) -> None:
-    """Add ``railx sweep`` to the commands."""
     parser = command(
         commands,
         "sweep",
@@ -187,7 +186,7 @@ def _sweep(options: argparse.Namespace) -> int:
 
 
 def _check_apart(sweep_points: Sequence[Point], experiments: Sequence[Config]) -> None:
-    """Refuse two points that are the same run but for the name."""
+    """Refuse two points whose runs differ in name only."""
     seen: dict[str, Point] = {}
     for point, experiment in zip(sweep_points, experiments, strict=True):
         content = json.dumps({**experiment, "name": None}, sort_keys=True)
@@ -201,7 +200,7 @@ def _check_apart(sweep_points: Sequence[Point], experiments: Sequence[Config]) -
 
 
 def _files(options: argparse.Namespace, claim: Claim | None, experiment: Config) -> list[str]:
-    """What is to be made of a point: what the question reads, or all of it."""
+    """The targets of a point: the tables that the question reads, or all."""
     if claim is None and options.sql is None:
         return []
     query = options.sql if claim is None else claim.settings.query
@@ -217,7 +216,7 @@ def _files(options: argparse.Namespace, claim: Claim | None, experiment: Config)
 def _answer(
     options: argparse.Namespace, claim: Claim | None, point: Point, experiment: Config
 ) -> pa.Table:
-    """What the question finds at a point, the swept values before it."""
+    """The rows of the question at a point, with the swept values first."""
     import pyarrow as pa
 
     folder = WORK / results_folder(experiment)

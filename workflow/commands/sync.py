@@ -12,7 +12,6 @@ __all__ = ["add"]
 
 
 def add(commands: Any) -> None:
-    """Add ``railx sync`` to the commands."""
     parser = command(
         commands,
         "sync",

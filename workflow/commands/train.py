@@ -1,4 +1,4 @@
-"""``railx train``: really run a plan, also one whose schedule was edited by hand."""
+"""``railx train``: train a plan, also one with an edited schedule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ _GROUPS = ("seed", "corpus", "fabric", "training")
 
 
 def add(commands: Any) -> None:
-    """Add ``railx train`` to the commands."""
     line = "train a plan file, e.g. one whose schedule was edited"
     parser = command(commands, "train", line, f"{line.capitalize()}.", _EPILOG)
     parser.add_argument("plan", type=Path, help="a plan (railx plan ... --out)")

@@ -1,4 +1,4 @@
-"""``railx validate``: the model of a training step held against measured runs."""
+"""``railx validate``: compare the model of a training step with measured runs."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ seconds of a step; groups of memory say so."""
 
 
 def add(commands: Any) -> None:
-    """Add ``railx validate`` to the commands."""
-    line = "hold the model of a training step against measured runs"
+    line = "compare the model of a training step with measured runs"
     parser = command(commands, "validate", line, f"{line.capitalize()}.", _EPILOG)
     parser.add_argument("file", type=Path, metavar="FILE.csv", help="measured runs")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""``railx verdicts``: what a run found of the claims, and whether it should have."""
+"""``railx verdicts``: the verdicts of a run, compared with the recorded ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ _HEAD = """\
 
 
 def add(commands: Any) -> None:
-    """Add ``railx verdicts`` to the commands."""
     parser = shared.command(
         commands,
         "verdicts",

@@ -1,4 +1,4 @@
-"""Stage agreement: what flow model and packet simulator deliver of the same traffic."""
+"""Stage agreement: throughput of flow model and packet simulator, same traffic."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _COLUMNS = (
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse topologies without explicit traffic, and studies that would never end."""
+    """Refuse topologies without explicit traffic, and studies beyond the limits."""
     from railx.families.sizes import vertex_count
     from railx.network.packets.effort import check_latencies, check_packets
     from railx.network.patterns import check_pattern, is_large

@@ -32,7 +32,7 @@ def run(job: Job) -> Summary:
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse models and devices that are in no catalogue."""
+    """Refuse unknown models and devices."""
     from railx.performance.devices import device_named
     from railx.performance.models import model_named
     from railx.settings import SettingsError

@@ -9,7 +9,7 @@ __all__ = ["STAGE", "run"]
 
 
 def run(job: Job) -> Summary:
-    """Place a job on the topology and write what its groups get.
+    """Place a job on the topology and write the bandwidths of its groups.
 
     Returns the bandwidths of consecutive ranks as one flat summary. A topology that the
     settings do not name (by hand) takes the family's first routing.

@@ -11,7 +11,7 @@ __all__ = ["STAGE", "run"]
 
 
 def run(job: Job) -> Summary:
-    """Write the cross-connects as JSON and CSV; return how much there is to connect.
+    """Write the cross-connects as JSON and CSV; return their counts.
 
     ValueError where the topology has no optical switches.
     """

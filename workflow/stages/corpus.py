@@ -32,7 +32,7 @@ def run(job: Job) -> Summary:
 
 
 def _user_files(experiment: Config, corpus: str) -> Inputs:
-    """The user's own file or folder, where the corpus is one.
+    """The user's file or folder, where the corpus is one.
 
     A change in it reruns what depends on it.
     """
@@ -41,7 +41,7 @@ def _user_files(experiment: Config, corpus: str) -> Inputs:
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse lengths and text that are not there; jobs run in the folder of work."""
+    """Refuse missing lengths and text; jobs run in the working folder."""
     from railx.places import WORK
     from railx.workload.corpus_check import check_corpus
 
@@ -50,7 +50,7 @@ def check(experiment: Experiment) -> None:
 
 
 def check_choices(chosen: Mapping[str, Any]) -> None:
-    """The same of the chosen corpus, and of the batches drawn from it."""
+    """Check the chosen corpus, and the batches drawn from it."""
     from railx.workload.corpus_check import check_corpus, check_drawn_batch
 
     if "corpus" in chosen:

@@ -17,7 +17,7 @@ __all__ = ["STAGE", "rate_store", "run"]
 
 
 def rate_store() -> RateStore:
-    """Where rates of networks are kept between searches."""
+    """The cache of networks' rates."""
     from railx import places
     from railx.design.rates import RateStore
     from workflow.digest import code_digest, module_digest
@@ -28,7 +28,7 @@ def rate_store() -> RateStore:
 
 
 def run(job: Job) -> Summary:
-    """Search networks and plans; return the first place and what it takes."""
+    """Search networks and plans; return the best network with its plan and costs."""
     from railx.design.front import design
     from railx.design.settings import DesignSettings
     from railx.design.simulate import simulate
@@ -91,7 +91,7 @@ _POINTS = (
 
 
 def check_design(settings: Any, key: str, _limits: LimitSettings) -> None:
-    """Refuse names that no catalogue has."""
+    """Refuse unknown names."""
     try:
         settings.check_names()
     except SettingsError as error:

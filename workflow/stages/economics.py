@@ -1,6 +1,6 @@
 """Stage economics: price catalogue -> bill of materials and cost per bandwidth.
 
-Also over scale, and for which prices the cost claims hold.
+Also costs over scale, and the prices at which the cost claims hold.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ _RAIL_MAP = (
 
 
 def check_economics(settings: Any, _key: str, _limits: LimitSettings) -> None:
-    """Refuse prices that are not there."""
+    """Refuse missing price sets and catalogues."""
     from railx.economics.price_sets import check_prices
 
     check_prices(settings)

@@ -22,7 +22,7 @@ _PUBLISHED = in_repository("resources/published")
 
 
 def run(job: Job) -> Summary:
-    """Draw the figure that the settings describe, with its words and data beside it."""
+    """Draw the figure of the settings; write its words and data beside it."""
     from railx.figures import FigureSettings, draw_figure
     from railx.settings import load
 
@@ -111,7 +111,7 @@ def _inputs(experiment: Config, figure: str) -> Inputs:
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse figures that would show nothing of the experiment."""
+    """Refuse figures without a row of the experiment."""
     from railx.settings import SettingsError, check_names, to_dict
 
     plain = to_dict(experiment)
@@ -142,7 +142,7 @@ def check(experiment: Experiment) -> None:
 
 
 def _check_shown(experiment: Experiment, name: str, settings: Mapping[str, Any]) -> None:
-    """Refuse words by which a figure would find no row."""
+    """Refuse selections that match no row."""
     from railx.settings import SettingsError, check_names
 
     choices = {

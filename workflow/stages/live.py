@@ -21,9 +21,9 @@ __all__ = ["STAGE", "run"]
 
 
 def run(job: Job) -> Summary:
-    """Train, find the changes and their windows; return the summary.
+    """Train, find the changes of circuits and their windows; return the summary.
 
-    ValueError when the program could not start or broke off; what it said is above.
+    ValueError when the program could not start or broke off; its output is above.
     """
     import pyarrow.parquet as pq
 

@@ -9,7 +9,7 @@ __all__ = ["STAGE", "run"]
 
 
 def run(job: Job) -> Summary:
-    """Gather the metrics of topologies as one row each; return how many.
+    """Gather the metrics of topologies, a row each; return the number of rows.
 
     They are given in the order of their names.
     """

@@ -21,7 +21,7 @@ def run(job: Job) -> Summary:
     Returns the rows as one flat summary, by model where there are several. Of several
     models those are left out whose routing the family lacks, or whose exact loads are
     out of reach at its size; a model alone raises SettingsError or ValueError then. The
-    channel loads are those of every model, told apart by ``routing``.
+    channel loads are those of every model, distinguished by ``routing``.
     """
     import pyarrow as pa
 

@@ -33,9 +33,9 @@ __all__ = ["STAGE", "WINDOW", "run", "run_single_load"]
 def run(job: Job) -> Summary:
     """Sweep the loads on the topology under every seed; return the summary.
 
-    The rows carry the sweep's name beside the topology's. How fast the simulator was
-    depends on the machine and stands apart, for nobody to judge by. Seeds that had jobs
-    of their own (stage seeds) are only put together; their speed stands with them.
+    The rows carry the sweep's name beside the topology's. The speed of the simulator
+    depends on the machine and is a separate file, which no claim reads. Seeds with a
+    job of their own (stage seeds) are merged.
     """
     from railx.network.packets import merged
     from railx.network.packets.seed_sweeps import read_sweeps, sweep_seeds
@@ -130,7 +130,7 @@ _FINEST_PRECISION = 1e-4
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse sweeps that their topology cannot run, or that would never end."""
+    """Refuse sweeps that their topology cannot run, or beyond the limits."""
     from railx.families import family_of
     from railx.families.sizes import vertex_count
     from railx.network.packets.effort import check_latencies, check_packets, check_table
@@ -169,7 +169,7 @@ def check(experiment: Experiment) -> None:
 
 
 def check_choices(chosen: Mapping[str, Any]) -> None:
-    """Refuse one load on the chosen topology that would never end."""
+    """Refuse a load on the chosen topology beyond the limits."""
     from railx.families import check_topology
     from railx.families.sizes import vertex_count
     from railx.network.packets.effort import check_latencies, check_packets, check_table

@@ -184,7 +184,7 @@ def check(experiment: Experiment) -> None:
 
 
 def check_choices(chosen: Mapping[str, Any]) -> None:
-    """The same of the chosen groups."""
+    """Check the chosen groups."""
     from railx.planning.checks import check_cost_model, check_plan
 
     if {"planner", "cluster", "model"} <= chosen.keys():

@@ -19,7 +19,7 @@ def run(job: Job) -> Summary:
     """Measure all points, fit the coefficients of a cost model; return the summary.
 
     SettingsError for settings that make no profile, before anything starts. ValueError
-    when nothing could be measured; what was said is above.
+    when nothing could be measured; the output is above.
     """
     from railx.io import read_json
     from railx.performance.layer_profile import ProfileSettings, compared, fit_profile

@@ -1,6 +1,6 @@
 """Stage recorded: records of runs on a GPU -> tables.
 
-They stand in results/recorded/gpu, a folder for each recording (docs/gpu.md). Without
+Records are in results/recorded/gpu, a folder for each recording (docs/gpu.md). Without
 one the tables are there and empty.
 """
 

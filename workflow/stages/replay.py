@@ -15,7 +15,7 @@ __all__ = ["STAGE", "run"]
 def run(job: Job) -> Summary:
     """Replay the run on every topology; return the medians as one flat summary.
 
-    ValueError naming what the trace lacks.
+    ValueError names the missing parts of the trace.
     """
     from railx.fabric.circuits import Layout
     from railx.io import read_json, read_rows

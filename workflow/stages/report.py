@@ -68,7 +68,7 @@ def run(job: Job) -> Summary:
 
 
 def _other(claims: Path, results: Path) -> Any:
-    """The verdicts in a file as the page names them: by the folder they stand in."""
+    """The verdicts in a file, named by its folder."""
     from railx.report import OtherResult
 
     folder = claims.parent.parent

@@ -1,4 +1,4 @@
-"""Stage scaling: plans of many devices, searched whole, and what holds them back."""
+"""Stage scaling: all plans of many devices, and their bottlenecks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Stage seeds: some of the seeds of a sweep as a job of their own.
 
-Stage packets puts the shards of a sweep together; it simulates itself where a sweep is
+Stage packets merges the shards of a sweep; it simulates itself where a sweep is
 in one piece.
 """
 
@@ -16,7 +16,7 @@ __all__ = ["STAGE", "run"]
 
 
 def run(job: Job) -> Summary:
-    """Sweep the loads under the seeds of the shard; return how many runs that were."""
+    """Sweep the loads under the seeds of the shard; return the number of runs."""
     from railx.network.packets import shard_of
     from railx.network.packets.seed_sweeps import sweep_seeds
     from railx.network.seeds import repeat_seeds

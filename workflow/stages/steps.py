@@ -44,7 +44,7 @@ def run(job: Job) -> Summary:
 
 
 def _write(job: Job) -> Summary:
-    """Generate the first job of the settings as programs; return what it is.
+    """Generate the first job of the settings as programs; return its description.
 
     They are those of all ranks or of one rail, as the settings say, on packet switches.
     """

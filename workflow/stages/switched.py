@@ -1,4 +1,4 @@
-"""Stage switched: jobs on circuits that are set once, switched in the job, or both.
+"""Stage switched: jobs on circuits that are set once, switched in the step, or both.
 
 Networks are compared at equal bandwidth and at equal cost. Generated training steps are
 replayed on such networks too, where the settings name some.

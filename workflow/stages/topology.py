@@ -12,7 +12,7 @@ __all__ = ["STAGE", "run"]
 
 
 def run(job: Job) -> Summary:
-    """Build and check the topology; write it and its metrics; return those it has."""
+    """Build and check the topology; write it and its metrics; return the metrics."""
     from railx.families import TopologySettings, build_topology, write_topology
     from railx.network.metrics import check_optical_circuits, topology_metrics
     from railx.settings import load
@@ -27,7 +27,7 @@ def run(job: Job) -> Summary:
 
 
 def _user_file(experiment: Config, topology: str) -> Inputs:
-    """The user's own file, where the network stands in one.
+    """The user's file, where the network is read from one.
 
     A change in it reruns what depends on it.
     """
@@ -52,7 +52,7 @@ _CIRCUITS = (
 
 
 def check_topology(settings: Any, key: str, limits: LimitSettings) -> None:
-    """Refuse topologies that no memory holds."""
+    """Refuse topologies beyond the limits of memory."""
     from railx.families.sizes import check_size
 
     check_size(settings, limits, key)

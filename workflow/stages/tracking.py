@@ -17,7 +17,7 @@ __all__ = ["STAGE", "run"]
 
 
 def run(job: Job) -> Summary:
-    """Log the results of one invocation; return (and write) where each run is.
+    """Log the results of one invocation; return (and write) the ids of the runs.
 
     ``settings``: tracking, the experiment's name and config, the folder of all results
     and, per result, what :func:`workflow.registry.tracked_results` says of it.

@@ -35,7 +35,7 @@ def run(job: Job) -> Summary:
     """Write the resolved run as config.json and train as it says; return the summary.
 
     The model is the one that the plan was made for. ValueError when the run could not
-    start or broke off; what it said is above.
+    start or broke off; its output is above.
     """
     from railx.io import read_json
     from railx.planning.format.files import read_plan

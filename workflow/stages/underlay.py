@@ -1,6 +1,6 @@
-"""Stage underlay: plans on a network -> their times and degrees, as made and made anew.
+"""Stage underlay: plans on a network -> times and degrees, as planned and planned anew.
 
-No paper has this comparison: it is ours.
+No paper has this comparison.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["STAGE", "run"]
 
 
 def run(job: Job) -> Summary:
-    """Price and make anew every plan on the network at every rate; return the summary.
+    """Price and replan every plan on the network at every rate; return the summary.
 
     SettingsError where the plans are for another number of devices than the network is
     made for.
@@ -40,7 +40,7 @@ def run(job: Job) -> Summary:
 
 
 def _settings(experiment: Config, network: str) -> Config:
-    """What this network and the one that costs are compared with say, and the plans."""
+    """The settings of this network and of the reference, and the plans."""
     underlay = experiment["underlay"]
     selected = {network, underlay["reference"]}
     networks = {
@@ -83,7 +83,7 @@ _BANDWIDTHS = (
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse other ranks than the plans have devices."""
+    """Refuse networks whose ranks are not the plans' devices."""
     from railx.settings import SettingsError
 
     for name in experiment.underlay.plans:

@@ -14,7 +14,7 @@ _RESOURCES = ("resources/measured", "resources/performance")
 
 
 def run(job: Job) -> Summary:
-    """Hold the model against every measured row; return the mean errors by set."""
+    """Compare the model with every measured row; return the mean errors by set."""
     from railx.performance.study import ValidationSettings, error_rows, measured_rows
     from railx.settings import load
     from railx.steps.random_plans import compared_rows

@@ -47,7 +47,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 BORN, DST, FIFO, NEXT, WAY, HOPS, STATE, STATUS = range(8)
 PACKET_COLUMNS = 8
 # Their rarely read part: links of heaps; adaptive routing: link rows whose queue counts
-# the packet (the probed one further on, the one it stands before).
+# the packet (the probed link further on, the link before it).
 CHILD, SIBLING, FAR, NEAR = range(4)
 LINK_COLUMNS = 4
 # Router of the RailX simulator (no adaptive routing): FIFO that the tail leaves in this
@@ -950,7 +950,7 @@ def send(
 
 @_phase
 def at_destination(state: State, rules: Rules, packet: Int) -> Any:
-    """Whether the FIFO that a packet stands in is that of its destination."""
+    """Whether a packet is in a FIFO of its destination."""
     packets, row = state.packets, u(packet & rules.ring)
     fifo = np.int64(packets[row, FIFO])
     return fifo >= 0 and state.channels[u(channel_of(rules, fifo)), END] == packets[row, DST]
@@ -1085,7 +1085,7 @@ def move_packets(net: Net, state: State, rules: Rules) -> None:
     """All packets that may move take their turns, oldest first.
 
     The words of the ring are read from that of the oldest packet on, and its word of
-    words once more at the end. What a turn wakes is younger and stands ahead.
+    words once more at the end. Packets that a turn wakes are younger and ahead.
     """
     turns, words = state.turns, state.words
     oldest = state.counters[OLDEST] & ~63

@@ -351,10 +351,10 @@ _SPREAD: WeakKeyDictionary[RoutingTable, tuple[Topology, Options]] = WeakKeyDict
 
 def spread_options(topology: Topology, table: RoutingTable) -> Options:
     """Spread the pools of a table out into option rows."""
-    known = _SPREAD.get(table)
-    if known is None or known[0] is not topology:
-        known = _SPREAD[table] = topology, _spread(topology, table)
-    return known[1]
+    cached = _SPREAD.get(table)
+    if cached is None or cached[0] is not topology:
+        cached = _SPREAD[table] = topology, _spread(topology, table)
+    return cached[1]
 
 
 def _spread(topology: Topology, table: RoutingTable) -> Options:
