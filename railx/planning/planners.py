@@ -9,14 +9,16 @@ from railx.planning.pipeline.infinipipe import PIPELINE
 from railx.planning.planner import Planner, PlannerBase
 from railx.planning.rivals.any_degree import ANY_DEGREE
 from railx.planning.rivals.byte_scale import BYTE_SCALE
-from railx.planning.rivals.chunk_flow import CHUNK_FLOW
-from railx.planning.rivals.dapple import DAPPLE
-from railx.planning.rivals.dyna_pipe import DYNA_PIPE
 from railx.planning.rivals.dynamic_cp import DYNAMIC_CP
+from railx.planning.rivals.fixed_chunks import (
+    CHUNK_FLOW,
+    DAPPLE,
+    DYNA_PIPE,
+    SEQ1F1B,
+    SLIM_PIPE,
+)
 from railx.planning.rivals.megatron import MEGATRON
 from railx.planning.rivals.megatron_pipeline import MEGATRON_PIPELINE
-from railx.planning.rivals.seq1f1b import SEQ1F1B
-from railx.planning.rivals.slim_pipe import SLIM_PIPE
 from railx.planning.rivals.wlb import WLB
 from railx.planning.sequence.flexsp import FLEXSP
 from railx.planning.sequence.flexsp_milp import FLEXSP_MILP

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from railx.planning.pipeline import infinipipe
+from railx.planning.pipeline import grouping, infinipipe
 from railx.planning.pipeline.infinipipe import PipelineSettings, plan_pipeline_batch
 from railx.workload.batches import SampledBatch
 from tests.planning.pipeline_rules import cost_of
@@ -52,8 +52,8 @@ def planned_ms(chunking: str, index: int, **changes: Any) -> float:
 def _best_ms(chunking: str, index: int) -> float:
     if chunking == "searched":
         return planned_ms(chunking, index, effort=20)
-    every = {"_TOKEN_LIMITS": 64, "_CANDIDATES_TO_REFINE": 10**6, "_MAX_FAMILIES": 10**6}
-    with patch.multiple(infinipipe, _NEAR_BEST=10.0, **every):
+    every = {"_CANDIDATES_TO_REFINE": 10**6, "_MAX_FAMILIES": 10**6, "_NEAR_BEST": 10.0}
+    with patch.multiple(grouping, **every), patch.object(infinipipe, "_TOKEN_LIMITS", 64):
         return planned_ms(chunking, index)
 
 

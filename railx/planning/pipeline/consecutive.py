@@ -1,6 +1,6 @@
 """DynaPipe's micro-batches: sorted sequences, cut for the least time of the pipeline.
 
-``railx.planning.rivals.dyna_pipe`` describes the method. Elastic pipelines try these
+``railx.planning.rivals.fixed_chunks`` describes the method. Elastic pipelines try these
 chunks too (``chunking: best``).
 """
 

@@ -37,11 +37,11 @@ from railx.planning.format.plan import PipelineBatch
 from railx.planning.pipeline.chunk_rules import (
     ChunkRule,
     FixedChunkSettings,
+    dapple_rule,
     plan_with_rules,
     sizes_of,
 )
 from railx.planning.planner import Planner, PlannerBase, PlanningTask
-from railx.planning.rivals.dapple import packs
 from railx.planning.rivals.megatron import MegatronSettings, every_shape
 from railx.settings import AtLeast, NonNegative, PowerOfTwo
 
@@ -204,9 +204,9 @@ def _with_shape(
     }
 
     def rule(size: int) -> ChunkRule:
-        return ChunkRule(
-            lambda rows, lengths: packs(rows, lengths, size),
-            {**account, "chunk_tokens": size},
+        return replace(
+            dapple_rule(size),
+            account={**account, "chunk_tokens": size},
             retimed=lambda run: [_retimed(chunk, shape, cost, task.model.layers) for chunk in run],
         )
 
