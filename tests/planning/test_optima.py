@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.performance.sequence_cost import CostModel
-from railx.planning.format.occupancy import fits
 from railx.planning.format.parts import Slice
+from railx.planning.format.predictions import fits
 from railx.planning.format.schedule import coded, pipeline_ms, runs_of
 from railx.planning.pipeline.chunk_rules import chunk_of, pipeline_of, recomputing
 from railx.planning.pipeline.refinement import refine

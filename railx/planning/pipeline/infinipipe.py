@@ -40,9 +40,9 @@ import numpy.typing as npt
 
 from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 from railx.performance.sequence_cost import ChunkTime
-from railx.planning.format.occupancy import fits
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import PipelineBatch
+from railx.planning.format.predictions import fits
 from railx.planning.format.schedule import (
     coded,
     longest_split,
@@ -64,6 +64,7 @@ from railx.planning.pipeline.chunk_rules import (
     chunk_of,
     every_rule,
     pipeline_of,
+    plan_dyna_pipe_batch,
     recomputing,
     static_layers,
 )
@@ -76,7 +77,6 @@ from railx.planning.pipeline.chunks import (
     mesh,
     share_among_replicas,
 )
-from railx.planning.pipeline.consecutive import plan_dyna_pipe_batch
 from railx.planning.pipeline.grouping import (
     Group,
     Grouping,

@@ -79,6 +79,7 @@ from railx.planning.pipeline.chunk_rules import (
     chunk_flow_rule,
     cost_of,
     dapple_rule,
+    plan_dyna_pipe_batch,
     plan_with_rules,
     ranks_of,
     refusal,
@@ -87,7 +88,6 @@ from railx.planning.pipeline.chunk_rules import (
     sizes_of,
     slim_pipe_rule,
 )
-from railx.planning.pipeline.consecutive import plan_dyna_pipe_batch
 from railx.planning.planner import Planner, PlanningTask
 from railx.progress import counted
 from railx.settings import AtLeast
