@@ -1,11 +1,12 @@
-"""Plans against proven optima: 300 small batches and 60 tiny pipelines; monotony.
+"""Plans against proven optima: 300 small batches, 60 tiny pipelines; shapes; monotony.
 
     python benchmarks/planner_sets.py
 
 Instances and the searches that prove their optima are in tests/planning
-(sequence_optima, pipeline_optima). Monotony: 501 batches of three kinds (nearly equal,
-cut off at a context, tight memory) are planned again with shorter sequences, more
-memory, more devices and more degrees; the worst ratio and the number above 1 are
+(sequence_optima, pipeline_optima). The joint planner stands beside groups and every
+shape of pipelines, each planned in full. Monotony: 501 batches of three kinds (nearly
+equal, cut off at a context, tight memory) are planned again with shorter sequences,
+more memory, more devices and more degrees; the worst ratio and the number above 1 are
 printed and stored (benchmarks/monotony.csv), so that a killed run goes on where it
 stopped. A number of batches of each kind may follow the command.
 """
@@ -17,8 +18,9 @@ import math
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from statistics import mean
 from typing import Literal
@@ -28,13 +30,22 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from batches import cost_of, lengths_of
+from batches import CORPORA, SEED, cost_of, lengths_of
 from rows import record
 
-from railx.performance.sequence_cost import CostModel
-from railx.planning.sequence.flexsp import FlexSPSettings, plan_flexsp_batch
-from railx.workload.batches import SampledBatch
+from railx.performance.cluster import ClusterSettings
+from railx.performance.decoder import ModelSettings
+from railx.performance.sequence_cost import CostModel, CostModelSettings, build_cost_model
+from railx.planning.format.parts import PlanError
+from railx.planning.joint import JOINT, JointSettings, shapes_of
+from railx.planning.pipeline.infinipipe import PIPELINE
+from railx.planning.planner import PlanningTask
+from railx.planning.planners import PlannerSettings
+from railx.planning.sequence.flexsp import FLEXSP, FlexSPSettings, plan_flexsp_batch
+from railx.settings import SettingsError, load
+from railx.workload.batches import FilledBatchSettings, SampledBatch, sample_batches
 from tests.planning import pipeline_optima, sequence_optima
+from workflow.config import read_choice
 
 #: Batches of each kind for monotony, and their sequences and devices.
 BATCHES, SEQUENCES, DEVICES = 167, 128, 16
@@ -48,6 +59,7 @@ def main() -> None:
     batches = int(sys.argv[1]) if len(sys.argv) > 1 else BATCHES
     _sequences()
     _pipelines()
+    _joint()
     for kind in ("nearly equal", "truncated", "tight memory"):
         _monotony(kind, batches)
 
@@ -82,6 +94,36 @@ def _pipelines() -> None:
         for one in pipeline_optima.instances()
     ]
     _report("tiny pipelines", ratios, time.process_time() - begin)
+
+
+def _joint() -> None:
+    """The joint planner beside groups and every shape with its own schedule."""
+    chosen: JointSettings = load(PlannerSettings, read_choice("planner", "joint"), "planner")
+    constants = load(CostModelSettings, read_choice("cost_model", "flexsp_7b"), "cost_model")
+    model = load(ModelSettings, read_choice("model", "gpt_7b"), "model")
+    ratios, seconds = [], 0.0
+    for corpus, context, devices in product(CORPORA, (48_000, 96_000), (16, 32)):
+        plain = read_choice("cluster", "a100_64") | {"devices": devices}
+        cluster = load(ClusterSettings, plain, "cluster")
+        filled = FilledBatchSettings(64, 1, context, "truncate")
+        drawn = tuple(sample_batches(lengths_of(corpus), filled, SEED))
+        cost = build_cost_model(constants, cluster, model, context)
+        task = PlanningTask(drawn, cost, context, cluster, model, constants)
+        begin = time.process_time()
+        planned = JOINT.plan(chosen, task)[0].predicted_ms
+        seconds += time.process_time() - begin
+        times = {"groups": FLEXSP.plan(chosen.sequence_parallel, task)[0].predicted_ms}
+        for shape in shapes_of(task, chosen.most_stages):
+            settings = replace(
+                chosen.pipeline,
+                stages=shape.stages,
+                replicas=shape.replicas,
+                sequence_parallel_degree=shape.degree,
+            )
+            with suppress(PlanError, SettingsError):  # no memory beside states, or too little
+                times[str(shape)] = PIPELINE.plan(settings, task)[0].predicted_ms
+        ratios.append(planned / min(times.values()))
+    _report("joint over the best of every shape", ratios, seconds)
 
 
 def _planned_ms(
