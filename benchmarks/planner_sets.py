@@ -99,12 +99,14 @@ def _pipelines() -> None:
 def _joint() -> None:
     """The joint planner beside groups and every shape with its own schedule."""
     chosen: JointSettings = load(PlannerSettings, read_choice("planner", "joint"), "planner")
-    constants = load(CostModelSettings, read_choice("cost_model", "flexsp_7b"), "cost_model")
-    model = load(ModelSettings, read_choice("model", "gpt_7b"), "model")
+    constants: CostModelSettings = load(
+        CostModelSettings, read_choice("cost_model", "flexsp_7b"), "cost_model"
+    )
+    model: ModelSettings = load(ModelSettings, read_choice("model", "gpt_7b"), "model")
     ratios, seconds = [], 0.0
     for corpus, context, devices in product(CORPORA, (48_000, 96_000), (16, 32)):
         plain = read_choice("cluster", "a100_64") | {"devices": devices}
-        cluster = load(ClusterSettings, plain, "cluster")
+        cluster: ClusterSettings = load(ClusterSettings, plain, "cluster")
         filled = FilledBatchSettings(64, 1, context, "truncate")
         drawn = tuple(sample_batches(lengths_of(corpus), filled, SEED))
         cost = build_cost_model(constants, cluster, model, context)

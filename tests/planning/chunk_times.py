@@ -11,7 +11,7 @@ cost most.
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import patch
 
 import numpy as np
@@ -23,11 +23,12 @@ from tests.planning.pipeline_rules import cost_of
 
 __all__ = ["BALANCED_MS", "SEARCHED_MS", "planned_ms"]
 
+Kind = Literal["balanced", "searched"]
 BALANCED_MS = {34: 245.7175, 53: 967.12335, 70: 881.995075, 169: 372.3483, 235: 328.6842}
 SEARCHED_MS = {2: 1528.332, 3: 1325.394, 6: 1649.431, 10: 2264.917}
 
 
-def planned_ms(chunking: str, index: int, **changes: Any) -> float:
+def planned_ms(chunking: Kind, index: int, **changes: Any) -> float:
     """The time of a plan of an instance in at most six slices."""
     rng = random.Random(f"{chunking} {index}")
     if chunking == "balanced":
@@ -49,14 +50,14 @@ def planned_ms(chunking: str, index: int, **changes: Any) -> float:
     return plan_pipeline_batch(0, batch, settings, cost).predicted_ms
 
 
-def _best_ms(chunking: str, index: int) -> float:
+def _best_ms(chunking: Kind, index: int) -> float:
     if chunking == "searched":
         return planned_ms(chunking, index, effort=20)
-    every = {"_CANDIDATES_TO_REFINE": 10**6, "_MAX_FAMILIES": 10**6, "_NEAR_BEST": 10.0}
+    every: Any = {"_CANDIDATES_TO_REFINE": 10**6, "_MAX_FAMILIES": 10**6, "_NEAR_BEST": 10.0}
     with patch.multiple(grouping, **every), patch.object(infinipipe, "_TOKEN_LIMITS", 64):
         return planned_ms(chunking, index)
 
 
 if __name__ == "__main__":
-    for name, known in (("balanced", BALANCED_MS), ("searched", SEARCHED_MS)):
-        print(name, {index: round(_best_ms(name, index), 6) for index in known})
+    print({index: round(_best_ms("balanced", index), 6) for index in BALANCED_MS})
+    print({index: round(_best_ms("searched", index), 6) for index in SEARCHED_MS})
