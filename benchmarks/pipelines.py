@@ -43,7 +43,6 @@ from railx.planning.format.plan import PipelineBatch
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.infinipipe import (
     PipelineSettings,
-    checkpoint_problem,
     plan_pipeline_batch,
 )
 from railx.planning.planner import PlanningTask
@@ -205,7 +204,9 @@ def _print_checkpoints(model: str, draws: int, settings: PipelineSettings) -> No
     for memory_gib in SHORT_GIB:
         for case in cases(model, memory_gib, draws):
             planned = plan_pipeline_batch(0, case.batch, settings, case.cost)
-            problems = [checkpoint_problem(one, case.cost) for one in planned.pipelines]
+            problems = [
+                checkpoints.problem_of_pipeline(one, case.cost) for one in planned.pipelines
+            ]
             bound = sum(map(checkpoints.lp_bound, problems))
             if bound == 0:
                 continue

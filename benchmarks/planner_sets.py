@@ -1,20 +1,26 @@
-"""Plans against proven optima: 300 small batches and 60 tiny pipelines; monotony.
+"""Plans against proven optima: 300 small batches, 60 tiny pipelines; shapes; monotony.
 
     python benchmarks/planner_sets.py
 
 Instances and the searches that prove their optima are in tests/planning
-(sequence_optima, pipeline_optima). Monotony: 501 batches of three kinds (nearly equal,
-cut off at a context, tight memory) are planned again with shorter sequences, more
-memory, more devices and more degrees; the worst ratio and the number above 1 are
-printed. A number of batches of each kind may follow the command.
+(sequence_optima, pipeline_optima). The joint planner stands beside groups and every
+shape of pipelines, each planned in full. Monotony: 501 batches of three kinds (nearly
+equal, cut off at a context, tight memory) are planned again with shorter sequences,
+more memory, more devices and more degrees; the worst ratio and the number above 1 are
+printed and stored (benchmarks/monotony.csv), so that a killed run goes on where it
+stopped. A number of batches of each kind may follow the command.
 """
 
 from __future__ import annotations
 
+import csv
+import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from itertools import islice, product
 from pathlib import Path
 from statistics import mean
 from typing import Literal
@@ -24,23 +30,36 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from batches import cost_of, lengths_of
+from batches import CORPORA, SEED, cost_of, lengths_of
 from rows import record
 
-from railx.performance.sequence_cost import CostModel
-from railx.planning.sequence.flexsp import FlexSPSettings, plan_flexsp_batch
-from railx.workload.batches import SampledBatch
+from railx.performance.cluster import ClusterSettings
+from railx.performance.decoder import ModelSettings
+from railx.performance.sequence_cost import CostModel, CostModelSettings, build_cost_model
+from railx.planning.format.parts import PlanError
+from railx.planning.joint import JOINT, JointSettings, shapes_of
+from railx.planning.pipeline.infinipipe import PIPELINE
+from railx.planning.planner import PlanningTask
+from railx.planning.planners import PlannerSettings
+from railx.planning.sequence.flexsp import FLEXSP, FlexSPSettings, plan_flexsp_batch
+from railx.settings import SettingsError, load
+from railx.workload.batches import FilledBatchSettings, SampledBatch, sample_batches
 from tests.planning import pipeline_optima, sequence_optima
+from workflow.config import read_choice
 
 #: Batches of each kind for monotony, and their sequences and devices.
 BATCHES, SEQUENCES, DEVICES = 167, 128, 16
 CONTEXT = 32_000
+STORE = Path(__file__).resolve().with_name("monotony.csv")
+#: Columns of the stored table before the time and the ratios.
+HEAD = ("kind", "batch")
 
 
 def main() -> None:
+    batches = int(sys.argv[1]) if len(sys.argv) > 1 else BATCHES
     _sequences()
     _pipelines()
-    batches = int(sys.argv[1]) if len(sys.argv) > 1 else BATCHES
+    _joint()
     for kind in ("nearly equal", "truncated", "tight memory"):
         _monotony(kind, batches)
 
@@ -77,6 +96,38 @@ def _pipelines() -> None:
     _report("tiny pipelines", ratios, time.process_time() - begin)
 
 
+def _joint() -> None:
+    """The joint planner beside groups and every shape with its own schedule."""
+    chosen: JointSettings = load(PlannerSettings, read_choice("planner", "joint"), "planner")
+    constants: CostModelSettings = load(
+        CostModelSettings, read_choice("cost_model", "flexsp_7b"), "cost_model"
+    )
+    model: ModelSettings = load(ModelSettings, read_choice("model", "gpt_7b"), "model")
+    ratios, seconds = [], 0.0
+    for corpus, context, devices in product(CORPORA, (48_000, 96_000), (16, 32)):
+        plain = read_choice("cluster", "a100_64") | {"devices": devices}
+        cluster: ClusterSettings = load(ClusterSettings, plain, "cluster")
+        filled = FilledBatchSettings(64, 1, context, "truncate")
+        drawn = tuple(sample_batches(lengths_of(corpus), filled, SEED))
+        cost = build_cost_model(constants, cluster, model, context)
+        task = PlanningTask(drawn, cost, context, cluster, model, constants)
+        begin = time.process_time()
+        planned = JOINT.plan(chosen, task)[0].predicted_ms
+        seconds += time.process_time() - begin
+        times = {"groups": FLEXSP.plan(chosen.sequence_parallel, task)[0].predicted_ms}
+        for shape in shapes_of(task, chosen.most_stages):
+            settings = replace(
+                chosen.pipeline,
+                stages=shape.stages,
+                replicas=shape.replicas,
+                sequence_parallel_degree=shape.degree,
+            )
+            with suppress(PlanError, SettingsError):  # no memory beside states, or too little
+                times[str(shape)] = PIPELINE.plan(settings, task)[0].predicted_ms
+        ratios.append(planned / min(times.values()))
+    _report("joint over the best of every shape", ratios, seconds)
+
+
 def _planned_ms(
     lengths: np.ndarray, devices: int, cost: CostModel, smallest: Literal[1, 2] = 1
 ) -> float:
@@ -107,32 +158,73 @@ def _drawn(kind: str, batches: int = BATCHES) -> Iterator[tuple[np.ndarray, Cost
         yield lengths, cost
 
 
+def _ratios(lengths: np.ndarray, cost: CostModel) -> dict[str, float]:
+    """The time of a batch, and how much longer each change makes it, as a ratio."""
+    before = _planned_ms(lengths, DEVICES, cost)
+    one_less = lengths - (np.arange(len(lengths)) == lengths.argmax())
+    roomier = replace(cost, tokens_per_device=cost.tokens_per_device * 21 // 20)
+    return {
+        "before_ms": before,
+        "one token less": _planned_ms(one_less, DEVICES, cost) / before,
+        "a tenth shorter": _planned_ms(np.maximum(lengths * 9 // 10, 1), DEVICES, cost) / before,
+        "more memory": _planned_ms(lengths, DEVICES, roomier) / before,
+        "one device more": _planned_ms(lengths, DEVICES + 1, cost) / before,
+        "twice the devices": _planned_ms(lengths, 2 * DEVICES, cost) / before,
+        "degree 1 too": before / _planned_ms(lengths, DEVICES, cost, 2),
+    }
+
+
+def _stored(kind: str) -> dict[int, dict[str, float]]:
+    """Rows of a killed run; none where today's planner plans the first otherwise."""
+    if not STORE.exists():
+        return {}
+    with STORE.open(newline="", encoding="utf-8") as lines:
+        rows = {
+            int(row["batch"]): {name: float(row[name]) for name in row if name not in HEAD}
+            for row in csv.DictReader(lines)
+            if row["kind"] == kind
+        }
+    if not rows:
+        return {}
+    first = min(rows)
+    today = _ratios(*next(islice(_drawn(kind), first, None)))
+    return rows if all(math.isclose(today[name], rows[first][name]) for name in today) else {}
+
+
+def _store(kind: str, rows: dict[int, dict[str, float]]) -> None:
+    """The table with these rows of a kind in the place of those that it has."""
+    others = []
+    if STORE.exists():
+        with STORE.open(newline="", encoding="utf-8") as lines:
+            others = [row for row in csv.DictReader(lines) if row["kind"] != kind]
+    own = [
+        dict(zip(HEAD, (kind, index), strict=True)) | {name: repr(x) for name, x in row.items()}
+        for index, row in sorted(rows.items())
+    ]
+    beside = STORE.with_suffix(".tmp")
+    with beside.open("w", newline="", encoding="utf-8") as lines:
+        table = csv.DictWriter(lines, list(own[0]), lineterminator="\n")
+        table.writeheader()
+        table.writerows([*others, *own])
+    beside.replace(STORE)
+
+
 def _monotony(kind: str, batches: int) -> None:
-    changes: dict[str, Callable[[np.ndarray, CostModel], tuple[np.ndarray, CostModel]]] = {
-        "one token less": lambda lengths, cost: (
-            lengths - (np.arange(len(lengths)) == lengths.argmax()), cost
-        ),
-        "a tenth shorter": lambda lengths, cost: (np.maximum(lengths * 9 // 10, 1), cost),
-        "more memory": lambda lengths, cost: (
-            lengths, replace(cost, tokens_per_device=cost.tokens_per_device * 21 // 20)
-        ),
-    }  # fmt: skip
-    more = ("one device more", "twice the devices", "degree 1 too")
-    ratios: dict[str, list[float]] = {name: [] for name in (*changes, *more)}
-    for lengths, cost in _drawn(kind, batches):
-        before = _planned_ms(lengths, DEVICES, cost)
-        for name, change in changes.items():
-            other, other_cost = change(lengths, cost)
-            ratios[name].append(_planned_ms(other, DEVICES, other_cost) / before)
-        ratios[more[0]].append(_planned_ms(lengths, DEVICES + 1, cost) / before)
-        ratios[more[1]].append(_planned_ms(lengths, 2 * DEVICES, cost) / before)
-        ratios[more[2]].append(before / _planned_ms(lengths, DEVICES, cost, 2))
-    for name, those in ratios.items():
-        slower = sum(ratio > 1 + 1e-9 for ratio in those)
-        print(
-            f"{kind}, {name}: worst {max(those):.4f}, slower {slower} of {len(those)}", flush=True
-        )
-        record(f"{kind}, {name}: worst", max(those), "", clock="none")
+    """Print and store the worst ratio of every change over the batches of a kind."""
+    rows = _stored(kind)
+    for index, (lengths, cost) in enumerate(_drawn(kind, batches)):
+        if index not in rows:
+            rows[index] = _ratios(lengths, cost)
+            _store(kind, rows)
+    for name in rows[0]:
+        those = [rows[index][name] for index in range(batches)]
+        if name != "before_ms":
+            slower = sum(ratio > 1 + 1e-9 for ratio in those)
+            print(
+                f"{kind}, {name}: worst {max(those):.5f}, slower {slower} of {len(those)}",
+                flush=True,
+            )
+            record(f"{kind}, {name}: worst", max(those), "", clock="none")
 
 
 if __name__ == "__main__":

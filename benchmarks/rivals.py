@@ -23,7 +23,7 @@ from railx.performance.sequence_cost import CostModel, CostModelSettings
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.planner import PlanningTask
 from railx.planning.planners import PlannerSettings, planner_of
-from railx.planning.rivals.wlb import delayed
+from railx.planning.rivals.context_parallel import delayed
 from railx.settings import load
 from railx.workload.batches import SampledBatch
 from workflow.config import read_choice

@@ -1,29 +1,37 @@
-"""The planners: one module and one entry here for each."""
+"""The planners, and checks that one fits a cluster, a model and a cost model."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
+from railx.performance.cluster import ClusterSettings
+from railx.performance.decoder import ModelSettings
+from railx.performance.sequence_cost import CostModelSettings
 from railx.planning.joint import JOINT
 from railx.planning.pipeline.infinipipe import PIPELINE
 from railx.planning.planner import Planner, PlannerBase
-from railx.planning.rivals.any_degree import ANY_DEGREE
-from railx.planning.rivals.byte_scale import BYTE_SCALE
-from railx.planning.rivals.chunk_flow import CHUNK_FLOW
-from railx.planning.rivals.dapple import DAPPLE
-from railx.planning.rivals.dyna_pipe import DYNA_PIPE
+from railx.planning.rivals.context_parallel import ANY_DEGREE, BYTE_SCALE, WLB
 from railx.planning.rivals.dynamic_cp import DYNAMIC_CP
-from railx.planning.rivals.megatron import MEGATRON
-from railx.planning.rivals.megatron_pipeline import MEGATRON_PIPELINE
-from railx.planning.rivals.seq1f1b import SEQ1F1B
-from railx.planning.rivals.slim_pipe import SLIM_PIPE
-from railx.planning.rivals.wlb import WLB
+from railx.planning.rivals.fixed_chunks import (
+    CHUNK_FLOW,
+    DAPPLE,
+    DYNA_PIPE,
+    SEQ1F1B,
+    SLIM_PIPE,
+)
+from railx.planning.rivals.megatron import MEGATRON, MEGATRON_PIPELINE
 from railx.planning.sequence.flexsp import FLEXSP
 from railx.planning.sequence.flexsp_milp import FLEXSP_MILP
 from railx.planning.sequence.static import STATIC
-from railx.settings import Registered
+from railx.settings import Registered, SettingsError
 
-__all__ = ["PLANNERS", "PlannerSettings", "planner_of"]
+__all__ = [
+    "PLANNERS",
+    "PlannerSettings",
+    "check_cost_model",
+    "check_plan",
+    "planner_of",
+]
 
 #: Every planner.
 PLANNERS: tuple[Planner, ...] = (
@@ -57,3 +65,62 @@ def _members() -> dict[str, type]:
 
 #: The settings of any planner, selected by ``planner``.
 PlannerSettings = Annotated[PlannerBase, Registered("planner", _members)]
+
+
+def check_plan(
+    planner: PlannerBase, cluster: ClusterSettings, model: ModelSettings, key: str = ""
+) -> None:
+    """Refuse a planner that leaves devices idle, and bandwidths that end too early.
+
+    SettingsError names the key below ``key``.
+    """
+    prefix = f"{key}." if key else ""
+    ranks = planner_of(planner).ranks_of(planner, cluster.devices)
+    if ranks != cluster.devices:
+        shape = [
+            f"{name} {getattr(planner, name)}"
+            for name in ("stages", "replicas", "sequence_parallel_degree")
+            if hasattr(planner, name)
+        ]
+        raise SettingsError(
+            f"{prefix}planner",
+            f"got {', '.join(shape) or planner.planner}, {ranks} ranks, for {cluster.devices}"
+            f" devices; allowed: as many ranks as cluster.devices",
+        )
+    stages = getattr(planner, "stages", None)
+    if isinstance(stages, int) and stages > model.layers:
+        raise SettingsError(
+            f"{prefix}planner.stages",
+            f"got {stages}; allowed: at most {model.layers}, the layers of {model.name}",
+        )
+    for name in ("tensor", "context", "stages"):
+        degree = getattr(planner, name, None)
+        if isinstance(degree, int) and degree and cluster.devices % degree:
+            raise SettingsError(
+                f"{prefix}planner.{name}",
+                f"got {degree}; allowed: a divisor of the {cluster.devices} devices",
+            )
+    if cluster.topology is not None or cluster.devices == 1:
+        return
+    listed = [int(degree) for degree in cluster.all_to_all_gb_s]
+    widest = 1 << (cluster.devices.bit_length() - 1)
+    if planner_of(planner).whole_heads:
+        # No larger power of two divides the heads, so none is used.
+        widest = min(widest, model.heads & -model.heads)
+    if max(listed, default=1) < widest:
+        got = f"bandwidths of degrees up to {max(listed)}" if listed else "an empty table"
+        raise SettingsError(
+            f"{prefix}cluster.all_to_all_gb_s",
+            f"got {got} for {cluster.devices} devices; allowed: one for degree {widest} too, or for"
+            " a larger one",
+        )
+
+
+def check_cost_model(cost_model: CostModelSettings, model: ModelSettings, prefix: str = "") -> None:
+    """Refuse constants that were fitted for another model."""
+    fitted = getattr(cost_model, "model", None) or model.name
+    if fitted != model.name:
+        raise SettingsError(
+            f"{prefix}cost_model.model",
+            f"fitted for {fitted}; allowed: {model.name}, the model of the plan",
+        )

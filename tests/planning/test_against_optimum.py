@@ -17,14 +17,15 @@ from hypothesis import strategies as st
 from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.rivals.any_degree import (
+from railx.planning.rivals.context_parallel import (
     AnyDegreeSettings,
+    ByteScaleSettings,
     plan_any_degree_batch,
+    plan_byte_scale_batch,
+    plan_wlb_batch,
     with_every_degree,
 )
-from railx.planning.rivals.byte_scale import ByteScaleSettings, plan_byte_scale_batch
 from railx.planning.rivals.dynamic_cp import DynamicCPSettings, plan_dynamic_cp_batch
-from railx.planning.rivals.wlb import plan_wlb_batch
 from railx.planning.sequence.static import plan_static_batch
 from railx.settings import SettingsError
 from tests.planning.optima import costs, optimum_ms

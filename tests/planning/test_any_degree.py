@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
-from railx.planning.rivals.any_degree import (
+from railx.planning.rivals.context_parallel import (
     ANY_DEGREE,
     AnyDegreeSettings,
     _longest_that_fits,

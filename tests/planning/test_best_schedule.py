@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.performance.pipeline_cost import PassTime, PipelineCost, PipelineShape
-from railx.planning.format.occupancy import fits, peak_bytes, weight_ms
 from railx.planning.format.parts import Chunk, Pipeline, Slice
 from railx.planning.format.plan import PipelineBatch
+from railx.planning.format.predictions import fits, peak_bytes, weight_ms
 from railx.planning.format.schedule import pipeline_ms, runnable
 from railx.planning.pipeline.best_schedule import (
     CANDIDATE_SCHEDULES,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
-from railx.planning.rivals.byte_scale import (
+from railx.planning.rivals.context_parallel import (
     BYTE_SCALE,
     ByteScaleSettings,
     Unit,

@@ -12,26 +12,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.performance.pipeline_cost import PipelineCost
-from railx.planning.format.parts import Chunk, Pipeline, PlanError
+from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.schedule import longest_split, pipeline_ms
+from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.chunk_rules import (
-    Run,
+    ChunkRule,
+    chunk_flow_rule,
     chunk_of,
-    cut_evenly,
-    filled,
+    dapple_rule,
     fits,
     pipeline_of,
     recomputing,
+    seq1f1b_rule,
     sizes_of,
+    slim_pipe_rule,
     spread,
-    uncut,
-    window_bytes,
 )
 from railx.planning.pipeline.chunk_rules import cost_of as cost_of_settings
+from railx.planning.pipeline.chunks import mesh
 from railx.planning.planners import planner_of
-from railx.planning.rivals.dapple import packs
-from railx.planning.rivals.seq1f1b import equal_work_cuts, fixed_slices, n_way
-from railx.planning.rivals.slim_pipe import balanced, uniform_slices
+from railx.planning.rivals.fixed_chunks import balanced
 from railx.settings import SettingsError
 from tests.builders import checked
 from tests.planning.pipeline_rules import check_pipelines, cost_of, replayed_peak_bytes, task_of
@@ -40,55 +40,81 @@ LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=25)
 SMALL = {"stages": 2, "sequence_parallel_degree": 1}
 
 
-def _array(lengths: list[int]) -> tuple[Any, Any]:
-    return np.arange(len(lengths)), np.array(lengths, dtype=np.int64)
+#: Slices by run and chunk.
+Runs = list[list[tuple[Slice, ...]]]
 
 
-def _bounds(runs: list[Run]) -> list[list[list[tuple[int, int, int]]]]:
+def _runs(rule: ChunkRule, lengths: list[int]) -> Runs:
+    """The chunks of sequences 0, 1, ... by a rule."""
+    chunked = rule.chunked(np.arange(len(lengths)), np.array(lengths, dtype=np.int64), cost_of())
+    edges = [*np.unique(chunked.run_start).tolist(), chunked.chunks]
+    return [[chunked.slices(chunk) for chunk in range(*pair)] for pair in pairwise(edges)]
+
+
+def _fixed(tokens: int) -> ChunkRule:
+    return seq1f1b_rule(tokens, "fixed", tokens, 1, cost_of())
+
+
+def _bounds(runs: Runs) -> list[list[list[tuple[int, int, int]]]]:
     return [[[(p.sequence, p.start, p.stop) for p in chunk] for chunk in run] for run in runs]
 
 
-def _pipeline(runs: list[Run], cost: PipelineCost, layers: tuple[int, ...] = ()) -> Pipeline:
+def _pipeline(runs: Runs, cost: PipelineCost, layers: tuple[int, ...] = ()) -> Pipeline:
     chunks = [chunk_of(slices, cost) for run in runs for slices in run]
     return pipeline_of([recomputing(chunk, layers) for chunk in chunks], 0, cost.shape)
 
 
+def _peaks(pipeline: Pipeline, cost: PipelineCost) -> list[float]:
+    layers = [chunk.checkpoint_layers or (0,) * pipeline.stages for chunk in pipeline.chunks]
+    problem = checkpoints.problem_of_pipeline(pipeline, cost)
+    peaks: list[float] = checkpoints.peak_bytes(problem, np.array(layers).T).tolist()
+    return peaks
+
+
 def test_fixed_slices_by_hand() -> None:
     """Tails of 20 and 40 tokens take what fits beside them, fullest first."""
-    rows, lengths = _array([120, 90, 50, 30, 10])
-    assert _bounds(fixed_slices(rows, lengths, 50)) == [
+    lengths = [120, 90, 50, 30, 10]
+    assert _bounds(_runs(_fixed(50), lengths)) == [
         [[(0, 0, 50)], [(0, 50, 100)], [(0, 100, 120), (3, 0, 30)]],
         [[(1, 0, 50)], [(1, 50, 90), (4, 0, 10)]],
         [[(2, 0, 50)]],
     ]
-    alone = _bounds(fixed_slices(rows, lengths, 50, beside_tails=False))
+    alone = _bounds(_runs(chunk_flow_rule(50, 1), lengths))
     assert [run[-1] for run in alone[:2]] == [[(0, 100, 120)], [(1, 50, 90)]]
     assert alone[2:] == [[[(2, 0, 50)]], [[(3, 0, 30), (4, 0, 10)]]]
 
 
-def test_n_way_by_hand() -> None:
-    rows, lengths = _array([100, 61, 20, 15])
-    assert _bounds(n_way(rows, lengths, 4, 25)) == [
+def test_as_many_slices_of_each_by_hand() -> None:
+    even = seq1f1b_rule(25, "even", 100, 1, cost_of())
+    assert _bounds(_runs(even, [100, 61, 20, 15])) == [
         [[(0, 0, 25)], [(0, 25, 50)], [(0, 50, 75)], [(0, 75, 100)]],
         [[(1, 0, 15)], [(1, 15, 30)], [(1, 30, 45)], [(1, 45, 61)]],
         [[(2, 0, 20)]],
         [[(3, 0, 15)]],
     ]
-    assert _bounds([[cut_evenly(7, 3, 5)]]) == [[[(7, 0, 1), (7, 1, 2), (7, 2, 3)]]]
+    few = seq1f1b_rule(1, "even", 5, 1, cost_of())
+    assert _bounds(_runs(few, [3])) == [[[(0, 0, 1)], [(0, 1, 2)], [(0, 2, 3)]]]
+
+
+def test_sequences_of_most_slices_come_first() -> None:
+    """Alignment leaves the longest two slices of equal work, the other three."""
+    rule = seq1f1b_rule(40, "equal_work", 120, 40, cost_of())
+    counts = [len(run) for run in _runs(rule, [118, 97, 95, 60, 50, 41, 3])]
+    assert len(set(counts)) > 1
+    assert counts == sorted(counts, reverse=True)
 
 
 @given(LENGTHS, st.integers(1, 320))
 def test_every_rule_keeps_every_token_once(lengths: list[int], tokens: int) -> None:
-    rows, own = _array(lengths)
-    cost = cost_of()
-    for runs in (
-        packs(rows, own, tokens),
-        fixed_slices(rows, own, tokens),
-        fixed_slices(rows, own, tokens, beside_tails=False),
-        uniform_slices(rows, own, tokens),
-        n_way(rows, own, 4, tokens),
-        n_way(rows, own, 4, tokens, cost),
+    for rule in (
+        dapple_rule(tokens),
+        _fixed(tokens),
+        chunk_flow_rule(tokens, 1),
+        slim_pipe_rule(tokens, {}),
+        seq1f1b_rule(tokens, "even", 4 * tokens, 1, cost_of()),
+        seq1f1b_rule(tokens, "equal_work", 4 * tokens, 1, cost_of()),
     ):
+        runs = _runs(rule, lengths)
         held = dict.fromkeys(range(len(lengths)), 0)
         for run in runs:
             assert len({p.sequence for chunk in run for p in chunk if not p.is_uncut}) <= 1
@@ -99,9 +125,10 @@ def test_every_rule_keeps_every_token_once(lengths: list[int], tokens: int) -> N
                     assert part.start == held[part.sequence]
                     held[part.sequence] = part.stop
         assert list(held.values()) == lengths
-    for runs in (fixed_slices(rows, own, tokens), uniform_slices(rows, own, tokens)):
+    uniform = _runs(slim_pipe_rule(tokens, {}), lengths)
+    for runs in (_runs(_fixed(tokens), lengths), uniform):
         assert max(sum(p.tokens for p in chunk) for run in runs for chunk in run) <= tokens
-    for run in uniform_slices(rows, own, tokens):
+    for run in uniform:
         if len(run) > 1:
             widths = [chunk[0].tokens for chunk in run]
             assert max(widths) - min(widths) <= 1
@@ -112,7 +139,7 @@ def test_cuts_of_equal_work(length: int, count: int, quadratic: float) -> None:
     cost = replace(
         cost_of(quadratic_ms=quadratic), all_to_all=replace(cost_of().all_to_all, linear_ms=0.0)
     )
-    edges = [0, *equal_work_cuts(length, count, cost), length]
+    edges = [0, *mesh(length, count, cost, 1), length]
     times = [
         cost.chunk_time_ms([(start, stop - start)]).total_ms for start, stop in pairwise(edges)
     ]
@@ -120,7 +147,7 @@ def test_cuts_of_equal_work(length: int, count: int, quadratic: float) -> None:
     # An edge is half a token off at most, at the rate of the last token.
     off = cost.quadratic_ms * 2 * length + cost.linear_ms
     assert times == pytest.approx([each] * count, abs=1.01 * off)
-    assert all(one % 16 == 0 for one in equal_work_cuts(length, count, cost, 16))
+    assert all(one % 16 == 0 for one in mesh(length, count, cost, 16))
 
 
 def test_sizes_to_choose_from() -> None:
@@ -141,13 +168,12 @@ def test_memory_is_that_of_the_passes_one_by_one(
 ) -> None:
     cost = cost_of(stages=stages)
     pipeline = _pipeline(
-        sorted(fixed_slices(*_array(lengths), tokens), key=lambda run: -len(run)),
+        _runs(_fixed(tokens), lengths),
         cost,
         spread(layers, cost),
     )
     peaks = [replayed_peak_bytes(pipeline, cost, stage) for stage in range(stages)]
-    found = [window_bytes(pipeline, cost, stage) for stage in range(stages)]
-    assert found == pytest.approx(peaks)
+    assert _peaks(pipeline, cost) == pytest.approx(peaks)
     just, less = (replace(cost, capacities=(max(peaks) * by,) * stages) for by in (1.001, 0.999))
     assert fits(pipeline, just)
     assert not fits(pipeline, less)
@@ -227,7 +253,7 @@ def test_chunk_flow_keeps_the_last_chunks() -> None:
     more, cost, _ = _made("chunk_flow", task, chunk_tokens=100, kept_chunks=6)
     assert not any(chunk.checkpoint_layers for chunk in more[0].pipelines[0].chunks)
     assert more[0].predicted_ms < made[0].predicted_ms
-    peaks = [window_bytes(one[0].pipelines[0], cost, 0) for one in (made, more)]
+    peaks = [_peaks(one[0].pipelines[0], cost)[0] for one in (made, more)]
     assert peaks[0] < peaks[1]
 
 
@@ -251,7 +277,7 @@ def test_of_equal_times_the_largest_size_is_taken() -> None:
 
 def test_balanced_attention_is_the_same_work() -> None:
     cost = cost_of()
-    [run] = uniform_slices(*_array([400]), 100)
+    [run] = _runs(slim_pipe_rule(100, {}), [400])
     chunks = [chunk_of(slices, cost) for slices in run]
     even = balanced(chunks)
     for name in ("predicted_forward_ms", "predicted_backward_ms", "predicted_all_to_all_ms"):
@@ -292,7 +318,6 @@ def test_what_fits_nowhere_is_named(name: str) -> None:
 
 
 def test_packs_go_where_they_fill_most() -> None:
-    short = [uncut(index, length) for index, length in enumerate((30, 20, 10))]
-    joined, new = filled(short, 50, [uncut(9, 40), uncut(8, 15)])
-    assert [[part.sequence for part in one] for one in joined] == [[9, 2], [8, 0]]
-    assert [[part.sequence for part in one] for one in new] == [[1]]
+    """Tails of 40 and 15 tokens, then 30, 20 and 10 tokens."""
+    runs = _bounds(_runs(_fixed(50), [90, 65, 30, 20, 10]))
+    assert [[part[0] for part in run[-1]] for run in runs] == [[0, 4], [1, 2], [3]]

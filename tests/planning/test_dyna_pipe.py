@@ -12,8 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from railx.planning.format.schedule import pipeline_ms
-from railx.planning.pipeline.chunk_rules import spread
-from railx.planning.pipeline.consecutive import consecutive_cuts, plan_dyna_pipe_batch
+from railx.planning.pipeline.chunk_rules import consecutive_cuts, plan_dyna_pipe_batch, spread
 from tests.builders import checked
 from tests.planning.pipeline_rules import batch_of, cost_of, replayed_peak_bytes
 

@@ -1,6 +1,5 @@
-"""Chunks of fixed rules on arrays: those of the planners that have the rules.
-
-And elastic pipelines that may take them: never slower than any of these planners.
+"""Elastic pipelines that may take chunks of fixed rules: never slower than planners of
+those, nor than that of neighbours in length.
 """
 
 from __future__ import annotations
@@ -16,14 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.planning.format.schedule import pipeline_ms
-from railx.planning.pipeline.chunk_rules import fixed_chunks, sizes_of
+from railx.planning.pipeline.chunk_rules import every_rule
 from railx.planning.pipeline.infinipipe import PIPELINE, PipelineSettings, _static
 from railx.planning.pipeline.kernels import makespan_1f1b_ms
 from railx.planning.planner import PlanningTask
 from railx.planning.planners import planner_of
-from railx.planning.rivals.dapple import packs
-from railx.planning.rivals.seq1f1b import fixed_slices, n_way
-from railx.planning.rivals.slim_pipe import uniform_slices
 from tests.builders import checked
 from tests.planning.pipeline_rules import cost_of, task_of
 from tests.planning.pipelines import pipeline_of
@@ -41,55 +37,20 @@ BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def _slices(runs: Any) -> list[list[tuple[int, int, int]]]:
-    """Chunks of slices (length, start, stop): which of equal ones is one."""
-    return [
-        sorted((part.length, part.start, part.stop) for part in chunk)
-        for run in sorted(runs, key=lambda run: -len(run))
-        for chunk in run
-    ]
-
-
-@settings(deadline=None, max_examples=15)
-@given(st.lists(st.integers(1, 700), min_size=1, max_size=25), st.integers(700, 900))
-def test_rules_on_arrays_are_the_planners_own(drawn: list[int], context: int) -> None:
-    lengths = np.sort(np.array(drawn, dtype=np.int64))[::-1]
-    rows, cost = np.arange(len(lengths)), cost_of()
-    expected = {f"dapple {n}": packs(rows, lengths, n) for n in sizes_of(None, context, PARTS, 1)}
-    for size in sizes_of(None, context, PARTS, ALIGNMENT):
-        count = -(-context // size)
-        expected[f"seq1f1b {size}"] = fixed_slices(rows, lengths, size)
-        expected[f"slim_pipe {size}"] = uniform_slices(rows, lengths, size)
-        for kept in {2**k for k in range(4) if 2**k < count} | {count}:
-            alone = fixed_slices(rows, lengths, size, beside_tails=False)
-            expected[f"chunk_flow {size} {kept}"] = alone
-        if count > 1:
-            expected[f"seq1f1b even {size}"] = n_way(rows, lengths, count, size)
-            by_work = n_way(rows, lengths, count, size, cost, ALIGNMENT)
-            expected[f"seq1f1b equal_work {size}"] = by_work
-    made = {
-        one.name: one.chunked
-        for one in fixed_chunks(rows, lengths, context, PARTS, ALIGNMENT, cost)
-    }
-    assert set(made) == set(expected)
-    for name, chunked in made.items():
-        own = [[chunked.slices(chunk)] for chunk in range(chunked.chunks)]
-        assert _slices(own) == _slices(expected[name]), name
-
-
 def test_static_chunks_of_chunk_flow_recompute_all_but_the_last() -> None:
     rows, lengths, cost = np.arange(4), np.array([700, 300, 90, 20]), cost_of()
     seen = 0
-    for one in fixed_chunks(rows, lengths, 700, PARTS, ALIGNMENT, cost):
-        made = _static(one, _best(2, 1), cost, float("inf"))
+    for rule in every_rule(700, PARTS, ALIGNMENT, cost):
+        chunked = rule.chunked(rows, lengths, cost)
+        made = _static(rule, chunked, _best(2, 1), cost, float("inf"))
         assert made is not None
         (group,) = made.groups
         place = 0
-        for count in [len(list(own)) for _, own in groupby(one.chunked.run_start.tolist())]:
-            kept = count if one.kept_chunks is None else one.kept_chunks
+        for count in [len(list(own)) for _, own in groupby(chunked.run_start.tolist())]:
+            kept = count if rule.kept_chunks is None else rule.kept_chunks
             expected = [4] * max(0, count - kept) + [0] * min(kept, count)
             for stage in range(2):
-                assert group.layers[stage, place : place + count].tolist() == expected, one.name
+                assert group.layers[stage, place : place + count].tolist() == expected, rule.name
             seen += sum(expected)
             place += count
     assert seen

@@ -98,6 +98,19 @@ def test_never_slower_than_either(batches: list[list[int]], tokens: int) -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("lengths", "tokens"), [([1000, 700, 650, 300, 90, 40], 330), ([900] * 3 + [200] * 6, 500)]
+)
+def test_never_slower_than_any_shape_searched_in_full(lengths: list[int], tokens: int) -> None:
+    """The joint planner searches at full effort at a few shapes alone."""
+    chosen = _settings()
+    chosen = replace(chosen, pipeline=replace(chosen.pipeline, chunking="searched"))
+    task = task_of(lengths, tokens=tokens)
+    alone = _alternatives(chosen, task)
+    assert len(alone) > 2
+    assert _total_ms(JOINT.plan(chosen, task)) <= min(alone.values()) * (1 + 1e-9)
+
+
 def test_each_wins_somewhere() -> None:
     """Short sequences stay in groups of one; long ones that no two ranks hold go
     through a pipeline, because all-to-alls over all ranks are slow.

@@ -14,8 +14,13 @@ from railx.performance.sequence_cost import build_cost_model
 from railx.planning.format.parts import PlanError
 from railx.planning.format.predictions import tensor_ranks
 from railx.planning.planner import PlanningTask
-from railx.planning.rivals.megatron import MEGATRON, MegatronSettings, every_shape
-from railx.planning.rivals.megatron_pipeline import MEGATRON_PIPELINE, stage_cost
+from railx.planning.rivals.megatron import (
+    MEGATRON,
+    MEGATRON_PIPELINE,
+    MegatronSettings,
+    every_shape,
+    stage_cost,
+)
 from railx.workload.batches import SampledBatch
 from tests.builders import checked
 from tests.planning.pipeline_rules import check_pipelines

@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.performance.pipeline_cost import PassTime, PipelineCost, PipelineShape
-from railx.planning.format.occupancy import (
+from railx.planning.format.parts import Chunk, Pipeline, Slice
+from railx.planning.format.plan import PipelineBatch
+from railx.planning.format.predictions import (
     batch_starts,
     chunk_bytes,
+    cost_of,
     fits,
     memory_over_time,
     peak_bytes,
     stage_times,
     virtual_cost,
 )
-from railx.planning.format.parts import Chunk, Pipeline, Slice
-from railx.planning.format.plan import PipelineBatch
-from railx.planning.format.predictions import cost_of
 from railx.planning.format.schedule import (
     ScheduledOp,
     peak_live_chunks,

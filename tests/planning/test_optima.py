@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.performance.sequence_cost import CostModel
-from railx.planning.format.occupancy import fits
 from railx.planning.format.parts import Slice
+from railx.planning.format.predictions import fits
 from railx.planning.format.schedule import coded, pipeline_ms, runs_of
 from railx.planning.pipeline.chunk_rules import chunk_of, pipeline_of, recomputing
 from railx.planning.pipeline.refinement import refine
 from railx.planning.sequence.flexsp import FlexSPSettings, plan_flexsp_batch
 from railx.workload.batches import SampledBatch
-from tests.planning import pipeline_optima, sequence_optima
+from tests.planning import chunk_times, pipeline_optima, sequence_optima
 from tests.planning.optima import optimum_ms
 from tests.planning.pipeline_optima import instances, optima_ms, planned_ms, settings_of
 from tests.planning.pipeline_rules import cost_of
@@ -39,6 +39,18 @@ def test_default_pipelines_are_within_two_percent_of_the_optimum(
     # Recomputation of stages is tried equal there.
     if instance.kind != "adaptive":
         assert planned >= optimum * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("index", chunk_times.BALANCED_MS)
+def test_balanced_chunks_are_as_fast_as_those_of_every_limit_and_candidate(index: int) -> None:
+    best_ms = chunk_times.BALANCED_MS[index]
+    assert best_ms * (1 - 1e-6) <= chunk_times.planned_ms("balanced", index) <= 1.003 * best_ms
+
+
+@pytest.mark.parametrize("index", chunk_times.SEARCHED_MS)
+def test_searched_chunks_are_nearly_as_fast_as_a_long_search_makes_them(index: int) -> None:
+    best_ms = chunk_times.SEARCHED_MS[index]
+    assert best_ms * 0.99 <= chunk_times.planned_ms("searched", index) <= 1.006 * best_ms
 
 
 def test_a_stored_optimum_of_each_kind_is_proven_again() -> None:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.performance.sequence_cost import CostModel
-from railx.planning.sequence.optimum import MOST_SEQUENCES, optimum, optimum_of_equals
 from railx.planning.sequence.search import Problem, SearchResult, search
+from railx.planning.sequence.small import MOST_SEQUENCES, optimum, optimum_of_equals
 from tests.planning.optima import costs, equals_ms, optimum_ms
 
 

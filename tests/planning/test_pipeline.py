@@ -26,7 +26,6 @@ from railx.planning.pipeline.infinipipe import (
     _best_processed,
     _most_chunk_tokens,
     _recomputing_less,
-    checkpoint_problem,
     plan_pipeline_batch,
 )
 from railx.settings import SettingsError
@@ -174,7 +173,7 @@ def test_the_grouping_is_the_best_of_all(tokens: int, mode: str) -> None:
     group or all separate.
     """
     # The grouping works on chunks that no plan shows, so it is asked itself.
-    from railx.planning.pipeline import infinipipe as module
+    from railx.planning.pipeline import grouping as module
     from railx.planning.pipeline.chunks import cut_and_pack
 
     cost = cost_of(3, tokens=tokens)
@@ -188,7 +187,7 @@ def test_the_grouping_is_the_best_of_all(tokens: int, mode: str) -> None:
         total = float(chunked.total_ms.sum())
         for first, end in grouping:
             own = slice(starts[first], starts[end])
-            problem = module._problem_of(chunked, own.start, own.stop, cost)
+            problem = checkpoints.problem_of(chunked, own.start, own.stop, cost)
             if mode == "adaptive":
                 found = checkpoints.rough(problem)
                 counts = math.inf if found is None else float(found.sum())
@@ -199,7 +198,7 @@ def test_the_grouping_is_the_best_of_all(tokens: int, mode: str) -> None:
             total += 2 * float(chunked.total_ms[own].mean())
             total += counts * float(chunked.forward_ms[own].mean()) / 4
         closed.append(total)
-    grouped = module._group(chunked, chosen, cost)
+    grouped = module.divide(chunked, chosen, cost)
     if min(closed) == math.inf:
         # Sequences of one count do not fit together: they are divided one by one.
         assert grouped is None or set(grouped.bounds) - set(starts)
@@ -213,14 +212,14 @@ def test_the_grouping_is_the_best_of_all(tokens: int, mode: str) -> None:
         # Memory holds one pipeline of all; two recompute so much less that they win.
         assert grouped is not None
         assert len(grouped.bounds) == 3
-        whole = module._problem_of(chunked, 0, chunked.chunks, cost)
+        whole = checkpoints.problem_of(chunked, 0, chunked.chunks, cost)
         assert checkpoints.rough(whole) is not None
 
 
 @pytest.mark.parametrize("tokens", [330, 380, 500])
 def test_grouping_by_simulations_is_the_best_of_all(tokens: int) -> None:
     """Chunks of unequal time, every division of the classes of equal count."""
-    from railx.planning.pipeline import infinipipe as module
+    from railx.planning.pipeline import grouping as module
     from railx.planning.pipeline.chunks import cut_and_pack
 
     cost, chosen = cost_of(3, tokens=tokens), _planner(stages=3)
@@ -231,11 +230,13 @@ def test_grouping_by_simulations_is_the_best_of_all(tokens: int) -> None:
     times = []
     for grouping in _groupings(len(starts) - 1):
         bounds = (*(starts[first] for first, _ in grouping), chunked.chunks)
-        problems = [module._problem_of(chunked, *ends, cost) for ends in itertools.pairwise(bounds)]
+        problems = [
+            checkpoints.problem_of(chunked, *ends, cost) for ends in itertools.pairwise(bounds)
+        ]
         if all(checkpoints.rough(problem) is not None for problem in problems):
-            divided = module._Division(chunked, bounds, 0.0, 0.0)
+            divided = module.Division(chunked, bounds, 0.0, 0.0)
             times.append(module._solved(divided, chosen, cost, "rough").simulated_ms)
-    grouped = module._group(chunked, chosen, cost, simulated=True)
+    grouped = module.divide(chunked, chosen, cost, simulated=True)
     assert grouped is not None
     assert len(times) > 1
     assert grouped.simulated_ms == pytest.approx(min(times))
@@ -252,14 +253,14 @@ def test_grouping_by_simulations_is_the_best_of_all(tokens: int) -> None:
 )
 def test_no_candidate_is_faster_than_the_plan(lengths: list[int], stages: int, tokens: int) -> None:
     """Every number of slices and limit of tokens, grouped in either way."""
-    from railx.planning.pipeline import infinipipe as module
+    from railx.planning.pipeline import grouping, infinipipe
 
     drawn, cost = drawn_batch(lengths), cost_of(stages, tokens=tokens)
     chosen = _planner(stages=stages, most_over_mean=None)
     planned = plan_pipeline_batch(0, drawn, chosen, cost)
-    families = module._candidates(drawn.sequences, drawn.lengths, chosen, cost, True)
+    families = infinipipe._candidates(drawn.sequences, drawn.lengths, chosen, cost, True)
     found = [
-        module._group(one, chosen, cost, simulated=simulated)
+        grouping.divide(one, chosen, cost, simulated=simulated)
         for one in itertools.chain.from_iterable(families)
         for simulated in (False, True)
     ]
@@ -271,7 +272,7 @@ def test_problems_of_plans_and_of_chunks_agree() -> None:
     drawn, cost = drawn_batch([800, 500, 300, *[100] * 5]), cost_of(3, tokens=2000)
     planned = plan_pipeline_batch(0, drawn, _planner(stages=3), cost)
     for pipeline in planned.pipelines:
-        problem = checkpoint_problem(pipeline, cost)
+        problem = checkpoints.problem_of_pipeline(pipeline, cost)
         assert problem.backward.tolist() == backward_order(pipeline.chunks)
         assert problem.longest_split == longest_split(pipeline.chunks)
         layers = np.array([chunk.checkpoint_layers or (0,) * 3 for chunk in pipeline.chunks]).T

@@ -362,7 +362,7 @@ def test_a_broken_plan_is_not_written(tmp_path: Path) -> None:
     [
         "railx.planning.format.plan",
         "railx.planning.format.schedule",
-        "railx.planning.format.occupancy",
+        "railx.planning.format.predictions",
         "railx.planning",
         "railx.performance.decoder",
         "railx.workload",

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 from scipy.optimize import linprog
 
-from railx.planning.sequence.prices import class_prices
+from railx.planning.sequence.bound import class_prices
 
 Floats = npt.NDArray[np.float64]
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
-from railx.planning.rivals.wlb import (
+from railx.planning.rivals.context_parallel import (
     WLB,
     WLBSettings,
     delayed,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from railx.performance.decoder import parameter_count
-from railx.planning.checks import check_plan
+from railx.planning.planners import check_plan
 from railx.settings import SettingsError, to_dict
 from tests.builders import ROOT, checked
 from tests.commands import python

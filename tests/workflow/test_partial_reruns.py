@@ -213,7 +213,9 @@ def test_a_docstring_that_a_program_prints_counts(pipeline: MadePipeline) -> Non
 
 
 def test_a_changed_planner_reruns_no_figure_that_shows_no_plan(pipeline: MadePipeline) -> None:
-    with pipeline.changed("railx/planning/rivals/wlb.py", "__all__", "_NEW = 1\n__all__"):
+    with pipeline.changed(
+        "railx/planning/rivals/context_parallel.py", "__all__", "_NEW = 1\n__all__"
+    ):
         jobs = pipeline.jobs()
     assert "figure cluster_time" in jobs
     assert {"figure cost", "figure channel_loads", "figure utilisation"}.isdisjoint(jobs)

@@ -78,7 +78,7 @@ def _schedule(options: argparse.Namespace) -> int:
     from railx.planning.format.parts import PlanError
     from railx.planning.format.predictions import cost_of
     from railx.planning.format.tables import chrome_trace
-    from railx.planning.pipeline.schedule_tables import comparison_rows, order_rows, stage_rows
+    from railx.planning.pipeline.best_schedule import comparison_rows, order_rows, stage_rows
 
     _check_endings(options)
     plan = plan_of(options.plan)
@@ -212,7 +212,7 @@ def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namesp
 
 
 def _summary(batch: PipelineBatch, cost: PipelineCost | None) -> str:
-    from railx.planning.format.occupancy import fits
+    from railx.planning.format.predictions import fits
     from railx.planning.format.schedule import runnable
 
     note = "" if all(map(runnable, batch.pipelines)) else "; simulated only, railx train refuses it"

@@ -173,7 +173,7 @@ _MEMORY = (
 def check(experiment: Experiment) -> None:
     """Refuse plans whose planner, cluster, model, costs and batches do not fit."""
     from railx.places import WORK
-    from railx.planning.checks import check_cost_model, check_plan
+    from railx.planning.planners import check_cost_model, check_plan
     from railx.workload.corpus_check import check_drawn_batch
 
     for name, plan in experiment.plans.items():
@@ -185,7 +185,7 @@ def check(experiment: Experiment) -> None:
 
 def check_choices(chosen: Mapping[str, Any]) -> None:
     """Check the chosen groups."""
-    from railx.planning.checks import check_cost_model, check_plan
+    from railx.planning.planners import check_cost_model, check_plan
 
     if {"planner", "cluster", "model"} <= chosen.keys():
         check_plan(chosen["planner"], chosen["cluster"], chosen["model"])

@@ -2,7 +2,9 @@
 
 Beside the plan a file contains derived values, each group's degree and each batch's
 total time, and a digest of everything. A file with a wrong derived value or digest is
-refused; a plan written by hand may leave the digest out.
+refused; a plan written by hand may leave the digest out. Then its bound, solver and
+effort are not read, as nothing holds them. What a planner says of itself, its name, the
+seed and its account (``solver``), is not checked in any file.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -64,6 +66,9 @@ def read_plan(path: str | Path) -> Plan:
             _check_finite(batch.solver, f"batches[{index}].solver")
         validate_plan(plan)
         _check_derived(data, plan_file(plan))
+        if data.get("digest") is None:
+            claims = {"lower_bound_ms": None, "solved_by": None, "effort": None}
+            plan = replace(plan, batches=tuple(replace(batch, **claims) for batch in batches))
     except (SettingsError, PlanError) as error:
         raise PlanError(f"{path}: {error}") from None
     return plan

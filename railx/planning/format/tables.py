@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from railx.performance.pipeline_cost import PipelineCost
-from railx.planning.format.occupancy import batch_starts, memory_over_time
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
-from railx.planning.format.predictions import named_cost_model
+from railx.planning.format.predictions import batch_starts, memory_over_time, named_cost_model
 from railx.planning.format.schedule import Op, ScheduledOp, schedule_name, simulate_pipeline
 
 __all__ = ["chrome_trace", "memory_rows", "plan_rows", "plan_summary", "schedule_rows"]

@@ -16,20 +16,39 @@ sequences and moves passes along the longest path: only a pass at the edge of a 
 part of that path can shorten it (as in job-shop scheduling). It keeps the order of
 slices and the limits of memory. No paper on pipelines of chunks has this method. Effort
 is counted in simulations, so that plans are the same everywhere.
+
+What a schedule of a batch does is given as rows of tables too.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from railx.performance.pipeline_cost import PipelineCost
-from railx.planning.format.occupancy import chunk_bytes, fits, virtual_cost, weight_ms
 from railx.planning.format.parts import Chunk, Pipeline
 from railx.planning.format.plan import PipelineBatch
-from railx.planning.format.schedule import coded, durations_ms, pipeline_ms, shape_of
+from railx.planning.format.predictions import (
+    batch_starts,
+    chunk_bytes,
+    fits,
+    memory_over_time,
+    stage_times,
+    virtual_cost,
+    weight_ms,
+)
+from railx.planning.format.schedule import (
+    coded,
+    durations_ms,
+    ordered,
+    pipeline_ms,
+    runnable,
+    schedule_name,
+    shape_of,
+    simulate_pipeline,
+)
 from railx.planning.format.simulation import FORWARD, Shape, Times, orders_of, run_orders
 
 __all__ = [
@@ -42,7 +61,10 @@ __all__ = [
     "SearchedOrders",
     "best_batch",
     "best_schedule",
+    "comparison_rows",
+    "order_rows",
     "search_orders",
+    "stage_rows",
     "with_schedule",
 ]
 
@@ -513,3 +535,99 @@ def _reordered(shape: Shape, runs: Sequence[range]) -> list[list[int]]:
     numbers = chunks + [n + chunk for chunk in chunks]
     orders = orders_of("1f1b", Shape(shape.stages, [len(run) for run in runs]))
     return [[numbers[number] for number in order] for order in orders]
+
+
+def stage_rows(batch: PipelineBatch, cost: PipelineCost | None) -> list[dict[str, Any]]:
+    """A row for each stage of each pipeline."""
+    rows: list[dict[str, Any]] = []
+    for index, (pipeline, start_ms) in enumerate(
+        zip(batch.pipelines, batch_starts(batch), strict=True)
+    ):
+        simulated = simulate_pipeline(pipeline, start_ms)
+        memory = memory_over_time(pipeline, cost, simulated)
+        for time in stage_times(simulated, start_ms):
+            stage_memory = memory[time.stage]
+            rows.append(
+                {
+                    "pipeline": index,
+                    "replica": pipeline.replica,
+                    "schedule": schedule_name(pipeline),
+                    "stage": time.stage,
+                    "chunks": len(pipeline.chunks),
+                    "start_ms": start_ms,
+                    "busy_ms": time.busy_ms,
+                    "idle_ms": time.idle_ms,
+                    "bubble_share": time.bubble_share,
+                    "peak_chunks": max(moment.chunks for moment in stage_memory),
+                    "peak_gib": _gib(moment.activation_bytes for moment in stage_memory),
+                    "capacity_gib": _gib(
+                        [None if cost is None else cost.capacity_bytes(time.stage)]
+                    ),
+                }
+            )
+    return rows
+
+
+def comparison_rows(
+    batch: PipelineBatch, cost: PipelineCost | None, virtual_stages: int, use_plan_times: bool
+) -> list[dict[str, Any]]:
+    """A row for the plan's own schedule and one for every other of the same chunks."""
+    rows = [_compared_row("plan", batch, cost)]
+    for name in SCHEDULE_NAMES:
+        candidates = [
+            with_schedule(pipeline, name, cost, virtual_stages, use_plan_times=use_plan_times)
+            for pipeline in batch.pipelines
+        ]
+        pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
+        if len(pipelines) == len(candidates):
+            rows.append(_compared_row(name, replace(batch, pipelines=pipelines), cost))
+    paper = next(row["batch_ms"] for row in rows if row["schedule"] == "1f1b")
+    # A plan written by hand may say nothing of times.
+    return [row | {"of_1f1b": row["batch_ms"] / paper if paper else 1.0} for row in rows]
+
+
+def _compared_row(name: str, batch: PipelineBatch, cost: PipelineCost | None) -> dict[str, Any]:
+    simulated = [simulate_pipeline(pipeline) for pipeline in batch.pipelines]
+    times = [time for rows in simulated for time in stage_times(rows)]
+    memory = [
+        moment
+        for pipeline, rows in zip(batch.pipelines, simulated, strict=True)
+        for stage_moments in memory_over_time(pipeline, cost, rows)
+        for moment in stage_moments
+    ]
+    busy, idle = sum(time.busy_ms for time in times), sum(time.idle_ms for time in times)
+    return {
+        "schedule": name,
+        "batch_ms": batch.predicted_ms,
+        "of_1f1b": 1.0,
+        "bubble_share": idle / (busy + idle) if busy + idle else 0.0,
+        "peak_chunks": max(moment.chunks for moment in memory),
+        "peak_gib": _gib(moment.activation_bytes for moment in memory),
+        "recomputed_share": _recomputed_share(batch, cost),
+        "fits": None if cost is None else all(fits(pipeline, cost) for pipeline in batch.pipelines),
+        "trains": all(map(runnable, batch.pipelines)),
+    }
+
+
+def _recomputed_share(batch: PipelineBatch, cost: PipelineCost | None) -> float | None:
+    """Share of the layers, chunk by chunk, whose forward pass is run twice."""
+    if cost is None:
+        return None
+    chunks = [chunk for pipeline in batch.pipelines for chunk in pipeline.chunks]
+    counted = sum(sum(chunk.checkpoint_layers) for chunk in chunks)
+    return counted / (len(chunks) * sum(cost.layer_counts))
+
+
+def order_rows(batch: PipelineBatch) -> list[dict[str, Any]]:
+    """A row for each stage of each pipeline: what it runs, in order."""
+    return [
+        {"pipeline": index, "stage": stage, "order": " ".join(order)}
+        for index, pipeline in enumerate(batch.pipelines)
+        for stage, order in enumerate(ordered(pipeline))
+    ]
+
+
+def _gib(values: Iterable[float | None]) -> float | None:
+    """The most of some bytes in GiB; None where they are not known."""
+    numbers = [value for value in values if value is not None]
+    return max(numbers) / 2**30 if numbers else None

@@ -32,10 +32,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from railx.performance.pipeline_cost import PipelineCost
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.schedule import backward_order, longest_split
+from railx.planning.pipeline.chunks import Chunked
 
 __all__ = [
     "CheckpointProblem",
@@ -45,6 +51,8 @@ __all__ = [
     "fits",
     "lp_bound",
     "peak_bytes",
+    "problem_of",
+    "problem_of_pipeline",
     "quick",
     "rough",
     "rows",
@@ -110,6 +118,57 @@ class CheckpointProblem:
         after = np.arange(self.stages)[::-1]
         layers: Integers = diagonals[self.position[None, :] + after[:, None]]
         return layers
+
+
+def problem_of_pipeline(pipeline: Pipeline, cost: PipelineCost) -> CheckpointProblem:
+    """The problem of a pipeline of a plan."""
+    tokens = np.array([chunk.tokens for chunk in pipeline.chunks])
+    split = np.array([chunk.kind == "split" for chunk in pipeline.chunks])
+    backward = np.array(backward_order(pipeline.chunks))
+    return _problem(tokens, split, backward, longest_split(pipeline.chunks), cost)
+
+
+def problem_of(chunked: Chunked, first: int, end: int, cost: PipelineCost) -> CheckpointProblem:
+    """The problem of a pipeline of chunks [first, end)."""
+    span = slice(first, end)
+    return _problem(
+        chunked.tokens[span],
+        chunked.split[span],
+        chunked.backward_order(first, end),
+        int(chunked.count[span].max()),
+        cost,
+    )
+
+
+def _problem(
+    tokens: Integers,
+    split: npt.NDArray[np.bool_],
+    backward: Integers,
+    most_chunks: int,
+    cost: PipelineCost,
+) -> CheckpointProblem:
+    stored, saved = _token_bytes(cost)
+    kind = split.astype(np.int64)
+    return CheckpointProblem(
+        stored=stored[:, kind] * tokens,
+        saved=saved[kind] * tokens,
+        capacity=np.array(cost.capacities, dtype=np.float64),
+        layers=min(cost.layer_counts),
+        backward=backward,
+        longest_split=most_chunks,
+    )
+
+
+@lru_cache(maxsize=8)
+def _token_bytes(cost: PipelineCost) -> tuple[Floats, Floats]:
+    """Bytes of a token by stage [d, 2], and bytes that a recomputed layer saves of it
+    [2].
+
+    First of chunks that are not one slice of a cut sequence, then of those that are.
+    """
+    kinds = np.array([False, True])
+    stored = [cost.activation_bytes(1, kinds, stage) for stage in range(cost.shape.stages)]
+    return np.array(stored), np.asarray(cost.layer_saving_bytes(1, kinds), dtype=np.float64)
 
 
 def rows(problem: CheckpointProblem) -> tuple[Floats, Floats]:

@@ -1,9 +1,9 @@
 """Shared parts of the pipeline planners that choose their chunks by fixed rules.
 
 DAPPLE, Seq1F1B, ChunkFlow and SlimPipe cut and pack sequences by fixed rules, and
-recompute the same layers in every chunk of a kind (static checkpointing). Each defines
-rules for its chunks (:class:`ChunkRule`); the rule with the least total time of all
-batches wins.
+recompute the same layers in every chunk of a kind (static checkpointing). A rule
+(:class:`ChunkRule`) makes the chunks of a batch; the rule with the least total time of
+all batches wins.
 
 * Chunks run in 1F1B order, sequences of most chunks first, one pipeline to a replica.
   Replicas share a batch by the compute time of its sequences.
@@ -12,10 +12,10 @@ batches wins.
 * Static checkpointing recomputes a number of layers, spread evenly over the stages.
   Without a given number, a plan takes the least with which all its batches fit.
 
-:func:`fixed_chunks` applies the same rules on arrays: elastic pipelines try these
-chunks too (``chunking: best``), so that they are never slower than such a planner.
-Tests compare both. Chunks of DynaPipe depend on the recomputed layers
-(``consecutive``).
+Elastic pipelines try every rule too (:func:`every_rule`, ``chunking: best``), so that
+they are never slower than such a planner. DynaPipe's micro-batches depend on the
+recomputed layers: sorted sequences are cut for the least time of the pipeline
+(:func:`plan_dyna_pipe_batch`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +32,10 @@ import numpy.typing as npt
 from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import PipelineBatch
-from railx.planning.format.schedule import backward_order, longest_split
-from railx.planning.groups import Lengths, best_fit_decreasing
-from railx.planning.pipeline.chunks import Chunked, join, share_among_replicas
+from railx.planning.format.schedule import pipeline_ms
+from railx.planning.groups import Lengths
+from railx.planning.pipeline import checkpoints
+from railx.planning.pipeline.chunks import Chunked, equal_work_starts, join, share_among_replicas
 from railx.planning.planner import PlannerBase, PlanningTask
 from railx.progress import counted
 from railx.settings import AtLeast, NonNegative, PowerOfTwo, SettingsError
@@ -43,32 +44,36 @@ from railx.workload.batches import SampledBatch
 __all__ = [
     "ChunkRule",
     "FixedChunkSettings",
-    "FixedChunks",
-    "Run",
+    "Splitting",
     "check_settings",
+    "chunk_flow_rule",
     "chunk_of",
+    "consecutive_cuts",
     "cost_of",
-    "cut_evenly",
-    "filled",
+    "dapple_rule",
+    "every_rule",
     "fits",
-    "fixed_chunks",
-    "pieces",
     "pipeline_of",
+    "plan_dyna_pipe_batch",
     "plan_with_rules",
     "ranks_of",
     "recomputing",
     "refusal",
+    "retained_counts",
+    "seq1f1b_rule",
     "sizes_of",
+    "slim_pipe_rule",
     "spread",
+    "static_layers",
     "uncut",
-    "window_bytes",
 ]
 
-#: Chunks of several sequences' slices, those of one cut sequence left to right. They
-#: must stay neighbours.
-Run = list[list[Slice]]
-#: Chunks of a batch: corpus rows [n] and lengths [n] to runs.
-Cut = Callable[[Lengths, Lengths], list[Run]]
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+#: The slices of long sequences [n]: each one's sequence [m] and start [m] in tokens.
+_Slices = tuple[Integers, Integers]
+#: How Seq1F1B cuts: slices of one size, or as many of equal tokens or of equal work.
+Splitting = Literal["fixed", "even", "equal_work"]
 #: The longest context over the sizes of chunks to try.
 _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 #: Multiples of the longest context to try too: packs of short sequences may be larger
@@ -98,15 +103,134 @@ class FixedChunkSettings(PlannerBase):
 class ChunkRule:
     """A rule for the chunks of a plan.
 
-    ``recomputes(count, index)``: whether all layers of chunk ``index`` of a run of
-    ``count`` chunks are always recomputed; None: of no chunk. ``account`` goes to the
-    plan's account.
+    Sequences over ``size`` tokens are cut by ``cut``, from their lengths [n], the
+    others are packed up to it by best-fit-decreasing, with ``beside_tails`` beside last
+    slices. Of a sequence all but the last ``kept_chunks`` chunks recompute every layer;
+    None: all chunks are alike. ``account`` goes to the plan's account.
     """
 
-    cut: Cut
+    name: str
+    size: int
+    cut: Callable[[Lengths], _Slices]
     account: dict[str, Any] = field(default_factory=dict)
-    recomputes: Callable[[int, int], bool] | None = None
+    beside_tails: bool = False
+    kept_chunks: int | None = None
     retimed: Callable[[list[Chunk]], list[Chunk]] | None = None
+
+    def chunked(self, sequences: Lengths, lengths: Lengths, cost: PipelineCost) -> Chunked:
+        """Chunks of ``sequences`` [n] of ``lengths`` [n], most slices first."""
+        # Planning alone loads Numba.
+        from railx.planning.pipeline.kernels import pack
+
+        order = np.lexsort((sequences, -lengths))
+        rows, tokens = sequences[order], lengths[order]
+        long = int(np.count_nonzero(tokens > self.size))
+        owner, start = self.cut(tokens[:long])
+        counts = np.bincount(owner, minlength=long).astype(np.int64)
+        by_count = np.argsort(-counts, kind="stable")
+        if np.any(by_count[1:] < by_count[:-1]):
+            rank_of = np.empty_like(by_count)
+            rank_of[by_count] = np.arange(long)
+            by_rank = np.argsort(rank_of[owner], kind="stable")
+            owner, start = rank_of[owner][by_rank], start[by_rank]
+            rows = np.concatenate([rows[:long][by_count], rows[long:]])
+            tokens = np.concatenate([tokens[:long][by_count], tokens[long:]])
+            counts = counts[by_count]
+        tails = tokens[:long] - start[np.cumsum(counts) - 1] if self.beside_tails else tokens[:0]
+        short = tokens[long:]
+        nothing = np.zeros(len(short))
+        bin_of, bins = pack(
+            short, nothing, tails, np.zeros(len(tails)), 0.0, math.inf, self.size, 2
+        )
+        return join((), rows, tokens, owner, start, bin_of, bins, len(tails), cost)
+
+
+def dapple_rule(size: int) -> ChunkRule:
+    """Whole sequences, packed."""
+    return ChunkRule(f"dapple {size}", size, _uncut, {"chunk_tokens": size})
+
+
+def seq1f1b_rule(
+    size: int, splitting: Splitting, context: int, alignment: int, cost: PipelineCost
+) -> ChunkRule:
+    """Slices of one size, or as many as the longest ``context`` has of that size."""
+    count = -(-context // size)
+    account = {"splitting": splitting, "chunk_tokens": size, "slices": count}
+    if splitting == "fixed":
+        del account["slices"]
+        return ChunkRule(f"seq1f1b {size}", size, _by_size(size), account, beside_tails=True)
+    if splitting == "even":
+        return ChunkRule(f"seq1f1b even {size}", size, _evenly(count=count), account)
+
+    def by_work(tokens: Lengths) -> _Slices:
+        return equal_work_starts(tokens, count, alignment, cost)
+
+    return ChunkRule(f"seq1f1b equal_work {size}", size, by_work, account)
+
+
+def chunk_flow_rule(size: int, retained: int) -> ChunkRule:
+    """Slices of one size; a sequence keeps the activations of the last ones."""
+    account = {"chunk_tokens": size, "kept_chunks": retained}
+    name = f"chunk_flow {size} {retained}"
+    return ChunkRule(name, size, _by_size(size), account, kept_chunks=retained)
+
+
+def retained_counts(chunks: int) -> list[int]:
+    """Numbers K of chunks that keep theirs, where the longest has so many."""
+    return sorted({2**k for k in range(chunks.bit_length()) if 2**k < chunks} | {chunks})
+
+
+def slim_pipe_rule(size: int, account: dict[str, Any]) -> ChunkRule:
+    """Equal slices of up to ``size`` tokens."""
+    return ChunkRule(f"slim_pipe {size}", size, _evenly(size=size), account)
+
+
+def every_rule(
+    context: int, most_parts: int, alignment: int, cost: PipelineCost
+) -> Iterator[ChunkRule]:
+    """Every rule and size.
+
+    Sizes are parts and multiples of ``context``, the longest allowed sequence.
+    """
+    yield from map(dapple_rule, sizes_of(None, context, most_parts, 1))
+    for size in sizes_of(None, context, most_parts, alignment):
+        count = -(-context // size)
+        yield seq1f1b_rule(size, "fixed", context, alignment, cost)
+        yield from (chunk_flow_rule(size, retained) for retained in retained_counts(count))
+        yield slim_pipe_rule(size, {})
+        if count > 1:
+            yield seq1f1b_rule(size, "even", context, alignment, cost)
+            yield seq1f1b_rule(size, "equal_work", context, alignment, cost)
+
+
+def _uncut(tokens: Lengths) -> _Slices:
+    return np.arange(len(tokens)), np.zeros_like(tokens)
+
+
+def _by_size(size: int) -> Callable[[Lengths], _Slices]:
+    def cut(tokens: Lengths) -> _Slices:
+        owner, index = _indices(-(-tokens // size))
+        return owner, index * size
+
+    return cut
+
+
+def _evenly(count: int | None = None, size: int = 1) -> Callable[[Lengths], _Slices]:
+    """``count`` equal slices of each sequence, or as many as its length requires."""
+
+    def cut(tokens: Lengths) -> _Slices:
+        counts = -(-tokens // size) if count is None else np.minimum(count, tokens)
+        owner, index = _indices(counts)
+        return owner, tokens[owner] * index // counts[owner]
+
+    return cut
+
+
+def _indices(counts: Integers) -> _Slices:
+    """Sequence and slice index [m] of every slice, from the number of slices [n]."""
+    owner = np.repeat(np.arange(len(counts)), counts)
+    first = np.cumsum(counts) - counts
+    return owner, np.arange(len(owner)) - first[owner]
 
 
 def cost_of(settings: FixedChunkSettings, task: PlanningTask) -> PipelineCost:
@@ -125,39 +249,6 @@ def ranks_of(settings: FixedChunkSettings) -> int:
 def uncut(sequence: int, length: int) -> Slice:
     """A sequence that is not cut."""
     return Slice(int(sequence), 0, int(length), int(length))
-
-
-def pieces(sequence: int, length: int, cuts: Iterable[int]) -> list[Slice]:
-    """The slices of a sequence between cuts, ascending and inside it."""
-    return [
-        Slice(int(sequence), start, stop, int(length))
-        for start, stop in pairwise([0, *cuts, int(length)])
-    ]
-
-
-def cut_evenly(sequence: int, length: int, count: int) -> list[Slice]:
-    """``count`` slices of a sequence of equal tokens up to one, fewer for fewer
-    tokens.
-    """
-    count = min(count, int(length))
-    return pieces(sequence, length, (length * part // count for part in range(1, count)))
-
-
-def filled(
-    short: Sequence[Slice], capacity: int, opened: Sequence[Slice] = ()
-) -> tuple[list[list[Slice]], list[list[Slice]]]:
-    """Whole sequences packed to chunks of ``capacity`` tokens by best-fit-decreasing.
-
-    ``opened`` are slices that begin a chunk each and may be joined. Returns those
-    chunks and the new ones. A sequence over the capacity is alone.
-    """
-    ordered = sorted(short, key=lambda part: part.sequence)
-    packed = best_fit_decreasing(
-        [part.tokens for part in ordered], capacity, [part.tokens for part in opened]
-    )
-    bins = [[ordered[position] for position in positions] for positions in packed]
-    joined = [[part, *members] for part, members in zip(opened, bins, strict=False)]
-    return joined, bins[len(opened) :]
 
 
 def sizes_of(given: int | None, longest: int, most_parts: int, alignment: int) -> list[int]:
@@ -206,27 +297,38 @@ def pipeline_of(chunks: Iterable[Chunk], replica: int, shape: PipelineShape) -> 
 
 def fits(pipeline: Pipeline, cost: PipelineCost) -> bool:
     """Whether memory suffices on every stage at any time (InfiniPipe eqs. 5-10)."""
-    return all(
-        window_bytes(pipeline, cost, stage) <= cost.capacity_bytes(stage)
-        for stage in range(pipeline.stages)
-    )
+    nothing = (0,) * pipeline.stages
+    layers = np.array([chunk.checkpoint_layers or nothing for chunk in pipeline.chunks]).T
+    return checkpoints.fits(checkpoints.problem_of_pipeline(pipeline, cost), layers)
 
 
-def window_bytes(pipeline: Pipeline, cost: PipelineCost, stage: int) -> float:
-    """The peak bytes of a rank of a stage."""
-    chunks = pipeline.chunks
-    chunk_bytes = cost.activation_bytes(
-        np.array([chunk.tokens for chunk in chunks], dtype=np.int64),
-        np.array([chunk.kind == "split" for chunk in chunks]),
-        stage,
-        np.array([(chunk.checkpoint_layers or (0,) * stage + (0,))[stage] for chunk in chunks]),
-    )
-    count = len(chunks)
-    window = pipeline.stages - (stage + 1) + longest_split(chunks)
-    begun = np.concatenate(([0.0], np.cumsum(chunk_bytes)))
-    ended = np.concatenate(([0.0], np.cumsum(chunk_bytes[backward_order(chunks)])))
-    step = np.arange(count)
-    return float((begun[np.minimum(count, window + step)] - ended[step]).max())
+def static_layers(
+    chunked: Chunked, kept_chunks: int | None, counts: range, cost: PipelineCost
+) -> tuple[int, Integers] | None:
+    """The fewest of ``counts`` layers with which chunks fit, and each chunk's [d, n].
+
+    ``kept_chunks``: those of a sequence that do not recompute every layer. None where
+    not even the most fit.
+    """
+    every = np.array(cost.layer_counts)[:, None]
+    early = np.zeros(chunked.chunks, dtype=np.bool_)
+    if kept_chunks is not None:
+        early = np.arange(chunked.chunks) - chunked.run_start < chunked.count - kept_chunks
+    problem = checkpoints.problem_of(chunked, 0, chunked.chunks, cost)
+
+    def layers(count: int) -> Integers:
+        return np.where(early, every, np.array(spread(count, cost))[:, None])
+
+    low, high = counts[0], counts[-1]
+    if not checkpoints.fits(problem, layers(high)):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        if checkpoints.fits(problem, layers(middle)):
+            high = middle
+        else:
+            low = middle + 1
+    return high, layers(high)
 
 
 def plan_with_rules(
@@ -303,203 +405,184 @@ def _plan_with_rule(
     rule: ChunkRule, settings: FixedChunkSettings, task: PlanningTask, cost: PipelineCost
 ) -> tuple[PipelineBatch, ...] | None:
     """All batches by one rule with the fewest layers recomputed; None: too large."""
-    layers = sum(map(cost.layers_of, range(cost.shape.stages)))
-    if settings.checkpointed_layers is not None:
-        counts = range(settings.checkpointed_layers, settings.checkpointed_layers + 1)
-    else:
-        counts = range(layers + 1)
-    runs = [
+    given = settings.checkpointed_layers
+    most = sum(cost.layer_counts) if given is None else given
+    count = 0 if given is None else given
+    drawn = [
         [
-            rule.cut(batch.sequences[positions], batch.lengths[positions])
+            rule.chunked(batch.sequences[positions], batch.lengths[positions], cost)
             for positions in share_among_replicas(batch.lengths, settings.replicas, cost)
         ]
         for batch in counted(task.batches, "batches")
     ]
-    chunked = [[_timed(rule, replica_runs, cost) for replica_runs in batch] for batch in runs]
-    low = 0
-    for batch_runs in chunked:
-        for replica, timed in enumerate(batch_runs):
-            high = len(counts) - 1
-            if not fits(_pipeline(rule, timed, counts[high], replica, cost), cost):
-                return None
-            while low < high:
-                middle = (low + high) // 2
-                if fits(_pipeline(rule, timed, counts[middle], replica, cost), cost):
-                    high = middle
-                else:
-                    low = middle + 1
-    count = counts[low]
+    for chunked in (replica for replicas in drawn for replica in replicas):
+        fewest = static_layers(chunked, rule.kept_chunks, range(count, most + 1), cost)
+        if fewest is None:
+            return None
+        count = fewest[0]
     account = {**rule.account, "checkpointed_layers": count}
     return tuple(
         PipelineBatch(
             index,
             tuple(
-                _pipeline(rule, timed, count, replica, cost)
-                for replica, timed in enumerate(batch_runs)
+                _pipeline(rule, chunked, count, replica, cost)
+                for replica, chunked in enumerate(replicas)
             ),
             account,
             predicted_other_ms=cost.batch_ms,
         )
-        for index, batch_runs in enumerate(chunked)
+        for index, replicas in enumerate(drawn)
     )
-
-
-def _timed(rule: ChunkRule, runs: list[Run], cost: PipelineCost) -> list[list[Chunk]]:
-    """Runs as chunks with their times, those of most chunks first."""
-    chunk_runs = [[chunk_of(slices, cost) for slices in run] for run in runs]
-    if rule.retimed is not None:
-        chunk_runs = [rule.retimed(run) for run in chunk_runs]
-    return sorted(chunk_runs, key=lambda run: -len(run))
 
 
 def _pipeline(
-    chunk_rule: ChunkRule, runs: list[list[Chunk]], layers: int, replica: int, cost: PipelineCost
+    rule: ChunkRule, chunked: Chunked, count: int, replica: int, cost: PipelineCost
 ) -> Pipeline:
-    spread_layers = spread(layers, cost)
-    every = tuple(map(cost.layers_of, range(cost.shape.stages)))
-    rule = chunk_rule.recomputes
-    return pipeline_of(
-        (
-            recomputing(
-                chunk, every if rule is not None and rule(len(run), index) else spread_layers
+    """The chunks of a replica that recompute ``count`` layers, with their times."""
+    fewest = static_layers(chunked, rule.kept_chunks, range(count, count + 1), cost)
+    assert fewest is not None  # fewer layers fitted
+    chunks = [chunk_of(chunked.slices(chunk), cost) for chunk in range(chunked.chunks)]
+    if rule.retimed is not None:
+        starts = [*np.unique(chunked.run_start).tolist(), len(chunks)]
+        runs = (rule.retimed(chunks[start:end]) for start, end in pairwise(starts))
+        chunks = [chunk for run in runs for chunk in run]
+    recomputed = map(recomputing, chunks, map(tuple, fewest[1].T.tolist()))
+    return pipeline_of(recomputed, replica, cost.shape)
+
+
+def consecutive_cuts(
+    works_ms: Floats,
+    tokens: npt.NDArray[np.int64],
+    constant_ms: float,
+    most_tokens: int,
+    fill_weight: float,
+    share: float = 1.0,
+) -> list[int]:
+    """Ascending ends of the consecutive micro-batches of least time.
+
+    Micro-batch t is the sum of its sequences' ``works_ms`` [n] and ``constant_ms``, of
+    up to ``most_tokens`` of ``tokens`` [n] or one sequence. The time is ``fill_weight``
+    times the longest t plus ``share`` times their sum.
+    """
+    work = np.concatenate(([0.0], np.cumsum(works_ms)))
+    token_sums = np.concatenate(([0], np.cumsum(tokens)))
+
+    def within(limit_ms: float) -> list[int]:
+        """The fewest micro-batches of up to this time."""
+        ends, start, count = [], 0, len(works_ms)
+        while start < count:
+            by_time = np.searchsorted(work, work[start] + limit_ms - constant_ms, side="right") - 1
+            by_tokens = (
+                np.searchsorted(token_sums, token_sums[start] + most_tokens, side="right") - 1
             )
-            for run in runs
-            for index, chunk in enumerate(run)
-        ),
-        replica,
-        cost.shape,
+            start = max(start + 1, min(int(by_time), int(by_tokens)))
+            ends.append(start)
+        return ends
+
+    def longest_ms(ends: list[int]) -> float:
+        return float(np.diff(work[[0, *ends]]).max()) + constant_ms
+
+    def time_ms(ends: list[int]) -> float:
+        total_ms = float(work[-1]) + len(ends) * constant_ms
+        return fill_weight * longest_ms(ends) + share * total_ms
+
+    # A hair above: without the constant both may round below their works.
+    low = (float(works_ms.max()) + constant_ms) * (1 + 1e-12)
+    high = (float(work[-1]) + constant_ms) * (1 + 1e-12)
+    best = min((within(low), within(high)), key=time_ms)
+    # Fewer micro-batches than between two limits there are not, nor a shorter longest.
+    intervals = [(low, high, len(within(low)), len(within(high)))]
+    while intervals:
+        low, high, many, few = intervals.pop()
+        bound = fill_weight * low + share * (work[-1] + few * constant_ms)
+        if many == few or high - low <= 1e-12 * high or bound >= time_ms(best):
+            continue
+        middle = (low + high) / 2
+        ends = within(middle)
+        best = min(best, ends, key=time_ms)
+        intervals += [(middle, high, len(ends), few), (low, middle, many, len(ends))]
+    return best
+
+
+def plan_dyna_pipe_batch(
+    iteration: int, batch: SampledBatch, settings: FixedChunkSettings, cost: PipelineCost
+) -> PipelineBatch | None:
+    """Plan one batch; None where memory does not suffice."""
+    layers = sum(map(cost.layers_of, range(cost.shape.stages)))
+    given = settings.checkpointed_layers
+    low, high = (0, layers) if given is None else (given, given)
+    pipelines = _with_layers(batch, high, settings.replicas, cost)
+    if pipelines is None:
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        trial = _with_layers(batch, middle, settings.replicas, cost)
+        if trial is None:
+            low = middle + 1
+        else:
+            high, pipelines = middle, trial
+    micro_batches = sum(len(pipeline.chunks) for pipeline in pipelines)
+    account = {"checkpointed_layers": high, "micro_batches": micro_batches}
+    return PipelineBatch(iteration, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
+
+
+def _with_layers(
+    batch: SampledBatch, layers: int, replicas: int, cost: PipelineCost
+) -> list[Pipeline] | None:
+    """Pipelines that recompute ``layers`` layers; None where they do not fit memory."""
+    shape, recomputed = cost.shape, spread(layers, cost)
+    ascending = np.lexsort((batch.sequences, batch.lengths))
+    sequences, lengths = batch.sequences[ascending], batch.lengths[ascending]
+    forward, backward, _ = cost.slice_times_ms(np.zeros(len(lengths)), lengths)
+    room = min(
+        cost.capacity_bytes(stage)
+        / (
+            float(cost.activation_bytes(1, False, stage, recomputed[stage]))
+            * (shape.stages - stage)
+        )
+        for stage in range(shape.stages)
     )
+    again = max(count / cost.layers_of(stage) for stage, count in enumerate(recomputed))
+    empty = cost.chunk_time_ms([])
+    ends = consecutive_cuts(
+        (1 + again) * forward + backward,
+        lengths,
+        (1 + again) * empty.forward_ms + empty.backward_ms,
+        int(room),
+        shape.stages - 1,
+        1 / replicas,
+    )
+    # Every replica needs a micro-batch.
+    while len(ends) < replicas:
+        widths = np.diff([0, *ends])
+        widest = int(np.argmax(widths))
+        ends.insert(widest, ends[widest] - int(widths[widest]) // 2)
+    slices = [uncut(*pair) for pair in zip(sequences, lengths, strict=True)]
+    chunks = [
+        recomputing(chunk_of(slices[start:end], cost), recomputed)
+        for start, end in pairwise([0, *ends])
+    ]
+    pipelines = []
+    for replica, order in enumerate(_shared(chunks, replicas)):
+        fitting = [
+            pipeline
+            for pipeline in (pipeline_of(order[::way], replica, shape) for way in (1, -1))
+            if fits(pipeline, cost)
+        ]
+        if not fitting:
+            return None
+        pipelines.append(min(fitting, key=pipeline_ms))
+    return pipelines
 
 
-Integers = npt.NDArray[np.int64]
-#: The slices of long sequences [n]: each one's sequence [m] and start [m] in tokens.
-_Slices = tuple[Integers, Integers]
-
-
-@dataclass(frozen=True)
-class FixedChunks:
-    """Chunks by a named rule.
-
-    Of a sequence all but the last ``kept_chunks`` chunks recompute every layer; None:
-    all chunks are alike.
-    """
-
-    name: str
-    chunked: Chunked
-    kept_chunks: int | None = None
-
-
-def fixed_chunks(
-    sequences: Lengths,
-    lengths: Lengths,
-    context: int,
-    most_parts: int,
-    alignment: int,
-    cost: PipelineCost,
-) -> Iterator[FixedChunks]:
-    """A batch's ``sequences`` [n] of ``lengths`` [n] by every rule and size.
-
-    Sizes are parts and multiples of ``context``, the longest allowed sequence.
-    """
-    order = np.lexsort((sequences, -lengths))
-    rows, tokens = sequences[order], lengths[order]
-
-    def packed(size: int, cut: Callable[[Lengths], _Slices], beside_tails: bool = False) -> Chunked:
-        long = int(np.count_nonzero(tokens > size))
-        return _packed(rows, tokens, long, cut(tokens[:long]), size, beside_tails, cost)
-
-    for size in sizes_of(None, context, most_parts, 1):
-        yield FixedChunks(f"dapple {size}", packed(size, _uncut))
-    for size in sizes_of(None, context, most_parts, alignment):
-        count = -(-context // size)
-        of_size = _by_size(size)
-        yield FixedChunks(f"seq1f1b {size}", packed(size, of_size, beside_tails=True))
-        alone = packed(size, of_size)
-        for retained in sorted({2**k for k in range(count.bit_length()) if 2**k < count} | {count}):
-            yield FixedChunks(f"chunk_flow {size} {retained}", alone, retained)
-        yield FixedChunks(f"slim_pipe {size}", packed(size, _evenly(size=size)))
-        if count > 1:
-            yield FixedChunks(f"seq1f1b even {size}", packed(size, _evenly(count=count)))
-            by_work = _by_work(count, alignment, cost)
-            yield FixedChunks(f"seq1f1b equal_work {size}", packed(size, by_work))
-
-
-def _uncut(tokens: Lengths) -> _Slices:
-    return np.arange(len(tokens)), np.zeros_like(tokens)
-
-
-def _by_size(size: int) -> Callable[[Lengths], _Slices]:
-    def cut(tokens: Lengths) -> _Slices:
-        owner, index = _indices(-(-tokens // size))
-        return owner, index * size
-
-    return cut
-
-
-def _evenly(count: int | None = None, size: int = 1) -> Callable[[Lengths], _Slices]:
-    """``count`` equal slices of each sequence, or as many as its length requires."""
-
-    def cut(tokens: Lengths) -> _Slices:
-        counts = -(-tokens // size) if count is None else np.minimum(count, tokens)
-        owner, index = _indices(counts)
-        return owner, tokens[owner] * index // counts[owner]
-
-    return cut
-
-
-def _by_work(count: int, alignment: int, cost: PipelineCost) -> Callable[[Lengths], _Slices]:
-    """Slices of equal time; cuts that coincide are one (``equal_work_cuts``)."""
-
-    def cut(tokens: Lengths) -> _Slices:
-        length = tokens[:, None].astype(np.float64)
-        quadratic, linear = cost.quadratic_ms, cost.linear_ms
-        target = (quadratic * length**2 + linear * length) * np.arange(count) / count
-        position = 2 * target / (linear + np.sqrt(linear**2 + 4 * quadratic * target))
-        starts = (np.round(position / alignment) * alignment).astype(np.int64)
-        first = np.diff(starts, axis=1, prepend=-1) > 0
-        owner, index = np.nonzero(first & (starts < tokens[:, None]))
-        return owner.astype(np.int64), starts[owner, index]
-
-    return cut
-
-
-def _indices(counts: Integers) -> _Slices:
-    """Sequence and slice index [m] of every slice, from the number of slices [n]."""
-    owner = np.repeat(np.arange(len(counts)), counts)
-    first = np.cumsum(counts) - counts
-    return owner, np.arange(len(owner)) - first[owner]
-
-
-def _packed(
-    rows: Lengths,
-    tokens: Lengths,
-    long: int,
-    slices: _Slices,
-    size: int,
-    beside_tails: bool,
-    cost: PipelineCost,
-) -> Chunked:
-    """Slices of the ``long`` first sequences, the others packed up to ``size`` tokens.
-
-    By best-fit-decreasing (``filled``). Sequences of most slices come first.
-    """
-    # Planning alone loads Numba.
-    from railx.planning.pipeline.kernels import pack
-
-    owner, start = slices
-    counts = np.bincount(owner, minlength=long).astype(np.int64)
-    by_count = np.argsort(-counts, kind="stable")
-    if np.any(by_count[1:] < by_count[:-1]):
-        rank_of = np.empty_like(by_count)
-        rank_of[by_count] = np.arange(long)
-        by_rank = np.argsort(rank_of[owner], kind="stable")
-        owner, start = rank_of[owner][by_rank], start[by_rank]
-        rows = np.concatenate([rows[:long][by_count], rows[long:]])
-        tokens = np.concatenate([tokens[:long][by_count], tokens[long:]])
-        counts = counts[by_count]
-    ends = np.cumsum(counts)
-    tails = tokens[:long] - start[ends - 1] if beside_tails else tokens[:0]
-    short = tokens[long:]
-    nothing = np.zeros(len(short))
-    bin_of, bins = pack(short, nothing, tails, np.zeros(len(tails)), 0.0, math.inf, size, 2)
-    return join((), rows, tokens, owner, start, bin_of, bins, len(tails), cost)
+def _shared(chunks: list[Chunk], replicas: int) -> list[list[Chunk]]:
+    """Chunks for each replica, in the order of falling time."""
+    busy = np.zeros(replicas)
+    shared: list[list[Chunk]] = [[] for _ in range(replicas)]
+    for chunk in sorted(
+        chunks, key=lambda chunk_: -(chunk_.predicted_forward_ms + chunk_.predicted_backward_ms)
+    ):
+        chosen = int(np.argmin(busy))
+        shared[chosen].append(chunk)
+        busy[chosen] += chunk.predicted_forward_ms + chunk.predicted_backward_ms
+    return shared

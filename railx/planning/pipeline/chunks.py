@@ -39,6 +39,7 @@ __all__ = [
     "Chunked",
     "Chunking",
     "cut_and_pack",
+    "equal_work_starts",
     "even_mesh",
     "join",
     "longest_slice",
@@ -100,6 +101,15 @@ class Chunked:
             start += counts[start]
         return np.array(starts, dtype=np.int64)
 
+    def backward_order(self, first: int, end: int) -> Integers:
+        """Chunks [first, end), counted from 0, in backward order.
+
+        Runs in order, the chunks of each from its last to its first.
+        """
+        span = slice(first, end)
+        order: Integers = 2 * self.run_start[span] + self.count[span] - 1 - np.arange(first, end)
+        return order - first
+
     @cached_property
     def _first(self) -> Integers:
         return np.searchsorted(self.chunk, np.arange(self.chunks + 1))
@@ -119,15 +129,28 @@ def mesh(length: int, slices: int, cost: PipelineCost, alignment_tokens: int) ->
     They divide a sequence of ``length`` tokens into up to ``slices`` slices. Positions
     are rounded to the alignment; duplicates and the end are left out.
     """
+    lengths = np.array([length], dtype=np.int64)
+    starts = equal_work_starts(lengths, slices, alignment_tokens, cost)[1]
+    cuts: list[int] = starts[1:].tolist()
+    return cuts
+
+
+def equal_work_starts(
+    lengths: Lengths, count: int, alignment_tokens: int, cost: PipelineCost
+) -> tuple[Integers, Integers]:
+    """The sequence [m] and first token [m] of up to ``count`` slices of equal time.
+
+    Of sequences of ``lengths`` [n]; starts that the alignment makes equal are one.
+    """
+    length = lengths[:, None].astype(np.float64)
     quadratic, linear = cost.quadratic_ms, cost.linear_ms
-    work = quadratic * length**2 + linear * length
-    cuts = []
-    for index in range(1, slices):
-        target = work * index / slices
-        # The positive root of a x² + g x = target, in a form that holds for a = 0.
-        position = 2 * target / (linear + math.sqrt(linear**2 + 4 * quadratic * target))
-        cuts.append(round(position / alignment_tokens) * alignment_tokens)
-    return sorted({cut for cut in cuts if 0 < cut < length})
+    target = (quadratic * length**2 + linear * length) * np.arange(count) / count
+    # The positive root of a x² + g x = target, in a form that holds for a = 0.
+    position = 2 * target / (linear + np.sqrt(linear**2 + 4 * quadratic * target))
+    starts = (np.round(position / alignment_tokens) * alignment_tokens).astype(np.int64)
+    distinct = np.diff(starts, axis=1, prepend=-1) > 0
+    owner, index = np.nonzero(distinct & (starts < lengths[:, None]))
+    return owner.astype(np.int64), starts[owner, index]
 
 
 def even_mesh(length: int, slices: int, alignment_tokens: int) -> list[int]:

@@ -21,7 +21,7 @@ Deviations from the paper:
   one by one; where short sequences do not fit beside tails, tails stay alone;
 * several data-parallel replicas may share a batch, each planned by itself;
 * ``chunking: best`` also tries the chunks of the planners that are compared with this
-  one (``fixed_chunks``, ``dyna_pipe``), under their recomputation and under its own, so
+  one (``chunk_rules``, ``dyna_pipe``), under their recomputation and under its own, so
   that it is never slower than they are;
 * ``chunking: searched``, the default, goes on from these by a search over slices,
   packs, recomputed layers and the order of passes together (``refinement``).
@@ -30,23 +30,20 @@ Deviations from the paper:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from railx.effort import Cost, Costs
 from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 from railx.performance.sequence_cost import ChunkTime
-from railx.planning.format.occupancy import fits
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import PipelineBatch
+from railx.planning.format.predictions import fits
 from railx.planning.format.schedule import (
-    backward_order,
     coded,
     longest_split,
     pipeline_ms,
@@ -61,15 +58,15 @@ from railx.planning.pipeline.best_schedule import (
     best_batch,
     with_schedule,
 )
-from railx.planning.pipeline.checkpoints import CheckpointProblem
 from railx.planning.pipeline.chunk_rules import (
-    FixedChunks,
+    ChunkRule,
     FixedChunkSettings,
     chunk_of,
-    fixed_chunks,
+    every_rule,
     pipeline_of,
+    plan_dyna_pipe_batch,
     recomputing,
-    spread,
+    static_layers,
 )
 from railx.planning.pipeline.chunks import (
     Chunked,
@@ -80,10 +77,18 @@ from railx.planning.pipeline.chunks import (
     mesh,
     share_among_replicas,
 )
-from railx.planning.pipeline.consecutive import plan_dyna_pipe_batch
-from railx.planning.planner import Planner, PlannerBase, PlanningTask
+from railx.planning.pipeline.grouping import (
+    Group,
+    Grouping,
+    PipelineSettings,
+    chunks_bound_ms,
+    counts_of,
+    fastest,
+    grouping_ms,
+    sequence_starts,
+)
+from railx.planning.planner import Planner, PlanningTask
 from railx.progress import counted
-from railx.settings import AtLeast, NonNegative, PowerOfTwo
 from railx.workload.batches import SampledBatch
 
 if TYPE_CHECKING:
@@ -91,10 +96,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PIPELINE",
-    "Checkpointing",
-    "PipelineSchedule",
     "PipelineSettings",
-    "checkpoint_problem",
     "plan_pipeline_batch",
 ]
 
@@ -103,22 +105,14 @@ Integers = npt.NDArray[np.int64]
 #: Slices by run and chunk, and each chunk's recomputed layers by stage.
 Runs = Sequence[Sequence[Sequence[Slice]]]
 Layers = Sequence[Sequence[int]]
-#: Recomputed layers: as many as memory requires (fast or exact), all, or none.
-Checkpointing = Literal["adaptive", "exact", "full", "none"]
-#: The order of passes: a schedule, an order that is searched for, or the fastest.
-PipelineSchedule = ScheduleChoice | Literal["best", "best_trained"]
+#: A rule and the chunks that it makes.
+_Fixed = tuple[ChunkRule, Chunked]
 
 #: Token limits that are tried for each K, as powers between the longest slice and what
 #: short sequences of a slice's time hold.
 _TOKEN_LIMITS = 8
-#: At most so many families of candidates are grouped and simulated in full, and only
-#: those within this factor of the best family's time.
-_MAX_FAMILIES = 5
-_NEAR_BEST = 1.015
 #: Share of the time that keeping ``most_over_mean`` may cost.
 _MAX_SLOWDOWN_FOR_BALANCE = 0.05
-#: Pipelines whose division and recomputation are refined; half with an incumbent.
-_CANDIDATES_TO_REFINE = 6
 #: Passes of a round of the search for each pass of the pipeline, and their limits.
 _PASSES_PER_OPERATION = 40_000
 _FEWEST_PASSES, _MOST_PASSES = 500_000, 10_000_000
@@ -126,127 +120,6 @@ _FEWEST_PASSES, _MOST_PASSES = 500_000, 10_000_000
 _FEW_SLICES = 12
 #: Share of the time from which on other schedules of the first plan are not looked at.
 _SEARCH_GAIN = 0.005
-#: Most that a thorough solution may gain: slower candidates are not solved.
-_SOLVING_GAIN = 1.005
-#: The method for the counts of recomputed layers: that of the grouping, or better ones.
-_Care = Literal["rough", "quick", "thorough"]
-_METHODS: dict[_Care, Callable[[CheckpointProblem], Integers | None]] = {
-    "rough": checkpoints.rough,
-    "quick": checkpoints.quick,
-    "thorough": checkpoints.fast,
-}
-
-
-@dataclass(frozen=True)
-class PipelineSettings(PlannerBase):
-    """Pipelines of split, packed and mixed chunks (InfiniPipe).
-
-    The number of slices of the longest sequence with the least simulated time is taken.
-    """
-
-    planner: Literal["pipeline"]
-    """Which planner it is."""
-
-    stages: Annotated[int, AtLeast(1)] = 2
-    """Stages of a replica."""
-
-    replicas: Annotated[int, AtLeast(1)] = 2
-    """Replicas that share a batch."""
-
-    sequence_parallel_degree: Annotated[int, PowerOfTwo()] = 1
-    """Ranks of each stage, which share the tokens of a chunk."""
-
-    most_slices: Annotated[int, AtLeast(1)] = 8
-    """Most slices of equal time into which the longest sequence is cut."""
-
-    alignment_tokens: Annotated[int, AtLeast(1)] = 32
-    """Tokens of which every cut is a multiple."""
-
-    chunking: Chunking | Literal["best", "searched"] = "searched"
-    """How sequences become chunks. ``balanced``: slices of equal time, and a new chunk
-    where none has time left. ``published``: as the paper prints it, raising the time
-    instead. ``even``: slices of equal length and chunks of as many tokens, the paper's
-    ablation. ``best``: balanced ones or those of Seq1F1B, DAPPLE, ChunkFlow, SlimPipe
-    or DynaPipe, whichever are fastest. ``searched``: what a search over chunks,
-    recomputed layers and orders makes of these; with a named schedule as ``best``."""
-
-    checkpointing: Checkpointing = "adaptive"
-    """Layers that are recomputed. ``adaptive``: as few as memory allows, by a fast
-    method; ``exact``: by the paper's integer programme; ``full``: all of them;
-    ``none``: none, so that memory decides between pipelines alone."""
-
-    exact_nodes: Annotated[int, AtLeast(1)] = 2000
-    """Nodes of the integer programme's search at most, for each pipeline, with
-    ``checkpointing: exact``. What that leaves open is in the plan's account
-    (``checkpoint_gap``)."""
-
-    schedule: PipelineSchedule = "best_trained"
-    """The order in which stages run their passes: a schedule by name, ``searched`` for
-    one of our own, ``best`` for the fastest of them that memory holds, or
-    ``best_trained`` for the fastest that the training runtime runs. Unless chunks are
-    searched, they and recomputed layers are chosen for the paper's, ``1f1b``."""
-
-    most_over_mean: Annotated[float, AtLeast(1)] | None = None
-    """Longest over mean chunk time of the plans that come first, unless that costs more
-    than 5 % of the time; null, and with chunks that are ``best`` or ``searched``: the
-    least time decides. The paper's is 1.2."""
-
-    effort: Annotated[int, NonNegative()] = 1
-    """Rounds of the search over chunks, each about 0.3 s of one core for 512
-    sequences on four stages; 0: a short one, from balanced chunks alone."""
-
-    def costs(self) -> Costs:
-        """Estimated work by field."""
-        return {
-            "effort": Cost(0.4) * self.effort,
-            "exact_nodes": Cost(1e-3) * self.exact_nodes,
-        }
-
-
-@dataclass(frozen=True)
-class _Group:
-    """A pipeline of neighbouring chunks and its recomputation.
-
-    Recomputed layers [d, n], the sum of their diagonals, and the gap of the exact
-    programme.
-    """
-
-    first: int
-    end: int
-    layers: Integers
-    diagonals: int
-    gap: float = 0.0
-
-
-@dataclass(frozen=True)
-class _Recomputation:
-    """Σ C, a function for its layers [d, n], and the gap of the exact programme."""
-
-    total: int
-    layers: Callable[[], Integers]
-    gap: float = 0.0
-
-
-@dataclass(frozen=True)
-class _Division:
-    """Chunks and the ends of their pipelines, with the price of eq. 14 and simulated
-    ms.
-    """
-
-    chunked: Chunked
-    bounds: tuple[int, ...]
-    closed_form_ms: float
-    simulated_ms: float
-
-
-@dataclass(frozen=True)
-class _Grouping:
-    """Chunks in pipelines, their time, and the name of the chunking."""
-
-    chunked: Chunked
-    groups: tuple[_Group, ...]
-    simulated_ms: float = math.inf
-    chunking: str = "balanced"
 
 
 def plan_pipeline_batch(
@@ -410,7 +283,7 @@ def _planned(
     fit.
     """
     pipelines: list[Pipeline] = []
-    groupings: list[_Grouping] = []
+    groupings: list[Grouping] = []
     for replica, positions in enumerate(
         share_among_replicas(batch.lengths, settings.replicas, cost)
     ):
@@ -487,7 +360,7 @@ def _recomputing_less(
 ) -> tuple[Pipeline, int]:
     """The pipelines under our recomputation where that is faster, and Σ C."""
     planned_layers = [chunk.checkpoint_layers or (0,) for chunk in pipeline.chunks]
-    counts = _counts(checkpoint_problem(pipeline, cost), settings, cost, "thorough")
+    counts = counts_of(checkpoints.problem_of_pipeline(pipeline, cost), settings, cost, "thorough")
     if counts is not None and any(map(any, planned_layers)):
         chunks = tuple(
             replace(chunk, checkpoint_layers=tuple(layers) if any(layers) else ())
@@ -522,82 +395,35 @@ def _scheduled(
     return replace(batch, pipelines=tuple(changed))
 
 
-def checkpoint_problem(pipeline: Pipeline, cost: PipelineCost) -> CheckpointProblem:
-    """The checkpointing problem of a pipeline of a plan."""
-    tokens = np.array([chunk.tokens for chunk in pipeline.chunks])
-    split = np.array([chunk.kind == "split" for chunk in pipeline.chunks])
-    return _problem(
-        tokens,
-        split,
-        np.array(backward_order(pipeline.chunks)),
-        longest_split(pipeline.chunks),
-        cost,
-    )
-
-
-def _problem(
-    tokens: Integers,
-    split: npt.NDArray[np.bool_],
-    backward: Integers,
-    most_chunks: int,
-    cost: PipelineCost,
-) -> CheckpointProblem:
-    stored, saved = _token_bytes(cost)
-    kind = split.astype(np.int64)
-    return CheckpointProblem(
-        stored=stored[:, kind] * tokens,
-        saved=saved[kind] * tokens,
-        capacity=np.array(cost.capacities, dtype=np.float64),
-        layers=min(cost.layer_counts),
-        backward=backward,
-        longest_split=most_chunks,
-    )
-
-
-@lru_cache(maxsize=8)
-def _token_bytes(cost: PipelineCost) -> tuple[Floats, Floats]:
-    """Bytes of a token by stage [d, 2], and bytes that a recomputed layer saves of it
-    [2].
-
-    First of chunks that are not one slice of a cut sequence, then of those that are.
-    """
-    kinds = np.array([False, True])
-    stored = [cost.activation_bytes(1, kinds, stage) for stage in range(cost.shape.stages)]
-    return np.array(stored), np.asarray(cost.layer_saving_bytes(1, kinds), dtype=np.float64)
-
-
 def _best(
     sequences: Lengths,
     lengths: Lengths,
     settings: PipelineSettings,
     cost: PipelineCost,
     context: int,
-) -> _Grouping | None:
+) -> Grouping | None:
     """The pipelines with the least simulated time; None where nothing fits memory."""
     if settings.chunking != "best":
         return _best_processed(sequences, lengths, settings, cost)
     processed = _best_processed(sequences, lengths, settings, cost)
-    fixed = list(
-        fixed_chunks(
-            sequences, lengths, context, settings.most_slices, settings.alignment_tokens, cost
-        )
-    )
+    rules = every_rule(context, settings.most_slices, settings.alignment_tokens, cost)
+    fixed = [(rule, rule.chunked(sequences, lengths, cost)) for rule in rules]
     return _of_fixed_chunks(fixed, processed, settings, cost)
 
 
 def _best_processed(
     sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
-) -> _Grouping | None:
+) -> Grouping | None:
     """The best of the sequence processor's chunks."""
     for beside_tails in (True, False):
         families = list(_candidates(sequences, lengths, settings, cost, beside_tails))
         limit = settings.most_over_mean or math.inf
         balanced = [[c for c in family if c.longest_over_mean <= limit] for family in families]
         others = [[c for c in family if c.longest_over_mean > limit] for family in families]
-        best = _fastest(balanced, settings, cost)
+        best = fastest(balanced, settings, cost)
         share = 1.0 if settings.chunking == "best" else 1 - _MAX_SLOWDOWN_FOR_BALANCE
         incumbent_ms = math.inf if best is None else best.simulated_ms * share
-        other = _fastest(others, settings, cost, incumbent_ms)
+        other = fastest(others, settings, cost, incumbent_ms)
         if other is not None and other.simulated_ms < incumbent_ms:
             best = other
         if best is not None:
@@ -606,78 +432,53 @@ def _best_processed(
     return None
 
 
-def _time_of(grouped: _Grouping | _Division) -> float:
-    return grouped.simulated_ms
-
-
 def _of_fixed_chunks(
-    fixed: list[FixedChunks], best: _Grouping | None, settings: PipelineSettings, cost: PipelineCost
-) -> _Grouping | None:
+    fixed: list[_Fixed], best: Grouping | None, settings: PipelineSettings, cost: PipelineCost
+) -> Grouping | None:
     """The best so far or, where faster, pipelines of chunks of fixed rules.
 
     First under our recomputation and grouping, then under that of the rules in one
     pipeline; a bound excludes some.
     """
-    names: dict[bytes, FixedChunks] = {}
-    for candidate in fixed:
-        names.setdefault(
-            candidate.chunked.chunk.tobytes() + candidate.chunked.start.tobytes(), candidate
-        )
+    distinct: dict[bytes, _Fixed] = {}
+    for rule, chunked in fixed:
+        distinct.setdefault(chunked.chunk.tobytes() + chunked.start.tobytes(), (rule, chunked))
     limit_ms = math.inf if best is None else best.simulated_ms
-    fastest = _fastest(
-        [[candidate.chunked] for candidate in names.values()], settings, cost, limit_ms
-    )
-    if fastest is not None and fastest.simulated_ms < limit_ms:
-        name = next(
-            candidate.name for candidate in names.values() if candidate.chunked is fastest.chunked
-        )
-        best = replace(fastest, chunking=name)
-    bounds_ms = [_bound_ms(candidate.chunked, cost) for candidate in fixed]
+    families = [[chunked] for _, chunked in distinct.values()]
+    grouped = fastest(families, settings, cost, limit_ms)
+    if grouped is not None and grouped.simulated_ms < limit_ms:
+        name = next(rule.name for rule, chunked in distinct.values() if chunked is grouped.chunked)
+        best = replace(grouped, chunking=name)
+    bounds_ms = [chunks_bound_ms(chunked, cost) for _, chunked in fixed]
     for index in np.argsort(bounds_ms, kind="stable").tolist():
         limit_ms = math.inf if best is None else best.simulated_ms
         if bounds_ms[index] >= limit_ms:
             break
-        best = _static(fixed[index], settings, cost, limit_ms) or best
+        rule, chunked = fixed[index]
+        best = _static(rule, chunked, settings, cost, limit_ms) or best
     return best
 
 
 def _static(
-    fixed: FixedChunks, settings: PipelineSettings, cost: PipelineCost, limit_ms: float
-) -> _Grouping | None:
+    rule: ChunkRule,
+    chunked: Chunked,
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    limit_ms: float,
+) -> Grouping | None:
     """One pipeline that recomputes the fewest layers of every chunk that memory allows.
 
     None where it does not fit or reaches the limit.
     """
-    chunked = fixed.chunked
-    every = np.array(cost.layer_counts)[:, None]
-    early = np.zeros(chunked.chunks, dtype=np.bool_)
-    if fixed.kept_chunks is not None:
-        index = np.arange(chunked.chunks) - chunked.run_start
-        early = index < chunked.count - fixed.kept_chunks
-    low, high = 0, int(every.sum())
-    if settings.checkpointing == "none":
-        high = 0
-        if early.any():
-            return None
-    elif settings.checkpointing == "full":
-        low = high
-    problem = _problem_of(chunked, 0, chunked.chunks, cost)
-
-    def layers(count: int) -> Integers:
-        return np.where(early, every, np.array(spread(count, cost))[:, None])
-
-    if not checkpoints.fits(problem, layers(high)):
+    every = sum(cost.layer_counts)
+    none, full = (settings.checkpointing == name for name in ("none", "full"))
+    counts = range(every if full else 0, 1 if none else every + 1)
+    fewest = static_layers(chunked, rule.kept_chunks, counts, cost)
+    if fewest is None or (none and fewest[1].any()):
         return None
-    while low < high:
-        middle = (low + high) // 2
-        if checkpoints.fits(problem, layers(middle)):
-            high = middle
-        else:
-            low = middle + 1
-    counts = layers(high)
-    group = _Group(0, chunked.chunks, counts, int(counts.max(axis=0).sum()))
-    grouped = _Grouping(chunked, (group,), chunking=fixed.name)
-    simulated_ms = _simulated_ms(grouped, cost)
+    group = Group(0, chunked.chunks, fewest[1], int(fewest[1].max(axis=0).sum()))
+    grouped = Grouping(chunked, (group,), chunking=rule.name)
+    simulated_ms = grouping_ms(grouped, cost)
     return replace(grouped, simulated_ms=simulated_ms) if simulated_ms < limit_ms else None
 
 
@@ -749,268 +550,7 @@ def _token_limits(
     return sorted({int(step) for step in steps})
 
 
-def _bound_ms(chunked: Chunked, cost: PipelineCost) -> float:
-    """The time of one pipeline that recomputes nothing, regardless of memory."""
-    back: Floats = np.broadcast_to(chunked.backward_ms, (cost.shape.stages, chunked.chunks))
-    return _makespan_1f1b_ms(chunked, 0, chunked.chunks, back, cost)
-
-
-def _fastest(
-    families: list[list[Chunked]],
-    settings: PipelineSettings,
-    cost: PipelineCost,
-    incumbent_ms: float = math.inf,
-) -> _Grouping | None:
-    """The fastest of the candidates by simulation, if below ``incumbent_ms``.
-
-    The time of one pipeline without recomputation is a lower bound. In ascending order
-    of that bound, no candidate after the first that fits without recomputing can be
-    faster. Those before it are grouped while their bound is below the incumbent: the
-    first of every family, whose members differ little, then the last, then all members
-    of the best families.
-    """
-    ranked = sorted(
-        (_bound_ms(chunks, cost), which, index)
-        for which, family in enumerate(families)
-        for index, chunks in enumerate(family)
-    )
-    tried: list[_Division] = []
-    below: list[tuple[float, int, int]] = []
-    for bound_ms, which, index in ranked:
-        if bound_ms >= incumbent_ms:
-            break
-        if _fits_as_it_is(families[which][index], settings, cost):
-            chunked = families[which][index]
-            tried.append(_Division(chunked, (0, chunked.chunks), math.inf, bound_ms))
-            break
-        below.append((bound_ms, which, index))
-    ends: dict[int, tuple[int, int]] = {}
-    for _, which, index in below:
-        first, last = ends.get(which, (index, index))
-        ends[which] = (min(first, index), max(last, index))
-    best_of: dict[int, float] = {}
-    for turn in range(3):
-        enough_ms = _NEAR_BEST * min(best_of.values(), default=math.inf)
-        near = sorted(best_of, key=lambda which: best_of[which])[:_MAX_FAMILIES]
-        chosen = {
-            0: set(ends),
-            1: {which for which in ends if best_of.get(which, 0.0) <= _NEAR_BEST * enough_ms},
-            2: {which for which in near if best_of[which] <= enough_ms},
-        }[turn]
-        for bound_ms, which, index in below:
-            limit_ms = min(map(_time_of, tried), default=incumbent_ms)
-            if bound_ms >= limit_ms:
-                break
-            first, last = ends[which]
-            due = 0 if index == first else 1 if index == last else 2
-            if due == turn and which in chosen:
-                division = _group(families[which][index], settings, cost)
-                if division is not None:
-                    tried.append(division)
-                    time_ms = best_of.get(which, math.inf)
-                    best_of[which] = min(time_ms, division.simulated_ms)
-    return _best_solved(tried, settings, cost, incumbent_ms)
-
-
-def _best_solved(
-    tried: list[_Division], settings: PipelineSettings, cost: PipelineCost, incumbent_ms: float
-) -> _Grouping | None:
-    """The best of the fastest candidates after refinement.
-
-    Each is divided again by simulated times and its recomputation lowered by a quick
-    method. The best is solved thoroughly if it is near ``incumbent_ms``.
-    """
-    most = _CANDIDATES_TO_REFINE if incumbent_ms == math.inf else _CANDIDATES_TO_REFINE // 2
-    best: tuple[_Grouping, _Division] | None = None
-    for candidate in sorted(tried, key=_time_of):
-        again = _group(candidate.chunked, settings, cost, simulated=True) or candidate
-        divided = min(again, candidate, key=_time_of)
-        most -= len(divided.bounds) - 1
-        if best is not None and most < 0:
-            break
-        for care in ("quick", "rough"):
-            solved = _solved(divided, settings, cost, care)
-            if best is None or solved.simulated_ms < best[0].simulated_ms:
-                best = solved, divided
-    if best is None or best[0].simulated_ms > _SOLVING_GAIN * incumbent_ms:
-        return None if best is None else best[0]
-    return min(_solved(best[1], settings, cost, "thorough"), best[0], key=_time_of)
-
-
-def _fits_as_it_is(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> bool:
-    """Whether all chunks fit in one pipeline without recomputation.
-
-    No division of them has a lower price then.
-    """
-    if settings.checkpointing == "full":
-        return False
-    return checkpoints.fits(_problem_of(chunked, 0, chunked.chunks, cost))
-
-
-def _simulated_ms(grouped: _Grouping, cost: PipelineCost) -> float:
-    """Simulated time of the pipelines one after another."""
-    chunked, total_ms = grouped.chunked, 0.0
-    for group in grouped.groups:
-        span = slice(group.first, group.end)
-        again = group.layers * cost.layer_forward_ms(chunked.forward_ms[span])
-        back: Floats = np.asarray(chunked.backward_ms[span] + again)
-        total_ms += _makespan_1f1b_ms(chunked, group.first, group.end, back, cost)
-    return total_ms
-
-
-def _makespan_1f1b_ms(
-    chunked: Chunked, first: int, end: int, back: Floats, cost: PipelineCost
-) -> float:
-    """The time of a pipeline of chunks, ``back`` [d, n] their backward passes."""
-    # Planning alone loads Numba.
-    from railx.planning.pipeline.kernels import makespan_1f1b_ms
-
-    backward = _backward_order(chunked, first, end)
-    sends = _sends_ms(chunked.tokens[first:end], cost)
-    forward, back = chunked.forward_ms[first:end], np.array(back, order="C")
-    return float(
-        makespan_1f1b_ms(forward, back, sends, backward, int(chunked.count[first:end].max()))
-    )
-
-
-def _sends_ms(tokens: Integers, cost: PipelineCost) -> Floats:
-    """Times of sending chunks [n] from one stage to the next."""
-    several = float(cost.shape.stages > 1)
-    ms = several * (cost.send.linear_ms * tokens + cost.send.constant_ms)
-    return np.asarray(ms, dtype=np.float64)
-
-
-def _group(
-    chunked: Chunked, settings: PipelineSettings, cost: PipelineCost, *, simulated: bool = False
-) -> _Division | None:
-    """The cheapest division into pipelines of neighbouring chunk counts (eq. 14).
-
-    ``simulated`` uses simulated times instead of the paper's price. Where two sequences
-    of one count do not fit together, cut sequences are divided one by one.
-    """
-    starts = _run_starts(chunked)
-    counts = chunked.count[starts]
-    by_count = starts[np.flatnonzero(np.diff(counts, prepend=0))]
-    divided = _division(chunked, by_count, settings, cost, simulated)
-    if divided is None:
-        divided = _division(chunked, _sequence_starts(chunked), settings, cost, simulated)
-    return divided
-
-
-def _run_starts(chunked: Chunked) -> Integers:
-    """The first chunk of every cut sequence, and each chunk of whole ones."""
-    return np.flatnonzero(chunked.run_start == np.arange(chunked.chunks))
-
-
-def _sequence_starts(chunked: Chunked) -> Integers:
-    """The first chunk of each cut sequence, and that of the batched chunks together."""
-    starts = _run_starts(chunked)
-    counts = chunked.count[starts]
-    chosen: Integers = starts[(counts > 1) | (np.diff(counts, prepend=0) != 0)]
-    return chosen
-
-
-def _division(
-    chunked: Chunked,
-    starts: Integers,
-    settings: PipelineSettings,
-    cost: PipelineCost,
-    simulated: bool,
-) -> _Division | None:
-    """Neighbouring units joined to pipelines at the least price; None if a unit does
-    not fit.
-
-    ``starts`` [u] are the first chunks of the units.
-    """
-    # Planning alone loads Numba.
-    from railx.planning.pipeline import kernels
-
-    modes = {"full": kernels.FULL, "none": kernels.NONE}
-    problem = _problem_of(chunked, 0, chunked.chunks, cost)
-    bounds, closed_form_ms, simulated_ms = kernels.divide(
-        problem.stored,
-        problem.saved,
-        problem.capacity,
-        np.array(cost.layer_counts, dtype=np.int64),
-        checkpoints.SLACK,
-        chunked.forward_ms,
-        chunked.backward_ms,
-        cost.layer_forward_ms(chunked.forward_ms),
-        _sends_ms(chunked.tokens, cost),
-        problem.backward,
-        chunked.count,
-        np.append(starts, chunked.chunks),
-        modes.get(settings.checkpointing, kernels.ADAPTIVE),
-        simulated,
-    )
-    if not len(bounds):
-        return None
-    return _Division(chunked, tuple(bounds.tolist()), closed_form_ms, simulated_ms)
-
-
-def _solved(
-    divided: _Division, settings: PipelineSettings, cost: PipelineCost, care: _Care
-) -> _Grouping:
-    """The pipelines with their counts."""
-    groups = []
-    for first, end in pairwise(divided.bounds):
-        problem = _problem_of(divided.chunked, first, end, cost)
-        counts = _counts(problem, settings, cost, care)
-        assert counts is not None  # they were priced
-        groups.append(_Group(first, end, counts.layers(), counts.total, counts.gap))
-    solved = _Grouping(divided.chunked, tuple(groups))
-    return replace(solved, simulated_ms=_simulated_ms(solved, cost))
-
-
-def _counts(
-    problem: CheckpointProblem, settings: PipelineSettings, cost: PipelineCost, care: _Care
-) -> _Recomputation | None:
-    """Recomputed layers; None where memory is short."""
-    shape = (problem.stages, problem.chunks)
-    if settings.checkpointing == "none":
-        fits = checkpoints.fits(problem)
-        return _Recomputation(0, lambda: np.zeros(shape, dtype=np.int64)) if fits else None
-    if settings.checkpointing != "full":
-        solution: checkpoints.Solution | None = None
-        if care == "thorough" and settings.checkpointing == "exact":
-            solution = checkpoints.exact(problem, most_nodes=settings.exact_nodes)
-            diagonals = None if solution is None else solution.counts
-        else:
-            diagonals = _METHODS[care](problem)
-        if diagonals is not None:
-            gap = 0.0 if solution is None else solution.gap
-            return _Recomputation(int(diagonals.sum()), lambda: problem.counts(diagonals), gap)
-        if len(set(cost.layer_counts)) == 1:
-            return None
-    # Stages with more layers than the smallest may have to recompute those too.
-    everything = np.broadcast_to(np.array(cost.layer_counts)[:, None], shape)
-    widest = max(cost.layers_of(stage) for stage in range(cost.shape.stages))
-    of_all = _Recomputation(widest * problem.diagonals, lambda: everything)
-    return of_all if checkpoints.fits(problem, everything) else None
-
-
-def _problem_of(chunked: Chunked, first: int, end: int, cost: PipelineCost) -> CheckpointProblem:
-    span = slice(first, end)
-    return _problem(
-        chunked.tokens[span],
-        chunked.split[span],
-        _backward_order(chunked, first, end),
-        int(chunked.count[span].max()),
-        cost,
-    )
-
-
-def _backward_order(chunked: Chunked, first: int, end: int) -> Integers:
-    """Chunks [first, end), counted from 0, in backward order.
-
-    Runs in order, the chunks of each from its last to its first.
-    """
-    span = slice(first, end)
-    order: Integers = 2 * chunked.run_start[span] + chunked.count[span] - 1 - np.arange(first, end)
-    return order - first
-
-
-def _pipelines(grouped: _Grouping, replica: int, cost: PipelineCost) -> list[Pipeline]:
+def _pipelines(grouped: Grouping, replica: int, cost: PipelineCost) -> list[Pipeline]:
     return [
         Pipeline(
             cost.shape.stages,
@@ -1079,7 +619,7 @@ def _holds_alone(length: int, settings: PipelineSettings, cost: PipelineCost) ->
         cuts = _cuts(length, slices, settings, cost)
         chunked = cut_and_pack(np.array([0]), np.array([length]), cuts, room, cost)
         if chunked is not None:
-            problem = _problem_of(chunked, 0, chunked.chunks, cost)
+            problem = checkpoints.problem_of(chunked, 0, chunked.chunks, cost)
             if checkpoints.fits(problem, layers):
                 return True
     return False
@@ -1095,10 +635,10 @@ def _short_memory(
     layers = _most_recomputed(settings, cost)
     families = _candidates(sequences, lengths, settings, cost, beside_tails=False)
     for chunked in chain.from_iterable(families):
-        starts = _sequence_starts(chunked)
+        starts = sequence_starts(chunked)
         most: tuple[float, int, float] = (-math.inf, 0, 0.0)
         for first, end in pairwise([*starts.tolist(), chunked.chunks]):
-            problem = _problem_of(chunked, first, end, cost)
+            problem = checkpoints.problem_of(chunked, first, end, cost)
             short = checkpoints.peak_bytes(problem, layers) - problem.capacity
             stage = int(short.argmax())
             most = max(most, (float(short[stage]), stage, float(problem.capacity[stage])))

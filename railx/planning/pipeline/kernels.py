@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -275,6 +275,21 @@ def _time_ms(
 _NEAR = 1e-6
 
 
+class _Rows(NamedTuple):
+    """Rows of the programme: ``room`` [d, n], ``last`` and ``give`` [d] as above.
+
+    ``saved`` [n] by a recomputed layer of a chunk; ``backward`` [n] and
+    ``longest_split`` are the schedule's.
+    """
+
+    saved: Floats
+    give: Floats
+    room: Floats
+    last: Integers
+    backward: Integers
+    longest_split: int
+
+
 @compiled
 def sweep(
     stored: Floats,
@@ -309,12 +324,13 @@ def sweep(
                 live_bytes += stored[stage, warm + step]
             room[stage, step] = capacity[stage] - live_bytes
             live_bytes -= stored[stage, backward[step]]
+    rows = _Rows(saved, give, room, last, backward, longest_split)
     diagonals = chunks + stages - 1
     for diagonal in range(diagonals):
         first = counts[diagonal]
         if first:
             counts[diagonal] = 0
-            _add(diagonal, first, counts, saved, room, last, backward, longest_split)
+            _add(rows, diagonal, first, counts)
     for moment in range(diagonals):
         for stage in range(stages - 1, -1, -1):
             after = stages - 1 - stage
@@ -336,7 +352,7 @@ def sweep(
                     elif rule == 1:
                         score = saved[chunk]
                     else:
-                        score = _worth(position + after, saved, room, last, backward, longest_split)
+                        score = _worth(rows, position + after)
                     if score > best_score:
                         best, best_score = position, score
                 if best < 0:
@@ -345,131 +361,82 @@ def sweep(
                 more = min(layers - counts[best + after], max(int(needed), 1))
                 if rule == 2:
                     more = 1
-                _add(best + after, more, counts, saved, room, last, backward, longest_split)
+                _add(rows, best + after, more, counts)
     for diagonal in range(diagonals):
         if counts[diagonal]:
-            _lower(diagonal, counts, saved, give, room, last, backward, longest_split)
+            _lower(rows, diagonal, counts)
     for _ in range(trades):
-        if not _trade(counts, saved, give, room, last, backward, longest_split, layers):
+        if not _trade(rows, counts, layers):
             break
     return True
 
 
 @inner
-def _live(
-    diagonal: int,
-    stage: int,
-    room: Floats,
-    last: Integers,
-    backward: Integers,
-    longest_split: int,
-) -> tuple[int, int, int]:
+def _live(rows: _Rows, diagonal: int, stage: int) -> tuple[int, int, int]:
     """The chunk of a diagonal on a stage, and the steps [first, end) where it is live.
 
     No steps for a diagonal outside the stage.
     """
-    stages, chunks = room.shape
+    stages, chunks = rows.room.shape
     after = stages - 1 - stage
     position = diagonal - after
     if position < 0 or position >= chunks:
         return 0, 0, 0
-    chunk = backward[position]
-    warm = min(after + longest_split - 1, chunks)
-    return chunk, max(chunk - warm, 0), min(position + 1, last[stage])
+    chunk = rows.backward[position]
+    warm = min(after + rows.longest_split - 1, chunks)
+    return chunk, max(chunk - warm, 0), min(position + 1, rows.last[stage])
 
 
 @inner
-def _add(
-    diagonal: int,
-    more: int,
-    counts: Integers,
-    saved: Floats,
-    room: Floats,
-    last: Integers,
-    backward: Integers,
-    longest_split: int,
-) -> None:
+def _add(rows: _Rows, diagonal: int, more: int, counts: Integers) -> None:
     """Recompute ``more`` layers on a diagonal (fewer where negative)."""
     counts[diagonal] += more
-    for stage in range(len(room)):
-        chunk, first, end = _live(diagonal, stage, room, last, backward, longest_split)
+    for stage in range(len(rows.room)):
+        chunk, first, end = _live(rows, diagonal, stage)
         for step in range(first, end):
-            room[stage, step] += more * saved[chunk]
+            rows.room[stage, step] += more * rows.saved[chunk]
 
 
 @inner
-def _worth(
-    diagonal: int,
-    saved: Floats,
-    room: Floats,
-    last: Integers,
-    backward: Integers,
-    longest_split: int,
-) -> float:
+def _worth(rows: _Rows, diagonal: int) -> float:
     """Share of the missing bytes that a layer on a diagonal saves."""
     worth = 0.0
-    for stage in range(len(room)):
-        chunk, first, end = _live(diagonal, stage, room, last, backward, longest_split)
+    for stage in range(len(rows.room)):
+        chunk, first, end = _live(rows, diagonal, stage)
         for step in range(first, end):
-            if room[stage, step] < 0:
-                worth += min(saved[chunk], -room[stage, step])
+            if rows.room[stage, step] < 0:
+                worth += min(rows.saved[chunk], -rows.room[stage, step])
     return worth
 
 
 @inner
-def _spare(
-    diagonal: int,
-    saved: Floats,
-    give: Floats,
-    room: Floats,
-    last: Integers,
-    backward: Integers,
-    longest_split: int,
-) -> int:
+def _spare(rows: _Rows, diagonal: int) -> int:
     """Layers of a diagonal that no row requires."""
     spare = 1 << 30
-    for stage in range(len(room)):
-        chunk, first, end = _live(diagonal, stage, room, last, backward, longest_split)
-        if first < end and saved[chunk] <= 0:
+    for stage in range(len(rows.room)):
+        chunk, first, end = _live(rows, diagonal, stage)
+        if first < end and rows.saved[chunk] <= 0:
             continue
         for step in range(first, end):
-            free = room[stage, step] + give[stage]
-            spare = min(spare, int(free / saved[chunk]))
+            free = rows.room[stage, step] + rows.give[stage]
+            spare = min(spare, int(free / rows.saved[chunk]))
             if spare <= 0:
                 return 0
     return spare
 
 
 @inner
-def _lower(
-    diagonal: int,
-    counts: Integers,
-    saved: Floats,
-    give: Floats,
-    room: Floats,
-    last: Integers,
-    backward: Integers,
-    longest_split: int,
-) -> int:
+def _lower(rows: _Rows, diagonal: int, counts: Integers) -> int:
     """Remove the layers of a diagonal that no row requires; return their number."""
-    spare = _spare(diagonal, saved, give, room, last, backward, longest_split)
+    spare = _spare(rows, diagonal)
     less: int = max(min(counts[diagonal], spare), 0)
     if less:
-        _add(diagonal, -less, counts, saved, room, last, backward, longest_split)
+        _add(rows, diagonal, -less, counts)
     return less
 
 
 @inner
-def _trade(
-    counts: Integers,
-    saved: Floats,
-    give: Floats,
-    room: Floats,
-    last: Integers,
-    backward: Integers,
-    longest_split: int,
-    layers: int,
-) -> bool:
+def _trade(rows: _Rows, counts: Integers, layers: int) -> bool:
     """Add layers where that makes more superfluous elsewhere; whether any did.
 
     No diagonal has superfluous layers at the start. Diagonals further apart than a
@@ -477,24 +444,24 @@ def _trade(
     """
     improved = False
     before = counts.copy()
-    reach = 2 * (longest_split + room.shape[0])
+    reach = 2 * (rows.longest_split + rows.room.shape[0])
     for diagonal in range(len(counts)):
         near = range(max(diagonal - reach, 0), min(diagonal + reach + 1, len(counts)))
         for more in (1, 2):
             if counts[diagonal] + more > layers:
                 continue
             before[:] = counts
-            _add(diagonal, more, counts, saved, room, last, backward, longest_split)
+            _add(rows, diagonal, more, counts)
             taken = 0
             for other in near:
                 if other != diagonal and counts[other]:
-                    taken += _lower(other, counts, saved, give, room, last, backward, longest_split)
+                    taken += _lower(rows, other, counts)
             if taken > more:
                 improved = True
-                _lower(diagonal, counts, saved, give, room, last, backward, longest_split)
+                _lower(rows, diagonal, counts)
                 break
             for other in near:
                 back = before[other] - counts[other]
                 if back:
-                    _add(other, back, counts, saved, room, last, backward, longest_split)
+                    _add(rows, other, back, counts)
     return improved

@@ -163,7 +163,7 @@ def plan_flexsp_batch(
     equal batch won (``chosen``). PlanError names a sequence that fits no group.
     """
     from railx.planning.sequence.bound import batch_lower_bound_ms
-    from railx.planning.sequence.optimum import (
+    from railx.planning.sequence.small import (
         MOST_EQUALS,
         MOST_SEQUENCES,
         optimum,
@@ -234,8 +234,8 @@ def _solve(
 
     That of equals is for sequences as long as the longest: shorter ones take no longer.
     """
-    from railx.planning.sequence.optimum import optimum_of_equals
     from railx.planning.sequence.search import Problem
+    from railx.planning.sequence.small import optimum_of_equals
 
     lengths = work.lengths
     if optimum is optimum_of_equals:
@@ -348,8 +348,8 @@ def _search_round(
     better.
     """
     # Planning alone loads Numba.
-    from railx.planning.sequence.exchange import exchange
     from railx.planning.sequence.search import Problem, search
+    from railx.planning.sequence.small import exchange
 
     problem = Problem.of(work.lengths, devices, degrees, work.cost)
     size = math.sqrt(len(work.lengths) * devices / (512 * 64))

@@ -1,0 +1,579 @@
+"""Planners of context parallelism: groups of any number of ranks, and packing by work.
+
+Predictions are the common cost model's, all-to-alls at the same degree in place of the
+ring's exchange; a degree that the cluster's table lacks has the bandwidth of the next
+larger one. Ring attention takes any number of ranks, Ulysses only divisors of the
+heads.
+
+**Any degree** is in the spirit of FCP (arXiv 2602.21788), which plans groups whose
+sizes need not be powers of two, in polynomial time. Only that is taken from it: the
+planner is ours, not the paper's, and its results are not FCP's. Sequences, longest
+first, are cut into M micro-batches of about equal tokens, as FlexSP's blaster does, for
+M from the fewest that memory allows on. In a micro-batch the least time T that a greedy
+filling meets is found by bisection: the longest sequence left opens a group of the
+fewest ranks that hold it within T, and the group takes the longest others that still
+fit memory and T. Ranks that are left over go to the slowest group, as long as that
+makes it faster. Bisection, filling and cutting are all polynomial: O(M n log n) for
+each of a fixed number of T.
+
+**ByteScale**'s hybrid data parallelism, balanced (arXiv 2502.21231, algorithms 1 and
+2): each sequence has as many ranks as it needs, any number of them; ranks may run
+different numbers of micro-batches. No code is public. From the paper's text:
+
+* Algorithm 1: a sequence over a rank's capacity C of tokens takes as many ranks as its
+  activations fill, ceil(s / C) where nothing is offloaded; shorter ones are packed
+  best-fit-decreasing into bins of C tokens, one rank each. Offloading activations to
+  the host is left out: memory rules of plans count what devices hold.
+* Algorithm 2: these units, most computation first, are cut into buckets of equal sums.
+  In rounds, ranks that lag behind the most loaded by more than ``slack`` of it are
+  targets (all ranks, where none does) and take from the buckets: from the first that is
+  not empty ("dp"), or from all in turn ("pp").
+
+Ours, because the paper's text leaves it open: the number of buckets, the slack as a
+share, that each target takes one thing in a round and the least loaded ranks come
+first, that all ranks are targets where the targets cannot hold what comes next, and
+that a round goes on to the next bucket while targets are left. A plan has micro-batches
+that all groups begin together: each round is one. ``without_waiting_ms`` in the
+solver's account is the time of the most loaded rank where none waits for another, as in
+ByteScale's runtime.
+
+**WLB-LLM**'s packing (arXiv 2503.17924; details from the re-implementation in
+hao-ai-lab/distca): all groups have one degree d. The work of a document of s tokens is
+a s² + b s, the common cost model's computation. Documents, longest first, go into the
+micro-batch of least work if that still holds them, else into the one of fewest tokens.
+What does not fit there either is set aside, and goes at the end to the micro-batch of
+least work. Memory is a limit here: what the emptiest does not hold, none does later. So
+there are as many micro-batches as leave nothing aside, the fewest first, each of d
+ranks; those of like work run side by side.
+
+* **Shards.** Documents packed into one sequence and cut for the ranks as one (2 d
+  chunks, rank i has chunks i and 2d - 1 - i) give ranks unequal attention; cut one by
+  one they give them equal attention. WLB-LLM chooses by its kernels' speed, which is
+  not published. Predictions take the common cost model, hence equal shares;
+  ``per_sequence_ms`` in the solver's account is the time with the other cut.
+* **Outliers.** WLB-LLM keeps very long documents in queues until there is one for each
+  micro-batch of a step. That changes which sequences a step trains. A plan holds the
+  sequences of its own batch, so planning delays nothing; ``delayed`` does it to batches
+  before they are planned (benchmarks/rivals.py shows both).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, inf, sqrt
+from typing import Annotated, Literal
+
+import numpy as np
+
+from railx.effort import Cost, Costs
+from railx.performance.sequence_cost import CostModel
+from railx.planning.format.parts import PlanError
+from railx.planning.format.plan import SequenceParallelBatch
+from railx.planning.groups import (
+    Assignment,
+    Lengths,
+    best_fit_decreasing,
+    check_lengths_fit,
+    micro_batch,
+)
+from railx.planning.planner import Planner, PlannerBase, PlanningTask
+from railx.planning.sequence.blaster import cut_batch
+from railx.planning.sequence.static import total_ms
+from railx.progress import counted
+from railx.settings import AtLeast, NonNegative, PowerOfTwo
+from railx.workload.batches import SampledBatch
+
+__all__ = [
+    "ANY_DEGREE",
+    "BYTE_SCALE",
+    "WLB",
+    "AnyDegreeSettings",
+    "ByteScaleSettings",
+    "Unit",
+    "WLBSettings",
+    "delayed",
+    "packed_by_work",
+    "plan_any_degree_batch",
+    "plan_byte_scale_batch",
+    "plan_wlb_batch",
+    "rounds",
+    "shard_imbalance",
+    "units",
+    "with_every_degree",
+]
+
+#: Halvings of the interval of T.
+_HALVINGS = 14
+
+
+@dataclass(frozen=True)
+class AnyDegreeSettings(PlannerBase):
+    """Groups of any number of ranks, filled greedily within a least time.
+
+    In the spirit of FCP. By default as many numbers of micro-batches are tried as
+    FlexSP tries.
+    """
+
+    planner: Literal["any_degree"]
+    """Which planner it is."""
+
+    trials: Annotated[int, AtLeast(1)] = 5
+    """Numbers of micro-batches that are tried, from the fewest that memory allows."""
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "trials": Cost(0.1) * self.trials,
+        }
+
+
+@dataclass
+class _Open:
+    """A group during filling."""
+
+    degree: int
+    members: list[int]
+    tokens: int
+    work_ms: float
+
+
+def with_every_degree(cost: CostModel, devices: int) -> CostModel:
+    """The cost model with every number of ranks up to ``devices`` as a degree."""
+    every = {degree: cost.all_to_all_for(degree) for degree in range(1, devices + 1)}
+    return replace(cost, all_to_all_ms=every)
+
+
+def plan_any_degree_batch(
+    iteration: int, batch: SampledBatch, settings: AnyDegreeSettings, devices: int, cost: CostModel
+) -> SequenceParallelBatch:
+    """Plan one batch; PlanError names a sequence that all devices cannot hold."""
+    lengths, cost = batch.lengths, with_every_degree(cost, devices)
+    limit = cost.tokens_per_device * devices
+    check_lengths_fit(batch.sequences, lengths, limit, f"a group of degree {devices}")
+    fewest = ceil(int(lengths.sum()) / (cost.tokens_per_device * devices))
+    plans: list[list[Assignment]] = []
+    tried = 0
+    for count in range(fewest, len(lengths) + 1):
+        tried += 1
+        if tried > settings.trials and plans:
+            break
+        assignments = _plan_of(lengths, count, devices, cost)
+        if assignments is not None:
+            plans.append(assignments)
+    best = min(plans, key=lambda plan: total_ms(plan, lengths, cost))
+    micro_batches = tuple(
+        micro_batch(assignment, batch.sequences, lengths, cost) for assignment in best
+    )
+    return SequenceParallelBatch(iteration, micro_batches, {"tried": tried})
+
+
+def _plan_of(
+    lengths: Lengths, count: int, devices: int, cost: CostModel
+) -> list[Assignment] | None:
+    """A plan of ``count`` micro-batches; None where one of them does not fit."""
+    assignments = []
+    for run in cut_batch(lengths, count, "sorted"):
+        groups = _bisected([int(position) for position in run], lengths, devices, cost)
+        if groups is None:
+            return None
+        _spread(groups, devices, cost)
+        assignments.append(
+            Assignment(
+                tuple(group.degree for group in groups),
+                tuple(tuple(group.members) for group in groups),
+            )
+        )
+    return assignments
+
+
+def _bisected(
+    run: Sequence[int], lengths: Lengths, devices: int, cost: CostModel
+) -> list[_Open] | None:
+    """Groups of the least time that the greedy filling meets, found by bisection."""
+    best = _filled(run, lengths, devices, cost, inf)
+    if best is None:
+        return None
+    low, high = cost.constant_ms, max(_time_ms(group, cost) for group in best)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        groups = _filled(run, lengths, devices, cost, middle)
+        if groups is None:
+            low = middle
+        else:
+            best, high = groups, max(_time_ms(group, cost) for group in groups)
+    return best
+
+
+def _filled(
+    run: Sequence[int], lengths: Lengths, devices: int, cost: CostModel, limit_ms: float
+) -> list[_Open] | None:
+    """Groups for positions, longest first, within a time; None where ranks run out."""
+    # Ascending, so that the longest is the last and those that fit come first.
+    left = [(int(lengths[position]), -position) for position in reversed(run)]
+    groups, free = [], devices
+    while left:
+        length, negated = left.pop()
+        work = _work_ms(length, cost)
+        degree = _smallest_degree(length, work, free, cost, limit_ms)
+        if degree is None:
+            return None
+        group = _Open(degree, [-negated], length, work)
+        free -= degree
+        while left:
+            most = _longest_that_fits(group, cost, limit_ms)
+            index = bisect_right(left, (most, 1)) - 1
+            if index < 0:
+                break
+            length, negated = left.pop(index)
+            group.members.append(-negated)
+            group.tokens += length
+            group.work_ms += _work_ms(length, cost)
+        groups.append(group)
+    return groups
+
+
+def _smallest_degree(
+    length: int, work_ms: float, free: int, cost: CostModel, limit_ms: float
+) -> int | None:
+    for degree in range(ceil(length / cost.tokens_per_device), free + 1):
+        exchange = length * cost.all_to_all_ms[degree] + cost.latency_for(degree)
+        time = work_ms / degree + cost.constant_ms + exchange
+        if time <= limit_ms:
+            return degree
+    return None
+
+
+def _longest_that_fits(group: _Open, cost: CostModel, limit_ms: float) -> int:
+    """The longest sequence that a group takes within memory and time, 0 for none."""
+    room = cost.tokens_per_device * group.degree - group.tokens
+    if limit_ms == inf:
+        return room
+    left = limit_ms - _time_ms(group, cost)
+    linear = cost.linear_ms / group.degree + cost.all_to_all_ms[group.degree]
+    quadratic = cost.quadratic_ms / group.degree
+    if left <= 0:
+        return 0
+    # The positive root of quadratic s² + linear s = left, in a form without division
+    # by a quadratic term that may be 0.
+    most = 2 * left / (linear + sqrt(linear**2 + 4 * quadratic * left))
+    return min(room, int(most))
+
+
+def _spread(groups: list[_Open], devices: int, cost: CostModel) -> None:
+    """Give the remaining ranks to the slowest group while it gets faster."""
+    free = devices - sum(group.degree for group in groups)
+    waiting: list[tuple[float, int]] = []
+    for index, group in enumerate(groups):
+        insort(waiting, (_time_ms(group, cost), index))
+    while free:
+        slowest_ms, index = waiting.pop()
+        group = groups[index]
+        for more in range(1, free + 1):
+            wider = replace(group, degree=group.degree + more)
+            if _time_ms(wider, cost) < slowest_ms:
+                groups[index] = wider
+                free -= more
+                insort(waiting, (_time_ms(wider, cost), index))
+                break
+        else:
+            return
+
+
+def _time_ms(group: _Open, cost: CostModel) -> float:
+    exchange = group.tokens * cost.all_to_all_ms[group.degree] + cost.latency_for(group.degree)
+    return group.work_ms / group.degree + cost.constant_ms + exchange
+
+
+def _work_ms(length: int, cost: CostModel) -> float:
+    return cost.quadratic_ms * length**2 + cost.linear_ms * length
+
+
+def _any_degree(
+    settings: AnyDegreeSettings, task: PlanningTask
+) -> tuple[SequenceParallelBatch, ...]:
+    return tuple(
+        plan_any_degree_batch(index, batch, settings, task.devices, task.cost)
+        for index, batch in enumerate(counted(task.batches, "batches"))
+    )
+
+
+#: The entry of the list of planners.
+ANY_DEGREE = Planner(
+    "any_degree", "sequence_parallel", AnyDegreeSettings, _any_degree, whole_heads=False
+)
+
+
+@dataclass(frozen=True)
+class ByteScaleSettings(PlannerBase):
+    """ByteScale's balanced hybrid data parallelism, without offloading.
+
+    Buckets and slack are not published; the defaults are ours.
+    """
+
+    planner: Literal["byte_scale"]
+    """Which planner it is."""
+
+    balance: Literal["dp", "pp"] = "dp"
+    """Which bucket ranks take from: "dp" the first that is not empty, "pp" all in
+    turn."""
+
+    buckets: Annotated[int, AtLeast(1)] = 8
+    """Buckets of equal computation (ours)."""
+
+    slack: Annotated[float, NonNegative()] = 0.05
+    """Share of the most loaded rank's time by which a rank may lag behind it and take
+    nothing (ours)."""
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {
+            "buckets": Cost(1e-3, 1e3) * self.buckets,
+        }
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Sequences that run together on ``degree`` ranks, by position, and their time."""
+
+    degree: int
+    members: tuple[int, ...]
+    time_ms: float
+
+
+def units(lengths: Lengths, cost: CostModel) -> list[Unit]:
+    """Algorithm 1: units and their ranks, most computation first."""
+    capacity = cost.tokens_per_device
+    long = [int(position) for position in np.flatnonzero(lengths > capacity)]
+    short = np.flatnonzero(lengths <= capacity)
+    pending: list[tuple[int, tuple[int, ...]]] = [
+        (ceil(int(lengths[position]) / capacity), (position,)) for position in long
+    ]
+    if len(short):
+        packed = best_fit_decreasing(lengths[short], capacity)
+        pending += [(1, tuple(int(short[index]) for index in members)) for members in packed]
+
+    def work_ms(members: tuple[int, ...]) -> float:
+        return float(cost.sequence_ms(lengths[list(members)]).sum())
+
+    pending.sort(key=lambda unit: (-work_ms(unit[1]), unit[1]))
+    return [
+        Unit(degree, members, cost.group_time_ms(lengths[list(members)], degree).total_ms)
+        for degree, members in pending
+    ]
+
+
+def rounds(
+    ordered: Sequence[Unit], works_ms: Sequence[float], settings: ByteScaleSettings, ranks: int
+) -> tuple[list[list[Unit]], float]:
+    """Algorithm 2: rounds of units, and the time of the most loaded rank.
+
+    ``works_ms`` are the units' computation.
+    """
+    buckets = _buckets(ordered, works_ms, settings.buckets)
+    busy_ms = np.zeros(ranks)
+    filled: list[list[Unit]] = []
+    turn = 0
+    while any(buckets):
+        most = float(busy_ms.max())
+        targets = [int(r) for r in np.flatnonzero(most - busy_ms > settings.slack * most)]
+        taken: list[Unit] = []
+        targets = targets or list(range(ranks))
+        targets.sort(key=lambda rank: (busy_ms[rank], rank))
+        while targets and any(buckets):
+            order = range(len(buckets))
+            if settings.balance == "pp":
+                order = [(turn + index) % len(buckets) for index in order]  # type: ignore[assignment]
+            chosen = next(index for index in order if buckets[index])
+            unit = buckets[chosen][0]
+            if unit.degree > len(targets):
+                if taken:
+                    break
+                targets = sorted(range(ranks), key=lambda rank: (busy_ms[rank], rank))
+            # Ranks that share a sequence wait for the last of them.
+            ranks_taken, targets = targets[: unit.degree], targets[unit.degree :]
+            busy_ms[ranks_taken] = busy_ms[ranks_taken].max() + unit.time_ms
+            taken.append(buckets[chosen].pop(0))
+            turn = chosen + 1
+        filled.append(taken)
+    return filled, float(busy_ms.max())
+
+
+def _buckets(ordered: Sequence[Unit], works_ms: Sequence[float], count: int) -> list[list[Unit]]:
+    """Cut units into ``count`` runs of about equal computation, some perhaps empty."""
+    ends = np.cumsum(works_ms)
+    before = ends - np.asarray(works_ms)
+    index = np.minimum((before / ends[-1] * count).astype(int), count - 1)
+    return [
+        [unit for unit, number in zip(ordered, index, strict=True) if number == bucket]
+        for bucket in range(count)
+    ]
+
+
+def plan_byte_scale_batch(
+    iteration: int, batch: SampledBatch, settings: ByteScaleSettings, devices: int, cost: CostModel
+) -> SequenceParallelBatch:
+    """Plan one batch; PlanError names a sequence that all devices cannot hold."""
+    lengths, limit = batch.lengths, cost.tokens_per_device * devices
+    check_lengths_fit(batch.sequences, lengths, limit, f"a group of degree {devices}")
+    ordered = units(lengths, cost)
+    works_ms = [float(cost.sequence_ms(lengths[list(unit.members)]).sum()) for unit in ordered]
+    filled, waitless = rounds(ordered, works_ms, settings, devices)
+    micro_batches = tuple(
+        micro_batch(
+            Assignment(tuple(u.degree for u in taken), tuple(u.members for u in taken)),
+            batch.sequences,
+            lengths,
+            cost,
+        )
+        for taken in filled
+    )
+    return SequenceParallelBatch(iteration, micro_batches, {"without_waiting_ms": waitless})
+
+
+def _byte_scale(
+    settings: ByteScaleSettings, task: PlanningTask
+) -> tuple[SequenceParallelBatch, ...]:
+    return tuple(
+        plan_byte_scale_batch(index, batch, settings, task.devices, task.cost)
+        for index, batch in enumerate(counted(task.batches, "batches"))
+    )
+
+
+#: The entry of the list of planners.
+BYTE_SCALE = Planner(
+    "byte_scale", "sequence_parallel", ByteScaleSettings, _byte_scale, whole_heads=False
+)
+
+
+@dataclass(frozen=True)
+class WLBSettings(PlannerBase):
+    """WLB-LLM's packing by work on static context parallelism."""
+
+    planner: Literal["wlb"]
+    """Which planner it is."""
+
+    degree: Annotated[int, PowerOfTwo()] | None = None
+    """Ranks of each group; null takes the fewest that hold the longest context."""
+
+
+def packed_by_work(
+    lengths: Lengths, works_ms: Sequence[float], bins: int, capacity: int
+) -> list[list[int]] | None:
+    """Positions in each of ``bins`` bins; None where a document fits nowhere."""
+    members: list[list[int]] = [[] for _ in range(bins)]
+    tokens, work = np.zeros(bins, dtype=np.int64), np.zeros(bins)
+
+    def put(index: int, position: int) -> None:
+        members[index].append(position)
+        tokens[index] += lengths[position]
+        work[index] += works_ms[position]
+
+    for position in sorted(
+        range(len(lengths)), key=lambda position: (-lengths[position], position)
+    ):
+        for index in (int(np.argmin(work)), int(np.argmin(tokens))):
+            if tokens[index] + lengths[position] <= capacity:
+                put(index, position)
+                break
+        else:
+            return None
+    return members
+
+
+def shard_imbalance(lengths: Sequence[int], degree: int) -> float:
+    """Attention of the busiest rank over the mean, for documents cut as one sequence.
+
+    Documents of these lengths follow one another; each attends only to itself.
+    """
+    ends = np.cumsum(lengths)
+    edges = np.linspace(0, int(ends[-1]), 2 * degree + 1)
+    attention = np.concatenate(([0.0], np.cumsum(np.asarray(lengths, dtype=float) ** 2)))
+    document = np.minimum(np.searchsorted(ends, edges, side="right"), len(ends) - 1)
+    started = np.concatenate(([0], ends))[document]
+    pairs = np.diff(attention[document] + (edges - started) ** 2)
+    rank_work = pairs[:degree] + pairs[: degree - 1 : -1]
+    return float(rank_work.max() / rank_work.mean())
+
+
+def delayed(
+    batches: Iterable[SampledBatch], outlier_tokens: int, at_once: int
+) -> list[SampledBatch]:
+    """The batches with outliers delayed.
+
+    Documents over ``outlier_tokens`` wait, first in first out, and enter a batch
+    ``at_once`` at a time. Those waiting at the end are in the last batch.
+    """
+    drawn = list(batches)
+    queue: list[tuple[int, int]] = []
+    delayed_batches = []
+    for number, batch in enumerate(drawn):
+        rows = list(zip(batch.sequences.tolist(), batch.lengths.tolist(), strict=True))
+        leaving_rows = [row for row in rows if row[1] <= outlier_tokens]
+        queue += [row for row in rows if row[1] > outlier_tokens]
+        is_last = number == len(drawn) - 1
+        leaving = len(queue) if is_last else len(queue) // at_once * at_once
+        leaving_rows += queue[:leaving]
+        queue = queue[leaving:]
+        sequences, lengths = zip(*leaving_rows, strict=True) if leaving_rows else ((), ())
+        delayed_batches.append(
+            SampledBatch(np.array(sequences, dtype=np.int64), np.array(lengths, np.int64))
+        )
+    return delayed_batches
+
+
+def plan_wlb_batch(
+    iteration: int, batch: SampledBatch, degree: int, devices: int, cost: CostModel
+) -> SequenceParallelBatch:
+    """Plan one batch with groups of one degree; PlanError names a sequence without a
+    group.
+    """
+    lengths, capacity = batch.lengths, cost.tokens_per_device * degree
+    check_lengths_fit(batch.sequences, lengths, capacity, f"a group of degree {degree}")
+    works_ms = cost.sequence_ms(lengths).tolist()
+    groups = devices // degree
+    count = ceil(int(lengths.sum()) / (capacity * groups))
+    while (bins := packed_by_work(lengths, works_ms, count * groups, capacity)) is None:
+        count += 1
+    bins.sort(key=lambda members: -sum(works_ms[member] for member in members))
+    filled = [tuple(members) for members in bins if members]
+    micro_batches, per_sequence_ms = [], 0.0
+    for start in range(0, len(filled), groups):
+        taken = filled[start : start + groups]
+        assignment = Assignment((degree,) * len(taken), tuple(taken))
+        micro_batches.append(micro_batch(assignment, batch.sequences, lengths, cost))
+        per_sequence_ms += max(
+            _per_sequence_ms(lengths[list(members)], degree, cost) for members in taken
+        )
+    account = {"degree": degree, "per_sequence_ms": per_sequence_ms}
+    return SequenceParallelBatch(iteration, tuple(micro_batches), account)
+
+
+def _per_sequence_ms(lengths: Lengths, degree: int, cost: CostModel) -> float:
+    """Time of a group whose documents are cut for its ranks as one sequence."""
+    attention = cost.quadratic_ms * float((lengths.astype(float) ** 2).sum()) / degree
+    more = shard_imbalance([int(length) for length in lengths], degree) - 1
+    return cost.group_time_ms(lengths, degree).total_ms + more * attention
+
+
+def _wlb(settings: WLBSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
+    cost, longest = task.cost, task.max_length_tokens
+    degree = settings.degree or cost.smallest_degree(longest)
+    if degree is None:
+        raise PlanError(
+            f"batch.max_length_tokens: got {longest}; allowed: at most {cost.longest_tokens}, what"
+            f" degree {cost.degrees[-1]} holds"
+        )
+    if degree not in cost.degrees:
+        raise PlanError(
+            f"planner.degree: got {degree}; allowed: {', '.join(map(str, cost.degrees))}"
+        )
+    return tuple(
+        plan_wlb_batch(index, batch, degree, task.devices, cost)
+        for index, batch in enumerate(counted(task.batches, "batches"))
+    )
+
+
+#: The entry of the list of planners.
+WLB = Planner("wlb", "sequence_parallel", WLBSettings, _wlb)
