@@ -22,8 +22,7 @@ from rows import record
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.core import ControllerCore, SwitchAction
-from railx.replay.engine import ReplayedOperation, Step
-from railx.replay.programs import Programs
+from railx.replay.programs import Programs, ReplayedOperation, Step
 from railx.replay.run import prepare, replay_programs
 
 SIDE, ITERATIONS, CALLS = 8, 40, 20_000

@@ -51,8 +51,7 @@ from railx.fabric import CircuitSchedule, FabricSettings, launch_controller
 from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
 from railx.io import read_rows
-from railx.replay.engine import ReplayedIteration
-from railx.replay.programs import Programs
+from railx.replay.programs import Programs, ReplayedIteration
 from railx.replay.recording import recorded_programs
 from railx.replay.run import Prepared, prepare, replay_programs
 

@@ -52,21 +52,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from railx.fabric.actions import (
-    Action,
-    GrantAction,
-    RecallAction,
-    RefuseAction,
-    SwitchAction,
-)
 from railx.fabric.circuits import Circuit, Layout
-from railx.fabric.decisions import account, granting, identity, questions
+from railx.fabric.decisions import account, granting, ranks
 from railx.fabric.decisions.state import (
     CHANNELS,
     GIVEN_UP,
     OPEN_OPERATIONS,
     TOMBSTONES,
+    Action,
+    GrantAction,
+    RecallAction,
+    RefuseAction,
     State,
+    SwitchAction,
     light,
 )
 from railx.fabric.holdings import OperationKey
@@ -109,11 +107,11 @@ class ControllerCore(State):
             light(self, circuit)
 
     # Ranks come and go.
-    register, leave = identity.register, identity.leave
-    present, end_recovery = identity.present, identity.end_recovery
+    register, leave = ranks.register, ranks.leave
+    present, end_recovery = ranks.present, ranks.end_recovery
     # Ranks ask and report.
-    ask, release, abandon = questions.ask, questions.release, questions.abandon
-    recall, recalled, hint = questions.recall, questions.recalled, questions.hint
+    ask, release, abandon = ranks.ask, ranks.release, ranks.abandon
+    recall, recalled, hint = ranks.recall, ranks.recalled, ranks.hint
     # Switches report.
     switched, switch_failed = granting.switched, granting.switch_failed
     ports_lost, ports_back = granting.ports_lost, granting.ports_back

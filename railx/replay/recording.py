@@ -10,7 +10,7 @@ and went on (``railx_torch.trace``); in between it computed. Two readings of it:
 * on a cluster (:func:`cluster_programs`): computation lasts as long as the program's
   busy clock says (time on a processor, never wall time of one that ranks share), an
   operation as long as a network model says, and no thread is late. Forward and backward
-  passes may last as long as a profile says instead (:mod:`railx.replay.passes`).
+  passes may last as long as a profile says instead (:mod:`railx.replay.cluster_time`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from railx.errors import UserError
-from railx.fabric.circuits import Configuration
+from railx.fabric.circuits import COMMUNICATION, Configuration
 from railx.fabric.holdings import OperationKey
-from railx.fabric.operation_kinds import COMMUNICATION
-from railx.replay.engine import ReplayedOperation, Step
-from railx.replay.passes import Passes
+from railx.replay.cluster_time import Passes
+from railx.replay.programs import ReplayedOperation, Step
 
 __all__ = ["Price", "cluster_programs", "recorded_programs"]
 

@@ -20,10 +20,9 @@ from railx.exchange.sources import programs_of, read_source
 from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
 from railx.io import write_table
-from railx.replay.engine import Step
 from railx.replay.graph_pricing import COUNTS, DeviceRates
 from railx.replay.graph_runs import TwoRates, graph_rows
-from railx.replay.programs import DOES, KINDS, Programs, write_programs
+from railx.replay.programs import DOES, KINDS, Programs, Step, write_programs
 from railx.replay.run import replay_programs
 from tests.exchange.drawn import job, rows, said
 from tests.replay.graph_rows import graphs_of_rows, row

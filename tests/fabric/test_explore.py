@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from railx.fabric.actions import Action
 from railx.fabric.circuits import Circuit, Configuration
 from railx.fabric.core import ControllerCore
 from railx.fabric.decisions import granting, handed_back
+from railx.fabric.decisions.state import Action
 from railx.fabric.serving import any_source
 from tests.fabric import explore as exploration
 from tests.fabric.copies import SHARED

@@ -30,7 +30,7 @@ from railx.fabric.core import (
 )
 from railx.fabric.holdings import Holdings
 from railx.fabric.settings import Mode
-from railx.replay.engine import (
+from railx.replay.programs import (
     IMPATIENT_NS,
     PATIENCE_NS,
     ReplayedIteration,

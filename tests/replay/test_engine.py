@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
-from railx.replay.engine import ReplayedOperation, Step
-from railx.replay.formula import iteration_ms, stall_ms, utilisation
+from railx.replay.changes import iteration_ms, stall_ms, utilisation
+from railx.replay.programs import ReplayedOperation, Step
 from railx.replay.wiring import CircuitModel
 from tests.replay.programs import programs as drawn
 from tests.replay.programs import rails

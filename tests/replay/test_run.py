@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
-from railx.replay.engine import ReplayedOperation, Step
-from railx.replay.programs import COLUMNS, Programs, read_programs, write_programs
+from railx.replay.programs import (
+    COLUMNS,
+    Programs,
+    ReplayedOperation,
+    Step,
+    read_programs,
+    write_programs,
+)
 from railx.replay.run import prepare, replay_programs
 from railx.replay.wiring import CircuitModel
 from tests.replay.decoded import Logged, decisions, steps_of

@@ -8,16 +8,18 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from railx.fabric.actions import Action, GrantAction, SwitchAction
 from railx.fabric.circuits import Circuit, Configuration, Port, ports_of
-from railx.fabric.decisions import leases, queueing, refusals
-from railx.fabric.decisions.refusals import refuse
+from railx.fabric.decisions import queueing
+from railx.fabric.decisions.queueing import refuse
 from railx.fabric.decisions.state import (
     OPEN_OPERATIONS,
+    Action,
     Asked,
+    GrantAction,
     Hold,
     Question,
     State,
+    SwitchAction,
     TrackedOperation,
     add_count,
     by_name,
@@ -75,17 +77,17 @@ def drop(core: State, circuits: Iterable[Circuit]) -> None:
 
 def darken(core: State, circuit: Circuit, port: Port) -> list[Action]:
     """A circuit lost a port: its leases end, and their ranks get an error."""
-    message = refusals.lost_port_text(core, port)
+    message = queueing.lost_port_text(core, port)
     drop(core, [circuit])
     actions: list[Action] = []
     for key in sorted(core.leases.pop(circuit, ())):
         operation = core.operations[key]
-        actions += refusals.announce_loss(
+        actions += queueing.announce_loss(
             core, operation, f"{message} during {name_of(operation)}", "port"
         )
     for configuration in sorted(core.holds_by_circuit.pop(circuit, ()), key=by_name):
         core.holds[configuration].lost_port = message
-        actions += leases.recall(core, configuration, message)
+        actions += queueing.recall(core, configuration, message)
     queueing.touch(core, circuit.ports)
     return actions
 
@@ -140,7 +142,7 @@ def serve(core: State, operation: TrackedOperation, now_ns: int) -> list[Action]
     if core.moving:
         to_start = [circuit for circuit in to_start if not is_coming_up(core, circuit)]
     if to_start and not can_move(core, to_start):
-        return leases.recall_from(core, to_start)
+        return queueing.recall_from(core, to_start)
     if operation.stall_since_ns is None:
         operation.stall_since_ns = now_ns
     switches = move(core, to_start)
@@ -153,11 +155,11 @@ def grant(core: State, operation: TrackedOperation, now_ns: int) -> list[Action]
     operation.commands += take_ahead(core, configuration)
     queueing.stands_no_more(core, operation)
     operation.granted = True
-    hold = leases.begin_lease(core, operation)
+    hold = queueing.begin_lease(core, operation)
     if hold is None:
-        leases.lease(core, operation)
+        queueing.lease(core, operation)
         actions = grant_all(core, operation, None, now_ns)
-        leases.end_when_released(core, operation)
+        queueing.end_when_released(core, operation)
         return actions
     queueing.forget(core, operation)
     actions = grant_all(core, operation, hold, now_ns)
@@ -277,7 +279,7 @@ def speculate(core: State) -> list[Action]:
         if to_start and not core.waiting.keys().isdisjoint(ports_of(tuple(to_start))):
             continue
         if to_start and not can_move(core, to_start):
-            actions += leases.recall_from(core, to_start, configuration)
+            actions += queueing.recall_from(core, to_start, configuration)
             continue
         expected = core.expected[configuration]
         for rank in expected.hints:
@@ -360,7 +362,7 @@ def ports_lost(core: State, ports: Iterable[Port], reason: str, now_ns: int) -> 
         for operation in list(core.operations.values()):
             if not operation.granted and not broken.isdisjoint(operation.ports):
                 actions += queueing.fail(
-                    core, operation, refusals.without_port_text(core, operation), "port"
+                    core, operation, queueing.without_port_text(core, operation), "port"
                 )
     return [*actions, *advance(core, now_ns)]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from railx.fabric.actions import Action
 from railx.fabric.circuits import Configuration, ports_of
-from railx.fabric.decisions import leases, queueing, refusals
-from railx.fabric.decisions.refusals import refuse
+from railx.fabric.decisions import queueing
+from railx.fabric.decisions.queueing import refuse
 from railx.fabric.decisions.state import (
     OPEN_OPERATIONS,
+    Action,
     Asked,
     Hold,
     State,
@@ -144,7 +144,7 @@ def contradict(
     """
     key, asked, members = operation.key, set(operation.asked), set(configuration.members)
     its = operation.configuration
-    message = refusals.disagreement(key, min(asked), its, min(begun), configuration)
+    message = queueing.disagreement(key, min(asked), its, min(begun), configuration)
     goes_on = not operation.granted and asked.isdisjoint(members)
     actions: list[Action] = []
     if not operation.granted:
@@ -226,7 +226,7 @@ def take_over(
             return [
                 *actions,
                 *queueing.fail(
-                    core, operation, refusals.without_port_text(core, operation), "port"
+                    core, operation, queueing.without_port_text(core, operation), "port"
                 ),
             ]
         queueing.enqueue(core, operation)
@@ -236,10 +236,10 @@ def take_over(
     if not message and hold.lost_port is not None:
         message = f"{hold.lost_port} during {name_of(operation)}"
     if message and not hold.loss_announced:
-        actions += refusals.announce_loss(core, operation, message, "lost" if lost else "port")
+        actions += queueing.announce_loss(core, operation, message, "lost" if lost else "port")
     operation.loss_announced = bool(message)
-    leases.lease(core, operation)
-    leases.end_when_released(core, operation)
+    queueing.lease(core, operation)
+    queueing.end_when_released(core, operation)
     return actions
 
 

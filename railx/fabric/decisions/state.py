@@ -1,8 +1,4 @@
-"""The state of the controller's core, and helpers that every module of it uses.
-
-:class:`ControllerState` has all of it. The other modules of this package derive from
-each other and add the events.
-"""
+"""The state of the controller's core, its actions, and helpers that all events use."""
 
 from __future__ import annotations
 
@@ -11,39 +7,82 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
-from railx.fabric.actions import SwitchAction
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port, ports_of
 from railx.fabric.holdings import OperationKey, Presentation, Report
 
-__all__ = [
-    "CHANNELS",
-    "GIVEN_UP",
-    "OPEN_OPERATIONS",
-    "ORDERLY",
-    "TOMBSTONES",
-    "Asked",
-    "Expected",
-    "Hint",
-    "Hold",
-    "Question",
-    "State",
-    "Tombstone",
-    "TrackedOperation",
-    "add_count",
-    "by_name",
-    "by_rail",
-    "counters_of",
-    "discard",
-    "last_of",
-    "light",
-    "name_of",
-    "named",
-    "note_last",
-    "passed",
-    "ports_in_order",
-    "turn",
-    "wired",
-]
+
+@dataclass(slots=True)
+class GrantAction:
+    """Tell ``rank`` that the operation it asked for with ``request`` may start.
+
+    ``request`` is None where the operation began under a held lease that was recalled
+    before all members had begun it.
+
+    * ``wait_ns``: waiting for other members and for ports in use.
+    * ``stall_ns``: waiting for light after all members had asked.
+    * ``reconfigured``: switch commands made for this operation, ahead of it or while it
+      waited.
+    * ``mispredicted``: the hint that this rank gave before was for something else.
+    * ``hold``: the number of the lease that stays with the members afterwards, or None
+      where each of them has to release the operation.
+    """
+
+    rank: int
+    request: int | None
+    key: OperationKey
+    generation: int
+    granted_ns: int
+    wait_ns: int
+    stall_ns: int
+    reconfigured: int
+    mispredicted: bool
+    configuration: Configuration
+    hold: int | None = None
+
+
+@dataclass(slots=True)
+class RecallAction:
+    """Ask ``rank`` to give back a held lease; it answers with ``recalled``.
+
+    ``reason`` is what befell a member or a port, for those that have an operation under
+    way.
+    """
+
+    rank: int
+    configuration: Configuration
+    hold: int
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class RefuseAction:
+    """Tell ``rank`` that the operation cannot go on.
+
+    ``request`` is None where it was already granted. ``reason`` is one word of the
+    message, to count by.
+    """
+
+    rank: int
+    request: int | None
+    message: str
+    reason: str = "refused"
+
+
+@dataclass(slots=True)
+class SwitchAction:
+    """Tell the switch of ``rail`` to drop ``disconnect`` and bring up ``connect``.
+
+    It reports with ``switched(command)``, or with ``switch_failed(command, reason)``.
+    """
+
+    command: int
+    rail: int
+    connect: tuple[Circuit, ...]
+    disconnect: tuple[Circuit, ...]
+
+
+Action = GrantAction | RecallAction | RefuseAction | SwitchAction
+
 
 #: Operations that a rank may stand before or have under way.
 OPEN_OPERATIONS = 4096

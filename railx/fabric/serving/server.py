@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from railx.fabric.actions import Action
 from railx.fabric.core import ControllerCore
+from railx.fabric.decisions.state import Action
 from railx.fabric.protocol import ProtocolError, encode
 from railx.fabric.requests import (
     Abandon,
@@ -40,11 +40,9 @@ from railx.fabric.requests import (
     Status,
     type_of,
 )
-from railx.fabric.serving.admission import Admission
 from railx.fabric.serving.any_source import Refusal, first_sender, unseen
-from railx.fabric.serving.base import OBSERVERS
+from railx.fabric.serving.base import MAXIMUM_LINE, OBSERVERS, Admission
 from railx.fabric.serving.connections import Connection
-from railx.fabric.serving.frames import MAXIMUM_LINE
 from railx.fabric.settings import FabricSettings
 from railx.fabric.switches import FaultySwitch
 

@@ -16,7 +16,7 @@ last), :mod:`controller` (messages and decisions), :mod:`ranks` (programs), :mod
 """
 
 from railx.replay.kernels.compiling import SOURCES
-from railx.replay.kernels.loop import account, run
+from railx.replay.kernels.ranks import account, run
 from railx.replay.kernels.state import EngineState
 
 __all__ = ["SOURCES", "EngineState", "account", "run"]

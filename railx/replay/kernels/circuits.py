@@ -1,14 +1,11 @@
-"""Ports and circuits: who watches them, what is in the way, what a switch is told."""
-
-# Types inside compiled functions are Numba's to check.
-# mypy: disable-error-code="assignment,no-any-return"
+"""Heaps and lists in arrays; ports and circuits; operations, hints and the queue."""
 
 from __future__ import annotations
 
 from railx.replay.kernels.compiling import called
-from railx.replay.kernels.containers import push, put
 from railx.replay.kernels.state import (
     COMMANDS,
+    HEAP,
     HINTED,
     LATENCY_NS,
     LEASES_LAST,
@@ -17,25 +14,141 @@ from railx.replay.kernels.state import (
     LOGGED,
     NOW,
     OPERATIONS,
+    PUSHED,
+    QUEUED,
+    READY,
     SWITCHED,
     Array,
     EngineState,
 )
 
-__all__ = [
-    "come_up",
-    "conflict",
-    "find_starting",
-    "in_the_way",
-    "lease",
-    "look_at",
-    "note",
-    "queue_in_the_way",
-    "switch",
-    "touch",
-    "touch_all",
-    "watch",
-]
+# Types inside compiled functions are Numba's to check.
+# mypy: disable-error-code="assignment,no-any-return"
+
+
+@called
+def push(heap: Array, s: EngineState, after_ns: int, kind: int, a: int, b: int) -> None:
+    """Add an event; of those of one moment the first added is the first."""
+    n = s.n
+    time_ns = n[NOW] + after_ns
+    position = n[HEAP]
+    n[HEAP] += 1
+    order = n[PUSHED]
+    n[PUSHED] += 1
+    while position > 0:
+        above = (position - 1) >> 1
+        if heap[above].time_ns <= time_ns:
+            break
+        heap[position] = heap[above]
+        position = above
+    event = heap[position]
+    event.time_ns, event.order, event.kind, event.a, event.b = time_ns, order, kind, a, b
+
+
+@called
+def pop(heap: Array, s: EngineState) -> None:
+    """Drop the first event."""
+    n = s.n
+    n[HEAP] -= 1
+    size = n[HEAP]
+    time_ns, order = heap[size].time_ns, heap[size].order
+    position = 0
+    while True:
+        below = 2 * position + 1
+        if below >= size:
+            break
+        other = below + 1
+        if other < size and (
+            heap[other].time_ns < heap[below].time_ns
+            or (
+                heap[other].time_ns == heap[below].time_ns and heap[other].order < heap[below].order
+            )
+        ):
+            below = other
+        if time_ns < heap[below].time_ns or (
+            time_ns == heap[below].time_ns and order < heap[below].order
+        ):
+            break
+        heap[position] = heap[below]
+        position = below
+    heap[position] = heap[size]
+
+
+@called
+def put(small: Array, n: Array, which: int, key: int, value: int) -> None:
+    """Add to a heap of pairs, whose size is a counter."""
+    rise(small, 0, n[which], key, value)
+    n[which] += 1
+
+
+@called
+def rise(small: Array, first: int, position: int, key: int, value: int) -> None:
+    """Add to a heap of pairs that begins at ``first`` and has ``position`` of them."""
+    while position > 0:
+        above = (position - 1) >> 1
+        if small[first + above].key <= key:
+            break
+        small[first + position] = small[first + above]
+        position = above
+    pair = small[first + position]
+    pair.key, pair.value = key, value
+
+
+@called
+def take_first(small: Array, n: Array, which: int) -> int:
+    """Take the value with the least key out of a heap of pairs."""
+    n[which] -= 1
+    return sink(small, 0, n[which])
+
+
+@called
+def sink(small: Array, first: int, size: int) -> int:
+    """Take the value with the least key out of a heap that keeps ``size`` of them."""
+    value = small[first].value
+    key = small[first + size].key
+    position = 0
+    while True:
+        below = 2 * position + 1
+        if below >= size:
+            break
+        if below + 1 < size and small[first + below + 1].key < small[first + below].key:
+            below += 1
+        if key <= small[first + below].key:
+            break
+        small[first + position] = small[first + below]
+        position = below
+    small[first + position] = small[first + size]
+    return value
+
+
+@called
+def append(lists: Array, links: Array, which: int, item: int) -> None:
+    """Add at the end of a list that is linked both ways."""
+    last = lists[which, 1]
+    links[item, 0], links[item, 1] = -1, last
+    if last >= 0:
+        links[last, 0] = item
+    else:
+        lists[which, 0] = item
+    lists[which, 1] = item
+
+
+@called
+def unlink(lists: Array, links: Array, which: int, item: int) -> None:
+    """Take out of such a list."""
+    after, before = links[item, 0], links[item, 1]
+    if before >= 0:
+        links[before, 0] = after
+    else:
+        lists[which, 0] = after
+    if after >= 0:
+        links[after, 1] = before
+    else:
+        lists[which, 1] = before
+
+
+# Types inside compiled functions are Numba's to check.
+# mypy: disable-error-code="assignment,no-any-return"
 
 
 @called
@@ -228,3 +341,159 @@ def conflict(s: EngineState, first: int, second: int) -> bool:
                     if s.items[x] == s.items[y]:
                         return True
     return False
+
+
+# Types inside compiled functions are Numba's to check.
+# mypy: disable-error-code="assignment,no-any-return"
+
+
+@called
+def configuration_of(s: EngineState, operation: int) -> int:
+    """What an operation needs."""
+    return s.channels[s.operations[operation].channel].configuration
+
+
+@called
+def members_of(s: EngineState, configuration: int) -> int:
+    """How many ranks take part."""
+    return s.configurations[configuration].members_stop - s.configurations[configuration].members
+
+
+@called
+def number_of(s: EngineState, operation: int) -> int:
+    """The operation's number on its channel."""
+    return operation - s.channels[s.operations[operation].channel].operations
+
+
+@called
+def expect(s: EngineState, slot: int, change: int) -> None:
+    """A rank expects a configuration for one reason more, or less.
+
+    It is ready for a hint once all members expect it and a hint was not served yet.
+    """
+    configuration = s.slots[slot].configuration
+    s.slots[slot].expecting += change
+    if change > 0:
+        s.configurations[configuration].expected += s.slots[slot].expecting == 1
+    else:
+        s.configurations[configuration].expected -= s.slots[slot].expecting == 0
+    if s.configurations[configuration].unserved > 0 and s.configurations[
+        configuration
+    ].expected == members_of(s, configuration):
+        if s.configurations[configuration].turn < 0:
+            s.configurations[configuration].turn = s.n[READY]
+            s.n[READY] += 1
+        look_at(s, len(s.channels) + configuration)
+    else:
+        s.configurations[configuration].turn = -1
+
+
+@called
+def drop_hint(s: EngineState, rank: int) -> int:
+    """A rank's hint is over; returns the configuration, -1 where there was none."""
+    slot = s.ranks[rank].hint
+    if slot < 0:
+        return -1
+    configuration = s.slots[slot].configuration
+    s.ranks[rank].hint = -1
+    if not s.ranks[rank].hint_served:
+        s.configurations[configuration].unserved -= 1
+    expect(s, slot, -1)
+    return configuration
+
+
+@called
+def track(s: EngineState, operation: int) -> None:
+    """The controller hears of an operation."""
+    if s.operations[operation].tracked:
+        return
+    s.operations[operation].tracked = True
+    s.operations[operation].granted = False
+    s.operations[operation].asked, s.operations[operation].released = 0, 0
+    s.operations[operation].first_asked, s.operations[operation].last_asked = -1, -1
+    s.operations[operation].commands = 0
+    s.operations[operation].stall_since_ns = -1
+    append(s.tracked, s.operation_links, configuration_of(s, operation), operation)
+
+
+@called
+def stand(s: EngineState, step: int, late: bool) -> None:
+    """A member stands before an operation; ``late``: it began without a question."""
+    operation, slot = s.steps[step].operation, s.steps[step].slot
+    s.steps[step].stands, s.steps[step].late, s.steps[step].released = True, late, False
+    s.steps[step].asked_ns = s.n[NOW]
+    s.steps[step].next_asked = -1
+    if s.operations[operation].asked == 0:
+        s.operations[operation].first_asked = step
+    else:
+        s.steps[s.operations[operation].last_asked].next_asked = step
+    s.operations[operation].last_asked = step
+    s.operations[operation].asked += 1
+    if not late:
+        s.slots[slot].standing += 1
+    expect(s, slot, 1)
+
+
+@called
+def enqueue(s: EngineState, operation: int) -> None:
+    """All may have asked: then the operation takes its place in the queue."""
+    channel, configuration = s.operations[operation].channel, configuration_of(s, operation)
+    if s.channels[channel].queued == operation:
+        return
+    if s.operations[operation].asked < members_of(s, configuration):
+        return
+    s.channels[channel].queued = operation
+    s.channels[channel].order = s.n[QUEUED]
+    s.n[QUEUED] += 1
+    first = s.configurations[configuration].ports
+    for index in range(first, s.configurations[configuration].ports_stop):
+        append(s.queue, s.node_links, s.items[index], s.channels[channel].node + index - first)
+    look_at(s, channel)
+
+
+@called
+def stands_no_more(s: EngineState, operation: int) -> None:
+    """An operation is granted, or forgotten before: it leaves the queue."""
+    step = s.operations[operation].first_asked
+    while step >= 0:
+        if not s.steps[step].late:
+            s.slots[s.steps[step].slot].standing -= 1
+        expect(s, s.steps[step].slot, -1)
+        step = s.steps[step].next_asked
+    channel, configuration = s.operations[operation].channel, configuration_of(s, operation)
+    if s.channels[channel].queued != operation:
+        return
+    s.channels[channel].queued = -1
+    first = s.configurations[configuration].ports
+    for index in range(first, s.configurations[configuration].ports_stop):
+        unlink(s.queue, s.node_links, s.items[index], s.channels[channel].node + index - first)
+    touch_all(s, configuration)
+
+
+@called
+def forget(s: EngineState, operation: int) -> None:
+    """The controller is through with an operation."""
+    if not s.operations[operation].granted:
+        stands_no_more(s, operation)
+    step = s.operations[operation].first_asked
+    while step >= 0:
+        s.steps[step].stands = False
+        step = s.steps[step].next_asked
+    s.operations[operation].tracked = False
+    unlink(s.tracked, s.operation_links, configuration_of(s, operation), operation)
+
+
+@called
+def end_when_released(s: EngineState, operation: int) -> None:
+    """All may have ended their part of a granted operation: its leases end."""
+    if s.operations[operation].released < s.operations[operation].asked:
+        return
+    forget(s, operation)
+    configuration = configuration_of(s, operation)
+    lease(s, configuration, -1)
+    needs = s.configurations[configuration]
+    for index in range(needs.circuits, needs.circuits_stop):
+        circuit = s.items[index]
+        if s.circuits[circuit].leases == 0:
+            for at in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
+                touch(s, s.items[at])

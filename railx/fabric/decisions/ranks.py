@@ -1,18 +1,28 @@
-"""The events of ranks, one function each."""
+"""The events of ranks: they arrive, ask, report, leave or die, and come back.
+
+After a restart of the controller ranks present what they have begun. It grants and
+switches nothing before all have, or are given up. Then it goes on as if all leases had
+been recalled.
+"""
 
 from __future__ import annotations
 
-from railx.fabric.actions import Action, RefuseAction
+from collections import Counter
+
 from railx.fabric.circuits import Configuration, ports_of
-from railx.fabric.decisions import granting, handed_back, leases, queueing, refusals
-from railx.fabric.decisions.refusals import refuse
+from railx.fabric.decisions import granting, handed_back, queueing
+from railx.fabric.decisions.queueing import refuse
 from railx.fabric.decisions.state import (
     GIVEN_UP,
     OPEN_OPERATIONS,
+    ORDERLY,
+    Action,
     Asked,
     Expected,
     Hint,
+    Hold,
     Question,
+    RefuseAction,
     State,
     TrackedOperation,
     add_count,
@@ -21,7 +31,155 @@ from railx.fabric.decisions.state import (
     name_of,
     note_last,
 )
-from railx.fabric.holdings import OperationKey, Report
+from railx.fabric.holdings import OperationKey, Presentation, Report
+
+
+def present(core: State, rank: int, presentation: Presentation, now_ns: int) -> list[Action]:
+    """``rank`` presents its operations to a restarted controller.
+
+    Then it asks its open questions again. From now on it asks before every
+    operation and releases those in ``presentation.open``. A second time changes
+    nothing.
+    """
+    if not core.recovering or rank not in core.awaited:
+        return []
+    core.presented[rank] = presentation
+    for channel, (_, number) in presentation.begun.items():
+        note_last(core, rank, channel, number)
+    add_count(core, rank, "held", presentation.operations)
+    return [] if core.awaited else recover(core, now_ns)
+
+
+def end_recovery(core: State, now_ns: int) -> list[Action]:
+    """Ranks that have not presented by now count as dead."""
+    for rank in sorted(core.awaited):
+        core.gone[rank] = "did not come back after the controller was restarted"
+        core.former[rank] = core.registered.pop(rank, None)
+        core.failures["ranks"] += 1
+    return recover(core, now_ns) if core.recovering else []
+
+
+def recover(core: State, now_ns: int) -> list[Action]:
+    """All remaining ranks have presented: go on as if all leases were recalled."""
+    core.recovering = False
+    # A new process has begun none of the operations of the former one.
+    lost = {
+        rank: "is another process since the controller was restarted"
+        for rank in core.registered
+        if rank not in core.returning
+    }
+    channels: dict[str, dict[int, Configuration]] = {}
+    for rank, presentation in core.presented.items():
+        for channel, (configuration, _) in presentation.begun.items():
+            if rank in configuration.members and configuration.members[-1] < core.ranks:
+                channels.setdefault(channel, {})[rank] = configuration
+    actions: list[Action] = []
+    for channel in sorted(channels):
+        needs = channels[channel]
+        configuration = needs[min(needs)]
+        members = set(configuration.members)
+        presented = {
+            rank: item
+            for rank, item in core.presented.items()
+            if rank in members
+            and rank not in lost
+            and needs.get(rank, configuration) == configuration
+        }
+        if not presented:
+            continue
+        dark = [item for item in core.layout.circuits(configuration) if item not in core.lit]
+        hold = Hold(0, core.layout.circuits(configuration), set())
+        hold.lost = {rank: reason for rank, reason in lost.items() if rank in members}
+        if dark:
+            hold.lost_port = f"the circuit {dark[0].right} - {dark[0].left} is dark"
+        actions += handed_back.take_over_channel(
+            core,
+            configuration,
+            channel,
+            {
+                rank: {channel: item.begun[channel][1]} if channel in item.begun else {}
+                for rank, item in presented.items()
+            },
+            {
+                rank: frozenset(key for key in item.open if (rank, key) not in core.ended_early)
+                for rank, item in presented.items()
+            },
+            hold,
+            Counter(),
+            now_ns,
+            max((item.over.get(channel, -1) for item in presented.values()), default=-1),
+        )
+    core.presented.clear()
+    core.ended_early.clear()
+    core.returning.clear()
+    return [*actions, *granting.advance(core, now_ns)]
+
+
+def register(
+    core: State, rank: int, incarnation: int | None = None, *, returning: bool = False
+) -> str | None:
+    """A rank arrives or comes back; returns why it may not (one line), or None.
+
+    ``incarnation`` tells two processes of a rank apart. ``returning``: it was
+    registered with a controller before this one.
+    """
+    if not 0 <= rank < core.ranks:
+        return f"rank {rank} registered; allowed: 0 to {core.ranks - 1}"
+    if rank in core.registered:
+        return f"rank {rank} is already registered"
+    if incarnation is not None and core.former.get(rank) == incarnation:
+        return f"rank {rank} {core.gone.get(rank, 'has left')}; allowed: a new process"
+    if returning and not core.recovering:
+        return f"rank {rank} came back too late: the controller does not wait for it any more"
+    if not core.registered and not core.recovering:
+        # The first rank of the next program: losses of the last one are over.
+        core.gone.clear()
+        core.tombstones.clear()
+    core.registered[rank] = incarnation
+    if returning:
+        core.returning.add(rank)
+    core.gone.pop(rank, None)
+    queueing.take_back_hint(core, rank)
+    core.last.pop(rank, None)
+    core.given_up.pop(rank, None)
+    for key in [key for key, item in core.tombstones.items() if rank in item.untold]:
+        queueing.mark_notified(core, key, rank)
+    return None
+
+
+def leave(core: State, rank: int, reason: str, now_ns: int) -> list[Action]:
+    """``rank`` is gone: ranks that wait for it get an error, and its leases end.
+
+    ``reason`` completes "rank 3 ...".
+    """
+    core.gone[rank] = reason
+    if rank in core.registered:
+        core.former[rank] = core.registered.pop(rank)
+    core.failures["ranks"] += reason != ORDERLY
+    core.returning.discard(rank)
+    core.presented.pop(rank, None)
+    queueing.take_back_hint(core, rank)
+    actions: list[Action] = []
+    for operation in list(core.by_member.get(rank, {}).values()):
+        message = f"rank {rank} {reason} during {name_of(operation)}"
+        if operation.granted:
+            # Those who leave because of the first loss are not its reason.
+            actions += queueing.announce_loss(core, operation, message, "lost", but=rank)
+            operation.released.add(rank)
+            queueing.end_when_released(core, operation)
+        else:
+            actions += queueing.fail(core, operation, message, "lost")
+    for configuration in list(core.holds_of.get(rank, ())):
+        hold = core.holds[configuration]
+        hold.holders.discard(rank)
+        hold.reports.pop(rank, None)
+        hold.lost.setdefault(rank, reason)
+        queueing.touch(core, ports_of(hold.circuits))
+        actions += queueing.recall(core, configuration, f"rank {rank} {reason}")
+        actions += handed_back.settle(core, configuration, now_ns)
+    if core.recovering and not core.awaited:
+        return [*actions, *recover(core, now_ns)]
+    return [*actions, *granting.advance(core, now_ns)]
 
 
 def ask(
@@ -41,7 +199,7 @@ def ask(
     without that of all members every operation ends with its releases.
     """
     question = Question(rank, request, key, configuration)
-    problem = refusals.problem_of(core, rank, key, configuration)
+    problem = queueing.problem_of(core, rank, key, configuration)
     if problem is not None and problem[1] not in ("lost", "port"):
         return [refuse(core, rank, request, *problem)]
     operation = core.operations.get(key)
@@ -55,7 +213,7 @@ def ask(
         return disagree(core, question, operation, now_ns)
     if operation is not None and rank in operation.asked:
         if rank in operation.released:
-            return [refusals.refuse_again(core, rank, request, key)]
+            return [queueing.refuse_again(core, rank, request, key)]
         asked = operation.asked[rank]
         if asked.request is not None:
             asked.request = request
@@ -72,7 +230,7 @@ def ask(
     if hold is not None and rank in hold.holders and not hold.recalled:
         return granting.grant_to_holder(core, question, hold, now_ns)
     if last_of(core, rank, key[0]) >= key[1] or (operation and operation.granted):
-        return [refusals.refuse_again(core, rank, request, key)]
+        return [queueing.refuse_again(core, rank, request, key)]
     if problem is None and queueing.has_too_many(core, rank):
         message = f"rank {rank} has {OPEN_OPERATIONS} operations open"
         problem = f"{message}; allowed: no more", "limit"
@@ -85,7 +243,7 @@ def ask(
             if key in core.holds[other].granted.get(member, ()):
                 return disagree_with_grant(core, question, member, other, now_ns)
         # Members may have begun it there without asking: their reports name it.
-        recalls = [item for _, other in others for item in leases.recall(core, other)]
+        recalls = [item for _, other in others for item in queueing.recall(core, other)]
     passed = queueing.go_past(core, rank, key)
     operation = queueing.tracked(core, key, configuration)
     note_last(core, rank, *key)
@@ -94,7 +252,7 @@ def ask(
     add_count(core, rank, "requests")
     queueing.enqueue(core, operation)
     # Those who still hold the lease may have begun it without asking.
-    mine = leases.recall(core, configuration)
+    mine = queueing.recall(core, configuration)
     return [*passed, *recalls, *mine, *granting.advance(core, now_ns)]
 
 
@@ -123,7 +281,7 @@ def recall(core: State, configuration: Configuration, now_ns: int) -> list[Actio
 
     Where nobody holds one, or it was recalled before, nothing changes.
     """
-    return [*leases.recall(core, configuration), *granting.advance(core, now_ns)]
+    return [*queueing.recall(core, configuration), *granting.advance(core, now_ns)]
 
 
 def release(core: State, rank: int, key: OperationKey, now_ns: int) -> list[Action]:
@@ -146,7 +304,7 @@ def release(core: State, rank: int, key: OperationKey, now_ns: int) -> list[Acti
         return []
     if operation.granted:
         operation.released.add(rank)
-        leases.end_when_released(core, operation)
+        queueing.end_when_released(core, operation)
     elif operation.asked[rank].request is None and rank not in operation.released:
         # It began under a held lease, and its part needed no peer (a buffered send,
         # the root of a broadcast, an error): it never waited.
@@ -176,7 +334,7 @@ def recalled(
         hold.channels.update(report.begun)
         if is_disputed(core, configuration, report):
             # All reports together decide which operations go on.
-            actions = leases.recall(core, configuration)
+            actions = queueing.recall(core, configuration)
     return [
         *actions,
         *handed_back.settle(core, configuration, now_ns),
@@ -200,7 +358,7 @@ def hint(core: State, rank: int, configuration: Configuration, now_ns: int) -> l
     """
     if rank in core.gone:
         return []
-    misfit = refusals.misfit_of(core, rank, configuration)
+    misfit = queueing.misfit_of(core, rank, configuration)
     if misfit is not None:
         return [refuse(core, rank, None, *misfit)]
     # Of a group with a dead member a hint may be on its way in any recovery. It is
@@ -236,9 +394,9 @@ def abandon(core: State, rank: int, key: OperationKey, now_ns: int) -> list[Acti
     missing = sorted(set(operation.configuration.members) - set(operation.asked))
     what = (
         f"rank {', '.join(map(str, missing))} has not asked for it"
-        f"{refusals.may_have_begun(core, operation)}"
+        f"{queueing.may_have_begun(core, operation)}"
         if missing
-        else f"its ports are in use ({refusals.users_of(core, operation)})"
+        else f"its ports are in use ({queueing.users_of(core, operation)})"
     )
     message = f"rank {rank} gave up waiting for {name_of(operation)}: {what}"
     return [*queueing.fail(core, operation, message, "abandoned"), *granting.advance(core, now_ns)]
@@ -253,13 +411,13 @@ def disagree(
     """
     rank, _, key, configuration = question
     other = min(operation.asked)
-    message = refusals.disagreement(key, rank, configuration, other, operation.configuration)
+    message = queueing.disagreement(key, rank, configuration, other, operation.configuration)
     refused = refuse_all(core, question, (message, "disagree"), now_ns)
     hold = core.holds.get(configuration)
     if hold is None or rank in hold.holders:
         return refused
     # Its peers may have begun it on a lease that never carried the channel before.
-    return [*refused, *leases.recall(core, configuration)]
+    return [*refused, *queueing.recall(core, configuration)]
 
 
 def disagree_with_grant(
@@ -271,7 +429,7 @@ def disagree_with_grant(
     those that have begun get an error with their reports, the rest when they ask.
     """
     rank, request, key, configuration = question
-    message = refusals.disagreement(key, rank, configuration, member, leased)
+    message = queueing.disagreement(key, rank, configuration, member, leased)
     refusal = refuse(core, rank, request, message, "disagree")
     if rank not in leased.members:
         return [refusal]
@@ -279,7 +437,7 @@ def disagree_with_grant(
     note_last(core, rank, *key)
     untold = {*configuration.members, *leased.members} - {rank} - core.gone.keys()
     queueing.bury(core, key, message, "disagree", untold)
-    return [*passed, refusal, *leases.recall(core, leased), *granting.advance(core, now_ns)]
+    return [*passed, refusal, *queueing.recall(core, leased), *granting.advance(core, now_ns)]
 
 
 def refuse_all(
