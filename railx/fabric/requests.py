@@ -1,6 +1,6 @@
 """The requests of ranks and observers as checked values.
 
-Every message from the network becomes one of these or a
+Every message from the network becomes a :class:`Request` or a
 :class:`~railx.fabric.protocol.ProtocolError` with a reason, so that no other module
 sees a value of a wrong type or size. A rank is an int and no bool, no number is a
 float, names are short and printable.
@@ -9,39 +9,16 @@ float, names are short and printable.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, get_args
+from types import SimpleNamespace
+from typing import Any
 
 from railx.fabric.circuits import Configuration, Port
 from railx.fabric.holdings import OperationKey, Presentation, Report
 from railx.fabric.protocol import Message, ProtocolError, parse
 
-__all__ = [
-    "Abandon",
-    "Acquire",
-    "FailCommands",
-    "FailPorts",
-    "Leave",
-    "Listen",
-    "Metrics",
-    "Observe",
-    "Ping",
-    "Pong",
-    "Prepare",
-    "Present",
-    "Recalled",
-    "Register",
-    "Release",
-    "Request",
-    "RestorePorts",
-    "Shutdown",
-    "Stats",
-    "Status",
-    "read_request",
-    "type_of",
-]
+__all__ = ["Request", "read_request"]
 
 #: Numbers of requests, operations, leases and incarnations are below this.
 MAXIMUM_NUMBER = 1 << 63
@@ -53,146 +30,10 @@ MAXIMUM_TOKEN = 1024
 MAXIMUM_ENTRIES = 1 << 14
 
 
-class Register(NamedTuple):
-    """A connection is to be a rank's."""
+class Request(SimpleNamespace):
+    """A message of checked fields; ``type`` is its name, e.g. ``FAIL_PORTS``."""
 
-    rank: int
-    gpus_per_server: int
-    token: str | None
-    incarnation: int
-    controller: int | None
-
-
-class Present(NamedTuple):
-    """What a rank had begun when the controller before this one ended."""
-
-    presentation: Presentation
-
-
-class Observe(NamedTuple):
-    """A connection is to be an observer's."""
-
-    token: str | None
-
-
-class Acquire(NamedTuple):
-    """A rank asks for the circuits of an operation."""
-
-    request: int
-    key: OperationKey
-    configuration: Configuration
-
-
-class Listen(NamedTuple):
-    """A rank asks who waits for it: it receives from any of these sources."""
-
-    request: int
-    channels: Mapping[str, tuple[int, int]]
-
-
-class Release(NamedTuple):
-    """A rank has ended its part of an operation."""
-
-    key: OperationKey
-
-
-class Recalled(NamedTuple):
-    """A rank gives back a lease."""
-
-    configuration: Configuration
-    report: Report
-
-
-class Prepare(NamedTuple):
-    """A hint at what a rank's next operation will need."""
-
-    configuration: Configuration
-
-
-class Abandon(NamedTuple):
-    """A rank gave up an operation that it asked for."""
-
-    key: OperationKey
-
-
-class Stats(NamedTuple):
-    """A question for the counters."""
-
-    request: int
-
-
-class Status(NamedTuple):
-    """An observer's question for the state."""
-
-    request: int
-
-
-class Metrics(NamedTuple):
-    """An observer's question for the counters as text."""
-
-    request: int
-
-
-class FailPorts(NamedTuple):
-    """An observer's order: ports of an emulated switch fail."""
-
-    request: int
-    ports: frozenset[Port]
-    reason: str
-
-
-class RestorePorts(NamedTuple):
-    """An observer's order: they are back."""
-
-    request: int
-    ports: frozenset[Port]
-
-
-class FailCommands(NamedTuple):
-    """An observer's order: the next commands of an emulated switch fail."""
-
-    request: int
-    commands: int
-    reason: str
-
-
-class Ping(NamedTuple):
-    """A question for a sign of life."""
-
-
-class Pong(NamedTuple):
-    """A sign of life."""
-
-
-class Leave(NamedTuple):
-    """An orderly end."""
-
-
-class Shutdown(NamedTuple):
-    """The controller is to end."""
-
-
-Request = (
-    Register
-    | Present
-    | Observe
-    | Acquire
-    | Listen
-    | Release
-    | Recalled
-    | Prepare
-    | Abandon
-    | Stats
-    | Status
-    | Metrics
-    | FailPorts
-    | RestorePorts
-    | FailCommands
-    | Ping
-    | Pong
-    | Leave
-    | Shutdown
-)
+    type: str
 
 
 def _no_float(text: str) -> Any:
@@ -209,11 +50,13 @@ def read_request(body: bytes, ranks: int = MAXIMUM_RANKS) -> Request:
     Raises :class:`ProtocolError` where it has none.
     """
     message = parse(body, _DECODER)
-    request, readers = _READ.get(message["type"], (None, ()))
-    if request is None:
+    fields = _MESSAGES.get(message["type"])
+    if fields is None:
         raise ProtocolError(f"a message of type {message['type'][:40]!r}", "unknown_type")
     try:
-        return request(*[read(message, ranks) for read in readers])  # type: ignore[no-any-return]
+        return Request(
+            type=message["type"], **{name: _FIELDS[name](message, ranks) for name in fields}
+        )
     except KeyError as error:
         raise ProtocolError(f"the field {error} is missing", "missing_field") from None
     except ProtocolError as error:
@@ -402,13 +245,20 @@ _FIELDS: dict[str, Callable[[Message, int], Any]] = {
 }
 
 
-def type_of(request: type[Any]) -> str:
-    """The type of a request's message, e.g. FAIL_PORTS of FailPorts."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", request.__name__).upper()
-
-
-#: By type of message, the request and the readers of its fields.
-_READ: dict[str, tuple[type[Any], tuple[Callable[[Message, int], Any], ...]]] = {
-    type_of(request): (request, tuple(_FIELDS[name] for name in request._fields))
-    for request in get_args(Request)
+#: The fields of each message; :mod:`railx.fabric.protocol` says what they are.
+_MESSAGES: Mapping[str, tuple[str, ...]] = {
+    "REGISTER": ("rank", "gpus_per_server", "token", "incarnation", "controller"),
+    "PRESENT": ("presentation",),
+    "OBSERVE": ("token",),
+    "ACQUIRE": ("request", "key", "configuration"),
+    "LISTEN": ("request", "channels"),
+    "RELEASE": ("key",),
+    "RECALLED": ("configuration", "report"),
+    "PREPARE": ("configuration",),
+    "ABANDON": ("key",),
+    **dict.fromkeys(("STATS", "STATUS", "METRICS"), ("request",)),
+    "FAIL_PORTS": ("request", "ports", "reason"),
+    "RESTORE_PORTS": ("request", "ports"),
+    "FAIL_COMMANDS": ("request", "commands", "reason"),
+    **dict.fromkeys(("PING", "PONG", "LEAVE", "SHUTDOWN"), ()),
 }

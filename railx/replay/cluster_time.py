@@ -26,15 +26,12 @@ from railx.planning.format.schedule import operations_1f1b, stage_layers
 from railx.progress import counted
 from railx.replay.graph_pricing import price_of
 from railx.replay.programs import Programs, ReplayedIteration, Step
-from railx.replay.recording import cluster_programs, recorded_programs
+from railx.replay.recording import Passes, cluster_programs, recorded_programs
 from railx.replay.run import Prepared, prepare, replay_programs
 from railx.replay.settings import ReplaySettings
 from railx.settings import SettingsError, load
 
 __all__ = ["RECORDED", "Passes", "cluster_time", "passes_of_run", "profiled_passes", "summarised"]
-
-#: By rank and iteration the passes in their order: ``forward`` or ``backward``, and ms.
-Passes = Mapping[tuple[int, int], Sequence[tuple[str, float]]]
 
 
 def passes_of_run(plan: Path, profile: Path, trace: Iterable[Mapping[str, Any]]) -> Passes:

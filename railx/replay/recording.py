@@ -24,15 +24,17 @@ from typing import Any
 from railx.errors import UserError
 from railx.fabric.circuits import COMMUNICATION, Configuration
 from railx.fabric.holdings import OperationKey
-from railx.replay.cluster_time import Passes
 from railx.replay.programs import ReplayedOperation, Step
 
-__all__ = ["Price", "cluster_programs", "recorded_programs"]
+__all__ = ["Passes", "Price", "cluster_programs", "recorded_programs"]
 
 #: The phases of computation that a profile knows.
 _PASSES = ("forward", "backward")
 #: How long an operation takes once all are there: kind, bytes and members to ns.
 Price = Callable[[str, int, tuple[int, ...]], float]
+
+#: By rank and iteration the passes in their order: ``forward`` or ``backward``, and ms.
+Passes = Mapping[tuple[int, int], Sequence[tuple[str, float]]]
 
 _Event = Mapping[str, Any]
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from railx.fabric.circuits import Configuration, Layout, Port
 from railx.fabric.core import ControllerCore
@@ -46,17 +46,7 @@ from railx.fabric.switches import (
 )
 from railx.settings import SettingsError
 
-__all__ = [
-    "MAXIMUM_LINE",
-    "OBSERVERS",
-    "STRANGERS",
-    "Admission",
-    "ServerBase",
-    "digest",
-    "grant_frame",
-    "recall_frame",
-    "refuse_frame",
-]
+__all__ = ["MAXIMUM_LINE", "OBSERVERS", "ServerBase"]
 
 #: Characters of a line in the log and in messages to ranks.
 MAXIMUM_LINE = 1000
@@ -111,10 +101,19 @@ OBSERVERS = 16
 _MAXIMUM_REFUSALS = 100
 #: Refusals of one kind that are logged one by one; after them each power of ten is.
 _LOGGED_REFUSALS = 5
+#: Seconds in which a connection has to register.
+_STRANGER_S = 10.0
+#: Connections that are accepted and not yet connected.
+_COMING = 4
+#: Errors after which the rest of a stream cannot be read.
+_FATAL = {"not_json", "too_large", "too_deep", "no_type", "version", "not_finite"}
 
 
 class ServerBase:
-    """State, answers, refusals and the events of the switch."""
+    """State, answers, refusals, events of the switch, and admission.
+
+    It admits peers with the token, within the limits of connections.
+    """
 
     def __init__(
         self,
@@ -150,7 +149,7 @@ class ServerBase:
         self._driver_events: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._awake = False
         layout = Layout(settings.gpus_per_server)
-        keeps_light = _keeps_light(settings.switch)
+        light_before, light_after = _keeps_light(settings.switch)
         self._switch = make_switch(
             settings.switch,
             layout=layout,
@@ -159,9 +158,9 @@ class ServerBase:
             callbacks=self._callbacks(),
         )
         lit = self._switch.read()
-        self.core = ControllerCore(layout, ranks, active=lit, recovering=keeps_light.before)
+        self.core = ControllerCore(layout, ranks, active=lit, recovering=light_before)
         #: Seconds in which ranks look for a lost controller, where light survives it.
-        self._reconnect_s = settings.timeout_s if keeps_light.after else 0.0
+        self._reconnect_s = settings.timeout_s if light_after else 0.0
         self._journal: Journal | None = None
         if settings.journal is not None:
             try:
@@ -308,42 +307,6 @@ class ServerBase:
         self._log(f"ports back: {', '.join(map(port_name, sorted(ports)))}"[:MAXIMUM_LINE])
         self._act(self.core.ports_back(ports, time.monotonic_ns()))
 
-
-class _Keeping(NamedTuple):
-    """Whether an earlier controller may have left light, and whether this one will."""
-
-    before: bool
-    after: bool
-
-
-def _keeps_light(settings: SwitchSettings) -> _Keeping:
-    if isinstance(settings, EmulatedSwitchSettings):
-        file = settings.state_file
-        return _Keeping(file is not None and Path(file).exists(), file is not None)
-    # A real switch keeps its light when the controller ends.
-    return _Keeping(True, True)
-
-
-def digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-
-
-def _to_standard_error(line: str) -> None:
-    with contextlib.suppress(OSError):
-        print(f"controller: {line}", file=sys.stderr, flush=True)
-
-
-#: Seconds in which a connection has to register.
-_STRANGER_S = 10.0
-#: Connections that are accepted and not yet connected.
-_COMING = 4
-#: Errors after which the rest of a stream cannot be read.
-_FATAL = {"not_json", "too_large", "too_deep", "no_type", "version", "not_finite"}
-
-
-class Admission(ServerBase):
-    """Admits peers with the token, within the limits of connections."""
-
     def received(self, connection: Connection, request: Request) -> None:
         """Called by a connection."""
         raise NotImplementedError
@@ -431,3 +394,21 @@ class Admission(ServerBase):
 
     def _too_late(self, connection: Connection) -> None:
         self._refuse(connection, "silent_stranger", "nobody registered on this connection")
+
+
+def _keeps_light(settings: SwitchSettings) -> tuple[bool, bool]:
+    """Whether an earlier controller may have left light, and whether this one will."""
+    if isinstance(settings, EmulatedSwitchSettings):
+        file = settings.state_file
+        return file is not None and Path(file).exists(), file is not None
+    # A real switch keeps its light when the controller ends.
+    return True, True
+
+
+def digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def _to_standard_error(line: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"controller: {line}", file=sys.stderr, flush=True)

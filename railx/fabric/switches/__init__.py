@@ -7,6 +7,12 @@ has failed. ``emulated`` moves circuits in memory, ``netconf`` speaks to real sw
 from __future__ import annotations
 
 from railx.fabric.circuits import Layout
+from railx.fabric.settings import (
+    EmulatedSwitchSettings,
+    NetconfSwitchSettings,
+    PortFailureSettings,
+    SwitchSettings,
+)
 from railx.fabric.switches.emulated import EmulatedSwitch
 from railx.fabric.switches.interface import (
     FaultySwitch,
@@ -15,12 +21,6 @@ from railx.fabric.switches.interface import (
     SwitchFault,
     parse_port,
     port_name,
-)
-from railx.fabric.switches.settings import (
-    EmulatedSwitchSettings,
-    NetconfSwitchSettings,
-    PortFailureSettings,
-    SwitchSettings,
 )
 
 __all__ = [

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 from railx.errors import UserError
 from railx.fabric.circuits import Circuit, Layout, Port
 from railx.fabric.core import SwitchAction
+from railx.fabric.settings import EmulatedSwitchSettings
 from railx.fabric.switches.interface import SwitchCallbacks, Wiring, parse_port, port_name
-from railx.fabric.switches.settings import EmulatedSwitchSettings
 from railx.settings import SettingsError
 
 __all__ = ["EmulatedSwitch"]

@@ -36,8 +36,8 @@ from xml.etree import ElementTree
 from railx.errors import UserError
 from railx.fabric.circuits import Circuit, Layout, Port
 from railx.fabric.core import SwitchAction
+from railx.fabric.settings import NetconfSwitchSettings
 from railx.fabric.switches.interface import SwitchCallbacks, Wiring, port_name
-from railx.fabric.switches.settings import NetconfSwitchSettings
 from railx.settings import SettingsError
 
 __all__ = ["MODEL", "PASSWORD", "NetconfSwitch"]
