@@ -21,7 +21,8 @@ from machine import describe
 from rows import record
 
 from railx.fabric.circuits import Configuration, Layout
-from railx.fabric.core import ControllerCore, SwitchAction
+from railx.fabric.core import ControllerCore
+from railx.fabric.decisions.state import SwitchAction
 from railx.replay.programs import Programs, ReplayedOperation, Step
 from railx.replay.run import prepare, replay_programs
 

@@ -69,7 +69,7 @@ ROOMS = {
             "railx/fabric/circuits.py",
             *(
                 f"railx/fabric/decisions/{name}.py"
-                for name in (*("granting", "handed_back", "queueing", "ranks"),)
+                for name in (*("granting", "queueing", "ranks"),)
             ),
         ),
         (
@@ -87,7 +87,7 @@ ROOMS = {
         (
             *(
                 f"railx/fabric/decisions/{name}.py"
-                for name in (*("granting", "handed_back", "queueing", "ranks"),)
+                for name in (*("granting", "queueing", "ranks"),)
             ),
             "railx/fabric/holdings.py",
         ),

@@ -64,8 +64,8 @@ class OperationTimeout(FabricError):
 class Grant:
     """The controller's answer to one request.
 
-    See :class:`railx.fabric.core.GrantAction`. ``granted_ns`` is when the answer came,
-    on this process's CLOCK_MONOTONIC.
+    See :class:`railx.fabric.decisions.state.GrantAction`. ``granted_ns`` is when the
+    answer came, on this process's CLOCK_MONOTONIC.
     """
 
     generation: int

@@ -53,35 +53,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from railx.fabric.circuits import Circuit, Layout
-from railx.fabric.decisions import account, granting, ranks
-from railx.fabric.decisions.state import (
-    CHANNELS,
-    GIVEN_UP,
-    OPEN_OPERATIONS,
-    TOMBSTONES,
-    Action,
-    GrantAction,
-    RecallAction,
-    RefuseAction,
-    State,
-    SwitchAction,
-    light,
-)
-from railx.fabric.holdings import OperationKey
+from railx.fabric.decisions import granting, ranks, state
+from railx.fabric.decisions.state import State, light
 
-__all__ = [
-    "CHANNELS",
-    "GIVEN_UP",
-    "OPEN_OPERATIONS",
-    "TOMBSTONES",
-    "Action",
-    "ControllerCore",
-    "GrantAction",
-    "OperationKey",
-    "RecallAction",
-    "RefuseAction",
-    "SwitchAction",
-]
+__all__ = ["ControllerCore"]
 
 
 class ControllerCore(State):
@@ -116,4 +91,4 @@ class ControllerCore(State):
     switched, switch_failed = granting.switched, granting.switch_failed
     ports_lost, ports_back = granting.ports_lost, granting.ports_back
     # Observers read.
-    statistics, snapshot = account.statistics, account.snapshot
+    statistics, snapshot = state.statistics, state.snapshot

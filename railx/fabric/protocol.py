@@ -77,18 +77,8 @@ from typing import Any
 from railx.errors import UserError
 
 __all__ = [
-    "MAXIMUM_BYTES",
-    "TOKEN",
-    "UNIX",
-    "VERSION",
-    "FrameDecoder",
-    "MessageDecoder",
-    "ProtocolError",
-    "address_of",
-    "connect",
-    "encode",
-    "frame",
-    "parse",
+    *("MAXIMUM_BYTES", "TOKEN", "UNIX", "VERSION", "FrameDecoder", "MessageDecoder"),
+    *("ProtocolError", "address_of", "connect", "encode", "frame", "parse"),
 ]
 
 VERSION = 5

@@ -28,21 +28,13 @@ from statistics import median
 from typing import Any
 
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port
-from railx.fabric.core import GrantAction, OperationKey, SwitchAction
+from railx.fabric.decisions.state import GrantAction, SwitchAction
+from railx.fabric.holdings import OperationKey
 from railx.fabric.journal import replay_journal
 
 __all__ = [
-    "Change",
-    "Delays",
-    "Switching",
-    "change_rows",
-    "circuit_changes",
-    "delays_of",
-    "iteration_ms",
-    "setting_rows",
-    "stall_ms",
-    "switchings",
-    "utilisation",
+    *("Change", "Delays", "Switching", "change_rows", "circuit_changes", "delays_of"),
+    *("iteration_ms", "setting_rows", "stall_ms", "switchings", "utilisation"),
 ]
 
 

@@ -21,13 +21,8 @@ from railx.replay.run import Dependencies, Prepared, prepare, run_graph
 from railx.replay.wiring import CircuitModel
 
 __all__ = [
-    "PreparedGraph",
-    "ReplayedGraph",
-    "counted",
-    "in_order_of_start",
-    "prepare_graph",
-    "reordered",
-    "replay_graph",
+    *("PreparedGraph", "ReplayedGraph", "counted", "in_order_of_start", "prepare_graph"),
+    *("reordered", "replay_graph"),
 ]
 
 Array = npt.NDArray[Any]

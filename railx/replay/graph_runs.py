@@ -31,17 +31,8 @@ from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings
 
 __all__ = [
-    "FamilyNetwork",
-    "GraphRow",
-    "GroupsAlone",
-    "LoadedGroups",
-    "OwnRings",
-    "ReplayedNetwork",
-    "TableGroups",
-    "TwoRates",
-    "graph_rows",
-    "placed",
-    "places_by_traffic",
+    *("FamilyNetwork", "GraphRow", "GroupsAlone", "LoadedGroups", "OwnRings", "ReplayedNetwork"),
+    *("TableGroups", "TwoRates", "graph_rows", "placed", "places_by_traffic"),
 ]
 
 IntArray = npt.NDArray[np.int64]

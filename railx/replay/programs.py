@@ -25,18 +25,8 @@ from railx.fabric.holdings import OperationKey
 from railx.io import read_metadata, read_table, write_table
 
 __all__ = [
-    "COLUMNS",
-    "DOES",
-    "IMPATIENT_NS",
-    "KINDS",
-    "PATIENCE_NS",
-    "Programs",
-    "ReplayedIteration",
-    "ReplayedOperation",
-    "Step",
-    "read_programs",
-    "stuck_message",
-    "write_programs",
+    *("COLUMNS", "DOES", "IMPATIENT_NS", "KINDS", "PATIENCE_NS", "Programs", "ReplayedIteration"),
+    *("ReplayedOperation", "Step", "read_programs", "stuck_message", "write_programs"),
 ]
 
 #: The longest wait of a collective behind a message whose receiver does not come, and
@@ -87,7 +77,7 @@ class ReplayedIteration:
     ``compute_ns`` is what its program computed. ``communication_ns`` is the time in
     which any of its operations was under way, all members there and circuits up;
     ``hidden_ns`` the part of it in which the program computed. The rest as in
-    :class:`railx.fabric.core.GrantAction`.
+    :class:`railx.fabric.decisions.state.GrantAction`.
     """
 
     iteration: int

@@ -27,9 +27,9 @@ from railx.fabric.circuits import Port
 from railx.fabric.journal import replay_journal
 from railx.fabric.observer import Observer, ObserverError, status_text
 from railx.fabric.serving.metrics import metrics_text
-from railx.fabric.settings import JournalSettings
-from railx.fabric.switches import (
+from railx.fabric.settings import (
     EmulatedSwitchSettings,
+    JournalSettings,
     NetconfSwitchSettings,
     PortFailureSettings,
 )

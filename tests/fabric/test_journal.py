@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port
-from railx.fabric.core import Action, ControllerCore, GrantAction, SwitchAction
+from railx.fabric.core import ControllerCore
+from railx.fabric.decisions.state import Action, GrantAction, SwitchAction
 from railx.fabric.holdings import Presentation, Report
 from railx.fabric.journal import (
     EVENTS,

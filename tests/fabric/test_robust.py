@@ -29,7 +29,7 @@ from railx.fabric.observer import Observer, ObserverError
 from railx.fabric.protocol import TOKEN, MessageDecoder, encode
 from railx.fabric.serving import connections
 from railx.fabric.serving.base import OBSERVERS
-from railx.fabric.switches import EmulatedSwitchSettings
+from railx.fabric.settings import EmulatedSwitchSettings
 from railx.settings import SettingsError, to_dict
 from tests.commands import environment
 from tests.fabric.raw import answers, register, stranger

@@ -40,7 +40,7 @@ from railx.fabric.decisions.state import (
     SwitchAction,
 )
 from railx.fabric.holdings import Holdings, OperationKey, Presentation, Report
-from railx.fabric.serving.any_source import FirstSender, Refusal, Senders, first_sender, unseen
+from railx.fabric.serving.server import FirstSender, Refusal, Senders, first_sender, unseen
 from tests.fabric.copies import copy_core, copy_holdings
 
 __all__ = ["FAULTS", "LISTENS", "Answer", "Event", "Rank", "Scenario", "Violation", "World"]

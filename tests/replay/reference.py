@@ -19,16 +19,15 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.fabric.circuits import Configuration, Layout
-from railx.fabric.core import (
+from railx.fabric.core import ControllerCore
+from railx.fabric.decisions.state import (
     Action,
-    ControllerCore,
     GrantAction,
-    OperationKey,
     RecallAction,
     RefuseAction,
     SwitchAction,
 )
-from railx.fabric.holdings import Holdings
+from railx.fabric.holdings import Holdings, OperationKey
 from railx.fabric.settings import Mode
 from railx.replay.programs import (
     IMPATIENT_NS,

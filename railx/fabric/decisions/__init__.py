@@ -2,8 +2,8 @@
 
 All of them take its one state.
 
-* ``state``: the data; ``account``: the same as plain values, from outside.
+* ``state``: the data, actions, and the same as plain values, from outside.
 * ``queueing``: refusals, hints, operations, queue, tombstones, leases.
-* ``handed_back``: what ran under lasting leases. ``granting``: switching and grants
-  after every event, and the events of switches. ``ranks``: the events of ranks.
+* ``granting``: what ran under lasting leases, switching and grants after every event,
+  and the events of switches. ``ranks``: the events of ranks.
 """

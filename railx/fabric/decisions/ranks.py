@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from railx.fabric.circuits import Configuration, ports_of
-from railx.fabric.decisions import granting, handed_back, queueing
+from railx.fabric.decisions import granting, queueing
 from railx.fabric.decisions.queueing import refuse
 from railx.fabric.decisions.state import (
     GIVEN_UP,
@@ -92,7 +92,7 @@ def recover(core: State, now_ns: int) -> list[Action]:
         hold.lost = {rank: reason for rank, reason in lost.items() if rank in members}
         if dark:
             hold.lost_port = f"the circuit {dark[0].right} - {dark[0].left} is dark"
-        actions += handed_back.take_over_channel(
+        actions += granting.take_over_channel(
             core,
             configuration,
             channel,
@@ -176,7 +176,7 @@ def leave(core: State, rank: int, reason: str, now_ns: int) -> list[Action]:
         hold.lost.setdefault(rank, reason)
         queueing.touch(core, ports_of(hold.circuits))
         actions += queueing.recall(core, configuration, f"rank {rank} {reason}")
-        actions += handed_back.settle(core, configuration, now_ns)
+        actions += granting.settle(core, configuration, now_ns)
     if core.recovering and not core.awaited:
         return [*actions, *recover(core, now_ns)]
     return [*actions, *granting.advance(core, now_ns)]
@@ -337,7 +337,7 @@ def recalled(
             actions = queueing.recall(core, configuration)
     return [
         *actions,
-        *handed_back.settle(core, configuration, now_ns),
+        *granting.settle(core, configuration, now_ns),
         *granting.advance(core, now_ns),
     ]
 

@@ -2,6 +2,6 @@
 
 * ``connections``: bytes to checked requests, and frames back;
 * ``base``: state, answers of a turn, refusals, events of the switch, admission;
-* ``server``: the requests of ranks and observers, heartbeats and recovery;
-* ``any_source``: receives from any source; ``metrics``: counters for Prometheus.
+* ``server``: the requests of ranks and observers, heartbeats and recovery, receives
+  from any source; ``metrics``: counters for Prometheus.
 """

@@ -36,14 +36,9 @@ from railx.fabric.journal import Journal, JournalError, journaled
 from railx.fabric.protocol import TOKEN, VERSION, ProtocolError, encode, frame
 from railx.fabric.requests import Request
 from railx.fabric.serving.connections import Connection
-from railx.fabric.settings import FabricSettings
-from railx.fabric.switches import (
-    EmulatedSwitchSettings,
-    SwitchCallbacks,
-    SwitchSettings,
-    make_switch,
-    port_name,
-)
+from railx.fabric.settings import EmulatedSwitchSettings, FabricSettings, SwitchSettings
+from railx.fabric.switches import Switch, SwitchCallbacks, port_name
+from railx.fabric.switches.emulated import EmulatedSwitch
 from railx.settings import SettingsError
 
 __all__ = ["MAXIMUM_LINE", "OBSERVERS", "ServerBase"]
@@ -394,6 +389,26 @@ class ServerBase:
 
     def _too_late(self, connection: Connection) -> None:
         self._refuse(connection, "silent_stranger", "nobody registered on this connection")
+
+
+def make_switch(
+    settings: SwitchSettings,
+    *,
+    layout: Layout,
+    ranks: int,
+    latency_ns: int,
+    callbacks: SwitchCallbacks,
+) -> Switch:
+    """The switches of all rails; ``latency_ns`` is the run's, for an emulated one.
+
+    Callbacks may come before this returns. Raises
+    :class:`railx.settings.SettingsError` below "switch" where the driver cannot be had.
+    """
+    if isinstance(settings, EmulatedSwitchSettings):
+        return EmulatedSwitch(latency_ns, callbacks, layout=layout, ranks=ranks, settings=settings)
+    from railx.fabric.switches.netconf import NetconfSwitch
+
+    return NetconfSwitch(settings, layout, ranks, callbacks)
 
 
 def _keeps_light(settings: SwitchSettings) -> tuple[bool, bool]:

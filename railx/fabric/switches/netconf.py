@@ -35,9 +35,9 @@ from xml.etree import ElementTree
 
 from railx.errors import UserError
 from railx.fabric.circuits import Circuit, Layout, Port
-from railx.fabric.core import SwitchAction
+from railx.fabric.decisions.state import SwitchAction
 from railx.fabric.settings import NetconfSwitchSettings
-from railx.fabric.switches.interface import SwitchCallbacks, Wiring, port_name
+from railx.fabric.switches import SwitchCallbacks, Wiring, port_name
 from railx.settings import SettingsError
 
 __all__ = ["MODEL", "PASSWORD", "NetconfSwitch"]
@@ -53,7 +53,7 @@ _BASE = "urn:ietf:params:xml:ns:netconf:base:1.0"
 
 
 class NetconfSwitch:
-    """The switches of all rails; see :mod:`railx.fabric.switches.interface`."""
+    """The switches of all rails; see :mod:`railx.fabric.switches`."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class NetconfSwitch:
             switch.start()
 
     def apply(self, action: SwitchAction) -> None:
-        """Begin a command; see :meth:`railx.fabric.switches.interface.Switch.apply`."""
+        """Begin a command; see :meth:`railx.fabric.switches.Switch.apply`."""
         self._rails[action.rail].apply(action)
 
     def read(self) -> frozenset[Circuit]:

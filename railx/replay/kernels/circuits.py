@@ -2,25 +2,9 @@
 
 from __future__ import annotations
 
+from railx.replay.kernels import state
 from railx.replay.kernels.compiling import called
-from railx.replay.kernels.state import (
-    COMMANDS,
-    HEAP,
-    HINTED,
-    LATENCY_NS,
-    LEASES_LAST,
-    LOG_CIRCUIT,
-    LOG_SWITCH,
-    LOGGED,
-    NOW,
-    OPERATIONS,
-    PUSHED,
-    QUEUED,
-    READY,
-    SWITCHED,
-    Array,
-    EngineState,
-)
+from railx.replay.kernels.state import Array, EngineState
 
 # Types inside compiled functions are Numba's to check.
 # mypy: disable-error-code="assignment,no-any-return"
@@ -30,11 +14,11 @@ from railx.replay.kernels.state import (
 def push(heap: Array, s: EngineState, after_ns: int, kind: int, a: int, b: int) -> None:
     """Add an event; of those of one moment the first added is the first."""
     n = s.n
-    time_ns = n[NOW] + after_ns
-    position = n[HEAP]
-    n[HEAP] += 1
-    order = n[PUSHED]
-    n[PUSHED] += 1
+    time_ns = n[state.NOW] + after_ns
+    position = n[state.HEAP]
+    n[state.HEAP] += 1
+    order = n[state.PUSHED]
+    n[state.PUSHED] += 1
     while position > 0:
         above = (position - 1) >> 1
         if heap[above].time_ns <= time_ns:
@@ -49,8 +33,8 @@ def push(heap: Array, s: EngineState, after_ns: int, kind: int, a: int, b: int) 
 def pop(heap: Array, s: EngineState) -> None:
     """Drop the first event."""
     n = s.n
-    n[HEAP] -= 1
-    size = n[HEAP]
+    n[state.HEAP] -= 1
+    size = n[state.HEAP]
     time_ns, order = heap[size].time_ns, heap[size].order
     position = 0
     while True:
@@ -187,10 +171,16 @@ def look_at(s: EngineState, watcher: int) -> None:
     if watcher < channels:
         if s.channels[watcher].queued >= 0:
             s.watchers[watcher].looked_at = True
-            put(s.looked_at, s.n, OPERATIONS, s.channels[watcher].order, watcher)
+            put(s.looked_at, s.n, state.OPERATIONS, s.channels[watcher].order, watcher)
     elif s.configurations[watcher - channels].turn >= 0:
         s.watchers[watcher].looked_at = True
-        put(s.hinted, s.n, HINTED, s.configurations[watcher - channels].turn, watcher - channels)
+        put(
+            s.hinted,
+            s.n,
+            state.HINTED,
+            s.configurations[watcher - channels].turn,
+            watcher - channels,
+        )
 
 
 @called
@@ -202,7 +192,7 @@ def touch(s: EngineState, port: int) -> None:
     """
     while s.ports[port].watched >= 0:
         look_at(s, s.ports[port].watched)
-    if s.n[LEASES_LAST]:
+    if s.n[state.LEASES_LAST]:
         for index in range(s.ports[port].users, s.ports[port].users_stop):
             if s.configurations[s.items[index]].turn >= 0:
                 look_at(s, len(s.channels) + s.items[index])
@@ -267,10 +257,10 @@ def lease(s: EngineState, configuration: int, change: int) -> None:
 @called
 def note(s: EngineState, decision: int, what: int) -> None:
     """Add to the log where there is room, and count it in any case."""
-    index = s.n[LOGGED]
-    s.n[LOGGED] += 1
+    index = s.n[state.LOGGED]
+    s.n[state.LOGGED] += 1
     if index < len(s.log):
-        s.log[index, 0], s.log[index, 1], s.log[index, 2] = s.n[NOW], decision, what
+        s.log[index, 0], s.log[index, 1], s.log[index, 2] = s.n[state.NOW], decision, what
 
 
 @called
@@ -293,10 +283,10 @@ def switch(s: EngineState, heap: Array, count: int) -> int:
                     s.ports[s.items[its]].active = -1
                 for its in range(s.circuits[old].users, s.circuits[old].users_stop):
                     s.configurations[s.items[its]].ahead = 0
-        note(s, LOG_SWITCH, rail)
+        note(s, state.LOG_SWITCH, rail)
         for at in range(index, stop):
             circuit = s.starting[at]
-            note(s, LOG_CIRCUIT, circuit)
+            note(s, state.LOG_CIRCUIT, circuit)
             s.circuits[circuit].following = s.starting[at + 1] if at + 1 < stop else -1
             for mine in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
                 s.ports[s.items[mine]].moving = circuit
@@ -305,10 +295,10 @@ def switch(s: EngineState, heap: Array, count: int) -> int:
             circuit = s.starting[at]
             for mine in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
                 touch(s, s.items[mine])
-        push(heap, s, s.n[LATENCY_NS], SWITCHED, s.starting[index], 0)
+        push(heap, s, s.n[state.LATENCY_NS], state.SWITCHED, s.starting[index], 0)
         commands += 1
         index = stop
-    s.n[COMMANDS] += commands
+    s.n[state.COMMANDS] += commands
     return commands
 
 
@@ -381,8 +371,8 @@ def expect(s: EngineState, slot: int, change: int) -> None:
         configuration
     ].expected == members_of(s, configuration):
         if s.configurations[configuration].turn < 0:
-            s.configurations[configuration].turn = s.n[READY]
-            s.n[READY] += 1
+            s.configurations[configuration].turn = s.n[state.READY]
+            s.n[state.READY] += 1
         look_at(s, len(s.channels) + configuration)
     else:
         s.configurations[configuration].turn = -1
@@ -421,7 +411,7 @@ def stand(s: EngineState, step: int, late: bool) -> None:
     """A member stands before an operation; ``late``: it began without a question."""
     operation, slot = s.steps[step].operation, s.steps[step].slot
     s.steps[step].stands, s.steps[step].late, s.steps[step].released = True, late, False
-    s.steps[step].asked_ns = s.n[NOW]
+    s.steps[step].asked_ns = s.n[state.NOW]
     s.steps[step].next_asked = -1
     if s.operations[operation].asked == 0:
         s.operations[operation].first_asked = step
@@ -443,8 +433,8 @@ def enqueue(s: EngineState, operation: int) -> None:
     if s.operations[operation].asked < members_of(s, configuration):
         return
     s.channels[channel].queued = operation
-    s.channels[channel].order = s.n[QUEUED]
-    s.n[QUEUED] += 1
+    s.channels[channel].order = s.n[state.QUEUED]
+    s.n[state.QUEUED] += 1
     first = s.configurations[configuration].ports
     for index in range(first, s.configurations[configuration].ports_stop):
         append(s.queue, s.node_links, s.items[index], s.channels[channel].node + index - first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from railx.replay.kernels import state
 from railx.replay.kernels.circuits import (
     come_up,
     configuration_of,
@@ -27,26 +28,7 @@ from railx.replay.kernels.circuits import (
     watch,
 )
 from railx.replay.kernels.compiling import called
-from railx.replay.kernels.state import (
-    FIRST_ACTION,
-    GRANT,
-    HINT,
-    HINTED,
-    HOLDS,
-    LAST_ACTION,
-    LEASES_LAST,
-    LOG_GRANT,
-    MESSAGE_NS,
-    NOW,
-    OPERATIONS,
-    OVERFLOWED,
-    QUESTION,
-    RECALL,
-    RELEASE,
-    REPORT,
-    Array,
-    EngineState,
-)
+from railx.replay.kernels.state import Array, EngineState
 
 # Types inside compiled functions are Numba's to check.
 # mypy: disable-error-code="assignment,no-any-return"
@@ -56,12 +38,12 @@ from railx.replay.kernels.state import (
 def tell(s: EngineState) -> int:
     """The place of an action more among those that ranks have not been told yet."""
     n = s.n
-    slot = n[LAST_ACTION] % len(s.actions)
-    if n[LAST_ACTION] - n[FIRST_ACTION] == len(s.actions):
+    slot = n[state.LAST_ACTION] % len(s.actions)
+    if n[state.LAST_ACTION] - n[state.FIRST_ACTION] == len(s.actions):
         # Carried out again with more room.
-        n[OVERFLOWED] = 1
+        n[state.OVERFLOWED] = 1
     else:
-        n[LAST_ACTION] += 1
+        n[state.LAST_ACTION] += 1
     return slot
 
 
@@ -72,7 +54,7 @@ def keep(s: EngineState, operation: int) -> int:
     Not where others wait for its ports already.
     """
     configuration = configuration_of(s, operation)
-    if not s.n[LEASES_LAST] or s.configurations[configuration].hold >= 0:
+    if not s.n[state.LEASES_LAST] or s.configurations[configuration].hold >= 0:
         return -1
     needs = s.configurations[configuration]
     for index in range(needs.ports, needs.ports_stop):
@@ -81,8 +63,8 @@ def keep(s: EngineState, operation: int) -> int:
             if s.channels[s.node_channels[node]].configuration != configuration:
                 return -1
             node = s.node_links[node, 0]
-    number = s.n[HOLDS]
-    s.n[HOLDS] += 1
+    number = s.n[state.HOLDS]
+    s.n[state.HOLDS] += 1
     s.configurations[configuration].hold = number
     s.configurations[configuration].holders = members_of(s, configuration)
     s.configurations[configuration].recalled = False
@@ -104,7 +86,7 @@ def recall(s: EngineState, configuration: int) -> None:
         slot = s.items[index]
         if s.slots[slot].holder:
             action = s.actions[tell(s)]
-            action.kind, action.subject = RECALL, slot
+            action.kind, action.subject = state.RECALL, slot
             action.hold = s.configurations[configuration].hold
 
 
@@ -263,16 +245,16 @@ def take_over(s: EngineState, configuration: int, channel: int, which: int, numb
 @called
 def hear(s: EngineState, heap: Array, kind: int, a: int, b: int) -> None:
     """A message has arrived, or (any other kind) a switch has carried out a command."""
-    if kind == QUESTION:
+    if kind == state.QUESTION:
         if hear_question(s, a):
             advance(s, heap)
-    elif kind == REPORT:
+    elif kind == state.REPORT:
         if hear_report(s, a, b):
             advance(s, heap)
     else:
-        if kind == RELEASE:
+        if kind == state.RELEASE:
             hear_release(s, a)
-        elif kind == HINT:
+        elif kind == state.HINT:
             hear_hint(s, a)
         else:
             come_up(s, a)
@@ -333,22 +315,22 @@ def hear_hint(s: EngineState, slot: int) -> None:
 def advance(s: EngineState, heap: Array) -> None:
     """Grant and switch what the event has made possible."""
     n, channels = s.n, len(s.channels)
-    while n[OPERATIONS] > 0:
+    while n[state.OPERATIONS] > 0:
         order = s.looked_at[0].key
-        channel = take_first(s.looked_at, n, OPERATIONS)
+        channel = take_first(s.looked_at, n, state.OPERATIONS)
         if s.channels[channel].queued >= 0 and s.channels[channel].order != order:
-            put(s.looked_at, n, OPERATIONS, s.channels[channel].order, channel)
+            put(s.looked_at, n, state.OPERATIONS, s.channels[channel].order, channel)
             continue
         s.watchers[channel].looked_at = False
         if s.channels[channel].queued >= 0:
             serve(s, heap, channel)
-    while n[HINTED] > 0:
+    while n[state.HINTED] > 0:
         turn = s.hinted[0].key
-        configuration = take_first(s.hinted, n, HINTED)
+        configuration = take_first(s.hinted, n, state.HINTED)
         ready = s.configurations[configuration].turn
         if ready >= 0 and ready != turn:
             # It was not ready in between, and has its turn later.
-            put(s.hinted, n, HINTED, ready, configuration)
+            put(s.hinted, n, state.HINTED, ready, configuration)
             continue
         s.watchers[channels + configuration].looked_at = False
         if ready >= 0:
@@ -374,7 +356,7 @@ def serve(s: EngineState, heap: Array, channel: int) -> None:
         watch(s, channel, port)
         return
     if s.operations[operation].stall_since_ns < 0:
-        s.operations[operation].stall_since_ns = s.n[NOW]
+        s.operations[operation].stall_since_ns = s.n[state.NOW]
     s.operations[operation].commands += switch(s, heap, count)
     needs = s.configurations[configuration]
     for index in range(needs.circuits, needs.circuits_stop):
@@ -444,9 +426,9 @@ def grant_all(s: EngineState, operation: int, hold: int) -> None:
     """Tell all who asked; who has ended its part has to know what it holds."""
     stall_ns = 0
     if s.operations[operation].stall_since_ns >= 0:
-        stall_ns = s.n[NOW] - s.operations[operation].stall_since_ns
-    if s.n[MESSAGE_NS] == 0:
-        note(s, LOG_GRANT, operation)
+        stall_ns = s.n[state.NOW] - s.operations[operation].stall_since_ns
+    if s.n[state.MESSAGE_NS] == 0:
+        note(s, state.LOG_GRANT, operation)
     step = s.operations[operation].first_asked
     while step >= 0:
         if hold >= 0 or not s.steps[step].released:
@@ -455,7 +437,7 @@ def grant_all(s: EngineState, operation: int, hold: int) -> None:
                 step,
                 hold,
                 stall_ns,
-                s.n[NOW] - s.steps[step].asked_ns - stall_ns,
+                s.n[state.NOW] - s.steps[step].asked_ns - stall_ns,
                 s.operations[operation].commands,
                 s.steps[step].mispredicted != 0 and s.steps[step].late == 0,
                 s.steps[step].late != 0,
@@ -479,6 +461,6 @@ def tell_grant(
 ) -> None:
     """A rank will hear that its operation has its circuits."""
     action = s.actions[tell(s)]
-    action.kind, action.subject, action.hold = GRANT, step, hold
+    action.kind, action.subject, action.hold = state.GRANT, step, hold
     action.stall_ns, action.wait_ns = stall_ns, wait_ns
     action.reconfigured, action.mispredicted, action.late = commands > 0, mispredicted, late

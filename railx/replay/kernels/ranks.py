@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from railx.replay.kernels import state
 from railx.replay.kernels.circuits import (
     append,
     configuration_of,
@@ -19,51 +20,7 @@ from railx.replay.kernels.circuits import (
 )
 from railx.replay.kernels.compiling import called, compiled, lent
 from railx.replay.kernels.controller import advance, hear, hear_report
-from railx.replay.kernels.state import (
-    ACTIONS_ARRIVE,
-    AHEAD,
-    ARRIVE,
-    AT_BEGIN,
-    BEGIN,
-    BEGUN,
-    COMPUTED,
-    END,
-    ENDED,
-    EVENTS,
-    FIRST_ACTION,
-    GO_ON,
-    GRANT,
-    GRAPH,
-    HEAP,
-    HINT,
-    IMPATIENT,
-    IMPATIENT_NS,
-    ISSUE,
-    LAST_ACTION,
-    LEASES_LAST,
-    LOG_GRANT,
-    MESSAGE_NS,
-    NOW,
-    OPTICAL,
-    OVERFLOWED,
-    PATIENCE_NS,
-    PROVISIONED,
-    QUESTION,
-    R_BEGIN,
-    R_END,
-    R_MISPREDICTIONS,
-    R_RECONFIGURATIONS,
-    R_REQUESTS,
-    R_STALL,
-    R_WAIT,
-    RELEASE,
-    REPORT,
-    TAKE,
-    UNFINISHED,
-    WAIT,
-    Array,
-    EngineState,
-)
+from railx.replay.kernels.state import Array, EngineState
 
 # Types inside compiled functions are Numba's to check.
 # mypy: disable-error-code="assignment,no-any-return"
@@ -78,25 +35,25 @@ def go_on(s: EngineState, heap: Array, rank: int) -> None:
     step = s.ranks[rank].position
     if step == s.ranks[rank].stop:
         return
-    if s.steps[step].does == BEGIN:
+    if s.steps[step].does == state.BEGIN:
         s.ranks[rank].at_begin = True
-        s.n[AT_BEGIN] += 1
+        s.n[state.AT_BEGIN] += 1
         begin_together(s, heap)
     else:
-        s.steps[step].computing_ns = s.n[NOW]
-        push(heap, s, s.steps[step].gap_ns, TAKE, rank, 0)
+        s.steps[step].computing_ns = s.n[state.NOW]
+        push(heap, s, s.steps[step].gap_ns, state.TAKE, rank, 0)
 
 
 @called
 def begin_together(s: EngineState, heap: Array) -> None:
     """Begin the iteration once all ranks that still have one are there."""
-    if s.n[AT_BEGIN] < s.n[UNFINISHED]:
+    if s.n[state.AT_BEGIN] < s.n[state.UNFINISHED]:
         return
     for rank in range(len(s.ranks)):
         if s.ranks[rank].at_begin:
             s.ranks[rank].at_begin = False
-            push(heap, s, s.steps[s.ranks[rank].position].gap_ns, TAKE, rank, 0)
-    s.n[AT_BEGIN] = 0
+            push(heap, s, s.steps[s.ranks[rank].position].gap_ns, state.TAKE, rank, 0)
+    s.n[state.AT_BEGIN] = 0
 
 
 @called
@@ -105,7 +62,7 @@ def resume(s: EngineState, heap: Array, rank: int) -> None:
     s.ranks[rank].waits_for = -1
     resume_ns = s.steps[s.ranks[rank].position].resume_ns
     advance_program(s, rank)
-    push(heap, s, resume_ns, GO_ON, rank, 0)
+    push(heap, s, resume_ns, state.GO_ON, rank, 0)
 
 
 @called
@@ -113,13 +70,13 @@ def advance_program(s: EngineState, rank: int) -> None:
     """A step is done."""
     s.ranks[rank].position += 1
     if s.ranks[rank].position == s.ranks[rank].stop:
-        s.n[UNFINISHED] -= 1
+        s.n[state.UNFINISHED] -= 1
 
 
 @called
 def needs_circuits(s: EngineState, step: int) -> bool:
     """Whether the operation of a step asks."""
-    if not s.n[OPTICAL]:
+    if not s.n[state.OPTICAL]:
         return False
     return s.configurations[configuration_of(s, s.steps[step].operation)].asks != 0
 
@@ -127,21 +84,21 @@ def needs_circuits(s: EngineState, step: int) -> bool:
 @called
 def take(s: EngineState, heap: Array, rank: int) -> None:
     """The next step of a program happens now."""
-    step, now_ns = s.ranks[rank].position, s.n[NOW]
+    step, now_ns = s.ranks[rank].position, s.n[state.NOW]
     does = s.steps[step].does
-    if does == WAIT:
+    if does == state.WAIT:
         target = s.steps[step].target
         s.ranks[rank].waits_for = target if target >= 0 else -2
         if target >= 0 and s.steps[target].ended:
             resume(s, heap, rank)
         return
     advance_program(s, rank)
-    if does == ISSUE:
+    if does == state.ISSUE:
         issue(s, heap, step)
     else:
         note_time(s, step)
-        if does == END:
-            s.results[s.steps[step].row, R_END] = now_ns
+        if does == state.END:
+            s.results[s.steps[step].row, state.R_END] = now_ns
     go_on(s, heap, rank)
     if s.ranks[rank].position == s.ranks[rank].stop:
         begin_together(s, heap)
@@ -150,7 +107,7 @@ def take(s: EngineState, heap: Array, rank: int) -> None:
 @called
 def issue(s: EngineState, heap: Array, step: int) -> None:
     """An operation is handed to its lane."""
-    if s.n[GRAPH]:
+    if s.n[state.GRAPH]:
         s.nodes[step].issued = True
     if s.steps[step].sends and needs_circuits(s, step):
         append(s.unsent, s.step_links, s.steps[step].rank, step)
@@ -162,13 +119,13 @@ def issue(s: EngineState, heap: Array, step: int) -> None:
 @called
 def begin(s: EngineState, heap: Array, step: int) -> None:
     """Nothing is in the way of a step but its stream."""
-    stream = s.nodes[step].stream if s.n[GRAPH] else -1
+    stream = s.nodes[step].stream if s.n[state.GRAPH] else -1
     if stream >= 0:
         rise(s.ready, s.streams[stream].first, s.streams[stream].ready, step, step)
         s.streams[stream].ready += 1
         go_on_stream(s, heap, stream)
     else:
-        push(heap, s, s.steps[step].pickup_ns, ARRIVE, step, 0)
+        push(heap, s, s.steps[step].pickup_ns, state.ARRIVE, step, 0)
 
 
 @called
@@ -179,12 +136,12 @@ def go_on_stream(s: EngineState, heap: Array, stream: int) -> None:
     s.streams[stream].ready -= 1
     step = sink(s.ready, s.streams[stream].first, s.streams[stream].ready)
     s.streams[stream].busy = True
-    if s.steps[step].does == ISSUE:
-        push(heap, s, s.steps[step].pickup_ns, ARRIVE, step, 0)
+    if s.steps[step].does == state.ISSUE:
+        push(heap, s, s.steps[step].pickup_ns, state.ARRIVE, step, 0)
     else:
-        s.steps[step].started_ns = s.n[NOW]
-        s.steps[step].ended_ns = s.n[NOW] + s.steps[step].gap_ns
-        push(heap, s, s.steps[step].gap_ns, COMPUTED, step, 0)
+        s.steps[step].started_ns = s.n[state.NOW]
+        s.steps[step].ended_ns = s.n[state.NOW] + s.steps[step].gap_ns
+        push(heap, s, s.steps[step].gap_ns, state.COMPUTED, step, 0)
 
 
 # A graph.
@@ -196,7 +153,7 @@ def begin_graph(s: EngineState, heap: Array) -> None:
     for step in range(len(s.steps)):
         if s.nodes[step].pending == 0:
             take_node(s, heap, step)
-    if s.n[PROVISIONED]:
+    if s.n[state.PROVISIONED]:
         for rank in range(len(s.ranks)):
             following = find_following(s, rank)
             if following >= 0:
@@ -206,7 +163,7 @@ def begin_graph(s: EngineState, heap: Array) -> None:
 @called
 def take_node(s: EngineState, heap: Array, step: int) -> None:
     """All that a step depends on has ended."""
-    if s.steps[step].does == ISSUE:
+    if s.steps[step].does == state.ISSUE:
         issue(s, heap, step)
     else:
         begin(s, heap, step)
@@ -237,8 +194,8 @@ def end_node(s: EngineState, heap: Array, step: int) -> None:
 def note_time(s: EngineState, step: int) -> None:
     """The first that is known of an iteration of a rank."""
     row = s.results[s.steps[step].row]
-    if row[R_BEGIN] < 0:
-        row[R_BEGIN] = row[R_END] = s.n[NOW]
+    if row[state.R_BEGIN] < 0:
+        row[state.R_BEGIN] = row[state.R_END] = s.n[state.NOW]
 
 
 # An operation on a rank.
@@ -289,7 +246,7 @@ def stays_behind(s: EngineState, heap: Array, step: int) -> bool:
         if other < step and conflict(s, its, configuration):
             s.steps[step].other = other
             append(s.behind, s.step_links, rank, step)
-            push(heap, s, s.slots[slot].patience_ns, IMPATIENT, step, other)
+            push(heap, s, s.slots[slot].patience_ns, state.IMPATIENT, step, other)
             return True
         other = s.step_links[other, 0]
     return False
@@ -304,12 +261,12 @@ def stop_waiting(s: EngineState, heap: Array, step: int, other: int, impatient: 
     s.steps[step].other = -1
     unlink(s.behind, s.step_links, rank, step)
     if not impatient:
-        s.slots[slot].patience_ns = s.n[PATIENCE_NS]
+        s.slots[slot].patience_ns = s.n[state.PATIENCE_NS]
         if stays_behind(s, heap, step):
             return
     else:
         limit_ns = s.slots[slot].patience_ns
-        s.slots[slot].patience_ns = limit_ns // 2 if limit_ns > s.n[IMPATIENT_NS] else 0
+        s.slots[slot].patience_ns = limit_ns // 2 if limit_ns > s.n[state.IMPATIENT_NS] else 0
     ask(s, heap, step)
 
 
@@ -319,7 +276,7 @@ def ask(s: EngineState, heap: Array, step: int) -> None:
     operation, slot = s.steps[step].operation, s.steps[step].slot
     note_arrival(s, operation, step)
     s.steps[step].asked = True
-    if s.n[LEASES_LAST] and s.slots[slot].hold >= 0:
+    if s.n[state.LEASES_LAST] and s.slots[slot].hold >= 0:
         begin_on_lease(s, step, s.slots[slot].hold)
         s.lanes[s.steps[step].lane].open = step
         may_begin(s, heap, step)
@@ -327,7 +284,7 @@ def ask(s: EngineState, heap: Array, step: int) -> None:
         return
     s.steps[step].waits = True
     append(s.waiting, s.waiting_links, s.steps[step].rank, step)
-    decide(s, heap, QUESTION, step, 0)
+    decide(s, heap, state.QUESTION, step, 0)
 
 
 @called
@@ -357,7 +314,7 @@ def may_begin(s: EngineState, heap: Array, step: int) -> None:
         behind = s.behind[rank, 0]
         while behind >= 0:
             if s.steps[behind].other == step:
-                push(heap, s, 0, AHEAD, behind, step)
+                push(heap, s, 0, state.AHEAD, behind, step)
             behind = s.step_links[behind, 0]
 
 
@@ -377,14 +334,14 @@ def start_if_ready(s: EngineState, heap: Array, operation: int) -> None:
 def start(s: EngineState, heap: Array, step: int) -> None:
     """A member's part of an operation begins."""
     lasts_ns = s.steps[step].lasts_ns
-    if s.n[GRAPH] and s.nodes[step].receives:
+    if s.n[state.GRAPH] and s.nodes[step].receives:
         # What a message carried before its receiver came is there.
         sender = s.operations[s.steps[step].operation].first_arrived
         if sender != step and s.steps[sender].started_ns >= 0:
-            lasts_ns = max(0, s.steps[sender].started_ns + lasts_ns - s.n[NOW])
-    s.steps[step].started_ns = s.n[NOW]
-    s.steps[step].ended_ns = s.n[NOW] + lasts_ns
-    push(heap, s, lasts_ns, ENDED, step, 0)
+            lasts_ns = max(0, s.steps[sender].started_ns + lasts_ns - s.n[state.NOW])
+    s.steps[step].started_ns = s.n[state.NOW]
+    s.steps[step].ended_ns = s.n[state.NOW] + lasts_ns
+    push(heap, s, lasts_ns, state.ENDED, step, 0)
 
 
 @called
@@ -401,14 +358,16 @@ def end(s: EngineState, heap: Array, step: int) -> None:
             s.lanes[s.steps[step].lane].open = -1
         if s.steps[step].to_tell:
             s.steps[step].to_tell = False
-            decide(s, heap, RELEASE, step, 0)
-    if 0 <= after < s.ranks[rank].position or (s.n[GRAPH] and after >= 0 and s.nodes[after].issued):
+            decide(s, heap, state.RELEASE, step, 0)
+    if 0 <= after < s.ranks[rank].position or (
+        s.n[state.GRAPH] and after >= 0 and s.nodes[after].issued
+    ):
         begin(s, heap, after)
-    if asks and s.n[PROVISIONED]:
+    if asks and s.n[state.PROVISIONED]:
         following = find_following(s, rank)
         if following >= 0 and configuration_of(s, s.steps[following].operation) != configuration:
             announce(s, heap, s.steps[following].slot)
-    if s.n[GRAPH]:
+    if s.n[state.GRAPH]:
         end_node(s, heap, step)
     elif s.ranks[rank].waits_for == step:
         resume(s, heap, rank)
@@ -421,17 +380,21 @@ def find_following(s: EngineState, rank: int) -> int:
         return -1
     step, stop = s.ranks[rank].unasked, s.ranks[rank].stop
     while step < stop:
-        if s.steps[step].does == ISSUE and not s.steps[step].asked and needs_circuits(s, step):
+        if (
+            s.steps[step].does == state.ISSUE
+            and not s.steps[step].asked
+            and needs_circuits(s, step)
+        ):
             break
         step += 1
     s.ranks[rank].unasked = step
     waiting = s.waiting[rank, 0]
     while waiting >= 0:
         # A graph posts receives at once: of those only earlier ones come first.
-        if waiting > s.ranks[rank].passed and (waiting < step or not s.n[GRAPH]):
+        if waiting > s.ranks[rank].passed and (waiting < step or not s.n[state.GRAPH]):
             return -1
         waiting = s.waiting_links[waiting, 0]
-    if step < stop and s.n[GRAPH]:
+    if step < stop and s.n[state.GRAPH]:
         return step
     if step < stop:
         position = s.ranks[rank].position
@@ -454,8 +417,8 @@ def announce(s: EngineState, heap: Array, slot: int) -> None:
     for index in range(count):
         number = give_back(s, s.conflicting[index], -1)
         if number >= 0:
-            decide(s, heap, REPORT, s.conflicting[index], number)
-    decide(s, heap, HINT, slot, 0)
+            decide(s, heap, state.REPORT, s.conflicting[index], number)
+    decide(s, heap, state.HINT, slot, 0)
 
 
 @called
@@ -490,8 +453,8 @@ def give_back(s: EngineState, slot: int, hold: int) -> int:
 @called
 def decide(s: EngineState, heap: Array, kind: int, a: int, b: int) -> None:
     """A message goes to the controller, or is there at once."""
-    if s.n[MESSAGE_NS] > 0:
-        push(heap, s, s.n[MESSAGE_NS], kind, a, b)
+    if s.n[state.MESSAGE_NS] > 0:
+        push(heap, s, s.n[state.MESSAGE_NS], kind, a, b)
     else:
         be_heard(s, heap, kind, a, b)
 
@@ -499,25 +462,25 @@ def decide(s: EngineState, heap: Array, kind: int, a: int, b: int) -> None:
 @called
 def be_heard(s: EngineState, heap: Array, kind: int, a: int, b: int) -> None:
     """The controller hears, and tells the ranks what it decides."""
-    before = s.n[LAST_ACTION]
+    before = s.n[state.LAST_ACTION]
     hear(s, heap, kind, a, b)
-    count = s.n[LAST_ACTION] - before
-    if s.n[MESSAGE_NS] == 0:
+    count = s.n[state.LAST_ACTION] - before
+    if s.n[state.MESSAGE_NS] == 0:
         take_actions(s, heap, count)
     elif count > 0:
-        push(heap, s, s.n[MESSAGE_NS], ACTIONS_ARRIVE, count, 0)
+        push(heap, s, s.n[state.MESSAGE_NS], state.ACTIONS_ARRIVE, count, 0)
 
 
 @called
 def take_actions(s: EngineState, heap: Array, count: int) -> None:
     """Ranks are told so many actions, in order; where messages take no time, all."""
     n = s.n
-    last = n[FIRST_ACTION] + count
-    while n[FIRST_ACTION] < last:
-        action = s.actions[n[FIRST_ACTION] % len(s.actions)]
-        n[FIRST_ACTION] += 1
+    last = n[state.FIRST_ACTION] + count
+    while n[state.FIRST_ACTION] < last:
+        action = s.actions[n[state.FIRST_ACTION] % len(s.actions)]
+        n[state.FIRST_ACTION] += 1
         subject = action.subject
-        if action.kind == GRANT:
+        if action.kind == state.GRANT:
             take_grant(
                 s,
                 subject,
@@ -530,13 +493,13 @@ def take_actions(s: EngineState, heap: Array, count: int) -> None:
             )
             continue
         number = give_back(s, subject, action.hold)
-        if number >= 0 and n[MESSAGE_NS] > 0:
-            push(heap, s, n[MESSAGE_NS], REPORT, subject, number)
+        if number >= 0 and n[state.MESSAGE_NS] > 0:
+            push(heap, s, n[state.MESSAGE_NS], state.REPORT, subject, number)
         elif number >= 0 and hear_report(s, subject, number):
             # What follows from it comes after what was decided before.
             advance(s, heap)
-            last = n[LAST_ACTION]
-    for index in range(n[BEGUN]):
+            last = n[state.LAST_ACTION]
+    for index in range(n[state.BEGUN]):
         operation = s.begun[index]
         s.operations[operation].just_granted = False
         step = s.operations[operation].first_arrived
@@ -546,7 +509,7 @@ def take_actions(s: EngineState, heap: Array, count: int) -> None:
                 may_begin(s, heap, step)
             step = s.steps[step].next_arrived
         start_if_ready(s, heap, operation)
-    n[BEGUN] = 0
+    n[state.BEGUN] = 0
 
 
 @called
@@ -566,17 +529,17 @@ def take_grant(
         s.steps[step].accounted = True
         note_time(s, step)
         row = s.results[s.steps[step].row]
-        row[R_REQUESTS] += 1
-        row[R_RECONFIGURATIONS] += reconfigured
-        row[R_STALL] += stall_ns
-        row[R_WAIT] += wait_ns
-        row[R_MISPREDICTIONS] += mispredicted
+        row[state.R_REQUESTS] += 1
+        row[state.R_RECONFIGURATIONS] += reconfigured
+        row[state.R_STALL] += stall_ns
+        row[state.R_WAIT] += wait_ns
+        row[state.R_MISPREDICTIONS] += mispredicted
     if not s.operations[operation].just_granted:
         s.operations[operation].just_granted = True
-        s.begun[s.n[BEGUN]] = operation
-        s.n[BEGUN] += 1
-        if s.n[MESSAGE_NS] > 0:
-            note(s, LOG_GRANT, operation)
+        s.begun[s.n[state.BEGUN]] = operation
+        s.n[state.BEGUN] += 1
+        if s.n[state.MESSAGE_NS] > 0:
+            note(s, state.LOG_GRANT, operation)
     s.steps[step].just_granted = True
     if hold > s.slots[slot].given_back:
         if s.slots[slot].hold < 0:
@@ -602,7 +565,7 @@ def account(s: EngineState, totals: Array) -> None:
             row, stop = s.steps[step].row, step
             while stop < s.ranks[rank].stop and s.steps[stop].row == row:
                 stop += 1
-            begin_ns, end_ns = s.results[row, R_BEGIN], s.results[row, R_END]
+            begin_ns, end_ns = s.results[row, state.R_BEGIN], s.results[row, state.R_END]
             count = 0
             for at in range(step, stop):
                 count += s.steps[at].started_ns >= 0
@@ -647,14 +610,14 @@ def account(s: EngineState, totals: Array) -> None:
 
 
 @compiled
-def run(state: EngineState) -> None:
+def run(given: EngineState) -> None:
     """Carry out the programs; no circuits are lit at the start.
 
     The log takes as many entries as it has room for; a counter says how many there
     were. Where the room for actions was too small, another counter says so, and
     nothing of the rest is of use.
     """
-    s = lent(state)
+    s = lent(given)
     n, ranks = s.n, len(s.ranks)
     # An event adds no more than one for each lane, rank and circuit, and as many again
     # where collectives wait behind messages or members have something to tell.
@@ -662,35 +625,35 @@ def run(state: EngineState) -> None:
     most += len(s.streams)
     most = 2 * most + 16
     heap = np.zeros(4 * most, s.event.dtype)
-    if n[GRAPH]:
+    if n[state.GRAPH]:
         heap = np.zeros(4 * most + len(s.steps), s.event.dtype)
         begin_graph(s, heap)
     else:
         for rank in range(ranks):
-            n[UNFINISHED] += s.ranks[rank].stop > s.ranks[rank].first
+            n[state.UNFINISHED] += s.ranks[rank].stop > s.ranks[rank].first
         for rank in range(ranks):
             go_on(s, heap, rank)
-    while n[HEAP] > 0 and not n[OVERFLOWED]:
-        if n[HEAP] + most > len(heap):
+    while n[state.HEAP] > 0 and not n[state.OVERFLOWED]:
+        if n[state.HEAP] + most > len(heap):
             heap = np.concatenate((heap, np.zeros_like(heap)))
         event = heap[0]
         kind, a, b = event.kind, event.a, event.b
-        n[NOW] = event.time_ns
+        n[state.NOW] = event.time_ns
         pop(heap, s)
-        n[EVENTS] += 1
-        if kind == TAKE:
+        n[state.EVENTS] += 1
+        if kind == state.TAKE:
             take(s, heap, a)
-        elif kind == GO_ON:
+        elif kind == state.GO_ON:
             go_on(s, heap, a)
-        elif kind == ARRIVE:
+        elif kind == state.ARRIVE:
             arrive(s, heap, a)
-        elif kind == ENDED:
+        elif kind == state.ENDED:
             end(s, heap, a)
-        elif kind == COMPUTED:
+        elif kind == state.COMPUTED:
             compute(s, heap, a)
-        elif kind in (IMPATIENT, AHEAD):
-            stop_waiting(s, heap, a, b, kind == IMPATIENT)
-        elif kind == ACTIONS_ARRIVE:
+        elif kind in (state.IMPATIENT, state.AHEAD):
+            stop_waiting(s, heap, a, b, kind == state.IMPATIENT)
+        elif kind == state.ACTIONS_ARRIVE:
             take_actions(s, heap, a)
         else:
             be_heard(s, heap, kind, a, b)

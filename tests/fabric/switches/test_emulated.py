@@ -15,18 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.fabric.circuits import Circuit, Layout, Port
-from railx.fabric.core import SwitchAction
-from railx.fabric.switches import (
-    EmulatedSwitch,
-    EmulatedSwitchSettings,
-    FaultySwitch,
-    PortFailureSettings,
-    SwitchCallbacks,
-    SwitchFault,
-    make_switch,
-    parse_port,
-    port_name,
-)
+from railx.fabric.decisions.state import SwitchAction
+from railx.fabric.serving.base import make_switch
+from railx.fabric.settings import EmulatedSwitchSettings, PortFailureSettings
+from railx.fabric.switches import FaultySwitch, SwitchCallbacks, SwitchFault, parse_port, port_name
+from railx.fabric.switches.emulated import EmulatedSwitch
 from railx.settings import SettingsError
 
 LAYOUT = Layout(1)

@@ -14,15 +14,11 @@ import pytest
 
 from railx.fabric import Configuration, FabricSettings, launch_controller
 from railx.fabric.circuits import Circuit, Layout, Port
-from railx.fabric.core import SwitchAction
+from railx.fabric.decisions.state import SwitchAction
 from railx.fabric.observer import Observer, ObserverError
-from railx.fabric.switches import (
-    FaultySwitch,
-    NetconfSwitchSettings,
-    Switch,
-    SwitchFault,
-    make_switch,
-)
+from railx.fabric.serving.base import make_switch
+from railx.fabric.settings import NetconfSwitchSettings
+from railx.fabric.switches import FaultySwitch, Switch, SwitchFault
 from railx.fabric.switches.netconf import NetconfSwitch, _Session
 from railx.settings import SettingsError
 from tests.builders import ROOT
