@@ -209,6 +209,9 @@ def take_over(
     if under_way and not still_open:
         return actions
     accounted = begun | (operation.asked.keys() if operation else set())
+    if not accounted:
+        # A rank has presented it as under way, but nobody as begun.
+        return actions
     for rank in configuration.members:
         if rank not in accounted and last_of(core, rank, key[0]) >= key[1]:
             # Its question was refused, by this controller or the one before.
