@@ -31,7 +31,7 @@ from typing import Any
 
 from railx.fabric.launch import go_first
 from railx.fabric.protocol import TOKEN, UNIX
-from railx.fabric.serving.connections import Acceptor
+from railx.fabric.serving.base import Acceptor
 from railx.fabric.serving.server import Server
 from railx.fabric.settings import FabricSettings
 from railx.settings import SettingsError, load

@@ -17,10 +17,16 @@ from railx.fabric import Configuration, FabricSettings, launch_controller, proto
 from railx.fabric.core import ControllerCore
 from railx.fabric.decisions.state import SwitchAction
 from railx.fabric.observer import Observer, status_text
-from railx.fabric.protocol import MAXIMUM_BYTES, MessageDecoder, ProtocolError, encode
-from railx.fabric.requests import Request, read_request
+from railx.fabric.protocol import (
+    MAXIMUM_BYTES,
+    MessageDecoder,
+    ProtocolError,
+    Request,
+    encode,
+    read_request,
+)
 from railx.fabric.serving import server as serving
-from railx.fabric.serving.connections import Connection
+from railx.fabric.serving.base import Connection
 from railx.fabric.serving.metrics import metrics_text
 from railx.fabric.serving.server import Server
 from tests.fabric.raw import register

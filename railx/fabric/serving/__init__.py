@@ -1,7 +1,6 @@
 """The controller's server.
 
-* ``connections``: bytes to checked requests, and frames back;
-* ``base``: state, answers of a turn, refusals, events of the switch, admission;
+* ``base``: connections, answers of a turn, refusals, events of the switch, admission;
 * ``server``: the requests of ranks and observers, heartbeats and recovery, receives
   from any source; ``metrics``: counters for Prometheus.
 """

@@ -18,10 +18,8 @@ from railx.fabric.circuits import Configuration
 from railx.fabric.core import ControllerCore
 from railx.fabric.decisions.state import Action, State
 from railx.fabric.holdings import OperationKey
-from railx.fabric.protocol import ProtocolError, encode
-from railx.fabric.requests import Request
-from railx.fabric.serving.base import MAXIMUM_LINE, OBSERVERS, ServerBase
-from railx.fabric.serving.connections import Connection
+from railx.fabric.protocol import ProtocolError, Request, encode
+from railx.fabric.serving.base import MAXIMUM_LINE, OBSERVERS, Connection, ServerBase
 from railx.fabric.settings import FabricSettings
 from railx.fabric.switches import FaultySwitch
 

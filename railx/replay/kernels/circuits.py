@@ -193,17 +193,16 @@ def touch(s: EngineState, port: int) -> None:
     while s.ports[port].watched >= 0:
         look_at(s, s.ports[port].watched)
     if s.n[state.LEASES_LAST]:
-        for index in range(s.ports[port].users, s.ports[port].users_stop):
-            if s.configurations[s.items[index]].turn >= 0:
-                look_at(s, len(s.channels) + s.items[index])
+        for user in s.items[s.ports[port].users : s.ports[port].users_stop]:
+            if s.configurations[user].turn >= 0:
+                look_at(s, len(s.channels) + user)
 
 
 @called
-def touch_all(s: EngineState, configuration: int) -> None:
-    """Something has changed at all ports of a configuration."""
-    needs = s.configurations[configuration]
-    for index in range(needs.ports, needs.ports_stop):
-        touch(s, s.items[index])
+def touch_all(s: EngineState, first: int, stop: int) -> None:
+    """Something has changed at these ports, which are items."""
+    for port in s.items[first:stop]:
+        touch(s, port)
 
 
 @called
@@ -211,8 +210,7 @@ def find_starting(s: EngineState, configuration: int) -> int:
     """Note the circuits that are neither up nor coming up; -1 where all are up."""
     count, missing = 0, False
     needs = s.configurations[configuration]
-    for index in range(needs.circuits, needs.circuits_stop):
-        circuit = s.items[index]
+    for circuit in s.items[needs.circuits : needs.circuits_stop]:
         if not s.circuits[circuit].lit:
             missing = True
             if s.ports[s.items[s.circuits[circuit].ends]].moving != circuit:
@@ -224,10 +222,8 @@ def find_starting(s: EngineState, configuration: int) -> int:
 @called
 def in_the_way(s: EngineState, count: int) -> int:
     """A port that keeps the noted circuits from coming up, -1 where none does."""
-    for index in range(count):
-        circuit = s.starting[index]
-        for at in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
-            port = s.items[at]
+    for circuit in s.starting[:count]:
+        for port in s.items[s.circuits[circuit].ends : s.circuits[circuit].ends_stop]:
             if s.ports[port].moving >= 0 or (
                 s.ports[port].active >= 0 and s.circuits[s.ports[port].active].leases > 0
             ):
@@ -238,11 +234,10 @@ def in_the_way(s: EngineState, count: int) -> int:
 @called
 def queue_in_the_way(s: EngineState, count: int) -> int:
     """A port of the noted circuits for which an operation waits, -1 for none."""
-    for index in range(count):
-        circuit = s.starting[index]
-        for at in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
-            if s.queue[s.items[at], 0] >= 0:
-                return s.items[at]
+    for circuit in s.starting[:count]:
+        for port in s.items[s.circuits[circuit].ends : s.circuits[circuit].ends_stop]:
+            if s.queue[port, 0] >= 0:
+                return port
     return -1
 
 
@@ -250,8 +245,8 @@ def queue_in_the_way(s: EngineState, count: int) -> int:
 def lease(s: EngineState, configuration: int, change: int) -> None:
     """The circuits of a configuration are in use once more, or once less."""
     needs = s.configurations[configuration]
-    for index in range(needs.circuits, needs.circuits_stop):
-        s.circuits[s.items[index]].leases += change
+    for circuit in s.items[needs.circuits : needs.circuits_stop]:
+        s.circuits[circuit].leases += change
 
 
 @called
@@ -272,29 +267,26 @@ def switch(s: EngineState, heap: Array, count: int) -> int:
         stop = index
         while stop < count and s.circuits[s.starting[stop]].rail == rail:
             stop += 1
-        for at in range(index, stop):
-            circuit = s.starting[at]
-            for mine in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
-                old = s.ports[s.items[mine]].active
+        for circuit in s.starting[index:stop]:
+            for port in s.items[s.circuits[circuit].ends : s.circuits[circuit].ends_stop]:
+                old = s.ports[port].active
                 if old < 0:
                     continue
                 s.circuits[old].lit = False
-                for its in range(s.circuits[old].ends, s.circuits[old].ends_stop):
-                    s.ports[s.items[its]].active = -1
-                for its in range(s.circuits[old].users, s.circuits[old].users_stop):
-                    s.configurations[s.items[its]].ahead = 0
+                for its in s.items[s.circuits[old].ends : s.circuits[old].ends_stop]:
+                    s.ports[its].active = -1
+                for user in s.items[s.circuits[old].users : s.circuits[old].users_stop]:
+                    s.configurations[user].ahead = 0
         note(s, state.LOG_SWITCH, rail)
         for at in range(index, stop):
             circuit = s.starting[at]
             note(s, state.LOG_CIRCUIT, circuit)
             s.circuits[circuit].following = s.starting[at + 1] if at + 1 < stop else -1
-            for mine in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
-                s.ports[s.items[mine]].moving = circuit
+            for port in s.items[s.circuits[circuit].ends : s.circuits[circuit].ends_stop]:
+                s.ports[port].moving = circuit
         # A hint may have waited for who has now the switch at work for both.
-        for at in range(index, stop):
-            circuit = s.starting[at]
-            for mine in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
-                touch(s, s.items[mine])
+        for circuit in s.starting[index:stop]:
+            touch_all(s, s.circuits[circuit].ends, s.circuits[circuit].ends_stop)
         push(heap, s, s.n[state.LATENCY_NS], state.SWITCHED, s.starting[index], 0)
         commands += 1
         index = stop
@@ -308,27 +300,26 @@ def come_up(s: EngineState, circuit: int) -> None:
     following = circuit
     while following >= 0:
         s.circuits[following].lit = True
-        for at in range(s.circuits[following].ends, s.circuits[following].ends_stop):
-            s.ports[s.items[at]].moving = -1
-            s.ports[s.items[at]].active = following
+        for port in s.items[s.circuits[following].ends : s.circuits[following].ends_stop]:
+            s.ports[port].moving, s.ports[port].active = -1, following
         following = s.circuits[following].following
     following = circuit
     while following >= 0:
-        for at in range(s.circuits[following].ends, s.circuits[following].ends_stop):
-            touch(s, s.items[at])
+        touch_all(s, s.circuits[following].ends, s.circuits[following].ends_stop)
         following = s.circuits[following].following
 
 
 @called
 def conflict(s: EngineState, first: int, second: int) -> bool:
     """Whether two configurations cannot be up together."""
-    for a in range(s.configurations[first].circuits, s.configurations[first].circuits_stop):
-        for b in range(s.configurations[second].circuits, s.configurations[second].circuits_stop):
-            if s.items[a] == s.items[b]:
+    one, other = s.configurations[first], s.configurations[second]
+    for a in s.items[one.circuits : one.circuits_stop]:
+        for b in s.items[other.circuits : other.circuits_stop]:
+            if a == b:
                 continue
-            for x in range(s.circuits[s.items[a]].ends, s.circuits[s.items[a]].ends_stop):
-                for y in range(s.circuits[s.items[b]].ends, s.circuits[s.items[b]].ends_stop):
-                    if s.items[x] == s.items[y]:
+            for x in s.items[s.circuits[a].ends : s.circuits[a].ends_stop]:
+                for y in s.items[s.circuits[b].ends : s.circuits[b].ends_stop]:
+                    if x == y:
                         return True
     return False
 
@@ -435,9 +426,9 @@ def enqueue(s: EngineState, operation: int) -> None:
     s.channels[channel].queued = operation
     s.channels[channel].order = s.n[state.QUEUED]
     s.n[state.QUEUED] += 1
-    first = s.configurations[configuration].ports
-    for index in range(first, s.configurations[configuration].ports_stop):
-        append(s.queue, s.node_links, s.items[index], s.channels[channel].node + index - first)
+    needs, node = s.configurations[configuration], s.channels[channel].node
+    for place, port in enumerate(s.items[needs.ports : needs.ports_stop]):
+        append(s.queue, s.node_links, port, node + place)
     look_at(s, channel)
 
 
@@ -454,10 +445,10 @@ def stands_no_more(s: EngineState, operation: int) -> None:
     if s.channels[channel].queued != operation:
         return
     s.channels[channel].queued = -1
-    first = s.configurations[configuration].ports
-    for index in range(first, s.configurations[configuration].ports_stop):
-        unlink(s.queue, s.node_links, s.items[index], s.channels[channel].node + index - first)
-    touch_all(s, configuration)
+    needs, node = s.configurations[configuration], s.channels[channel].node
+    for place, port in enumerate(s.items[needs.ports : needs.ports_stop]):
+        unlink(s.queue, s.node_links, port, node + place)
+    touch_all(s, needs.ports, needs.ports_stop)
 
 
 @called
@@ -482,8 +473,6 @@ def end_when_released(s: EngineState, operation: int) -> None:
     configuration = configuration_of(s, operation)
     lease(s, configuration, -1)
     needs = s.configurations[configuration]
-    for index in range(needs.circuits, needs.circuits_stop):
-        circuit = s.items[index]
+    for circuit in s.items[needs.circuits : needs.circuits_stop]:
         if s.circuits[circuit].leases == 0:
-            for at in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
-                touch(s, s.items[at])
+            touch_all(s, s.circuits[circuit].ends, s.circuits[circuit].ends_stop)

@@ -57,8 +57,8 @@ def keep(s: EngineState, operation: int) -> int:
     if not s.n[state.LEASES_LAST] or s.configurations[configuration].hold >= 0:
         return -1
     needs = s.configurations[configuration]
-    for index in range(needs.ports, needs.ports_stop):
-        node = s.queue[s.items[index], 0]
+    for port in s.items[needs.ports : needs.ports_stop]:
+        node = s.queue[port, 0]
         while node >= 0:
             if s.channels[s.node_channels[node]].configuration != configuration:
                 return -1
@@ -68,9 +68,8 @@ def keep(s: EngineState, operation: int) -> int:
     s.configurations[configuration].hold = number
     s.configurations[configuration].holders = members_of(s, configuration)
     s.configurations[configuration].recalled = False
-    needs = s.configurations[configuration]
-    for index in range(needs.slots, needs.slots_stop):
-        s.slots[s.items[index]].holder = True
+    for slot in s.items[needs.slots : needs.slots_stop]:
+        s.slots[slot].holder = True
     lease(s, configuration, 1)
     return number
 
@@ -82,8 +81,7 @@ def recall(s: EngineState, configuration: int) -> None:
         return
     s.configurations[configuration].recalled = True
     needs = s.configurations[configuration]
-    for index in range(needs.slots, needs.slots_stop):
-        slot = s.items[index]
+    for slot in s.items[needs.slots : needs.slots_stop]:
         if s.slots[slot].holder:
             action = s.actions[tell(s)]
             action.kind, action.subject = state.RECALL, slot
@@ -94,9 +92,9 @@ def recall(s: EngineState, configuration: int) -> None:
 def is_through(s: EngineState, configuration: int, expected: int) -> bool:
     """Whether a holder of a lease has asked for what is expected, and waits for it."""
     needs = s.configurations[configuration]
-    for index in range(needs.slots, needs.slots_stop):
-        if s.slots[s.items[index]].holder:
-            rank = s.slots[s.items[index]].rank
+    for holder in s.items[needs.slots : needs.slots_stop]:
+        if s.slots[holder].holder:
+            rank = s.slots[holder].rank
             for slot in range(s.ranks[rank].slots, s.ranks[rank].slots_stop):
                 if s.slots[slot].configuration == expected and s.slots[slot].standing > 0:
                     return True
@@ -110,16 +108,14 @@ def recall_in_the_way(s: EngineState, configuration: int, ahead: bool) -> None:
     ``ahead``: nobody waits for it yet. Then only those with which a member is through.
     """
     needs = s.configurations[configuration]
-    for index in range(needs.wires, needs.wires_stop):
-        circuit = s.items[index]
+    for circuit in s.items[needs.wires : needs.wires_stop]:
         if s.circuits[circuit].lit or s.ports[s.items[s.circuits[circuit].ends]].moving == circuit:
             continue
-        for at in range(s.circuits[circuit].ends, s.circuits[circuit].ends_stop):
-            here = s.ports[s.items[at]].active
+        for port in s.items[s.circuits[circuit].ends : s.circuits[circuit].ends_stop]:
+            here = s.ports[port].active
             if here < 0:
                 continue
-            for its in range(s.circuits[here].users, s.circuits[here].users_stop):
-                leased = s.items[its]
+            for leased in s.items[s.circuits[here].users : s.circuits[here].users_stop]:
                 if s.configurations[leased].hold < 0 or s.configurations[leased].recalled:
                     continue
                 if (
@@ -140,7 +136,8 @@ def hear_report(s: EngineState, slot: int, number: int) -> bool:
     s.configurations[configuration].holders -= 1
     if not s.configurations[configuration].recalled:
         # Hints may be waiting for the others to give it back too.
-        touch_all(s, configuration)
+        needs = s.configurations[configuration]
+        touch_all(s, needs.ports, needs.ports_stop)
     if s.configurations[configuration].holders == 0:
         settle(s, configuration)
     return True
@@ -153,9 +150,9 @@ def settle(s: EngineState, configuration: int) -> None:
     s.configurations[configuration].hold = -1
     lease(s, configuration, -1)
     needs = s.configurations[configuration]
-    for index in range(needs.channels, needs.channels_stop):
-        take_over_channel(s, configuration, s.items[index], number)
-    touch_all(s, configuration)
+    for channel in s.items[needs.channels : needs.channels_stop]:
+        take_over_channel(s, configuration, channel, number)
+    touch_all(s, needs.ports, needs.ports_stop)
 
 
 @called
@@ -262,19 +259,13 @@ def hear(s: EngineState, heap: Array, kind: int, a: int, b: int) -> None:
 
 
 @called
-def take_hint(s: EngineState, rank: int, configuration: int) -> bool:
-    """A rank asks: its hint is over. Whether that was of something else."""
-    hinted = drop_hint(s, rank)
-    return hinted >= 0 and hinted != configuration
-
-
-@called
 def hear_question(s: EngineState, step: int) -> bool:
     """A rank stands before an operation; False where nobody else is concerned."""
     rank, operation, slot = s.steps[step].rank, s.steps[step].operation, s.steps[step].slot
     configuration, lane = configuration_of(s, operation), s.steps[step].lane
     s.lanes[lane].last = number_of(s, operation)
-    mispredicted = take_hint(s, rank, configuration)
+    hinted = drop_hint(s, rank)
+    mispredicted = hinted >= 0 and hinted != configuration
     if s.slots[slot].holder and not s.configurations[configuration].recalled:
         # The question has crossed the grant of the lease that the rank holds.
         hold = s.configurations[configuration].hold
@@ -341,10 +332,10 @@ def advance(s: EngineState, heap: Array) -> None:
 def serve(s: EngineState, heap: Array, channel: int) -> None:
     """Grant a queued operation, switch for it, or find out what it waits for."""
     configuration, operation = s.channels[channel].configuration, s.channels[channel].queued
-    first = s.configurations[configuration].ports
-    for index in range(first, s.configurations[configuration].ports_stop):
-        if s.queue[s.items[index], 0] != s.channels[channel].node + index - first:
-            watch(s, channel, s.items[index])
+    needs, node = s.configurations[configuration], s.channels[channel].node
+    for place, port in enumerate(s.items[needs.ports : needs.ports_stop]):
+        if s.queue[port, 0] != node + place:
+            watch(s, channel, port)
             return
     count = find_starting(s, configuration)
     if count < 0:
@@ -358,9 +349,7 @@ def serve(s: EngineState, heap: Array, channel: int) -> None:
     if s.operations[operation].stall_since_ns < 0:
         s.operations[operation].stall_since_ns = s.n[state.NOW]
     s.operations[operation].commands += switch(s, heap, count)
-    needs = s.configurations[configuration]
-    for index in range(needs.circuits, needs.circuits_stop):
-        circuit = s.items[index]
+    for circuit in s.items[needs.circuits : needs.circuits_stop]:
         if not s.circuits[circuit].lit:
             watch(s, channel, s.items[s.circuits[circuit].ends])
             return
@@ -381,8 +370,7 @@ def serve_hint(s: EngineState, heap: Array, configuration: int) -> None:
         watch(s, watcher, port)
         return
     needs = s.configurations[configuration]
-    for index in range(needs.members, needs.members_stop):
-        rank = s.items[index]
+    for rank in s.items[needs.members : needs.members_stop]:
         hint = s.ranks[rank].hint
         if hint >= 0 and s.slots[hint].configuration == configuration:
             s.ranks[rank].hint_served = True

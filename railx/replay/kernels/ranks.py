@@ -170,17 +170,9 @@ def take_node(s: EngineState, heap: Array, step: int) -> None:
 
 
 @called
-def compute(s: EngineState, heap: Array, step: int) -> None:
-    """A computation is over."""
-    s.steps[step].ended = True
-    end_node(s, heap, step)
-
-
-@called
 def end_node(s: EngineState, heap: Array, step: int) -> None:
     """What depends on a step, and what waits for its stream."""
-    for index in range(s.nodes[step].successors, s.nodes[step].successors_stop):
-        successor = s.successors[index]
+    for successor in s.successors[s.nodes[step].successors : s.nodes[step].successors_stop]:
         s.nodes[successor].pending -= 1
         if s.nodes[successor].pending == 0:
             take_node(s, heap, successor)
@@ -432,10 +424,9 @@ def give_back(s: EngineState, slot: int, hold: int) -> int:
         return -1
     s.slots[slot].hold, s.slots[slot].given_back = -1, number
     unlink(s.holding, s.slot_links, s.slots[slot].rank, slot)
-    configuration = s.slots[slot].configuration
-    needs = s.configurations[configuration]
-    for index in range(needs.channels, needs.channels_stop):
-        lane = s.channels[s.items[index]].lanes + s.slots[slot].member
+    needs = s.configurations[s.slots[slot].configuration]
+    for channel in s.items[needs.channels : needs.channels_stop]:
+        lane = s.channels[channel].lanes + s.slots[slot].member
         step = s.lanes[lane].open
         if step < 0:
             continue
@@ -499,8 +490,7 @@ def take_actions(s: EngineState, heap: Array, count: int) -> None:
             # What follows from it comes after what was decided before.
             advance(s, heap)
             last = n[state.LAST_ACTION]
-    for index in range(n[state.BEGUN]):
-        operation = s.begun[index]
+    for operation in s.begun[: n[state.BEGUN]]:
         s.operations[operation].just_granted = False
         step = s.operations[operation].first_arrived
         while step >= 0:
@@ -650,7 +640,8 @@ def run(given: EngineState) -> None:
         elif kind == state.ENDED:
             end(s, heap, a)
         elif kind == state.COMPUTED:
-            compute(s, heap, a)
+            s.steps[a].ended = True
+            end_node(s, heap, a)
         elif kind in (state.IMPATIENT, state.AHEAD):
             stop_waiting(s, heap, a, b, kind == state.IMPATIENT)
         elif kind == state.ACTIONS_ARRIVE:
