@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from railx.fabric.settings import Mode
 from railx.families import build_topology, family_of, static_routing_names
 from railx.performance.networks import Kind, Network, TwoLevelRing
 from railx.performance.topologies import ExactLoads, Way, chips_of
-from railx.replay.graph_pricing import Counts, DeviceRates, FloatArray, GroupNetwork, node_ns
+from railx.replay.graph_pricing import Counts, DeviceRates, FloatArray, node_ns
 from railx.replay.graph_run import (
     ReplayedGraph,
     in_order_of_start,
@@ -199,39 +199,8 @@ def _messages(graphs: RankGraphs) -> list[tuple[int, int]]:
     return sorted({(low, high) for low, high in pairs.tolist()})
 
 
-class PricedNetwork(GroupNetwork, Protocol):
-    """A network that says how it counts groups that communicate at once."""
-
-    @property
-    def contention(self) -> str:
-        """In a word or two."""
-        ...
-
-
-class ReplayedNetwork(Protocol):
-    """A network by name, for graphs of any number of ranks."""
-
-    @property
-    def name(self) -> str:
-        """Its name in tables."""
-        ...
-
-    def server(self, ranks: int) -> int:
-        """Ranks of a server."""
-        ...
-
-    def chips(self, ranks: int) -> int:
-        """Chips of the network."""
-        ...
-
-    def priced(self, graphs: RankGraphs) -> PricedNetwork:
-        """The prices of the operations of graphs whose ranks fill servers in order."""
-        ...
-
-    @property
-    def switched(self) -> bool:
-        """Whether circuits can be switched in the step."""
-        ...
+#: Prices of the operations of graphs whose ranks fill servers in order.
+PricedNetwork: TypeAlias = GroupsAlone | LoadedGroups | OwnRings
 
 
 @dataclass(frozen=True)
@@ -326,6 +295,9 @@ class FamilyNetwork:
             return OwnRings(settings, routings)
         loads = ExactLoads(build_topology(settings), routings, graphs.ranks)
         return LoadedGroups(loads, graphs)
+
+
+ReplayedNetwork: TypeAlias = TwoRates | FamilyNetwork
 
 
 @dataclass(frozen=True, eq=False)

@@ -222,23 +222,12 @@ def _state(
     )
 
 
-#: Fields of records that count, and so begin at 0; all others begin at -1, none.
+#: Numbers that count, and so begin at 0 as flags do; all others begin at -1, none.
 _COUNTS = frozenset(
     (
-        *("under_way", "at_begin", "hint_served", "expecting", "standing", "holder", "holders"),
-        *(
-            "recalled",
-            "arrived",
-            "asked",
-            "released",
-            "ready",
-            "tracked",
-            "granted",
-            "just_granted",
-        ),
-        *("commands", "order", "expected", "unserved", "ahead", "leases", "lit"),
-        *("looked_at", "ended", "asked_ns", "waits", "begun", "accounted", "to_tell", "stands"),
-        *("late", "mispredicted", "issued", "busy"),
+        *("under_way", "expecting", "standing", "holders", "arrived", "asked", "released"),
+        *("ready", "begun", "commands", "order", "expected", "unserved", "ahead", "leases"),
+        "asked_ns",
     )
 )
 
@@ -247,7 +236,8 @@ def _records(kind: np.dtype[Any], count: int, **fields: Any) -> Array:
     """Records with these fields, the others as they begin."""
     records = np.zeros(count, kind)
     for name in kind.names or ():
-        records[name] = fields.get(name, 0 if name in _COUNTS else -1)
+        first = 0 if name in _COUNTS or kind[name] == np.int8 else -1
+        records[name] = fields.get(name, first)
     return records
 
 
@@ -329,7 +319,7 @@ class _Wires:
             in_turn.append([])
             if model.is_scale_up(configuration.members):
                 continue
-            needed = model.circuits(configuration)
+            needed: Any = model.circuits(configuration)
             for number, wires in model.rails(needed).items():
                 for wire in wires:
                     if wire not in circuits:
