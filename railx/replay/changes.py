@@ -34,7 +34,7 @@ from railx.fabric.journal import replay_journal
 
 __all__ = [
     *("Change", "Delays", "Switching", "change_rows", "circuit_changes", "delays_of"),
-    *("iteration_ms", "setting_rows", "stall_ms", "switchings", "utilisation"),
+    *("setting_rows", "stall_ms", "switchings"),
 ]
 
 
@@ -44,24 +44,6 @@ def stall_ms(latency_ms: float, windows_ms: Iterable[float]) -> float:
     A negative window hides nothing.
     """
     return sum(max(0.0, latency_ms - max(window_ms, 0.0)) for window_ms in windows_ms)
-
-
-def iteration_ms(electrical_ms: float, latency_ms: float, windows_ms: Iterable[float]) -> float:
-    """T(L) = T0 + sum of max(0, L - W), in ms.
-
-    N windows of 0 give the on-demand time T0 + N * L.
-    """
-    return electrical_ms + stall_ms(latency_ms, windows_ms)
-
-
-def utilisation(
-    compute_ms: float, exposed_ms: float, latency_ms: float, windows_ms: Iterable[float]
-) -> float:
-    """Computation's share of an iteration.
-
-    compute / (compute + exposed communication + stall).
-    """
-    return compute_ms / (compute_ms + exposed_ms + stall_ms(latency_ms, windows_ms))
 
 
 _Event = Mapping[str, Any]
@@ -102,41 +84,13 @@ class _RecordedOperation:
     configuration: Configuration
     events: list[_Event]
 
-    @property
-    def arrived_ns(self) -> int:
-        return max(int(event["issued_ns"]) for event in self.events)
-
-    @property
-    def began_ns(self) -> int:
-        return max(int(event["start_ns"]) for event in self.events)
-
-    @property
-    def ended_ns(self) -> int:
-        return max(int(event["end_ns"]) for event in self.events)
+    def last_ns(self, moment: str) -> int:
+        """When the last member issued, started or ended it."""
+        return max(int(event[f"{moment}_ns"]) for event in self.events)
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """A rank's part of an operation."""
-
-    operation: _RecordedOperation
-    event: _Event
-
-    @property
-    def issued_ns(self) -> int:
-        return int(self.event["issued_ns"])
-
-    @property
-    def began_ns(self) -> int:
-        return int(self.event["start_ns"])
-
-    @property
-    def ended_ns(self) -> int:
-        return int(self.event["end_ns"])
-
-    @property
-    def is_ring(self) -> bool:
-        return self.operation.configuration.kind == "ring"
+#: A rank's part of an operation.
+_Part = tuple[_RecordedOperation, _Event]
 
 
 def circuit_changes(events: Iterable[_Event], layout: Layout, *, announced: bool) -> list[Change]:
@@ -151,7 +105,7 @@ def circuit_changes(events: Iterable[_Event], layout: Layout, *, announced: bool
     before = _previous(operations)
     last: dict[Port, tuple[Circuit, int]] = {}
     changes = []
-    ordered = sorted(operations, key=lambda item: (item.began_ns, item.key))
+    ordered = sorted(operations, key=lambda item: (item.last_ns("start"), item.key))
     for index, operation in enumerate(ordered):
         circuits = layout.circuits(operation.configuration)
         ports = [(port, circuit) for circuit in circuits for port in circuit.ports]
@@ -168,12 +122,12 @@ def circuit_changes(events: Iterable[_Event], layout: Layout, *, announced: bool
                     max(event["iteration"] for event in operation.events),
                     max(*used, *announced_ns),
                     _arrived(ordered[index:], layout),
-                    operation.began_ns,
+                    operation.last_ns("start"),
                     _stall(operation, stalls),
                 )
             )
         for port, circuit in ports:
-            ended_ns = operation.ended_ns
+            ended_ns = operation.last_ns("end")
             if port in last and last[port][0] == circuit:
                 ended_ns = max(ended_ns, last[port][1])
             last[port] = circuit, ended_ns
@@ -210,10 +164,10 @@ def _arrived(operations: Sequence[_RecordedOperation], layout: Layout) -> int:
     Only those count that it shares its circuits with before they move again.
     """
     first = operations[0]
-    arrived_ns = first.arrived_ns
+    arrived_ns = first.last_ns("issued")
     for operation in operations[1:]:
         if operation.configuration == first.configuration:
-            arrived_ns = min(arrived_ns, operation.arrived_ns)
+            arrived_ns = min(arrived_ns, operation.last_ns("issued"))
         elif layout.conflict(operation.configuration, first.configuration):
             break
     return arrived_ns
@@ -229,17 +183,16 @@ def _previous(operations: Iterable[_RecordedOperation]) -> dict[tuple[int, Opera
     programs: dict[tuple[int, int], list[_Part]] = defaultdict(list)
     for operation in operations:
         for event in operation.events:
-            programs[event["rank"], event["iteration"]].append(_Part(operation, event))
+            programs[event["rank"], event["iteration"]].append((operation, event))
     announced: dict[tuple[int, OperationKey], int] = {}
     for (rank, _), program in programs.items():
-        program.sort(key=lambda part: (part.issued_ns, part.operation.key))
+        program.sort(key=lambda part: (part[1]["issued_ns"], part[0].key))
         first = 0
-        for index, part in enumerate(program):
-            if part.operation.configuration != program[first].operation.configuration:
+        for index, (operation, _) in enumerate(program):
+            if operation.configuration != program[first][0].configuration:
                 first = index
-            announced[rank, part.operation.key] = _announced_ns(
-                program[:first], program[first].issued_ns
-            )
+            issued_ns = int(program[first][1]["issued_ns"])
+            announced[rank, operation.key] = _announced_ns(program[:first], issued_ns)
     return announced
 
 
@@ -248,10 +201,11 @@ def _announced_ns(earlier: Sequence[_Part], issued_ns: int) -> int:
 
     ``earlier``: what it had issued before, for other circuits.
     """
-    begun = [part for part in earlier if part.began_ns <= issued_ns]
-    ended_ns = max((part.ended_ns for part in begun), default=issued_ns)
-    passed = max((n for n, part in enumerate(earlier) if part.is_ring and part in begun), default=0)
-    waits = any(part.began_ns > issued_ns for part in earlier[passed:])
+    began_ns = [event["start_ns"] for _, event in earlier]
+    begun = [n for n, start_ns in enumerate(began_ns) if start_ns <= issued_ns]
+    ended_ns = max((int(earlier[n][1]["end_ns"]) for n in begun), default=issued_ns)
+    passed = max((n for n in begun if earlier[n][0].configuration.kind == "ring"), default=0)
+    waits = any(start_ns > issued_ns for start_ns in began_ns[passed:])
     return issued_ns if waits else min(ended_ns, issued_ns)
 
 
@@ -263,7 +217,7 @@ def _stall(operation: _RecordedOperation, stalls: Mapping[tuple[int, str], list[
         ended = [item for item in waits if item["end_ns"] <= event["start_ns"]]
         if ended:
             last = max(ended, key=lambda item: item["end_ns"])
-            if last["end_ns"] >= operation.arrived_ns:
+            if last["end_ns"] >= operation.last_ns("issued"):
                 longest = max(longest, last["end_ns"] - last["start_ns"])
     return longest
 

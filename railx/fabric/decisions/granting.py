@@ -12,30 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from railx.fabric.circuits import Circuit, Configuration, Port, ports_of
-from railx.fabric.decisions import queueing
+from railx.fabric.decisions import queueing, state
 from railx.fabric.decisions.queueing import refuse
-from railx.fabric.decisions.state import (
-    OPEN_OPERATIONS,
-    Action,
-    Asked,
-    GrantAction,
-    Hold,
-    Question,
-    State,
-    SwitchAction,
-    TrackedOperation,
-    add_count,
-    by_name,
-    by_rail,
-    counters_of,
-    discard,
-    last_of,
-    light,
-    name_of,
-    note_last,
-    passed,
-    ports_in_order,
-)
+from railx.fabric.decisions.state import Action, State
 from railx.fabric.holdings import OperationKey, Report
 
 
@@ -50,7 +29,7 @@ def settle(core: State, configuration: Configuration, now_ns: int) -> list[Actio
         return []
     del core.holds[configuration]
     for member in configuration.members:
-        discard(core.holds_of, member, configuration)
+        state.discard(core.holds_of, member, configuration)
     for circuit in hold.circuits:
         if circuit in core.holds_by_circuit:
             core.holds_by_circuit[circuit].discard(configuration)
@@ -68,7 +47,7 @@ def settle(core: State, configuration: Configuration, now_ns: int) -> list[Actio
         )
     for rank, operations in ran.items():
         if operations > 0:
-            add_count(core, rank, "held", operations)
+            state.add_count(core, rank, "held", operations)
     queueing.touch(core, ports_of(hold.circuits))
     return actions
 
@@ -79,7 +58,7 @@ def take_over_channel(
     channel: str,
     begun: Mapping[int, Mapping[str, int]],
     still_open: Mapping[int, frozenset[OperationKey]],
-    hold: Hold,
+    hold: state.Hold,
     ran: dict[int, int],
     now_ns: int,
     over: int | None = None,
@@ -91,16 +70,16 @@ def take_over_channel(
     """
     last = {}
     for rank, last_begun in begun.items():
-        recorded = last_of(core, rank, channel) if over is None else -1
+        recorded = state.last_of(core, rank, channel) if over is None else -1
         last[rank] = max(last_begun.get(channel, -1), recorded)
-        note_last(core, rank, channel, last[rank])
+        state.note_last(core, rank, channel, last[rank])
     lowest, highest = max(min(last.values()), -1 if over is None else over), max(last.values())
     if lowest == highest and channel not in core.by_channel and not any(still_open.values()):
         # Usually all have begun the same operations and have ended them.
         return []
     numbers = {
         # No correct rank is further ahead of its peers.
-        *range(max(lowest, highest - OPEN_OPERATIONS) + 1, highest + 1),
+        *range(max(lowest, highest - state.OPEN_OPERATIONS) + 1, highest + 1),
         *(number for keys in still_open.values() for name, number in keys if name == channel),
         # Questions of members that did not hold it any more.
         *core.by_channel.get(channel, ()),
@@ -142,7 +121,7 @@ def take_over_channel(
 
 def contradict(
     core: State,
-    operation: TrackedOperation,
+    operation: state.TrackedOperation,
     configuration: Configuration,
     begun: set[int],
     still_open: set[int],
@@ -169,7 +148,7 @@ def contradict(
 
 def take_over(
     core: State,
-    hold: Hold,
+    hold: state.Hold,
     configuration: Configuration,
     key: OperationKey,
     begun: set[int],
@@ -196,7 +175,7 @@ def take_over(
     }
     if operation is not None and not lost.keys().isdisjoint(operation.asked):
         # It came back, and asks for an operation of its former process.
-        message = f"{name_of(operation)} is under way since before rank %d came back"
+        message = f"{state.name_of(operation)} is under way since before rank %d came back"
         for rank in sorted(lost.keys() & operation.asked.keys()):
             request = operation.asked.pop(rank).request
             queueing.expect(core, configuration, rank, -1)
@@ -213,9 +192,9 @@ def take_over(
         # A rank has presented it as under way, but nobody as begun.
         return actions
     for rank in configuration.members:
-        if rank not in accounted and last_of(core, rank, key[0]) >= key[1]:
+        if rank not in accounted and state.last_of(core, rank, key[0]) >= key[1]:
             # Its question was refused, by this controller or the one before.
-            message = passed(rank, configuration, key)
+            message = state.passed(rank, configuration, key)
             if operation is not None:
                 actions += queueing.fail(core, operation, message, "ended")
             return [
@@ -224,14 +203,14 @@ def take_over(
             ]
     operation = queueing.tracked(core, key, configuration)
     for rank in sorted(begun):
-        queueing.stand(core, operation, rank, Asked(None, now_ns, False, True))
+        queueing.stand(core, operation, rank, state.Asked(None, now_ns, False, True))
         if rank not in still_open:
             operation.released.add(rank)
         elif not under_way:
             ran[rank] -= 1
-            add_count(core, rank, "requests")
+            state.add_count(core, rank, "requests")
     who = min(lost, default=None)
-    message = "" if who is None else f"rank {who} {lost[who]} during {name_of(operation)}"
+    message = "" if who is None else f"rank {who} {lost[who]} during {state.name_of(operation)}"
     if not under_way:
         if message:
             return [*actions, *queueing.fail(core, operation, message, "lost")]
@@ -247,7 +226,7 @@ def take_over(
     queueing.stands_no_more(core, operation)
     operation.granted = True
     if not message and hold.lost_port is not None:
-        message = f"{hold.lost_port} during {name_of(operation)}"
+        message = f"{hold.lost_port} during {state.name_of(operation)}"
     if message and not hold.loss_announced:
         actions += queueing.announce_loss(core, operation, message, "lost" if lost else "port")
     operation.loss_announced = bool(message)
@@ -256,7 +235,7 @@ def take_over(
     return actions
 
 
-def complete(report: Report, rank: int, hold: Hold) -> Report:
+def complete(report: Report, rank: int, hold: state.Hold) -> Report:
     """A member's report, completed by grants and releases that crossed it.
 
     A granted operation that it does not name begins when the grant arrives, and the
@@ -281,7 +260,7 @@ def is_coming_up(core: State, circuit: Circuit) -> bool:
 def can_move(core: State, circuits: list[Circuit]) -> bool:
     """Whether no port of ``circuits`` moves and none carries a leased circuit."""
     moving, active, leases, holds = core.moving, core.active, core.leases, core.holds_by_circuit
-    for port in ports_in_order(tuple(circuits)):
+    for port in state.ports_in_order(tuple(circuits)):
         if port in moving:
             return False
         here = active.get(port)
@@ -290,15 +269,15 @@ def can_move(core: State, circuits: list[Circuit]) -> bool:
     return True
 
 
-def move(core: State, circuits: list[Circuit]) -> list[SwitchAction]:
+def move(core: State, circuits: list[Circuit]) -> list[state.SwitchAction]:
     """One command per rail: bring up ``circuits``, drop what is in their way."""
     actions = []
-    for rail, connect in by_rail(core.layout, tuple(circuits)):
-        active, ports = core.active, ports_in_order(connect)
+    for rail, connect in state.by_rail(core.layout, tuple(circuits)):
+        active, ports = core.active, state.ports_in_order(connect)
         disconnect = tuple(sorted({active[port] for port in ports if port in active}))
         drop(core, disconnect)
         core.moving.update({port: circuit for circuit in connect for port in circuit.ports})
-        action = SwitchAction(core.next_command, rail, connect, disconnect)
+        action = state.SwitchAction(core.next_command, rail, connect, disconnect)
         core.commands[action.command] = action
         core.next_command += 1
         core.counters["reconfigurations"] += 1
@@ -323,9 +302,9 @@ def darken(core: State, circuit: Circuit, port: Port) -> list[Action]:
     for key in sorted(core.leases.pop(circuit, ())):
         operation = core.operations[key]
         actions += queueing.announce_loss(
-            core, operation, f"{message} during {name_of(operation)}", "port"
+            core, operation, f"{message} during {state.name_of(operation)}", "port"
         )
-    for configuration in sorted(core.holds_by_circuit.pop(circuit, ()), key=by_name):
+    for configuration in sorted(core.holds_by_circuit.pop(circuit, ()), key=state.by_name):
         core.holds[configuration].lost_port = message
         actions += queueing.recall(core, configuration, message)
     queueing.touch(core, circuit.ports)
@@ -339,7 +318,7 @@ def take_ahead(core: State, configuration: Configuration) -> int:
     commands = core.ahead.pop(configuration, 0)
     if commands:
         for circuit in core.layout.circuits(configuration):
-            discard(core.ahead_on, circuit, configuration)
+            state.discard(core.ahead_on, circuit, configuration)
     return commands
 
 
@@ -365,7 +344,7 @@ def advance(core: State, now_ns: int) -> list[Action]:
     return actions + speculate(core) if core.touched_hints else actions
 
 
-def is_first(core: State, operation: TrackedOperation) -> bool:
+def is_first(core: State, operation: state.TrackedOperation) -> bool:
     """Whether no earlier operation waits for a port of this one."""
     order, waiting = operation.order, core.waiting
     for port in operation.ports:  # noqa: SIM110 (asked most often of all)
@@ -374,7 +353,7 @@ def is_first(core: State, operation: TrackedOperation) -> bool:
     return True
 
 
-def serve(core: State, operation: TrackedOperation, now_ns: int) -> list[Action]:
+def serve(core: State, operation: state.TrackedOperation, now_ns: int) -> list[Action]:
     lit = core.lit
     if lit.issuperset(operation.circuits):
         return grant(core, operation, now_ns)
@@ -390,7 +369,7 @@ def serve(core: State, operation: TrackedOperation, now_ns: int) -> list[Action]
     return list(switches)
 
 
-def grant(core: State, operation: TrackedOperation, now_ns: int) -> list[Action]:
+def grant(core: State, operation: state.TrackedOperation, now_ns: int) -> list[Action]:
     configuration = operation.configuration
     operation.commands += take_ahead(core, configuration)
     queueing.stands_no_more(core, operation)
@@ -413,7 +392,7 @@ def grant(core: State, operation: TrackedOperation, now_ns: int) -> list[Action]
 
 
 def grant_all(
-    core: State, operation: TrackedOperation, hold: Hold | None, now_ns: int
+    core: State, operation: state.TrackedOperation, hold: state.Hold | None, now_ns: int
 ) -> list[Action]:
     """Grant to all members that asked.
 
@@ -433,7 +412,7 @@ def grant_all(
         if not ended:
             if hold is not None:
                 hold.granted.setdefault(rank, set()).add(operation.key)
-            for counters in (core.counters, counters_of(core, rank)):
+            for counters in (core.counters, state.counters_of(core, rank)):
                 counters["grants"] += 1
                 counters["wait_ns"] += action.wait_ns
                 if action.stall_ns:
@@ -443,17 +422,17 @@ def grant_all(
 
 def grant_action(
     core: State,
-    operation: TrackedOperation,
+    operation: state.TrackedOperation,
     rank: int,
     now_ns: int,
     hold: int | None = None,
     generation: int | None = None,
-) -> GrantAction:
+) -> state.GrantAction:
     asked = operation.asked[rank]
     stall_ns = now_ns - operation.stall_since_ns if operation.stall_since_ns is not None else 0
     if generation is None:
         generation = generation_of(core, operation.circuits)
-    return GrantAction(
+    return state.GrantAction(
         rank,
         asked.request,
         operation.key,
@@ -471,27 +450,31 @@ def grant_action(
 def generation_of(core: State, circuits: tuple[Circuit, ...]) -> int:
     """The number of the last change on the rails of these circuits."""
     last = 0
-    for rail, _ in by_rail(core.layout, circuits):
+    for rail, _ in state.by_rail(core.layout, circuits):
         number = core.generation[rail]
         if number > last:
             last = number
     return last
 
 
-def grant_to_holder(core: State, question: Question, hold: Hold, now_ns: int) -> list[Action]:
+def grant_to_holder(
+    core: State, question: state.Question, hold: state.Hold, now_ns: int
+) -> list[Action]:
     """Answer a rank whose question crossed the grant of its lease."""
     rank, request, key, configuration = question
-    fresh = last_of(core, rank, key[0]) < key[1]
-    operation = TrackedOperation(key, configuration, hold.circuits, frozenset())
-    asked = Asked(request, now_ns, fresh and queueing.take_hint(core, rank, configuration), True)
+    fresh = state.last_of(core, rank, key[0]) < key[1]
+    operation = state.TrackedOperation(key, configuration, hold.circuits, frozenset())
+    asked = state.Asked(
+        request, now_ns, fresh and queueing.take_hint(core, rank, configuration), True
+    )
     operation.asked[rank] = asked
     if fresh:
-        if len(hold.granted.get(rank, ())) >= OPEN_OPERATIONS:
-            message = f"rank {rank} has {OPEN_OPERATIONS} operations open"
+        if len(hold.granted.get(rank, ())) >= state.OPEN_OPERATIONS:
+            message = f"rank {rank} has {state.OPEN_OPERATIONS} operations open"
             return [refuse(core, rank, request, f"{message}; allowed: no more", "limit")]
-        note_last(core, rank, *key)
-        add_count(core, rank, "requests")
-        add_count(core, rank, "grants")
+        state.note_last(core, rank, *key)
+        state.add_count(core, rank, "requests")
+        state.add_count(core, rank, "grants")
         hold.granted.setdefault(rank, set()).add(key)
         hold.channels.add(key[0])
     return [grant_action(core, operation, rank, now_ns, hold.number)]
@@ -544,13 +527,13 @@ def switched(core: State, command: int, now_ns: int) -> list[Action]:
     action = core.commands.pop(command, None)
     if action is None:
         return []
-    for port in ports_in_order(action.connect):
+    for port in state.ports_in_order(action.connect):
         del core.moving[port]
     for circuit in action.connect:
         if circuit in core.spoiled:
             core.spoiled.remove(circuit)
         else:
-            light(core, circuit)
+            state.light(core, circuit)
     core.changes += 1
     core.generation[action.rail] = core.changes
     queueing.touch(core, ports_of(action.connect))
@@ -577,7 +560,7 @@ def switch_failed(core: State, command: int, reason: str, now_ns: int) -> list[A
     for operation in queueing.first_at(core, ports_of(action.connect)):
         if not failed.isdisjoint(operation.circuits):
             actions += queueing.fail(
-                core, operation, f"{message} for {name_of(operation)}", "switch"
+                core, operation, f"{message} for {state.name_of(operation)}", "switch"
             )
     queueing.touch(core, ports_of(action.connect))
     return [*actions, *advance(core, now_ns)]

@@ -10,27 +10,9 @@ from __future__ import annotations
 from collections import Counter
 
 from railx.fabric.circuits import Configuration, ports_of
-from railx.fabric.decisions import granting, queueing
+from railx.fabric.decisions import granting, queueing, state
 from railx.fabric.decisions.queueing import refuse
-from railx.fabric.decisions.state import (
-    GIVEN_UP,
-    OPEN_OPERATIONS,
-    ORDERLY,
-    Action,
-    Asked,
-    Expected,
-    Hint,
-    Hold,
-    Question,
-    RefuseAction,
-    State,
-    TrackedOperation,
-    add_count,
-    discard,
-    last_of,
-    name_of,
-    note_last,
-)
+from railx.fabric.decisions.state import Action, State
 from railx.fabric.holdings import OperationKey, Presentation, Report
 
 
@@ -45,8 +27,8 @@ def present(core: State, rank: int, presentation: Presentation, now_ns: int) -> 
         return []
     core.presented[rank] = presentation
     for channel, (_, number) in presentation.begun.items():
-        note_last(core, rank, channel, number)
-    add_count(core, rank, "held", presentation.operations)
+        state.note_last(core, rank, channel, number)
+    state.add_count(core, rank, "held", presentation.operations)
     return [] if core.awaited else recover(core, now_ns)
 
 
@@ -88,7 +70,7 @@ def recover(core: State, now_ns: int) -> list[Action]:
         if not presented:
             continue
         dark = [item for item in core.layout.circuits(configuration) if item not in core.lit]
-        hold = Hold(0, core.layout.circuits(configuration), set())
+        hold = state.Hold(0, core.layout.circuits(configuration), set())
         hold.lost = {rank: reason for rank, reason in lost.items() if rank in members}
         if dark:
             hold.lost_port = f"the circuit {dark[0].right} - {dark[0].left} is dark"
@@ -155,13 +137,13 @@ def leave(core: State, rank: int, reason: str, now_ns: int) -> list[Action]:
     core.gone[rank] = reason
     if rank in core.registered:
         core.former[rank] = core.registered.pop(rank)
-    core.failures["ranks"] += reason != ORDERLY
+    core.failures["ranks"] += reason != state.ORDERLY
     core.returning.discard(rank)
     core.presented.pop(rank, None)
     queueing.take_back_hint(core, rank)
     actions: list[Action] = []
     for operation in list(core.by_member.get(rank, {}).values()):
-        message = f"rank {rank} {reason} during {name_of(operation)}"
+        message = f"rank {rank} {reason} during {state.name_of(operation)}"
         if operation.granted:
             # Those who leave because of the first loss are not its reason.
             actions += queueing.announce_loss(core, operation, message, "lost", but=rank)
@@ -198,14 +180,14 @@ def ask(
     ``can_hold``: the rank can keep the lease and give it back when it is recalled;
     without that of all members every operation ends with its releases.
     """
-    question = Question(rank, request, key, configuration)
+    question = state.Question(rank, request, key, configuration)
     problem = queueing.problem_of(core, rank, key, configuration)
     if problem is not None and problem[1] not in ("lost", "port"):
         return [refuse(core, rank, request, *problem)]
     operation = core.operations.get(key)
     if key in core.given_up.get(rank, ()):
         # The rank gave it up before: its peers must not wait for it.
-        discard(core.given_up, rank, key)
+        state.discard(core.given_up, rank, key)
         message = f"rank {rank} gave up waiting for {configuration.name}"
         problem = f"{message} (operation {key[1]} of {key[0]})", "abandoned"
         return refuse_all(core, question, problem, now_ns)
@@ -223,16 +205,16 @@ def ask(
         # The rank skips the operations of the channel that its peers began before.
         passed = queueing.go_past(core, rank, key)
         queueing.mark_notified(core, key, rank)
-        note_last(core, rank, *key)
+        state.note_last(core, rank, *key)
         refusal = refuse(core, rank, request, tombstone.message, tombstone.reason)
         return [*passed, refusal, *granting.advance(core, now_ns)]
     hold = core.holds.get(configuration)
     if hold is not None and rank in hold.holders and not hold.recalled:
         return granting.grant_to_holder(core, question, hold, now_ns)
-    if last_of(core, rank, key[0]) >= key[1] or (operation and operation.granted):
+    if state.last_of(core, rank, key[0]) >= key[1] or (operation and operation.granted):
         return [queueing.refuse_again(core, rank, request, key)]
     if problem is None and queueing.has_too_many(core, rank):
-        message = f"rank {rank} has {OPEN_OPERATIONS} operations open"
+        message = f"rank {rank} has {state.OPEN_OPERATIONS} operations open"
         problem = f"{message}; allowed: no more", "limit"
     if problem is not None:
         return refuse_all(core, question, problem, now_ns)
@@ -246,10 +228,10 @@ def ask(
         recalls = [item for _, other in others for item in queueing.recall(core, other)]
     passed = queueing.go_past(core, rank, key)
     operation = queueing.tracked(core, key, configuration)
-    note_last(core, rank, *key)
+    state.note_last(core, rank, *key)
     mispredicted = queueing.take_hint(core, rank, configuration)
-    queueing.stand(core, operation, rank, Asked(request, now_ns, mispredicted, can_hold))
-    add_count(core, rank, "requests")
+    queueing.stand(core, operation, rank, state.Asked(request, now_ns, mispredicted, can_hold))
+    state.add_count(core, rank, "requests")
     queueing.enqueue(core, operation)
     # Those who still hold the lease may have begun it without asking.
     mine = queueing.recall(core, configuration)
@@ -291,7 +273,7 @@ def release(core: State, rank: int, key: OperationKey, now_ns: int) -> list[Acti
     """
     operation = core.operations.get(key)
     if operation is None or rank not in operation.asked:
-        if core.recovering and len(core.ended_early) < core.ranks * OPEN_OPERATIONS:
+        if core.recovering and len(core.ended_early) < core.ranks * state.OPEN_OPERATIONS:
             core.ended_early.add((rank, key))
         # It may be part of a lease that other members have not given back yet, or
         # have overtaken the report that names it.
@@ -299,7 +281,7 @@ def release(core: State, rank: int, key: OperationKey, now_ns: int) -> list[Acti
             hold = core.holds[configuration]
             report = hold.reports.get(rank)
             expected = report is None or key in report.open or key in hold.granted.get(rank, ())
-            if expected and len(hold.released) < OPEN_OPERATIONS:
+            if expected and len(hold.released) < state.OPEN_OPERATIONS:
                 hold.released.add((rank, key))
         return []
     if operation.granted:
@@ -309,8 +291,8 @@ def release(core: State, rank: int, key: OperationKey, now_ns: int) -> list[Acti
         # It began under a held lease, and its part needed no peer (a buffered send,
         # the root of a broadcast, an error): it never waited.
         operation.released.add(rank)
-        add_count(core, rank, "requests", -1)
-        add_count(core, rank, "held")
+        state.add_count(core, rank, "requests", -1)
+        state.add_count(core, rank, "held")
     return granting.advance(core, now_ns)
 
 
@@ -364,12 +346,12 @@ def hint(core: State, rank: int, configuration: Configuration, now_ns: int) -> l
     # Of a group with a dead member a hint may be on its way in any recovery. It is
     # kept like any other, and nothing is switched for it before the member is back.
     queueing.take_back_hint(core, rank)
-    core.hints[rank] = Hint(configuration)
-    expected = core.expected.setdefault(configuration, Expected())
+    core.hints[rank] = state.Hint(configuration)
+    expected = core.expected.setdefault(configuration, state.Expected())
     expected.hints.add(rank)
     expected.unserved += 1
     queueing.expect(core, configuration, rank, 1)
-    add_count(core, rank, "hints")
+    state.add_count(core, rank, "hints")
     return granting.advance(core, now_ns)
 
 
@@ -383,10 +365,10 @@ def abandon(core: State, rank: int, key: OperationKey, now_ns: int) -> list[Acti
     if operation is None or rank not in operation.asked:
         if operation is not None and rank not in operation.configuration.members:
             return []
-        if last_of(core, rank, key[0]) < key[1]:
+        if state.last_of(core, rank, key[0]) < key[1]:
             given_up = core.given_up.setdefault(rank, {})
             given_up[key] = None
-            if len(given_up) > GIVEN_UP:
+            if len(given_up) > state.GIVEN_UP:
                 del given_up[next(iter(given_up))]
         return release(core, rank, key, now_ns)
     if operation.granted or operation.asked[rank].request is None:
@@ -398,12 +380,12 @@ def abandon(core: State, rank: int, key: OperationKey, now_ns: int) -> list[Acti
         if missing
         else f"its ports are in use ({queueing.users_of(core, operation)})"
     )
-    message = f"rank {rank} gave up waiting for {name_of(operation)}: {what}"
+    message = f"rank {rank} gave up waiting for {state.name_of(operation)}: {what}"
     return [*queueing.fail(core, operation, message, "abandoned"), *granting.advance(core, now_ns)]
 
 
 def disagree(
-    core: State, question: Question, operation: TrackedOperation, now_ns: int
+    core: State, question: state.Question, operation: state.TrackedOperation, now_ns: int
 ) -> list[Action]:
     """The ranks disagree about an operation, which fails for all of them.
 
@@ -421,7 +403,7 @@ def disagree(
 
 
 def disagree_with_grant(
-    core: State, question: Question, member: int, leased: Configuration, now_ns: int
+    core: State, question: state.Question, member: int, leased: Configuration, now_ns: int
 ) -> list[Action]:
     """``member`` was granted the operation on a lease of another configuration.
 
@@ -434,14 +416,14 @@ def disagree_with_grant(
     if rank not in leased.members:
         return [refusal]
     passed = queueing.go_past(core, rank, key)
-    note_last(core, rank, *key)
+    state.note_last(core, rank, *key)
     untold = {*configuration.members, *leased.members} - {rank} - core.gone.keys()
     queueing.bury(core, key, message, "disagree", untold)
     return [*passed, refusal, *queueing.recall(core, leased), *granting.advance(core, now_ns)]
 
 
 def refuse_all(
-    core: State, question: Question, problem: tuple[str, str], now_ns: int
+    core: State, question: state.Question, problem: tuple[str, str], now_ns: int
 ) -> list[Action]:
     """Refuse a question, and the operation to its other members too.
 
@@ -453,11 +435,13 @@ def refuse_all(
     if operation.granted or rank not in operation.configuration.members:
         return [refusal]
     failed = [*queueing.go_past(core, rank, key), *queueing.fail(core, operation, *problem)]
-    note_last(core, rank, *key)
+    state.note_last(core, rank, *key)
     queueing.mark_notified(core, key, rank)
     others = [
         item
         for item in failed
-        if not (isinstance(item, RefuseAction) and (item.rank, item.request) == (rank, request))
+        if not (
+            isinstance(item, state.RefuseAction) and (item.rank, item.request) == (rank, request)
+        )
     ]
     return [refusal, *others, *granting.advance(core, now_ns)]
