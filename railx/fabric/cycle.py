@@ -85,7 +85,7 @@ class CycleFinder:
         self._current: Configuration | None = None
         self._count = 0
         self._steps = 0
-        #: The runs of the cycle, in order, beginning anywhere; none where it is unknown.
+        #: The runs of the cycle, in order, beginning anywhere; none if it is unknown.
         self.cycle: tuple[_Run, ...] = ()
         #: Which run of the cycle the present one is.
         self._index = 0

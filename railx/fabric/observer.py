@@ -158,11 +158,7 @@ def status_text(status: Mapping[str, Any]) -> str:
             for rail, state in status["rails"].items()
         ),
     )
-    lines += _table(
-        "leases",
-        ("circuit", "operations", "held by"),
-        _leases(status),
-    )
+    lines += _table("leases", ("circuit", "operations", "held by"), _leases(status))
     lines += _table(
         "queue",
         ("needs", "operation"),

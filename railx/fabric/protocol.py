@@ -363,10 +363,7 @@ def _entries(value: Any, name: str, kind: type[Any]) -> Any:
 
 
 def _key(message: Message) -> OperationKey:
-    return (
-        _name(message["channel"], "channel"),
-        _integer(message["sequence"], "sequence"),
-    )
+    return (_name(message["channel"], "channel"), _integer(message["sequence"], "sequence"))
 
 
 def _configuration(message: Message, ranks: int) -> Configuration:

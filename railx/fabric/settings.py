@@ -72,9 +72,7 @@ class EmulatedSwitchSettings:
 
     def costs(self) -> Costs:
         """Estimated work by field."""
-        return {
-            "ports": Cost(1e-6, 1e2) * self.ports,
-        }
+        return {"ports": Cost(1e-6, 1e2) * self.ports}
 
 
 @dataclass(frozen=True)

@@ -221,11 +221,7 @@ def counted(rank: Array, channel: Array) -> Array:
 
 
 def _check_members(
-    graph: RankGraphs,
-    rows: Array,
-    channel: Array,
-    sequence: Array,
-    rings: list[Configuration],
+    graph: RankGraphs, rows: Array, channel: Array, sequence: Array, rings: list[Configuration]
 ) -> None:
     """Every member has the n-th collective of a group, of the same kind."""
     if not rows.any():

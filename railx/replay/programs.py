@@ -236,11 +236,7 @@ def write_programs(
     path: str | Path, programs: Programs, *, notes: Mapping[str, Any] | None = None
 ) -> None:
     """Write programs as one Parquet table; ``notes`` (JSON values) travel with them."""
-    names: Mapping[str, Sequence[str]] = {
-        "does": DOES,
-        "channel": programs.channels,
-        "kind": KINDS,
-    }
+    names: Mapping[str, Sequence[str]] = {"does": DOES, "channel": programs.channels, "kind": KINDS}
     columns: dict[str, Any] = {}
     for name, values in programs.columns.items():
         if name in _NAMED:

@@ -247,9 +247,7 @@ def complete(report: Report, rank: int, hold: state.Hold) -> Report:
         return report
     released = {key for member, key in hold.released if member == rank}
     return replace(
-        report,
-        begun={**report.begun, **dict(sorted(late))},
-        open=(report.open | late) - released,
+        report, begun={**report.begun, **dict(sorted(late))}, open=(report.open | late) - released
     )
 
 

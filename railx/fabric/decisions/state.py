@@ -491,8 +491,7 @@ def snapshot(core: State, most: int | None = None) -> dict[str, Any]:
                 "operation": list(operation.key),
                 "asked": cut("asked", sorted(operation.asked)),
                 "missing": cut(
-                    "missing",
-                    sorted(set(operation.configuration.members) - set(operation.asked)),
+                    "missing", sorted(set(operation.configuration.members) - set(operation.asked))
                 ),
             }
             for operation in cut("waiting", waiting)

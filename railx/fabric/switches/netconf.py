@@ -246,10 +246,7 @@ class _Rail:
     """The switch of one rail, with its thread."""
 
     def __init__(
-        self,
-        settings: NetconfSwitchSettings,
-        numbering: _Numbering,
-        callbacks: SwitchCallbacks,
+        self, settings: NetconfSwitchSettings, numbering: _Numbering, callbacks: SwitchCallbacks
     ) -> None:
         self._settings = settings
         self._numbering = numbering
