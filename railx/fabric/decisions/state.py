@@ -392,19 +392,11 @@ def statistics(core: State, most: int | None = None) -> dict[str, object]:
     """
     cut = _Cut(most)
     names = (
-        "requests",
-        "grants",
-        "hints",
-        "mispredictions",
-        "reconfigurations",
-        "circuits_changed",
-        "speculative",
-        "wasted",
-        "held",
-        "recalls",
+        *("requests", "grants", "hints", "mispredictions", "reconfigurations"),
+        *("circuits_changed", "speculative", "wasted", "held", "recalls", "wait_ns", "stall_ns"),
     )
     return {
-        **{name: core.counters[name] for name in (*names, "wait_ns", "stall_ns")},
+        **{name: core.counters[name] for name in names},
         "refusals": dict(sorted(core.refusals.items())),
         "failures": {name: core.failures[name] for name in ("switches", "ports", "ranks")},
         "ranks": {

@@ -2,31 +2,7 @@
 
 from __future__ import annotations
 
-from railx.replay.kernels import state
-from railx.replay.kernels.circuits import (
-    come_up,
-    configuration_of,
-    drop_hint,
-    end_when_released,
-    enqueue,
-    expect,
-    find_starting,
-    forget,
-    in_the_way,
-    lease,
-    members_of,
-    note,
-    number_of,
-    put,
-    queue_in_the_way,
-    stand,
-    stands_no_more,
-    switch,
-    take_first,
-    touch_all,
-    track,
-    watch,
-)
+from railx.replay.kernels import circuits, state
 from railx.replay.kernels.compiling import called
 from railx.replay.kernels.state import Array, EngineState
 
@@ -53,7 +29,7 @@ def keep(s: EngineState, operation: int) -> int:
 
     Not where others wait for its ports already.
     """
-    configuration = configuration_of(s, operation)
+    configuration = circuits.configuration_of(s, operation)
     if not s.n[state.LEASES_LAST] or s.configurations[configuration].hold >= 0:
         return -1
     needs = s.configurations[configuration]
@@ -66,11 +42,11 @@ def keep(s: EngineState, operation: int) -> int:
     number = s.n[state.HOLDS]
     s.n[state.HOLDS] += 1
     s.configurations[configuration].hold = number
-    s.configurations[configuration].holders = members_of(s, configuration)
+    s.configurations[configuration].holders = circuits.members_of(s, configuration)
     s.configurations[configuration].recalled = False
     for slot in s.items[needs.slots : needs.slots_stop]:
         s.slots[slot].holder = True
-    lease(s, configuration, 1)
+    circuits.lease(s, configuration, 1)
     return number
 
 
@@ -120,7 +96,7 @@ def recall_in_the_way(s: EngineState, configuration: int, ahead: bool) -> None:
                     continue
                 if (
                     not ahead
-                    or s.configurations[leased].holders < members_of(s, leased)
+                    or s.configurations[leased].holders < circuits.members_of(s, leased)
                     or is_through(s, leased, configuration)
                 ):
                     recall(s, leased)
@@ -137,7 +113,7 @@ def hear_report(s: EngineState, slot: int, number: int) -> bool:
     if not s.configurations[configuration].recalled:
         # Hints may be waiting for the others to give it back too.
         needs = s.configurations[configuration]
-        touch_all(s, needs.ports, needs.ports_stop)
+        circuits.touch_all(s, needs.ports, needs.ports_stop)
     if s.configurations[configuration].holders == 0:
         settle(s, configuration)
     return True
@@ -148,18 +124,18 @@ def settle(s: EngineState, configuration: int) -> None:
     """All have given a lease back: what they had begun is the controller's now."""
     number = s.configurations[configuration].hold
     s.configurations[configuration].hold = -1
-    lease(s, configuration, -1)
+    circuits.lease(s, configuration, -1)
     needs = s.configurations[configuration]
     for channel in s.items[needs.channels : needs.channels_stop]:
         take_over_channel(s, configuration, channel, number)
-    touch_all(s, needs.ports, needs.ports_stop)
+    circuits.touch_all(s, needs.ports, needs.ports_stop)
 
 
 @called
 def take_over_channel(s: EngineState, configuration: int, channel: int, number: int) -> None:
     """What members have begun on a channel, each of them up to its last operation."""
     used, lowest, highest = False, -1, -1
-    for index in range(members_of(s, configuration)):
+    for index in range(circuits.members_of(s, configuration)):
         lane = s.channels[channel].lanes + index
         last = s.lanes[lane].last
         if s.lanes[lane].begun_in == number:
@@ -170,7 +146,7 @@ def take_over_channel(s: EngineState, configuration: int, channel: int, number: 
         highest = max(highest, last)
     if not used:
         return
-    for index in range(members_of(s, configuration)):
+    for index in range(circuits.members_of(s, configuration)):
         lane = s.channels[channel].lanes + index
         if s.lanes[lane].begun_in == number:
             s.lanes[lane].last = max(s.lanes[lane].last, s.lanes[lane].begun)
@@ -205,7 +181,7 @@ def take_over(s: EngineState, configuration: int, channel: int, which: int, numb
     tracked = s.operations[operation].tracked
     if tracked and s.operations[operation].granted:
         return
-    members = members_of(s, configuration)
+    members = circuits.members_of(s, configuration)
     begun, some_open = 0, False
     for index in range(members):
         lane = s.channels[channel].lanes + index
@@ -215,24 +191,24 @@ def take_over(s: EngineState, configuration: int, channel: int, which: int, numb
             begun += not (tracked and s.steps[step].stands)
     if begun == members and not some_open:
         return
-    track(s, operation)
+    circuits.track(s, operation)
     for index in range(members):
         lane = s.channels[channel].lanes + index
         if s.lanes[lane].last >= which:
             step = s.step_of[s.operations[operation].steps + index]
             if not s.steps[step].stands:
                 goes_on = is_open(s, lane, step, which, number)
-                stand(s, step, True)
+                circuits.stand(s, step, True)
                 if not goes_on:
                     s.steps[step].released = True
                     s.operations[operation].released += 1
     if begun < members:
-        enqueue(s, operation)
+        circuits.enqueue(s, operation)
         return
-    stands_no_more(s, operation)
+    circuits.stands_no_more(s, operation)
     s.operations[operation].granted = True
-    lease(s, configuration, 1)
-    end_when_released(s, operation)
+    circuits.lease(s, configuration, 1)
+    circuits.end_when_released(s, operation)
 
 
 # Types inside compiled functions are Numba's to check.
@@ -254,7 +230,7 @@ def hear(s: EngineState, heap: Array, kind: int, a: int, b: int) -> None:
         elif kind == state.HINT:
             hear_hint(s, a)
         else:
-            come_up(s, a)
+            circuits.come_up(s, a)
         advance(s, heap)
 
 
@@ -262,20 +238,20 @@ def hear(s: EngineState, heap: Array, kind: int, a: int, b: int) -> None:
 def hear_question(s: EngineState, step: int) -> bool:
     """A rank stands before an operation; False where nobody else is concerned."""
     rank, operation, slot = s.steps[step].rank, s.steps[step].operation, s.steps[step].slot
-    configuration, lane = configuration_of(s, operation), s.steps[step].lane
-    s.lanes[lane].last = number_of(s, operation)
-    hinted = drop_hint(s, rank)
+    configuration, lane = circuits.configuration_of(s, operation), s.steps[step].lane
+    s.lanes[lane].last = circuits.number_of(s, operation)
+    hinted = circuits.drop_hint(s, rank)
     mispredicted = hinted >= 0 and hinted != configuration
     if s.slots[slot].holder and not s.configurations[configuration].recalled:
         # The question has crossed the grant of the lease that the rank holds.
         hold = s.configurations[configuration].hold
         tell_grant(s, step, hold, 0, 0, 0, mispredicted, False)
-        s.lanes[lane].granted, s.lanes[lane].granted_in = number_of(s, operation), hold
+        s.lanes[lane].granted, s.lanes[lane].granted_in = circuits.number_of(s, operation), hold
         return False
-    track(s, operation)
+    circuits.track(s, operation)
     s.steps[step].mispredicted = mispredicted
-    stand(s, step, False)
-    enqueue(s, operation)
+    circuits.stand(s, step, False)
+    circuits.enqueue(s, operation)
     # Those who still hold the lease may have begun it without asking.
     recall(s, configuration)
     return True
@@ -289,17 +265,17 @@ def hear_release(s: EngineState, step: int) -> None:
     if s.steps[step].stands:
         s.operations[operation].released += 1
         if s.operations[operation].granted:
-            end_when_released(s, operation)
+            circuits.end_when_released(s, operation)
 
 
 @called
 def hear_hint(s: EngineState, slot: int) -> None:
     """The rank of a slot says that its configuration comes next."""
     rank, configuration = s.slots[slot].rank, s.slots[slot].configuration
-    drop_hint(s, rank)
+    circuits.drop_hint(s, rank)
     s.ranks[rank].hint, s.ranks[rank].hint_served = slot, False
     s.configurations[configuration].unserved += 1
-    expect(s, slot, 1)
+    circuits.expect(s, slot, 1)
 
 
 @called
@@ -308,20 +284,20 @@ def advance(s: EngineState, heap: Array) -> None:
     n, channels = s.n, len(s.channels)
     while n[state.OPERATIONS] > 0:
         order = s.looked_at[0].key
-        channel = take_first(s.looked_at, n, state.OPERATIONS)
+        channel = circuits.take_first(s.looked_at, n, state.OPERATIONS)
         if s.channels[channel].queued >= 0 and s.channels[channel].order != order:
-            put(s.looked_at, n, state.OPERATIONS, s.channels[channel].order, channel)
+            circuits.put(s.looked_at, n, state.OPERATIONS, s.channels[channel].order, channel)
             continue
         s.watchers[channel].looked_at = False
         if s.channels[channel].queued >= 0:
             serve(s, heap, channel)
     while n[state.HINTED] > 0:
         turn = s.hinted[0].key
-        configuration = take_first(s.hinted, n, state.HINTED)
+        configuration = circuits.take_first(s.hinted, n, state.HINTED)
         ready = s.configurations[configuration].turn
         if ready >= 0 and ready != turn:
             # It was not ready in between, and has its turn later.
-            put(s.hinted, n, state.HINTED, ready, configuration)
+            circuits.put(s.hinted, n, state.HINTED, ready, configuration)
             continue
         s.watchers[channels + configuration].looked_at = False
         if ready >= 0:
@@ -335,23 +311,23 @@ def serve(s: EngineState, heap: Array, channel: int) -> None:
     needs, node = s.configurations[configuration], s.channels[channel].node
     for place, port in enumerate(s.items[needs.ports : needs.ports_stop]):
         if s.queue[port, 0] != node + place:
-            watch(s, channel, port)
+            circuits.watch(s, channel, port)
             return
-    count = find_starting(s, configuration)
+    count = circuits.find_starting(s, configuration)
     if count < 0:
         grant(s, channel)
         return
-    port = in_the_way(s, count)
+    port = circuits.in_the_way(s, count)
     if port >= 0:
         recall_in_the_way(s, configuration, False)
-        watch(s, channel, port)
+        circuits.watch(s, channel, port)
         return
     if s.operations[operation].stall_since_ns < 0:
         s.operations[operation].stall_since_ns = s.n[state.NOW]
-    s.operations[operation].commands += switch(s, heap, count)
+    s.operations[operation].commands += circuits.switch(s, heap, count)
     for circuit in s.items[needs.circuits : needs.circuits_stop]:
         if not s.circuits[circuit].lit:
-            watch(s, channel, s.items[s.circuits[circuit].ends])
+            circuits.watch(s, channel, s.items[s.circuits[circuit].ends])
             return
 
 
@@ -359,15 +335,15 @@ def serve(s: EngineState, heap: Array, channel: int) -> None:
 def serve_hint(s: EngineState, heap: Array, configuration: int) -> None:
     """Switch for a hint that all members share, where nobody waits for the ports."""
     watcher = len(s.channels) + configuration
-    count = max(find_starting(s, configuration), 0)
-    port = queue_in_the_way(s, count)
+    count = max(circuits.find_starting(s, configuration), 0)
+    port = circuits.queue_in_the_way(s, count)
     if port >= 0:
-        watch(s, watcher, port)
+        circuits.watch(s, watcher, port)
         return
-    port = in_the_way(s, count)
+    port = circuits.in_the_way(s, count)
     if port >= 0:
         recall_in_the_way(s, configuration, True)
-        watch(s, watcher, port)
+        circuits.watch(s, watcher, port)
         return
     needs = s.configurations[configuration]
     for rank in s.items[needs.members : needs.members_stop]:
@@ -376,7 +352,7 @@ def serve_hint(s: EngineState, heap: Array, configuration: int) -> None:
             s.ranks[rank].hint_served = True
     s.configurations[configuration].unserved = 0
     s.configurations[configuration].turn = -1
-    s.configurations[configuration].ahead += switch(s, heap, count)
+    s.configurations[configuration].ahead += circuits.switch(s, heap, count)
 
 
 @called
@@ -385,15 +361,15 @@ def grant(s: EngineState, channel: int) -> None:
     configuration, operation = s.channels[channel].configuration, s.channels[channel].queued
     s.operations[operation].commands += s.configurations[configuration].ahead
     s.configurations[configuration].ahead = 0
-    stands_no_more(s, operation)
+    circuits.stands_no_more(s, operation)
     s.operations[operation].granted = True
     hold = keep(s, operation)
     if hold < 0:
-        lease(s, configuration, 1)
+        circuits.lease(s, configuration, 1)
         grant_all(s, operation, -1)
-        end_when_released(s, operation)
+        circuits.end_when_released(s, operation)
         return
-    forget(s, operation)
+    circuits.forget(s, operation)
     grant_all(s, operation, hold)
     # Who asked for another operation on these circuits holds them now, and its peers
     # will not ask any more.
@@ -404,7 +380,7 @@ def grant(s: EngineState, channel: int) -> None:
             not s.operations[other].granted
             and s.channels[s.operations[other].channel].queued != other
         ):
-            forget(s, other)
+            circuits.forget(s, other)
             grant_all(s, other, hold)
         other = following
 
@@ -416,7 +392,7 @@ def grant_all(s: EngineState, operation: int, hold: int) -> None:
     if s.operations[operation].stall_since_ns >= 0:
         stall_ns = s.n[state.NOW] - s.operations[operation].stall_since_ns
     if s.n[state.MESSAGE_NS] == 0:
-        note(s, state.LOG_GRANT, operation)
+        circuits.note(s, state.LOG_GRANT, operation)
     step = s.operations[operation].first_asked
     while step >= 0:
         if hold >= 0 or not s.steps[step].released:
@@ -432,7 +408,7 @@ def grant_all(s: EngineState, operation: int, hold: int) -> None:
             )
         if hold >= 0 and not s.steps[step].released:
             lane = s.steps[step].lane
-            s.lanes[lane].granted, s.lanes[lane].granted_in = number_of(s, operation), hold
+            s.lanes[lane].granted, s.lanes[lane].granted_in = circuits.number_of(s, operation), hold
         step = s.steps[step].next_asked
 
 

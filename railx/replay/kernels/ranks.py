@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from railx.replay.kernels import state
-from railx.replay.kernels.circuits import (
-    append,
-    configuration_of,
-    conflict,
-    members_of,
-    note,
-    number_of,
-    pop,
-    push,
-    rise,
-    sink,
-    unlink,
-)
+from railx.replay.kernels import circuits, state
 from railx.replay.kernels.compiling import called, compiled, lent
 from railx.replay.kernels.controller import advance, hear, hear_report
 from railx.replay.kernels.state import Array, EngineState
@@ -41,7 +30,7 @@ def go_on(s: EngineState, heap: Array, rank: int) -> None:
         begin_together(s, heap)
     else:
         s.steps[step].computing_ns = s.n[state.NOW]
-        push(heap, s, s.steps[step].gap_ns, state.TAKE, rank, 0)
+        circuits.push(heap, s, s.steps[step].gap_ns, state.TAKE, rank, 0)
 
 
 @called
@@ -52,7 +41,7 @@ def begin_together(s: EngineState, heap: Array) -> None:
     for rank in range(len(s.ranks)):
         if s.ranks[rank].at_begin:
             s.ranks[rank].at_begin = False
-            push(heap, s, s.steps[s.ranks[rank].position].gap_ns, state.TAKE, rank, 0)
+            circuits.push(heap, s, s.steps[s.ranks[rank].position].gap_ns, state.TAKE, rank, 0)
     s.n[state.AT_BEGIN] = 0
 
 
@@ -62,7 +51,7 @@ def resume(s: EngineState, heap: Array, rank: int) -> None:
     s.ranks[rank].waits_for = -1
     resume_ns = s.steps[s.ranks[rank].position].resume_ns
     advance_program(s, rank)
-    push(heap, s, resume_ns, state.GO_ON, rank, 0)
+    circuits.push(heap, s, resume_ns, state.GO_ON, rank, 0)
 
 
 @called
@@ -78,7 +67,7 @@ def needs_circuits(s: EngineState, step: int) -> bool:
     """Whether the operation of a step asks."""
     if not s.n[state.OPTICAL]:
         return False
-    return s.configurations[configuration_of(s, s.steps[step].operation)].asks != 0
+    return s.configurations[circuits.configuration_of(s, s.steps[step].operation)].asks != 0
 
 
 @called
@@ -110,7 +99,7 @@ def issue(s: EngineState, heap: Array, step: int) -> None:
     if s.n[state.GRAPH]:
         s.nodes[step].issued = True
     if s.steps[step].sends and needs_circuits(s, step):
-        append(s.unsent, s.step_links, s.steps[step].rank, step)
+        circuits.append(s.unsent, s.step_links, s.steps[step].rank, step)
     before = s.steps[step].before
     if before < 0 or s.steps[before].ended:
         begin(s, heap, step)
@@ -121,11 +110,11 @@ def begin(s: EngineState, heap: Array, step: int) -> None:
     """Nothing is in the way of a step but its stream."""
     stream = s.nodes[step].stream if s.n[state.GRAPH] else -1
     if stream >= 0:
-        rise(s.ready, s.streams[stream].first, s.streams[stream].ready, step, step)
+        circuits.rise(s.ready, s.streams[stream].first, s.streams[stream].ready, step, step)
         s.streams[stream].ready += 1
         go_on_stream(s, heap, stream)
     else:
-        push(heap, s, s.steps[step].pickup_ns, state.ARRIVE, step, 0)
+        circuits.push(heap, s, s.steps[step].pickup_ns, state.ARRIVE, step, 0)
 
 
 @called
@@ -134,14 +123,14 @@ def go_on_stream(s: EngineState, heap: Array, stream: int) -> None:
     if s.streams[stream].busy or s.streams[stream].ready == 0:
         return
     s.streams[stream].ready -= 1
-    step = sink(s.ready, s.streams[stream].first, s.streams[stream].ready)
+    step = circuits.sink(s.ready, s.streams[stream].first, s.streams[stream].ready)
     s.streams[stream].busy = True
     if s.steps[step].does == state.ISSUE:
-        push(heap, s, s.steps[step].pickup_ns, state.ARRIVE, step, 0)
+        circuits.push(heap, s, s.steps[step].pickup_ns, state.ARRIVE, step, 0)
     else:
         s.steps[step].started_ns = s.n[state.NOW]
         s.steps[step].ended_ns = s.n[state.NOW] + s.steps[step].gap_ns
-        push(heap, s, s.steps[step].gap_ns, state.COMPUTED, step, 0)
+        circuits.push(heap, s, s.steps[step].gap_ns, state.COMPUTED, step, 0)
 
 
 # A graph.
@@ -202,7 +191,9 @@ def arrive(s: EngineState, heap: Array, step: int) -> None:
         return
     operation = s.steps[step].operation
     note_arrival(s, operation, step)
-    everybody = s.operations[operation].arrived == members_of(s, configuration_of(s, operation))
+    everybody = s.operations[operation].arrived == circuits.members_of(
+        s, circuits.configuration_of(s, operation)
+    )
     if s.steps[step].alone:
         start(s, heap, step)
     if everybody:
@@ -229,16 +220,16 @@ def note_arrival(s: EngineState, operation: int, step: int) -> None:
 def stays_behind(s: EngineState, heap: Array, step: int) -> bool:
     """Whether a collective waits for a message that has to go first."""
     rank, slot = s.steps[step].rank, s.steps[step].slot
-    configuration = configuration_of(s, s.steps[step].operation)
+    configuration = circuits.configuration_of(s, s.steps[step].operation)
     if not s.configurations[configuration].ring or s.slots[slot].patience_ns <= 0:
         return False
     other = s.unsent[rank, 0]
     while other >= 0:
-        its = configuration_of(s, s.steps[other].operation)
-        if other < step and conflict(s, its, configuration):
+        its = circuits.configuration_of(s, s.steps[other].operation)
+        if other < step and circuits.conflict(s, its, configuration):
             s.steps[step].other = other
-            append(s.behind, s.step_links, rank, step)
-            push(heap, s, s.slots[slot].patience_ns, state.IMPATIENT, step, other)
+            circuits.append(s.behind, s.step_links, rank, step)
+            circuits.push(heap, s, s.slots[slot].patience_ns, state.IMPATIENT, step, other)
             return True
         other = s.step_links[other, 0]
     return False
@@ -251,7 +242,7 @@ def stop_waiting(s: EngineState, heap: Array, step: int, other: int, impatient: 
         return
     rank, slot = s.steps[step].rank, s.steps[step].slot
     s.steps[step].other = -1
-    unlink(s.behind, s.step_links, rank, step)
+    circuits.unlink(s.behind, s.step_links, rank, step)
     if not impatient:
         s.slots[slot].patience_ns = s.n[state.PATIENCE_NS]
         if stays_behind(s, heap, step):
@@ -275,14 +266,14 @@ def ask(s: EngineState, heap: Array, step: int) -> None:
         start_if_ready(s, heap, operation)
         return
     s.steps[step].waits = True
-    append(s.waiting, s.waiting_links, s.steps[step].rank, step)
+    circuits.append(s.waiting, s.waiting_links, s.steps[step].rank, step)
     decide(s, heap, state.QUESTION, step, 0)
 
 
 @called
 def begin_on_lease(s: EngineState, step: int, hold: int) -> None:
     """The report of a lease will name this operation as begun."""
-    lane, which = s.steps[step].lane, number_of(s, s.steps[step].operation)
+    lane, which = s.steps[step].lane, circuits.number_of(s, s.steps[step].operation)
     if s.lanes[lane].begun_in != hold or s.lanes[lane].begun < which:
         s.lanes[lane].begun, s.lanes[lane].begun_in = which, hold
 
@@ -299,21 +290,23 @@ def may_begin(s: EngineState, heap: Array, step: int) -> None:
     s.steps[step].begun = True
     if s.steps[step].waits:
         s.steps[step].waits = False
-        unlink(s.waiting, s.waiting_links, rank, step)
+        circuits.unlink(s.waiting, s.waiting_links, rank, step)
     s.ranks[rank].under_way += 1
     if s.steps[step].sends:
-        unlink(s.unsent, s.step_links, rank, step)
+        circuits.unlink(s.unsent, s.step_links, rank, step)
         behind = s.behind[rank, 0]
         while behind >= 0:
             if s.steps[behind].other == step:
-                push(heap, s, 0, state.AHEAD, behind, step)
+                circuits.push(heap, s, 0, state.AHEAD, behind, step)
             behind = s.step_links[behind, 0]
 
 
 @called
 def start_if_ready(s: EngineState, heap: Array, operation: int) -> None:
     """Data moves once the circuits of all members are there."""
-    if s.operations[operation].ready < members_of(s, configuration_of(s, operation)):
+    if s.operations[operation].ready < circuits.members_of(
+        s, circuits.configuration_of(s, operation)
+    ):
         return
     s.operations[operation].ready = 0
     step = s.operations[operation].first_arrived
@@ -333,14 +326,14 @@ def start(s: EngineState, heap: Array, step: int) -> None:
             lasts_ns = max(0, s.steps[sender].started_ns + lasts_ns - s.n[state.NOW])
     s.steps[step].started_ns = s.n[state.NOW]
     s.steps[step].ended_ns = s.n[state.NOW] + lasts_ns
-    push(heap, s, lasts_ns, state.ENDED, step, 0)
+    circuits.push(heap, s, lasts_ns, state.ENDED, step, 0)
 
 
 @called
 def end(s: EngineState, heap: Array, step: int) -> None:
     """A member's part of an operation is over: what follows from it, in order."""
     rank, after, asks = s.steps[step].rank, s.steps[step].after, needs_circuits(s, step)
-    configuration = configuration_of(s, s.steps[step].operation)
+    configuration = circuits.configuration_of(s, s.steps[step].operation)
     s.steps[step].ended = True
     if asks:
         s.ranks[rank].under_way -= 1
@@ -357,7 +350,10 @@ def end(s: EngineState, heap: Array, step: int) -> None:
         begin(s, heap, after)
     if asks and s.n[state.PROVISIONED]:
         following = find_following(s, rank)
-        if following >= 0 and configuration_of(s, s.steps[following].operation) != configuration:
+        if (
+            following >= 0
+            and circuits.configuration_of(s, s.steps[following].operation) != configuration
+        ):
             announce(s, heap, s.steps[following].slot)
     if s.n[state.GRAPH]:
         end_node(s, heap, step)
@@ -402,7 +398,7 @@ def announce(s: EngineState, heap: Array, slot: int) -> None:
         return
     count, leased = 0, s.holding[s.slots[slot].rank, 0]
     while leased >= 0:
-        if conflict(s, s.slots[leased].configuration, s.slots[slot].configuration):
+        if circuits.conflict(s, s.slots[leased].configuration, s.slots[slot].configuration):
             s.conflicting[count] = leased
             count += 1
         leased = s.slot_links[leased, 0]
@@ -423,7 +419,7 @@ def give_back(s: EngineState, slot: int, hold: int) -> int:
     if number < 0 or (hold >= 0 and hold != number):
         return -1
     s.slots[slot].hold, s.slots[slot].given_back = -1, number
-    unlink(s.holding, s.slot_links, s.slots[slot].rank, slot)
+    circuits.unlink(s.holding, s.slot_links, s.slots[slot].rank, slot)
     needs = s.configurations[s.slots[slot].configuration]
     for channel in s.items[needs.channels : needs.channels_stop]:
         lane = s.channels[channel].lanes + s.slots[slot].member
@@ -445,7 +441,7 @@ def give_back(s: EngineState, slot: int, hold: int) -> int:
 def decide(s: EngineState, heap: Array, kind: int, a: int, b: int) -> None:
     """A message goes to the controller, or is there at once."""
     if s.n[state.MESSAGE_NS] > 0:
-        push(heap, s, s.n[state.MESSAGE_NS], kind, a, b)
+        circuits.push(heap, s, s.n[state.MESSAGE_NS], kind, a, b)
     else:
         be_heard(s, heap, kind, a, b)
 
@@ -459,7 +455,7 @@ def be_heard(s: EngineState, heap: Array, kind: int, a: int, b: int) -> None:
     if s.n[state.MESSAGE_NS] == 0:
         take_actions(s, heap, count)
     elif count > 0:
-        push(heap, s, s.n[state.MESSAGE_NS], state.ACTIONS_ARRIVE, count, 0)
+        circuits.push(heap, s, s.n[state.MESSAGE_NS], state.ACTIONS_ARRIVE, count, 0)
 
 
 @called
@@ -472,20 +468,11 @@ def take_actions(s: EngineState, heap: Array, count: int) -> None:
         n[state.FIRST_ACTION] += 1
         subject = action.subject
         if action.kind == state.GRANT:
-            take_grant(
-                s,
-                subject,
-                action.hold,
-                action.stall_ns,
-                action.wait_ns,
-                action.reconfigured,
-                action.mispredicted,
-                action.late,
-            )
+            take_grant(s, action)
             continue
         number = give_back(s, subject, action.hold)
         if number >= 0 and n[state.MESSAGE_NS] > 0:
-            push(heap, s, n[state.MESSAGE_NS], state.REPORT, subject, number)
+            circuits.push(heap, s, n[state.MESSAGE_NS], state.REPORT, subject, number)
         elif number >= 0 and hear_report(s, subject, number):
             # What follows from it comes after what was decided before.
             advance(s, heap)
@@ -503,38 +490,30 @@ def take_actions(s: EngineState, heap: Array, count: int) -> None:
 
 
 @called
-def take_grant(
-    s: EngineState,
-    step: int,
-    hold: int,
-    stall_ns: int,
-    wait_ns: int,
-    reconfigured: int,
-    mispredicted: int,
-    late: int,
-) -> None:
+def take_grant(s: EngineState, action: Any) -> None:
     """A rank hears that an operation has its circuits, and what it holds now."""
+    step, hold, late = action.subject, action.hold, action.late
     operation, slot, lane = s.steps[step].operation, s.steps[step].slot, s.steps[step].lane
     if not s.steps[step].accounted:
         s.steps[step].accounted = True
         note_time(s, step)
         row = s.results[s.steps[step].row]
         row[state.R_REQUESTS] += 1
-        row[state.R_RECONFIGURATIONS] += reconfigured
-        row[state.R_STALL] += stall_ns
-        row[state.R_WAIT] += wait_ns
-        row[state.R_MISPREDICTIONS] += mispredicted
+        row[state.R_RECONFIGURATIONS] += action.reconfigured
+        row[state.R_STALL] += action.stall_ns
+        row[state.R_WAIT] += action.wait_ns
+        row[state.R_MISPREDICTIONS] += action.mispredicted
     if not s.operations[operation].just_granted:
         s.operations[operation].just_granted = True
         s.begun[s.n[state.BEGUN]] = operation
         s.n[state.BEGUN] += 1
         if s.n[state.MESSAGE_NS] > 0:
-            note(s, state.LOG_GRANT, operation)
+            circuits.note(s, state.LOG_GRANT, operation)
     s.steps[step].just_granted = True
     if hold > s.slots[slot].given_back:
         if s.slots[slot].hold < 0:
             s.slots[slot].hold = hold
-            append(s.holding, s.slot_links, s.steps[step].rank, slot)
+            circuits.append(s.holding, s.slot_links, s.steps[step].rank, slot)
         begin_on_lease(s, step, hold)
         if not late or s.steps[step].to_tell:
             s.steps[step].to_tell = False
@@ -629,7 +608,7 @@ def run(given: EngineState) -> None:
         event = heap[0]
         kind, a, b = event.kind, event.a, event.b
         n[state.NOW] = event.time_ns
-        pop(heap, s)
+        circuits.pop(heap, s)
         n[state.EVENTS] += 1
         if kind == state.TAKE:
             take(s, heap, a)
