@@ -17,7 +17,7 @@ from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
 from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
 from railx.replay.programs import DOES, Programs
-from railx.replay.run import Dependencies, Prepared, prepare, run_graph
+from railx.replay.run import Dependencies, Prepared, covered_before, merged, prepare, run_graph
 from railx.replay.wiring import CircuitModel
 
 __all__ = [
@@ -69,7 +69,7 @@ class ReplayedGraph:
 
     def compute_ns(self, rank: int) -> int:
         """Time in which a rank computes on any stream."""
-        begins, ends = _merged(*self._spans(rank, compute=True))
+        begins, ends = merged(*self._spans(rank, compute=True))
         return int((ends - begins).sum())
 
     def exposed_ns(self, rank: int) -> dict[str, int]:
@@ -78,21 +78,15 @@ class ReplayedGraph:
         Communication is under way once all members are there and circuits are up. Of
         several operations at once the time is that of the one that ends last.
         """
-        begins, ends = _merged(*self._spans(rank, compute=True))
+        begins, ends = merged(*self._spans(rank, compute=True))
         rows = self._rows(rank, compute=False)
         rows = rows[np.argsort(-self.ended_ns[rows], kind="stable")]
         starts, stops = self.started_ns[rows], self.ended_ns[rows]
         covered_from = np.minimum.accumulate(np.append(np.iinfo(np.int64).max, starts))[:-1]
         stops = np.minimum(stops, covered_from)
-        worked = np.append(0, np.cumsum(ends - begins))
-
-        def idle_until(time_ns: Array) -> Array:
-            at = np.searchsorted(begins, time_ns, side="right")
-            inside = np.append(0, ends)[at] - time_ns
-            idle: Array = time_ns - worked[at] + np.where(at > 0, np.maximum(inside, 0), 0)
-            return idle
-
-        exposed = np.where(stops > starts, idle_until(stops) - idle_until(starts), 0)
+        idle_ns = stops - covered_before(begins, ends, stops)
+        idle_ns -= starts - covered_before(begins, ends, starts)
+        exposed = np.where(stops > starts, idle_ns, 0)
         totals = np.bincount(self.graph.columns["kind"][rows], exposed, len(NODE_KINDS))
         return {NODE_KINDS[kind]: int(totals[kind]) for kind in np.flatnonzero(totals).tolist()}
 
@@ -286,15 +280,6 @@ def _streams(graph: RankGraphs, channel: Array, *, one_collective: bool) -> Arra
         collectives = (channel >= 0) & (kind != _SEND) & (kind != _RECV)
         stream[collectives] = len(used) + int(nothing.sum()) + rank[collectives]
     return stream
-
-
-def _merged(starts: Array, ends: Array) -> tuple[Array, Array]:
-    """The same moments as spans that do not overlap, in order."""
-    order = np.argsort(starts, kind="stable")
-    starts, ends = starts[order], np.maximum.accumulate(ends[order])
-    new = np.append(True, starts[1:] > ends[:-1])[: len(starts)]
-    last = np.append(np.flatnonzero(new)[1:], len(starts)) - 1
-    return starts[new], ends[last] if len(starts) else ends
 
 
 def _node(graph: RankGraphs, row: int) -> str:

@@ -469,7 +469,6 @@ def replay_programs(
     cannot end, and with ``keep_leases`` where the operations of a channel do not count
     up by one.
     """
-    from railx.replay import kernels
     from railx.replay.kernels import state
 
     if isinstance(programs, Prepared):
@@ -486,26 +485,74 @@ def replay_programs(
     counters = _settings(mode, latency_ns, keep_leases=keep_leases, message_ns=message_ns)
     out = _carried_out(prepared, counters)
     _refuse_stuck(prepared, out)
-    totals = np.zeros((len(out.results), 3), np.int64)
-    kernels.account(out, totals)
+    started_ns, ended_ns = out.steps["started_ns"].copy(), out.steps["ended_ns"].copy()
     heads = np.flatnonzero(np.diff(out.steps["row"], prepend=-1))
     table = {
         "iteration": out.steps["iteration"][heads],
         "rank": out.steps["rank"][heads],
         "begin_ns": out.results[:, state.R_BEGIN],
         "end_ns": out.results[:, state.R_END],
-        "compute_ns": totals[:, 0],
-        "communication_ns": totals[:, 1],
-        "hidden_ns": totals[:, 2],
+        **_account(out, started_ns, ended_ns, prepared.programs.columns["gap_ns"]),
     }
     table |= {name: out.results[:, state.R_STALL + n] for n, name in enumerate(_COLUMNS)}
     return Replayed(
         table,
-        out.steps["started_ns"].copy(),
-        out.steps["ended_ns"].copy(),
+        started_ns,
+        ended_ns,
         int(out.n[state.EVENTS]),
         int(out.n[state.COMMANDS]),
     )
+
+
+def _account(
+    out: EngineState, started_ns: Array, ended_ns: Array, gap_ns: Array
+) -> dict[str, Array]:
+    """For each row of results: time computed, communicated, and both at once.
+
+    Operations of one rank may overlap; its computation does not.
+    """
+    from railx.replay.kernels import state
+
+    begin_ns, end_ns = out.results[:, state.R_BEGIN], out.results[:, state.R_END]
+    # The rows lie one behind another on one axis of time.
+    stops = np.cumsum(end_ns - begin_ns + 1)
+    ahead_ns, row = stops - end_ns, out.steps["row"]
+
+    def inside(steps: Array, starts: Array, ends: Array) -> tuple[Array, Array, Array]:
+        own = row[steps]
+        low, high, ahead = begin_ns[own], end_ns[own], ahead_ns[own]
+        return own, np.clip(starts, low, high) + ahead, np.clip(ends, low, high) + ahead
+
+    begun = np.flatnonzero(started_ns >= 0)
+    spans = merged(*inside(begun, started_ns[begun], ended_ns[begun])[1:])
+    computed = np.flatnonzero(gap_ns)
+    since_ns = out.steps["computing_ns"][computed]
+    computed, since_ns = computed[since_ns >= 0], since_ns[since_ns >= 0]
+    own, starts, ends = inside(computed, since_ns, since_ns + gap_ns[computed])
+    hidden_ns = covered_before(*spans, ends) - covered_before(*spans, starts)
+    return {
+        "compute_ns": np.bincount(own, ends - starts, len(stops)).astype(np.int64),
+        "communication_ns": covered_before(*spans, stops)
+        - covered_before(*spans, begin_ns + ahead_ns),
+        "hidden_ns": np.bincount(own, hidden_ns, len(stops)).astype(np.int64),
+    }
+
+
+def merged(starts: Array, ends: Array) -> tuple[Array, Array]:
+    """The same moments as spans that do not overlap, in order."""
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    new = np.append(True, starts[1:] > ends[:-1])[: len(starts)]
+    last = np.append(np.flatnonzero(new)[1:], len(starts)) - 1
+    return starts[new], ends[last] if len(starts) else ends
+
+
+def covered_before(begins: Array, ends: Array, time_ns: Array) -> Array:
+    """How much of the time before each moment lies in spans that do not overlap."""
+    at = np.searchsorted(begins, time_ns, side="right")
+    before = np.append(0, np.cumsum(ends - begins))[at]
+    covered: Array = before - np.where(at > 0, np.maximum(np.append(0, ends)[at] - time_ns, 0), 0)
+    return covered
 
 
 def run_graph(prepared: Prepared, mode: Mode, latency_ns: int) -> EngineState:

@@ -131,10 +131,6 @@ def unlink(lists: Array, links: Array, which: int, item: int) -> None:
         lists[which, 1] = before
 
 
-# Types inside compiled functions are Numba's to check.
-# mypy: disable-error-code="assignment,no-any-return"
-
-
 @called
 def watch(s: EngineState, watcher: int, port: int) -> None:
     """A channel or a configuration waits for a change at a port."""
@@ -322,10 +318,6 @@ def conflict(s: EngineState, first: int, second: int) -> bool:
                     if x == y:
                         return True
     return False
-
-
-# Types inside compiled functions are Numba's to check.
-# mypy: disable-error-code="assignment,no-any-return"
 
 
 @called

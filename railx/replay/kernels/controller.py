@@ -211,10 +211,6 @@ def take_over(s: EngineState, configuration: int, channel: int, which: int, numb
     circuits.end_when_released(s, operation)
 
 
-# Types inside compiled functions are Numba's to check.
-# mypy: disable-error-code="assignment,no-any-return"
-
-
 @called
 def hear(s: EngineState, heap: Array, kind: int, a: int, b: int) -> None:
     """A message has arrived, or (any other kind) a switch has carried out a command."""
