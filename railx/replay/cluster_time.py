@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -25,7 +24,7 @@ from railx.planning.format.plan import Plan
 from railx.planning.format.schedule import operations_1f1b, stage_layers
 from railx.progress import counted
 from railx.replay.graph_pricing import price_of
-from railx.replay.programs import Programs, ReplayedIteration, Step
+from railx.replay.programs import Programs, Step
 from railx.replay.recording import Passes, cluster_programs, recorded_programs
 from railx.replay.run import Prepared, prepare, replay_programs
 from railx.replay.settings import ReplaySettings
@@ -114,14 +113,6 @@ RECORDED = "recorded"
 _Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class _Setting:
-    mode: Mode
-    latency_ms: float
-    keep_leases: bool
-    message_ms: float
-
-
 def cluster_time(
     trace: Sequence[_Row],
     tables: Mapping[str, Iterable[_Row]],
@@ -158,8 +149,9 @@ def cluster_time(
         {"topology": topology, "compute": "measured" if topology == RECORDED else computed} | row
         for topology, steps in counted(programs.items(), "topologies")
         for prepared in [prepare(Programs.from_steps(steps), layout)]
-        for setting in _sweep(settings)
-        for row in _replayed(topology, prepared, setting, warmup, wall)
+        for mode, latencies_ms in _sweep(settings)
+        for latency_ms in latencies_ms
+        for row in _replayed(topology, prepared, mode, latency_ms, settings, warmup, wall)
     ]
 
 
@@ -183,16 +175,11 @@ def _median(values: Sequence[float | None]) -> float | None:
     return median(present) if present else None
 
 
-def _sweep(settings: ReplaySettings) -> list[_Setting]:
-    modes: list[tuple[Mode, tuple[float, ...]]] = [
+def _sweep(settings: ReplaySettings) -> list[tuple[Mode, tuple[float, ...]]]:
+    return [
         ("electrical", (0.0,)),
         ("on_demand", settings.on_demand_latencies_ms),
         ("provisioned", settings.provisioned_latencies_ms),
-    ]
-    return [
-        _Setting(mode, latency_ms, settings.leases == "held", settings.message_ms)
-        for mode, latencies_ms in modes
-        for latency_ms in latencies_ms
     ]
 
 
@@ -209,39 +196,38 @@ def _wall(trace: Iterable[_Row]) -> dict[tuple[str, float, int], float]:
 def _replayed(
     topology: str,
     prepared: Prepared,
-    setting: _Setting,
+    mode: Mode,
+    latency_ms: float,
+    settings: ReplaySettings,
     warmup: int,
     wall: Mapping[tuple[str, float, int], float],
 ) -> Iterable[dict[str, Any]]:
-    by_iteration: dict[int, list[ReplayedIteration]] = defaultdict(list)
-    replayed = replay_programs(
+    table = replay_programs(
         prepared,
         None,
-        setting.mode,
-        round(setting.latency_ms * 1e6),
-        keep_leases=setting.keep_leases,
-        message_ns=round(setting.message_ms * 1e6),
-    )
-    for row in replayed.rows():
-        by_iteration[row.iteration].append(row)
-    for iteration, ranks in sorted(by_iteration.items()):
+        mode,
+        round(latency_ms * 1e6),
+        keep_leases=settings.leases == "held",
+        message_ns=round(settings.message_ms * 1e6),
+    ).table
+    for iteration in sorted(set(table["iteration"].tolist())):
         if iteration < warmup:
             continue
-        communication_ns = fmean(row.communication_ns for row in ranks)
+        ranks = table["iteration"] == iteration
+        mean = {name: fmean(values[ranks].tolist()) for name, values in table.items()}
+        communication_ns = mean["communication_ns"]
         yield {
             "topology": topology,
-            "mode": setting.mode,
-            "reconfiguration_latency_ms": setting.latency_ms,
+            "mode": mode,
+            "reconfiguration_latency_ms": latency_ms,
             "iteration": iteration,
-            "wall_ms": wall.get((setting.mode, setting.latency_ms, iteration)),
-            "cluster_ms": max(row.duration_ns for row in ranks) / 1e6,
-            "compute_ms": fmean(row.compute_ns for row in ranks) / 1e6,
+            "wall_ms": wall.get((mode, latency_ms, iteration)),
+            "cluster_ms": int((table["end_ns"] - table["begin_ns"])[ranks].max()) / 1e6,
+            "compute_ms": mean["compute_ns"] / 1e6,
             "communication_ms": communication_ns / 1e6,
-            "hidden_share": fmean(row.hidden_ns for row in ranks) / communication_ns
-            if communication_ns
-            else None,
-            "stall_ms": fmean(row.stall_ns for row in ranks) / 1e6,
-            "wait_ms": fmean(row.wait_ns for row in ranks) / 1e6,
-            "requests": fmean(row.requests for row in ranks),
-            "reconfigurations": fmean(row.reconfigurations for row in ranks),
+            "hidden_share": mean["hidden_ns"] / communication_ns if communication_ns else None,
+            "stall_ms": mean["stall_ns"] / 1e6,
+            "wait_ms": mean["wait_ns"] / 1e6,
+            "requests": mean["requests"],
+            "reconfigurations": mean["reconfigurations"],
         }

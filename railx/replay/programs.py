@@ -70,35 +70,6 @@ class Step:
     resume_ns: int = 0
 
 
-@dataclass
-class ReplayedIteration:
-    """One rank's iteration in a replay, in ns of the virtual clock.
-
-    ``compute_ns`` is what its program computed. ``communication_ns`` is the time in
-    which any of its operations was under way, all members there and circuits up;
-    ``hidden_ns`` the part of it in which the program computed. The rest as in
-    :class:`railx.fabric.decisions.state.GrantAction`.
-    """
-
-    iteration: int
-    rank: int
-    begin_ns: int
-    end_ns: int
-    compute_ns: int = 0
-    communication_ns: int = 0
-    hidden_ns: int = 0
-    stall_ns: int = 0
-    wait_ns: int = 0
-    requests: int = 0
-    reconfigurations: int = 0
-    mispredictions: int = 0
-
-    @property
-    def duration_ns(self) -> int:
-        """From the begin to the end of the iteration."""
-        return self.end_ns - self.begin_ns
-
-
 def stuck_message(
     rank: int, number: int, iteration: int, does: str, key: OperationKey | None
 ) -> str:

@@ -19,7 +19,7 @@ from railx.replay.wiring import CircuitModel
 if TYPE_CHECKING:
     from railx.replay.kernels import EngineState
 from railx.fabric.settings import Mode
-from railx.replay.programs import IMPATIENT_NS, ReplayedIteration, stuck_message
+from railx.replay.programs import IMPATIENT_NS, stuck_message
 
 __all__ = ["Dependencies", "Prepared", "Replayed", "prepare", "replay_programs"]
 
@@ -423,9 +423,13 @@ _COLUMNS = ("stall_ns", "wait_ns", "requests", "reconfigurations", "mispredictio
 class Replayed:
     """The results of a replay.
 
-    ``table`` has a column for each field of
-    :class:`railx.replay.programs.ReplayedIteration` and an entry for each rank and
-    iteration. ``started_ns`` and ``ended_ns`` have one for each step of the programs,
+    ``table`` has an entry for each rank and iteration, in ns of the virtual clock:
+    ``iteration``, ``rank``, ``begin_ns``, ``end_ns``; ``compute_ns``: what its program
+    computed; ``communication_ns``: the time in which any of its operations was under
+    way, all members there and circuits up; ``hidden_ns``: the part of it in which the
+    program computed; ``stall_ns``, ``wait_ns``, ``requests``, ``reconfigurations`` and
+    ``mispredictions`` as in :class:`railx.fabric.decisions.state.GrantAction`.
+    ``started_ns`` and ``ended_ns`` have one for each step of the programs,
     -1 where no operation began there. ``events`` says how many there were, ``commands``
     how many the switches were given.
     """
@@ -441,15 +445,6 @@ class Replayed:
         lasted = self.table["end_ns"] - self.table["begin_ns"]
         numbers = self.table["iteration"]
         return {int(i): int(lasted[numbers == i].max()) for i in np.unique(numbers)}
-
-    def rows(self) -> list[ReplayedIteration]:
-        """The table as objects, by iteration and rank."""
-        columns = {name: values.tolist() for name, values in self.table.items()}
-        rows = [
-            ReplayedIteration(**dict(zip(columns, row, strict=True)))
-            for row in zip(*columns.values(), strict=True)
-        ]
-        return sorted(rows, key=lambda row: (row.iteration, row.rank))
 
 
 def replay_programs(

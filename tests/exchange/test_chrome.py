@@ -164,7 +164,9 @@ def test_blocks_are_what_was_replayed(
         for span in process.spans
         if span.name.startswith("iteration")
     }
-    assert whole == {(row.rank, row.iteration): (row.begin_ns, row.end_ns) for row in found.rows()}
+    names = ("rank", "iteration", "begin_ns", "end_ns")
+    rows = zip(*(found.table[name].tolist() for name in names), strict=True)
+    assert whole == {(rank, iteration): (begin, end) for rank, iteration, begin, end in rows}
     for own in blocks(chrome_trace([process])).values():
         ends: list[float] = []
         for begin, end in sorted(own, key=lambda item: (item[0], -item[1])):

@@ -21,7 +21,7 @@ from railx.fabric.holdings import OperationKey
 from railx.fabric.protocol import ProtocolError, Request, encode
 from railx.fabric.serving.base import MAXIMUM_LINE, OBSERVERS, Connection, ServerBase
 from railx.fabric.settings import FabricSettings
-from railx.fabric.switches import FaultySwitch
+from railx.fabric.switches.emulated import EmulatedSwitch
 
 __all__ = ["FirstSender", "Refusal", "Senders", "Server", "first_sender", "unseen"]
 
@@ -307,7 +307,7 @@ class Server(ServerBase):
 
     def _break(self, order: Request) -> None:
         """Have an emulated switch fail; ValueError where it cannot."""
-        if not isinstance(self._switch, FaultySwitch):
+        if not isinstance(self._switch, EmulatedSwitch):
             driver = self.settings.switch.driver
             raise ValueError(f"the {driver} driver does not fail on order")
         if order.type == "FAIL_PORTS":

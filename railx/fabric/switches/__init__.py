@@ -18,14 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from railx.errors import UserError
 from railx.fabric.circuits import Circuit, Port
 from railx.fabric.decisions.state import SwitchAction
 
 __all__ = [
-    "FaultySwitch",
     "Switch",
     "SwitchCallbacks",
     "SwitchFault",
@@ -67,23 +66,6 @@ class Switch(Protocol):
 
     def close(self) -> None:
         """Stop; commands under way are never reported, and light stays as it is."""
-
-
-@runtime_checkable
-class FaultySwitch(Switch, Protocol):
-    """A switch that fails on order."""
-
-    def fail_ports(self, ports: frozenset[Port], reason: str) -> None:
-        """Lose ports; those that are lost already stay so.
-
-        Raises ValueError for a port that the switch has not.
-        """
-
-    def restore_ports(self, ports: frozenset[Port]) -> None:
-        """Bring lost ports back; raises ValueError as ``fail_ports`` does."""
-
-    def fail_commands(self, count: int, reason: str) -> None:
-        """Fail the next ``count`` commands."""
 
 
 def port_name(port: Port) -> str:
