@@ -151,7 +151,7 @@ def test_memory_and_search_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     added = 20_000
     for _ in range(added):
         finder.add(NEEDS[draw.choice("ABCD")])
-    assert finder.period is None
+    assert finder.cycle == ()
     assert len(finder._history) <= 2 * cycle._HISTORY
     assert max(searched) <= cycle._HISTORY
     assert sum(searched) <= cycle._EARNED * added
