@@ -404,11 +404,8 @@ def statistics(core: State, most: int | None = None) -> dict[str, object]:
             for rank in cut("ranks", sorted(core.rank_counters))
         },
         "rails": {
-            str(rail): {
-                "generation": core.generation[rail],
-                "circuits": [list(circuit) for circuit in circuits],
-            }
-            for rail, circuits in sorted_by_rail(core, cut("circuits", in_order(core, core.lit)))
+            str(rail): {"generation": core.generation[rail], "circuits": circuits}
+            for rail, circuits in _on_rails(core, core.lit, cut, "circuits").items()
         },
         "leased_circuits": len(core.leases),
         "held_circuits": len(core.holds_by_circuit),
@@ -427,8 +424,8 @@ def snapshot(core: State, most: int | None = None) -> dict[str, Any]:
     leases among those by their numbers in ``holds``.
     """
     cut = _Cut(most)
-    lit = dict(sorted_by_rail(core, cut("circuits", in_order(core, core.lit))))
-    moving = dict(sorted_by_rail(core, cut("moving", in_order(core, set(core.moving.values())))))
+    lit = _on_rails(core, core.lit, cut, "circuits")
+    moving = _on_rails(core, set(core.moving.values()), cut, "moving")
     leased: dict[tuple[Any, ...], list[list[int]]] = {}
     for circuit in cut("leases", sorted(core.leases.keys() | core.holds_by_circuit.keys())):
         operations = tuple(sorted(core.leases.get(circuit, ())))
@@ -447,8 +444,8 @@ def snapshot(core: State, most: int | None = None) -> dict[str, Any]:
         "rails": {
             str(rail): {
                 "generation": core.generation[rail],
-                "circuits": [list(circuit) for circuit in lit.get(rail, ())],
-                "moving": [list(circuit) for circuit in moving.get(rail, ())],
+                "circuits": lit.get(rail, []),
+                "moving": moving.get(rail, []),
             }
             for rail in sorted(lit.keys() | moving.keys())
         },
@@ -504,13 +501,12 @@ def snapshot(core: State, most: int | None = None) -> dict[str, Any]:
     }
 
 
-def in_order(core: State, circuits: Iterable[Circuit]) -> list[Circuit]:
-    return sorted(circuits, key=lambda circuit: (core.layout.rail(circuit.right), circuit))
-
-
-def sorted_by_rail(core: State, circuits: Iterable[Circuit]) -> list[tuple[int, list[Circuit]]]:
+def _on_rails(
+    core: State, circuits: Iterable[Circuit], cut: _Cut, table: str
+) -> dict[int, list[list[int]]]:
     """Circuits in order by their rails."""
-    rails: dict[int, list[Circuit]] = {}
-    for circuit in circuits:
-        rails.setdefault(core.layout.rail(circuit.right), []).append(circuit)
-    return list(rails.items())
+    rails: dict[int, list[list[int]]] = {}
+    ordered = sorted((core.layout.rail(circuit.right), circuit) for circuit in circuits)
+    for rail, circuit in cut(table, ordered):
+        rails.setdefault(rail, []).append(list(circuit))
+    return rails
