@@ -222,9 +222,20 @@ def hear(s: EngineState, heap: Array, kind: int, a: int, b: int) -> None:
             advance(s, heap)
     else:
         if kind == state.RELEASE:
-            hear_release(s, a)
+            # A rank has ended its part, maybe of a lease that not all have given back.
+            operation = s.steps[a].operation
+            s.steps[a].released = True
+            if s.steps[a].stands:
+                s.operations[operation].released += 1
+                if s.operations[operation].granted:
+                    circuits.end_when_released(s, operation)
         elif kind == state.HINT:
-            hear_hint(s, a)
+            # The rank of a slot says that its configuration comes next.
+            rank = s.slots[a].rank
+            circuits.drop_hint(s, rank)
+            s.ranks[rank].hint, s.ranks[rank].hint_served = a, False
+            s.configurations[s.slots[a].configuration].unserved += 1
+            circuits.expect(s, a, 1)
         else:
             circuits.come_up(s, a)
         advance(s, heap)
@@ -251,27 +262,6 @@ def hear_question(s: EngineState, step: int) -> bool:
     # Those who still hold the lease may have begun it without asking.
     recall(s, configuration)
     return True
-
-
-@called
-def hear_release(s: EngineState, step: int) -> None:
-    """A rank has ended its part, maybe of a lease that not all have given back."""
-    operation = s.steps[step].operation
-    s.steps[step].released = True
-    if s.steps[step].stands:
-        s.operations[operation].released += 1
-        if s.operations[operation].granted:
-            circuits.end_when_released(s, operation)
-
-
-@called
-def hear_hint(s: EngineState, slot: int) -> None:
-    """The rank of a slot says that its configuration comes next."""
-    rank, configuration = s.slots[slot].rank, s.slots[slot].configuration
-    circuits.drop_hint(s, rank)
-    s.ranks[rank].hint, s.ranks[rank].hint_served = slot, False
-    s.configurations[configuration].unserved += 1
-    circuits.expect(s, slot, 1)
 
 
 @called
