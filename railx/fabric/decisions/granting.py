@@ -36,18 +36,12 @@ def settle(core: State, configuration: Configuration, now_ns: int) -> list[Actio
             if not core.holds_by_circuit[circuit]:
                 del core.holds_by_circuit[circuit]
     reports = {rank: complete(item, rank, hold) for rank, item in hold.reports.items()}
-    ran = {rank: report.operations for rank, report in reports.items()}
-    begun = {rank: report.begun for rank, report in reports.items()}
-    still_open = {rank: report.open for rank, report in reports.items()}
-    channels = {channel for numbers in begun.values() for channel in numbers}
     actions: list[Action] = []
-    for channel in sorted(channels):
-        actions += take_over_channel(
-            core, configuration, channel, begun, still_open, hold, ran, now_ns
-        )
-    for rank, operations in ran.items():
-        if operations > 0:
-            state.add_count(core, rank, "held", operations)
+    for channel in sorted({channel for report in reports.values() for channel in report.begun}):
+        actions += take_over_channel(core, configuration, channel, reports, hold, now_ns)
+    for rank, report in reports.items():
+        if report.operations > 0:
+            state.add_count(core, rank, "held", report.operations)
     queueing.touch(core, ports_of(hold.circuits))
     return actions
 
@@ -56,66 +50,58 @@ def take_over_channel(
     core: State,
     configuration: Configuration,
     channel: str,
-    begun: Mapping[int, Mapping[str, int]],
-    still_open: Mapping[int, frozenset[OperationKey]],
+    reports: Mapping[int, Report],
     hold: state.Hold,
-    ran: dict[int, int],
     now_ns: int,
     over: int | None = None,
 ) -> list[Action]:
     """Track the operations that members have begun on a channel without asking.
 
+    Operations that now count as asked for leave the ``operations`` of ``reports``.
     ``over``: after a restart, the operations up to this number belong to a former
     process of a member. Members have not begun what they asked for since.
     """
     last = {}
-    for rank, last_begun in begun.items():
+    for rank, report in reports.items():
         recorded = state.last_of(core, rank, channel) if over is None else -1
-        last[rank] = max(last_begun.get(channel, -1), recorded)
+        last[rank] = max(report.begun.get(channel, -1), recorded)
         state.note_last(core, rank, channel, last[rank])
     lowest, highest = max(min(last.values()), -1 if over is None else over), max(last.values())
-    if lowest == highest and channel not in core.by_channel and not any(still_open.values()):
+    opened = {key for report in reports.values() for key in report.open}
+    if lowest == highest and channel not in core.by_channel and not opened:
         # Usually all have begun the same operations and have ended them.
         return []
     numbers = {
         # No correct rank is further ahead of its peers.
         *range(max(lowest, highest - state.OPEN_OPERATIONS) + 1, highest + 1),
-        *(number for keys in still_open.values() for name, number in keys if name == channel),
+        *(number for name, number in opened if name == channel),
         # Questions of members that did not hold it any more.
         *core.by_channel.get(channel, ()),
     }
     actions: list[Action] = []
     for number in sorted(numbers):
         key = channel, number
-        opened = {rank for rank, keys in still_open.items() if key in keys}
+        still_open = {rank for rank, report in reports.items() if key in report.open}
         operation = core.operations.get(key)
         if operation is not None and operation.configuration != configuration:
             if over is not None and number <= over:
                 continue
             exact = over is not None or operation.configuration in core.holds
-            here = opened | {
+            here = still_open | {
                 rank
-                for rank, last_begun in begun.items()
-                if last_begun.get(channel, -1) >= number
+                for rank, report in reports.items()
+                if report.begun.get(channel, -1) >= number
                 # Not the last one: it may have been begun under another lease.
-                and not (exact and last_begun[channel] > number)
+                and not (exact and report.begun[channel] > number)
             }
             here -= operation.asked.keys()
             if not here:
                 continue
-            actions += contradict(core, operation, configuration, here, opened & here)
+            actions += contradict(core, operation, configuration, here, still_open & here)
             if operation.granted or not operation.asked.keys().isdisjoint(configuration.members):
                 continue
-        actions += take_over(
-            core,
-            hold,
-            configuration,
-            key,
-            {rank for rank in begun if number <= last[rank]},
-            opened,
-            ran,
-            now_ns,
-        )
+        begun = {rank for rank in reports if number <= last[rank]}
+        actions += take_over(core, hold, configuration, key, begun, still_open, reports, now_ns)
     return actions
 
 
@@ -153,7 +139,7 @@ def take_over(
     key: OperationKey,
     begun: set[int],
     still_open: set[int],
-    ran: dict[int, int],
+    reports: Mapping[int, Report],
     now_ns: int,
 ) -> list[Action]:
     """Track an operation that members began under a lease that has ended."""
@@ -207,7 +193,7 @@ def take_over(
         if rank not in still_open:
             operation.released.add(rank)
         elif not under_way:
-            ran[rank] -= 1
+            reports[rank].operations -= 1
             state.add_count(core, rank, "requests")
     who = min(lost, default=None)
     message = "" if who is None else f"rank {who} {lost[who]} during {state.name_of(operation)}"
@@ -244,7 +230,7 @@ def complete(report: Report, rank: int, hold: state.Hold) -> Report:
     begun = report.begun
     late = {key for key in hold.granted.get(rank, ()) if begun.get(key[0], -1) < key[1]}
     if not late and not hold.released:
-        return report
+        return replace(report)
     released = {key for member, key in hold.released if member == rank}
     return replace(
         report, begun={**report.begun, **dict(sorted(late))}, open=(report.open | late) - released

@@ -7,8 +7,6 @@ been recalled.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from railx.fabric.circuits import Configuration, ports_of
 from railx.fabric.decisions import granting, queueing, state
 from railx.fabric.decisions.queueing import refuse
@@ -74,22 +72,17 @@ def recover(core: State, now_ns: int) -> list[Action]:
         hold.lost = {rank: reason for rank, reason in lost.items() if rank in members}
         if dark:
             hold.lost_port = f"the circuit {dark[0].right} - {dark[0].left} is dark"
+        reports = {
+            rank: Report(
+                hold.number,
+                {name: number for name, (_, number) in item.begun.items() if name == channel},
+                frozenset(key for key in item.open if (rank, key) not in core.ended_early),
+            )
+            for rank, item in presented.items()
+        }
+        over = max((item.over.get(channel, -1) for item in presented.values()), default=-1)
         actions += granting.take_over_channel(
-            core,
-            configuration,
-            channel,
-            {
-                rank: {channel: item.begun[channel][1]} if channel in item.begun else {}
-                for rank, item in presented.items()
-            },
-            {
-                rank: frozenset(key for key in item.open if (rank, key) not in core.ended_early)
-                for rank, item in presented.items()
-            },
-            hold,
-            Counter(),
-            now_ns,
-            max((item.over.get(channel, -1) for item in presented.values()), default=-1),
+            core, configuration, channel, reports, hold, now_ns, over
         )
     core.presented.clear()
     core.ended_early.clear()
