@@ -110,7 +110,7 @@ def prepare(programs: Programs, model: CircuitModel, graph: Dependencies | None 
 
 def _with_graph(state: EngineState, graph: Dependencies, receives: Array) -> EngineState:
     """The state with the steps as nodes of a graph."""
-    from railx.replay.kernels.state import EVENT, NODE, STREAM
+    from railx.replay.kernels.state import NODE, PAIR, STREAM
 
     successors, starts = graph.successors()
     sizes = np.bincount(graph.stream[graph.stream >= 0])
@@ -124,7 +124,7 @@ def _with_graph(state: EngineState, graph: Dependencies, receives: Array) -> Eng
         receives=receives,
     )
     streams = _records(STREAM, len(sizes), first=np.cumsum(sizes) - sizes)
-    ready = np.zeros(int(sizes.sum()), EVENT)
+    ready = np.zeros(int(sizes.sum()), PAIR)
     return state._replace(nodes=nodes, successors=successors, streams=streams, ready=ready)
 
 
@@ -184,7 +184,7 @@ def _state(
         nodes=np.zeros(0, state.NODE),
         successors=np.zeros(0, np.int32),
         streams=np.zeros(0, state.STREAM),
-        ready=np.zeros(0, state.EVENT),
+        ready=np.zeros(0, state.PAIR),
         slots=_records(state.SLOT, len(slots["rank"]), patience_ns=PATIENCE_NS, **slots),
         lanes=_records(state.LANE, lanes),
         operations=_records(state.OPERATION, operations, channel=keys[0], steps=of_operation),
@@ -217,8 +217,8 @@ def _state(
         begun=np.zeros(channels + 1, np.int32),
         conflicting=np.zeros(configurations + 1, np.int32),
         starting=np.zeros(circuits + 1, np.int32),
-        looked_at=np.zeros(channels + 1, state.EVENT),
-        hinted=np.zeros(configurations + 1, state.EVENT),
+        looked_at=np.zeros(channels + 1, state.PAIR),
+        hinted=np.zeros(configurations + 1, state.PAIR),
     )
 
 

@@ -11,65 +11,97 @@ from railx.replay.kernels.state import Array, EngineState
 
 
 @called
-def rise(heap: Array, first: int, position: int, key: int) -> int:
-    """The index of a new entry of a heap that begins at ``first``, of ``position``."""
-    while position > 0:
-        above = (position - 1) >> 1
-        if heap[first + above].key <= key:
-            break
-        heap[first + position] = heap[first + above]
-        position = above
-    return first + position
-
-
-@called
-def sink(heap: Array, first: int, size: int) -> None:
-    """Drop the first entry of a heap that keeps ``size`` of them."""
-    key, order = heap[first + size].key, heap[first + size].order
-    position = 0
-    while True:
-        below = first + 2 * position + 1
-        if below >= first + size:
-            break
-        if below + 1 < first + size and (
-            heap[below + 1].key < heap[below].key
-            or (
-                heap[below + 1].key == heap[below].key and heap[below + 1].order < heap[below].order
-            )
-        ):
-            below += 1
-        if key < heap[below].key or (key == heap[below].key and order < heap[below].order):
-            break
-        heap[first + position] = heap[below]
-        position = below - first
-    heap[first + position] = heap[first + size]
-
-
-@called
 def push(heap: Array, s: EngineState, after_ns: int, kind: int, a: int, b: int) -> None:
     """Add an event; of those of one moment the first added is the first."""
     n = s.n
-    event = heap[rise(heap, 0, n[state.HEAP], n[state.NOW] + after_ns)]
-    event.key, event.order = n[state.NOW] + after_ns, n[state.PUSHED]
-    event.kind, event.a, event.b = kind, a, b
+    time_ns = n[state.NOW] + after_ns
+    position = n[state.HEAP]
     n[state.HEAP] += 1
+    order = n[state.PUSHED]
     n[state.PUSHED] += 1
+    while position > 0:
+        above = (position - 1) >> 1
+        if heap[above].time_ns <= time_ns:
+            break
+        heap[position] = heap[above]
+        position = above
+    event = heap[position]
+    event.time_ns, event.order, event.kind, event.a, event.b = time_ns, order, kind, a, b
 
 
 @called
-def put(heap: Array, n: Array, which: int, key: int, value: int) -> None:
-    """Add to a heap of numbers, whose size is a counter; no key comes twice."""
-    entry = heap[rise(heap, 0, n[which], key)]
-    entry.key, entry.a = key, value
+def pop(heap: Array, s: EngineState) -> None:
+    """Drop the first event."""
+    n = s.n
+    n[state.HEAP] -= 1
+    size = n[state.HEAP]
+    time_ns, order = heap[size].time_ns, heap[size].order
+    position = 0
+    while True:
+        below = 2 * position + 1
+        if below >= size:
+            break
+        other = below + 1
+        if other < size and (
+            heap[other].time_ns < heap[below].time_ns
+            or (
+                heap[other].time_ns == heap[below].time_ns and heap[other].order < heap[below].order
+            )
+        ):
+            below = other
+        if time_ns < heap[below].time_ns or (
+            time_ns == heap[below].time_ns and order < heap[below].order
+        ):
+            break
+        heap[position] = heap[below]
+        position = below
+    heap[position] = heap[size]
+
+
+@called
+def put(small: Array, n: Array, which: int, key: int, value: int) -> None:
+    """Add to a heap of pairs, whose size is a counter."""
+    rise(small, 0, n[which], key, value)
     n[which] += 1
 
 
 @called
-def take_first(heap: Array, n: Array, which: int) -> int:
-    """Take the number with the least key out of such a heap."""
-    value = heap[0].a
+def rise(small: Array, first: int, position: int, key: int, value: int) -> None:
+    """Add to a heap of pairs that begins at ``first`` and has ``position`` of them."""
+    while position > 0:
+        above = (position - 1) >> 1
+        if small[first + above].key <= key:
+            break
+        small[first + position] = small[first + above]
+        position = above
+    pair = small[first + position]
+    pair.key, pair.value = key, value
+
+
+@called
+def take_first(small: Array, n: Array, which: int) -> int:
+    """Take the value with the least key out of a heap of pairs."""
     n[which] -= 1
-    sink(heap, 0, n[which])
+    return sink(small, 0, n[which])
+
+
+@called
+def sink(small: Array, first: int, size: int) -> int:
+    """Take the value with the least key out of a heap that keeps ``size`` of them."""
+    value = small[first].value
+    key = small[first + size].key
+    position = 0
+    while True:
+        below = 2 * position + 1
+        if below >= size:
+            break
+        if below + 1 < size and small[first + below + 1].key < small[first + below].key:
+            below += 1
+        if key <= small[first + below].key:
+            break
+        small[first + position] = small[first + below]
+        position = below
+    small[first + position] = small[first + size]
     return value
 
 

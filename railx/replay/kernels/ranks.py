@@ -110,8 +110,7 @@ def begin(s: EngineState, heap: Array, step: int) -> None:
     """Nothing is in the way of a step but its stream."""
     stream = s.nodes[step].stream if s.n[state.GRAPH] else -1
     if stream >= 0:
-        at = circuits.rise(s.ready, s.streams[stream].first, s.streams[stream].ready, step)
-        s.ready[at].key, s.ready[at].a = step, step
+        circuits.rise(s.ready, s.streams[stream].first, s.streams[stream].ready, step, step)
         s.streams[stream].ready += 1
         go_on_stream(s, heap, stream)
     else:
@@ -124,8 +123,7 @@ def go_on_stream(s: EngineState, heap: Array, stream: int) -> None:
     if s.streams[stream].busy or s.streams[stream].ready == 0:
         return
     s.streams[stream].ready -= 1
-    step = s.ready[s.streams[stream].first].a
-    circuits.sink(s.ready, s.streams[stream].first, s.streams[stream].ready)
+    step = circuits.sink(s.ready, s.streams[stream].first, s.streams[stream].ready)
     s.streams[stream].busy = True
     if s.steps[step].does == state.ISSUE:
         circuits.push(heap, s, s.steps[step].pickup_ns, state.ARRIVE, step, 0)
@@ -553,9 +551,8 @@ def run(given: EngineState) -> None:
             heap = np.concatenate((heap, np.zeros_like(heap)))
         event = heap[0]
         kind, a, b = event.kind, event.a, event.b
-        n[state.NOW] = event.key
-        n[state.HEAP] -= 1
-        circuits.sink(heap, 0, n[state.HEAP])
+        n[state.NOW] = event.time_ns
+        circuits.pop(heap, s)
         n[state.EVENTS] += 1
         if kind == state.TAKE:
             take(s, heap, a)

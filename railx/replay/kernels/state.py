@@ -48,9 +48,9 @@ def _record(longs: str = "", ints: str = "", flags: str = "") -> np.dtype[Any]:
     return np.dtype([(name, kind) for names, kind in sizes for name in names.split()], align=True)
 
 
-#: Entries of heaps: events by their time and the order in which they were added, or
-#: numbers (``a``) by a key.
-EVENT = _record(longs="key order", ints="kind a b")
+EVENT = _record(longs="time_ns order", ints="kind a b")
+#: An entry of a queue: its order and its number.
+PAIR = _record(longs="key", ints="value")
 #: A message from the controller to a rank: the step (grant) or the slot (recall), and
 #: the number of the lasting lease.
 ACTION = _record(
@@ -145,7 +145,7 @@ class EngineState(NamedTuple):
     nodes: Array  # one for each step of a graph; programs have none
     successors: Array
     streams: Array
-    ready: Array  # heaps of steps, one for each stream
+    ready: Array  # heaps of pairs (step, step), one for each stream
     slots: Array
     lanes: Array
     operations: Array
@@ -172,5 +172,5 @@ class EngineState(NamedTuple):
     begun: Array  # operations granted in the present event, in order
     conflicting: Array  # slots whose lease a rank gives back
     starting: Array  # circuits that a switch is asked to bring up
-    looked_at: Array  # heap: channels by order
-    hinted: Array  # heap: configurations by turn
+    looked_at: Array  # heap of (order, channel)
+    hinted: Array  # heap of (order, configuration)
