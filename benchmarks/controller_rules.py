@@ -21,9 +21,9 @@ from machine import describe
 from rows import record
 
 from railx.fabric.circuits import Configuration, Layout
-from railx.fabric.core import ControllerCore, SwitchAction
-from railx.replay.engine import ReplayedOperation, Step
-from railx.replay.programs import Programs
+from railx.fabric.core import ControllerCore
+from railx.fabric.decisions.state import SwitchAction
+from railx.replay.programs import Programs, ReplayedOperation, Step
 from railx.replay.run import prepare, replay_programs
 
 SIDE, ITERATIONS, CALLS = 8, 40, 20_000

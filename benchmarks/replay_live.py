@@ -51,7 +51,6 @@ from railx.fabric import CircuitSchedule, FabricSettings, launch_controller
 from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
 from railx.io import read_rows
-from railx.replay.engine import ReplayedIteration
 from railx.replay.programs import Programs
 from railx.replay.recording import recorded_programs
 from railx.replay.run import Prepared, prepare, replay_programs
@@ -216,23 +215,22 @@ class Replays:
             for repeat in range(repeats)
         ]
 
-    def last(self, mode: Mode, latency_ns: int, message_ns: int) -> list[list[ReplayedIteration]]:
-        """The rows of the ranks in the last iteration, for each recording."""
-        return [
-            [
-                row
-                for row in replay_programs(
-                    prepared, None, mode, latency_ns, keep_leases=True, message_ns=message_ns
-                ).rows()
-                if row.iteration == ITERATIONS - 1
-            ]
-            for prepared in self._programs
-        ]
+    def last(self, mode: Mode, latency_ns: int, message_ns: int) -> list[dict[str, int]]:
+        """The slowest rank's numbers in the last iteration, for each recording."""
+        found = []
+        for prepared in self._programs:
+            table = replay_programs(
+                prepared, None, mode, latency_ns, keep_leases=True, message_ns=message_ns
+            ).table
+            last = table["iteration"] == ITERATIONS - 1
+            columns = {**table, "duration_ns": table["end_ns"] - table["begin_ns"]}
+            found.append({name: int(values[last].max()) for name, values in columns.items()})
+        return found
 
     def median_ns(self, mode: Mode, latency_ns: int, message_ns: int) -> float:
         """The iteration of the slowest rank."""
         found = self.last(mode, latency_ns, message_ns)
-        return median(max(row.duration_ns for row in rows) for rows in found)
+        return median(item["duration_ns"] for item in found)
 
 
 def message_time(replays: Replays, command_ns: int, wanted_ns: float) -> int:
@@ -261,8 +259,8 @@ def report(taken: dict[str, Any], replays: Replays) -> None:
     low, _, high = quantiles(electrical, n=4)
     wall_ns = sum(sum(slowest(live, "lasted_ns", *setting)) for setting in SETTINGS)
     own = [
-        abs(max(row.duration_ns for row in rows) / 1e6 / lasted - 1)
-        for rows, lasted in zip(replays.last("electrical", 0, 0), electrical, strict=True)
+        abs(item["duration_ns"] / 1e6 / lasted - 1)
+        for item, lasted in zip(replays.last("electrical", 0, 0), electrical, strict=True)
     ]
     used = sum(row["busy_ns"] for rank in live for row in rank) / wall_ns
     print(taken["machine"], end="\n\n")
@@ -286,7 +284,7 @@ def report(taken: dict[str, Any], replays: Replays) -> None:
         optical = mode != "electrical"
         bare_ns = round(latency_ms * 1e6)
         found = replays.last(mode, bare_ns + command_ns * optical, message_ns * optical)
-        ours = median(max(row.duration_ns for row in rows) for rows in found) / 1e6
+        ours = median(item["duration_ns"] for item in found) / 1e6
         bare = replays.median_ns(mode, bare_ns, 0) / 1e6
         low, middle, high = quantiles(lasted, n=4)
         judged = not crowded and (mode, latency_ms) != ("on_demand", 0.0)
@@ -296,9 +294,9 @@ def report(taken: dict[str, Any], replays: Replays) -> None:
         if judged:
             worst = max(worst, abs(ours / middle - 1))
         stall = median(slowest(live, "stall_ns", mode, latency_ms)) / 1e6
-        stall_ours = median(max(row.stall_ns for row in rows) for rows in found) / 1e6
+        stall_ours = median(item["stall_ns"] for item in found) / 1e6
         changes = median(slowest(live, "changes", mode, latency_ms))
-        changes_ours = median(max(row.reconfigurations for row in rows) for rows in found)
+        changes_ours = median(item["reconfigurations"] for item in found)
         error = f"{100 * (ours / middle - 1):+.1f} %" + ("" if judged else ", not judged")
         print(
             f"| {mode} | {latency_ms:g} | {middle:.1f} ({low:.1f} to {high:.1f}) | {ours:.1f} |"

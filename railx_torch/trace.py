@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from railx.fabric.operation_kinds import COMMUNICATION
+from railx.fabric.circuits import COMMUNICATION
 from railx.io import write_text
 
 __all__ = [

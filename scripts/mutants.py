@@ -69,10 +69,7 @@ ROOMS = {
             "railx/fabric/circuits.py",
             *(
                 f"railx/fabric/decisions/{name}.py"
-                for name in (
-                    *("granting", "handed_back", "identity", "leases", "queueing"),
-                    *("questions", "refusals"),
-                )
+                for name in (*("granting", "queueing", "ranks"),)
             ),
         ),
         (
@@ -90,10 +87,7 @@ ROOMS = {
         (
             *(
                 f"railx/fabric/decisions/{name}.py"
-                for name in (
-                    *("granting", "handed_back", "identity", "leases", "queueing"),
-                    *("questions", "refusals"),
-                )
+                for name in (*("granting", "queueing", "ranks"),)
             ),
             "railx/fabric/holdings.py",
         ),
@@ -139,9 +133,8 @@ ROOMS = {
         tuple(
             f"railx/replay/{name}.py"
             for name in (
-                *("changes", "cluster_time", "engine", "formula", "passes", "pricing", "recording"),
-                *("kernels/circuits", "kernels/controller", "kernels/leases", "kernels/loop"),
-                *("kernels/ranks", "kernels/requests"),
+                *("changes", "cluster_time", "graph_pricing", "recording"),
+                *("kernels/circuits", "kernels/controller", "kernels/ranks"),
             )
         ),
         ("tests/replay",),

@@ -24,7 +24,7 @@ from railx.exchange.graph_files import read_graphs
 from railx.io import write_json, write_table
 from railx.planning.format.files import write_plan
 from railx.planning.format.parts import Pipeline
-from railx.replay.graph_table import write_graph_table
+from railx.replay.graphs import write_graph_table
 from railx.replay.programs import write_programs
 from tests.builders import ROOT, write_result
 from tests.commands import environment, python

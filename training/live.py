@@ -34,8 +34,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from railx.errors import UserError
 from railx.fabric import CircuitSchedule, Controller, FabricError, FabricSettings
-from railx.fabric.settings import JournalSettings
-from railx.fabric.switches.settings import EmulatedSwitchSettings
+from railx.fabric.settings import EmulatedSwitchSettings, JournalSettings
 from railx.io import read_json, write_json
 from railx.settings import load, to_dict
 from railx_torch import backend

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from railx.fabric.operation_kinds import COMMUNICATION
+from railx.fabric.circuits import COMMUNICATION
 from railx.fabric.settings import Mode
 from railx.replay.graph_runs import GraphRow
 from railx.replay.graphs import NODE_KINDS

@@ -30,7 +30,7 @@ from railx.exchange.torch_traces import (
     torch_nodes,
 )
 from railx.replay.graph_pricing import DeviceRates, unpriced_node
-from railx.replay.graph_table import is_graph_table, read_graph_table
+from railx.replay.graphs import is_graph_table, read_graph_table
 
 __all__ = ["check_times", "read_graphs"]
 

@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple
 
 from railx.errors import UserError
 
-__all__ = ["SCALE_UP", "Circuit", "Configuration", "Layout", "Port", "ports_of"]
+__all__ = ["COMMUNICATION", "SCALE_UP", "Circuit", "Configuration", "Layout", "Port", "ports_of"]
 
 #: The phase name of operations that need no circuit.
 SCALE_UP = "scale-up"
@@ -178,3 +178,9 @@ def _conflict(layout: Layout, first: Configuration, second: Configuration) -> bo
 def ports_of(circuits: tuple[Circuit, ...]) -> frozenset[Port]:
     """All ports that the circuits occupy."""
     return frozenset(port for circuit in circuits for port in circuit.ports)
+
+
+COMMUNICATION = (
+    *("all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter"),
+    *("reduce_scatter", "all_to_all", "barrier", "send", "recv"),
+)

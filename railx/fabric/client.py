@@ -19,7 +19,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from railx.fabric.circuits import Configuration, Layout
@@ -64,8 +64,8 @@ class OperationTimeout(FabricError):
 class Grant:
     """The controller's answer to one request.
 
-    See :class:`railx.fabric.core.GrantAction`. ``granted_ns`` is when the answer came,
-    on this process's CLOCK_MONOTONIC.
+    See :class:`railx.fabric.decisions.state.GrantAction`. ``granted_ns`` is when the
+    answer came, on this process's CLOCK_MONOTONIC.
     """
 
     generation: int
@@ -696,14 +696,7 @@ def _configuration(message: Message) -> Configuration:
 
 
 def _grant(message: Message) -> Grant:
-    return Grant(
-        generation=int(message["generation"]),
-        granted_ns=int(message["granted_ns"]),
-        wait_ns=int(message["wait_ns"]),
-        stall_ns=int(message["stall_ns"]),
-        reconfigured=int(message["reconfigured"]),
-        mispredicted=bool(message["mispredicted"]),
-    )
+    return Grant(**{item.name: message[item.name] for item in fields(Grant)})
 
 
 def _connect(address: str, timeout_s: float) -> socket.socket:

@@ -212,7 +212,7 @@ def _settings(rails: Rails, options: argparse.Namespace) -> Any:
 
 def _serve(rails: Rails, options: argparse.Namespace) -> int:
     from railx.fabric.controller import TOKEN, ControllerBroken, serve
-    from railx.fabric.priority import priority_of
+    from railx.fabric.launch import priority_of
     from railx.fabric.protocol import UNIX, address_of
 
     settings = _settings(rails, options)
@@ -262,7 +262,7 @@ def _observer(options: argparse.Namespace) -> Any:
 
 
 def _status(options: argparse.Namespace) -> int:
-    from railx.fabric.status_text import status_text
+    from railx.fabric.observer import status_text
 
     with _observer(options) as observer:
         status = observer.status()
@@ -271,7 +271,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _metrics(options: argparse.Namespace) -> int:
-    from railx.fabric.metrics_server import serve_metrics
+    from railx.fabric.observer import serve_metrics
 
     if options.serve is None:
         with _observer(options) as observer:

@@ -29,9 +29,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from railx.fabric.priority import go_first
+from railx.fabric.launch import go_first
 from railx.fabric.protocol import TOKEN, UNIX
-from railx.fabric.serving.connections import Acceptor
+from railx.fabric.serving.base import Acceptor
 from railx.fabric.serving.server import Server
 from railx.fabric.settings import FabricSettings
 from railx.settings import SettingsError, load

@@ -52,38 +52,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from railx.fabric.actions import (
-    Action,
-    GrantAction,
-    RecallAction,
-    RefuseAction,
-    SwitchAction,
-)
 from railx.fabric.circuits import Circuit, Layout
-from railx.fabric.decisions import account, granting, identity, questions
-from railx.fabric.decisions.state import (
-    CHANNELS,
-    GIVEN_UP,
-    OPEN_OPERATIONS,
-    TOMBSTONES,
-    State,
-    light,
-)
-from railx.fabric.holdings import OperationKey
+from railx.fabric.decisions import granting, ranks, state
+from railx.fabric.decisions.state import State, light
 
-__all__ = [
-    "CHANNELS",
-    "GIVEN_UP",
-    "OPEN_OPERATIONS",
-    "TOMBSTONES",
-    "Action",
-    "ControllerCore",
-    "GrantAction",
-    "OperationKey",
-    "RecallAction",
-    "RefuseAction",
-    "SwitchAction",
-]
+__all__ = ["ControllerCore"]
 
 
 class ControllerCore(State):
@@ -109,13 +82,13 @@ class ControllerCore(State):
             light(self, circuit)
 
     # Ranks come and go.
-    register, leave = identity.register, identity.leave
-    present, end_recovery = identity.present, identity.end_recovery
+    register, leave = ranks.register, ranks.leave
+    present, end_recovery = ranks.present, ranks.end_recovery
     # Ranks ask and report.
-    ask, release, abandon = questions.ask, questions.release, questions.abandon
-    recall, recalled, hint = questions.recall, questions.recalled, questions.hint
+    ask, release, abandon = ranks.ask, ranks.release, ranks.abandon
+    recall, recalled, hint = ranks.recall, ranks.recalled, ranks.hint
     # Switches report.
     switched, switch_failed = granting.switched, granting.switch_failed
     ports_lost, ports_back = granting.ports_lost, granting.ports_back
     # Observers read.
-    statistics, snapshot = account.statistics, account.snapshot
+    statistics, snapshot = state.statistics, state.snapshot

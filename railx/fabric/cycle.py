@@ -85,47 +85,33 @@ class CycleFinder:
         self._current: Configuration | None = None
         self._count = 0
         self._steps = 0
-        self._cycle: tuple[_Run, ...] = ()
+        #: The runs of the cycle, in order, beginning anywhere; none if it is unknown.
+        self.cycle: tuple[_Run, ...] = ()
         #: Which run of the cycle the present one is.
         self._index = 0
 
-    @property
-    def period(self) -> tuple[Configuration, ...] | None:
-        """What the operations of one cycle need, in order, beginning anywhere.
-
-        None where no cycle is known.
-        """
-        if not self._cycle:
-            return None
-        return tuple(run.configuration for run in self._cycle for _ in range(run.count))
-
-    @property
-    def phase_changes(self) -> int | None:
-        """How often what is needed changes in one cycle; None where none is known."""
-        return len(self._cycle) or None
-
     def following(self) -> Configuration | None:
         """What the next operation needs, by the cycle; None where none is known."""
-        if not self._cycle:
+        if not self.cycle:
             return None
-        run = self._cycle[self._index]
+        run = self.cycle[self._index]
         if self._count < run.count:
             return run.configuration
-        return self._cycle[(self._index + 1) % len(self._cycle)].configuration
+        return self.cycle[(self._index + 1) % len(self.cycle)].configuration
 
     def add(self, configuration: Configuration) -> None:
         """An operation that needs ``configuration`` was issued."""
         self._steps = min(self._steps + _EARNED, _SAVED)
-        if self._cycle and configuration != self.following():
-            self._cycle = ()
+        if self.cycle and configuration != self.following():
+            self.cycle = ()
         if configuration == self._current:
             self._count += 1
             return
         if self._current is not None:
             self._remember(_Run(self._current, self._count))
         self._current, self._count = configuration, 1
-        if self._cycle:
-            self._index = (self._index + 1) % len(self._cycle)
+        if self.cycle:
+            self._index = (self._index + 1) % len(self.cycle)
         elif self._steps >= len(self._history):
             self._steps -= len(self._history)
             self._search(configuration)
@@ -148,7 +134,7 @@ class CycleFinder:
             return
         period = max(seen_twice, key=lambda item: explained[item])
         if max(explained) <= explained[period] or explained[period] >= (_INSISTENT - 1) * period:
-            self._cycle = tuple(recent[-period:])
+            self.cycle = tuple(recent[-period:])
             self._index = 0
 
 

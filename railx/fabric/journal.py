@@ -28,17 +28,13 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port
-from railx.fabric.core import Action, ControllerCore
+from railx.fabric.core import ControllerCore
+from railx.fabric.decisions.state import Action
 from railx.fabric.holdings import Presentation, Report
 
 __all__ = [
-    "EVENTS",
-    "ROTATED",
-    "Journal",
-    "JournalError",
-    "ReplayedJournal",
-    "journaled",
-    "replay_journal",
+    *("EVENTS", "ROTATED", "Journal", "JournalError", "ReplayedJournal"),
+    *("journaled", "replay_journal"),
 ]
 
 _VERSION = 2

@@ -1,4 +1,8 @@
-"""Starting the controller beside a training run and ending it with it."""
+"""Starting the controller beside a training run and ending it with it.
+
+In an emulation the controller shares the ranks' cores; in a cluster it has its own
+machine. Where the system lacks priorities, or does not grant them, nothing changes.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,30 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
-from railx.fabric.priority import priority_of
 from railx.fabric.protocol import TOKEN, UNIX, address_of
 from railx.fabric.settings import FabricSettings, Priority
 from railx.settings import SettingsError, to_dict
 
-__all__ = ["Controller", "launch_controller"]
+__all__ = ["Controller", "go_first", "launch_controller", "priority_of"]
+
+
+def go_first() -> None:
+    """Run this process before those of normal priority.
+
+    Threads that are started later inherit it.
+    """
+    # musl has the call without effect, other systems lack it.
+    with contextlib.suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+
+
+def priority_of(process: int = 0) -> Priority:
+    """How the system schedules a process; 0: this one."""
+    with contextlib.suppress(OSError, AttributeError):
+        if os.sched_getscheduler(process) == os.SCHED_RR:
+            return "real_time"
+    return "normal"
+
 
 #: Shortest time limit for the start of a controller.
 _START_S = 10.0

@@ -8,8 +8,8 @@ or after it (an all-to-all's input, an all-gather's output, a reduce-scatter's i
 message).
 
 Each operation has a row for each algorithm: ``direct`` (every member sends its part to
-every other) and ``ring`` (both directions). ``railx.replay.pricing`` takes the better
-one for an operation's size.
+every other) and ``ring`` (both directions). ``railx.replay.graph_pricing`` takes the
+better one for an operation's size.
 
 * ``analytic``: exact channel loads of the routing; the busiest channel sets the rate.
 * ``flow``: all messages at once with max-min fair rates; the last one sets the rate.

@@ -24,13 +24,27 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port
-from railx.fabric.core import GrantAction, OperationKey, SwitchAction
+from railx.fabric.decisions.state import GrantAction, SwitchAction
+from railx.fabric.holdings import OperationKey
 from railx.fabric.journal import replay_journal
 
-__all__ = ["Change", "Delays", "Switching", "circuit_changes", "delays_of", "switchings"]
+__all__ = [
+    *("Change", "Delays", "Switching", "change_rows", "circuit_changes", "delays_of"),
+    *("setting_rows", "stall_ms", "switchings"),
+]
+
+
+def stall_ms(latency_ms: float, windows_ms: Iterable[float]) -> float:
+    """Time lost to switching, in ms: the sum of max(0, L - W) over the windows.
+
+    A negative window hides nothing.
+    """
+    return sum(max(0.0, latency_ms - max(window_ms, 0.0)) for window_ms in windows_ms)
+
 
 _Event = Mapping[str, Any]
 
@@ -70,41 +84,13 @@ class _RecordedOperation:
     configuration: Configuration
     events: list[_Event]
 
-    @property
-    def arrived_ns(self) -> int:
-        return max(int(event["issued_ns"]) for event in self.events)
-
-    @property
-    def began_ns(self) -> int:
-        return max(int(event["start_ns"]) for event in self.events)
-
-    @property
-    def ended_ns(self) -> int:
-        return max(int(event["end_ns"]) for event in self.events)
+    def last_ns(self, moment: str) -> int:
+        """When the last member issued, started or ended it."""
+        return max(int(event[f"{moment}_ns"]) for event in self.events)
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """A rank's part of an operation."""
-
-    operation: _RecordedOperation
-    event: _Event
-
-    @property
-    def issued_ns(self) -> int:
-        return int(self.event["issued_ns"])
-
-    @property
-    def began_ns(self) -> int:
-        return int(self.event["start_ns"])
-
-    @property
-    def ended_ns(self) -> int:
-        return int(self.event["end_ns"])
-
-    @property
-    def is_ring(self) -> bool:
-        return self.operation.configuration.kind == "ring"
+#: A rank's part of an operation.
+_Part = tuple[_RecordedOperation, _Event]
 
 
 def circuit_changes(events: Iterable[_Event], layout: Layout, *, announced: bool) -> list[Change]:
@@ -119,7 +105,7 @@ def circuit_changes(events: Iterable[_Event], layout: Layout, *, announced: bool
     before = _previous(operations)
     last: dict[Port, tuple[Circuit, int]] = {}
     changes = []
-    ordered = sorted(operations, key=lambda item: (item.began_ns, item.key))
+    ordered = sorted(operations, key=lambda item: (item.last_ns("start"), item.key))
     for index, operation in enumerate(ordered):
         circuits = layout.circuits(operation.configuration)
         ports = [(port, circuit) for circuit in circuits for port in circuit.ports]
@@ -136,12 +122,12 @@ def circuit_changes(events: Iterable[_Event], layout: Layout, *, announced: bool
                     max(event["iteration"] for event in operation.events),
                     max(*used, *announced_ns),
                     _arrived(ordered[index:], layout),
-                    operation.began_ns,
+                    operation.last_ns("start"),
                     _stall(operation, stalls),
                 )
             )
         for port, circuit in ports:
-            ended_ns = operation.ended_ns
+            ended_ns = operation.last_ns("end")
             if port in last and last[port][0] == circuit:
                 ended_ns = max(ended_ns, last[port][1])
             last[port] = circuit, ended_ns
@@ -178,10 +164,10 @@ def _arrived(operations: Sequence[_RecordedOperation], layout: Layout) -> int:
     Only those count that it shares its circuits with before they move again.
     """
     first = operations[0]
-    arrived_ns = first.arrived_ns
+    arrived_ns = first.last_ns("issued")
     for operation in operations[1:]:
         if operation.configuration == first.configuration:
-            arrived_ns = min(arrived_ns, operation.arrived_ns)
+            arrived_ns = min(arrived_ns, operation.last_ns("issued"))
         elif layout.conflict(operation.configuration, first.configuration):
             break
     return arrived_ns
@@ -197,17 +183,16 @@ def _previous(operations: Iterable[_RecordedOperation]) -> dict[tuple[int, Opera
     programs: dict[tuple[int, int], list[_Part]] = defaultdict(list)
     for operation in operations:
         for event in operation.events:
-            programs[event["rank"], event["iteration"]].append(_Part(operation, event))
+            programs[event["rank"], event["iteration"]].append((operation, event))
     announced: dict[tuple[int, OperationKey], int] = {}
     for (rank, _), program in programs.items():
-        program.sort(key=lambda part: (part.issued_ns, part.operation.key))
+        program.sort(key=lambda part: (part[1]["issued_ns"], part[0].key))
         first = 0
-        for index, part in enumerate(program):
-            if part.operation.configuration != program[first].operation.configuration:
+        for index, (operation, _) in enumerate(program):
+            if operation.configuration != program[first][0].configuration:
                 first = index
-            announced[rank, part.operation.key] = _announced_ns(
-                program[:first], program[first].issued_ns
-            )
+            issued_ns = int(program[first][1]["issued_ns"])
+            announced[rank, operation.key] = _announced_ns(program[:first], issued_ns)
     return announced
 
 
@@ -216,10 +201,11 @@ def _announced_ns(earlier: Sequence[_Part], issued_ns: int) -> int:
 
     ``earlier``: what it had issued before, for other circuits.
     """
-    begun = [part for part in earlier if part.began_ns <= issued_ns]
-    ended_ns = max((part.ended_ns for part in begun), default=issued_ns)
-    passed = max((n for n, part in enumerate(earlier) if part.is_ring and part in begun), default=0)
-    waits = any(part.began_ns > issued_ns for part in earlier[passed:])
+    began_ns = [event["start_ns"] for _, event in earlier]
+    begun = [n for n, start_ns in enumerate(began_ns) if start_ns <= issued_ns]
+    ended_ns = max((int(earlier[n][1]["end_ns"]) for n in begun), default=issued_ns)
+    passed = max((n for n in begun if earlier[n][0].configuration.kind == "ring"), default=0)
+    waits = any(start_ns > issued_ns for start_ns in began_ns[passed:])
     return issued_ns if waits else min(ended_ns, issued_ns)
 
 
@@ -231,7 +217,7 @@ def _stall(operation: _RecordedOperation, stalls: Mapping[tuple[int, str], list[
         ended = [item for item in waits if item["end_ns"] <= event["start_ns"]]
         if ended:
             last = max(ended, key=lambda item: item["end_ns"])
-            if last["end_ns"] >= operation.arrived_ns:
+            if last["end_ns"] >= operation.last_ns("issued"):
                 longest = max(longest, last["end_ns"] - last["start_ns"])
     return longest
 
@@ -322,3 +308,100 @@ def delays_of(
             )
         )
     return delays
+
+
+_Row = dict[str, Any]
+#: What tells the blocks of a program apart.
+_BLOCK = ("mode", "reconfiguration_latency_ms", "controller_restarted")
+
+
+def _blocks(rows: list[_Row]) -> dict[tuple[Any, ...], list[_Row]]:
+    blocks: dict[tuple[Any, ...], list[_Row]] = {}
+    for row in rows:
+        blocks.setdefault(tuple(row[key] for key in _BLOCK), []).append(row)
+    return blocks
+
+
+def change_rows(
+    trace: list[_Row], layout: Layout, journals: Mapping[tuple[Any, ...], list[Any]]
+) -> list[_Row]:
+    """A row for each change of circuits: its window, both stalls, what lies between."""
+    rows = []
+    for block, events in _blocks(trace).items():
+        mode, latency_ms, _ = block
+        if mode == "electrical":
+            continue
+        changes = circuit_changes(events, layout, announced=mode == "provisioned")
+        delays = delays_of(changes, journals.get(block, ()), round(latency_ms * 1e6))
+        for change, delay in zip(changes, delays, strict=True):
+            window_ms = change.window_ns / 1e6
+            rows.append(
+                dict(zip(_BLOCK, block, strict=True))
+                | {
+                    "iteration": change.iteration,
+                    "circuits": change.configuration.name,
+                    "window_ms": window_ms,
+                    "predicted_stall_ms": max(0.0, latency_ms - window_ms),
+                    "stall_ms": change.stall_ns / 1e6,
+                    "switch_delay_ms": delay and delay.switch_ns / 1e6,
+                    "begin_delay_ms": delay and delay.begin_ns / 1e6,
+                    "question_delay_ms": delay and delay.question_ns / 1e6,
+                    "fidelity": "emulated",
+                }
+            )
+    return rows
+
+
+def setting_rows(name: str, ranks: int, iterations: list[_Row], changes: list[_Row]) -> list[_Row]:
+    """A row for each block: medians over its iterations, the slowest rank of each."""
+    switched_blocks = _blocks(changes)
+    rows: list[_Row] = []
+    unswitched_ms: dict[str, float] = {}
+    for block, measured in _blocks(iterations).items():
+        iteration_numbers = {row["iteration"] for row in measured}
+        switched = switched_blocks.get(block, [])
+        iteration_ms = median(_slowest(measured, "iteration_ms"))
+        # The mode's first block is that of the least latency.
+        unswitched_ms.setdefault(block[0], iteration_ms)
+        predicted_ms = median(_predicted(switched, iteration_numbers))
+        rows.append(
+            {"program": name, "ranks": ranks}
+            | dict(zip(_BLOCK, block, strict=True))
+            | {
+                "iteration_ms": iteration_ms,
+                "predicted_iteration_ms": unswitched_ms[block[0]] + predicted_ms,
+                "stall_ms": median(_slowest(measured, "stall_ms")),
+                "wait_ms": median(_slowest(measured, "wait_ms")),
+                "reconfigurations": max(row["reconfigurations"] for row in measured),
+                "mispredictions": sum(row["mispredictions"] for row in measured),
+                "changes": len(switched) / len(iteration_numbers),
+                "all_stalls_ms": sum(row["stall_ms"] for row in switched) / len(iteration_numbers),
+                "all_predicted_stalls_ms": sum(row["predicted_stall_ms"] for row in switched)
+                / len(iteration_numbers),
+                "last_loss": measured[-1]["loss"],
+                "load_share": measured[0]["load_share"],
+                "controller_priority": measured[0]["controller_priority"],
+                "fidelity": measured[0]["fidelity"],
+            }
+        )
+    return rows
+
+
+def _predicted(changes: list[_Row], iterations: set[int]) -> list[float]:
+    """For each iteration the stalls that its windows leave, of the rank with most."""
+    sums: dict[tuple[int, str], float] = {}
+    for row in changes:
+        for rank in row["circuits"].partition(" ")[2].split(","):
+            key = row["iteration"], rank
+            sums[key] = sums.get(key, 0.0) + row["predicted_stall_ms"]
+    return [
+        max((total for (number, _), total in sums.items() if number == iteration), default=0.0)
+        for iteration in sorted(iterations)
+    ]
+
+
+def _slowest(rows: list[_Row], column: str) -> list[float]:
+    most: dict[int, float] = {}
+    for row in rows:
+        most[row["iteration"]] = max(row[column], most.get(row["iteration"], 0.0))
+    return list(most.values())

@@ -9,36 +9,108 @@ switches to it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
+from railx.io import read_json
+from railx.performance.layer_profile import ProfileFit
+from railx.planning.format.files import read_plan
+from railx.planning.format.parts import Pipeline
+from railx.planning.format.plan import Plan
+from railx.planning.format.schedule import operations_1f1b, stage_layers
 from railx.progress import counted
-from railx.replay.engine import ReplayedIteration, Step
-from railx.replay.passes import Passes
-from railx.replay.pricing import price_of
-from railx.replay.programs import Programs
-from railx.replay.recording import cluster_programs, recorded_programs
+from railx.replay.graph_pricing import price_of
+from railx.replay.programs import Programs, Step
+from railx.replay.recording import Passes, cluster_programs, recorded_programs
 from railx.replay.run import Prepared, prepare, replay_programs
 from railx.replay.settings import ReplaySettings
+from railx.settings import SettingsError, load
 
-__all__ = ["RECORDED", "cluster_time", "summarised"]
+__all__ = ["RECORDED", "Passes", "cluster_time", "passes_of_run", "profiled_passes", "summarised"]
+
+
+def passes_of_run(plan: Path, profile: Path, trace: Iterable[Mapping[str, Any]]) -> Passes:
+    """What the ranks of a traced run compute, by the files of its plan and of a fit.
+
+    SettingsError where the profile is one of another model.
+    """
+    fit: ProfileFit = load(ProfileFit, read_json(profile), "profile")
+    followed = read_plan(plan)
+    model = followed.settings["model"]
+    if fit.model != model["name"]:
+        raise SettingsError(
+            "replay.profile",
+            f"got a profile of {fit.model}; allowed: of {model['name']}, the model of the run",
+        )
+    return profiled_passes(followed, fit, model["layers"], {row["iteration"] for row in trace})
+
+
+def profiled_passes(plan: Plan, fit: ProfileFit, layers: int, iterations: Iterable[int]) -> Passes:
+    """The passes of every rank of a plan for a model of so many ``layers``.
+
+    Iteration i runs batch i of the plan, which begins anew after its last. Embedding,
+    head and loss count on the last stage of a pipeline; a recomputed layer takes its
+    forward pass once more in the backward pass.
+    """
+    passes: dict[tuple[int, int], Sequence[tuple[str, float]]] = {}
+    for iteration in iterations:
+        number = iteration % len(plan.batches)
+        for rank in range(plan.devices):
+            if plan.kind == "sequence_parallel":
+                passes[rank, iteration] = list(_in_groups(plan, number, rank, fit, layers))
+            else:
+                passes[rank, iteration] = list(_in_pipelines(plan, number, rank, fit, layers))
+    return passes
+
+
+def _in_groups(
+    plan: Plan, number: int, rank: int, fit: ProfileFit, layers: int
+) -> Iterator[tuple[str, float]]:
+    for micro_batch in plan.sequence_parallel_batches()[number].micro_batches:
+        for group in micro_batch.groups:
+            if rank in group.ranks:
+                slices = [(0, length) for length in group.lengths]
+                layer_ms = fit.layer_ms(slices, group.degree)
+                pass_ms = layers * layer_ms + fit.ends_ms(group.tokens, group.degree)
+                yield "forward", fit.forward_share * pass_ms
+                yield "backward", (1 - fit.forward_share) * pass_ms
+
+
+def _in_pipelines(
+    plan: Plan, number: int, rank: int, fit: ProfileFit, layers: int
+) -> Iterator[tuple[str, float]]:
+    for pipeline in plan.pipeline_batches()[number].pipelines:
+        if rank in pipeline.ranks:
+            stage = pipeline.ranks.index(rank) // pipeline.degree
+            for op in operations_1f1b(pipeline, stage):
+                forward_ms, backward_ms = _chunk_ms(pipeline, op.chunk, stage, fit, layers)
+                yield op.kind, forward_ms if op.kind == "forward" else backward_ms
+
+
+def _chunk_ms(
+    pipeline: Pipeline, number: int, stage: int, fit: ProfileFit, layers: int
+) -> tuple[float, float]:
+    chunk, stage_layer_count = (
+        pipeline.chunks[number],
+        len(stage_layers(layers, pipeline.stages)[stage]),
+    )
+    layer_ms = fit.layer_ms([(part.start, part.tokens) for part in chunk.slices], pipeline.degree)
+    pass_ms = stage_layer_count * layer_ms
+    if stage == pipeline.stages - 1:
+        pass_ms += fit.ends_ms(chunk.tokens, pipeline.degree)
+    recomputed = chunk.checkpoint_layers[stage] if chunk.checkpoint_layers else 0
+    forward_ms = fit.forward_share * pass_ms
+    return forward_ms, pass_ms - forward_ms + recomputed * fit.forward_share * layer_ms
+
 
 #: The name of the replay with the recording's own times.
 RECORDED = "recorded"
 
 _Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class _Setting:
-    mode: Mode
-    latency_ms: float
-    keep_leases: bool
-    message_ms: float
 
 
 def cluster_time(
@@ -77,8 +149,9 @@ def cluster_time(
         {"topology": topology, "compute": "measured" if topology == RECORDED else computed} | row
         for topology, steps in counted(programs.items(), "topologies")
         for prepared in [prepare(Programs.from_steps(steps), layout)]
-        for setting in _sweep(settings)
-        for row in _replayed(topology, prepared, setting, warmup, wall)
+        for mode, latencies_ms in _sweep(settings)
+        for latency_ms in latencies_ms
+        for row in _replayed(topology, prepared, mode, latency_ms, settings, warmup, wall)
     ]
 
 
@@ -102,16 +175,11 @@ def _median(values: Sequence[float | None]) -> float | None:
     return median(present) if present else None
 
 
-def _sweep(settings: ReplaySettings) -> list[_Setting]:
-    modes: list[tuple[Mode, tuple[float, ...]]] = [
+def _sweep(settings: ReplaySettings) -> list[tuple[Mode, tuple[float, ...]]]:
+    return [
         ("electrical", (0.0,)),
         ("on_demand", settings.on_demand_latencies_ms),
         ("provisioned", settings.provisioned_latencies_ms),
-    ]
-    return [
-        _Setting(mode, latency_ms, settings.leases == "held", settings.message_ms)
-        for mode, latencies_ms in modes
-        for latency_ms in latencies_ms
     ]
 
 
@@ -128,39 +196,38 @@ def _wall(trace: Iterable[_Row]) -> dict[tuple[str, float, int], float]:
 def _replayed(
     topology: str,
     prepared: Prepared,
-    setting: _Setting,
+    mode: Mode,
+    latency_ms: float,
+    settings: ReplaySettings,
     warmup: int,
     wall: Mapping[tuple[str, float, int], float],
 ) -> Iterable[dict[str, Any]]:
-    by_iteration: dict[int, list[ReplayedIteration]] = defaultdict(list)
-    replayed = replay_programs(
+    table = replay_programs(
         prepared,
         None,
-        setting.mode,
-        round(setting.latency_ms * 1e6),
-        keep_leases=setting.keep_leases,
-        message_ns=round(setting.message_ms * 1e6),
-    )
-    for row in replayed.rows():
-        by_iteration[row.iteration].append(row)
-    for iteration, ranks in sorted(by_iteration.items()):
+        mode,
+        round(latency_ms * 1e6),
+        keep_leases=settings.leases == "held",
+        message_ns=round(settings.message_ms * 1e6),
+    ).table
+    for iteration in sorted(set(table["iteration"].tolist())):
         if iteration < warmup:
             continue
-        communication_ns = fmean(row.communication_ns for row in ranks)
+        ranks = table["iteration"] == iteration
+        mean = {name: fmean(values[ranks].tolist()) for name, values in table.items()}
+        communication_ns = mean["communication_ns"]
         yield {
             "topology": topology,
-            "mode": setting.mode,
-            "reconfiguration_latency_ms": setting.latency_ms,
+            "mode": mode,
+            "reconfiguration_latency_ms": latency_ms,
             "iteration": iteration,
-            "wall_ms": wall.get((setting.mode, setting.latency_ms, iteration)),
-            "cluster_ms": max(row.duration_ns for row in ranks) / 1e6,
-            "compute_ms": fmean(row.compute_ns for row in ranks) / 1e6,
+            "wall_ms": wall.get((mode, latency_ms, iteration)),
+            "cluster_ms": int((table["end_ns"] - table["begin_ns"])[ranks].max()) / 1e6,
+            "compute_ms": mean["compute_ns"] / 1e6,
             "communication_ms": communication_ns / 1e6,
-            "hidden_share": fmean(row.hidden_ns for row in ranks) / communication_ns
-            if communication_ns
-            else None,
-            "stall_ms": fmean(row.stall_ns for row in ranks) / 1e6,
-            "wait_ms": fmean(row.wait_ns for row in ranks) / 1e6,
-            "requests": fmean(row.requests for row in ranks),
-            "reconfigurations": fmean(row.reconfigurations for row in ranks),
+            "hidden_share": mean["hidden_ns"] / communication_ns if communication_ns else None,
+            "stall_ms": mean["stall_ns"] / 1e6,
+            "wait_ms": mean["wait_ns"] / 1e6,
+            "requests": mean["requests"],
+            "reconfigurations": mean["reconfigurations"],
         }

@@ -8,7 +8,9 @@ what a unit means (:class:`Counts`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,15 +20,11 @@ import numpy.typing as npt
 from railx.errors import UserError
 from railx.performance.networks import Kind
 from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
+from railx.replay.recording import Price
 
 __all__ = [
-    "COUNTS",
-    "TRANSFERS",
-    "Counts",
-    "DeviceRates",
-    "GroupNetwork",
-    "node_ns",
-    "unpriced_node",
+    *("COUNTS", "TRANSFERS", "Counts", "DeviceRates", "GroupNetwork", "node_ns"),
+    *("price_of", "unpriced_node"),
 ]
 
 FloatArray = npt.NDArray[np.float64]
@@ -168,3 +166,45 @@ def _transfers(graphs: RankGraphs) -> Any:
         rows = operations[by_key[bounds[number] : bounds[number + 1]]]
         members = graphs.groups[of_group] if of_group >= 0 else (sender, receiver)
         yield kind, members, rows
+
+
+#: The operation of the table that stands for a kind of the trace.
+_OPERATIONS = {kind: "message" if word == "send" else word for kind, word in TRANSFERS.items()}
+
+#: Operation, group size and stride.
+_Shape = tuple[str, int, int]
+
+
+def price_of(rows: Iterable[Mapping[str, Any]]) -> Price:
+    """The price of operations by the rows of a topology's table, of one fidelity.
+
+    Rows are those of :func:`railx.network.group_bandwidth.group_bandwidth`. Of several
+    algorithms an operation takes the fastest. A group of a size or stride that the
+    table lacks takes the next larger one, or the largest. ValueError where the table
+    has no such operation.
+    """
+    ways: dict[_Shape, list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        shape = (row["operation"], row["group_size"], row["stride"])
+        ways[shape].append((row["latency_us"] * 1e3, row["gb_s"]))
+    options: dict[tuple[str, tuple[int, ...]], list[tuple[float, float]]] = {}
+
+    def price(kind: str, size_bytes: int, members: tuple[int, ...]) -> float:
+        if (kind, members) not in options:
+            options[kind, members] = ways[_shape(ways, _OPERATIONS[kind], members)]
+        return min(latency_ns + size_bytes / gb_s for latency_ns, gb_s in options[kind, members])
+
+    return price
+
+
+def _shape(shapes: Iterable[_Shape], operation: str, members: tuple[int, ...]) -> _Shape:
+    """The shape of the table that a group is taken for."""
+    sizes = sorted({size for name, size, _ in shapes if name == operation})
+    if not sizes:
+        raise UserError(f"bandwidth: no rows of {operation}; allowed: a table that has it")
+    size = next((size for size in sizes if size >= len(members)), sizes[-1])
+    strides = sorted({s for name, other, s in shapes if (name, other) == (operation, size)})
+    ordered = sorted(members)
+    widest = max(b - a for a, b in itertools.pairwise(ordered))
+    stride = next((stride for stride in strides if stride >= widest), strides[-1])
+    return operation, size, stride

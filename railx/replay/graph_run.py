@@ -6,7 +6,7 @@ The engine, the rules for circuits and the modes are those of programs
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,14 @@ from railx.errors import UserError
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
 from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
-from railx.replay.prepared import Dependencies, Prepared, prepare
 from railx.replay.programs import DOES, Programs
-from railx.replay.run import run_graph
+from railx.replay.run import Dependencies, Prepared, covered_before, merged, prepare, run_graph
 from railx.replay.wiring import CircuitModel
 
-__all__ = ["PreparedGraph", "ReplayedGraph", "counted", "prepare_graph", "replay_graph"]
+__all__ = [
+    *("PreparedGraph", "ReplayedGraph", "counted", "in_order_of_start", "prepare_graph"),
+    *("reordered", "replay_graph"),
+]
 
 Array = npt.NDArray[Any]
 
@@ -67,7 +69,7 @@ class ReplayedGraph:
 
     def compute_ns(self, rank: int) -> int:
         """Time in which a rank computes on any stream."""
-        begins, ends = _merged(*self._spans(rank, compute=True))
+        begins, ends = merged(*self._spans(rank, compute=True))
         return int((ends - begins).sum())
 
     def exposed_ns(self, rank: int) -> dict[str, int]:
@@ -76,21 +78,15 @@ class ReplayedGraph:
         Communication is under way once all members are there and circuits are up. Of
         several operations at once the time is that of the one that ends last.
         """
-        begins, ends = _merged(*self._spans(rank, compute=True))
+        begins, ends = merged(*self._spans(rank, compute=True))
         rows = self._rows(rank, compute=False)
         rows = rows[np.argsort(-self.ended_ns[rows], kind="stable")]
         starts, stops = self.started_ns[rows], self.ended_ns[rows]
         covered_from = np.minimum.accumulate(np.append(np.iinfo(np.int64).max, starts))[:-1]
         stops = np.minimum(stops, covered_from)
-        worked = np.append(0, np.cumsum(ends - begins))
-
-        def idle_until(time_ns: Array) -> Array:
-            at = np.searchsorted(begins, time_ns, side="right")
-            inside = np.append(0, ends)[at] - time_ns
-            idle: Array = time_ns - worked[at] + np.where(at > 0, np.maximum(inside, 0), 0)
-            return idle
-
-        exposed = np.where(stops > starts, idle_until(stops) - idle_until(starts), 0)
+        idle_ns = stops - covered_before(begins, ends, stops)
+        idle_ns -= starts - covered_before(begins, ends, starts)
+        exposed = np.where(stops > starts, idle_ns, 0)
         totals = np.bincount(self.graph.columns["kind"][rows], exposed, len(NODE_KINDS))
         return {NODE_KINDS[kind]: int(totals[kind]) for kind in np.flatnonzero(totals).tolist()}
 
@@ -219,11 +215,7 @@ def counted(rank: Array, channel: Array) -> Array:
 
 
 def _check_members(
-    graph: RankGraphs,
-    rows: Array,
-    channel: Array,
-    sequence: Array,
-    rings: list[Configuration],
+    graph: RankGraphs, rows: Array, channel: Array, sequence: Array, rings: list[Configuration]
 ) -> None:
     """Every member has the n-th collective of a group, of the same kind."""
     if not rows.any():
@@ -290,15 +282,6 @@ def _streams(graph: RankGraphs, channel: Array, *, one_collective: bool) -> Arra
     return stream
 
 
-def _merged(starts: Array, ends: Array) -> tuple[Array, Array]:
-    """The same moments as spans that do not overlap, in order."""
-    order = np.argsort(starts, kind="stable")
-    starts, ends = starts[order], np.maximum.accumulate(ends[order])
-    new = np.append(True, starts[1:] > ends[:-1])[: len(starts)]
-    last = np.append(np.flatnonzero(new)[1:], len(starts)) - 1
-    return starts[new], ends[last] if len(starts) else ends
-
-
 def _node(graph: RankGraphs, row: int) -> str:
     columns = graph.columns
     name = f" ({graph.names[row]})" if graph.names else ""
@@ -318,3 +301,59 @@ def _stuck(graph: RankGraphs, ended: Array) -> str:
                 "allowed: the same order of a group's collectives on all members"
             )
     return f"{_node(graph, int(rows[0]))}: depends on itself; allowed: no circle of dependencies"
+
+
+IntArray = npt.NDArray[np.int64]
+
+
+def in_order_of_start(
+    graphs: RankGraphs, node_ns: IntArray, *, one_collective: bool
+) -> tuple[RankGraphs, IntArray]:
+    """The graphs with nodes in the order in which they start, and their times.
+
+    ``node_ns``: how long each node takes. Circuits are always up.
+    """
+    free = replay_graph(
+        prepare_graph(_without_lanes(graphs), node_ns, one_collective=one_collective)
+    )
+    starts, ranks = free.started_ns, graphs.columns["rank"]
+    order = np.lexsort((np.arange(len(graphs)), starts, ranks))
+    return reordered(graphs, order), node_ns[order]
+
+
+def reordered(graphs: RankGraphs, order: IntArray) -> RankGraphs:
+    """The same graphs with the nodes in another order: int[nodes], old positions."""
+    counts = np.diff(graphs.offsets)[order]
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    starts = np.repeat(graphs.offsets[order] - offsets[:-1], counts)
+    dependencies = graphs.dependencies[starts + np.arange(len(graphs.dependencies))]
+    return replace(
+        graphs,
+        columns={name: values[order] for name, values in graphs.columns.items()},
+        offsets=offsets,
+        dependencies=np.argsort(order)[dependencies],
+        names=tuple(graphs.names[node] for node in order.tolist()) if graphs.names else (),
+    )
+
+
+def _without_lanes(graphs: RankGraphs) -> RankGraphs:
+    """The graphs with a group for each collective and a tag for each message."""
+    columns = dict(graphs.columns)
+    rank, peer, group = (columns[name].astype(np.int64) for name in ("rank", "peer", "group"))
+    collective = (columns["kind"] != COMPUTE) & (group >= 0)
+    number = counted(rank, np.where(collective, group, -1))
+    keys = np.stack([group, number], axis=1)[collective]
+    operations, of_node = np.unique(keys, axis=0, return_inverse=True)
+    columns["group"] = columns["group"].copy()
+    columns["group"][collective] = of_node.ravel()
+    messages = np.flatnonzero(peer >= 0)
+    lanes = np.stack([columns["kind"], peer, columns["tag"]], axis=1)[messages]
+    lane = np.unique(lanes, axis=0, return_inverse=True)[1]
+    turn = counted(rank[messages], lane.ravel())
+    columns["tag"] = columns["tag"].copy()
+    columns["tag"][messages] += (turn + 1) * (int(columns["tag"].max(initial=0)) + 2)
+    return replace(
+        graphs,
+        columns=columns,
+        groups=tuple(graphs.groups[group] for group in operations[:, 0].tolist()),
+    )

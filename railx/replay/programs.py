@@ -1,9 +1,11 @@
-"""Programs of ranks as arrays, for recorded runs and for generated jobs.
+"""Programs of ranks, as a replay carries them out on a virtual clock.
 
-A job of 2,048 GPUs has a million steps. So a program is a table with one row per step,
-the steps of a rank in their order and ranks one after another. Members of groups and
-names of channels are stored once, beside it. Small programs are written as objects
-(:class:`railx.replay.engine.Step`). A file of it is one Parquet table.
+A program is a rank's sequence of steps: it computes, issues operations, and waits for
+some of them. Operations run on lanes, one for each channel, one after another, while
+the program goes on. Small programs are written as objects (:class:`Step`). A job of
+2,048 GPUs has a million steps, so a program is a table with one row per step, the steps
+of a rank in their order and ranks one after another. Members of groups and names of
+channels are stored once, beside it. A file of it is one Parquet table.
 """
 
 from __future__ import annotations
@@ -18,12 +20,63 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from railx.errors import UserError
-from railx.fabric.circuits import Configuration
-from railx.fabric.operation_kinds import COMMUNICATION
+from railx.fabric.circuits import COMMUNICATION, Configuration
+from railx.fabric.holdings import OperationKey
 from railx.io import read_metadata, read_table, write_table
-from railx.replay.engine import ReplayedOperation, Step
 
-__all__ = ["COLUMNS", "DOES", "KINDS", "Programs", "read_programs", "write_programs"]
+__all__ = [
+    *("COLUMNS", "DOES", "IMPATIENT_NS", "KINDS", "PATIENCE_NS", "Programs", "ReplayedIteration"),
+    *("ReplayedOperation", "Step", "read_programs", "stuck_message", "write_programs"),
+]
+
+#: The longest wait of a collective behind a message whose receiver does not come, and
+#: the shortest one: those of a run (``railx_torch.session``).
+PATIENCE_NS = 2_000_000_000
+IMPATIENT_NS = 20_000_000
+
+
+@dataclass(frozen=True)
+class ReplayedOperation:
+    """One collective or message of a replay.
+
+    It has its key (alike on all members), what it needs between servers, and how long
+    it takes a member (``lasts_ns``) once all have come and its circuits are up. Members
+    in ``alone`` wait for nobody else, as the sender of a message that is buffered.
+    """
+
+    key: OperationKey
+    configuration: Configuration
+    lasts_ns: Mapping[int, int]
+    alone: frozenset[int] = frozenset()
+    kind: str = ""
+    sender: int | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a program, ``gap_ns`` after the step before it.
+
+    * ``begin`` an iteration: all together, ``gap_ns`` after the last rank is there.
+    * ``issue`` an operation. It begins ``pickup_ns`` after it is the first of its lane.
+    * ``wait`` for an operation. The program goes on ``resume_ns`` after it has ended.
+    * ``end`` of the iteration.
+    """
+
+    iteration: int
+    does: Literal["begin", "issue", "wait", "end"]
+    gap_ns: int = 0
+    operation: ReplayedOperation | None = None
+    pickup_ns: int = 0
+    resume_ns: int = 0
+
+
+def stuck_message(
+    rank: int, number: int, iteration: int, does: str, key: OperationKey | None
+) -> str:
+    """Why a replay cannot end: a rank's step (by its number) that never does."""
+    what = "" if key is None else f" operation {key}"
+    return f"rank {rank} never ends step {number} (iteration {iteration}): {does}{what}"
+
 
 Array = npt.NDArray[Any]
 
@@ -58,7 +111,7 @@ _TIMES = ("gap_ns", "lasts_ns", "pickup_ns", "resume_ns")
 
 @dataclass(frozen=True, eq=False)
 class Programs:
-    """What every rank does, in order; see :class:`railx.replay.engine.Step` for how.
+    """What every rank does, in order; see :class:`railx.replay.programs.Step` for how.
 
     Columns (one entry per step):
 
@@ -154,11 +207,7 @@ def write_programs(
     path: str | Path, programs: Programs, *, notes: Mapping[str, Any] | None = None
 ) -> None:
     """Write programs as one Parquet table; ``notes`` (JSON values) travel with them."""
-    names: Mapping[str, Sequence[str]] = {
-        "does": DOES,
-        "channel": programs.channels,
-        "kind": KINDS,
-    }
+    names: Mapping[str, Sequence[str]] = {"does": DOES, "channel": programs.channels, "kind": KINDS}
     columns: dict[str, Any] = {}
     for name, values in programs.columns.items():
         if name in _NAMED:

@@ -10,7 +10,7 @@ and went on (``railx_torch.trace``); in between it computed. Two readings of it:
 * on a cluster (:func:`cluster_programs`): computation lasts as long as the program's
   busy clock says (time on a processor, never wall time of one that ranks share), an
   operation as long as a network model says, and no thread is late. Forward and backward
-  passes may last as long as a profile says instead (:mod:`railx.replay.passes`).
+  passes may last as long as a profile says instead (:mod:`railx.replay.cluster_time`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from railx.errors import UserError
-from railx.fabric.circuits import Configuration
+from railx.fabric.circuits import COMMUNICATION, Configuration
 from railx.fabric.holdings import OperationKey
-from railx.fabric.operation_kinds import COMMUNICATION
-from railx.replay.engine import ReplayedOperation, Step
-from railx.replay.passes import Passes
+from railx.replay.programs import ReplayedOperation, Step
 
-__all__ = ["Price", "cluster_programs", "recorded_programs"]
+__all__ = ["Passes", "Price", "cluster_programs", "recorded_programs"]
 
 #: The phases of computation that a profile knows.
 _PASSES = ("forward", "backward")
 #: How long an operation takes once all are there: kind, bytes and members to ns.
 Price = Callable[[str, int, tuple[int, ...]], float]
+
+#: By rank and iteration the passes in their order: ``forward`` or ``backward``, and ms.
+Passes = Mapping[tuple[int, int], Sequence[tuple[str, float]]]
 
 _Event = Mapping[str, Any]
 

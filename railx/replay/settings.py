@@ -9,6 +9,8 @@ from railx.settings import NonNegative, SettingsError
 
 __all__ = ["ReplaySettings"]
 
+_LATENCIES_MS = (0.0, 10.0, 50.0, 100.0, 250.0, 500.0, 750.0, 1000.0)
+
 
 @dataclass(frozen=True)
 class ReplaySettings:
@@ -23,27 +25,9 @@ class ReplaySettings:
     profile: str | None = None
     """Profile of the experiment, of the model of every run; null where it is not used.
     """
-    on_demand_latencies_ms: tuple[Annotated[float, NonNegative()], ...] = (
-        0.0,
-        10.0,
-        50.0,
-        100.0,
-        250.0,
-        500.0,
-        750.0,
-        1000.0,
-    )
+    on_demand_latencies_ms: tuple[Annotated[float, NonNegative()], ...] = _LATENCIES_MS
     """Reconfiguration latencies of the on-demand mode."""
-    provisioned_latencies_ms: tuple[Annotated[float, NonNegative()], ...] = (
-        0.0,
-        10.0,
-        50.0,
-        100.0,
-        250.0,
-        500.0,
-        750.0,
-        1000.0,
-    )
+    provisioned_latencies_ms: tuple[Annotated[float, NonNegative()], ...] = _LATENCIES_MS
     """Reconfiguration latencies of the provisioned mode."""
     leases: Literal["held", "returned"] = "held"
     """Whether a grant leaves the circuits with its members until others need them, as

@@ -9,40 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
-from railx.fabric.circuits import Configuration
+from railx.fabric.circuits import Configuration, Layout
 
 __all__ = ["CircuitModel", "TableWiring", "Wire"]
-
-
-class CircuitModel(Protocol):
-    """Which circuits operations need, and which exclude each other.
-
-    A circuit occupies ports, and a port has one circuit at most. Operations that need
-    the same circuit share it. The controller's state machine uses no more of
-    a layout.
-    """
-
-    def is_scale_up(self, members: Iterable[int]) -> bool:
-        """Whether a group needs no circuits."""
-        ...
-
-    def circuits(self, configuration: Configuration) -> tuple[Any, ...]:
-        """The circuits that have to be up; each has ``ports``."""
-        ...
-
-    def conflict(self, first: Configuration, second: Configuration) -> bool:
-        """Whether the two cannot be up together."""
-        ...
-
-    def rail(self, gpu: Any) -> int:
-        """The rail of a circuit's ``right`` end."""
-        ...
-
-    def rails(self, circuits: Iterable[Any]) -> dict[int, tuple[Any, ...]]:
-        """The circuits by rail: each rail takes one switch command."""
-        ...
 
 
 class Wire(NamedTuple):
@@ -61,7 +32,8 @@ class Wire(NamedTuple):
 class TableWiring(ABC):
     """A circuit model by a rule that gives each configuration its wires.
 
-    Names of the wires of a rail have to be comparable with each other.
+    A port has one wire at most. Operations that need the same wire share it. Names of
+    the wires of a rail have to be comparable with each other.
     """
 
     def __init__(self) -> None:
@@ -99,3 +71,7 @@ class TableWiring(ABC):
         for wire in sorted(circuits):
             by_rail[wire.rail] = (*by_rail.get(wire.rail, ()), wire)
         return by_rail
+
+
+#: Which circuits operations need, and which exclude each other.
+CircuitModel: TypeAlias = Layout | TableWiring

@@ -21,7 +21,7 @@ from railx.fabric.settings import Mode
 from railx.performance.networks import ring_bytes
 from railx.planning.format.simulation import Shape, orders_of
 from railx.progress import counted
-from railx.replay.formula import stall_ms
+from railx.replay.changes import stall_ms
 from railx.replay.run import Prepared, Replayed, prepare, replay_programs
 from railx.replay.wiring import CircuitModel
 from railx.steps.layers import Direction, exchanged_bytes, hop_bytes, layer_segments, stage_units

@@ -27,8 +27,7 @@ from railx.fabric import Configuration, FabricClient, FabricError, FabricSetting
 from railx.fabric.circuits import Port
 from railx.fabric.observer import Observer, ObserverError
 from railx.fabric.protocol import TOKEN
-from railx.fabric.settings import JournalSettings
-from railx.fabric.switches import EmulatedSwitchSettings
+from railx.fabric.settings import EmulatedSwitchSettings, JournalSettings
 from railx.settings import to_dict
 
 from .checker import Checker, Span

@@ -8,8 +8,7 @@ import numpy as np
 
 from railx.exchange.chakra_messages import COLLECTIVES
 from railx.fabric.circuits import Configuration
-from railx.replay.engine import ReplayedOperation, Step
-from railx.replay.programs import DOES, KINDS, Programs
+from railx.replay.programs import DOES, KINDS, Programs, ReplayedOperation, Step
 
 __all__ = ["collectives_alone", "job", "operation_rows", "rows", "said", "together"]
 

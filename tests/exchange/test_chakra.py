@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 
 from railx.exchange.chakra import write_chakra
 from railx.fabric.circuits import Configuration, Layout
-from railx.replay.engine import ReplayedOperation, Step
-from railx.replay.programs import Programs
+from railx.replay.programs import Programs, ReplayedOperation, Step
 from railx.replay.run import replay_programs
 from tests.exchange.drawn import job, said, together
 from tests.replay.programs import programs as drawn_steps

@@ -20,10 +20,9 @@ from railx.exchange.sources import programs_of, read_source
 from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
 from railx.io import write_table
-from railx.replay.engine import Step
 from railx.replay.graph_pricing import COUNTS, DeviceRates
 from railx.replay.graph_runs import TwoRates, graph_rows
-from railx.replay.programs import DOES, KINDS, Programs, write_programs
+from railx.replay.programs import DOES, KINDS, Programs, Step, write_programs
 from railx.replay.run import replay_programs
 from tests.exchange.drawn import job, rows, said
 from tests.replay.graph_rows import graphs_of_rows, row
@@ -165,7 +164,9 @@ def test_blocks_are_what_was_replayed(
         for span in process.spans
         if span.name.startswith("iteration")
     }
-    assert whole == {(row.rank, row.iteration): (row.begin_ns, row.end_ns) for row in found.rows()}
+    names = ("rank", "iteration", "begin_ns", "end_ns")
+    rows = zip(*(found.table[name].tolist() for name in names), strict=True)
+    assert whole == {(rank, iteration): (begin, end) for rank, iteration, begin, end in rows}
     for own in blocks(chrome_trace([process])).values():
         ends: list[float] = []
         for begin, end in sorted(own, key=lambda item: (item[0], -item[1])):

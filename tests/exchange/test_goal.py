@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from railx.exchange.goal import messages, write_goal
 from railx.fabric.circuits import Configuration, Layout
-from railx.replay.engine import ReplayedOperation, Step
-from railx.replay.programs import KINDS, Programs
+from railx.replay.programs import KINDS, Programs, ReplayedOperation, Step
 from railx.replay.run import replay_programs
 from tests.exchange.drawn import job, operation_rows, said, together
 from tests.exchange.readers import Operation, read_goal

@@ -18,8 +18,7 @@ from railx.exchange.astra_network import analytical, dimensions, ns3
 from railx.exchange.formats import anynet
 from railx.exchange.goal import write_goal
 from railx.fabric.circuits import Configuration
-from railx.replay.engine import ReplayedOperation, Step
-from railx.replay.programs import Programs
+from railx.replay.programs import Programs, ReplayedOperation, Step
 from railx.vocabulary.topology import Topology
 from tests.exchange.networks import chosen, drawn
 from tests.exchange.readers import (

@@ -17,9 +17,9 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Any
 
-from railx.fabric.actions import GrantAction, RecallAction
 from railx.fabric.circuits import Configuration, ports_of
 from railx.fabric.core import ControllerCore
+from railx.fabric.decisions.state import GrantAction, RecallAction
 from tests.fabric.world import Answer, Rank, World
 
 __all__ = ["fingerprint", "parts"]

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.fabric.circuits import Configuration, Layout, Port
-from railx.fabric.core import ControllerCore, RefuseAction
+from railx.fabric.core import ControllerCore
+from railx.fabric.decisions.state import RefuseAction
 from railx.fabric.holdings import OperationKey, Report
-from railx.fabric.serving.any_source import (
+from railx.fabric.serving.server import (
     FirstSender,
     Refusal,
     Senders,

@@ -27,7 +27,7 @@ from railx.fabric import (
     RailSettings,
     launch_controller,
 )
-from railx.fabric.priority import go_first, priority_of
+from railx.fabric.launch import go_first, priority_of
 from railx.fabric.protocol import MessageDecoder, encode
 from railx.settings import SettingsError, load, to_dict
 from tests.builders import ROOT, choice

@@ -15,20 +15,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port
-from railx.fabric.core import (
+from railx.fabric.core import ControllerCore
+from railx.fabric.decisions import state
+from railx.fabric.decisions.state import (
     GIVEN_UP,
     OPEN_OPERATIONS,
     TOMBSTONES,
     Action,
-    ControllerCore,
     GrantAction,
-    OperationKey,
     RefuseAction,
     SwitchAction,
 )
-from railx.fabric.decisions import state
-from railx.fabric.holdings import Presentation, Report
-from railx.fabric.serving.any_source import FirstSender, first_sender
+from railx.fabric.holdings import OperationKey, Presentation, Report
+from railx.fabric.serving.server import FirstSender, first_sender
 
 RING = Configuration("ring", (0, 1, 2, 3))
 LEFT = Configuration("ring", (0, 1))

@@ -34,7 +34,7 @@ def announced(finder: CycleFinder, operations: str) -> str:
 
 
 def period(finder: CycleFinder) -> str:
-    return "".join(LETTERS[item] for item in finder.period or ())
+    return "".join(LETTERS[run.configuration] * run.count for run in finder.cycle)
 
 
 def wrong(operations: str, announcements: str) -> int:
@@ -81,7 +81,7 @@ def test_what_is_announced_was_seen_twice(operations: str) -> None:
         finder.add(NEEDS[letter])
         if period(finder) not in ("", known):
             assert operations[:number].endswith(2 * period(finder))
-            assert finder.phase_changes == sum(
+            assert len(finder.cycle) == sum(
                 one != other for one, other in zip(period(finder), period(finder)[1:], strict=False)
             ) + (period(finder)[0] != period(finder)[-1])
         known = period(finder)
@@ -115,7 +115,7 @@ def test_the_phases_of_a_pipeline_with_sharded_parameters() -> None:
     finder = CycleFinder()
     assert wrong(first + 3 * iteration, announced(finder, first + 3 * iteration)) == 0
     assert announced(finder, 3 * iteration) == 3 * iteration
-    assert finder.phase_changes == 6
+    assert len(finder.cycle) == 6
 
 
 @given(cycles, cycles)
@@ -151,7 +151,7 @@ def test_memory_and_search_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     added = 20_000
     for _ in range(added):
         finder.add(NEEDS[draw.choice("ABCD")])
-    assert finder.period is None
+    assert finder.cycle == ()
     assert len(finder._history) <= 2 * cycle._HISTORY
     assert max(searched) <= cycle._HISTORY
     assert sum(searched) <= cycle._EARNED * added

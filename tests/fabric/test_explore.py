@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from railx.fabric.actions import Action
 from railx.fabric.circuits import Circuit, Configuration
 from railx.fabric.core import ControllerCore
-from railx.fabric.decisions import granting, handed_back
-from railx.fabric.serving import any_source
+from railx.fabric.decisions import granting
+from railx.fabric.decisions.state import Action
+from railx.fabric.serving import server
 from tests.fabric import explore as exploration
 from tests.fabric.copies import SHARED
 from tests.fabric.explore import SCENARIOS, explore, random_scenario
@@ -120,7 +120,7 @@ MISTAKES: dict[str, tuple[Scenario, Any, str, Any]] = {
     ),
     "grants in the dark": (small("shared port"), granting, "serve", _grants_in_the_dark),
     "crossing grant lost": (
-        *(small("shared port"), handed_back, "complete"),
+        *(small("shared port"), granting, "complete"),
         lambda item, *_: item,
     ),
     # What is queued and granted in one event.
@@ -129,7 +129,7 @@ MISTAKES: dict[str, tuple[Scenario, Any, str, Any]] = {
         _lets_newcomers_pass,
     ),
     "late receiver not told": (
-        *(SCENARIOS["any source, 1 port"], any_source, "failed_before"),
+        *(SCENARIOS["any source, 1 port"], server, "failed_before"),
         lambda *_: None,
     ),
 }

@@ -25,12 +25,11 @@ from railx.fabric import (
 )
 from railx.fabric.circuits import Port
 from railx.fabric.journal import replay_journal
-from railx.fabric.observer import Observer, ObserverError
+from railx.fabric.observer import Observer, ObserverError, status_text
 from railx.fabric.serving.metrics import metrics_text
-from railx.fabric.settings import JournalSettings
-from railx.fabric.status_text import status_text
-from railx.fabric.switches import (
+from railx.fabric.settings import (
     EmulatedSwitchSettings,
+    JournalSettings,
     NetconfSwitchSettings,
     PortFailureSettings,
 )

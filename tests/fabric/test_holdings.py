@@ -12,16 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.fabric.circuits import Circuit, Configuration, Layout
-from railx.fabric.core import (
+from railx.fabric.core import ControllerCore
+from railx.fabric.decisions.state import (
     Action,
-    ControllerCore,
     GrantAction,
-    OperationKey,
     RecallAction,
     RefuseAction,
     SwitchAction,
 )
-from railx.fabric.holdings import Holdings, Report
+from railx.fabric.holdings import Holdings, OperationKey, Report
 
 RING = Configuration("ring", (0, 1, 2, 3))
 LEFT = Configuration("ring", (0, 1))

@@ -27,9 +27,9 @@ from railx.fabric.circuits import Port
 from railx.fabric.controller import serve
 from railx.fabric.observer import Observer, ObserverError
 from railx.fabric.protocol import TOKEN, MessageDecoder, encode
-from railx.fabric.serving import connections
+from railx.fabric.serving import base
 from railx.fabric.serving.base import OBSERVERS
-from railx.fabric.switches import EmulatedSwitchSettings
+from railx.fabric.settings import EmulatedSwitchSettings
 from railx.settings import SettingsError, to_dict
 from tests.commands import environment
 from tests.fabric.raw import answers, register, stranger
@@ -58,7 +58,7 @@ def test_who_says_nothing_is_not_waited_for() -> None:
 def test_who_reads_nothing_is_cut_off_and_its_peers_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "MAXIMUM_UNREAD_BYTES", 1 << 16)
+    monkeypatch.setattr(base, "MAXIMUM_UNREAD_BYTES", 1 << 16)
 
     async def story() -> dict[str, object]:
         loop = asyncio.get_running_loop()

@@ -30,17 +30,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from railx.fabric.actions import (
+from railx.fabric.circuits import Circuit, Configuration, Layout, Port, ports_of
+from railx.fabric.core import ControllerCore
+from railx.fabric.decisions.state import (
     Action,
     GrantAction,
     RecallAction,
     RefuseAction,
     SwitchAction,
 )
-from railx.fabric.circuits import Circuit, Configuration, Layout, Port, ports_of
-from railx.fabric.core import ControllerCore
 from railx.fabric.holdings import Holdings, OperationKey, Presentation, Report
-from railx.fabric.serving.any_source import FirstSender, Refusal, Senders, first_sender, unseen
+from railx.fabric.serving.server import FirstSender, Refusal, Senders, first_sender, unseen
 from tests.fabric.copies import copy_core, copy_holdings
 
 __all__ = ["FAULTS", "LISTENS", "Answer", "Event", "Rank", "Scenario", "Violation", "World"]

@@ -8,11 +8,9 @@ from typing import Any, Literal
 import numpy as np
 
 from railx.fabric.settings import Mode
-from railx.replay.engine import ReplayedOperation, Step
 from railx.replay.kernels import state
-from railx.replay.prepared import Prepared
-from railx.replay.programs import DOES, KINDS, Programs
-from railx.replay.run import _carried_out, _settings
+from railx.replay.programs import DOES, KINDS, Programs, ReplayedOperation, Step
+from railx.replay.run import Prepared, _carried_out, _settings
 
 __all__ = ["Logged", "decisions", "steps_of"]
 

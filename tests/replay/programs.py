@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from railx.fabric.circuits import Configuration, Layout
-from railx.replay.engine import ReplayedOperation, Step
+from railx.replay.programs import ReplayedOperation, Step
 from railx.replay.wiring import CircuitModel, TableWiring, Wire
 
 __all__ = ["StageBits", "programs", "rails"]

@@ -19,21 +19,19 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.fabric.circuits import Configuration, Layout
-from railx.fabric.core import (
+from railx.fabric.core import ControllerCore
+from railx.fabric.decisions.state import (
     Action,
-    ControllerCore,
     GrantAction,
-    OperationKey,
     RecallAction,
     RefuseAction,
     SwitchAction,
 )
-from railx.fabric.holdings import Holdings
+from railx.fabric.holdings import Holdings, OperationKey
 from railx.fabric.settings import Mode
-from railx.replay.engine import (
+from railx.replay.programs import (
     IMPATIENT_NS,
     PATIENCE_NS,
-    ReplayedIteration,
     ReplayedOperation,
     Step,
     stuck_message,
@@ -42,7 +40,46 @@ from railx.replay.run import Prepared, Replayed
 from railx.replay.wiring import CircuitModel
 from tests.replay.decoded import Logged, steps_of
 
-__all__ = ["replay", "replay_prepared"]
+__all__ = ["ReplayedIteration", "replay", "replay_prepared", "rows_of"]
+
+
+@dataclass
+class ReplayedIteration:
+    """One rank's iteration in a replay, in ns of the virtual clock.
+
+    ``compute_ns`` is what its program computed. ``communication_ns`` is the time in
+    which any of its operations was under way, all members there and circuits up;
+    ``hidden_ns`` the part of it in which the program computed. The rest as in
+    :class:`railx.fabric.decisions.state.GrantAction`.
+    """
+
+    iteration: int
+    rank: int
+    begin_ns: int
+    end_ns: int
+    compute_ns: int = 0
+    communication_ns: int = 0
+    hidden_ns: int = 0
+    stall_ns: int = 0
+    wait_ns: int = 0
+    requests: int = 0
+    reconfigurations: int = 0
+    mispredictions: int = 0
+
+    @property
+    def duration_ns(self) -> int:
+        """From the begin to the end of the iteration."""
+        return self.end_ns - self.begin_ns
+
+
+def rows_of(replayed: Replayed) -> list[ReplayedIteration]:
+    """The table of a replay as objects, by iteration and rank."""
+    columns = {name: values.tolist() for name, values in replayed.table.items()}
+    rows = [
+        ReplayedIteration(**dict(zip(columns, row, strict=True)))
+        for row in zip(*columns.values(), strict=True)
+    ]
+    return sorted(rows, key=lambda row: (row.iteration, row.rank))
 
 
 def replay(

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
-from railx.replay.engine import ReplayedOperation, Step
-from railx.replay.formula import iteration_ms, stall_ms, utilisation
+from railx.replay.changes import stall_ms
+from railx.replay.programs import ReplayedOperation, Step
 from railx.replay.wiring import CircuitModel
 from tests.replay.programs import programs as drawn
 from tests.replay.programs import rails
@@ -35,6 +35,11 @@ PUBLISHED = [
 ]
 
 
+def iteration_ms(electrical_ms: float, latency_ms: float, windows_ms: list[float]) -> float:
+    """T(L) = T0 + sum of max(0, L - W)."""
+    return electrical_ms + stall_ms(latency_ms, windows_ms)
+
+
 @pytest.mark.parametrize(("electrical_s", "windows_ms", "published"), PUBLISHED)
 def test_formula_gives_the_published_latencies(
     electrical_s: float, windows_ms: list[float], published: dict[int, float]
@@ -48,11 +53,6 @@ def test_formula_gives_the_published_latencies(
 def test_on_demand_is_the_formula_without_windows() -> None:
     assert iteration_ms(100.0, 10.0, [0.0] * 6) == 160.0
     assert stall_ms(10.0, [-5.0, 4.0, 10.0, 99.0]) == 16.0
-
-
-def test_utilisation_counts_stalls() -> None:
-    assert utilisation(60.0, 30.0, 0.0, [0.0]) == pytest.approx(2 / 3)
-    assert utilisation(60.0, 30.0, 30.0, [0.0]) == pytest.approx(0.5)
 
 
 def operation(key: str, number: int, members: Configuration, lasts_ns: int) -> ReplayedOperation:

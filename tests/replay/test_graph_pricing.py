@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 from railx.families import TopologySettings, build_topology
 from railx.performance.networks import TwoLevelRing
 from railx.performance.topologies import ExactLoads
-from railx.replay.graph_networks import (
+from railx.replay.graph_pricing import COUNTS, Counts, DeviceRates, node_ns
+from railx.replay.graph_run import in_order_of_start, prepare_graph, reordered, replay_graph
+from railx.replay.graph_runs import (
+    FamilyNetwork,
     GroupsAlone,
     LoadedGroups,
     OwnRings,
     TableGroups,
+    TwoRates,
+    graph_rows,
     placed,
     places_by_traffic,
 )
-from railx.replay.graph_order import in_order_of_start, reordered
-from railx.replay.graph_pricing import COUNTS, Counts, DeviceRates, node_ns
-from railx.replay.graph_run import prepare_graph, replay_graph
-from railx.replay.graph_runs import FamilyNetwork, TwoRates, graph_rows
 from railx.settings import load
 from tests.replay.graph_rows import graphs_of_rows, row
 from tests.replay.plain_graphs import plain_ends

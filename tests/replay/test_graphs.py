@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from railx.errors import UserError
 from railx.fabric.circuits import Configuration, Layout
-from railx.replay.engine import ReplayedOperation, Step
 from railx.replay.graph_run import ReplayedGraph, prepare_graph, replay_graph
 from railx.replay.graphs import NODE_COLUMNS, NODE_KINDS, RankGraphs
-from railx.replay.programs import Programs
+from railx.replay.programs import Programs, ReplayedOperation, Step
 from railx.replay.run import replay_programs
 
 Node = dict[str, Any]

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from railx.fabric.circuits import Layout
 from railx.performance.layer_profile import ProfileFit
 from railx.planning.format.parts import Pipeline
-from railx.replay.cluster_time import RECORDED, cluster_time
-from railx.replay.passes import profiled_passes
+from railx.replay.cluster_time import RECORDED, cluster_time, profiled_passes
 from railx.replay.recording import cluster_programs
 from railx.replay.settings import ReplaySettings
 from railx.settings import SettingsError, to_dict

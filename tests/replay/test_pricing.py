@@ -10,7 +10,7 @@ from railx.fabric.circuits import Layout
 from railx.performance.cluster import ClusterSettings, all_to_all_gb_s, with_topology
 from railx.performance.sequence_cost import bandwidth_unit
 from railx.replay.cluster_time import RECORDED, cluster_time, summarised
-from railx.replay.pricing import price_of
+from railx.replay.graph_pricing import price_of
 from railx.replay.settings import ReplaySettings
 from railx.settings import SettingsError
 from tests.builders import checked

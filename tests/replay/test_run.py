@@ -11,13 +11,19 @@ from hypothesis import strategies as st
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
-from railx.replay.engine import ReplayedOperation, Step
-from railx.replay.programs import COLUMNS, Programs, read_programs, write_programs
+from railx.replay.programs import (
+    COLUMNS,
+    Programs,
+    ReplayedOperation,
+    Step,
+    read_programs,
+    write_programs,
+)
 from railx.replay.run import prepare, replay_programs
 from railx.replay.wiring import CircuitModel
 from tests.replay.decoded import Logged, decisions, steps_of
 from tests.replay.programs import programs, rails
-from tests.replay.reference import replay
+from tests.replay.reference import replay, rows_of
 
 MODES: tuple[Mode, ...] = ("electrical", "on_demand", "provisioned")
 
@@ -47,7 +53,7 @@ def test_the_compiled_engine_decides_as_the_core_does(
     )
     decided = decisions(prepared, mode, latency_ns, keep_leases=held, message_ns=message_ns)
     assert decided == log
-    assert ours.rows() == rows
+    assert rows_of(ours) == rows
 
 
 def test_a_hint_leaves_a_lease_to_those_who_go_on_with_it() -> None:
@@ -78,7 +84,7 @@ def test_a_hint_leaves_a_lease_to_those_who_go_on_with_it() -> None:
     prepared = prepare(Programs.from_steps(steps), two_to_a_server)
     ours = replay_programs(prepared, None, "provisioned", 5, keep_leases=True)
     assert decisions(prepared, "provisioned", 5, keep_leases=True) == log
-    assert ours.rows() == rows
+    assert rows_of(ours) == rows
     # The two hinted it at 15 ns, and come to it 300 ns later.
     wanted = two_to_a_server.circuits(Configuration("pair", (0, 3)))
     assert [item.time_ns for item in log if item.what[1:] == wanted] == [315]

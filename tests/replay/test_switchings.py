@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.fabric.circuits import Configuration, Layout
-from railx.fabric.core import ControllerCore, SwitchAction
+from railx.fabric.core import ControllerCore
+from railx.fabric.decisions.state import SwitchAction
 from railx.fabric.journal import Journal, journaled
 from railx.replay.changes import Change, Delays, Switching, delays_of, switchings
 

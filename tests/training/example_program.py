@@ -61,8 +61,10 @@ def run(setting: dict[str, Any]) -> dict[str, Any]:
     return {
         "printed": printed.getvalue(),
         "counts": counts,
-        "cycle": [item.name for item in (cycle.period or ())] if cycle else [],
-        "phase_changes": cycle.phase_changes if cycle else None,
+        "cycle": [r.configuration.name for r in cycle.cycle for _ in range(r.count)]
+        if cycle
+        else [],
+        "phase_changes": (len(cycle.cycle) or None) if cycle else None,
     }
 
 

@@ -15,8 +15,7 @@ from railx.exchange.formats import NETWORK_FORMATS
 from railx.exchange.graph_files import read_graphs
 from railx.families import build_topology
 from railx.io import read_json
-from railx.replay.graph_table import read_graph_table
-from railx.replay.graphs import COMPUTE
+from railx.replay.graphs import COMPUTE, read_graph_table
 from railx.replay.programs import write_programs
 from tests.exchange.drawn import job
 from tests.exchange.networks import chosen, lane_counts

@@ -137,12 +137,10 @@ def _chakra(options: argparse.Namespace) -> int:
     import numpy as np
 
     from railx.exchange.graph_files import check_times, read_graphs
-    from railx.replay.graph_networks import TableGroups
-    from railx.replay.graph_order import in_order_of_start
     from railx.replay.graph_pricing import COUNTS, DeviceRates, node_ns
-    from railx.replay.graph_run import prepare_graph, replay_graph
-    from railx.replay.graph_table import write_graph_table
-    from railx.replay.graphs import COMPUTE
+    from railx.replay.graph_run import in_order_of_start, prepare_graph, replay_graph
+    from railx.replay.graph_runs import TableGroups
+    from railx.replay.graphs import COMPUTE, write_graph_table
 
     if options.tflops is not None and not options.tflops > 0:
         raise UserError(f"--tflops: got {options.tflops}; allowed: greater than 0")
@@ -210,7 +208,7 @@ def _plan(options: argparse.Namespace) -> int:
 def _price(path: Path) -> Price:
     """Times of operations by the analytic rows of a table of bandwidths."""
     from railx.io import read_rows
-    from railx.replay.pricing import price_of
+    from railx.replay.graph_pricing import price_of
 
     columns = {"operation", "group_size", "stride", "latency_us", "gb_s", "fidelity"}
     try:

@@ -29,8 +29,7 @@ def run(job: Job) -> Summary:
 
     from railx.fabric.circuits import Layout
     from railx.io import read_json
-    from railx.replay.changes import switchings
-    from railx.replay.live_tables import change_rows, setting_rows
+    from railx.replay.changes import change_rows, setting_rows, switchings
     from railx.settings import load
     from training.live_settings import LiveSettings, journal_path, live_blocks
 

@@ -19,8 +19,7 @@ def run(job: Job) -> Summary:
     """
     from railx.fabric.circuits import Layout
     from railx.io import read_json, read_rows
-    from railx.replay.cluster_time import cluster_time, summarised
-    from railx.replay.passes import passes_of_run
+    from railx.replay.cluster_time import cluster_time, passes_of_run, summarised
     from railx.replay.settings import ReplaySettings
     from railx.settings import load
 

@@ -2,10 +2,8 @@
 
 All of them take its one state.
 
-* ``state``: the data; ``account``: the same as plain values, from outside.
-* ``refusals``: texts of refusals. ``queueing``: hints, operations, queue, tombstones.
-* ``leases``: leases of operations and lasting ones, receives from any source.
-* ``handed_back``: what ran under lasting leases. ``granting``: switching and grants
-  after every event, and the events of switches.
-* ``identity``: ranks and the controller come and go. ``questions``: ranks ask.
+* ``state``: the data, actions, and the same as plain values, from outside.
+* ``queueing``: refusals, hints, operations, queue, tombstones, leases.
+* ``granting``: what ran under lasting leases, switching and grants after every event,
+  and the events of switches. ``ranks``: the events of ranks.
 """

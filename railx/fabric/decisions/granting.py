@@ -1,35 +1,240 @@
-"""Switching and grants after every event, and the events of switches.
+"""Switching and grants after every event, the events of switches, the ends of leases.
 
 Queued operations go in their order, hints only where no operation waits for the ports.
+Once all members have given a held lease back, operations that all have begun on it are
+under way; those that some have begun count as asked for by these.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
-from railx.fabric.actions import Action, GrantAction, SwitchAction
 from railx.fabric.circuits import Circuit, Configuration, Port, ports_of
-from railx.fabric.decisions import leases, queueing, refusals
-from railx.fabric.decisions.refusals import refuse
-from railx.fabric.decisions.state import (
-    OPEN_OPERATIONS,
-    Asked,
-    Hold,
-    Question,
-    State,
-    TrackedOperation,
-    add_count,
-    by_name,
-    by_rail,
-    counters_of,
-    discard,
-    last_of,
-    light,
-    name_of,
-    note_last,
-    ports_in_order,
-)
+from railx.fabric.decisions import queueing, state
+from railx.fabric.decisions.queueing import refuse
+from railx.fabric.decisions.state import Action, State
+from railx.fabric.holdings import OperationKey, Report
+
+
+def settle(core: State, configuration: Configuration, now_ns: int) -> list[Action]:
+    """End a held lease once all members gave it back.
+
+    Operations that all have begun go on as granted ones, those that some have begun
+    as questions of these.
+    """
+    hold = core.holds[configuration]
+    if hold.holders:
+        return []
+    del core.holds[configuration]
+    for member in configuration.members:
+        state.discard(core.holds_of, member, configuration)
+    for circuit in hold.circuits:
+        if circuit in core.holds_by_circuit:
+            core.holds_by_circuit[circuit].discard(configuration)
+            if not core.holds_by_circuit[circuit]:
+                del core.holds_by_circuit[circuit]
+    reports = {rank: complete(item, rank, hold) for rank, item in hold.reports.items()}
+    actions: list[Action] = []
+    for channel in sorted({channel for report in reports.values() for channel in report.begun}):
+        actions += take_over_channel(core, configuration, channel, reports, hold, now_ns)
+    for rank, report in reports.items():
+        if report.operations > 0:
+            state.add_count(core, rank, "held", report.operations)
+    queueing.touch(core, ports_of(hold.circuits))
+    return actions
+
+
+def take_over_channel(
+    core: State,
+    configuration: Configuration,
+    channel: str,
+    reports: Mapping[int, Report],
+    hold: state.Hold,
+    now_ns: int,
+    over: int | None = None,
+) -> list[Action]:
+    """Track the operations that members have begun on a channel without asking.
+
+    Operations that now count as asked for leave the ``operations`` of ``reports``.
+    ``over``: after a restart, the operations up to this number belong to a former
+    process of a member. Members have not begun what they asked for since.
+    """
+    last = {}
+    for rank, report in reports.items():
+        recorded = state.last_of(core, rank, channel) if over is None else -1
+        last[rank] = max(report.begun.get(channel, -1), recorded)
+        state.note_last(core, rank, channel, last[rank])
+    lowest, highest = max(min(last.values()), -1 if over is None else over), max(last.values())
+    opened = {key for report in reports.values() for key in report.open}
+    if lowest == highest and channel not in core.by_channel and not opened:
+        # Usually all have begun the same operations and have ended them.
+        return []
+    numbers = {
+        # No correct rank is further ahead of its peers.
+        *range(max(lowest, highest - state.OPEN_OPERATIONS) + 1, highest + 1),
+        *(number for name, number in opened if name == channel),
+        # Questions of members that did not hold it any more.
+        *core.by_channel.get(channel, ()),
+    }
+    actions: list[Action] = []
+    for number in sorted(numbers):
+        key = channel, number
+        still_open = {rank for rank, report in reports.items() if key in report.open}
+        operation = core.operations.get(key)
+        if operation is not None and operation.configuration != configuration:
+            if over is not None and number <= over:
+                continue
+            exact = over is not None or operation.configuration in core.holds
+            here = still_open | {
+                rank
+                for rank, report in reports.items()
+                if report.begun.get(channel, -1) >= number
+                # Not the last one: it may have been begun under another lease.
+                and not (exact and report.begun[channel] > number)
+            }
+            here -= operation.asked.keys()
+            if not here:
+                continue
+            actions += contradict(core, operation, configuration, here, still_open & here)
+            if operation.granted or not operation.asked.keys().isdisjoint(configuration.members):
+                continue
+        begun = {rank for rank in reports if number <= last[rank]}
+        actions += take_over(core, hold, configuration, key, begun, still_open, reports, now_ns)
+    return actions
+
+
+def contradict(
+    core: State,
+    operation: state.TrackedOperation,
+    configuration: Configuration,
+    begun: set[int],
+    still_open: set[int],
+) -> list[Action]:
+    """Members began an operation under a lease; others asked for it otherwise.
+
+    The question fails, unless it was granted. The begun operation fails too where
+    one of its members asked; otherwise those that asked harm only themselves.
+    """
+    key, asked, members = operation.key, set(operation.asked), set(configuration.members)
+    its = operation.configuration
+    message = queueing.disagreement(key, min(asked), its, min(begun), configuration)
+    goes_on = not operation.granted and asked.isdisjoint(members)
+    actions: list[Action] = []
+    if not operation.granted:
+        actions = queueing.fail(core, operation, message, "disagree")
+        others = set(its.members)
+        others = others - members if goes_on else others | members
+        queueing.bury(core, key, message, "disagree", others - asked - begun - core.gone.keys())
+    if not goes_on:
+        actions += [refuse(core, rank, None, message, "disagree") for rank in sorted(still_open)]
+    return actions
+
+
+def take_over(
+    core: State,
+    hold: state.Hold,
+    configuration: Configuration,
+    key: OperationKey,
+    begun: set[int],
+    still_open: set[int],
+    reports: Mapping[int, Report],
+    now_ns: int,
+) -> list[Action]:
+    """Track an operation that members began under a lease that has ended."""
+    operation = core.operations.get(key)
+    if operation is not None and (operation.granted or operation.configuration != configuration):
+        return []
+    actions: list[Action] = []
+    tombstone = core.tombstones.get(key)
+    if tombstone is not None and not tombstone.untold.isdisjoint(configuration.members):
+        for rank in sorted(begun & tombstone.untold):
+            queueing.mark_notified(core, key, rank)
+            if rank in still_open:
+                actions.append(refuse(core, rank, None, tombstone.message, tombstone.reason))
+        return actions
+    # A rank that died is taken to have begun: its peers may be exchanging with it.
+    lost = {
+        **hold.lost,
+        **{rank: core.gone[rank] for rank in configuration.members if rank in core.gone},
+    }
+    if operation is not None and not lost.keys().isdisjoint(operation.asked):
+        # It came back, and asks for an operation of its former process.
+        message = f"{state.name_of(operation)} is under way since before rank %d came back"
+        for rank in sorted(lost.keys() & operation.asked.keys()):
+            request = operation.asked.pop(rank).request
+            queueing.expect(core, configuration, rank, -1)
+            actions.append(refuse(core, rank, request, message % rank, "ended"))
+        if not operation.asked:
+            queueing.forget(core, operation)
+            operation = None
+    begun = (begun - (operation.asked.keys() if operation else set())) | lost.keys()
+    under_way = begun >= set(configuration.members)
+    if under_way and not still_open:
+        return actions
+    accounted = begun | (operation.asked.keys() if operation else set())
+    if not accounted:
+        # A rank has presented it as under way, but nobody as begun.
+        return actions
+    for rank in configuration.members:
+        if rank not in accounted and state.last_of(core, rank, key[0]) >= key[1]:
+            # Its question was refused, by this controller or the one before.
+            message = state.passed(rank, configuration, key)
+            if operation is not None:
+                actions += queueing.fail(core, operation, message, "ended")
+            return [
+                *actions,
+                *(refuse(core, peer, None, message, "ended") for peer in sorted(still_open)),
+            ]
+    operation = queueing.tracked(core, key, configuration)
+    for rank in sorted(begun):
+        queueing.stand(core, operation, rank, state.Asked(None, now_ns, False, True))
+        if rank not in still_open:
+            operation.released.add(rank)
+        elif not under_way:
+            reports[rank].operations -= 1
+            state.add_count(core, rank, "requests")
+    who = min(lost, default=None)
+    message = "" if who is None else f"rank {who} {lost[who]} during {state.name_of(operation)}"
+    if not under_way:
+        if message:
+            return [*actions, *queueing.fail(core, operation, message, "lost")]
+        if not core.lost_ports.keys().isdisjoint(operation.ports):
+            return [
+                *actions,
+                *queueing.fail(
+                    core, operation, queueing.without_port_text(core, operation), "port"
+                ),
+            ]
+        queueing.enqueue(core, operation)
+        return actions
+    queueing.stands_no_more(core, operation)
+    operation.granted = True
+    if not message and hold.lost_port is not None:
+        message = f"{hold.lost_port} during {state.name_of(operation)}"
+    if message and not hold.loss_announced:
+        actions += queueing.announce_loss(core, operation, message, "lost" if lost else "port")
+    operation.loss_announced = bool(message)
+    queueing.lease(core, operation)
+    queueing.end_when_released(core, operation)
+    return actions
+
+
+def complete(report: Report, rank: int, hold: state.Hold) -> Report:
+    """A member's report, completed by grants and releases that crossed it.
+
+    A granted operation that it does not name begins when the grant arrives, and the
+    member sends its end.
+    """
+    begun = report.begun
+    late = {key for key in hold.granted.get(rank, ()) if begun.get(key[0], -1) < key[1]}
+    if not late and not hold.released:
+        return replace(report)
+    released = {key for member, key in hold.released if member == rank}
+    return replace(
+        report, begun={**report.begun, **dict(sorted(late))}, open=(report.open | late) - released
+    )
 
 
 def is_coming_up(core: State, circuit: Circuit) -> bool:
@@ -39,7 +244,7 @@ def is_coming_up(core: State, circuit: Circuit) -> bool:
 def can_move(core: State, circuits: list[Circuit]) -> bool:
     """Whether no port of ``circuits`` moves and none carries a leased circuit."""
     moving, active, leases, holds = core.moving, core.active, core.leases, core.holds_by_circuit
-    for port in ports_in_order(tuple(circuits)):
+    for port in state.ports_in_order(tuple(circuits)):
         if port in moving:
             return False
         here = active.get(port)
@@ -48,15 +253,15 @@ def can_move(core: State, circuits: list[Circuit]) -> bool:
     return True
 
 
-def move(core: State, circuits: list[Circuit]) -> list[SwitchAction]:
+def move(core: State, circuits: list[Circuit]) -> list[state.SwitchAction]:
     """One command per rail: bring up ``circuits``, drop what is in their way."""
     actions = []
-    for rail, connect in by_rail(core.layout, tuple(circuits)):
-        active, ports = core.active, ports_in_order(connect)
+    for rail, connect in state.by_rail(core.layout, tuple(circuits)):
+        active, ports = core.active, state.ports_in_order(connect)
         disconnect = tuple(sorted({active[port] for port in ports if port in active}))
         drop(core, disconnect)
         core.moving.update({port: circuit for circuit in connect for port in circuit.ports})
-        action = SwitchAction(core.next_command, rail, connect, disconnect)
+        action = state.SwitchAction(core.next_command, rail, connect, disconnect)
         core.commands[action.command] = action
         core.next_command += 1
         core.counters["reconfigurations"] += 1
@@ -75,17 +280,17 @@ def drop(core: State, circuits: Iterable[Circuit]) -> None:
 
 def darken(core: State, circuit: Circuit, port: Port) -> list[Action]:
     """A circuit lost a port: its leases end, and their ranks get an error."""
-    message = refusals.lost_port_text(core, port)
+    message = queueing.lost_port_text(core, port)
     drop(core, [circuit])
     actions: list[Action] = []
     for key in sorted(core.leases.pop(circuit, ())):
         operation = core.operations[key]
-        actions += refusals.announce_loss(
-            core, operation, f"{message} during {name_of(operation)}", "port"
+        actions += queueing.announce_loss(
+            core, operation, f"{message} during {state.name_of(operation)}", "port"
         )
-    for configuration in sorted(core.holds_by_circuit.pop(circuit, ()), key=by_name):
+    for configuration in sorted(core.holds_by_circuit.pop(circuit, ()), key=state.by_name):
         core.holds[configuration].lost_port = message
-        actions += leases.recall(core, configuration, message)
+        actions += queueing.recall(core, configuration, message)
     queueing.touch(core, circuit.ports)
     return actions
 
@@ -97,7 +302,7 @@ def take_ahead(core: State, configuration: Configuration) -> int:
     commands = core.ahead.pop(configuration, 0)
     if commands:
         for circuit in core.layout.circuits(configuration):
-            discard(core.ahead_on, circuit, configuration)
+            state.discard(core.ahead_on, circuit, configuration)
     return commands
 
 
@@ -123,7 +328,7 @@ def advance(core: State, now_ns: int) -> list[Action]:
     return actions + speculate(core) if core.touched_hints else actions
 
 
-def is_first(core: State, operation: TrackedOperation) -> bool:
+def is_first(core: State, operation: state.TrackedOperation) -> bool:
     """Whether no earlier operation waits for a port of this one."""
     order, waiting = operation.order, core.waiting
     for port in operation.ports:  # noqa: SIM110 (asked most often of all)
@@ -132,7 +337,7 @@ def is_first(core: State, operation: TrackedOperation) -> bool:
     return True
 
 
-def serve(core: State, operation: TrackedOperation, now_ns: int) -> list[Action]:
+def serve(core: State, operation: state.TrackedOperation, now_ns: int) -> list[Action]:
     lit = core.lit
     if lit.issuperset(operation.circuits):
         return grant(core, operation, now_ns)
@@ -140,7 +345,7 @@ def serve(core: State, operation: TrackedOperation, now_ns: int) -> list[Action]
     if core.moving:
         to_start = [circuit for circuit in to_start if not is_coming_up(core, circuit)]
     if to_start and not can_move(core, to_start):
-        return leases.recall_from(core, to_start)
+        return queueing.recall_from(core, to_start)
     if operation.stall_since_ns is None:
         operation.stall_since_ns = now_ns
     switches = move(core, to_start)
@@ -148,16 +353,16 @@ def serve(core: State, operation: TrackedOperation, now_ns: int) -> list[Action]
     return list(switches)
 
 
-def grant(core: State, operation: TrackedOperation, now_ns: int) -> list[Action]:
+def grant(core: State, operation: state.TrackedOperation, now_ns: int) -> list[Action]:
     configuration = operation.configuration
     operation.commands += take_ahead(core, configuration)
     queueing.stands_no_more(core, operation)
     operation.granted = True
-    hold = leases.begin_lease(core, operation)
+    hold = queueing.begin_lease(core, operation)
     if hold is None:
-        leases.lease(core, operation)
+        queueing.lease(core, operation)
         actions = grant_all(core, operation, None, now_ns)
-        leases.end_when_released(core, operation)
+        queueing.end_when_released(core, operation)
         return actions
     queueing.forget(core, operation)
     actions = grant_all(core, operation, hold, now_ns)
@@ -171,7 +376,7 @@ def grant(core: State, operation: TrackedOperation, now_ns: int) -> list[Action]
 
 
 def grant_all(
-    core: State, operation: TrackedOperation, hold: Hold | None, now_ns: int
+    core: State, operation: state.TrackedOperation, hold: state.Hold | None, now_ns: int
 ) -> list[Action]:
     """Grant to all members that asked.
 
@@ -191,7 +396,7 @@ def grant_all(
         if not ended:
             if hold is not None:
                 hold.granted.setdefault(rank, set()).add(operation.key)
-            for counters in (core.counters, counters_of(core, rank)):
+            for counters in (core.counters, state.counters_of(core, rank)):
                 counters["grants"] += 1
                 counters["wait_ns"] += action.wait_ns
                 if action.stall_ns:
@@ -201,17 +406,17 @@ def grant_all(
 
 def grant_action(
     core: State,
-    operation: TrackedOperation,
+    operation: state.TrackedOperation,
     rank: int,
     now_ns: int,
     hold: int | None = None,
     generation: int | None = None,
-) -> GrantAction:
+) -> state.GrantAction:
     asked = operation.asked[rank]
     stall_ns = now_ns - operation.stall_since_ns if operation.stall_since_ns is not None else 0
     if generation is None:
         generation = generation_of(core, operation.circuits)
-    return GrantAction(
+    return state.GrantAction(
         rank,
         asked.request,
         operation.key,
@@ -229,27 +434,31 @@ def grant_action(
 def generation_of(core: State, circuits: tuple[Circuit, ...]) -> int:
     """The number of the last change on the rails of these circuits."""
     last = 0
-    for rail, _ in by_rail(core.layout, circuits):
+    for rail, _ in state.by_rail(core.layout, circuits):
         number = core.generation[rail]
         if number > last:
             last = number
     return last
 
 
-def grant_to_holder(core: State, question: Question, hold: Hold, now_ns: int) -> list[Action]:
+def grant_to_holder(
+    core: State, question: state.Question, hold: state.Hold, now_ns: int
+) -> list[Action]:
     """Answer a rank whose question crossed the grant of its lease."""
     rank, request, key, configuration = question
-    fresh = last_of(core, rank, key[0]) < key[1]
-    operation = TrackedOperation(key, configuration, hold.circuits, frozenset())
-    asked = Asked(request, now_ns, fresh and queueing.take_hint(core, rank, configuration), True)
+    fresh = state.last_of(core, rank, key[0]) < key[1]
+    operation = state.TrackedOperation(key, configuration, hold.circuits, frozenset())
+    asked = state.Asked(
+        request, now_ns, fresh and queueing.take_hint(core, rank, configuration), True
+    )
     operation.asked[rank] = asked
     if fresh:
-        if len(hold.granted.get(rank, ())) >= OPEN_OPERATIONS:
-            message = f"rank {rank} has {OPEN_OPERATIONS} operations open"
+        if len(hold.granted.get(rank, ())) >= state.OPEN_OPERATIONS:
+            message = f"rank {rank} has {state.OPEN_OPERATIONS} operations open"
             return [refuse(core, rank, request, f"{message}; allowed: no more", "limit")]
-        note_last(core, rank, *key)
-        add_count(core, rank, "requests")
-        add_count(core, rank, "grants")
+        state.note_last(core, rank, *key)
+        state.add_count(core, rank, "requests")
+        state.add_count(core, rank, "grants")
         hold.granted.setdefault(rank, set()).add(key)
         hold.channels.add(key[0])
     return [grant_action(core, operation, rank, now_ns, hold.number)]
@@ -277,7 +486,7 @@ def speculate(core: State) -> list[Action]:
         if to_start and not core.waiting.keys().isdisjoint(ports_of(tuple(to_start))):
             continue
         if to_start and not can_move(core, to_start):
-            actions += leases.recall_from(core, to_start, configuration)
+            actions += queueing.recall_from(core, to_start, configuration)
             continue
         expected = core.expected[configuration]
         for rank in expected.hints:
@@ -302,13 +511,13 @@ def switched(core: State, command: int, now_ns: int) -> list[Action]:
     action = core.commands.pop(command, None)
     if action is None:
         return []
-    for port in ports_in_order(action.connect):
+    for port in state.ports_in_order(action.connect):
         del core.moving[port]
     for circuit in action.connect:
         if circuit in core.spoiled:
             core.spoiled.remove(circuit)
         else:
-            light(core, circuit)
+            state.light(core, circuit)
     core.changes += 1
     core.generation[action.rail] = core.changes
     queueing.touch(core, ports_of(action.connect))
@@ -335,7 +544,7 @@ def switch_failed(core: State, command: int, reason: str, now_ns: int) -> list[A
     for operation in queueing.first_at(core, ports_of(action.connect)):
         if not failed.isdisjoint(operation.circuits):
             actions += queueing.fail(
-                core, operation, f"{message} for {name_of(operation)}", "switch"
+                core, operation, f"{message} for {state.name_of(operation)}", "switch"
             )
     queueing.touch(core, ports_of(action.connect))
     return [*actions, *advance(core, now_ns)]
@@ -360,7 +569,7 @@ def ports_lost(core: State, ports: Iterable[Port], reason: str, now_ns: int) -> 
         for operation in list(core.operations.values()):
             if not operation.granted and not broken.isdisjoint(operation.ports):
                 actions += queueing.fail(
-                    core, operation, refusals.without_port_text(core, operation), "port"
+                    core, operation, queueing.without_port_text(core, operation), "port"
                 )
     return [*actions, *advance(core, now_ns)]
 

@@ -1,49 +1,90 @@
-"""The state of the controller's core, and helpers that every module of it uses.
-
-:class:`ControllerState` has all of it. The other modules of this package derive from
-each other and add the events.
-"""
+"""The state of the controller's core, its actions, helpers, its account as values."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from railx.fabric.actions import SwitchAction
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port, ports_of
 from railx.fabric.holdings import OperationKey, Presentation, Report
 
-__all__ = [
-    "CHANNELS",
-    "GIVEN_UP",
-    "OPEN_OPERATIONS",
-    "ORDERLY",
-    "TOMBSTONES",
-    "Asked",
-    "Expected",
-    "Hint",
-    "Hold",
-    "Question",
-    "State",
-    "Tombstone",
-    "TrackedOperation",
-    "add_count",
-    "by_name",
-    "by_rail",
-    "counters_of",
-    "discard",
-    "last_of",
-    "light",
-    "name_of",
-    "named",
-    "note_last",
-    "passed",
-    "ports_in_order",
-    "turn",
-    "wired",
-]
+
+@dataclass(slots=True)
+class GrantAction:
+    """Tell ``rank`` that the operation it asked for with ``request`` may start.
+
+    ``request`` is None where the operation began under a held lease that was recalled
+    before all members had begun it.
+
+    * ``wait_ns``: waiting for other members and for ports in use.
+    * ``stall_ns``: waiting for light after all members had asked.
+    * ``reconfigured``: switch commands made for this operation, ahead of it or while it
+      waited.
+    * ``mispredicted``: the hint that this rank gave before was for something else.
+    * ``hold``: the number of the lease that stays with the members afterwards, or None
+      where each of them has to release the operation.
+    """
+
+    rank: int
+    request: int | None
+    key: OperationKey
+    generation: int
+    granted_ns: int
+    wait_ns: int
+    stall_ns: int
+    reconfigured: int
+    mispredicted: bool
+    configuration: Configuration
+    hold: int | None = None
+
+
+@dataclass(slots=True)
+class RecallAction:
+    """Ask ``rank`` to give back a held lease; it answers with ``recalled``.
+
+    ``reason`` is what befell a member or a port, for those that have an operation under
+    way.
+    """
+
+    rank: int
+    configuration: Configuration
+    hold: int
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class RefuseAction:
+    """Tell ``rank`` that the operation cannot go on.
+
+    ``request`` is None where it was already granted. ``reason`` is one word of the
+    message, to count by.
+    """
+
+    rank: int
+    request: int | None
+    message: str
+    reason: str = "refused"
+
+
+@dataclass(slots=True)
+class SwitchAction:
+    """Tell the switch of ``rail`` to drop ``disconnect`` and bring up ``connect``.
+
+    It reports with ``switched(command)``, or with ``switch_failed(command, reason)``.
+    """
+
+    command: int
+    rail: int
+    connect: tuple[Circuit, ...]
+    disconnect: tuple[Circuit, ...]
+
+
+Action = GrantAction | RecallAction | RefuseAction | SwitchAction
+
 
 #: Operations that a rank may stand before or have under way.
 OPEN_OPERATIONS = 4096
@@ -314,3 +355,158 @@ def named(configuration: Configuration, key: OperationKey) -> str:
 
 def passed(rank: int, configuration: Configuration, key: OperationKey) -> str:
     return f"rank {rank} has gone on without {named(configuration, key)}"
+
+
+class _Cut:
+    """Takes the first entries of tables and counts what it leaves out."""
+
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+        self.left_out: dict[str, int] = {}
+
+    def __call__(self, table: str, entries: Collection[Any]) -> list[Any]:
+        """The first entries; the others are counted for their ``table``."""
+        if self._most is None or len(entries) <= self._most:
+            return list(entries)
+        self.left_out[table] = self.left_out.get(table, 0) + len(entries) - self._most
+        return list(islice(entries, self._most))
+
+    def name(self, configuration: Configuration) -> str:
+        """A configuration's name with its first members at least."""
+        members = configuration.members
+        if self._most is None or len(members) <= self._most:
+            return configuration.name
+        shown = ",".join(map(str, members[: self._most]))
+        return f"{configuration.kind} {shown},... ({len(members)} ranks)"
+
+
+def statistics(core: State, most: int | None = None) -> dict[str, object]:
+    """Counters of the whole controller and of each rank; times in nanoseconds.
+
+    ``reconfigurations`` counts switch commands (one for each rail and operation).
+    ``speculative`` counts those begun from hints, ``wasted`` the speculative ones
+    torn down again before an operation used them. ``held`` counts the operations
+    that ran under held leases without asking; it is known once those are given
+    back. ``recalls`` counts the questions for them. ``refusals`` counts by a word
+    for the reason, ``failures`` what broke: switch commands, ports, ranks.
+    """
+    cut = _Cut(most)
+    names = (
+        *("requests", "grants", "hints", "mispredictions", "reconfigurations"),
+        *("circuits_changed", "speculative", "wasted", "held", "recalls", "wait_ns", "stall_ns"),
+    )
+    return {
+        **{name: core.counters[name] for name in names},
+        "refusals": dict(sorted(core.refusals.items())),
+        "failures": {name: core.failures[name] for name in ("switches", "ports", "ranks")},
+        "ranks": {
+            str(rank): dict(core.rank_counters[rank])
+            for rank in cut("ranks", sorted(core.rank_counters))
+        },
+        "rails": {
+            str(rail): {"generation": core.generation[rail], "circuits": circuits}
+            for rail, circuits in _on_rails(core, core.lit, cut, "circuits").items()
+        },
+        "leased_circuits": len(core.leases),
+        "held_circuits": len(core.holds_by_circuit),
+        "queued": len(core.queue),
+        "open": len(core.operations),
+        "tombstones": len(core.tombstones),
+        "recovering": core.recovering,
+        "left_out": cut.left_out,
+    }
+
+
+def snapshot(core: State, most: int | None = None) -> dict[str, Any]:
+    """What is going on now, as plain values; for people and for metrics.
+
+    Circuits with the same users share an entry of ``leases``, and name the held
+    leases among those by their numbers in ``holds``.
+    """
+    cut = _Cut(most)
+    lit = _on_rails(core, core.lit, cut, "circuits")
+    moving = _on_rails(core, set(core.moving.values()), cut, "moving")
+    leased: dict[tuple[Any, ...], list[list[int]]] = {}
+    for circuit in cut("leases", sorted(core.leases.keys() | core.holds_by_circuit.keys())):
+        operations = tuple(sorted(core.leases.get(circuit, ())))
+        holds = tuple(
+            sorted(core.holds[item].number for item in core.holds_by_circuit.get(circuit, ()))
+        )
+        leased.setdefault((operations, holds), []).append(list(circuit))
+    waiting = [
+        operation
+        for operation in core.operations.values()
+        if not operation.granted and operation.order is None
+    ]
+    ranks = core.registered.keys() | core.former.keys() | core.gone.keys()
+    return {
+        "recovering": core.recovering,
+        "rails": {
+            str(rail): {
+                "generation": core.generation[rail],
+                "circuits": lit.get(rail, []),
+                "moving": moving.get(rail, []),
+            }
+            for rail in sorted(lit.keys() | moving.keys())
+        },
+        "leases": [
+            {
+                "circuits": circuits,
+                "operations": [list(key) for key in cut("operations of leases", operations)],
+                "holds": list(holds),
+            }
+            for (operations, holds), circuits in leased.items()
+        ],
+        "holds": [
+            {
+                "configuration": cut.name(configuration),
+                "hold": core.holds[configuration].number,
+                "holders": cut("holders", sorted(core.holds[configuration].holders)),
+                "recalled": core.holds[configuration].recalled,
+            }
+            for configuration in cut("holds", core.holds)
+        ],
+        "queue": [
+            {
+                "configuration": cut.name(operation.configuration),
+                "operation": list(operation.key),
+                "since_ns": max(item.asked_ns for item in operation.asked.values()),
+            }
+            for operation in cut("queue", core.queue.values())
+        ],
+        "waiting": [
+            {
+                "configuration": cut.name(operation.configuration),
+                "operation": list(operation.key),
+                "asked": cut("asked", sorted(operation.asked)),
+                "missing": cut(
+                    "missing", sorted(set(operation.configuration.members) - set(operation.asked))
+                ),
+            }
+            for operation in cut("waiting", waiting)
+        ],
+        "ranks": {
+            str(rank): {
+                "present": rank in core.registered,
+                "incarnation": core.registered.get(rank, core.former.get(rank)),
+                "gone": core.gone.get(rank),
+            }
+            for rank in cut("ranks", sorted(ranks))
+        },
+        "lost_ports": [
+            {"gpu": port.gpu, "side": port.side, "reason": reason}
+            for port, reason in cut("lost_ports", sorted(core.lost_ports.items()))
+        ],
+        "left_out": cut.left_out,
+    }
+
+
+def _on_rails(
+    core: State, circuits: Iterable[Circuit], cut: _Cut, table: str
+) -> dict[int, list[list[int]]]:
+    """Circuits in order by their rails."""
+    rails: dict[int, list[list[int]]] = {}
+    ordered = sorted((core.layout.rail(circuit.right), circuit) for circuit in circuits)
+    for rail, circuit in cut(table, ordered):
+        rails.setdefault(rail, []).append(list(circuit))
+    return rails

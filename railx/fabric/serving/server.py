@@ -11,44 +11,81 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from railx.fabric.actions import Action
+from railx.fabric.circuits import Configuration
 from railx.fabric.core import ControllerCore
-from railx.fabric.protocol import ProtocolError, encode
-from railx.fabric.requests import (
-    Abandon,
-    Acquire,
-    FailCommands,
-    FailPorts,
-    Leave,
-    Listen,
-    Metrics,
-    Observe,
-    Ping,
-    Pong,
-    Prepare,
-    Present,
-    Recalled,
-    Register,
-    Release,
-    Request,
-    RestorePorts,
-    Shutdown,
-    Stats,
-    Status,
-    type_of,
-)
-from railx.fabric.serving.admission import Admission
-from railx.fabric.serving.any_source import Refusal, first_sender, unseen
-from railx.fabric.serving.base import OBSERVERS
-from railx.fabric.serving.connections import Connection
-from railx.fabric.serving.frames import MAXIMUM_LINE
+from railx.fabric.decisions.state import Action, State
+from railx.fabric.holdings import OperationKey
+from railx.fabric.protocol import ProtocolError, Request, encode
+from railx.fabric.serving.base import MAXIMUM_LINE, OBSERVERS, Connection, ServerBase
 from railx.fabric.settings import FabricSettings
-from railx.fabric.switches import FaultySwitch
+from railx.fabric.switches.emulated import EmulatedSwitch
 
-__all__ = ["Server"]
+__all__ = ["FirstSender", "Refusal", "Senders", "Server", "first_sender", "unseen"]
+
+#: By channel, the sender and the number of the first operation that may be meant.
+Senders = Mapping[str, tuple[int, int]]
+
+
+class FirstSender(NamedTuple):
+    """``source`` waits for ``key``, an operation with the rank that asks."""
+
+    source: int
+    key: OperationKey
+
+
+class Refusal(NamedTuple):
+    """Why no sender will come, and a word to count by."""
+
+    message: str
+    reason: str
+
+
+def first_sender(core: State, rank: int, senders: Senders) -> FirstSender | Refusal | None:
+    """The sender of the operation that became known first; None while nobody waits."""
+    for source, _ in sorted(senders.values()):
+        if source == rank or not 0 <= source < core.ranks:
+            allowed = f"another rank, 0 to {core.ranks - 1}"
+            return Refusal(f"rank {rank} listens for rank {source}; allowed: {allowed}", "listen")
+        if source in core.gone:
+            why = f"rank {source} {core.gone[source]}"
+            return Refusal(f"{why}, but rank {rank} receives from any source", "lost")
+    if core.recovering:
+        return None
+    waiting = [
+        (operation.serial, operation.key, source)
+        for channel, (source, first) in senders.items()
+        for number, operation in core.by_channel.get(channel, {}).items()
+        if number >= first and source in operation.asked and rank not in operation.asked
+        # An earlier one of the channel may have begun under the lease.
+        if operation.configuration not in core.holds
+    ]
+    if waiting:
+        _, (channel, number), source = min(waiting)
+        # A later one may be known first, where the earlier began under a lease.
+        number = min(key[1] for _, key, _ in waiting if key[0] == channel)
+        return FirstSender(source, (channel, number))
+    return failed_before(core, rank, senders)
+
+
+def failed_before(core: State, rank: int, senders: Senders) -> Refusal | None:
+    """The error of an operation that failed before ``rank`` came to it."""
+    for (channel, number), tombstone in core.tombstones.items():
+        if channel in senders and number >= senders[channel][1] and rank in tombstone.untold:
+            return Refusal(tombstone.message, tombstone.reason)
+    return None
+
+
+def unseen(core: State, rank: int, senders: Senders) -> list[Configuration]:
+    """The pairs whose leases may carry a send to ``rank`` already."""
+    pairs = {Configuration("pair", (rank, source)) for source, _ in senders.values()}
+    return sorted(
+        (pair for pair in pairs & core.holds.keys() if not core.holds[pair].recalled),
+        key=lambda pair: pair.name,
+    )
+
 
 #: Entries of a table in an answer at first; halved until the answer fits a message.
 _ENTRIES = 1 << 13
@@ -56,20 +93,20 @@ _ENTRIES = 1 << 13
 _TURN_BYTES = 1 << 14
 
 #: The event of the core for each request of a rank: core, rank, request, time in ns.
-_EVENTS: dict[type[Any], Callable[[ControllerCore, int, Any, int], Sequence[Action]]] = {
-    Acquire: lambda core, rank, asked, now_ns: core.ask(
+_EVENTS: dict[str, Callable[[ControllerCore, int, Request, int], Sequence[Action]]] = {
+    "ACQUIRE": lambda core, rank, asked, now_ns: core.ask(
         rank, asked.request, asked.key, asked.configuration, now_ns, can_hold=True
     ),
-    Release: lambda core, rank, ended, now_ns: core.release(rank, ended.key, now_ns),
-    Recalled: lambda core, rank, answer, now_ns: core.recalled(
+    "RELEASE": lambda core, rank, ended, now_ns: core.release(rank, ended.key, now_ns),
+    "RECALLED": lambda core, rank, answer, now_ns: core.recalled(
         rank, answer.configuration, answer.report, now_ns
     ),
-    Prepare: lambda core, rank, hint, now_ns: core.hint(rank, hint.configuration, now_ns),
-    Abandon: lambda core, rank, asked, now_ns: core.abandon(rank, asked.key, now_ns),
+    "PREPARE": lambda core, rank, hint, now_ns: core.hint(rank, hint.configuration, now_ns),
+    "ABANDON": lambda core, rank, asked, now_ns: core.abandon(rank, asked.key, now_ns),
 }
 
 
-class Server(Admission):
+class Server(ServerBase):
     """Brings requests, heartbeats and time-outs to the core, and answers observers."""
 
     def __init__(
@@ -104,17 +141,17 @@ class Server(Admission):
 
     def received(self, connection: Connection, request: Request) -> None:
         """Called by a connection."""
-        event = _EVENTS.get(type(request))
+        event = _EVENTS.get(request.type)
         if event is not None and connection.rank is not None:
             self._act(event(self.core, connection.rank, request, time.monotonic_ns()))
-        elif isinstance(request, Listen) and connection.rank is not None:
+        elif request.type == "LISTEN" and connection.rank is not None:
             self._find_sender(connection, connection.rank, request)
-        elif isinstance(request, Stats) and connection.rank is not None:
+        elif request.type == "STATS" and connection.rank is not None:
             self._reply(connection, "STATS", request.request, "statistics", self.statistics)
         else:
             self._received_seldom(connection, request)
 
-    def _find_sender(self, connection: Connection, rank: int, request: Listen) -> None:
+    def _find_sender(self, connection: Connection, rank: int, request: Request) -> None:
         """Answer a receive from any source; the rank repeats it while nobody waits."""
         answer = first_sender(self.core, rank, request.channels)
         if isinstance(answer, Refusal):
@@ -131,33 +168,30 @@ class Server(Admission):
             self._act(self.core.recall(pair, time.monotonic_ns()))
 
     def _received_seldom(self, connection: Connection, request: Request) -> None:
-        if isinstance(request, Register):
+        if request.type == "REGISTER":
             self._register(connection, request)
-        elif isinstance(request, Observe):
+        elif request.type == "OBSERVE":
             self._observe(connection, request)
         elif not connection.is_admitted:
-            name = type_of(type(request))
-            self._refuse(connection, "not_registered", f"{name} before REGISTER")
-        elif isinstance(request, Ping):
+            self._refuse(connection, "not_registered", f"{request.type} before REGISTER")
+        elif request.type == "PING":
             connection.send(encode("PONG"))
-        elif isinstance(request, Pong):
+        elif request.type == "PONG":
             pass
-        elif isinstance(request, Leave):
+        elif request.type == "LEAVE":
             self._lost(connection, "has left")
             connection.close()
-        elif isinstance(request, Shutdown):
+        elif request.type == "SHUTDOWN":
             self.stopped.set()
-        elif isinstance(request, Present):
+        elif request.type == "PRESENT":
             self._present(connection, request)
         elif connection.observes:
             self._observed(connection, request)
         else:
-            name = type_of(type(request))
-            self._refuse(
-                connection, "not_observing", f"{name} of a rank", getattr(request, "request", None)
-            )
+            number = getattr(request, "request", None)
+            self._refuse(connection, "not_observing", f"{request.type} of a rank", number)
 
-    def _register(self, connection: Connection, request: Register) -> None:
+    def _register(self, connection: Connection, request: Request) -> None:
         rank = request.rank
         if connection.is_admitted:
             self._refuse(connection, "registered_twice", "a second REGISTER")
@@ -203,7 +237,7 @@ class Server(Admission):
                 )
             )
 
-    def _present(self, connection: Connection, request: Present) -> None:
+    def _present(self, connection: Connection, request: Request) -> None:
         if connection.rank is None:
             self._refuse(connection, "not_a_rank", "PRESENT of an observer")
         elif not self.core.recovering:
@@ -239,7 +273,7 @@ class Server(Admission):
                 self._forget(connection)
                 connection.close()
 
-    def _observe(self, connection: Connection, request: Observe) -> None:
+    def _observe(self, connection: Connection, request: Request) -> None:
         if connection.is_admitted:
             self._refuse(connection, "registered_twice", "OBSERVE of a connection in use")
         elif self._is_stranger(connection, request.token, "an observer came"):
@@ -256,11 +290,11 @@ class Server(Admission):
     def _observed(self, connection: Connection, request: Request) -> None:
         del self._observers[connection]
         self._observers[connection] = None
-        if isinstance(request, Status):
+        if request.type == "STATUS":
             self._reply(connection, "STATUS", request.request, "status", self.status)
-        elif isinstance(request, Metrics):
+        elif request.type == "METRICS":
             self._answer_metrics(connection, request)
-        elif isinstance(request, FailPorts | RestorePorts | FailCommands):
+        elif request.type in ("FAIL_PORTS", "RESTORE_PORTS", "FAIL_COMMANDS"):
             try:
                 self._break(request)
             except ValueError as error:
@@ -268,17 +302,17 @@ class Server(Admission):
             else:
                 connection.send(encode("DONE", request=request.request))
         else:
-            name, number = type_of(type(request)), getattr(request, "request", None)
-            self._refuse(connection, "not_a_rank", f"{name} of an observer", number)
+            number = getattr(request, "request", None)
+            self._refuse(connection, "not_a_rank", f"{request.type} of an observer", number)
 
-    def _break(self, order: FailPorts | RestorePorts | FailCommands) -> None:
+    def _break(self, order: Request) -> None:
         """Have an emulated switch fail; ValueError where it cannot."""
-        if not isinstance(self._switch, FaultySwitch):
+        if not isinstance(self._switch, EmulatedSwitch):
             driver = self.settings.switch.driver
             raise ValueError(f"the {driver} driver does not fail on order")
-        if isinstance(order, FailPorts):
+        if order.type == "FAIL_PORTS":
             self._switch.fail_ports(order.ports, order.reason)
-        elif isinstance(order, RestorePorts):
+        elif order.type == "RESTORE_PORTS":
             self._switch.restore_ports(order.ports)
         else:
             self._switch.fail_commands(order.commands, order.reason)
@@ -290,7 +324,7 @@ class Server(Admission):
     def _all_refusals(self) -> dict[str, int]:
         return dict(sorted((self.refusals + Counter(self.core.refusals)).items()))
 
-    def _answer_metrics(self, connection: Connection, request: Metrics) -> None:
+    def _answer_metrics(self, connection: Connection, request: Request) -> None:
         try:
             from railx.fabric.serving.metrics import metrics_text
         except ImportError:

@@ -16,10 +16,9 @@ from typing import Any, TypeAlias
 
 from railx.errors import UserError
 from railx.fabric.circuits import Circuit, Layout, Port
-from railx.fabric.core import SwitchAction
-from railx.fabric.switches.interface import SwitchCallbacks, parse_port, port_name
-from railx.fabric.switches.settings import EmulatedSwitchSettings
-from railx.fabric.switches.wiring import Wiring
+from railx.fabric.decisions.state import SwitchAction
+from railx.fabric.settings import EmulatedSwitchSettings
+from railx.fabric.switches import SwitchCallbacks, Wiring, parse_port, port_name
 from railx.settings import SettingsError
 
 __all__ = ["EmulatedSwitch"]
@@ -32,7 +31,7 @@ Event: TypeAlias = Callable[[], Tell | None]
 
 
 class EmulatedSwitch:
-    """The emulated switches of all rails; see :mod:`railx.fabric.switches.interface`.
+    """The emulated switches of all rails; see :mod:`railx.fabric.switches`.
 
     A command takes ``latency_ns`` and, for each port that comes up beyond the first
     two, ``settings.per_port_ms``. A command that is under way when the process ends
@@ -90,7 +89,7 @@ class EmulatedSwitch:
         self._thread.start()
 
     def apply(self, action: SwitchAction) -> None:
-        """Begin a command; see :meth:`railx.fabric.switches.interface.Switch.apply`."""
+        """Begin a command; see :meth:`railx.fabric.switches.Switch.apply`."""
         ports = [port for circuit in action.connect for port in circuit.ports]
         with self._condition:
             self._wiring.take(action)

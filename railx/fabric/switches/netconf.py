@@ -35,10 +35,9 @@ from xml.etree import ElementTree
 
 from railx.errors import UserError
 from railx.fabric.circuits import Circuit, Layout, Port
-from railx.fabric.core import SwitchAction
-from railx.fabric.switches.interface import SwitchCallbacks, port_name
-from railx.fabric.switches.settings import NetconfSwitchSettings
-from railx.fabric.switches.wiring import Wiring
+from railx.fabric.decisions.state import SwitchAction
+from railx.fabric.settings import NetconfSwitchSettings
+from railx.fabric.switches import SwitchCallbacks, Wiring, port_name
 from railx.settings import SettingsError
 
 __all__ = ["MODEL", "PASSWORD", "NetconfSwitch"]
@@ -54,7 +53,7 @@ _BASE = "urn:ietf:params:xml:ns:netconf:base:1.0"
 
 
 class NetconfSwitch:
-    """The switches of all rails; see :mod:`railx.fabric.switches.interface`."""
+    """The switches of all rails; see :mod:`railx.fabric.switches`."""
 
     def __init__(
         self,
@@ -86,7 +85,7 @@ class NetconfSwitch:
             switch.start()
 
     def apply(self, action: SwitchAction) -> None:
-        """Begin a command; see :meth:`railx.fabric.switches.interface.Switch.apply`."""
+        """Begin a command; see :meth:`railx.fabric.switches.Switch.apply`."""
         self._rails[action.rail].apply(action)
 
     def read(self) -> frozenset[Circuit]:
@@ -247,10 +246,7 @@ class _Rail:
     """The switch of one rail, with its thread."""
 
     def __init__(
-        self,
-        settings: NetconfSwitchSettings,
-        numbering: _Numbering,
-        callbacks: SwitchCallbacks,
+        self, settings: NetconfSwitchSettings, numbering: _Numbering, callbacks: SwitchCallbacks
     ) -> None:
         self._settings = settings
         self._numbering = numbering

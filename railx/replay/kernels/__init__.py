@@ -10,13 +10,13 @@ all its ports. A blocked operation or hint watches the one port that blocks it, 
 visited again when that port changes: operations in the order of the queue, then hinted
 configurations in the order in which they became ready.
 
-From below: :mod:`state` (the records), :mod:`containers`, :mod:`circuits` (ports),
-:mod:`requests` (operations and hints at the controller), :mod:`leases` (those that
-last), :mod:`controller` (messages and decisions), :mod:`ranks` (programs), :mod:`loop`.
+From below: :mod:`state` (the records), :mod:`circuits` (heaps, lists, ports, operations
+and hints at the controller), :mod:`controller` (lasting leases, messages, decisions),
+:mod:`ranks` (programs, graphs and the loop over events).
 """
 
 from railx.replay.kernels.compiling import SOURCES
-from railx.replay.kernels.loop import account, run
+from railx.replay.kernels.ranks import run
 from railx.replay.kernels.state import EngineState
 
-__all__ = ["SOURCES", "EngineState", "account", "run"]
+__all__ = ["SOURCES", "EngineState", "run"]

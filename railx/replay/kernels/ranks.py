@@ -1,63 +1,18 @@
-"""The ranks: their programs, their operations, and what they tell the controller."""
-
-# Types inside compiled functions are Numba's to check.
-# mypy: disable-error-code="assignment,no-any-return"
+"""The ranks: programs, graphs, operations, messages; the loop over the events."""
 
 from __future__ import annotations
 
-from railx.replay.kernels.circuits import conflict, note
-from railx.replay.kernels.compiling import called
-from railx.replay.kernels.containers import append, push, rise, sink, unlink
-from railx.replay.kernels.controller import advance, hear
-from railx.replay.kernels.leases import hear_report
-from railx.replay.kernels.requests import configuration_of, members_of, number_of
-from railx.replay.kernels.state import (
-    ACTIONS_ARRIVE,
-    AHEAD,
-    ARRIVE,
-    AT_BEGIN,
-    BEGIN,
-    BEGUN,
-    COMPUTED,
-    END,
-    ENDED,
-    FIRST_ACTION,
-    GO_ON,
-    GRANT,
-    GRAPH,
-    HINT,
-    IMPATIENT,
-    IMPATIENT_NS,
-    ISSUE,
-    LAST_ACTION,
-    LEASES_LAST,
-    LOG_GRANT,
-    MESSAGE_NS,
-    NOW,
-    OPTICAL,
-    PATIENCE_NS,
-    PROVISIONED,
-    QUESTION,
-    R_BEGIN,
-    R_END,
-    R_MISPREDICTIONS,
-    R_RECONFIGURATIONS,
-    R_REQUESTS,
-    R_STALL,
-    R_WAIT,
-    RELEASE,
-    REPORT,
-    TAKE,
-    UNFINISHED,
-    WAIT,
-    Array,
-    EngineState,
-)
+from typing import Any
 
-__all__ = [
-    *("arrive", "be_heard", "begin_graph", "compute", "end", "go_on", "stop_waiting", "take"),
-    "take_actions",
-]
+import numpy as np
+
+from railx.replay.kernels import circuits, state
+from railx.replay.kernels.compiling import called, compiled, lent
+from railx.replay.kernels.controller import advance, hear, hear_report
+from railx.replay.kernels.state import Array, EngineState
+
+# Types inside compiled functions are Numba's to check.
+# mypy: disable-error-code="assignment,no-any-return"
 
 
 # The program of a rank.
@@ -69,25 +24,25 @@ def go_on(s: EngineState, heap: Array, rank: int) -> None:
     step = s.ranks[rank].position
     if step == s.ranks[rank].stop:
         return
-    if s.steps[step].does == BEGIN:
+    if s.steps[step].does == state.BEGIN:
         s.ranks[rank].at_begin = True
-        s.n[AT_BEGIN] += 1
+        s.n[state.AT_BEGIN] += 1
         begin_together(s, heap)
     else:
-        s.steps[step].computing_ns = s.n[NOW]
-        push(heap, s, s.steps[step].gap_ns, TAKE, rank, 0)
+        s.steps[step].computing_ns = s.n[state.NOW]
+        circuits.push(heap, s, s.steps[step].gap_ns, state.TAKE, rank, 0)
 
 
 @called
 def begin_together(s: EngineState, heap: Array) -> None:
     """Begin the iteration once all ranks that still have one are there."""
-    if s.n[AT_BEGIN] < s.n[UNFINISHED]:
+    if s.n[state.AT_BEGIN] < s.n[state.UNFINISHED]:
         return
     for rank in range(len(s.ranks)):
         if s.ranks[rank].at_begin:
             s.ranks[rank].at_begin = False
-            push(heap, s, s.steps[s.ranks[rank].position].gap_ns, TAKE, rank, 0)
-    s.n[AT_BEGIN] = 0
+            circuits.push(heap, s, s.steps[s.ranks[rank].position].gap_ns, state.TAKE, rank, 0)
+    s.n[state.AT_BEGIN] = 0
 
 
 @called
@@ -96,7 +51,7 @@ def resume(s: EngineState, heap: Array, rank: int) -> None:
     s.ranks[rank].waits_for = -1
     resume_ns = s.steps[s.ranks[rank].position].resume_ns
     advance_program(s, rank)
-    push(heap, s, resume_ns, GO_ON, rank, 0)
+    circuits.push(heap, s, resume_ns, state.GO_ON, rank, 0)
 
 
 @called
@@ -104,35 +59,35 @@ def advance_program(s: EngineState, rank: int) -> None:
     """A step is done."""
     s.ranks[rank].position += 1
     if s.ranks[rank].position == s.ranks[rank].stop:
-        s.n[UNFINISHED] -= 1
+        s.n[state.UNFINISHED] -= 1
 
 
 @called
 def needs_circuits(s: EngineState, step: int) -> bool:
     """Whether the operation of a step asks."""
-    if not s.n[OPTICAL]:
+    if not s.n[state.OPTICAL]:
         return False
-    return s.configurations[configuration_of(s, s.steps[step].operation)].asks != 0
+    return s.configurations[circuits.configuration_of(s, s.steps[step].operation)].asks != 0
 
 
 @called
 def take(s: EngineState, heap: Array, rank: int) -> None:
     """The next step of a program happens now."""
-    step, now_ns = s.ranks[rank].position, s.n[NOW]
+    step, now_ns = s.ranks[rank].position, s.n[state.NOW]
     does = s.steps[step].does
-    if does == WAIT:
+    if does == state.WAIT:
         target = s.steps[step].target
         s.ranks[rank].waits_for = target if target >= 0 else -2
         if target >= 0 and s.steps[target].ended:
             resume(s, heap, rank)
         return
     advance_program(s, rank)
-    if does == ISSUE:
+    if does == state.ISSUE:
         issue(s, heap, step)
     else:
         note_time(s, step)
-        if does == END:
-            s.results[s.steps[step].row, R_END] = now_ns
+        if does == state.END:
+            s.results[s.steps[step].row, state.R_END] = now_ns
     go_on(s, heap, rank)
     if s.ranks[rank].position == s.ranks[rank].stop:
         begin_together(s, heap)
@@ -141,10 +96,10 @@ def take(s: EngineState, heap: Array, rank: int) -> None:
 @called
 def issue(s: EngineState, heap: Array, step: int) -> None:
     """An operation is handed to its lane."""
-    if s.n[GRAPH]:
+    if s.n[state.GRAPH]:
         s.nodes[step].issued = True
     if s.steps[step].sends and needs_circuits(s, step):
-        append(s.unsent, s.step_links, s.steps[step].rank, step)
+        circuits.append(s.unsent, s.step_links, s.steps[step].rank, step)
     before = s.steps[step].before
     if before < 0 or s.steps[before].ended:
         begin(s, heap, step)
@@ -153,13 +108,13 @@ def issue(s: EngineState, heap: Array, step: int) -> None:
 @called
 def begin(s: EngineState, heap: Array, step: int) -> None:
     """Nothing is in the way of a step but its stream."""
-    stream = s.nodes[step].stream if s.n[GRAPH] else -1
+    stream = s.nodes[step].stream if s.n[state.GRAPH] else -1
     if stream >= 0:
-        rise(s.ready, s.streams[stream].first, s.streams[stream].ready, step, step)
+        circuits.rise(s.ready, s.streams[stream].first, s.streams[stream].ready, step, step)
         s.streams[stream].ready += 1
         go_on_stream(s, heap, stream)
     else:
-        push(heap, s, s.steps[step].pickup_ns, ARRIVE, step, 0)
+        circuits.push(heap, s, s.steps[step].pickup_ns, state.ARRIVE, step, 0)
 
 
 @called
@@ -168,14 +123,14 @@ def go_on_stream(s: EngineState, heap: Array, stream: int) -> None:
     if s.streams[stream].busy or s.streams[stream].ready == 0:
         return
     s.streams[stream].ready -= 1
-    step = sink(s.ready, s.streams[stream].first, s.streams[stream].ready)
+    step = circuits.sink(s.ready, s.streams[stream].first, s.streams[stream].ready)
     s.streams[stream].busy = True
-    if s.steps[step].does == ISSUE:
-        push(heap, s, s.steps[step].pickup_ns, ARRIVE, step, 0)
+    if s.steps[step].does == state.ISSUE:
+        circuits.push(heap, s, s.steps[step].pickup_ns, state.ARRIVE, step, 0)
     else:
-        s.steps[step].started_ns = s.n[NOW]
-        s.steps[step].ended_ns = s.n[NOW] + s.steps[step].gap_ns
-        push(heap, s, s.steps[step].gap_ns, COMPUTED, step, 0)
+        s.steps[step].started_ns = s.n[state.NOW]
+        s.steps[step].ended_ns = s.n[state.NOW] + s.steps[step].gap_ns
+        circuits.push(heap, s, s.steps[step].gap_ns, state.COMPUTED, step, 0)
 
 
 # A graph.
@@ -187,7 +142,7 @@ def begin_graph(s: EngineState, heap: Array) -> None:
     for step in range(len(s.steps)):
         if s.nodes[step].pending == 0:
             take_node(s, heap, step)
-    if s.n[PROVISIONED]:
+    if s.n[state.PROVISIONED]:
         for rank in range(len(s.ranks)):
             following = find_following(s, rank)
             if following >= 0:
@@ -197,24 +152,16 @@ def begin_graph(s: EngineState, heap: Array) -> None:
 @called
 def take_node(s: EngineState, heap: Array, step: int) -> None:
     """All that a step depends on has ended."""
-    if s.steps[step].does == ISSUE:
+    if s.steps[step].does == state.ISSUE:
         issue(s, heap, step)
     else:
         begin(s, heap, step)
 
 
 @called
-def compute(s: EngineState, heap: Array, step: int) -> None:
-    """A computation is over."""
-    s.steps[step].ended = True
-    end_node(s, heap, step)
-
-
-@called
 def end_node(s: EngineState, heap: Array, step: int) -> None:
     """What depends on a step, and what waits for its stream."""
-    for index in range(s.nodes[step].successors, s.nodes[step].successors_stop):
-        successor = s.successors[index]
+    for successor in s.successors[s.nodes[step].successors : s.nodes[step].successors_stop]:
         s.nodes[successor].pending -= 1
         if s.nodes[successor].pending == 0:
             take_node(s, heap, successor)
@@ -228,8 +175,8 @@ def end_node(s: EngineState, heap: Array, step: int) -> None:
 def note_time(s: EngineState, step: int) -> None:
     """The first that is known of an iteration of a rank."""
     row = s.results[s.steps[step].row]
-    if row[R_BEGIN] < 0:
-        row[R_BEGIN] = row[R_END] = s.n[NOW]
+    if row[state.R_BEGIN] < 0:
+        row[state.R_BEGIN] = row[state.R_END] = s.n[state.NOW]
 
 
 # An operation on a rank.
@@ -244,7 +191,9 @@ def arrive(s: EngineState, heap: Array, step: int) -> None:
         return
     operation = s.steps[step].operation
     note_arrival(s, operation, step)
-    everybody = s.operations[operation].arrived == members_of(s, configuration_of(s, operation))
+    everybody = s.operations[operation].arrived == circuits.members_of(
+        s, circuits.configuration_of(s, operation)
+    )
     if s.steps[step].alone:
         start(s, heap, step)
     if everybody:
@@ -271,16 +220,16 @@ def note_arrival(s: EngineState, operation: int, step: int) -> None:
 def stays_behind(s: EngineState, heap: Array, step: int) -> bool:
     """Whether a collective waits for a message that has to go first."""
     rank, slot = s.steps[step].rank, s.steps[step].slot
-    configuration = configuration_of(s, s.steps[step].operation)
+    configuration = circuits.configuration_of(s, s.steps[step].operation)
     if not s.configurations[configuration].ring or s.slots[slot].patience_ns <= 0:
         return False
     other = s.unsent[rank, 0]
     while other >= 0:
-        its = configuration_of(s, s.steps[other].operation)
-        if other < step and conflict(s, its, configuration):
+        its = circuits.configuration_of(s, s.steps[other].operation)
+        if other < step and circuits.conflict(s, its, configuration):
             s.steps[step].other = other
-            append(s.behind, s.step_links, rank, step)
-            push(heap, s, s.slots[slot].patience_ns, IMPATIENT, step, other)
+            circuits.append(s.behind, s.step_links, rank, step)
+            circuits.push(heap, s, s.slots[slot].patience_ns, state.IMPATIENT, step, other)
             return True
         other = s.step_links[other, 0]
     return False
@@ -293,14 +242,14 @@ def stop_waiting(s: EngineState, heap: Array, step: int, other: int, impatient: 
         return
     rank, slot = s.steps[step].rank, s.steps[step].slot
     s.steps[step].other = -1
-    unlink(s.behind, s.step_links, rank, step)
+    circuits.unlink(s.behind, s.step_links, rank, step)
     if not impatient:
-        s.slots[slot].patience_ns = s.n[PATIENCE_NS]
+        s.slots[slot].patience_ns = s.n[state.PATIENCE_NS]
         if stays_behind(s, heap, step):
             return
     else:
         limit_ns = s.slots[slot].patience_ns
-        s.slots[slot].patience_ns = limit_ns // 2 if limit_ns > s.n[IMPATIENT_NS] else 0
+        s.slots[slot].patience_ns = limit_ns // 2 if limit_ns > s.n[state.IMPATIENT_NS] else 0
     ask(s, heap, step)
 
 
@@ -310,21 +259,21 @@ def ask(s: EngineState, heap: Array, step: int) -> None:
     operation, slot = s.steps[step].operation, s.steps[step].slot
     note_arrival(s, operation, step)
     s.steps[step].asked = True
-    if s.n[LEASES_LAST] and s.slots[slot].hold >= 0:
+    if s.n[state.LEASES_LAST] and s.slots[slot].hold >= 0:
         begin_on_lease(s, step, s.slots[slot].hold)
         s.lanes[s.steps[step].lane].open = step
         may_begin(s, heap, step)
         start_if_ready(s, heap, operation)
         return
     s.steps[step].waits = True
-    append(s.waiting, s.waiting_links, s.steps[step].rank, step)
-    decide(s, heap, QUESTION, step, 0)
+    circuits.append(s.waiting, s.waiting_links, s.steps[step].rank, step)
+    decide(s, heap, state.QUESTION, step, 0)
 
 
 @called
 def begin_on_lease(s: EngineState, step: int, hold: int) -> None:
     """The report of a lease will name this operation as begun."""
-    lane, which = s.steps[step].lane, number_of(s, s.steps[step].operation)
+    lane, which = s.steps[step].lane, circuits.number_of(s, s.steps[step].operation)
     if s.lanes[lane].begun_in != hold or s.lanes[lane].begun < which:
         s.lanes[lane].begun, s.lanes[lane].begun_in = which, hold
 
@@ -341,21 +290,23 @@ def may_begin(s: EngineState, heap: Array, step: int) -> None:
     s.steps[step].begun = True
     if s.steps[step].waits:
         s.steps[step].waits = False
-        unlink(s.waiting, s.waiting_links, rank, step)
+        circuits.unlink(s.waiting, s.waiting_links, rank, step)
     s.ranks[rank].under_way += 1
     if s.steps[step].sends:
-        unlink(s.unsent, s.step_links, rank, step)
+        circuits.unlink(s.unsent, s.step_links, rank, step)
         behind = s.behind[rank, 0]
         while behind >= 0:
             if s.steps[behind].other == step:
-                push(heap, s, 0, AHEAD, behind, step)
+                circuits.push(heap, s, 0, state.AHEAD, behind, step)
             behind = s.step_links[behind, 0]
 
 
 @called
 def start_if_ready(s: EngineState, heap: Array, operation: int) -> None:
     """Data moves once the circuits of all members are there."""
-    if s.operations[operation].ready < members_of(s, configuration_of(s, operation)):
+    if s.operations[operation].ready < circuits.members_of(
+        s, circuits.configuration_of(s, operation)
+    ):
         return
     s.operations[operation].ready = 0
     step = s.operations[operation].first_arrived
@@ -368,21 +319,21 @@ def start_if_ready(s: EngineState, heap: Array, operation: int) -> None:
 def start(s: EngineState, heap: Array, step: int) -> None:
     """A member's part of an operation begins."""
     lasts_ns = s.steps[step].lasts_ns
-    if s.n[GRAPH] and s.nodes[step].receives:
+    if s.n[state.GRAPH] and s.nodes[step].receives:
         # What a message carried before its receiver came is there.
         sender = s.operations[s.steps[step].operation].first_arrived
         if sender != step and s.steps[sender].started_ns >= 0:
-            lasts_ns = max(0, s.steps[sender].started_ns + lasts_ns - s.n[NOW])
-    s.steps[step].started_ns = s.n[NOW]
-    s.steps[step].ended_ns = s.n[NOW] + lasts_ns
-    push(heap, s, lasts_ns, ENDED, step, 0)
+            lasts_ns = max(0, s.steps[sender].started_ns + lasts_ns - s.n[state.NOW])
+    s.steps[step].started_ns = s.n[state.NOW]
+    s.steps[step].ended_ns = s.n[state.NOW] + lasts_ns
+    circuits.push(heap, s, lasts_ns, state.ENDED, step, 0)
 
 
 @called
 def end(s: EngineState, heap: Array, step: int) -> None:
     """A member's part of an operation is over: what follows from it, in order."""
     rank, after, asks = s.steps[step].rank, s.steps[step].after, needs_circuits(s, step)
-    configuration = configuration_of(s, s.steps[step].operation)
+    configuration = circuits.configuration_of(s, s.steps[step].operation)
     s.steps[step].ended = True
     if asks:
         s.ranks[rank].under_way -= 1
@@ -392,14 +343,19 @@ def end(s: EngineState, heap: Array, step: int) -> None:
             s.lanes[s.steps[step].lane].open = -1
         if s.steps[step].to_tell:
             s.steps[step].to_tell = False
-            decide(s, heap, RELEASE, step, 0)
-    if 0 <= after < s.ranks[rank].position or (s.n[GRAPH] and after >= 0 and s.nodes[after].issued):
+            decide(s, heap, state.RELEASE, step, 0)
+    if 0 <= after < s.ranks[rank].position or (
+        s.n[state.GRAPH] and after >= 0 and s.nodes[after].issued
+    ):
         begin(s, heap, after)
-    if asks and s.n[PROVISIONED]:
+    if asks and s.n[state.PROVISIONED]:
         following = find_following(s, rank)
-        if following >= 0 and configuration_of(s, s.steps[following].operation) != configuration:
+        if (
+            following >= 0
+            and circuits.configuration_of(s, s.steps[following].operation) != configuration
+        ):
             announce(s, heap, s.steps[following].slot)
-    if s.n[GRAPH]:
+    if s.n[state.GRAPH]:
         end_node(s, heap, step)
     elif s.ranks[rank].waits_for == step:
         resume(s, heap, rank)
@@ -412,17 +368,21 @@ def find_following(s: EngineState, rank: int) -> int:
         return -1
     step, stop = s.ranks[rank].unasked, s.ranks[rank].stop
     while step < stop:
-        if s.steps[step].does == ISSUE and not s.steps[step].asked and needs_circuits(s, step):
+        if (
+            s.steps[step].does == state.ISSUE
+            and not s.steps[step].asked
+            and needs_circuits(s, step)
+        ):
             break
         step += 1
     s.ranks[rank].unasked = step
     waiting = s.waiting[rank, 0]
     while waiting >= 0:
         # A graph posts receives at once: of those only earlier ones come first.
-        if waiting > s.ranks[rank].passed and (waiting < step or not s.n[GRAPH]):
+        if waiting > s.ranks[rank].passed and (waiting < step or not s.n[state.GRAPH]):
             return -1
         waiting = s.waiting_links[waiting, 0]
-    if step < stop and s.n[GRAPH]:
+    if step < stop and s.n[state.GRAPH]:
         return step
     if step < stop:
         position = s.ranks[rank].position
@@ -438,15 +398,15 @@ def announce(s: EngineState, heap: Array, slot: int) -> None:
         return
     count, leased = 0, s.holding[s.slots[slot].rank, 0]
     while leased >= 0:
-        if conflict(s, s.slots[leased].configuration, s.slots[slot].configuration):
+        if circuits.conflict(s, s.slots[leased].configuration, s.slots[slot].configuration):
             s.conflicting[count] = leased
             count += 1
         leased = s.slot_links[leased, 0]
     for index in range(count):
         number = give_back(s, s.conflicting[index], -1)
         if number >= 0:
-            decide(s, heap, REPORT, s.conflicting[index], number)
-    decide(s, heap, HINT, slot, 0)
+            decide(s, heap, state.REPORT, s.conflicting[index], number)
+    decide(s, heap, state.HINT, slot, 0)
 
 
 @called
@@ -459,11 +419,10 @@ def give_back(s: EngineState, slot: int, hold: int) -> int:
     if number < 0 or (hold >= 0 and hold != number):
         return -1
     s.slots[slot].hold, s.slots[slot].given_back = -1, number
-    unlink(s.holding, s.slot_links, s.slots[slot].rank, slot)
-    configuration = s.slots[slot].configuration
-    needs = s.configurations[configuration]
-    for index in range(needs.channels, needs.channels_stop):
-        lane = s.channels[s.items[index]].lanes + s.slots[slot].member
+    circuits.unlink(s.holding, s.slot_links, s.slots[slot].rank, slot)
+    needs = s.configurations[s.slots[slot].configuration]
+    for channel in s.items[needs.channels : needs.channels_stop]:
+        lane = s.channels[channel].lanes + s.slots[slot].member
         step = s.lanes[lane].open
         if step < 0:
             continue
@@ -481,8 +440,8 @@ def give_back(s: EngineState, slot: int, hold: int) -> int:
 @called
 def decide(s: EngineState, heap: Array, kind: int, a: int, b: int) -> None:
     """A message goes to the controller, or is there at once."""
-    if s.n[MESSAGE_NS] > 0:
-        push(heap, s, s.n[MESSAGE_NS], kind, a, b)
+    if s.n[state.MESSAGE_NS] > 0:
+        circuits.push(heap, s, s.n[state.MESSAGE_NS], kind, a, b)
     else:
         be_heard(s, heap, kind, a, b)
 
@@ -490,45 +449,35 @@ def decide(s: EngineState, heap: Array, kind: int, a: int, b: int) -> None:
 @called
 def be_heard(s: EngineState, heap: Array, kind: int, a: int, b: int) -> None:
     """The controller hears, and tells the ranks what it decides."""
-    before = s.n[LAST_ACTION]
+    before = s.n[state.LAST_ACTION]
     hear(s, heap, kind, a, b)
-    count = s.n[LAST_ACTION] - before
-    if s.n[MESSAGE_NS] == 0:
+    count = s.n[state.LAST_ACTION] - before
+    if s.n[state.MESSAGE_NS] == 0:
         take_actions(s, heap, count)
     elif count > 0:
-        push(heap, s, s.n[MESSAGE_NS], ACTIONS_ARRIVE, count, 0)
+        circuits.push(heap, s, s.n[state.MESSAGE_NS], state.ACTIONS_ARRIVE, count, 0)
 
 
 @called
 def take_actions(s: EngineState, heap: Array, count: int) -> None:
     """Ranks are told so many actions, in order; where messages take no time, all."""
     n = s.n
-    last = n[FIRST_ACTION] + count
-    while n[FIRST_ACTION] < last:
-        action = s.actions[n[FIRST_ACTION] % len(s.actions)]
-        n[FIRST_ACTION] += 1
+    last = n[state.FIRST_ACTION] + count
+    while n[state.FIRST_ACTION] < last:
+        action = s.actions[n[state.FIRST_ACTION] % len(s.actions)]
+        n[state.FIRST_ACTION] += 1
         subject = action.subject
-        if action.kind == GRANT:
-            take_grant(
-                s,
-                subject,
-                action.hold,
-                action.stall_ns,
-                action.wait_ns,
-                action.reconfigured,
-                action.mispredicted,
-                action.late,
-            )
+        if action.kind == state.GRANT:
+            take_grant(s, action)
             continue
         number = give_back(s, subject, action.hold)
-        if number >= 0 and n[MESSAGE_NS] > 0:
-            push(heap, s, n[MESSAGE_NS], REPORT, subject, number)
+        if number >= 0 and n[state.MESSAGE_NS] > 0:
+            circuits.push(heap, s, n[state.MESSAGE_NS], state.REPORT, subject, number)
         elif number >= 0 and hear_report(s, subject, number):
             # What follows from it comes after what was decided before.
             advance(s, heap)
-            last = n[LAST_ACTION]
-    for index in range(n[BEGUN]):
-        operation = s.begun[index]
+            last = n[state.LAST_ACTION]
+    for operation in s.begun[: n[state.BEGUN]]:
         s.operations[operation].just_granted = False
         step = s.operations[operation].first_arrived
         while step >= 0:
@@ -537,45 +486,88 @@ def take_actions(s: EngineState, heap: Array, count: int) -> None:
                 may_begin(s, heap, step)
             step = s.steps[step].next_arrived
         start_if_ready(s, heap, operation)
-    n[BEGUN] = 0
+    n[state.BEGUN] = 0
 
 
 @called
-def take_grant(
-    s: EngineState,
-    step: int,
-    hold: int,
-    stall_ns: int,
-    wait_ns: int,
-    reconfigured: int,
-    mispredicted: int,
-    late: int,
-) -> None:
+def take_grant(s: EngineState, action: Any) -> None:
     """A rank hears that an operation has its circuits, and what it holds now."""
+    step, hold, late = action.subject, action.hold, action.late
     operation, slot, lane = s.steps[step].operation, s.steps[step].slot, s.steps[step].lane
     if not s.steps[step].accounted:
         s.steps[step].accounted = True
         note_time(s, step)
         row = s.results[s.steps[step].row]
-        row[R_REQUESTS] += 1
-        row[R_RECONFIGURATIONS] += reconfigured
-        row[R_STALL] += stall_ns
-        row[R_WAIT] += wait_ns
-        row[R_MISPREDICTIONS] += mispredicted
+        row[state.R_REQUESTS] += 1
+        row[state.R_RECONFIGURATIONS] += action.reconfigured
+        row[state.R_STALL] += action.stall_ns
+        row[state.R_WAIT] += action.wait_ns
+        row[state.R_MISPREDICTIONS] += action.mispredicted
     if not s.operations[operation].just_granted:
         s.operations[operation].just_granted = True
-        s.begun[s.n[BEGUN]] = operation
-        s.n[BEGUN] += 1
-        if s.n[MESSAGE_NS] > 0:
-            note(s, LOG_GRANT, operation)
+        s.begun[s.n[state.BEGUN]] = operation
+        s.n[state.BEGUN] += 1
+        if s.n[state.MESSAGE_NS] > 0:
+            circuits.note(s, state.LOG_GRANT, operation)
     s.steps[step].just_granted = True
     if hold > s.slots[slot].given_back:
         if s.slots[slot].hold < 0:
             s.slots[slot].hold = hold
-            append(s.holding, s.slot_links, s.steps[step].rank, slot)
+            circuits.append(s.holding, s.slot_links, s.steps[step].rank, slot)
         begin_on_lease(s, step, hold)
         if not late or s.steps[step].to_tell:
             s.steps[step].to_tell = False
             s.lanes[lane].open = step
     elif not late:
         s.steps[step].to_tell = True
+
+
+@compiled
+def run(given: EngineState) -> None:
+    """Carry out the programs; no circuits are lit at the start.
+
+    The log takes as many entries as it has room for; a counter says how many there
+    were. Where the room for actions was too small, another counter says so, and
+    nothing of the rest is of use.
+    """
+    s = lent(given)
+    n, ranks = s.n, len(s.ranks)
+    # An event adds no more than one for each lane, rank and circuit, and as many again
+    # where collectives wait behind messages or members have something to tell.
+    most = len(s.lanes) + len(s.slots) + ranks + len(s.circuits) + len(s.channels)
+    most += len(s.streams)
+    most = 2 * most + 16
+    heap = np.zeros(4 * most, s.event.dtype)
+    if n[state.GRAPH]:
+        heap = np.zeros(4 * most + len(s.steps), s.event.dtype)
+        begin_graph(s, heap)
+    else:
+        for rank in range(ranks):
+            n[state.UNFINISHED] += s.ranks[rank].stop > s.ranks[rank].first
+        for rank in range(ranks):
+            go_on(s, heap, rank)
+    while n[state.HEAP] > 0 and not n[state.OVERFLOWED]:
+        if n[state.HEAP] + most > len(heap):
+            heap = np.concatenate((heap, np.zeros_like(heap)))
+        event = heap[0]
+        kind, a, b = event.kind, event.a, event.b
+        n[state.NOW] = event.time_ns
+        circuits.pop(heap, s)
+        n[state.EVENTS] += 1
+        if kind == state.TAKE:
+            take(s, heap, a)
+        elif kind == state.GO_ON:
+            go_on(s, heap, a)
+        elif kind == state.ARRIVE:
+            arrive(s, heap, a)
+        elif kind == state.ENDED:
+            end(s, heap, a)
+        elif kind == state.COMPUTED:
+            s.steps[a].ended = True
+            end_node(s, heap, a)
+        elif kind in (state.IMPATIENT, state.AHEAD):
+            stop_waiting(s, heap, a, b, kind == state.IMPATIENT)
+        elif kind == state.ACTIONS_ARRIVE:
+            take_actions(s, heap, a)
+        else:
+            be_heard(s, heap, kind, a, b)

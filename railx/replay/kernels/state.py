@@ -54,9 +54,7 @@ PAIR = _record(longs="key", ints="value")
 #: A message from the controller to a rank: the step (grant) or the slot (recall), and
 #: the number of the lasting lease.
 ACTION = _record(
-    longs="stall_ns wait_ns",
-    ints="subject hold",
-    flags="kind late mispredicted reconfigured",
+    longs="stall_ns wait_ns", ints="subject hold", flags="kind late mispredicted reconfigured"
 )
 #: Steps. Fields of the program: ``target`` is the issue that a wait waits for,
 #: ``before`` and ``after`` are the neighbours of an issue in its lane, ``row`` is the

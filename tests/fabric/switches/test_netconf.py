@@ -14,15 +14,11 @@ import pytest
 
 from railx.fabric import Configuration, FabricSettings, launch_controller
 from railx.fabric.circuits import Circuit, Layout, Port
-from railx.fabric.core import SwitchAction
+from railx.fabric.decisions.state import SwitchAction
 from railx.fabric.observer import Observer, ObserverError
-from railx.fabric.switches import (
-    FaultySwitch,
-    NetconfSwitchSettings,
-    Switch,
-    SwitchFault,
-    make_switch,
-)
+from railx.fabric.serving.base import make_switch
+from railx.fabric.settings import NetconfSwitchSettings
+from railx.fabric.switches import Switch, SwitchFault
 from railx.fabric.switches.netconf import NetconfSwitch, _Session
 from railx.settings import SettingsError
 from tests.builders import ROOT
@@ -90,7 +86,6 @@ def command(number: int, *connect: Circuit, drop: tuple[Circuit, ...] = ()) -> S
 def test_commands_become_cross_connects_and_are_read_back(server: Device) -> None:
     told = Told()
     with connected(told, server) as switch:
-        assert not isinstance(switch, FaultySwitch)
         switch.apply(command(1, Circuit(0, 1), Circuit(1, 0)))
         switch.apply(command(2, Circuit(2, 3)))
         assert told.wait(2) == [("done", 1), ("done", 2)]

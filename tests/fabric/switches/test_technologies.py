@@ -8,7 +8,7 @@ import re
 import pytest
 
 from railx.fabric import FabricSettings
-from railx.fabric.switches import EmulatedSwitchSettings
+from railx.fabric.settings import EmulatedSwitchSettings
 from railx.settings import SettingsError, load, to_dict
 from tests.builders import ROOT, checked
 from workflow.mounts import choices
