@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -40,9 +40,12 @@ from training.reduction import (
     stage_ranks,
 )
 from training.sequence_parallel import ProcessGroups, SequenceParallel, group_ranks
-from training.settings import RunSettings, pipeline_shape
+from training.settings import RunSettings, pipeline_shape, tensor_degree
 from training.sharding import Sharding, Use
 from training.timeline import Timeline
+
+if TYPE_CHECKING:
+    from training.tensor_parallel import TensorParallel
 
 __all__ = ["PRECISIONS", "Engine", "Runner", "Stepped", "decoder_uses"]
 
@@ -106,7 +109,8 @@ class Engine:
         ]
         master = torch.float32 if compute == torch.bfloat16 else compute
         shares = training.sharding == "zero3" and len(members[stage]) > 1
-        apart = shares or master != compute
+        split = training.parallelism == "tensor"
+        apart = (shares or master != compute) and not split
         self.decoder = Decoder(
             model,
             seed=settings.seed,
@@ -115,8 +119,15 @@ class Engine:
             device="meta" if apart else device,
             loss_chunk_tokens=training.loss_chunk_tokens,
         )
-        self.sharding: Sharding | None = None
-        if apart:
+        self.sharding: Sharding | TensorParallel | None = None
+        tensor: TensorParallel | None = None
+        if split:
+            # Slow to import.
+            from training.tensor_parallel import TensorParallel
+
+            tensor = TensorParallel(self.decoder, tensor_degree(plan), timeline)
+            self.sharding = tensor
+        elif apart:
             self.sharding = Sharding(
                 self.decoder,
                 decoder_uses(self.decoder),
@@ -151,7 +162,7 @@ class Engine:
             )
         else:
             # Groups of batches planned during training are created as they come.
-            planned = group_ranks(plan) if training.planning == "file" else ()
+            planned = group_ranks(plan) if training.planning == "file" and not split else ()
             self.groups = ProcessGroups(planned)
             self.runner = SequenceParallel(
                 self.decoder,
@@ -160,8 +171,11 @@ class Engine:
                 self.kernel,
                 timeline,
                 idle=self._idle,
+                parallelism=training.parallelism,
             )
-        if shares:
+        if tensor is not None:
+            self.reduction = tensor.reduction
+        elif shares:
             self.reduction = sharded_reduction(
                 self.decoder, self.stages, timeline, parameters, self.degree
             )

@@ -207,7 +207,7 @@ def _check(
     permits dropping the unfinished results of another run.
     """
     plan = read_plan(settings.plan)
-    check_plan(plan, settings.model, plan.devices if ranks is None else ranks)
+    check_plan(plan, settings.model, plan.devices if ranks is None else ranks, settings.training)
     check_planning(settings, plan)
     zero_stage = priced_zero_stage(plan)
     if zero_stage is not None:
