@@ -66,13 +66,16 @@ def launch(work: Work) -> Findings:
     copied_ms = _repeated_ms(work, lambda: target.copy_(source))
     found.measured("memory", 2 * source.nbytes / copied_ms / 1e6, unit="GB/s")
     found.measured("small_kernel", _repeated_ms(work, lambda: small.add_(1), 500), unit="ms")
-    few = {"lengths": [16], "contexts": [0], "degrees": [1], "checkpointing": [False]}
+    few = {"contexts": [0], "degrees": [1], "checkpointing": [False]}
+    few["lengths"] = [8, 16, 32, 64, 128]
     settings = work.resolved("profiles", "llama_1b") | few
     for row in _points(work, "launch", settings):
         for what in ("forward_ms", "backward_ms"):
             subject = f"{what.removesuffix('_ms')} of {row['part']}"
             found.check("pass_of_a_few_tokens", row[what], "at_least", 1e-6, subject=subject)
-            found.measured("pass_of_a_few_tokens", row[what], subject=subject, unit="ms")
+            found.measured(
+                "pass_of_a_few_tokens", row[what], subject=subject, sample=row["tokens"], unit="ms"
+            )
     return found
 
 
