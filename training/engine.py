@@ -121,6 +121,7 @@ class Engine:
         )
         self.sharding: Sharding | TensorParallel | None = None
         tensor: TensorParallel | None = None
+        units: Sharding | None = None
         if split:
             # Slow to import.
             from training.tensor_parallel import TensorParallel
@@ -128,24 +129,27 @@ class Engine:
             tensor = TensorParallel(self.decoder, tensor_degree(plan), timeline)
             self.sharding = tensor
         elif apart:
-            self.sharding = Sharding(
+            by_unit = training.sharding == "zero3" and not pipelined
+            sharding = Sharding(
                 self.decoder,
                 decoder_uses(self.decoder),
                 group=_stage_group(members, stage) if shares else None,
                 compute=compute,
                 master=master,
                 device=device,
-                hold="unit" if training.sharding == "zero3" and not pipelined else "batch",
+                hold="unit" if by_unit else "batch",
                 timeline=timeline,
                 rows_of=lambda name, parameter, start, stop: draw_parameter(
                     name, parameter.shape, settings.seed, model.layers, range(start, stop)
                 ),
             )
+            self.sharding, units = sharding, sharding if by_unit else None
         if training.compile:
             self.decoder.compile_layers()
         parameters: dict[str, nn.Parameter] = (
             self.sharding.shards if self.sharding else dict(self.decoder.named_parameters())
         )
+        self._by_unit = units is not None
         self.runner: Runner
         #: The groups of sequence parallelism; None with pipelines.
         self.groups: ProcessGroups | None = None
@@ -170,19 +174,14 @@ class Engine:
                 sequences,
                 self.kernel,
                 timeline,
-                idle=self._idle,
+                idle=units.idle if units else None,
                 parallelism=training.parallelism,
             )
         if tensor is not None:
             self.reduction = tensor.reduction
-        elif shares:
-            self.reduction = sharded_reduction(
-                self.decoder, self.stages, timeline, parameters, self.degree
-            )
-        elif pipelined:
-            self.reduction = pipeline_reduction(
-                self.decoder, self.stages, timeline, self.degree, parameters
-            )
+        elif shares or pipelined:
+            reduction = sharded_reduction if shares else pipeline_reduction
+            self.reduction = reduction(self.decoder, self.stages, timeline, self.degree, parameters)
         else:
             self.reduction = sequence_parallel_reduction(self.decoder, timeline, parameters)
         self.optimizer = Optimizer(parameters, training.optimizer)
@@ -293,10 +292,6 @@ class Engine:
     def _distributed(self, name: str, local: Tensor) -> Tensor:
         return local if self.sharding is None else self.sharding.distributed(name, local)
 
-    def _idle(self) -> None:
-        if self.sharding is not None and self.sharding.hold == "unit":
-            self.sharding.idle()
-
     def _passes(self, batch: SequenceParallelBatch | PipelineBatch) -> int:
         """The number of forward and backward passes of this rank in a batch.
 
@@ -307,7 +302,7 @@ class Engine:
             return sum(
                 len(pipeline.chunks) for pipeline in batch.pipelines if pipeline.replica == replica
             )
-        if self.sharding is not None and self.sharding.hold == "unit":
+        if self._by_unit:
             return len(batch.micro_batches)
         rank = dist.get_rank()
         return sum(

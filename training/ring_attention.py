@@ -48,7 +48,9 @@ class RingAttention:
                 functional.pad(sequence, (0, 2 * degree * width - len(sequence)), value=padding)
                 .view(2 * degree, width)[[rank, -1 - rank]]
                 .flatten()
-                for sequence, width in zip(column.split(self.lengths), self.widths, strict=True)
+                for sequence, width in zip(
+                    torch.split(column, self.lengths), self.widths, strict=True
+                )
             ]
             return torch.cat(parts)
 
@@ -61,7 +63,9 @@ class RingAttention:
         keys, values = (one.repeat_interleave(copies, dim=1) for one in (keys, values))
         counts = [2 * width for width in self.widths]
         mixed = []
-        for parts in zip(*(one.split(counts) for one in (queries, keys, values)), strict=True):
+        for parts in zip(
+            *(torch.split(one, counts) for one in (queries, keys, values)), strict=True
+        ):
             by_head = (one.transpose(0, 1)[None].contiguous() for one in parts)
             ring: Tensor = _Ring.apply(*by_head, self.group)  # type: ignore[no-untyped-call]
             mixed.append(ring[0].transpose(0, 1))
@@ -80,7 +84,8 @@ class _Ring(torch.autograd.Function):
             ctx.group, 2, kernel, *heads, is_causal=True
         )
         ctx.save_for_backward(*heads, mixed, sums)
-        return mixed
+        attended: Tensor = mixed
+        return attended
 
     @staticmethod
     @once_differentiable

@@ -34,8 +34,6 @@ class TensorParallel:
     steps. Every rank constructs it at the same point, because it creates groups.
     """
 
-    hold = "batch"
-
     def __init__(self, decoder: Decoder, degree: int, timeline: Timeline) -> None:
         ranks, device = dist.get_world_size(), next(decoder.parameters()).device
         mesh = init_device_mesh(
