@@ -86,6 +86,11 @@ class Engine:
     where the chosen attention kernel cannot run.
     """
 
+    runner: Runner
+    #: The groups of sequence parallelism; None with pipelines.
+    groups: ProcessGroups | None
+    reduction: GradientReduction
+
     def __init__(
         self,
         settings: RunSettings,
@@ -150,10 +155,7 @@ class Engine:
             self.sharding.shards if self.sharding else dict(self.decoder.named_parameters())
         )
         self._by_unit = units is not None
-        self.runner: Runner
-        #: The groups of sequence parallelism; None with pipelines.
-        self.groups: ProcessGroups | None = None
-        self.reduction: GradientReduction
+        self.groups = None
         if pipelined:
             self.runner = PipelineParallel(
                 self.decoder,
