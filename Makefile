@@ -24,7 +24,7 @@ CONFIG = --config "experiment=$(EXPERIMENT)" $(if $(strip $(OVERRIDES)),hydra="$
 NAMED = $(or $(lastword $(patsubst name=%,%,$(filter name=%,$(OVERRIDES)))),$(EXPERIMENT))
 SNAKEMAKE = $(BIN)/snakemake --cores "$(CORES)" $(CONFIG)
 
-.PHONY: help setup reproduce figure claim findings report pdf sync schemas test test-system coverage test-slow test-torch test-oldest-torch mutants mistakes explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady site notebooks lint lock clean
+.PHONY: help setup reproduce figure claim findings report pdf sync schemas test test-system coverage test-slow test-torch test-clients test-oldest-torch mutants mistakes explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady site notebooks lint lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,12 @@ test-slow: $(READY) ## the tests that take minutes
 
 test-torch: $(READY) ## torch's own tests of torch.distributed over railx, held against gloo: docs/torch_suite.md (minutes)
 	@PYTHONPATH="$(CURDIR)" $(BIN)/python -m tests.railx_torch.torch_suite
+
+test-clients: $(READY) ## Lightning Fabric, accelerate and the Hugging Face Trainer over railx, in .venv-clients
+	@test -x .venv-clients/bin/python || $(BIN)/python -m venv .venv-clients
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > .venv-clients/lib/python3.*/site-packages/project.pth
+	@.venv-clients/bin/pip --quiet install $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["clients"])')
+	@.venv-clients/bin/python -m pytest -q tests/railx_torch/test_clients.py
 
 test-oldest-torch: ## the backend's tests on the oldest supported torch, in .venv-oldest (TORCH_INDEX for its CPU build)
 	@scripts/oldest_torch.sh

@@ -22,6 +22,7 @@ Integration with torch (measured on 2.11 and 2.13):
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -118,13 +119,26 @@ class _Connection:
         return self.receiving.recv(tensors, self._other, tag)
 
 
+def _store_of_attempt(store: Any) -> Any:
+    """``store`` without the keys of earlier attempts.
+
+    Ranks that torchrun restarts share the store of its agent with those before them,
+    whose addresses they would find in it (pytorch/pytorch issue 135712).
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if not shared or attempt == "0":
+        return store
+    return _distributed.PrefixStore(f"attempt_{attempt}/", store)
+
+
 class RailxProcessGroup(_ProcessGroup):
     """A process group whose operations wait for their circuits; see the module."""
 
     def __init__(self, options: Any, session: Session, pg_options: Any = None) -> None:
         super().__init__(options.group_rank, options.group_size)
         self._session = session
-        self._store, self._timeout = options.store, options.timeout
+        self._store, self._timeout = _store_of_attempt(options.store), options.timeout
         self._ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
         self._id = str(options.group_id)
         self._member = int(options.group_rank)

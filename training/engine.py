@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -40,9 +40,12 @@ from training.reduction import (
     stage_ranks,
 )
 from training.sequence_parallel import ProcessGroups, SequenceParallel, group_ranks
-from training.settings import RunSettings, pipeline_shape
+from training.settings import RunSettings, pipeline_shape, tensor_degree
 from training.sharding import Sharding, Use
 from training.timeline import Timeline
+
+if TYPE_CHECKING:
+    from training.tensor_parallel import TensorParallel
 
 __all__ = ["PRECISIONS", "Engine", "Runner", "Stepped", "decoder_uses"]
 
@@ -83,6 +86,11 @@ class Engine:
     where the chosen attention kernel cannot run.
     """
 
+    runner: Runner
+    #: The groups of sequence parallelism; None with pipelines.
+    groups: ProcessGroups | None
+    reduction: GradientReduction
+
     def __init__(
         self,
         settings: RunSettings,
@@ -106,7 +114,8 @@ class Engine:
         ]
         master = torch.float32 if compute == torch.bfloat16 else compute
         shares = training.sharding == "zero3" and len(members[stage]) > 1
-        apart = shares or master != compute
+        split = training.parallelism == "tensor"
+        apart = (shares or master != compute) and not split
         self.decoder = Decoder(
             model,
             seed=settings.seed,
@@ -115,30 +124,38 @@ class Engine:
             device="meta" if apart else device,
             loss_chunk_tokens=training.loss_chunk_tokens,
         )
-        self.sharding: Sharding | None = None
-        if apart:
-            self.sharding = Sharding(
+        self.sharding: Sharding | TensorParallel | None = None
+        tensor: TensorParallel | None = None
+        units: Sharding | None = None
+        if split:
+            # Slow to import.
+            from training.tensor_parallel import TensorParallel
+
+            tensor = TensorParallel(self.decoder, tensor_degree(plan), timeline)
+            self.sharding = tensor
+        elif apart:
+            by_unit = training.sharding == "zero3" and not pipelined
+            sharding = Sharding(
                 self.decoder,
                 decoder_uses(self.decoder),
                 group=_stage_group(members, stage) if shares else None,
                 compute=compute,
                 master=master,
                 device=device,
-                hold="unit" if training.sharding == "zero3" and not pipelined else "batch",
+                hold="unit" if by_unit else "batch",
                 timeline=timeline,
                 rows_of=lambda name, parameter, start, stop: draw_parameter(
                     name, parameter.shape, settings.seed, model.layers, range(start, stop)
                 ),
             )
+            self.sharding, units = sharding, sharding if by_unit else None
         if training.compile:
             self.decoder.compile_layers()
         parameters: dict[str, nn.Parameter] = (
             self.sharding.shards if self.sharding else dict(self.decoder.named_parameters())
         )
-        self.runner: Runner
-        #: The groups of sequence parallelism; None with pipelines.
-        self.groups: ProcessGroups | None = None
-        self.reduction: GradientReduction
+        self._by_unit = units is not None
+        self.groups = None
         if pipelined:
             self.runner = PipelineParallel(
                 self.decoder,
@@ -151,7 +168,7 @@ class Engine:
             )
         else:
             # Groups of batches planned during training are created as they come.
-            planned = group_ranks(plan) if training.planning == "file" else ()
+            planned = group_ranks(plan) if training.planning == "file" and not split else ()
             self.groups = ProcessGroups(planned)
             self.runner = SequenceParallel(
                 self.decoder,
@@ -159,16 +176,14 @@ class Engine:
                 sequences,
                 self.kernel,
                 timeline,
-                idle=self._idle,
+                idle=units.idle if units else None,
+                parallelism=training.parallelism,
             )
-        if shares:
-            self.reduction = sharded_reduction(
-                self.decoder, self.stages, timeline, parameters, self.degree
-            )
-        elif pipelined:
-            self.reduction = pipeline_reduction(
-                self.decoder, self.stages, timeline, self.degree, parameters
-            )
+        if tensor is not None:
+            self.reduction = tensor.reduction
+        elif shares or pipelined:
+            reduction = sharded_reduction if shares else pipeline_reduction
+            self.reduction = reduction(self.decoder, self.stages, timeline, self.degree, parameters)
         else:
             self.reduction = sequence_parallel_reduction(self.decoder, timeline, parameters)
         self.optimizer = Optimizer(parameters, training.optimizer)
@@ -279,10 +294,6 @@ class Engine:
     def _distributed(self, name: str, local: Tensor) -> Tensor:
         return local if self.sharding is None else self.sharding.distributed(name, local)
 
-    def _idle(self) -> None:
-        if self.sharding is not None and self.sharding.hold == "unit":
-            self.sharding.idle()
-
     def _passes(self, batch: SequenceParallelBatch | PipelineBatch) -> int:
         """The number of forward and backward passes of this rank in a batch.
 
@@ -293,7 +304,7 @@ class Engine:
             return sum(
                 len(pipeline.chunks) for pipeline in batch.pipelines if pipeline.replica == replica
             )
-        if self.sharding is not None and self.sharding.hold == "unit":
+        if self._by_unit:
             return len(batch.micro_batches)
         rank = dist.get_rank()
         return sum(

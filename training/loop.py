@@ -162,7 +162,7 @@ def train(
     fit together, and SettingsError where the controller cannot bind its address.
     """
     plan = read_plan(settings.plan)
-    check_plan(plan, settings.model, context.ranks)
+    check_plan(plan, settings.model, context.ranks, settings.training)
     check_planning(settings, plan)
     lengths = plan_lengths(plan)
     check_positions(settings.model, max(lengths.values()))

@@ -74,17 +74,12 @@ class Norm(nn.Module):
         return functional.layer_norm(hidden, size, weight, self.bias.to(hidden.dtype), self.epsilon)
 
 
-class Linear(nn.Module):
+class Linear(nn.Linear):
     """A product, with a bias where the model has biases.
 
     Weights are cast to the precision of the activations (a no-op where sharding has
     cast them).
     """
-
-    def __init__(self, inputs: int, outputs: int, biased: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(outputs, inputs))
-        self.bias = nn.Parameter(torch.empty(outputs)) if biased else None
 
     def forward(self, hidden: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.to(hidden.dtype)
@@ -176,7 +171,8 @@ class Layer(nn.Module):
         mixed = attend(layer, *self.before(self, hidden, rotation))
         # Compiled code is specialised on the base of a view, which depends on the
         # packing; this reshapes without a view.
-        flat = torch.ops.aten._unsafe_view(mixed.contiguous(), hidden.shape)
+        shape = len(hidden), mixed.shape[1] * mixed.shape[2]
+        flat = torch.ops.aten._unsafe_view(mixed.contiguous(), shape)
         return self.after(self, hidden, flat)
 
 

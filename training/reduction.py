@@ -121,8 +121,8 @@ def sharded_reduction(
     decoder: Decoder,
     stages: int,
     timeline: Timeline,
+    degree: int,
     shards: Mapping[str, nn.Parameter],
-    degree: int = 1,
 ) -> GradientReduction:
     """The reduction that remains with sharded parameters: rows of a tied head.
 

@@ -18,6 +18,7 @@ batches, whatever its plan and its ranks were.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import signal
 import socket
@@ -207,7 +208,8 @@ def _check(
     permits dropping the unfinished results of another run.
     """
     plan = read_plan(settings.plan)
-    check_plan(plan, settings.model, plan.devices if ranks is None else ranks)
+    training = dataclasses.replace(settings.training, device=_device_type(settings))
+    check_plan(plan, settings.model, plan.devices if ranks is None else ranks, training)
     check_planning(settings, plan)
     zero_stage = priced_zero_stage(plan)
     if zero_stage is not None:
@@ -218,7 +220,6 @@ def _check(
     if resumed is not None:
         check_checkpoint(resumed, settings, plan, sequences)
         _check_steps(settings, resumed)
-    _device_type(settings)
     _check_folder(out)
     _check_unfinished(Unfinished(out, run_identity(settings, resumed)), resumed, replace)
     _check_hosts(settings)

@@ -10,7 +10,9 @@ Notable:
 * with fewer key-value heads than ranks each of these heads is sent to several ranks,
   and its gradients are added on the way back;
 * process groups are created once, by every rank in the same order, and looked up
-  afterwards (FlexSP section 5); their number and creation time are reported.
+  afterwards (FlexSP section 5); their number and creation time are reported;
+* by choice keys and values go round the ranks (``training.ring_attention``), or ranks
+  split the layers and all of them have all tokens (``training.tensor_parallel``).
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from torch import Tensor
 from railx.planning.format.parts import Group
 from railx.planning.format.plan import Plan, SequenceParallelBatch
 from training.attention import Kernel, Packing, variable_length_attention
-from training.data import Sequences, pack, uncut_slices, valid_tokens
+from training.data import PackedTokens, Sequences, pack, uncut_slices, valid_tokens
 from training.model import Attend, Decoder
+from training.settings import Parallelism
 from training.timeline import Timeline
 
 __all__ = ["ProcessGroups", "SequenceParallel", "UlyssesAttention", "group_ranks", "token_cut"]
@@ -153,8 +156,9 @@ class SequenceParallel:
         kernel: Kernel,
         timeline: Timeline,
         idle: Callable[[], None] | None = None,
+        parallelism: Parallelism = "ulysses",
     ) -> None:
-        self.idle = idle
+        self.idle, self.parallelism = idle, parallelism
         self.decoder, self.groups, self.sequences = decoder, groups, sequences
         self.kernel, self.timeline = kernel, timeline
         self.rank = dist.get_rank()
@@ -179,28 +183,40 @@ class SequenceParallel:
         return loss
 
     def _run_group(self, group: Group, weight: float) -> Tensor:
-        cut = token_cut(group.tokens, group.degree)
         index = group.ranks.index(self.rank)
-        start = sum(cut[:index])
         packed = pack(uncut_slices(group.sequences, group.lengths), self.sequences)
-        part = packed.part(start, start + cut[index]).to(self.device)
-        packing = Packing.without_context(group.lengths)
+        part, attend = self._share(group, packed, index)
+        part = part.to(self.device)
         with self.timeline.phase("forward"):
-            attend = self._attention(group, cut, packing)
             hidden = self.decoder.embed(part.tokens, part.positions)
             hidden = self.decoder.transform(hidden, part.positions, attend)
             loss = self.decoder.loss(hidden, part.labels) * weight
         with self.timeline.phase("backward"):
             loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach().to(torch.float64)
+        # Ranks that split the layers all have the loss of all tokens.
+        counts = self.parallelism != "tensor" or index == 0
+        return loss.detach().to(torch.float64) * counts
 
-    def _attention(self, group: Group, cut: Sequence[int], packing: Packing) -> Attend:
+    def _share(self, group: Group, packed: PackedTokens, index: int) -> tuple[PackedTokens, Attend]:
+        """The tokens of rank ``index`` of a group, and attention over all of them."""
+        packing = Packing.without_context(group.lengths)
+
         def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             return variable_length_attention(queries, keys, values, packing, self.kernel)
 
-        if group.degree == 1:
-            return attend
-        return UlyssesAttention(self.groups[group.ranks], cut, attend, self.timeline)
+        if group.degree == 1 or self.parallelism == "tensor":
+            return packed, attend
+        members = self.groups[group.ranks]
+        if self.parallelism == "ring":
+            # Only runs that choose it import torch's context parallelism.
+            from training.ring_attention import RingAttention
+
+            ring = RingAttention(members, group.lengths)
+            return ring.part(packed), ring
+        cut = token_cut(group.tokens, group.degree)
+        start = sum(cut[:index])
+        part = packed.part(start, start + cut[index])
+        return part, UlyssesAttention(members, cut, attend, self.timeline)
 
 
 class _Exchange(torch.autograd.Function):

@@ -36,11 +36,15 @@ _OTHER_PROGRAMS = {
     "slim_pipe": "attention that stages share is priced, not run",
 }
 
+#: How the ranks of a group of a plan share its sequences.
+Parallelism = Literal["ulysses", "ring", "tensor"]
+
 #: The ZeRO stage that each way of sharding is.
 _ZERO_STAGE = {"none": 0, "zero3": 3}
 
 __all__ = [
     "OptimizerSettings",
+    "Parallelism",
     "RunSettings",
     "TrainingSettings",
     "check_model",
@@ -52,6 +56,7 @@ __all__ = [
     "fabric_sweep",
     "load_run_settings",
     "pipeline_shape",
+    "tensor_degree",
 ]
 
 
@@ -115,6 +120,13 @@ class TrainingSettings:
     attention: Literal["auto", "sdpa", "varlen", "blocks"] = "auto"
     """Attention kernel; ``auto`` takes the fastest that can run. None of them stores
     a score for each pair of tokens.
+    """
+    parallelism: Parallelism = "ulysses"
+    """How the ranks of a group share its sequences: ``ulysses`` exchanges heads for
+    tokens around attention; ``ring`` passes keys and values around (torch's context
+    parallelism; on CPU ranks); ``tensor`` splits the products of each layer (torch's
+    tensor parallelism), for plans whose groups are the same throughout. The last two
+    have no pipelines.
     """
     sharding: Literal["none", "zero3"] = "none"
     """Sharding of parameters, gradients and optimizer state: ``none`` replicates them
@@ -288,13 +300,19 @@ def check_positions(model: ModelSettings, longest_tokens: int) -> None:
         )
 
 
-def check_plan(plan: Plan, model: ModelSettings, ranks: int) -> None:
+def check_plan(
+    plan: Plan, model: ModelSettings, ranks: int, training: TrainingSettings | None = None
+) -> None:
     """Refuse a plan that these ranks or this model cannot run.
 
+    ``training`` says how the ranks of a group share its sequences; None as by default.
     PlanError or SettingsError, one line.
     """
     check_planner(plan.planner, "plan")
     check_ranks(plan, ranks)
+    if training is not None and training.parallelism != "ulysses":
+        _check_parallelism(plan, model, training)
+        return
     if plan.kind == "sequence_parallel":
         for used in sorted(
             {
@@ -377,6 +395,58 @@ def _check_schedules(plan: Plan) -> None:
                     f" simulated only; allowed in training: {', '.join(RUNNABLE)}, or an order of F"
                     " and B",
                 )
+
+
+def tensor_degree(plan: Plan) -> int:
+    """The ranks that split each layer: the one degree of all groups of a plan.
+
+    SettingsError unless the groups are equal runs of consecutive ranks.
+    """
+    groups = {
+        group.ranks
+        for batch in plan.sequence_parallel_batches()
+        for micro_batch in batch.micro_batches
+        for group in micro_batch.groups
+    }
+    degree = max(map(len, groups), default=1)
+    for ranks in sorted(groups):
+        first = ranks[0]
+        if first % degree or ranks != tuple(range(first, first + degree)):
+            raise SettingsError(
+                "training.parallelism",
+                f"got tensor and a plan with the group {list(ranks)}; allowed: groups of equally"
+                " many consecutive ranks in every micro-batch",
+            )
+    return degree
+
+
+def _check_parallelism(plan: Plan, model: ModelSettings, training: TrainingSettings) -> None:
+    """Refuse what torch's context or tensor parallelism cannot run."""
+    chosen = f"got {training.parallelism}"
+    if plan.kind != "sequence_parallel":
+        raise SettingsError(
+            "training.parallelism", f"{chosen} for a pipeline plan; allowed there: ulysses"
+        )
+    if training.parallelism == "ring":
+        if training.device == "cuda":
+            raise SettingsError(
+                "training.parallelism", f"{chosen} on cuda; allowed there: ulysses, tensor"
+            )
+        return
+    degree = tensor_degree(plan)
+    for name in ("heads", "kv_heads", "feed_forward"):
+        if getattr(model, name) % degree:
+            raise SettingsError(
+                f"model.{name}",
+                f"got {getattr(model, name)}; allowed with tensor parallelism: a multiple of"
+                f" {degree}, the ranks of a group",
+            )
+    for name, allowed in (("sharding", "none"), ("compile", False), ("planning", "file")):
+        if getattr(training, name) != allowed:
+            raise SettingsError(
+                f"training.{name}",
+                f"got {getattr(training, name)}; allowed with tensor parallelism: {allowed}",
+            )
 
 
 def _check_heads(model: ModelSettings, degree: int) -> None:

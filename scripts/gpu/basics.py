@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from importlib.util import find_spec
+from itertools import product
 from typing import Any
 
 from .work import CODE, Findings, Skipped, Work, environment
@@ -155,11 +156,11 @@ def _growth(work: Work, found: Findings) -> None:
     from training.attention import Packing, choose_kernel, variable_length_attention
 
     device = torch.device(work.device)
-    shortest, head_size = (192, 16) if work.dry else (8192, 128)
+    shortest, head_sizes = (192, (16,)) if work.dry else (8192, (64, 128))
     precisions = (torch.float32,) if work.dry else (torch.bfloat16, torch.float32)
-    for precision in precisions:
+    for precision, head_size in product(precisions, head_sizes):
         kernel = choose_kernel("auto", device, precision, head_size)
-        subject = f"{kernel} {str(precision).removeprefix('torch.')}"
+        subject = f"{kernel} {str(precision).removeprefix('torch.')} head {head_size}"
         peaks = []
         for tokens in (shortest, 2 * shortest):
             tensors = [

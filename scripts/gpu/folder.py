@@ -211,6 +211,42 @@ def _small_profile(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def step_model_ms(run: Mapping[str, Any]) -> dict[str, float]:
+    """The step model's ms of a run on one GPU, by the beginning of a device's name.
+
+    The mean over the plan's batches, with constants of torchtitan's eager runs, fitted
+    on others' measurements of H100. A step is a polynomial of the tokens of a sequence
+    (docs/performance.md), so that three lengths give the cost of any.
+    """
+    import numpy as np
+
+    from railx.performance.closed import step_times
+    from railx.performance.decoder import ModelSettings
+    from railx.performance.devices import device_named
+    from railx.performance.layers import Setting
+    from railx.performance.networks import TwoLevelRing
+    from railx.performance.plans import Plan, Plans
+    from railx.performance.programs import constants_named, program_named
+    from railx.planning.format.files import read_plan
+    from railx.planning.format.plan import sequence_lengths
+
+    batches = read_plan(run["plan"]).batches
+    lengths = np.array([tokens for batch in batches for _, tokens in sequence_lengths(batch)])
+    shape, tokens = ModelSettings(**run["model"]).shape(), (16_384, 32_768, 65_536)
+    constants = constants_named("torchtitan_h100")
+    times = {}
+    for name, key in (("NVIDIA H100 80GB HBM3", "h100_80gb"), ("NVIDIA H200", "h200")):
+        device = device_named(key)
+        network = TwoLevelRing.of(device, fast_share=1, slow_share=1)
+        program = program_named(constants.program)
+        setting = Setting(shape, device, network, program, constants, recipe="bf16 eager")
+        seconds = step_times(setting, Plans.of([Plan(sequence_tokens=one) for one in tokens]))
+        square, linear, fixed = np.polyfit(tokens, seconds.total_s * 1e3, 2)
+        total_ms = square * (lengths.astype(float) ** 2).sum() + linear * lengths.sum()
+        times[name] = float(total_ms / len(batches) + fixed)
+    return times
+
+
 def _write_json(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
@@ -253,7 +289,12 @@ def prepare(options: argparse.Namespace) -> int:
         text=True,
         check=False,
     ).stdout.strip()
-    manifest = {"experiment": "gpu", "seed": experiment["seed"], "commit": commit or None}
+    manifest = {
+        "experiment": "gpu",
+        "seed": experiment["seed"],
+        "commit": commit or None,
+        "step_model_ms": step_model_ms(runs["alone"]),
+    }
     profiles = experiment["profiles"]
     write_folder(options.folder, runs, manifest, profiles)
     size = sum(path.stat().st_size for path in options.folder.rglob("*") if path.is_file())

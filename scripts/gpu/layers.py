@@ -5,18 +5,90 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from .work import Findings, Work, environment
+from .work import Findings, Work, environment, now_ms, wait_for
 
-__all__ = ["profile_1b", "profile_7b", "profile_13b", "profile_30b", "slices"]
+__all__ = ["launch", "profile_1b", "profile_7b", "profile_13b", "profile_30b", "slices"]
 
 #: What the papers say of their cost models: FlexSP's at most, InfiniPipe's typically.
 _FLEXSP_ERROR, _INFINIPIPE_ERROR = 0.06, 0.05
 #: How often the slices are measured.
 _TIMES = 3
+
+
+def launch(work: Work) -> Findings:
+    """Constants of the step model: products by size, memory traffic, launch times.
+
+    Its form of a product of m x k by k x n is 2 m n k (1 + tile (1/m + 1/n + 1/k)) over
+    the reached share of the peak. No pass of a layer is shorter than the host's time to
+    launch it, which is that of a pass on a few tokens.
+    """
+    import numpy as np
+    import torch
+
+    from training.utilisation import peak_tflop_s
+
+    found = work.findings()
+    name = "cpu" if work.dry else torch.cuda.get_device_name()
+    peak = peak_tflop_s(name, "bfloat16")
+    rows, widths = (
+        ((32, 64), (48, 96)) if work.dry else ((256, 1024, 4096, 16_384), (2048, 5504, 8192))
+    )
+    options: Any = {"dtype": torch.bfloat16, "device": work.device}
+    edges, slowness = [], []  # of products: 1/m + 1/n + 1/k, and 1 / share
+    for m in rows:
+        for k in widths:
+            for n in widths:
+                left, right = torch.randn(m, k, **options), torch.randn(k, n, **options)
+                ms = _repeated_ms(work, lambda left=left, right=right: left @ right)
+                found.measured("product", ms, subject=f"{m} x {k} x {n}", unit="ms")
+                if peak is not None:
+                    share = 2 * m * k * n / (ms * 1e-3) / (peak * 1e12)
+                    found.measured("share_of_the_peak", share, subject=f"{m} x {k} x {n}")
+                    edges.append(1 / m + 1 / k + 1 / n)
+                    slowness.append(1 / share)
+    found.check("sizes", len(found.measurements), "at_least", len(rows) * len(widths) ** 2)
+    largest = None
+    if slowness:
+        tile, least = np.polyfit(edges, slowness, 1)
+        found.measured("matmul_share", 1 / least)
+        found.measured("matmul_tile", tile / least)
+        errors = np.abs(np.polyval((tile, least), edges) / slowness - 1)
+        found.measured("product_fit_error", float(np.median(errors)))
+        largest = 1 / min(slowness)
+    # More than the peak is a wrong clock or a wrong peak.
+    found.check("largest_share_of_the_peak", largest, "at_most", 1.0)
+    source = torch.randn(2**12 if work.dry else 2**29, **options)
+    target, small = torch.empty_like(source), torch.zeros(1, device=work.device)
+    copied_ms = _repeated_ms(work, lambda: target.copy_(source))
+    found.measured("memory", 2 * source.nbytes / copied_ms / 1e6, unit="GB/s")
+    found.measured("small_kernel", _repeated_ms(work, lambda: small.add_(1), 500), unit="ms")
+    few = {"contexts": [0], "degrees": [1], "checkpointing": [False]}
+    few["lengths"] = [8, 16, 32, 64, 128]
+    settings = work.resolved("profiles", "llama_1b") | few
+    for row in _points(work, "launch", settings):
+        for what in ("forward_ms", "backward_ms"):
+            subject = f"{what.removesuffix('_ms')} of {row['part']}"
+            found.check("pass_of_a_few_tokens", row[what], "at_least", 1e-6, subject=subject)
+            found.measured(
+                "pass_of_a_few_tokens", row[what], subject=subject, sample=row["tokens"], unit="ms"
+            )
+    return found
+
+
+def _repeated_ms(work: Work, call: Callable[[], Any], repeats: int = 20) -> float:
+    """The time of a call among many that are issued one after another."""
+    for _ in range(3):
+        call()
+    wait_for(work)
+    begin_ms = now_ms()
+    for _ in range(repeats):
+        call()
+    wait_for(work)
+    return (now_ms() - begin_ms) / repeats
 
 
 def profile_1b(work: Work) -> Findings:
@@ -127,7 +199,7 @@ def slices(work: Work) -> Findings:
     longest = max(settings["lengths"])
     cuts = {length: longest // length for length in settings["lengths"] if length < longest}
     slower: dict[int, list[float]] = {count: [] for count in cuts.values()}
-    for time in range(_TIMES):
+    for time in range(1 if work.dry else _TIMES):
         rows = {
             (row["context"], row["tokens"]): row
             for row in _points(work, f"slices_{time}", settings)

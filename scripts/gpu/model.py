@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -14,8 +15,12 @@ from .work import Findings, Skipped, Work, one_rank, wait_for
 
 __all__ = ["compiled", "eager", "kernels"]
 
-#: The goal on an H100 or H200.
-_MFU = 0.45
+#: The goals on an H100 or H200.
+_MFU = {"eager": 0.40, "compiled": 0.45}
+#: The timed steps: each part goes through the batches of the plan once.
+_PARTS, _BATCHES = 3, 32
+#: How far the step model may be off.
+_STEP_MODEL_ERROR = 0.08
 
 
 def eager(work: Work) -> Findings:
@@ -32,6 +37,8 @@ def compiled(work: Work) -> Findings:
 
 
 def _alone(work: Work, name: str, *, compiled: bool) -> Findings:
+    from railx.io import read_rows
+
     found = work.findings()
     settings = work.settings("alone")
     settings["training"] |= {
@@ -39,7 +46,7 @@ def _alone(work: Work, name: str, *, compiled: bool) -> Findings:
         "repeats": 1,
         "most_extra_repeats": 0,
         "warmup_iterations": 2 if work.dry else 4,
-        "iterations": 4 if work.dry else 100,
+        "iterations": 4 if work.dry else _PARTS * _BATCHES,
         "on_demand_latencies_ms": [],
         "provisioned_latencies_ms": [],
     }
@@ -50,8 +57,17 @@ def _alone(work: Work, name: str, *, compiled: bool) -> Findings:
     found.check("losses_that_are_numbers", sum(map(math.isfinite, losses)), "equal", len(losses))
     fell = fmean(losses[-tenth:]) / fmean(losses[:tenth])
     found.check("last_loss_over_first", fell, "at_most", 0.999999)
-    found.check("mfu", setting["mfu"], "at_least", _MFU, subject=name, goal=True)
-    found.measured("mfu", setting["mfu"], subject=name)
+    found.check("mfu", setting["mfu"], "at_least", _MFU[name], subject=name, goal=True)
+    steps_ms = [
+        row["iteration_ms"] for row in read_rows(work.out / "runs" / name / "iterations.parquet")
+    ]
+    size = len(steps_ms) // _PARTS
+    parts_ms = [fmean(steps_ms[part * size : (part + 1) * size]) for part in range(_PARTS)]
+    for sample, part_ms in enumerate(parts_ms if setting["mfu"] is not None else ()):
+        mfu = setting["mfu"] * setting["iteration_ms"] / part_ms
+        found.measured("mfu", mfu, subject=name, sample=sample)
+    if not compiled:
+        _compare(work, found, parts_ms)
     found.measured("tokens_per_s", setting["tokens_per_s"], subject=name, unit="tokens/s")
     found.measured("iteration", setting["iteration_ms"], subject=name, unit="ms")
     found.measured("peak_memory", setting["peak_memory_bytes"], subject=name, unit="bytes")
@@ -60,6 +76,22 @@ def _alone(work: Work, name: str, *, compiled: bool) -> Findings:
         found.measured("loss", loss, subject=name, sample=step)
     found.details = short(result)
     return found
+
+
+def _compare(work: Work, found: Findings, parts_ms: list[float]) -> None:
+    """The step model's prediction in the manifest beside the parts of a run."""
+    import torch
+
+    predicted = json.loads((work.folder / "manifest.json").read_text()).get("step_model_ms", {})
+    name = "" if work.dry else torch.cuda.get_device_name()
+    device = next((key for key in predicted if name.startswith(key)), None)
+    errors = [] if device is None else [abs(predicted[device] / ms - 1) for ms in parts_ms]
+    worst = max(errors, default=None)
+    found.check("step_model_error", worst, "at_most", _STEP_MODEL_ERROR, goal=True)
+    for sample, error in enumerate(errors):
+        found.measured("step_model_error", error, sample=sample)
+    if device is not None:
+        found.measured("step_model", predicted[device], unit="ms", fidelity="analytic")
 
 
 def kernels(work: Work) -> Findings:

@@ -28,7 +28,7 @@ def stages(work: Work) -> Findings:
     predicted: dict[int, list[int]] = {}
     measured: dict[int, list[int]] = {}
     rows = []
-    for share in (0.0, 0.5, 1.0):
+    for share in (0.0, 1.0) if work.dry else (0.0, 0.5, 1.0):
         settings = work.settings("stages")
         loaded = load_run_settings(settings)
         held = [len(own) for own in stage_layers(loaded.model.layers, 2)]

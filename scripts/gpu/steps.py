@@ -1,4 +1,8 @@
-"""The list: every step in the order in which it is taken."""
+"""The list: every step in the order in which it is taken.
+
+Part 1 is kernels and layers, on which cost models and the step model rest; part 2
+streams and ranks that share the GPU; part 3 the whole model, and what costs the rest.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from dataclasses import dataclass
 
 from .basics import attention, tests, versions
 from .host import SWITCHED_S
-from .layers import profile_1b, profile_7b, profile_13b, profile_30b, slices
+from .layers import launch, profile_1b, profile_7b, profile_13b, profile_30b, slices
 from .model import compiled, eager, kernels
 from .ranks import coverage, equality, flexsp, kill, pipeline, static
 from .stages import stages
@@ -39,22 +43,23 @@ STEPS: tuple[Step, ...] = (
     Step(versions, 1, 15, 60),
     Step(tests, 1, 60, 150),
     Step(attention, 1, 30, 90),
-    Step(order, 1, 15, 60),
-    Step(reuse, 1, 30, 90),
-    Step(fsdp, 1, 30, 90),
-    Step(equality, 1, 130, 300),
-    Step(coverage, 1, 90, 240),
-    Step(kill, 1, 45, 120),
+    Step(launch, 1, 30, 90),
+    Step(profile_1b, 1, 25, 90),
+    Step(profile_7b, 1, 40, 120),
+    Step(profile_13b, 1, 55, 150),
+    Step(profile_30b, 1, 80, 240),
+    Step(slices, 1, 50, 150),
+    Step(order, 2, 15, 60),
+    Step(reuse, 2, 30, 90),
+    Step(fsdp, 2, 30, 90),
+    Step(equality, 2, 130, 300),
+    Step(kill, 2, 45, 120),
     Step(static, 2, SWITCHED_S, 300),
     Step(flexsp, 2, SWITCHED_S, 300),
-    Step(pipeline, 2, SWITCHED_S, 300),
-    Step(profile_1b, 2, 25, 90),
-    Step(profile_7b, 2, 40, 120),
-    Step(profile_13b, 2, 55, 150),
-    Step(profile_30b, 2, 80, 240),
+    Step(pipeline, 2, SWITCHED_S // 2, 300),
     Step(eager, 3, 120, 300),
     Step(compiled, 3, 140, 300),
     Step(kernels, 3, 30, 90),
     Step(stages, 3, 90, 240),
-    Step(slices, 3, 50, 150),
+    Step(coverage, 3, 90, 240),
 )

@@ -96,7 +96,7 @@ def test_a_bare_machine_takes_steps_and_says_that_no_gpu_was_measured(
     assert (out / "steps" / "versions.json").read_text() == first
     assert (report["fidelity"], report["measured_on_a_gpu"]) == ("measured_cpu", False)
     assert "nothing was measured on a GPU" in report["note"]
-    assert [row["step"] for row in report["steps"]] == ["versions", "order", "reuse", "profile_1b"]
+    assert [row["step"] for row in report["steps"]] == ["versions", "profile_1b", "order", "reuse"]
     assert not list((out / "steps").glob("*.found"))
     assert not (out / "running.json").exists()
     records = {

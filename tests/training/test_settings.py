@@ -228,6 +228,53 @@ def test_plans_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize(
+    ("plan", "changes", "message"),
+    [
+        (
+            pipelined(4, 2, 2),
+            {"parallelism": "ring"},
+            "training.parallelism: got ring for a pipeline plan; allowed there: ulysses",
+        ),
+        (
+            sequence_parallel(2),
+            {"parallelism": "ring", "device": "cuda"},
+            "training.parallelism: got ring on cuda; allowed there: ulysses, tensor",
+        ),
+        (
+            sequence_parallel(4),
+            {"parallelism": "tensor"},
+            (
+                "model.heads: got 6; allowed with tensor parallelism: a multiple of 4, the ranks of"
+                " a group"
+            ),
+        ),
+        (
+            sequence_parallel(2),
+            {"parallelism": "tensor", "sharding": "zero3"},
+            "training.sharding: got zero3; allowed with tensor parallelism: none",
+        ),
+        (
+            sequence_parallel_plan(4, [micro_batch(((1, 2), {0: 4}))]),
+            {"parallelism": "tensor"},
+            (
+                "training.parallelism: got tensor and a plan with the group [1, 2]; allowed: groups"
+                " of equally many consecutive ranks in every micro-batch"
+            ),
+        ),
+    ],
+)
+def test_context_and_tensor_parallelism_refuse_what_they_cannot_run(
+    plan: Plan, changes: dict[str, Any], message: str
+) -> None:
+    training = replace(TrainingSettings(), **changes)
+    with pytest.raises(SettingsError) as refused:
+        check_plan(plan, MODEL, 4, training)
+    assert str(refused.value) == message
+    # Heads that no group divides are no matter to a ring.
+    check_plan(sequence_parallel(4), MODEL, 4, TrainingSettings(parallelism="ring"))
+
+
+@pytest.mark.parametrize(
     ("sharding", "zero_stage", "devices", "said"),
     [
         ("zero3", 3, 4, ""),

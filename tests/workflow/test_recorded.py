@@ -45,6 +45,10 @@ def number(name: str, subject: str, value: float, sample: str = "") -> dict[str,
     }  # fmt: skip
 
 
+def thrice(name: str, subject: str, value: float) -> list[dict[str, Any]]:
+    return [number(name, subject, value, str(sample)) for sample in range(3)]
+
+
 def record(
     step: str,
     checks: list[dict[str, Any]],
@@ -74,6 +78,7 @@ def record(
 def stand_in(folder: Path, **changes: float) -> list[Path]:
     """A recording in which everything holds, but for ``changes``."""
     values = {"time": 0.03, "memory": 0.02, "slices": 2.4, "gradients": 1e-14, "early": 0.5}
+    values |= {"mfu": 0.46, "over_nccl": 1.05, "step_model": 0.05, "scores": 0.1}
     values |= changes
     held = [check("something", 0.0)]
     plans = [f"{plan} {what} float64" for plan in ("static", "flexsp") for what in ("a", "b")]
@@ -103,6 +108,21 @@ def stand_in(folder: Path, **changes: float) -> list[Path]:
             held,
             [number("difference_from_one_process", plan, values["gradients"]) for plan in plans],
         ),
+        record("compiled", held, thrice("mfu", "compiled", values["mfu"])),
+        record(
+            "eager",
+            held,
+            thrice("mfu", "eager", values["mfu"])
+            + thrice("step_model_error", "", values["step_model"]),
+        ),
+        record("fsdp", held, thrice("step_time_over_nccl", "fsdp2", values["over_nccl"])),
+        record(
+            "attention",
+            [
+                check("memory_over_all_scores", values["scores"], 0.25) | {"subject": head}
+                for head in "abc"
+            ],
+        ),
         record("order", [check(name, values["early"], 1.0) for name in ("a", "b", "c")]),
     ]
     paths = [folder / "made_up" / "steps" / f"{one['step']}.json" for one in records]
@@ -123,7 +143,7 @@ def verdicts(folder: Path, records: list[Path]) -> dict[str, dict[str, Any]]:
 
 def test_without_a_recording_tables_are_empty_and_nothing_is_attempted(tmp_path: Path) -> None:
     found = verdicts(tmp_path, [])
-    assert len(found) == 5
+    assert len(found) == 10
     for name in TABLES:
         assert read_rows(tmp_path / "results" / "recorded" / f"{name}.parquet") == []
     summary = read_json(tmp_path / "results" / "recorded" / "summary.json")
@@ -145,7 +165,7 @@ def test_with_a_recording_the_verdicts_follow_its_numbers(tmp_path: Path) -> Non
     )
     assert {row["recording"] for row in (*steps, *checks, *measurements)} == {"made_up"}
     assert {row["device_name"] for row in steps} == {"a stand-in of a GPU"}
-    assert [row["commit"] for row in steps] == ["0" * 40] * 8
+    assert [row["commit"] for row in steps] == ["0" * 40] * 12
 
 
 @pytest.mark.parametrize(
@@ -156,6 +176,11 @@ def test_with_a_recording_the_verdicts_follow_its_numbers(tmp_path: Path) -> Non
         ({"slices": 1.4}, "infinipipe_kernel_slowdown", "not reproduced"),
         ({"gradients": 1e-3}, "flexsp_gradients_of_ranks_on_a_gpu", "not reproduced"),
         ({"early": 7.0}, "opus_grants_on_a_gpu", "not reproduced"),
+        ({"mfu": 0.42}, "gpu_compiled_mfu", "not reproduced"),
+        ({"mfu": 0.39}, "gpu_eager_mfu", "not reproduced"),
+        ({"over_nccl": 1.2}, "gpu_fsdp_over_nccl", "not reproduced"),
+        ({"step_model": 0.1}, "gpu_step_model_error", "not reproduced"),
+        ({"scores": 0.9}, "gpu_attention_memory", "not reproduced"),
     ],
 )
 def test_a_number_that_is_off_changes_its_verdict(
