@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from railx.field_docs import class_doc, field_doc
 from railx.settings import OneOf, field_hints
-from workflow.groups import groups, members
+from workflow.choices import members
+from workflow.groups import groups
 
 __all__ = ["Row", "keys_of", "reference", "unit_of"]
 
