@@ -143,7 +143,7 @@ def test_a_routing_with_too_large_a_table_is_left_out_unless_it_is_the_only_one(
     allowed = network.routings[0]
     assert {way.routing for way in network.ways(groups, "all_gather")} == {allowed}
     allowed = ""
-    alone = ExactLoads(network.topology, network.routings[:1], skips_large=True)
+    alone = ExactLoads(network.topology, network.routings[:1], selective=True)
     with pytest.raises(SettingsError, match="routing: got a table"):
         alone.ways(groups, "all_gather")
     with pytest.raises(SettingsError, match="routing: got a table"):
