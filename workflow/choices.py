@@ -14,16 +14,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import types
 from pathlib import Path
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any
 
 from railx.errors import allowed_names
-from railx.settings import Registered, SettingsError, told_apart
+from railx.settings import SettingsError, members
 from workflow.layers import group_files
 from workflow.yaml_files import read_yaml_mapping
 
-__all__ = ["BASE", "about", "choice_content", "choices", "file_of", "is_choice", "members"]
+__all__ = ["BASE", "about", "choice_content", "choices", "file_of", "is_choice"]
 
 #: Names that begin so are inherited and never chosen.
 BASE = "base"
@@ -148,24 +147,6 @@ def _members(group: str) -> dict[str, tuple[str, type]]:
         for name, cls in classes.items()
         if isinstance(name, str) and _needs_only(cls, key)
     }
-
-
-def members(hint: Any) -> tuple[str, dict[Any, type]] | None:
-    """The field that tells the members of a union of settings apart.
-
-    With it, the class behind each of its values. None where the hint is no such union.
-    """
-    origin = get_origin(hint)
-    if origin is Annotated:
-        for constraint in get_args(hint)[1:]:
-            if isinstance(constraint, Registered):
-                return constraint.key, dict(constraint.members())
-        return members(get_args(hint)[0])
-    if origin in (Union, types.UnionType):
-        options = tuple(option for option in get_args(hint) if option is not type(None))
-        if len(options) > 1 and all(dataclasses.is_dataclass(option) for option in options):
-            return told_apart(options)
-    return None
 
 
 def _needs_only(cls: type, key: str) -> bool:

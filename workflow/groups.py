@@ -9,8 +9,7 @@ from dataclasses import MISSING
 from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from railx.mapping.settings import JobSettings
-from railx.settings import field_hints, to_dict
-from workflow.choices import members
+from railx.settings import field_hints, members, to_dict
 from workflow.settings import CHOSEN, LISTED, Experiment, PlanSetting, StageSettings
 
 __all__ = ["groups", "with_defaults"]

@@ -259,12 +259,12 @@ def topologies_like(name: str) -> list[Any]:
         compose(conf, {"defaults": [{"/topology": choice}]}, [])["topology"]
         for choice in (name, *alike)
     ]
-    first, *others = (
+    settings: list[Any] = [
         load(
             TopologySettings,
             {key: value for key, value in plain.items() if value != "???"},
             "topology",
         )
         for plain in composed
-    )
-    return [first, *(other for other in others if other.family == first.family)]
+    ]
+    return [one for one in settings if one.family == settings[0].family]
