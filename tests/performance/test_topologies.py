@@ -167,3 +167,16 @@ def test_rails_set_to_a_ring_are_slower_than_switched_ones() -> None:
     ]
     switched, ring = (advice.best[0]["step_s"] for advice in steps)
     assert switched < ring
+
+
+def test_detours_are_asked_only_where_shortest_paths_stay_below_half_of_the_ports() -> None:
+    exact, _ = on_devices(topology_settings("dragonfly"), H100, fast_share=0.8, slow_share=0.2)
+    complete = ExactLoads(exact.topology, exact.routings, None, exact.node_devices)
+    half_gb_s, slow = node_rates_gb_s(exact.topology)[0] / 2, []
+    for members in (2, 4, 8):
+        ways = complete.job_ways("all_gather", members, 1)
+        shortest = [way for way in ways if way.routing != "valiant"]
+        assert len(shortest) < len(ways)
+        slow.append(max(way.rates.gb_s for way in shortest) < half_gb_s)
+        assert exact.job_ways("all_gather", members, 1) == (ways if slow[-1] else shortest)
+    assert slow == [True, True, False]
