@@ -25,7 +25,7 @@ from railx.performance.models import LayerKind, Model, Product
 from railx.performance.networks import Kind, Network
 from railx.performance.plans import RECOMPUTATIONS, SHARDINGS, Array, Plans
 from railx.performance.programs import Constants, Program
-from railx.performance.volumes import activation_bytes, gathered_keys_bytes
+from railx.performance.volumes import activation_bytes
 
 __all__ = ["Exchange", "LayerPasses", "Layers", "Setting"]
 
@@ -328,7 +328,7 @@ class Layers:
         if model.kv_rank:
             width = np.full_like(self.tensor, model.kv_rank + model.rope_width)
         tokens = self.tokens * self.plans["context"]
-        size = gathered_keys_bytes(tokens, width, setting.element_bytes)
+        size = activation_bytes(tokens, width, setting.element_bytes)
         gather = self.collective("all_gather", size, "context")
         return gather, 2 * gather
 

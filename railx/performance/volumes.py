@@ -24,7 +24,6 @@ from railx.performance.plans import Array, Plan
 __all__ = [
     "Transfer",
     "activation_bytes",
-    "gathered_keys_bytes",
     "product_flops",
     "rank_flops",
     "rank_transfers",
@@ -59,16 +58,8 @@ def product_flops(tokens: float, weights: float, passes: float = 1) -> float:
     return 2 * tokens * weights * passes
 
 
-def activation_bytes(tokens: Number, hidden: float, element_bytes: float) -> Number:
-    """Bytes of the activations of some tokens between two layers."""
-    size: Number = tokens * hidden * element_bytes
-    return size
-
-
-def gathered_keys_bytes(tokens: Number, width: Number, element_bytes: float) -> Number:
-    """Bytes of keys and values that context ranks gather: those of all their tokens, of
-    the width of keys and values together on one tensor rank.
-    """
+def activation_bytes(tokens: Number, width: Number | float, element_bytes: float) -> Number:
+    """Bytes of tensors of some width: activations between layers, keys and values."""
     size: Number = tokens * width * element_bytes
     return size
 
@@ -93,7 +84,7 @@ def rank_transfers(
     activation = activation_bytes(tokens // plan.context, model.hidden, element_bytes)
     # A rank keeps at least one head of keys and one of values.
     width = max(model.kv_heads * model.key_width / plan.tensor, model.key_width)
-    keys_values = gathered_keys_bytes(tokens, 2 * width, element_bytes)
+    keys_values = activation_bytes(tokens, 2 * width, element_bytes)
     visited, again = model.experts_per_token, plan.recompute == "full"
     by_pass: list[tuple[str, Kind, float, int]] = [
         # Attention gathers and scatters the activations once each way; the experts of a

@@ -14,7 +14,7 @@ from typing import Literal
 
 from railx.performance.networks import ring_bytes
 from railx.performance.programs import constants_named
-from railx.performance.volumes import activation_bytes, gathered_keys_bytes, product_flops
+from railx.performance.volumes import activation_bytes, product_flops
 from railx.steps.settings import StepJob
 
 __all__ = [
@@ -233,7 +233,7 @@ def _context(job: StepJob, passes: int) -> Segment:
     degrees = job.degrees
     width = 2 * job.model.hidden / degrees.tensor
     tokens = job.tokens * degrees.context
-    payload = gathered_keys_bytes(tokens, width, job.bytes_per_element) * passes
+    payload = activation_bytes(tokens, width, job.bytes_per_element) * passes
     sent = ring_bytes("all_gather", payload, degrees.context)
     on_rail = degrees.context > 1 and not degrees.context_in_server
     return _sent(job, "context", payload, sent, on_rail=on_rail)
