@@ -147,17 +147,19 @@ class ExactLoads:
         return ranks_in_order(self.topology, self._ranks)
 
     def ways(
-        self, groups: IntArray, kind: Kind, routings: Sequence[str] | None = None
+        self,
+        groups: IntArray,
+        kind: Kind,
+        routings: Sequence[str] | None = None,
+        algorithms: Sequence[str] | None = None,
     ) -> list[Way]:
         """The ways of a transfer within every group at once: int[groups, members].
 
         A ``send`` goes from each member to the next, from the last one to none.
-        ``routings``: some of those on offer; None: all.
+        ``routings`` and ``algorithms``: some of those on offer; None: all.
         """
         members = groups.shape[1]
-        algorithms = ["next" if kind == "send" else "direct"]
-        if kind not in ("send", "all_to_all") and members > 2:
-            algorithms.append("ring")
+        algorithms = _algorithms(kind, members) if algorithms is None else algorithms
         halves = 2 if kind == "all_reduce" else 1
         sent = 1.0 if kind == "send" else halves * ((members - 1) / members)
         ways = [
@@ -231,10 +233,20 @@ class ExactLoads:
             direct = [name for name in self.routings if name != _DETOURS or not self._selective]
             ways = self.ways(groups, kind, direct)
             port_gb_s, _ = self._node_rates
-            if max(way.rates.gb_s for way in ways) < port_gb_s / 2:
-                ways += self.ways(groups, kind, [n for n in self.routings if n not in direct])
+            detours = [name for name in self.routings if name not in direct]
+            # The ring first: of the many pairs of a direct gather detours take seconds.
+            for algorithm in reversed(_algorithms(kind, members)):
+                if max(way.rates.gb_s for way in ways) < port_gb_s / 2:
+                    ways += self.ways(groups, kind, detours, [algorithm])
             self._job_ways[key] = ways
         return self._job_ways[key]
+
+
+def _algorithms(kind: Kind, members: int) -> list[str]:
+    """How a transfer in a group of so many members may go."""
+    if kind == "send":
+        return ["next"]
+    return ["direct", "ring"] if kind != "all_to_all" and members > 2 else ["direct"]
 
 
 def on_devices(
