@@ -49,6 +49,7 @@ __all__ = [
     "field_hints",
     "load",
     "mapping",
+    "members",
     "to_dict",
     "told_apart",
 ]
@@ -271,6 +272,24 @@ def told_apart(options: tuple[Any, ...]) -> tuple[str, dict[Any, type]]:
                 for choice in get_args(literal)
             }
     raise TypeError(f"no Literal field tells {[option.__name__ for option in options]} apart")
+
+
+def members(hint: Any) -> tuple[str, dict[Any, type]] | None:
+    """The field that tells the members of a union of settings apart.
+
+    With it, the class behind each of its values. None where the hint is no such union.
+    """
+    origin = get_origin(hint)
+    if origin is Annotated:
+        for constraint in get_args(hint)[1:]:
+            if isinstance(constraint, Registered):
+                return constraint.key, dict(constraint.members())
+        return members(get_args(hint)[0])
+    if origin in (Union, types.UnionType):
+        options = tuple(option for option in get_args(hint) if option is not type(None))
+        if len(options) > 1 and all(dataclasses.is_dataclass(option) for option in options):
+            return told_apart(options)
+    return None
 
 
 def mapping(**items: Any) -> Any:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from railx.errors import allowed_names
-from railx.settings import SettingsError
+from railx.settings import SettingsError, members
 from workflow.layers import group_files
 from workflow.yaml_files import read_yaml_mapping
 
@@ -130,10 +130,15 @@ def _members(group: str) -> dict[str, tuple[str, type]]:
     """
     if group == "experiment":
         return {}
-    # The settings of a group import its room.
-    from workflow.groups import groups, members
+    # The settings of a group import its room, those of all groups every room.
+    if group == "topology":
+        from railx.families import TopologySettings
 
-    union = members(groups().get(group))
+        union = members(TopologySettings)
+    else:
+        from workflow.groups import groups
+
+        union = members(groups().get(group))
     if union is None:
         return {}
     key, classes = union

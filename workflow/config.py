@@ -34,7 +34,6 @@ __all__ = [
     "compose_experiment",
     "compose_stage",
     "read_choice",
-    "topologies_like",
 ]
 
 _HERE = Path(__file__).resolve().parent
@@ -130,15 +129,6 @@ def _check_used(overrides: Iterable[str], known: Iterable[str], wanted: Iterable
             raise SettingsError(
                 key, f"is not used here; allowed: settings of {', '.join(sorted(wanted))}"
             )
-
-
-def topologies_like(name: str) -> list[Any]:
-    """The settings of a choice of topology, and of those that begin with its name."""
-    names = (choice for choice in choices("topology") if choice.startswith(f"{name}_"))
-    first, *others = (
-        compose_stage([f"topology={choice}"], ["topology"])["topology"] for choice in (name, *names)
-    )
-    return [first, *(other for other in others if other.family == first.family)]
 
 
 def read_choice(group: str, name: str) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from dataclasses import MISSING
 from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from railx.mapping.settings import JobSettings
-from railx.settings import Registered, field_hints, to_dict, told_apart
+from railx.settings import field_hints, members, to_dict
 from workflow.settings import CHOSEN, LISTED, Experiment, PlanSetting, StageSettings
 
-__all__ = ["groups", "members", "with_defaults"]
+__all__ = ["groups", "with_defaults"]
 
 
 def groups() -> dict[str, Any]:
@@ -27,24 +27,6 @@ def groups() -> dict[str, Any]:
         "experiment": Experiment,
         "stage": StageSettings,
     }
-
-
-def members(hint: Any) -> tuple[str, dict[Any, type]] | None:
-    """The field that tells the members of a union of settings apart.
-
-    With it, the class behind each of its values. None where the hint is no such union.
-    """
-    origin = get_origin(hint)
-    if origin is Annotated:
-        for constraint in get_args(hint)[1:]:
-            if isinstance(constraint, Registered):
-                return constraint.key, dict(constraint.members())
-        return members(get_args(hint)[0])
-    if origin in (Union, types.UnionType):
-        options = tuple(option for option in get_args(hint) if option is not type(None))
-        if len(options) > 1 and all(dataclasses.is_dataclass(option) for option in options):
-            return told_apart(options)
-    return None
 
 
 def with_defaults(hint: Any, plain: Any) -> Any:

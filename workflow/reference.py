@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from railx.field_docs import class_doc, field_doc
-from railx.settings import OneOf, field_hints
-from workflow.groups import groups, members
+from railx.settings import OneOf, field_hints, members
+from workflow.groups import groups
 
 __all__ = ["Row", "keys_of", "reference", "unit_of"]
 

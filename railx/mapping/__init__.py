@@ -9,7 +9,7 @@ from railx.mapping.cost import (
     equal_bandwidth,
     injection_gb_s_per_chip,
 )
-from railx.mapping.layout import group_levels, group_members
+from railx.mapping.layout import compute_flops, group_levels, group_members, step_transfers
 from railx.mapping.node_prices import node_price_rows
 from railx.mapping.rail_steps import rail_step_rows
 from railx.mapping.settings import (
@@ -26,7 +26,7 @@ from railx.mapping.settings import (
 )
 from railx.mapping.step import Basis, step_times
 from railx.mapping.switched import switched_times
-from railx.mapping.volumes import Transfer, compute_flops, step_transfers
+from railx.performance.volumes import Transfer
 
 __all__ = [
     "PARALLELISMS",

@@ -1,4 +1,4 @@
-"""Groups of communicating ranks of a job, as chips of a topology."""
+"""Groups of communicating ranks of a job as chips of a topology; what they send."""
 
 from __future__ import annotations
 
@@ -10,14 +10,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families import build_topology, rank_placement
-from railx.mapping.settings import LayoutSettings
+from railx.mapping.settings import JobSettings, LayoutSettings
+from railx.performance.volumes import Transfer, rank_flops, rank_transfers
 from railx.settings import SettingsError
 from railx.vocabulary.placement import Sizes
 from railx.vocabulary.topology import FamilySettings
 
-__all__ = ["IntArray", "group_levels", "group_members", "has_room"]
+__all__ = [
+    "IntArray",
+    "compute_flops",
+    "group_levels",
+    "group_members",
+    "has_room",
+    "step_transfers",
+]
 
 IntArray: TypeAlias = NDArray[np.int64]
+
+
+def compute_flops(job: JobSettings) -> float:
+    """Operations of one chip for one micro-batch, all passes."""
+    return rank_flops(job.decoder, job.plan)
+
+
+def step_transfers(job: JobSettings) -> list[Transfer]:
+    """Everything that a chip sends in a step."""
+    sizes = job.bytes_per_element, job.gradient_bytes_per_element
+    return rank_transfers(job.decoder, job.plan, *sizes)
 
 
 def has_room(settings: FamilySettings, sizes: Sizes) -> bool:

@@ -18,14 +18,9 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise, product
 from math import prod
 
+from railx.mapping.layout import compute_flops, step_transfers
 from railx.mapping.settings import JobSettings, LayoutSettings
-from railx.mapping.volumes import (
-    Transfer,
-    attention_share,
-    compute_flops,
-    pass_flops,
-    step_transfers,
-)
+from railx.performance.volumes import Transfer
 
 __all__ = [
     "RULES",
@@ -150,7 +145,10 @@ def programme_of(job: JobSettings, times: Mapping[Transfer, Sequence[Step]]) -> 
     """
     layers = job.model.layers // job.layout.degree("pipeline")
     compute_ns = job.chip.compute_ns(compute_flops(job))
-    attention, flops = attention_share(job), pass_flops(job)
+    model, length = job.decoder, job.sequence_tokens
+    (layer,) = model.kinds
+    in_attention, rest = model.layer_flops_per_token(layer, length)
+    attention, flops = in_attention / (in_attention + rest), model.pass_flops(length, job.recompute)
     shares = {name: operations / sum(flops.values()) for name, operations in flops.items()}
 
     def passes(name: str, part: float) -> list[Step]:

@@ -12,11 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from railx.families import rank_placement
-from railx.mapping.layout import IntArray, group_levels, group_members
+from railx.mapping.layout import (
+    IntArray,
+    compute_flops,
+    group_levels,
+    group_members,
+    step_transfers,
+)
 from railx.mapping.settings import PARALLELISMS, JobSettings
-from railx.mapping.volumes import Transfer, compute_flops, pass_flops, step_transfers
 from railx.performance.networks import fastest_order
 from railx.performance.topologies import ExactLoads, Way
+from railx.performance.volumes import Transfer
 from railx.progress import counted
 from railx.settings import SettingsError
 from railx.vocabulary.placement import Placement
@@ -120,7 +126,7 @@ def _job_rows(
         chosen.setdefault(transfer.name, []).extend(ways)
     parts = {part: per_micro[part] * job.micro_batches + per_step[part] for part in per_micro}
     if job.overlaps_data:
-        flops = pass_flops(job)
+        flops = job.decoder.pass_flops(job.sequence_tokens, job.recompute)
         hidden = per_micro["compute"] * (1 - flops["forward"] / sum(flops.values()))
         parts["data"] = max(parts["data"] - hidden, 0.0)
     parts["bubble"] = sum(per_micro.values()) * (job.layout.degree("pipeline") - 1)

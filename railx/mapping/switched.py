@@ -34,6 +34,7 @@ from typing import Any
 from railx.economics import Cost, PricedNetwork
 from railx.families import family_of
 from railx.mapping.cost import cost_columns, network_cost
+from railx.mapping.layout import step_transfers
 from railx.mapping.lines import LineNetwork, WiredPlan, plans_by_mode, transfer_ns
 from railx.mapping.phases import (
     RULES,
@@ -50,8 +51,8 @@ from railx.mapping.phases import (
 )
 from railx.mapping.settings import JobSettings, LayoutSettings, SwitchedSettings
 from railx.mapping.step import FIDELITY, Basis
-from railx.mapping.volumes import Transfer, step_transfers
 from railx.performance.networks import fastest_order
+from railx.performance.volumes import Transfer
 from railx.settings import SettingsError
 
 __all__ = ["MODES", "switched_times"]

@@ -25,6 +25,7 @@ from railx.performance.models import LayerKind, Model, Product
 from railx.performance.networks import Kind, Network
 from railx.performance.plans import RECOMPUTATIONS, SHARDINGS, Array, Plans
 from railx.performance.programs import Constants, Program
+from railx.performance.volumes import activation_bytes
 
 __all__ = ["Exchange", "LayerPasses", "Layers", "Setting"]
 
@@ -208,6 +209,9 @@ class Layers:
         self.setting, self.plans = setting, plans
         self.tokens = plans["micro_batch"] * plans["sequence_tokens"] / plans["context"]
         self.tensor = plans["tensor"].astype(float)
+        hidden, element_bytes = setting.model.hidden, setting.element_bytes
+        #: Bytes of the activations of a micro-batch.
+        self.activations = activation_bytes(self.tokens, hidden, element_bytes)
 
     def inside(self, axis: str) -> Array:
         """Members of a group along an axis that share a node."""
@@ -312,8 +316,7 @@ class Layers:
         Of the latter a backward pass gathers the products' inputs once more.
         """
         setting = self.setting
-        size = self.tokens * setting.model.hidden * setting.element_bytes
-        reduces = 2 * self.collective("all_reduce", size, "tensor")
+        reduces = 2 * self.collective("all_reduce", self.activations, "tensor")
         hidden = setting.constants.tensor_overlap if setting.asynchronous_tensor else 0.0
         again = np.where(self.plans["sequence_parallel"], 1.5, 1.0)
         return reduces * (1 - hidden), reduces * again * (1 - hidden)
@@ -324,7 +327,8 @@ class Layers:
         width = model.kv_heads * (model.key_width + model.values_width) / self.tensor
         if model.kv_rank:
             width = np.full_like(self.tensor, model.kv_rank + model.rope_width)
-        size = self.tokens * self.plans["context"] * width * setting.element_bytes
+        tokens = self.tokens * self.plans["context"]
+        size = activation_bytes(tokens, width, setting.element_bytes)
         gather = self.collective("all_gather", size, "context")
         return gather, 2 * gather
 
@@ -334,7 +338,7 @@ class Layers:
         if not kind.experts:
             return np.zeros(len(plans)), np.zeros(len(plans))
         spread = np.where(plans["sequence_parallel"], self.tensor, 1.0)
-        size = self.tokens * model.experts_per_token * model.hidden * setting.element_bytes / spread
+        size = model.experts_per_token * self.activations / spread
         members = plans["expert"]
         # Experts lie over the context and data axes.
         inside = np.clip(self.inside("context") * self.inside("data"), 1, members)
@@ -350,7 +354,7 @@ class Layers:
 
     def lookup(self) -> Array:
         """The embedding of a micro-batch: rows are read, and their gradients added."""
-        return self.memory(self.tokens * self.setting.model.hidden * 3 * self.setting.element_bytes)
+        return self.memory(3 * self.activations)
 
     def hop(self) -> Array:
         """Seconds to hand a micro-batch on to the next stage; 0 of a single stage.
@@ -359,7 +363,7 @@ class Layers:
         it on the other side (Narayanan 2021, section 4.1).
         """
         setting, plans = self.setting, self.plans
-        whole = self.tokens * setting.model.hidden * setting.element_bytes
+        whole = self.activations
         divided = plans["sequence_parallel"] | setting.program.scatters_messages
         size = whole / np.where(divided, self.tensor, 1.0)
         time = setting.network.time_s("send", size, plans["pipeline"], self.inside("pipeline"))

@@ -47,6 +47,8 @@ IntArray = NDArray[np.int64]
 KnownRates: TypeAlias = dict[str, Sequence[float]]
 #: Chips of a network whose loads are computed in seconds to a minute.
 _MOST_CHIPS = 4096
+#: The routing over random vertices: tables of many states, paths twice as long.
+_DETOURS = "valiant"
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,10 @@ class ExactLoads:
     ``ranks``: those of the job, whose chips groups are of; None: all chips.
     ``node_devices``: how many ranks in a row plans take for a node; None: its chips.
     ``known``: the fields of rates by the text of what they are asked with, from an
-    earlier run on the same network; new ones are added to it. ``skips_large``: whether
-    a routing whose table is too large is left out, unless it is the first.
+    earlier run on the same network; new ones are added to it. ``selective``: whether
+    a routing whose table is too large is left out, unless it is the first, and whether
+    :meth:`job_ways` asks Valiant's only where it may help: its detours double the
+    traffic, so not where the shortest paths reach half of what a chip's ports send.
     """
 
     def __init__(
@@ -95,13 +99,13 @@ class ExactLoads:
         node_devices: int | None = None,
         known: KnownRates | None = None,
         *,
-        skips_large: bool = False,
+        selective: bool = False,
     ) -> None:
         self.topology = topology
         self.routings = tuple(routings)
         self.node_devices = node_devices or topology.chips // topology.nodes
         self._ranks = ranks or topology.chips
-        self._skips_large = skips_large
+        self._selective = selective
         self._rates = {} if known is None else known
         self._tables: dict[str, RoutingTable | None] = {}
         self._job_ways: dict[tuple[Kind, int, int], list[Way]] = {}
@@ -110,13 +114,17 @@ class ExactLoads:
     def words(self) -> str:
         """What it is, in some words."""
         topology = self.topology
-        outside, inside = node_rates_gb_s(topology)
+        outside, inside = self._node_rates
         chips = topology.chips // topology.nodes
         rates = f"{inside:.4g} GB/s in nodes of {chips}, {outside:.4g} between"
         return (
             f"exact loads of {topology.family} with {topology.chips} chips,"
             f" {rates if chips > 1 else f'{outside:.4g} GB/s a chip'}"
         )
+
+    @cached_property
+    def _node_rates(self) -> tuple[float, float]:
+        return node_rates_gb_s(self.topology)
 
     def _table(self, routing: str) -> RoutingTable | None:
         """The table of a routing; None: left out."""
@@ -128,7 +136,7 @@ class ExactLoads:
                     self.topology, routing, destinations, grouped=True
                 )
             except SettingsError as error:
-                if error.key != "routing" or not self._skips_large or routing == self.routings[0]:
+                if error.key != "routing" or not self._selective or routing == self.routings[0]:
                     raise
                 self._tables[routing] = None
         return self._tables[routing]
@@ -138,20 +146,25 @@ class ExactLoads:
         """The chip of each rank."""
         return ranks_in_order(self.topology, self._ranks)
 
-    def ways(self, groups: IntArray, kind: Kind) -> list[Way]:
+    def ways(
+        self,
+        groups: IntArray,
+        kind: Kind,
+        routings: Sequence[str] | None = None,
+        algorithms: Sequence[str] | None = None,
+    ) -> list[Way]:
         """The ways of a transfer within every group at once: int[groups, members].
 
         A ``send`` goes from each member to the next, from the last one to none.
+        ``routings`` and ``algorithms``: some of those on offer; None: all.
         """
         members = groups.shape[1]
-        algorithms = ["next" if kind == "send" else "direct"]
-        if kind not in ("send", "all_to_all") and members > 2:
-            algorithms.append("ring")
+        algorithms = _algorithms(kind, members) if algorithms is None else algorithms
         halves = 2 if kind == "all_reduce" else 1
         sent = 1.0 if kind == "send" else halves * ((members - 1) / members)
         ways = [
             self._way(algorithm, routing, groups, sent, halves)
-            for routing in self.routings
+            for routing in (self.routings if routings is None else routings)
             for algorithm in algorithms
         ]
         return [way for way in ways if way is not None]
@@ -216,8 +229,24 @@ class ExactLoads:
         if key not in self._job_ways:
             stride = max(1, self.node_devices // inside) if inside < members else 1
             stride = min(stride, len(self.chips) // members)
-            self._job_ways[key] = self.ways(strided_groups(self.chips, members, stride), kind)
+            groups = strided_groups(self.chips, members, stride)
+            direct = [name for name in self.routings if name != _DETOURS or not self._selective]
+            ways = self.ways(groups, kind, direct)
+            port_gb_s, _ = self._node_rates
+            detours = [name for name in self.routings if name not in direct]
+            # The ring first: of the many pairs of a direct gather detours take seconds.
+            for algorithm in reversed(_algorithms(kind, members)):
+                if max(way.rates.gb_s for way in ways) < port_gb_s / 2:
+                    ways += self.ways(groups, kind, detours, [algorithm])
+            self._job_ways[key] = ways
         return self._job_ways[key]
+
+
+def _algorithms(kind: Kind, members: int) -> list[str]:
+    """How a transfer in a group of so many members may go."""
+    if kind == "send":
+        return ["next"]
+    return ["direct", "ring"] if kind != "all_to_all" and members > 2 else ["direct"]
 
 
 def on_devices(
@@ -245,7 +274,7 @@ def on_devices(
     node = node_devices or (chips if chips > 1 else device.node_devices)
     static = [name for name in family_of(settings).routings if name in static_routing_names()]
     at_device = at_rates(topology, outside_gb_s, inside_gb_s)
-    network = ExactLoads(at_device, static, None, node, known, skips_large=True)
+    network = ExactLoads(at_device, static, None, node, known, selective=True)
     fast_gb_s = inside_gb_s if chips > 1 else outside_gb_s
     return network, TwoLevelRing(node, fast_gb_s, outside_gb_s, 0.0, 0.0, 1.0, 1.0)
 

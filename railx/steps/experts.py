@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from railx.performance.networks import ring_bytes
+from railx.performance.volumes import product_flops
 from railx.steps.layers import Direction, hop_bytes
 from railx.steps.settings import ExpertCounts, StepJob
 from railx.steps.template import Template
@@ -135,14 +136,14 @@ def pass_parts(job: StepJob, direction: Direction, *, electrical: bool) -> list[
     sharded = model.attention_weights - model.whole_attention_weights
     weights = model.whole_attention_weights + sharded / degrees.tensor
     pairs = model.score_width * model.scored_share * job.sequence_tokens / degrees.tensor
-    attention = Part("", device.compute_ns(2 * tokens * (weights + pairs) * passes))
+    attention = Part("", device.compute_ns(product_flops(tokens, weights + pairs, passes)))
     held = model.experts / degrees.expert
-    router = Part("", device.compute_ns(2 * tokens * model.hidden * held))
+    router = Part("", device.compute_ns(product_flops(tokens, model.hidden * held)))
     computed = tokens * model.experts_per_token
     if counts.tokens == "stage":
         computed *= degrees.tensor * degrees.data / degrees.expert
     multiplied = model.expert_weights * counts.multiplied_share
-    experts = Part("", device.compute_ns(2 * computed * multiplied * passes))
+    experts = Part("", device.compute_ns(product_flops(computed, multiplied, passes)))
     reduced = _ring(job, "tensor", "all_reduce", hop_bytes(job))
     one_way = list(_exchange_parts(job, electrical))
     gathered = model.attention_weights / degrees.tensor * job.bytes_per_element

@@ -14,6 +14,7 @@ from typing import Literal
 
 from railx.performance.networks import ring_bytes
 from railx.performance.programs import constants_named
+from railx.performance.volumes import activation_bytes, product_flops
 from railx.steps.settings import StepJob
 
 __all__ = [
@@ -68,8 +69,13 @@ class Unit:
 
 def hop_bytes(job: StepJob) -> float:
     """Bytes of a micro-batch's activations that a rank sends to the next stage."""
-    size = job.tokens * job.model.hidden * job.bytes_per_element
+    size = _activations(job)
     return size / job.degrees.tensor if job.sequence_parallel else size
+
+
+def _activations(job: StepJob) -> float:
+    """Bytes of the activations of a micro-batch."""
+    return activation_bytes(job.tokens, job.model.hidden, job.bytes_per_element)
 
 
 def exchanged_bytes(job: StepJob) -> float:
@@ -138,7 +144,7 @@ def layer_segments(
     else:
         exchange = _expert(job, electrical)
         # The sum over the visited experts' outputs: two operations an element.
-        summed = 2 * job.tokens * model.experts_per_token * model.hidden * passes
+        summed = product_flops(job.tokens, model.experts_per_token * model.hidden, passes)
         rest = [
             exchange,
             _computed(job, model.experts_per_token * model.expert_weights, passes),
@@ -173,18 +179,16 @@ def _computed(
     job: StepJob, weights: float, passes: int, pairs: float = 0.0, unsharded: float = 0.0
 ) -> Segment:
     """Products with ``weights``, and ``pairs`` multiplications for each token."""
-    tensor, tokens = job.degrees.tensor, job.tokens
+    tensor = job.degrees.tensor
     rank_weights = (weights - unsharded) / tensor + unsharded
-    operations = 2 * tokens * (rank_weights + pairs / tensor) * passes
-    ends = 2 * tokens * job.model.hidden
-    moved = (rank_weights + ends) * job.bytes_per_element * passes
+    operations = product_flops(job.tokens, rank_weights + pairs / tensor, passes)
+    moved = (rank_weights * job.bytes_per_element + 2 * _activations(job)) * passes
     return Segment("compute", job.device.roofline_ns(operations, moved) if weights else 0.0)
 
 
 def _looked_up(job: StepJob, passes: int) -> Segment:
     """The rows of the input table: read and written, and backward their gradients."""
-    size = 2 * job.tokens * job.model.hidden * job.bytes_per_element
-    return Segment("compute", job.device.roofline_ns(0.0, size * passes))
+    return Segment("compute", job.device.roofline_ns(0.0, 2 * _activations(job) * passes))
 
 
 def _sent(
@@ -201,7 +205,7 @@ def _sent(
 
 def _tensor(job: StepJob, direction: Direction) -> Segment:
     """Half of a layer's collectives over the tensor ranks."""
-    ranks, payload = job.degrees.tensor, job.tokens * job.model.hidden * job.bytes_per_element
+    ranks, payload = job.degrees.tensor, _activations(job)
     if job.sequence_parallel:
         sent = _GATHERS[direction] * ring_bytes("all_gather", payload, ranks)
     else:
@@ -228,7 +232,8 @@ def _context(job: StepJob, passes: int) -> Segment:
     """Keys and values of the other context ranks; backward their gradients besides."""
     degrees = job.degrees
     width = 2 * job.model.hidden / degrees.tensor
-    payload = job.tokens * degrees.context * width * job.bytes_per_element * passes
+    tokens = job.tokens * degrees.context
+    payload = activation_bytes(tokens, width, job.bytes_per_element) * passes
     sent = ring_bytes("all_gather", payload, degrees.context)
     on_rail = degrees.context > 1 and not degrees.context_in_server
     return _sent(job, "context", payload, sent, on_rail=on_rail)

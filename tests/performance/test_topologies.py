@@ -143,7 +143,7 @@ def test_a_routing_with_too_large_a_table_is_left_out_unless_it_is_the_only_one(
     allowed = network.routings[0]
     assert {way.routing for way in network.ways(groups, "all_gather")} == {allowed}
     allowed = ""
-    alone = ExactLoads(network.topology, network.routings[:1], skips_large=True)
+    alone = ExactLoads(network.topology, network.routings[:1], selective=True)
     with pytest.raises(SettingsError, match="routing: got a table"):
         alone.ways(groups, "all_gather")
     with pytest.raises(SettingsError, match="routing: got a table"):
@@ -167,3 +167,19 @@ def test_rails_set_to_a_ring_are_slower_than_switched_ones() -> None:
     ]
     switched, ring = (advice.best[0]["step_s"] for advice in steps)
     assert switched < ring
+
+
+def test_detours_are_asked_only_where_shortest_paths_stay_below_half_of_the_ports() -> None:
+    """A gather's ring first, directly only where that is slow as well."""
+    exact, _ = on_devices(topology_settings("dragonfly"), H100, fast_share=0.8, slow_share=0.2)
+    complete = ExactLoads(exact.topology, exact.routings, None, exact.node_devices)
+    half_gb_s, asked = node_rates_gb_s(exact.topology)[0] / 2, []
+    for members in (2, 4, 8):
+        ways = complete.job_ways("all_gather", members, 1)
+        expected = [way for way in ways if way.routing != "valiant"]
+        for way in reversed([way for way in ways if way.routing == "valiant"]):
+            if max(way.rates.gb_s for way in expected) < half_gb_s:
+                expected.append(way)
+        assert exact.job_ways("all_gather", members, 1) == expected
+        asked.append([way.algorithm for way in expected if way.routing == "valiant"])
+    assert asked == [["direct"], ["ring"], []]

@@ -8,8 +8,8 @@ import re
 from typing import Any
 
 from railx.errors import UserError
-from railx.places import CODE, SHIPPED, in_repository
-from workflow.commands.shared import add_flag, command
+from railx.places import CODE, SHIPPED, WORK, in_repository
+from workflow.commands.shared import add_flag, command, topologies_like
 
 __all__ = ["add"]
 
@@ -87,13 +87,13 @@ def _advise(options: argparse.Namespace) -> int:
 def _topologies(network: str) -> list[Any]:
     """The settings of a topology and of its family's other sizes; none for rings."""
     from railx.performance.advice import RING_NETWORKS
-    from workflow.config import topologies_like
-    from workflow.mounts import choices
+    from workflow.choices import choices
 
     if network in RING_NETWORKS:
         return []
-    if network not in choices("topology"):
-        allowed = ", ".join(dict.fromkeys((*RING_NETWORKS, *choices("topology"))))
+    names = choices(WORK / "conf", "topology")
+    if network not in names:
+        allowed = ", ".join(dict.fromkeys((*RING_NETWORKS, *names)))
         raise UserError(f"network: got {network}; allowed: {allowed}")
     return topologies_like(network)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from railx.errors import UserError
 from railx.fabric.settings import Mode
 from workflow.commands.export import written_to
-from workflow.commands.shared import add_flag, command
+from workflow.commands.shared import add_flag, command, topologies_like
 
 if TYPE_CHECKING:
     from railx.replay.graph_runs import GraphRow, ReplayedNetwork
@@ -149,7 +149,6 @@ def _check(options: argparse.Namespace) -> None:
 
 def _network(name: str, options: argparse.Namespace) -> ReplayedNetwork:
     from railx.replay.graph_runs import FamilyNetwork, TwoRates
-    from workflow.config import topologies_like
     from workflow.mounts import choices
 
     if name == _TWO_LEVEL:

@@ -35,6 +35,7 @@ __all__ = [
     "print_table",
     "running",
     "snakemake",
+    "topologies_like",
 ]
 
 #: The usual results folder.
@@ -239,3 +240,31 @@ def _plain(value: Any) -> Any:
     Sums of whole numbers leave the database as decimals; what else JSON lacks is text.
     """
     return int(value) if isinstance(value, Decimal) and value == int(value) else str(value)
+
+
+def topologies_like(name: str) -> list[Any]:
+    """The settings of a choice of topology, and of those that begin with its name.
+
+    Composed without the settings of other groups, whose modules take half a second to
+    import.
+    """
+    from railx.families import TopologySettings
+    from railx.settings import load
+    from workflow.choices import choices
+    from workflow.composer import compose
+
+    conf = WORK / "conf"
+    alike = (choice for choice in choices(conf, "topology") if choice.startswith(f"{name}_"))
+    composed = [
+        compose(conf, {"defaults": [{"/topology": choice}]}, [])["topology"]
+        for choice in (name, *alike)
+    ]
+    settings: list[Any] = [
+        load(
+            TopologySettings,
+            {key: value for key, value in plain.items() if value != "???"},
+            "topology",
+        )
+        for plain in composed
+    ]
+    return [one for one in settings if one.family == settings[0].family]

@@ -219,8 +219,13 @@ class TableBuilder:
         )
         key = np.where(pools < 0, -1, pools * 4096 + states)
         distinct, where = np.unique(key, return_inverse=True)
+        sets = self._sets
+        # As choice_set, whose checks cost a large torus a second.
         ids = np.array(
-            [-1 if k < 0 else self.choice_set([(int(k) // 4096, int(k) % 4096)]) for k in distinct],
+            [
+                -1 if k < 0 else sets.setdefault(((k // 4096, k % 4096, 1.0, -1, 0.0),), len(sets))
+                for k in distinct.tolist()
+            ],
             dtype=np.int32,
         )
         return ids[where].reshape(pools.shape)
