@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any, NamedTuple, cast
 
@@ -42,7 +43,7 @@ def with_device_node(settings: FamilySettings, device: Device) -> FamilySettings
     described = family.inside(settings) if family.has_nodes and family.inside else None
     if family.has_nodes and described is None:
         return settings
-    if family.bill is None and build_topology(settings).chips % device.node_devices:
+    if _only_size(settings) % device.node_devices:
         # A network of one size that such nodes do not divide keeps its chips alone.
         return settings
     node = (
@@ -57,6 +58,17 @@ def with_device_node(settings: FamilySettings, device: Device) -> FamilySettings
         except SettingsError:
             return settings
     return with_node
+
+
+def _only_size(settings: FamilySettings) -> int:
+    """Chips of a network that has no other size; 0 where it has."""
+    bill = family_named(settings.family).bill
+    if bill is None:
+        return build_topology(settings).chips
+    chips = bill.ports(settings).chips
+    with suppress(SettingsError):
+        return int(chips) * (bill.resize(settings, 2) == bill.resize(settings, chips))
+    return 0
 
 
 def sized_for(settings: FamilySettings, gpus: int, most_chips: float) -> Sized:

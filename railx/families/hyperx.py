@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, FamilyBase
+from railx.families.family import Family, FamilyBase, any_chips
 from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
 from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, too_large
@@ -394,6 +394,15 @@ def resize(settings: HyperXSettings, chips: int) -> HyperXSettings:
     raise too_large(chips, largest, f"{len(settings.shape)} dimensions of {radix}-port switches")
 
 
+def _unit_chips(settings: HyperXSettings) -> int:
+    """Chips that a failed one takes: none behind switches.
+
+    A chip that is a router takes its layer, the chips with the same last coordinate, so
+    that a HyperX is left: fewer chips than the largest sub-grid has.
+    """
+    return math.prod(settings.shape[:-1]) if settings.switchless else 1
+
+
 FAMILY = Family(
     name="hyperx",
     settings=HyperXSettings,
@@ -406,5 +415,6 @@ FAMILY = Family(
     route=route,
     node_hop_counts=node_hop_counts,
     chip_rings=chip_rings,
+    job_places=any_chips(lambda of: of.chips, _unit_chips),
     bill=Bill(ports=ports, resize=resize),
 )
