@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import FamilyBase, JobPlaces, LineGraph, shared_fields
+from railx.families.family import Family, FamilyBase, JobPlaces, LineGraph, shared_fields
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.counts import Ports, best_size, too_large
 from railx.vocabulary.grid import Grid, grid_halves, line_circuits
@@ -41,6 +41,7 @@ __all__ = [
     "in_node_lanes_per_chip",
     "inside",
     "longest_line",
+    "node_grid_family",
     "ports_per_chip",
     "ring_bisection_ports",
 ]
@@ -118,6 +119,7 @@ class AllToAllSettings(RailXSettings):
     """
 
 
+NodeGridT = TypeVar("NodeGridT", bound=NodeGridSettings)
 RailXT = TypeVar("RailXT", bound=RailXSettings)
 ShapeT = TypeVar("ShapeT")
 
@@ -225,6 +227,23 @@ def inside(settings: NodeGridSettings) -> NodeSettings | None:
 LINE_PLACES: JobPlaces[Any] = JobPlaces(
     "lines", lambda settings: settings.shape[::-1], lambda settings: settings.m**2
 )
+
+
+def node_grid_family(
+    name: str, settings: type[NodeGridT], **capabilities: Any
+) -> Family[NodeGridT]:
+    """The family of a grid of nodes, with ``capabilities`` of its own."""
+    shared: dict[str, Any] = {
+        "halves": halves,
+        "ports_per_chip": ports_per_chip,
+        "routings": ("min", "balanced"),
+        "switched": issubclass(settings, RailXSettings),
+        "placement": grid_placement,
+        "has_nodes": True,
+        "inside": inside,
+        "job_places": LINE_PLACES,
+    }
+    return Family(name=name, settings=settings, **shared | capabilities)
 
 
 def longest_line(settings: RailXSettings) -> int:
