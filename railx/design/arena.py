@@ -18,7 +18,7 @@ from railx.design.point import BestPlan, best_plan, plan_words
 from railx.design.rates import RateStore
 from railx.design.serving import best_serving
 from railx.design.settings import ArenaSettings, PointSettings, ServingJob
-from railx.design.sizes import Sized, sized_for, with_device_node
+from railx.design.sizes import Sized, bill_chips, sized_for, with_device_node
 from railx.economics import read_catalogue
 from railx.economics.pricing import NetworkPrice, price
 from railx.errors import UserError
@@ -120,13 +120,6 @@ def _largest(network: FamilySettings, below: int) -> int:
         except SettingsError:
             high = middle
     return low
-
-
-def bill_chips(settings: FamilySettings) -> int:
-    """Chips of a network that has a bill."""
-    bill = family_of(settings).bill
-    assert bill is not None
-    return int(bill.ports(settings).chips)
 
 
 def _measures(

@@ -13,7 +13,7 @@ from railx.performance.devices import Device
 from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings, NodeSettings
 
-__all__ = ["Sized", "sized_for", "with_device_node"]
+__all__ = ["Sized", "bill_chips", "sized_for", "with_device_node"]
 
 #: Smallest radix of the full trees that stand for partly filled ones.
 _LEAST_RADIX = 4
@@ -86,7 +86,7 @@ def sized_for(settings: FamilySettings, gpus: int, most_chips: float) -> Sized:
             )
         return Sized(settings, settings, chips)
     bill = family.bill.resize(settings, gpus)
-    chips = _bill_chips(bill)
+    chips = bill_chips(bill)
     if chips > most_chips:
         raise SettingsError(
             "chips", f"got {chips} for {gpus}; allowed: at most {most_chips:.0f} (most_chips)"
@@ -96,7 +96,7 @@ def sized_for(settings: FamilySettings, gpus: int, most_chips: float) -> Sized:
         return Sized(bill, bill, chips)
     except SettingsError as error:
         for graph in _full_trees(bill):
-            if gpus <= _bill_chips(graph) <= most_chips:
+            if gpus <= bill_chips(graph) <= most_chips:
                 try:
                     check_topology(graph, "")
                 except SettingsError:
@@ -105,9 +105,10 @@ def sized_for(settings: FamilySettings, gpus: int, most_chips: float) -> Sized:
         raise error from None
 
 
-def _bill_chips(settings: FamilySettings) -> int:
+def bill_chips(settings: FamilySettings) -> int:
+    """Chips of a network that has a bill."""
     bill = family_of(settings).bill
-    assert bill is not None  # resized by it
+    assert bill is not None
     return int(bill.ports(settings).chips)
 
 

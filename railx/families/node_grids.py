@@ -22,7 +22,6 @@ from railx.vocabulary.placement import Placement, Sizes, node_placement
 from railx.vocabulary.topology import NodeSettings, Topology, check_size
 
 __all__ = [
-    "LINE_PLACES",
     "AllToAllSettings",
     "NodeGridSettings",
     "RailXSettings",
@@ -223,12 +222,6 @@ def inside(settings: NodeGridSettings) -> NodeSettings | None:
     return NodeSettings(settings.m**2, "mesh", inside_gb_s(settings), latency_ns)
 
 
-#: Jobs take any rows times any columns of nodes; a node fails with any of its chips.
-LINE_PLACES: JobPlaces[Any] = JobPlaces(
-    "lines", lambda settings: settings.shape[::-1], lambda settings: settings.m**2
-)
-
-
 def node_grid_family(
     name: str, settings: type[NodeGridT], **capabilities: Any
 ) -> Family[NodeGridT]:
@@ -241,7 +234,8 @@ def node_grid_family(
         "placement": grid_placement,
         "has_nodes": True,
         "inside": inside,
-        "job_places": LINE_PLACES,
+        # Any rows times any columns of nodes; a node fails with any of its chips.
+        "job_places": JobPlaces("lines", lambda of: of.shape[::-1], lambda of: of.m**2),
     }
     return Family(name=name, settings=settings, **shared | capabilities)
 
