@@ -394,15 +394,6 @@ def resize(settings: HyperXSettings, chips: int) -> HyperXSettings:
     raise too_large(chips, largest, f"{len(settings.shape)} dimensions of {radix}-port switches")
 
 
-def _unit_chips(settings: HyperXSettings) -> int:
-    """Chips that a failed one takes: none behind switches.
-
-    A chip that is a router takes its layer, the chips with the same last coordinate, so
-    that a HyperX is left: fewer chips than the largest sub-grid has.
-    """
-    return math.prod(settings.shape[:-1]) if settings.switchless else 1
-
-
 FAMILY = Family(
     name="hyperx",
     settings=HyperXSettings,
@@ -415,6 +406,10 @@ FAMILY = Family(
     route=route,
     node_hop_counts=node_hop_counts,
     chip_rings=chip_rings,
-    job_places=any_chips(lambda of: of.chips, _unit_chips),
+    # A chip that is a router takes all with its last coordinate: a HyperX is left, of
+    # fewer chips than the largest sub-grid has.
+    job_places=any_chips(
+        lambda of: of.chips, lambda of: math.prod(of.shape[:-1]) if of.switchless else 1
+    ),
     bill=Bill(ports=ports, resize=resize),
 )
