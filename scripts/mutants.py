@@ -94,10 +94,7 @@ ROOMS = {
         ("tests/fabric/test_safety.py",),
     ),
     "network": Room(
-        tuple(
-            f"railx/network/{name}.py"
-            for name in ("all_to_all", "collectives", "shortest_paths", "static_loads")
-        ),
+        tuple(f"railx/network/{name}.py" for name in ("all_to_all", "collectives", "static_loads")),
         (
             "tests/network/test_collectives.py",
             "tests/network/test_static_loads.py",

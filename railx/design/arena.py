@@ -8,6 +8,7 @@ inside nodes are free in ``usd_chip`` and charged in ``usd_chip_with_node``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from railx.design.point import BestPlan, best_plan, plan_words
 from railx.design.rates import RateStore
 from railx.design.serving import best_serving
 from railx.design.settings import ArenaSettings, PointSettings, ServingJob
-from railx.design.sizes import Sized, sized_for, with_device_node
+from railx.design.sizes import Sized, bill_chips, sized_for, with_device_node
 from railx.economics import read_catalogue
 from railx.economics.pricing import NetworkPrice, price
 from railx.errors import UserError
@@ -32,6 +33,8 @@ from railx.network.settings import (
 from railx.network.throughput import simulate_static
 from railx.performance.devices import device_named
 from railx.settings import SettingsError
+from railx.tenancy.places import NetworkPlaces
+from railx.tenancy.trace import network_rows, read_trace
 from railx.vocabulary.topology import FamilySettings, Topology
 
 __all__ = ["arena_rows"]
@@ -79,7 +82,7 @@ def _of_size(
 
 
 def _sized(network: FamilySettings, asked: int, settings: ArenaSettings) -> Sized:
-    """The smallest size with as many chips, or the largest where none has."""
+    """The smallest size with as many chips, or the largest where none has a graph."""
     bill = family_of(network).bill
     if bill is None:
         chips = build_topology(network).chips
@@ -94,7 +97,13 @@ def _sized(network: FamilySettings, asked: int, settings: ArenaSettings) -> Size
         if chips < asked / settings.most_chips:
             raise
     if asked <= settings.graph_chips:
-        return sized_for(network, chips, settings.most_chips * asked)
+        try:
+            return sized_for(network, chips, settings.most_chips * asked)
+        except SettingsError:
+            for fewer in range(chips - 1, int(asked / settings.most_chips), -1):
+                with suppress(SettingsError):
+                    return sized_for(network, fewer, chips)
+            raise
     large = bill.resize(network, chips)
     return Sized(large, large, bill_chips(large))
 
@@ -111,13 +120,6 @@ def _largest(network: FamilySettings, below: int) -> int:
         except SettingsError:
             high = middle
     return low
-
-
-def bill_chips(settings: FamilySettings) -> int:
-    """Chips of a network that has a bill."""
-    bill = family_of(settings).bill
-    assert bill is not None
-    return int(bill.ports(settings).chips)
 
 
 def _measures(
@@ -138,6 +140,7 @@ def _measures(
         bound = row["value"] if row["measure"] == "uniform_bound" else bound
         yield row
     yield from _collectives(graph, settings)
+    yield from _faults(sized.graph, settings, seed)
     gb_s = sized.graph.port_gbps / 8
     yield from _packets(graph, settings, bound / gb_s, gb_s, seed)
     yield from _jobs(name, network, settings, min(asked, sized.chips), store)
@@ -226,6 +229,40 @@ def _collectives(graph: Topology, settings: ArenaSettings) -> Iterator[Row]:
             time_ms += rates.flight_ns * pattern.rounds * (2 if algorithm == "ring" else 1) / 1e6
             subject = f"{collective} of {size}, {'consecutive' if stride == 1 else 'strided'}"
             yield _value(subject, "collective", time_ms, "ms", "analytic")
+
+
+def _faults(network: FamilySettings, settings: ArenaSettings, seed: int) -> Iterator[Row]:
+    """Shares of the chips under the trace, means over its time and draws.
+
+    ``largest``: those of the largest job, also the least that 99 % of the time has.
+    ``usable``: those of small jobs that fit at once.
+    """
+    trace = settings.trace
+    if trace is None or family_of(network).job_places is None:
+        return
+    places = NetworkPlaces(network)
+    if places.chips > trace.servers * trace.chips_per_server:
+        return
+    faults = read_trace(trace.file, trace.servers, trace.days)
+    for size in (None, *trace.job_chips):
+        subject = "fault trace" if size is None else f"fault trace, jobs of {size}"
+        share = "largest_share" if size is None else "usable_share"
+        asked = replace(trace, job_chips=(size or 1,))
+        try:
+            rows = [
+                row
+                for draw in range(trace.draws)
+                for row in network_rows(asked, faults, places, draw, seed)
+            ]
+        except SettingsError as error:
+            yield _value(subject, share, None, "", "analytic", error.message)
+            continue
+        shares, days = (np.array([row[column] for row in rows]) for column in (share, "days"))
+        yield _value(subject, share, np.average(shares, weights=days), "", "analytic")
+        if size is None:
+            order = np.argsort(shares)
+            first = np.searchsorted(np.cumsum(days[order]), 0.01 * days.sum())
+            yield _value(subject, "largest_share_p1", shares[order][first], "", "analytic")
 
 
 def _packets(

@@ -23,6 +23,7 @@ from railx.settings import (
     Positive,
     SettingsError,
 )
+from railx.tenancy.settings import FaultTraceSettings
 
 __all__ = [
     "OBJECTIVES",
@@ -240,6 +241,10 @@ class ArenaSettings:
     point: PointSettings = field(default_factory=lambda: PointSettings(2, "llama3_8b"))
     """Device, program, prices and faults; its number of devices, model and tokens are
     not used.
+    """
+    trace: FaultTraceSettings | None = None
+    """Faults of servers; networks of more chips than they have are left out. null:
+    none.
     """
     most_chips: Annotated[float, AtLeast(1)] = 1.35
     """Most chips of a network over those asked, or those asked over its own."""

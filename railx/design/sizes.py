@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any, NamedTuple, cast
 
@@ -12,7 +13,7 @@ from railx.performance.devices import Device
 from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings, NodeSettings
 
-__all__ = ["Sized", "sized_for", "with_device_node"]
+__all__ = ["Sized", "bill_chips", "sized_for", "with_device_node"]
 
 #: Smallest radix of the full trees that stand for partly filled ones.
 _LEAST_RADIX = 4
@@ -42,7 +43,7 @@ def with_device_node(settings: FamilySettings, device: Device) -> FamilySettings
     described = family.inside(settings) if family.has_nodes and family.inside else None
     if family.has_nodes and described is None:
         return settings
-    if family.bill is None and build_topology(settings).chips % device.node_devices:
+    if _only_size(settings) % device.node_devices:
         # A network of one size that such nodes do not divide keeps its chips alone.
         return settings
     node = (
@@ -57,6 +58,17 @@ def with_device_node(settings: FamilySettings, device: Device) -> FamilySettings
         except SettingsError:
             return settings
     return with_node
+
+
+def _only_size(settings: FamilySettings) -> int:
+    """Chips of a network that has no other size; 0 where it has."""
+    bill = family_named(settings.family).bill
+    if bill is None:
+        return build_topology(settings).chips
+    chips = bill.ports(settings).chips
+    with suppress(SettingsError):
+        return int(chips) * (bill.resize(settings, 2) == bill.resize(settings, chips))
+    return 0
 
 
 def sized_for(settings: FamilySettings, gpus: int, most_chips: float) -> Sized:
@@ -74,7 +86,7 @@ def sized_for(settings: FamilySettings, gpus: int, most_chips: float) -> Sized:
             )
         return Sized(settings, settings, chips)
     bill = family.bill.resize(settings, gpus)
-    chips = _bill_chips(bill)
+    chips = bill_chips(bill)
     if chips > most_chips:
         raise SettingsError(
             "chips", f"got {chips} for {gpus}; allowed: at most {most_chips:.0f} (most_chips)"
@@ -84,7 +96,7 @@ def sized_for(settings: FamilySettings, gpus: int, most_chips: float) -> Sized:
         return Sized(bill, bill, chips)
     except SettingsError as error:
         for graph in _full_trees(bill):
-            if gpus <= _bill_chips(graph) <= most_chips:
+            if gpus <= bill_chips(graph) <= most_chips:
                 try:
                     check_topology(graph, "")
                 except SettingsError:
@@ -93,9 +105,10 @@ def sized_for(settings: FamilySettings, gpus: int, most_chips: float) -> Sized:
         raise error from None
 
 
-def _bill_chips(settings: FamilySettings) -> int:
+def bill_chips(settings: FamilySettings) -> int:
+    """Chips of a network that has a bill."""
     bill = family_of(settings).bill
-    assert bill is not None  # resized by it
+    assert bill is not None
     return int(bill.ports(settings).chips)
 
 

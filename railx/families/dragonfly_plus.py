@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from railx.families.family import any_chips
 from railx.families.routers import RouterGraph, RouterSettings, router_family
 from railx.settings import AtLeast, SettingsError
 from railx.vocabulary.counts import too_large
@@ -111,4 +112,9 @@ def resize(settings: DragonflyPlusSettings, chips: int) -> DragonflyPlusSettings
     return replace(settings, groups=groups)
 
 
-FAMILY = router_family("dragonfly_plus", DragonflyPlusSettings, graph, resize)
+FAMILY = replace(
+    router_family("dragonfly_plus", DragonflyPlusSettings, graph, resize),
+    job_places=any_chips(
+        lambda of: of.chips, domain_chips=lambda of: of.leaves * of.chips_per_leaf
+    ),
+)

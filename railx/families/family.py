@@ -35,7 +35,7 @@ __all__ = [
 S = TypeVar("S", bound=FamilySettings)
 
 #: How jobs take units of a network.
-PlaceRule: TypeAlias = Literal["any", "lines", "blocks", "runs"]
+PlaceRule: TypeAlias = Literal["any", "lines", "blocks", "boxes", "runs"]
 #: Length of a line and the directed edges (int[edges, 2]) between its positions.
 LineGraph: TypeAlias = tuple[int, IntArray]
 
@@ -117,13 +117,13 @@ class JobPlaces(Generic[S]):
 
     rule: PlaceRule
     """``any``: a job takes any units; ``lines``: any rows times any columns;
-    ``blocks``: neighbours on a torus; ``runs``: units in a row on a ring that passes
-    failed ones.
+    ``blocks``: neighbours on a torus; ``boxes``: neighbours on a mesh; ``runs``: units
+    in a row on a ring that passes failed ones.
     """
 
     shape: Callable[[S], tuple[int, ...]]
     """Rows and columns of units (``lines``), units along every dimension, the fastest
-    last (``blocks``), else their number alone.
+    last (``blocks``, ``boxes``), else their number alone.
     """
 
     unit_chips: Callable[[S], int]
@@ -138,9 +138,18 @@ class JobPlaces(Generic[S]):
     """
 
 
-def any_chips(chips: Callable[[S], int]) -> JobPlaces[S]:
-    """Jobs on any chips: switches join all alike, and a fault takes its chip alone."""
-    return JobPlaces("any", lambda settings: (chips(settings),), lambda settings: 1)
+def any_chips(
+    chips: Callable[[S], int],
+    unit_chips: Callable[[S], int] = lambda settings: 1,
+    domain_chips: Callable[[S], int | None] = lambda settings: None,
+) -> JobPlaces[S]:
+    """Jobs on any units: switches join all alike, and a fault takes its unit alone."""
+    return JobPlaces(
+        "any",
+        lambda settings: (chips(settings) // unit_chips(settings),),
+        unit_chips,
+        domain_chips=domain_chips,
+    )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, FamilyBase
+from railx.families.family import Family, FamilyBase, any_chips
 from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
 from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, too_large
@@ -406,5 +406,10 @@ FAMILY = Family(
     route=route,
     node_hop_counts=node_hop_counts,
     chip_rings=chip_rings,
+    # A chip that is a router takes all with its last coordinate: a HyperX is left, of
+    # fewer chips than the largest sub-grid has.
+    job_places=any_chips(
+        lambda of: of.chips, lambda of: math.prod(of.shape[:-1]) if of.switchless else 1
+    ),
     bill=Bill(ports=ports, resize=resize),
 )

@@ -20,7 +20,7 @@ from railx.families.chip_grids import (
     placement,
     ports_per_chip,
 )
-from railx.families.family import Family
+from railx.families.family import Family, JobPlaces
 from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
@@ -119,4 +119,5 @@ FAMILY = Family(
     node_hop_counts=node_hop_counts,
     placement=placement,
     node_order=node_order,
+    job_places=JobPlaces("boxes", lambda of: of.shape[::-1], lambda of: 1),
 )

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import FamilyBase, JobPlaces, LineGraph, shared_fields
+from railx.families.family import Family, FamilyBase, JobPlaces, LineGraph, shared_fields
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.counts import Ports, best_size, too_large
 from railx.vocabulary.grid import Grid, grid_halves, line_circuits
@@ -22,7 +22,6 @@ from railx.vocabulary.placement import Placement, Sizes, node_placement
 from railx.vocabulary.topology import NodeSettings, Topology, check_size
 
 __all__ = [
-    "LINE_PLACES",
     "AllToAllSettings",
     "NodeGridSettings",
     "RailXSettings",
@@ -41,6 +40,7 @@ __all__ = [
     "in_node_lanes_per_chip",
     "inside",
     "longest_line",
+    "node_grid_family",
     "ports_per_chip",
     "ring_bisection_ports",
 ]
@@ -118,6 +118,7 @@ class AllToAllSettings(RailXSettings):
     """
 
 
+NodeGridT = TypeVar("NodeGridT", bound=NodeGridSettings)
 RailXT = TypeVar("RailXT", bound=RailXSettings)
 ShapeT = TypeVar("ShapeT")
 
@@ -221,10 +222,22 @@ def inside(settings: NodeGridSettings) -> NodeSettings | None:
     return NodeSettings(settings.m**2, "mesh", inside_gb_s(settings), latency_ns)
 
 
-#: Jobs take any rows times any columns of nodes; a node fails with any of its chips.
-LINE_PLACES: JobPlaces[Any] = JobPlaces(
-    "lines", lambda settings: settings.shape[::-1], lambda settings: settings.m**2
-)
+def node_grid_family(
+    name: str, settings: type[NodeGridT], **capabilities: Any
+) -> Family[NodeGridT]:
+    """The family of a grid of nodes, with ``capabilities`` of its own."""
+    shared: dict[str, Any] = {
+        "halves": halves,
+        "ports_per_chip": ports_per_chip,
+        "routings": ("min", "balanced"),
+        "switched": issubclass(settings, RailXSettings),
+        "placement": grid_placement,
+        "has_nodes": True,
+        "inside": inside,
+        # Any rows times any columns of nodes; a node fails with any of its chips.
+        "job_places": JobPlaces("lines", lambda of: of.shape[::-1], lambda of: of.m**2),
+    }
+    return Family(name=name, settings=settings, **shared | capabilities)
 
 
 def longest_line(settings: RailXSettings) -> int:

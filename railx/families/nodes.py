@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from math import isclose
 from typing import Any
 
-from railx.families.family import Family, JobPlaces
+from railx.families.family import Family, JobPlaces, any_chips
 from railx.settings import SettingsError
 from railx.vocabulary.counts import Bill
 from railx.vocabulary.nodes import (
@@ -79,26 +79,25 @@ def composed(family: Family[Any]) -> Family[Any]:
 
 
 def _job_places(family: Family[Any]) -> JobPlaces[Any] | None:
-    """Places of a network whose jobs take any chips, with nodes.
+    """Places of a network with nodes; None for other rules than any chips or blocks.
 
     A mesh fails with any of its chips; chips of a switch fail alone. Jobs smaller than
     a node stay in one.
     """
     places = family.job_places
-    if places is not None and places.rule == "blocks":
-        return JobPlaces("blocks", _node_blocks(family, places), lambda of: _node(of).chips)
+    if places is not None and places.rule in ("blocks", "boxes"):
+        return replace(
+            places, shape=_node_blocks(family, places), unit_chips=lambda of: _node(of).chips
+        )
     if places is None or places.rule != "any":
         return None
 
     def unit_chips(settings: FamilySettings) -> int:
-        node = _node(settings)
-        return node.chips if node.links == "mesh" else places.unit_chips(settings)
+        node, alone = _node(settings), places.unit_chips(settings)
+        return math.lcm(node.chips, alone) if node.links == "mesh" else alone
 
-    return JobPlaces(
-        "any",
-        lambda settings: (
-            math.prod(places.shape(settings)) * places.unit_chips(settings) // unit_chips(settings),
-        ),
+    return any_chips(
+        lambda settings: math.prod(places.shape(settings)) * places.unit_chips(settings),
         unit_chips,
         domain_chips=lambda settings: _node(settings).chips,
     )

@@ -50,10 +50,6 @@ class PolarFlySettings(RouterSettings):
     def links(self) -> int:
         return self.q * (self.q + 1) ** 2 // 2
 
-    @property
-    def chips(self) -> int:
-        return self.routers * self.chips_on_router
-
 
 def orthogonal(q: int) -> BoolArray:
     """Which points of the plane are orthogonal: bool[points, points], also to

@@ -80,10 +80,6 @@ class PolarStarSettings(RouterSettings):
     def links(self) -> int:
         return self.routers * self.degree // 2
 
-    @property
-    def chips(self) -> int:
-        return self.routers * self.chips_on_router
-
 
 def copy_pairs(degree: int) -> IntArray:
     """The links of a copy, int[links, 2]; f swaps routers 2 i and 2 i + 1."""

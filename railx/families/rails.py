@@ -22,7 +22,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, FamilyBase, JobPlaces, Lines
+from railx.families.family import Family, FamilyBase, JobPlaces, Lines, any_chips
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Bill, Ports, no_check
@@ -170,12 +170,7 @@ def inside(settings: ServerSettings) -> NodeSettings | None:
 
 def server_places() -> JobPlaces[Any]:
     """Jobs within a server, or on any chips; a fault takes its chip alone."""
-    return JobPlaces(
-        "any",
-        lambda settings: (settings.chips,),
-        lambda settings: 1,
-        domain_chips=lambda settings: settings.chips_per_server,
-    )
+    return any_chips(lambda of: of.chips, domain_chips=lambda of: of.chips_per_server)
 
 
 # Graph of electrical rails

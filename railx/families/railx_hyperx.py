@@ -18,15 +18,12 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from railx.families import railx_lines, railx_split
-from railx.families.family import Family, shared_fields
+from railx.families.family import shared_fields
 from railx.families.node_grids import (
-    LINE_PLACES,
     RailXSettings,
     circuit_line_graphs,
-    grid_placement,
     in_node_lanes_per_chip,
-    inside,
-    ports_per_chip,
+    node_grid_family,
 )
 from railx.families.railx_lines import PartedSettings, external_hops, ports
 from railx.families.railx_split import RailXSplitSettings
@@ -234,27 +231,21 @@ def square(settings: RailXHyperXSettings, m: int | None, n: int | None) -> RailX
     return replace(settings, m=m, n=n, rings=rings, ocs_radix=2 * (m * n + 1))
 
 
-FAMILY = Family(
-    name="railx_hyperx",
-    settings=RailXHyperXSettings,
+FAMILY = node_grid_family(
+    "railx_hyperx",
+    RailXHyperXSettings,
     build=build,
     check=check,
     halves=railx_lines.halves,
     bisection_ports=railx_lines.bisection_ports,
-    ports_per_chip=ports_per_chip,
     routings=("min", "balanced", "adaptive"),
     route=railx_lines.route,
     grouped_routings=("min", "balanced"),
     groups=railx_lines.groups,
-    switched=True,
     line_graphs=circuit_line_graphs,
     check_circuits=check_circuits,
     loads=railx_lines.uniform_loads,
     longest_path_ns=longest_path_ns,
     grid_rings=grid_rings,
-    placement=grid_placement,
-    has_nodes=True,
-    inside=inside,
-    job_places=LINE_PLACES,
     bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip, square=square),
 )

@@ -28,14 +28,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from railx.families.family import Family
 from railx.families.node_grids import (
-    LINE_PLACES,
     check,
     circuit_line_graphs,
-    grid_placement,
-    inside,
-    ports_per_chip,
+    node_grid_family,
 )
 from railx.families.railx_lines import (
     PartedSettings,
@@ -226,21 +222,14 @@ class _MixedLine:
         return shares
 
 
-FAMILY = Family(
-    name="railx_mixed",
-    settings=RailXMixedSettings,
+FAMILY = node_grid_family(
+    "railx_mixed",
+    RailXMixedSettings,
     build=build,
     check=check,
     halves=halves,
     bisection_ports=bisection_ports,
-    ports_per_chip=ports_per_chip,
-    has_nodes=True,
-    inside=inside,
-    job_places=LINE_PLACES,
-    routings=("min", "balanced"),
     route=route,
-    switched=True,
     line_graphs=circuit_line_graphs,
     check_circuits=check_circuits,
-    placement=grid_placement,
 )

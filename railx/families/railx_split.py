@@ -23,16 +23,13 @@ from itertools import combinations_with_replacement
 from typing import Annotated, Literal
 
 from railx.families import railx_lines
-from railx.families.family import Family
 from railx.families.node_grids import (
-    LINE_PLACES,
     all_rail_lines,
     best_grid,
     circuit_line_graphs,
     in_node_lanes_per_chip,
-    inside,
     longest_line,
-    ports_per_chip,
+    node_grid_family,
 )
 from railx.families.railx_lines import PartedSettings, external_hops, ports
 from railx.settings import AtLeast, NotEmpty, SettingsError
@@ -269,22 +266,17 @@ def _shaped(
     )
 
 
-FAMILY = Family(
-    name="railx_split",
-    settings=RailXSplitSettings,
+FAMILY = node_grid_family(
+    "railx_split",
+    RailXSplitSettings,
     build=railx_lines.build,
     check=check,
     halves=railx_lines.halves,
     bisection_ports=railx_lines.bisection_ports,
-    ports_per_chip=ports_per_chip,
-    has_nodes=True,
-    inside=inside,
-    job_places=LINE_PLACES,
     routings=("min", "balanced", "adaptive"),
     route=railx_lines.route,
     grouped_routings=("min", "balanced"),
     groups=railx_lines.groups,
-    switched=True,
     line_graphs=circuit_line_graphs,
     check_circuits=railx_lines.check_circuits,
     loads=railx_lines.uniform_loads,

@@ -14,23 +14,19 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from railx.families.family import Family, Lines, shared_fields
+from railx.families.family import Lines, shared_fields
 from railx.families.node_grids import (
-    LINE_PLACES,
     NodeGridSettings,
     RailXSettings,
     best_grid,
     check,
     circuit_line_graphs,
     grid_hop_count,
-    grid_placement,
     grid_ports,
     grid_rings,
-    halves,
     in_node_lanes_per_chip,
-    inside,
     longest_line,
-    ports_per_chip,
+    node_grid_family,
     ring_bisection_ports,
 )
 from railx.families.railx_mixed import RailXMixedSettings
@@ -213,28 +209,20 @@ def _alone(settings: RailXTorusSettings, nodes: int, wiring: str) -> RailXMixedS
     )
 
 
-FAMILY = Family(
-    name="railx_torus",
-    settings=RailXTorusSettings,
+FAMILY = node_grid_family(
+    "railx_torus",
+    RailXTorusSettings,
     build=build,
     check=check,
-    halves=halves,
     bisection_ports=bisection_ports,
-    ports_per_chip=ports_per_chip,
-    has_nodes=True,
-    inside=inside,
-    job_places=LINE_PLACES,
-    routings=("min", "balanced"),
     route=route,
     grouped_routings=("min", "balanced"),
     groups=groups,
-    switched=True,
     line_graphs=circuit_line_graphs,
     check_circuits=check_circuits,
     loads=uniform_loads,
     longest_path_ns=lambda settings: half_way_round_ns(settings.grid),
     grid_rings=grid_rings,
-    placement=grid_placement,
     bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip),
     lines=Lines(
         axes=(("x",), ("y",)),

@@ -33,19 +33,15 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family
 from railx.families.node_grids import (
-    LINE_PLACES,
     RailXSettings,
     best_grid,
     check,
     grid_hop_count,
-    grid_placement,
     grid_ports,
     in_node_lanes_per_chip,
-    inside,
     longest_line,
-    ports_per_chip,
+    node_grid_family,
     ring_bisection_ports,
 )
 from railx.families.railx_torus import chip_grid
@@ -434,24 +430,17 @@ def external_hops(settings: RailXTwistedTorusSettings) -> float:
     return grid_hop_count(grid, _chip_shift(settings)) / settings.m
 
 
-FAMILY = Family(
-    name="railx_twisted_torus",
-    settings=RailXTwistedTorusSettings,
+FAMILY = node_grid_family(
+    "railx_twisted_torus",
+    RailXTwistedTorusSettings,
     build=build,
     check=check,
     halves=halves,
     bisection_ports=bisection_ports,
-    ports_per_chip=ports_per_chip,
-    has_nodes=True,
-    inside=inside,
-    job_places=LINE_PLACES,
-    routings=("min", "balanced"),
     route=route,
-    switched=True,
     node_hop_counts=node_hop_counts,
     symmetric_sources=symmetric_sources,
     check_circuits=check_circuits,
     loads=uniform_loads,
-    placement=grid_placement,
     bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip),
 )

@@ -56,8 +56,13 @@ class RouterSettings(FamilyBase):
         raise NotImplementedError
 
     @property
-    def chips(self) -> int:
+    def chips_on_router(self) -> int:
+        """Chips on a router, where all have as many."""
         raise NotImplementedError
+
+    @property
+    def chips(self) -> int:
+        return self.routers * self.chips_on_router
 
 
 @dataclass(frozen=True, eq=False)

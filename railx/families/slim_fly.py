@@ -56,10 +56,6 @@ class SlimFlySettings(RouterSettings):
     def links(self) -> int:
         return self.routers * self.degree // 2
 
-    @property
-    def chips(self) -> int:
-        return self.routers * self.chips_on_router
-
 
 def graph(settings: SlimFlySettings) -> RouterGraph:
     """Router (s, a, b) is number s q^2 + a q + b; chips follow their routers."""

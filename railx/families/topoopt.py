@@ -4,7 +4,8 @@ Wang et al., NSDI'23 (arXiv 2202.00433). Each ring joins server i to i + p for a
 p that is coprime to the number of servers (TotientPerms). Strides are close to a
 geometric series, so that few hops lead anywhere (SelectPermutations). Servers forward
 packets. All ports are in rings: those that the paper matches to the traffic of model
-parallelism are not built.
+parallelism are not built, as its division of the ports between the two is known in
+outline only.
 """
 
 from __future__ import annotations

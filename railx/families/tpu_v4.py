@@ -24,7 +24,7 @@ from railx.families.chip_grids import (
     torus_bisection_ports,
     torus_groups,
 )
-from railx.families.family import Family, FamilyBase, JobPlaces
+from railx.families.family import Family, FamilyBase, any_chips
 from railx.settings import AtLeast, NonNegative, SettingsError
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Bill, Ports, smallest_size, torus_all_to_all_ports
@@ -312,8 +312,6 @@ FAMILY = Family(
     has_nodes=True,
     inside=inside,
     # Optical switches join any cubes, and a cube fails with any of its chips.
-    job_places=JobPlaces(
-        "any", lambda settings: (settings.cubes,), lambda settings: settings.cube_side**3
-    ),
+    job_places=any_chips(lambda of: of.cubes * of.cube_side**3, lambda of: of.cube_side**3),
     bill=Bill(ports=ports, resize=resize),
 )

@@ -10,7 +10,9 @@ all low-radix switches of a rack act as one. Left out: the spare chip of a rack,
 and the 256 lanes of a rack to the high-radix switches.
 
 Paths are minimal, Valiant's or UGAL's, hop k on virtual channel k. The paper's own rule
-against deadlock needs two channels; its details are not published.
+against deadlock needs two channels; its details are not published. Borrow, its third
+strategy, takes the high-radix switches that are left out: how they join racks inside a
+pod is not published.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from railx.families.family import Family, FamilyBase
+from railx.families.family import Family, FamilyBase, any_chips
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS, route_hops
@@ -156,4 +158,6 @@ FAMILY = Family(
     route=lambda settings, topology, routing, destinations: route_hops(
         topology, routing, destinations
     ),
+    # All-path routing leads round a failed chip; small jobs stay in a rack.
+    job_places=any_chips(lambda of: of.chips, domain_chips=lambda of: of.rack_chips),
 )

@@ -17,9 +17,8 @@ from railx.errors import UserError
 from railx.families import build_routing, family_of
 from railx.network.flows import fair_rates, link_gb_s, path_loads, spread_flows
 from railx.network.packets import simulate_packets
-from railx.network.seeds import repeat_seeds
 from railx.network.settings import AgreementSettings
-from railx.network.traffic import traffic_flows
+from railx.network.traffic import repeat_seeds, traffic_flows
 from railx.vocabulary.topology import Topology
 
 __all__ = ["agreement_rows"]

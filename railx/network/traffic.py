@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from railx.errors import UserError
+from railx.families.sizes import small_graph
 from railx.io import in_repository
 from railx.network.settings import (
     AllToAllTraffic,
@@ -27,9 +28,18 @@ from railx.network.settings import (
 )
 from railx.settings import SettingsError
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import FamilySettings, Topology
 
-__all__ = ["MOST_EXPLICIT_CHIPS", "Flows", "hot_chips", "read_matrix", "traffic_flows"]
+__all__ = [
+    "MOST_EXPLICIT_CHIPS",
+    "Flows",
+    "check_pattern",
+    "hot_chips",
+    "is_large",
+    "read_matrix",
+    "repeat_seeds",
+    "traffic_flows",
+]
 
 #: Up to this many chips, traffic to all chips is listed flow by flow; above, it is in
 #: ``Flows.spread``.
@@ -320,3 +330,33 @@ def _neighbours(topology: Topology) -> Flows:
             " to another",
         )
     return _listed(chips, src, dst, 1 / degree[src])
+
+
+def is_large(settings: FamilySettings) -> bool:
+    """Whether there are too many chips to list the traffic of every pair."""
+    graph = small_graph(settings)
+    return graph is None or graph.chips > MOST_EXPLICIT_CHIPS
+
+
+def check_pattern(
+    settings: FamilySettings, name: str, traffic: TrafficSettings, seed: int, key: str
+) -> None:
+    """Refuse a pattern, below ``key``, that does not suit the chips of a topology."""
+    if traffic.pattern in ("uniform", "all_to_all"):
+        return
+    graph = small_graph(settings)
+    if graph is None:
+        return
+    try:
+        traffic_flows(graph, traffic, seed)
+    except SettingsError as error:
+        raise SettingsError(f"{key}.{error.key}", f"on {name}: {error.message}") from None
+
+
+def repeat_seeds(seed: int, repeats: int) -> tuple[int, ...]:
+    """``repeats`` seeds: ``seed``, then draws from it; more repeats only add seeds."""
+    drawn = (
+        int(np.random.SeedSequence(seed, spawn_key=(repeat,)).generate_state(1)[0])
+        for repeat in range(1, repeats)
+    )
+    return (seed, *drawn)

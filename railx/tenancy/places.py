@@ -1,8 +1,8 @@
 """The largest job and many small ones on any network with failed chips.
 
 A family says where its jobs may lie (:class:`railx.families.family.JobPlaces`); there
-is one search for each rule. All are exact, but for small jobs on lines of a grid and in
-blocks of a torus: there all lie along one dimension, that which holds most.
+is one search for each rule. All are exact, but for small jobs on the lines of a grid,
+and in blocks of a torus or mesh: there all lie along the dimension which holds most.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class NetworkPlaces:
             units = int(working.sum())
         elif rule == "lines":
             units = largest_product(working.reshape(self.shape)).nodes
-        elif rule == "blocks":
-            grid = working.reshape(self.shape)
+        elif rule in ("blocks", "boxes"):
+            grid = self._grid(working)
             units = largest_block(grid) if grid.ndim == 2 else largest_box(grid)
         else:
             units = max(self._runs(working), default=0)
@@ -84,12 +84,18 @@ class NetworkPlaces:
                 f"got {job_chips}; allowed: at most {max(self.shape) * self.unit_chips}, the chips"
                 f" of a line; the nearest is {max(self.shape) * self.unit_chips}",
             )
-        grid = working.reshape(self.shape)
+        grid = self._grid(working)
         lines = (np.moveaxis(grid, axis, -1) for axis in range(grid.ndim))
         return (
             max(self._on_lines(rows.reshape(-1, rows.shape[-1]), units) for rows in lines)
             * job_chips
         )
+
+    def _grid(self, working: BoolArray) -> BoolArray:
+        """Units by position; a failed layer beyond the rim of a mesh, which no box
+        crosses.
+        """
+        return np.pad(working.reshape(self.shape), (0, int(self.places.rule == "boxes")))
 
     def _taken(self, job_chips: int) -> int:
         """Chips that a job takes: its chips, or units where it is larger than that."""

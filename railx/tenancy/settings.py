@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from railx.effort import Cost, Costs
@@ -15,6 +15,7 @@ __all__ = [
     "SYSTEMS",
     "DegradedSettings",
     "FaultStudySettings",
+    "FaultTraceSettings",
     "FitPolicy",
     "GridJobSettings",
     "MixSettings",
@@ -200,8 +201,8 @@ class StreamSettings:
 
 
 @dataclass(frozen=True)
-class TraceSettings:
-    """Networks under a published trace of faults."""
+class FaultTraceSettings:
+    """A published trace of faults, and how a network is judged under it."""
 
     file: Annotated[str, NotEmpty()]
     """The trace, a CSV file of the repository: time_days, node, event."""
@@ -211,16 +212,22 @@ class TraceSettings:
     """Chips that a server of the trace takes with it."""
     days: Annotated[float, Positive()]
     """How long the trace is."""
-    networks: Annotated[dict[str, TopologySettings], NotEmpty()]
-    """Networks by name, of at most as many chips as the servers have."""
     job_chips: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()]
     """Sizes of small jobs, as groups of tensor or expert parallelism."""
-    spare_shares: tuple[Annotated[float, Between(0, 1)], ...]
-    """Shares of the chips that a job leaves as spares."""
     draws: Annotated[int, AtLeast(1)]
     """Random orders of the servers."""
-    step_days: Annotated[float, Positive()] | None = None
+    step_days: Annotated[float, Positive()] | None = field(default=None, kw_only=True)
     """Time between two looks at the cluster; null: at every change."""
+
+
+@dataclass(frozen=True)
+class TraceSettings(FaultTraceSettings):
+    """Networks under a published trace of faults."""
+
+    networks: Annotated[dict[str, TopologySettings], NotEmpty()]
+    """Networks by name, of at most as many chips as the servers have."""
+    spare_shares: tuple[Annotated[float, Between(0, 1)], ...]
+    """Shares of the chips that a job leaves as spares."""
 
     def __post_init__(self) -> None:
         most = self.servers * self.chips_per_server
@@ -238,7 +245,10 @@ class TraceSettings:
                     f"networks.{name}",
                     f"got {math.prod(shape) * unit} chips; allowed: at most {most}, the servers'",
                 )
-            if places.rule in ("lines", "blocks") and max(self.job_chips) > max(shape) * unit:
+            if (
+                places.rule in ("lines", "blocks", "boxes")
+                and max(self.job_chips) > max(shape) * unit
+            ):
                 raise SettingsError(
                     "job_chips",
                     f"got {max(self.job_chips)}; allowed: at most {max(shape) * unit}, the chips of"

@@ -20,10 +20,10 @@ from railx.errors import UserError
 from railx.io import in_repository
 from railx.progress import counted
 from railx.tenancy.places import NetworkPlaces
-from railx.tenancy.settings import TraceSettings
+from railx.tenancy.settings import FaultTraceSettings, TraceSettings
 from railx.vocabulary.arrays import BoolArray, FloatArray
 
-__all__ = ["FaultTrace", "read_trace", "spare_table", "trace_table"]
+__all__ = ["FaultTrace", "network_rows", "read_trace", "spare_table", "trace_table"]
 
 Rows = list[dict[str, Any]]
 _COLUMNS = ("time_days", "node", "event")
@@ -105,37 +105,46 @@ def trace_table(settings: TraceSettings, seed: int) -> Rows:
     """
     trace = read_trace(settings.file, settings.servers, settings.days)
     networks = {name: NetworkPlaces(of) for name, of in settings.networks.items()}
-    rows: Rows = []
-    for draw in counted(range(settings.draws), "draws of positions"):
-        order = np.random.default_rng([seed, draw]).permutation(settings.servers)
-        for name, network in networks.items():
-            solved: dict[bytes, tuple[int, ...]] = {}
-            for start, length, down in trace.sampled(settings.step_days):
-                failed = np.repeat(down[order], settings.chips_per_server)[: network.chips]
-                key = failed.tobytes()
-                if key not in solved:
-                    solved[key] = (
-                        network.largest(~failed),
-                        *(network.usable(~failed, size) for size in settings.job_chips),
-                    )
-                largest, *usable = solved[key]
-                rows += [
-                    {
-                        "network": name,
-                        "chips": network.chips,
-                        "draw": draw,
-                        "from_days": start,
-                        "days": length,
-                        "failed_servers": int(down.sum()),
-                        "healthy_share": 1 - float(failed.mean()),
-                        "largest_share": largest / network.chips,
-                        "job_chips": size,
-                        "usable_share": chips / network.chips,
-                        "fidelity": _FIDELITY,
-                    }
-                    for size, chips in zip(settings.job_chips, usable, strict=True)
-                ]
-    return rows
+    return [
+        {"network": name} | row
+        for draw in counted(range(settings.draws), "draws of positions")
+        for name, network in networks.items()
+        for row in network_rows(settings, trace, network, draw, seed)
+    ]
+
+
+def network_rows(
+    settings: FaultTraceSettings,
+    trace: FaultTrace,
+    network: NetworkPlaces,
+    draw: int,
+    seed: int,
+) -> Iterator[dict[str, Any]]:
+    """The rows of one network and draw, without its name."""
+    order = np.random.default_rng([seed, draw]).permutation(settings.servers)
+    solved: dict[bytes, tuple[int, ...]] = {}
+    for start, length, down in trace.sampled(settings.step_days):
+        failed = np.repeat(down[order], settings.chips_per_server)[: network.chips]
+        key = failed.tobytes()
+        if key not in solved:
+            solved[key] = (
+                network.largest(~failed),
+                *(network.usable(~failed, size) for size in settings.job_chips),
+            )
+        largest, *usable = solved[key]
+        for size, chips in zip(settings.job_chips, usable, strict=True):
+            yield {
+                "chips": network.chips,
+                "draw": draw,
+                "from_days": start,
+                "days": length,
+                "failed_servers": int(down.sum()),
+                "healthy_share": 1 - float(failed.mean()),
+                "largest_share": largest / network.chips,
+                "job_chips": size,
+                "usable_share": chips / network.chips,
+                "fidelity": _FIDELITY,
+            }
 
 
 def spare_table(settings: TraceSettings, rows: Rows) -> Rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from railx.network.settings import ExpertTraffic, PacketNetworkSettings, Uniform
 from railx.performance.advice import setting_of
 from railx.performance.plans import Plan, Plans
 from railx.performance.serving import decode_times, serving_memory_bytes
+from railx.tenancy.settings import FaultTraceSettings
 from tests.builders import topology_settings
 
 POINT = PointSettings(gpus=64, model="llama3_8b", fault_samples=2)
@@ -83,6 +85,34 @@ def test_packets_at_a_low_load_arrive_as_offered(rows: list[dict[str, Any]]) -> 
         assert value(rows, "accepted", f"{pattern} at 0.2") == pytest.approx(offered, rel=0.1)
         mean, p99 = (value(rows, f"latency_{one}", f"{pattern} at 0.2") for one in ("mean", "p99"))
         assert 0 < mean < p99
+
+
+def test_shares_under_a_fault_trace_are_weighted_by_time(tmp_path: Path) -> None:
+    """One of eight servers is down for 4 of 10 days."""
+    file = tmp_path / "trace.csv"
+    file.write_text("time_days,node,event\n1,0,fault_start\n5,0,fault_end\n")
+    trace = FaultTraceSettings(str(file), 8, 8, 10.0, (16, 64), 2)
+    few = replace(SETTINGS, chips=(64,), traffics={}, jobs={}, trace=trace)
+    rows = list(arena_rows("rail_only", few, 1))
+    assert value(rows, "largest_share", "fault trace") == pytest.approx(0.6 + 0.4 * 7 / 8)
+    assert value(rows, "largest_share_p1", "fault trace") == 7 / 8
+    assert value(rows, "usable_share", "fault trace, jobs of 16") == pytest.approx(0.6 + 0.4 * 0.75)
+    assert value(rows, "usable_share", "fault trace, jobs of 64") == pytest.approx(0.6)
+    rows = list(arena_rows("torus_2d", few, 1))
+    assert value(rows, "largest_share", "fault trace") < 0.95
+    assert value(rows, "usable_share", "fault trace, jobs of 64") is None
+    small = replace(few, trace=replace(trace, servers=7))
+    assert not [row for row in arena_rows("rail_only", small, 1) if "trace" in row["subject"]]
+
+
+def test_a_size_without_a_graph_is_the_largest_below(rows: list[dict[str, Any]]) -> None:
+    """Two tiers of 16-port switches join 16, 32 or 64 servers, not 48."""
+    few = replace(SETTINGS, chips=(48 * 8,), graph_chips=384, traffics={}, jobs={}, most_chips=1.6)
+    tree = topology_settings("mpft_2048", switch_radix=16, servers=64)
+    (chips,) = {
+        row["chips"] for row in arena_rows("tree", replace(few, networks={"tree": tree}), 1)
+    }
+    assert chips == 256
 
 
 def test_above_the_graphs_closed_forms_alone_stand(rows: list[dict[str, Any]]) -> None:

@@ -13,7 +13,6 @@ from railx.families import build_routing, family_of
 from railx.families.hammingmesh import FAMILY as HAMMINGMESH
 from railx.families.railx_torus import chip_grid
 from railx.network.metrics import chip_hop_counts
-from railx.network.shortest_paths import shortest_path_lane_loads
 from railx.settings import SettingsError
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
@@ -24,6 +23,7 @@ from railx.vocabulary.routing.analysis import (
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 from tests.builders import build
+from tests.network.shortest_paths import shortest_path_lane_loads
 
 
 def loads(topology: Topology, routing: str, demand: np.ndarray | None = None) -> np.ndarray:

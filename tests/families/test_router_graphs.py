@@ -14,7 +14,6 @@ from railx.families import FAMILIES, build_routing, family_of
 from railx.families.polarstar import copy_pairs
 from railx.families.topoopt import geometric_strides
 from railx.network.metrics import chip_hop_counts, node_hop_counts, topology_metrics
-from railx.network.shortest_paths import shortest_path_lane_loads
 from railx.settings import SettingsError
 from railx.vocabulary.counts import count_ports
 from railx.vocabulary.finite_fields import field, prime_power
@@ -29,6 +28,7 @@ from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS, route_hops
 from railx.vocabulary.topology import LINK_KINDS, Topology
 from tests.builders import build, topology_settings
 from tests.loops import for_every
+from tests.network.shortest_paths import shortest_path_lane_loads
 
 #: Small networks of every family of routers: choice of conf/topology and changes.
 NETWORKS: list[tuple[str, dict[str, Any]]] = [

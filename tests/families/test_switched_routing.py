@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from railx.families import build_routing, build_topology, family_of
 from railx.families.torus_3d import Torus3DSettings
-from railx.network.shortest_paths import shortest_path_lane_loads
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,
@@ -21,6 +20,7 @@ from railx.vocabulary.routing.analysis import (
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 from tests.builders import build
+from tests.network.shortest_paths import shortest_path_lane_loads
 
 
 def routed(topology: Topology, routing: str) -> RoutingTable:

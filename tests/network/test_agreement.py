@@ -8,9 +8,8 @@ import pytest
 
 from railx.families import build_routing
 from railx.network.agreement import agreement_rows
-from railx.network.seeds import repeat_seeds
 from railx.network.settings import AgreementSettings
-from railx.network.traffic import traffic_flows
+from railx.network.traffic import repeat_seeds, traffic_flows
 from railx.vocabulary.routing.analysis import table_lane_loads
 from tests.builders import build, checked
 

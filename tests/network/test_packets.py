@@ -30,7 +30,6 @@ from railx.network.packets import (
 )
 from railx.network.packets.layout import build_net, build_state
 from railx.network.packets.simulate import run_until
-from railx.network.seeds import repeat_seeds
 from railx.network.settings import (
     AllToAllTraffic,
     HotSpotTraffic,
@@ -44,7 +43,7 @@ from railx.network.settings import (
 )
 from railx.network.static_loads import uniform_lane_loads
 from railx.network.throughput import ideal_bound
-from railx.network.traffic import traffic_flows
+from railx.network.traffic import repeat_seeds, traffic_flows
 from railx.settings import SettingsError
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,

@@ -1,6 +1,6 @@
 """Seeds of repeats."""
 
-from railx.network.seeds import repeat_seeds
+from railx.network.traffic import repeat_seeds
 
 
 def test_the_first_is_the_given_one_and_more_repeats_keep_the_others() -> None:

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from railx.families import build_routing
 from railx.network import NetworkSettings, StaticNetworkSettings, TrafficSettings
 from railx.network.settings import UniformTraffic
-from railx.network.shortest_paths import shortest_path_lane_loads
 from railx.network.static_loads import static_routings, uniform_lane_loads
 from railx.network.throughput import simulate_static
 from railx.settings import SettingsError, load, to_dict
 from railx.vocabulary.routing.analysis import path_lengths, table_lane_loads
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 from tests.builders import build, checked, choice, hyperx
+from tests.network.shortest_paths import shortest_path_lane_loads
 
 UNIFORM = UniformTraffic("uniform", 1.0)
 COLUMNS = [

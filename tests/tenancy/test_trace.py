@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.errors import UserError
-from railx.families import FAMILIES, TopologySettings, build_topology, family_of
+from railx.families import FAMILIES, TopologySettings, build_topology
 from railx.settings import SettingsError, load, to_dict
 from railx.tenancy.places import NetworkPlaces
 from railx.tenancy.settings import SYSTEMS, TraceSettings, place_rule
@@ -30,6 +30,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "hammingmesh": {"family": "hammingmesh", "m": 2, "x_scale": 3, "y_scale": 4},
     "torus": {"family": "torus_2d", "x_scale": 4, "y_scale": 3},
     "cubes": {"family": "tpu_v4", "cube_side": 2, "x_cubes": 2, "y_cubes": 2, "z_cubes": 1},
+    "mesh": {"family": "mesh_2d", "x_scale": 4, "y_scale": 3},
+    "layers": {"family": "hyperx", "shape": [2, 3, 4]},
     "tree": {"family": "fat_tree", "switch_radix": 4},
     "tree_meshes": {"family": "fat_tree", "switch_radix": 4, "node": {"chips": 4, "links": "mesh"}},
     "tree_switches": {
@@ -38,6 +40,14 @@ SMALL: dict[str, dict[str, Any]] = {
         "node": {"chips": 4, "links": "switch"},
     },
     "servers": {"family": "rail_only", "chips_per_server": 6, "servers": 3},
+    "groups": {"family": "dragonfly", "p": 3, "a": 2, "h": 1, "groups": 3},
+    "racks": {
+        "family": "ub_mesh",
+        "chips_per_board": 2,
+        "boards": 3,
+        "rack_rows": 3,
+        "rack_columns": 1,
+    },
     "ring": {"family": "khop_ring", "nodes": 9, "chips_per_node": 2, "reach": 2},
 }
 
@@ -70,10 +80,11 @@ def fits(name: str, units: tuple[int, ...], of: NetworkPlaces) -> bool:
         return False
     if of.places.rule == "lines":
         return True
+    wraps = of.places.rule == "blocks"
     return all(
         any(
             sorted((first + step) % length for step in range(len(lines))) == lines
-            for first in range(length)
+            for first in range(length if wraps else length - len(lines) + 1)
         )
         for lines, length in ((rows, of.shape[0]), (columns, of.shape[1]))
     )
@@ -133,10 +144,11 @@ def test_small_jobs_of_railx_fill_rows_or_columns(failed: set[int], units: int) 
     assert of.usable(healthy, 3) == 3 * len(working)
 
 
-@given(st.sets(st.integers(0, 17), max_size=6), st.integers(1, 6))
-@settings(max_examples=40, deadline=None)
-def test_small_jobs_stay_behind_one_switch(failed: set[int], size: int) -> None:
-    of = network("servers")
+@pytest.mark.parametrize("name", ["servers", "groups", "racks"])
+@given(failed=st.sets(st.integers(0, 17), max_size=6), size=st.integers(1, 6))
+@settings(max_examples=20, deadline=None)
+def test_small_jobs_stay_behind_one_switch(name: str, failed: set[int], size: int) -> None:
+    of = network(name)
     healthy = np.ones(18, dtype=np.bool_)
     healthy[list(failed)] = False
     expected = sum(int(healthy[6 * a : 6 * a + 6].sum()) // size for a in range(3))
@@ -177,12 +189,23 @@ def test_every_network_of_the_trace_has_a_rule_and_units_of_its_chips() -> None:
         assert places.largest(np.ones(places.chips, dtype=np.bool_)) == places.chips
     for family in FAMILIES:
         places_of = family.job_places
-        assert places_of is None or places_of.rule in ("any", "lines", "blocks", "runs")
+        assert (places_of is None) == (family.name == "imported")
     assert [place_rule(system) for system in SYSTEMS] == ["lines", "lines", "blocks"]
-    mesh: Any = load(TopologySettings, {"family": "mesh_2d"}, "topology")
-    assert family_of(mesh).job_places is None
-    with pytest.raises(SettingsError, match=r"^family: got 'mesh_2d', which does not say where"):
-        NetworkPlaces(mesh)
+    graph: Any = load(TopologySettings, {"family": "imported"}, "topology")
+    with pytest.raises(SettingsError, match=r"^family: got 'imported', which does not say where"):
+        NetworkPlaces(graph)
+
+
+def test_a_failed_chip_splits_a_mesh_but_not_a_torus() -> None:
+    healthy = np.ones(12, dtype=np.bool_)
+    healthy[1] = False  # of a row of four
+    # Columns 2, 3 and, around the rim of the torus, 0.
+    assert (network("mesh").largest(healthy), network("torus").largest(healthy)) == (8, 9)
+    assert network("mesh").usable(healthy, 3) == 9
+    # Chips that are routers of a HyperX fail with their layer.
+    healthy = np.ones(24, dtype=np.bool_)
+    healthy[1] = False
+    assert network("layers").largest(healthy) == 18
 
 
 def test_the_published_trace_has_its_numbers() -> None:
@@ -261,7 +284,7 @@ def test_overlapping_faults_end_with_the_last(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"networks": {"mesh": {"family": "mesh_2d"}}}, "networks.mesh.family: got 'mesh_2d'"),
+        ({"networks": {"graph": {"family": "imported"}}}, "networks.graph.family: got 'imported'"),
         ({"servers": 300}, r"got 3072 chips; allowed: at most 2400, the servers'"),
         ({"job_chips": [512]}, "job_chips: got 512; allowed: at most 256, the chips of a line of"),
     ],

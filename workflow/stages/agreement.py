@@ -53,8 +53,7 @@ def check(experiment: Experiment) -> None:
     """Refuse topologies without explicit traffic, and studies beyond the limits."""
     from railx.families.sizes import vertex_count
     from railx.network.packets.effort import check_latencies, check_packets
-    from railx.network.patterns import check_pattern, is_large
-    from railx.network.traffic import MOST_EXPLICIT_CHIPS
+    from railx.network.traffic import MOST_EXPLICIT_CHIPS, check_pattern, is_large
     from railx.settings import SettingsError
 
     agreement, limits = experiment.agreement, experiment.limits

@@ -59,6 +59,9 @@ STAGE = Stage(
         | {"networks": {candidate: experiment["arena"]["networks"][candidate]}},
         "seed": experiment["seed"],
     },
+    inputs=lambda experiment, _: {
+        "faults": [Path(trace["file"])] if (trace := experiment["arena"]["trace"]) else []
+    },
     outputs={
         "comparison": Table(
             "{candidate}/comparison.parquet",

@@ -39,8 +39,8 @@ def run(job: Job) -> Summary:
     """
     from railx.network.packets import merged
     from railx.network.packets.seed_sweeps import read_sweeps, sweep_seeds
-    from railx.network.seeds import repeat_seeds
     from railx.network.settings import SweepSettings
+    from railx.network.traffic import repeat_seeds
     from railx.settings import load
 
     seed = job.settings["seed"]
@@ -134,8 +134,7 @@ def check(experiment: Experiment) -> None:
     from railx.families import family_of
     from railx.families.sizes import vertex_count
     from railx.network.packets.effort import check_latencies, check_packets, check_table
-    from railx.network.patterns import check_pattern, is_large
-    from railx.network.traffic import MOST_EXPLICIT_CHIPS
+    from railx.network.traffic import MOST_EXPLICIT_CHIPS, check_pattern, is_large
     from railx.settings import SettingsError
 
     for name, sweep in experiment.sweeps.items():

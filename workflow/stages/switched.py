@@ -1,7 +1,9 @@
 """Stage switched: jobs on circuits that are set once, switched in the step, or both.
 
 Networks are compared at equal bandwidth and at equal cost. Generated training steps are
-replayed on such networks too, where the settings name some.
+replayed on such networks too, where the settings name some. Switching inside a
+collective (SWOT, 2510.19322) is no mode: its abstract gives a gain, not the link rates
+and switching times behind it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from railx.families.dragonfly.graph import (
     resize,
 )
 from railx.families.dragonfly.routing import route
-from railx.families.family import Family
+from railx.families.family import Family, any_chips
 from railx.vocabulary.counts import Bill
 
 __all__ = ["FAMILY", "DragonflySettings"]
@@ -28,5 +28,6 @@ FAMILY = Family(
     routings=("min", "adaptive", "valiant"),
     route=route,
     node_hop_counts=node_hop_counts,
+    job_places=any_chips(lambda of: of.chips, domain_chips=lambda of: of.p * of.a),
     bill=Bill(ports=ports, resize=resize, copper=("leaf", "local")),
 )

@@ -108,13 +108,8 @@ class _PlaneLinks:
 
 
 def _fill_min(builder: TableBuilder, links: _PlaneLinks, target: IntArray) -> None:
-    _fill(
-        builder,
-        links,
-        target,
-        0,
-        _minimal_sets(builder, links, vc=0, stay=0, after=_SECOND, global_vcs=(0, 1, 2)),
-    )
+    sets = _minimal_sets(builder, links, vc=0, stay=0, after=_SECOND, global_vcs=(0, 1, 2))
+    _fill(builder, links, target, 0, sets)
     _fill_local(builder, links, target, {0: 0, _SECOND: 1})
 
 
@@ -139,21 +134,9 @@ def _fill_valiant(builder: TableBuilder, links: _PlaneLinks, target: IntArray) -
     _fill(builder, links, target, 0, np.broadcast_to(scatter[:, None], every_group))
     for heading in range(links.settings.h):
         sets = builder.single(out[:, heading], _SECOND)
-        _fill(
-            builder,
-            links,
-            target,
-            first_heading + heading,
-            np.broadcast_to(sets[:, None], every_group),
-        )
-    _fill(
-        builder,
-        links,
-        target,
-        _SECOND,
-        _minimal_sets(builder, links, vc=1, stay=_SECOND, after=_LAST),
-    )
-    _fill_local(builder, links, target, {0: 0, _SECOND: 1, _LAST: 2})
+        sets = np.broadcast_to(sets[:, None], every_group)
+        _fill(builder, links, target, first_heading + heading, sets)
+    _fill_second(builder, links, target)
 
 
 def _fill_adaptive(builder: TableBuilder, links: _PlaneLinks, target: IntArray) -> None:
@@ -162,21 +145,9 @@ def _fill_adaptive(builder: TableBuilder, links: _PlaneLinks, target: IntArray) 
         if links.group[switch] != group:
             sets[switch, group] = _adaptive_set(builder, links, switch, group)
     _fill(builder, links, target, 0, sets)
-    _fill(
-        builder,
-        links,
-        target,
-        _COMMITTED,
-        _minimal_sets(builder, links, vc=0, stay=_COMMITTED, after=_SECOND),
-    )
-    _fill(
-        builder,
-        links,
-        target,
-        _SECOND,
-        _minimal_sets(builder, links, vc=1, stay=_SECOND, after=_LAST),
-    )
-    _fill_local(builder, links, target, {0: 0, _SECOND: 1, _LAST: 2})
+    sets = _minimal_sets(builder, links, vc=0, stay=_COMMITTED, after=_SECOND)
+    _fill(builder, links, target, _COMMITTED, sets)
+    _fill_second(builder, links, target)
 
 
 def _adaptive_set(builder: TableBuilder, links: _PlaneLinks, switch: int, group: int) -> int:
@@ -250,6 +221,13 @@ def _fill(
     to_group = target // links.settings.a
     outside = links.group[:, None] != to_group
     builder.entry[state][links.vertices][outside] = sets[:, to_group][outside]
+
+
+def _fill_second(builder: TableBuilder, links: _PlaneLinks, target: IntArray) -> None:
+    """After a first global link: the second one, and the hops inside groups."""
+    sets = _minimal_sets(builder, links, vc=1, stay=_SECOND, after=_LAST)
+    _fill(builder, links, target, _SECOND, sets)
+    _fill_local(builder, links, target, {0: 0, _SECOND: 1, _LAST: 2})
 
 
 def _fill_local(

@@ -1,12 +1,8 @@
 """Network family ``railx_dragonfly``: RailX set to a Dragonfly."""
 
-from railx.families.family import Family
 from railx.families.node_grids import (
-    LINE_PLACES,
-    halves,
     in_node_lanes_per_chip,
-    inside,
-    ports_per_chip,
+    node_grid_family,
 )
 from railx.families.railx_dragonfly.graph import (
     RailXDragonflySettings,
@@ -25,20 +21,13 @@ from railx.vocabulary.placement import node_placement
 
 __all__ = ["FAMILY", "RailXDragonflySettings"]
 
-FAMILY = Family(
-    name="railx_dragonfly",
-    settings=RailXDragonflySettings,
+FAMILY = node_grid_family(
+    "railx_dragonfly",
+    RailXDragonflySettings,
     build=build,
     check=check,
-    halves=halves,
     bisection_ports=bisection_ports,
-    ports_per_chip=ports_per_chip,
-    has_nodes=True,
-    inside=inside,
-    job_places=LINE_PLACES,
-    routings=("min", "balanced"),
     route=route,
-    switched=True,
     node_hop_counts=node_hop_counts,
     symmetric_sources=symmetric_sources,
     check_circuits=check_circuits,

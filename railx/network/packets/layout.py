@@ -139,7 +139,7 @@ def build_net(
         fifo_pool_start=_int32(np.concatenate([[0], np.cumsum(members)])),
         fifo_pool=_int32(fifo_pool),
         channel_row=_int32(channels.row),
-        entry=_entry(table),
+        entry=table.entry_codes,
         coordinates=coordinates,
         goal=goal,
         set_start=_int32(table.set_start),
@@ -286,16 +286,6 @@ def _pool_fifos(
     member, vc, start = table.spread_pools(np.diff(first))
     pool = np.repeat(np.arange(len(start) - 1), np.diff(start))
     return channel[first[pool] + member] * table.virtual_channels + vc, start
-
-
-def _entry(table: RoutingTable) -> Int32Array:
-    """``entry`` of the table; sets of one choice become -2 - choice."""
-    alone = np.where(
-        np.diff(table.set_start) == 1,
-        -2 - table.set_start[:-1],
-        np.arange(len(table.set_start) - 1),
-    )
-    return np.ascontiguousarray(np.where(table.entry < 0, -1, alone[table.entry]), dtype=np.int32)
 
 
 def _columns(topology: Topology, table: RoutingTable) -> tuple[Int32Array, Int32Array]:

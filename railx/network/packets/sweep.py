@@ -15,8 +15,8 @@ from railx.network.packets.simulate import (
     summary_row,
 )
 from railx.network.packets.zero_load import zero_load_latency_cycles
-from railx.network.seeds import repeat_seeds
 from railx.network.settings import SweepSettings
+from railx.network.traffic import repeat_seeds
 from railx.progress import counted
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.routing.virtual_channels import with_virtual_channels

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -89,6 +90,21 @@ class RoutingTable:
     @property
     def classes(self) -> int:
         return int(self.channel_class.max()) + 1
+
+    @cached_property
+    def entry_codes(self) -> Int32Array:
+        """``entry`` with -2 - choice for sets of one choice; large, so made once."""
+        alone = np.where(
+            np.diff(self.set_start) == 1,
+            -2 - self.set_start[:-1],
+            np.arange(len(self.set_start) - 1),
+        )
+        # -1 takes the last code.
+        codes = np.append(alone, -1).astype(np.int32)
+        result = np.empty(self.entry.shape, dtype=np.int32)
+        for state, sets in enumerate(self.entry):
+            result[state] = codes[sets]
+        return result
 
     def blocks(self) -> Iterator[tuple[slice, Int32Array]]:
         """Entries of all destinations (int32[states, vertices, block]), in order.
