@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from railx.evidence import VERDICTS, Paper, published_tables, read_expected
+from railx.evidence import VERDICTS, Paper, published_tables, read_expected, read_papers
 from railx.io import read_json, read_table, write_json, write_table
 from railx.provenance.jobs import digest_of
 from railx.report import ReportFigure, caption_html
@@ -25,7 +25,7 @@ from railx.report.cells import cell
 from railx.report.claims import abstract, missing_in_words
 from railx.report.recorded import write_recorded_report
 from tests.builders import PUBLISHED, ROOT
-from tests.report.conftest import CLAIMS, QUERY, Made
+from tests.report.conftest import CLAIMS, PAPERS, QUERY, Made
 
 _VOID = {"meta", "link", "img", "br", "source", "rect"}
 
@@ -494,4 +494,5 @@ def test_the_page_of_recorded_verdicts_has_all_of_them(tmp_path: Path) -> None:
     for claim, recorded in expected.items():
         assert shown[claim] == recorded.verdict
     assert f"commit <code>{('c0ffee' * 7)[:12]}</code> · 2026-01-02" in html
-    assert 'id="figure-all_claims"' in html
+    figures = re.findall(r'<figure id="figure-([^"]+)"', html)
+    assert figures == ["all_claims", *(f"claims_{paper}" for paper in read_papers(ROOT / PAPERS))]
