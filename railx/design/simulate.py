@@ -83,8 +83,8 @@ def simulate_point(point: DesignPoint, settings: PointSettings, store: RateStore
     Columns: network, closed_s, replayed_s, difference (closed over replayed less 1),
     term (what differs most, where the difference is above a tenth), fidelity.
     """
-    row = {"network": point.name, "closed_s": point.step_s, "fidelity": "replay"}
-    row |= dict.fromkeys(("replayed_s", "difference", "term"))
+    row: dict[str, Any] = {"network": point.name, "closed_s": point.step_s}
+    row |= dict.fromkeys(("replayed_s", "difference", "term")) | {"fidelity": "replay"}
     if point.plan.devices // point.plan.data * _replicas(point.plan) > MAX_RANKS:
         return row
     sized = Sized(point.network, point.graph, point.chips)

@@ -20,6 +20,8 @@ from railx.performance.layers import Setting
 from railx.performance.plans import Plan, Plans
 from railx.steps.referee import replayed_step_s
 from tests.builders import topology_settings
+from workflow.outputs import Table
+from workflow.stages import stage_of
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +76,9 @@ def test_what_is_too_large_is_said(answer: Design, monkeypatch: pytest.MonkeyPat
     small = replace(answer, settings=replace(answer.settings, simulated_chips=2, simulated=1))
     rows = simulate(small, RateStore())
     assert (rows[0]["replayed_s"], rows[0]["packets_gb_s"]) == (None, None)
+    simulated = stage_of("design.simulated").outputs["simulated"]
+    assert isinstance(simulated, Table)
+    assert [list(row) for row in rows] == [list(simulated.columns)] * len(rows)
     text = "\n".join(simulated_lines(rows))
     assert "not replayed: its replicas" in text
     assert "not in packets: more chips than simulated_chips" in text
