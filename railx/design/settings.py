@@ -126,6 +126,8 @@ class DesignSettings(PointSettings):
     """Relative change of each price for which changes of choice are shown."""
     simulated: Annotated[int, AtLeast(1)] = 3
     """Points that are simulated on request."""
+    simulated_chips: Annotated[int, AtLeast(2)] = 1100
+    """Most chips of a network whose all-to-all is simulated in packets."""
 
     def __post_init__(self) -> None:
         names = sorted({family_of(network).name for network in self.networks.values()})

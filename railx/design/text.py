@@ -97,11 +97,31 @@ def _crossing(row: Crossing) -> str:
 
 
 def simulated_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Closed form beside replay, point by point."""
+    """Closed forms beside replay and packets, point by point."""
     if not rows:
         return []
-    return ["", "replayed (steps on the virtual clock, transfers at the same exact loads):"] + [
-        f"  {row['network']}: closed {row['closed_s']:.3f} s, replayed {row['replayed_s']:.3f} s,"
-        f" {row['difference']:+.1%}" + (f", differs in: {row['term']}" if row["term"] else "")
-        for row in rows
+    return [
+        "",
+        "simulated (steps on the virtual clock, transfers at the same exact loads;",
+        "an all-to-all of all chips in packets, at the links' full rates):",
+        *(line for row in rows for line in (_replayed(row), _in_packets(row))),
     ]
+
+
+def _replayed(row: Mapping[str, Any]) -> str:
+    line = f"  {row['network']}: closed {row['closed_s']:.3f} s, "
+    if row["replayed_s"] is None:
+        return f"{line}not replayed: its replicas have too many ranks"
+    return f"{line}replayed {row['replayed_s']:.3f} s, {_differs(row, '')}"
+
+
+def _in_packets(row: Mapping[str, Any]) -> str:
+    line = f"  {row['network']}: all-to-all {row['all_to_all_gb_s']:.1f} GB/s, "
+    if row["packets_gb_s"] is None:
+        return f"{line}not in packets: more chips than simulated_chips, which take minutes"
+    return f"{line}in packets {row['packets_gb_s']:.1f} GB/s, {_differs(row, 'packets_')}"
+
+
+def _differs(row: Mapping[str, Any], prefix: str) -> str:
+    term = row[f"{prefix}term"]
+    return f"{row[f'{prefix}difference']:+.1%}" + (f", differs in: {term}" if term else "")

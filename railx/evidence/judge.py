@@ -91,7 +91,7 @@ class _Evidence:
     """
 
     points: tuple[tuple[float, dict[Hashable, float]], ...]
-    assumptions: Mapping[str, float]
+    assumptions: Mapping[str, Estimate]
     weights: Mapping[Hashable, float]
     fidelity: Fidelity | None
     repeated: bool
@@ -213,8 +213,9 @@ def _find(claim: Claim, evidence: _Evidence) -> tuple[Finding, Estimate | None, 
     if finding is None:
         if evidence.assumptions:
             chosen = claim.settings.chosen or ""
-            value = Estimate(evidence.assumptions[chosen])
-            finding = compare_assumptions(claim, evidence.assumptions, chosen)
+            value = evidence.assumptions[chosen]
+            by_assumption = {name: ours.value for name, ours in evidence.assumptions.items()}
+            finding = compare_assumptions(claim, by_assumption, chosen)
         elif claim.settings.comparison == "trend":
             value, finding = compare_trend(claim, evidence.points, repeats)
         else:
@@ -293,14 +294,26 @@ def _evidence(claim: Claim, result: pa.Table, tables: Sequence[str]) -> _Evidenc
 
 
 def _assumptions(claim: Claim, rows: Sequence[Mapping[str, Any]]) -> _Evidence:
-    """The values of a claim by assumption; the chosen one is among them."""
-    values: dict[str, float] = {}
+    """The values of a claim by assumption; the chosen one is among them.
+
+    A value of several batches is their mean by weight, with its interval.
+    """
+    batches: dict[str, dict[Any, tuple[float, float]]] = {}
     for row in rows:
         name, value = str(row["assumption"]), _number(row["ours"], "ours")
-        if name in values:
-            raise ClaimError(f"query: gives two rows for assumption = {name}; allowed: one")
+        of_name, batch = batches.setdefault(name, {}), row.get("sample")
+        if batch in of_name:
+            parts = f"assumption = {name}" + (f" and sample = {batch}" if "sample" in row else "")
+            raise ClaimError(f"query: gives two rows for {parts}; allowed: one")
         if value is not None:
-            values[name] = value
+            of_name[batch] = (value, row.get("weight", 1.0))
+    values = {
+        name: weighted_mean(*zip(*of_name.values(), strict=True))
+        if None not in of_name
+        else Estimate(of_name[None][0])
+        for name, of_name in batches.items()
+        if of_name
+    }
     if not values:
         raise NotAvailable("the query finds no row")
     if claim.settings.chosen not in values:

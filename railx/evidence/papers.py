@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +30,15 @@ class Paper:
     """What it proposes, in a line."""
     depends: str = ""
     """What its verdicts *depends* turn on, in a sentence; empty where it has none."""
+    topics: dict[str, Annotated[str, NotEmpty()]] = field(default_factory=dict)
+    """Topics of its claims, by a text in a claim's id or place; the first counts."""
+
+    def topic(self, claim: str, place: str) -> str:
+        """What a claim is about; without a topic the beginning of its place."""
+        for text, words in self.topics.items():
+            if text in claim or text in place:
+                return words
+        return re.split("[,;]", place)[0]
 
 
 def read_papers(path: str | Path) -> dict[str, Paper]:

@@ -19,7 +19,7 @@ from railx.figures.tables import refuse_unknown, where
 from railx.figures.theme import FAINT, GREY, INK, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, phrases, quantity, span
-from railx.settings import Between
+from railx.settings import Between, NotEmpty
 
 #: The colour of each group of verdicts, with the verdicts in it.
 _GROUPS = {
@@ -57,6 +57,9 @@ class AllClaimsSettings(CanvasSettings):
     """Ours over published at the right end of the axis, and its inverse at the left;
     a value beyond is drawn at the end with its number."""
 
+    paper: Annotated[str, NotEmpty()] | None = None
+    """Paper whose published claims are shown alone, by place; null: all claims."""
+
 
 @dataclass
 class _Row:
@@ -71,20 +74,25 @@ class _Row:
 
 @figure("All claims: ours over published", "all", height=11)
 @reads(
-    claims="evidence.claims: claim kind headline paper sentence published ours low high comparison"
-    " tolerance fidelity verdict"
+    claims="evidence.claims: claim kind headline paper place sentence published ours low high"
+    " comparison tolerance fidelity verdict"
 )
 def all_claims(settings: AllClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """Rows of dots by paper on a logarithmic axis of ours over published."""
     frame = _with_ratios(tables.read("claims"), settings.largest_ratio)
-    names, rows = _rows(frame)
+    title = "All claims: ours over published"
+    if settings.paper:
+        refuse_unknown("paper", [settings.paper], frame["paper"])
+        frame = where(frame, paper=settings.paper, kind="published")
+        title = f"{label(settings.paper)}: ours over published"
+    names, rows = _rows(frame, by_place=settings.paper is not None)
     counts = frame.loc[frame["kind"] == "published", "verdict"].value_counts()
     subtitle = f"""What this run found over what the paper states, {int(counts.sum())} published
         claims; shaded: where a headline claim holds. What lies beyond the axis stands at its end
         with its number, many with their range; dots that would hide one another stand side by side.
         Bars: 95 % intervals over repeats or seeds."""
     fidelities = [name for name in _FIDELITIES if name in set(frame["fidelity"].dropna())]
-    with canvas(subtitle, fidelity_line(fidelities)) as page:
+    with canvas(subtitle, fidelity_line(fidelities), title=title) as page:
         axes, edge = page.subplots(1, 2, sharey=True, width_ratios=[3.2, 1.3])
         _frame(axes, edge, names, rows, settings.largest_ratio)
         for row in rows:
@@ -100,7 +108,7 @@ def all_claims(settings: AllClaimsSettings, tables: Tables, canvas: Canvas) -> D
     columns = """paper claim kind headline published ours low high ratio ratio_low ratio_high
         comparison fidelity verdict edge"""
     data = frame[columns.split()].assign(edge=frame["edge"].str.replace("\n", " "))
-    return Drawn(*_texts(frame, counts), data)
+    return Drawn(*_texts(frame, counts), data, paper=settings.paper or "all", title=title)
 
 
 def _with_ratios(frame: DataFrame, largest: float) -> DataFrame:
@@ -127,7 +135,7 @@ def _with_ratios(frame: DataFrame, largest: float) -> DataFrame:
     )
 
 
-def _rows(frame: DataFrame) -> tuple[list[tuple[float, str]], list[_Row]]:
+def _rows(frame: DataFrame, by_place: bool = False) -> tuple[list[tuple[float, str]], list[_Row]]:
     """The papers' names with their heights, and the rows below them."""
     sections: list[tuple[str, list[_Row]]] = []
     for paper, claims in frame[frame["kind"] == "published"].groupby("paper", sort=False):
@@ -136,7 +144,13 @@ def _rows(frame: DataFrame) -> tuple[list[tuple[float, str]], list[_Row]]:
             for claim in claims[claims["headline"]].itertuples()
         ]
         others = claims[~claims["headline"]]
-        if len(others):
+        places = others["place"].astype(str).str.extract(r"([^,;]+)", expand=False)
+        if by_place:
+            section += [
+                _Row(f"{place}, {len(part)}", part)
+                for place, part in others.groupby(places, sort=False)
+            ]
+        elif len(others):
             kind = "other published" if section else "published"
             section.append(_Row(f"{len(others)} {kind}", others))
         sections.append((label(str(paper)), section))

@@ -191,18 +191,23 @@ def _draw(
     bars = bars.assign(words=list(settings.bars.values()))
     base, wide = settings.lines[0].words, len(settings.jobs)
     with canvas(subtitle, fidelity_line(table["fidelity"], note)) as page:
-        grid = page.add_gridspec(3, 2 * wide, height_ratios=[1, 1, 0.62])
-        for row, (basis, basis_words) in enumerate(BASES.items()):
+        lines: list[Any] = [
+            [f"{basis} {job}" for job in settings.jobs for _ in "  "] for basis in BASES
+        ]
+        bar_line: Any = ["cost"] * wide + ["power"] * wide
+        panels = page.subplot_mosaic(
+            [*lines, bar_line], height_ratios=[1, 1, 0.62], width_ratios=[1] * 2 * wide
+        )
+        for basis, basis_words in BASES.items():
             for column, (job, name) in enumerate(settings.jobs.items()):
-                axes = page.add_subplot(grid[row, 2 * column : 2 * column + 2])
+                axes = panels[f"{basis} {job}"]
                 _panel(axes, settings, where(points, basis=basis, job=job))
                 axes.set(title=name, xlabel="Switching latency (ms)")
                 axes.set_ylim(settings.below, settings.above[job])
                 if column == 0:
                     axes.set_ylabel(f"{basis_words.capitalize()}\nstep time ({base}: 1)")
-        cost, power = (page.add_subplot(part) for part in (grid[2, :wide], grid[2, wide:]))
-        _bar_panel(cost, bars, "cost_per_gpu_usd", f"Cost {bars_of} (USD per GPU)")
-        _bar_panel(power, bars, "watts_per_gpu", f"Power {bars_of} (W per GPU)")
+        _bar_panel(panels["cost"], bars, "cost_per_gpu_usd", f"Cost {bars_of} (USD per GPU)")
+        _bar_panel(panels["power"], bars, "watts_per_gpu", f"Power {bars_of} (W per GPU)")
         legend = {line.words: _style(settings, i) for i, line in enumerate(settings.lines)}
         share_legend(page, legend, 2)
     return Drawn(*_texts(settings, points, bars, bars_of), points)

@@ -22,14 +22,16 @@ __all__ = ["NARROW_INCHES", "NarrowFigure", "NoNarrowForm", "cut_off"]
 Sharing = bool | Literal["none", "all", "row", "col"]
 #: 480 CSS pixels: on a screen of 400 pixels text of 9.5 points is 9.5 pixels high.
 NARROW_INCHES = 5.0
-#: A taller form is no help on a phone.
-_MOST_INCHES = 24.0
+#: A taller form is no help on a phone, nor is a lower panel.
+_MOST_INCHES, _LEAST_PANEL_INCHES = 24.0, 1.6
 #: Height of a stacked panel over its height beside others.
 _PANEL_HEIGHT = 0.9
+#: Two lines of text.
+_TWO_LINES_INCHES = 0.35
 #: Share of the smaller of two texts that the other may cover.
 _MOST_COVERED = 0.2
-#: Letters of a line of a title or a label.
-_MOST_LETTERS = 42
+#: Letters of a line of a title or a label, and of a row's name or a text beside a mark.
+_MOST_LETTERS, _MOST_OF_A_ROW = 34, 24
 #: Pixels by which a text may stand over an edge: its antialiased rim.
 _RIM_PIXELS = 2.0
 
@@ -66,11 +68,7 @@ class NarrowFigure(Figure):
                 nrows, 1, sharex=sharex, sharey=sharey, squeeze=squeeze,
                 height_ratios=height_ratios,
             )  # fmt: skip
-        height = self.get_figheight() * ncols * _PANEL_HEIGHT
-        if height > _MOST_INCHES:
-            raise NoNarrowForm("its panels are too many")
-        self.set_figheight(height)
-        self.frame(height)
+        self._lengthen(ncols, nrows * ncols)
         ratios = [1.0] * nrows if height_ratios is None else list(height_ratios)
         column = self.add_gridspec(nrows * ncols, 1, height_ratios=np.repeat(ratios, ncols))
         panels = np.empty((nrows, ncols), dtype=object)
@@ -86,9 +84,30 @@ class NarrowFigure(Figure):
         ]
         return panels if not squeeze else panels[0] if nrows == 1 else panels
 
-    def subplot_mosaic(self, *_: Any, **__: Any) -> Any:
-        """No narrow form: a mosaic is no grid."""
-        raise NoNarrowForm("its panels are a mosaic")
+    def _lengthen(self, factor: float, panels: int) -> None:
+        """Make the page as long as so many panels below one another need."""
+        if panels * _LEAST_PANEL_INCHES > _MOST_INCHES:
+            raise NoNarrowForm("its panels are too many")
+        height = min(_MOST_INCHES, self.get_figheight() * factor * _PANEL_HEIGHT)
+        self.set_figheight(height)
+        self.frame(height)
+
+    def subplot_mosaic(  # type: ignore[override]
+        self,
+        mosaic: Sequence[Sequence[str]],
+        *,
+        height_ratios: Sequence[float],
+        width_ratios: Sequence[float],
+    ) -> dict[str, Axes]:
+        """The panels of a mosaic in one column, each as high as its line."""
+        del width_ratios
+        heights: dict[str, float] = {}
+        for line, height in zip(mosaic, height_ratios, strict=True):
+            for name in line:
+                heights[name] = heights.get(name, 0.0) + height / line.count(name)
+        self._lengthen(sum(heights.values()) / sum(height_ratios), len(heights))
+        column = self.add_gridspec(len(heights), 1, height_ratios=list(heights.values()))
+        return {name: self.add_subplot(column[row]) for row, name in enumerate(heights)}
 
     def subfigures(self, *_: Any, **__: Any) -> Any:
         """No narrow form: parts of a page are no grid."""
@@ -106,10 +125,19 @@ class NarrowFigure(Figure):
                     getattr(axes, f"set_{way}label")(texts[0])
         for axes in self.axes:
             for text in (axes.title, axes._left_title, axes.xaxis.label):  # type: ignore[attr-defined]
-                lines = text.get_text().splitlines()
-                text.set_text(
-                    "\n".join(part for line in lines for part in wrap(line, _MOST_LETTERS))
-                )
+                text.set_text(_broken(text.get_text(), _MOST_LETTERS))
+            for text in axes.texts:
+                text.set_text(_broken(text.get_text(), _MOST_OF_A_ROW))
+            names = [label.get_text() for label in axes.get_yticklabels()]
+            broken = [_broken(" ".join(name.split()), _MOST_OF_A_ROW) for name in names]
+            room = self.get_figheight() / len(self.axes)
+            if broken != names and len(names) * _TWO_LINES_INCHES < room:
+                axes.set_yticks(axes.get_yticks(), broken)
+
+
+def _broken(text: str, letters: int) -> str:
+    """A text whose lines have so many letters at most."""
+    return "\n".join(part for line in text.splitlines() for part in wrap(line, letters) or [""])
 
 
 def _shares(panels: Any, row: int, line: int, how: Sharing) -> Axes | None:

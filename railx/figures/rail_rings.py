@@ -60,17 +60,19 @@ def rail_rings(settings: RailRingsSettings, tables: Tables, canvas: Canvas) -> D
     title = f"Rail rings of one line of {len(nodes)} nodes"
     colours = dict(zip(rails, PALETTE * len(rails), strict=False))
     with canvas(subtitle, footnote, title=title) as page:
-        sizes = {"width_ratios": [1.7] + [1.0] * len(shown), "height_ratios": [1, 1.15]}
-        grid = page.add_gridspec(2, len(shown) + 1, **sizes)
-        overview = page.add_subplot(grid[:, 0])
-        _ring(overview, circuits, nodes, colours, arrows=False)
-        overview.set_title("All rails together")
-        for column, rail in enumerate(shown, start=1):
+        lines: list[Any] = [
+            ["all", *(f"{part} {rail}" for rail in shown)] for part in ("ring", "switch")
+        ]
+        widths = [1.7] + [1.0] * len(shown)
+        panels = page.subplot_mosaic(lines, width_ratios=widths, height_ratios=[1, 1.15])
+        _ring(panels["all"], circuits, nodes, colours, arrows=False)
+        panels["all"].set_title("All rails together")
+        for rail in shown:
             rows = where(circuits, rail=rail)
-            ring = page.add_subplot(grid[0, column])
+            ring = panels[f"ring {rail}"]
             _ring(ring, rows, nodes, colours, arrows=True)
             ring.set_title(f"Rail {rail}", color=readable(colours[rail]), loc="center")
-            _switch(page.add_subplot(grid[1, column]), rows, colours[rail])
+            _switch(panels[f"switch {rail}"], rows, colours[rail])
     ports = [end for side in ("port_a", "port_b") for end in _rows(circuits, "ocs", side)]
     used = len(set(ports))
     rings = int((circuits.groupby("rail").size() == len(nodes)).sum())

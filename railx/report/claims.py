@@ -7,6 +7,7 @@ apart from what this project derives or checks.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from railx.io import FIDELITIES, read_table
 
 __all__ = [
     "Row",
+    "abstract",
     "count",
     "count_groups",
     "did_not_hold",
@@ -44,6 +46,14 @@ _STAGE_WORDS = {
 }
 #: A table that a query names and a run lacks, as the verdict's reason says it.
 _MISSING = re.compile(r"([a-z_]+)\.(\w+)(?:\.\w+)? is not among the results")
+#: The order of the verdicts in a paper's paragraph.
+_ABSTRACT = (
+    *VERDICT_GROUPS["held"],
+    "depends",
+    *[verdict for verdict in VERDICT_GROUPS["open"] if verdict != "depends"],
+    *VERDICT_GROUPS["failed"],
+    *VERDICT_GROUPS["not judged"],
+)
 #: A space where no line may end.
 _TIGHT = "\N{NO-BREAK SPACE}"
 #: One claim with its verdict: the columns of evidence/claims.parquet.
@@ -107,6 +117,31 @@ def did_not_hold(rows: Sequence[Row]) -> dict[str, list[Row]]:
         for verdict in order
         if (verdicts := [row for row in published if row["verdict"] == verdict])
     }
+
+
+def abstract(rows: Sequence[Row], key: str, paper: Paper) -> list[dict[str, Any]]:
+    """A paper's published claims in a paragraph: number and topics of each verdict.
+
+    Verdicts of this run come first (``experiment`` empty), then those that other
+    experiments have recorded of claims that this run does not decide.
+    """
+    parts: dict[tuple[str, str], Counter[str]] = {}
+    for row in rows:
+        if row["kind"] != "published" or row["paper"] != key:
+            continue
+        part = (row["recorded_in"], row["recorded_verdict"] or row["verdict"])
+        parts.setdefault(part, Counter())[paper.topic(row["claim"], row["place"])] += 1
+    order = sorted(parts, key=lambda part: (part[0], _ABSTRACT.index(part[1])))
+    return [
+        {
+            "experiment": experiment,
+            "verdict": verdict,
+            "number": parts[experiment, verdict].total(),
+            "topics": parts[experiment, verdict].most_common(),
+            "turns_on": paper.depends if verdict == "depends" else "",
+        }
+        for experiment, verdict in order
+    ]
 
 
 def summary_lines(

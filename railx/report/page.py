@@ -28,6 +28,7 @@ from railx.io import read_json, write_text
 from railx.report.cells import MOST_ALIKE, MOST_ROWS, cell, cut, seeds, table_rows, words
 from railx.report.claims import (
     Row,
+    abstract,
     count,
     count_groups,
     did_not_hold,
@@ -409,6 +410,7 @@ def _paper(
         "name": paper.name,
         "arxiv": paper.arxiv,
         "idea": paper.idea,
+        "abstract": abstract(selected, key, paper),
         "headlines": [row for row in selected if row["headline"]],
         "counts": count(row for row in selected if row["kind"] == "published"),
         "kinds": kinds,

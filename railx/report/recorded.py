@@ -22,13 +22,15 @@ from railx.evidence import (
     read_papers,
 )
 from railx.evidence.verdicts import number_text
-from railx.figures import CanvasSettings, draw_figure, figure_of
+from railx.figures import draw_figure, figure_of
 from railx.io import write_json, write_table
 from railx.report.entries import ReportFigure
 from railx.report.page import write_report
 
 __all__ = ["recorded_rows", "write_recorded_report"]
 
+#: Height of the figure of a paper's claims.
+_PAPER_INCHES = 7.5
 _REASON = "as recorded; the page of a run says why"
 
 
@@ -74,26 +76,16 @@ def write_recorded_report(
         table = folder / "evidence" / "claims.parquet"
         table.parent.mkdir(parents=True)
         write_table(table, claims_table(recorded_rows(claims, recorded, folder)))
-        drawn = folder / "figure" / "all_claims.svg"
-        drawn.parent.mkdir()
-        settings: type[CanvasSettings] = figure_of("all_claims").settings
-        draw_figure(settings(figure="all_claims"), {"claims": [table]}, drawn)
+        read = read_papers(papers)
+        figures = [_claims_figure(folder, table, paper) for paper in (None, *read)]
         write_json(folder / "config.json", {"recorded": f"resources/expected/{experiment}.yaml"})
         write_json(folder / "provenance.json", _provenance(commit, date))
         write_report(
             path,
             experiment=experiment,
-            papers=read_papers(papers),
+            papers=read,
             claims=table,
-            figures=[
-                ReportFigure(
-                    "all_claims",
-                    drawn,
-                    drawn.with_suffix(".json"),
-                    drawn.with_suffix(".dark.svg"),
-                    drawn.with_suffix(".narrow.svg"),
-                )
-            ],
+            figures=figures,
             tables=[],
             published=published_tables(published),
             judged={
@@ -103,6 +95,23 @@ def write_recorded_report(
             config=folder / "config.json",
             provenance=folder / "provenance.json",
         )
+
+
+def _claims_figure(folder: Path, table: Path, paper: str | None) -> ReportFigure:
+    """The figure of all claims, or of a paper's published ones."""
+    name = f"claims_{paper}" if paper else "all_claims"
+    drawn = folder / "figure" / f"{name}.svg"
+    drawn.parent.mkdir(exist_ok=True)
+    settings: type[Any] = figure_of("all_claims").settings
+    height = {"height_inches": _PAPER_INCHES} if paper else {}
+    draw_figure(settings(figure="all_claims", paper=paper, **height), {"claims": [table]}, drawn)
+    return ReportFigure(
+        name,
+        drawn,
+        drawn.with_suffix(".json"),
+        drawn.with_suffix(".dark.svg"),
+        drawn.with_suffix(".narrow.svg"),
+    )
 
 
 def _provenance(commit: str, date: str) -> dict[str, Any]:

@@ -12,11 +12,16 @@ from railx.design.rates import RateStore
 from railx.design.settings import DesignSettings
 from railx.design.simulate import simulate
 from railx.design.text import simulated_lines
+from railx.families import build_topology
+from railx.network.settings import StaticNetworkSettings, UniformTraffic
+from railx.network.throughput import simulate_static
 from railx.performance.closed import step_times
 from railx.performance.layers import Setting
 from railx.performance.plans import Plan, Plans
 from railx.steps.referee import replayed_step_s
 from tests.builders import topology_settings
+from workflow.outputs import Table
+from workflow.stages import stage_of
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +49,39 @@ def test_the_closed_form_is_that_of_the_point(answer: Design) -> None:
         assert row["closed_s"] == pytest.approx(point.step_s)
         assert abs(row["difference"]) < 0.05
         assert row["term"] is None
-    assert len(simulated_lines(rows)) == 2 + len(rows)
+    assert len(simulated_lines(rows)) == 3 + 2 * len(rows)
+
+
+def test_an_all_to_all_in_packets_stays_below_the_exact_loads(answer: Design) -> None:
+    points = {point.name: point for point in answer.front}
+    for row in simulate(answer, RateStore()):
+        closed = points[row["network"]].all_to_all_gb_s
+        assert row["all_to_all_gb_s"] == closed
+        topology = build_topology(points[row["network"]].graph)
+        uniform = UniformTraffic("uniform", 1.0)
+        routing = StaticNetworkSettings("static", "min")
+        exact, _ = simulate_static(topology, uniform, routing, "", seed=1)
+        bound = exact["bound_gb_s_per_chip"]
+        # Random packets fill a window by a few percent more or less.
+        assert 0.3 * bound < row["packets_gb_s"] < 1.03 * bound
+        assert row["packets_difference"] == pytest.approx(closed / row["packets_gb_s"] - 1)
+        far = abs(row["packets_difference"]) > 0.1
+        assert (row["packets_term"] is not None) == far
+        if far and bound > 0.9 * closed:
+            assert row["packets_term"] == "queues"
+
+
+def test_what_is_too_large_is_said(answer: Design, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulation, "MAX_RANKS", 0)
+    small = replace(answer, settings=replace(answer.settings, simulated_chips=2, simulated=1))
+    rows = simulate(small, RateStore())
+    assert (rows[0]["replayed_s"], rows[0]["packets_gb_s"]) == (None, None)
+    simulated = stage_of("design.simulated").outputs["simulated"]
+    assert isinstance(simulated, Table)
+    assert [list(row) for row in rows] == [list(simulated.columns)] * len(rows)
+    text = "\n".join(simulated_lines(rows))
+    assert "not replayed: its replicas" in text
+    assert "not in packets: more chips than simulated_chips" in text
 
 
 def test_few_replicas_take_as_long_as_all() -> None:

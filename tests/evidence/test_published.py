@@ -57,6 +57,17 @@ def test_papers_whose_claims_turn_on_assumptions_say_on_which() -> None:
     assert {name for name, paper in PAPERS.items() if paper.depends} == turning
 
 
+def test_published_claims_have_a_topic_and_topics_have_claims() -> None:
+    topics = {
+        (claim.paper, PAPERS[claim.paper].topic(claim.id, claim.settings.place))
+        for claim in CLAIMS
+        if claim.settings.kind == "published"
+    }
+    assert topics == {
+        (key, words) for key, paper in PAPERS.items() for words in paper.topics.values()
+    }
+
+
 def test_without_results_no_claim_is_judged(tmp_path: Path) -> None:
     rows = judge(CLAIMS, tmp_path, [])
     assert {row["verdict"] for row in rows} == {"not here", "not testable"}

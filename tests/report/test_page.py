@@ -17,15 +17,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from railx.evidence import VERDICTS, published_tables, read_expected
+from railx.evidence import VERDICTS, Paper, published_tables, read_expected, read_papers
 from railx.io import read_json, read_table, write_json, write_table
 from railx.provenance.jobs import digest_of
 from railx.report import ReportFigure, caption_html
 from railx.report.cells import cell
-from railx.report.claims import missing_in_words
+from railx.report.claims import abstract, missing_in_words
 from railx.report.recorded import write_recorded_report
 from tests.builders import PUBLISHED, ROOT
-from tests.report.conftest import CLAIMS, QUERY, Made
+from tests.report.conftest import CLAIMS, PAPERS, QUERY, Made
 
 _VOID = {"meta", "link", "img", "br", "source", "rect"}
 
@@ -130,6 +130,33 @@ def test_the_first_number_counts_published_claims_only(report: Path) -> None:
         "measured_cpu": ["·", "·", "·", "·", "1", "1", "·", "·", "2"],
         "none": ["·", "·", "·", "·", "·", "·", "1", "·", "1"],
     }
+
+
+def test_each_paper_is_a_paragraph_of_what_held_and_what_it_turns_on(
+    made: Made, tmp_path: Path
+) -> None:
+    rows = read_table(made.parts["claims"]).to_pylist()
+    rows[1] |= {"verdict": "depends", "claim": "railx_diameter"}
+    write_table(tmp_path / "claims.parquet", pa.Table.from_pylist(rows))
+    html = text_of(made.write(tmp_path / "page.html", claims=tmp_path / "claims.parquet"))
+    paragraphs = part(html, '<dl class="abstract">', "</dl>")
+    turns_on = made.parts["papers"]["railx"].depends
+    assert paragraphs == (
+        f"RailX 1 reproduced: abstract. 1 depends: {turns_on} Opus Recorded in paper:"
+        " 1 consistent: abstract. Rival 1 undecided: abstract. 1 not reproduced: abstract."
+    )
+
+
+def test_topics_with_several_claims_say_how_many() -> None:
+    rows = [
+        {"kind": "published", "paper": "a", "claim": f"{word}_{number}", "place": place}
+        | {"verdict": "reproduced", "recorded_in": "", "recorded_verdict": ""}
+        for number, (word, place) in enumerate(
+            [("cost", "fig. 1"), ("x", "table 2, top"), ("cost", "x")]
+        )
+    ]
+    (only,) = abstract(rows, "a", Paper("A", (), "idea", topics={"cost": "price"}))
+    assert (only["number"], only["topics"]) == (3, [("price", 2), ("table 2", 1)])
 
 
 def test_derived_claims_and_checks_stand_apart(report: Path) -> None:
@@ -467,4 +494,5 @@ def test_the_page_of_recorded_verdicts_has_all_of_them(tmp_path: Path) -> None:
     for claim, recorded in expected.items():
         assert shown[claim] == recorded.verdict
     assert f"commit <code>{('c0ffee' * 7)[:12]}</code> · 2026-01-02" in html
-    assert 'id="figure-all_claims"' in html
+    figures = re.findall(r'<figure id="figure-([^"]+)"', html)
+    assert figures == ["all_claims", *(f"claims_{paper}" for paper in read_papers(ROOT / PAPERS))]

@@ -42,7 +42,11 @@ def add(commands: Any) -> None:
         "--experiment", metavar="NAME", help="write an experiment that does this as a run"
     )
     add_flag(parser, "--json", "print one JSON object")
-    add_flag(parser, "--simulate", "replay the steps of the best points beside the closed form")
+    add_flag(
+        parser,
+        "--simulate",
+        "replay the best points, and an all-to-all in packets, beside closed forms",
+    )
     parser.set_defaults(action=_design)
 
 

@@ -115,9 +115,11 @@ STAGE = Stage(
             "simulated.parquet",
             text("network")
             | real("closed_s", "replayed_s", "difference")
-            | text("term", "fidelity"),
+            | text("term", "fidelity")
+            | real("all_to_all_gb_s", "packets_gb_s", "packets_difference")
+            | text("packets_term"),
             claims=True,
-            printed="The first places: step times in closed form beside their replay",
+            printed="The first places: closed forms beside replay, and an all-to-all in packets",
         ),
         "dropped": Table(
             "dropped.parquet",
