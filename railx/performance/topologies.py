@@ -146,25 +146,22 @@ class ExactLoads:
         """The chip of each rank."""
         return ranks_in_order(self.topology, self._ranks)
 
-    def ways(
-        self,
-        groups: IntArray,
-        kind: Kind,
-        routings: Sequence[str] | None = None,
-        algorithms: Sequence[str] | None = None,
-    ) -> list[Way]:
+    def ways(self, groups: IntArray, kind: Kind) -> list[Way]:
         """The ways of a transfer within every group at once: int[groups, members].
 
         A ``send`` goes from each member to the next, from the last one to none.
-        ``routings`` and ``algorithms``: some of those on offer; None: all.
         """
+        return self._ways(groups, kind, self.routings, _algorithms(kind, groups.shape[1]))
+
+    def _ways(
+        self, groups: IntArray, kind: Kind, routings: Sequence[str], algorithms: Sequence[str]
+    ) -> list[Way]:
         members = groups.shape[1]
-        algorithms = _algorithms(kind, members) if algorithms is None else algorithms
         halves = 2 if kind == "all_reduce" else 1
         sent = 1.0 if kind == "send" else halves * ((members - 1) / members)
         ways = [
             self._way(algorithm, routing, groups, sent, halves)
-            for routing in (self.routings if routings is None else routings)
+            for routing in routings
             for algorithm in algorithms
         ]
         return [way for way in ways if way is not None]
@@ -230,16 +227,22 @@ class ExactLoads:
             stride = max(1, self.node_devices // inside) if inside < members else 1
             stride = min(stride, len(self.chips) // members)
             groups = strided_groups(self.chips, members, stride)
-            direct = [name for name in self.routings if name != _DETOURS or not self._selective]
-            ways = self.ways(groups, kind, direct)
-            port_gb_s, _ = self._node_rates
-            detours = [name for name in self.routings if name not in direct]
-            # The ring first: of the many pairs of a direct gather detours take seconds.
-            for algorithm in reversed(_algorithms(kind, members)):
-                if max(way.rates.gb_s for way in ways) < port_gb_s / 2:
-                    ways += self.ways(groups, kind, detours, [algorithm])
-            self._job_ways[key] = ways
+            select = self._fast_ways if self._selective else self.ways
+            self._job_ways[key] = select(groups, kind)
         return self._job_ways[key]
+
+    def _fast_ways(self, groups: IntArray, kind: Kind) -> list[Way]:
+        """Shortest paths, and detours where those reach less than half of a port."""
+        algorithms = _algorithms(kind, groups.shape[1])
+        shortest = [name for name in self.routings if name != _DETOURS]
+        detours = [name for name in self.routings if name == _DETOURS]
+        ways = self._ways(groups, kind, shortest, algorithms)
+        port_gb_s, _ = self._node_rates
+        # The ring first: of the many pairs of a direct gather detours take seconds.
+        for algorithm in reversed(algorithms):
+            if max(way.rates.gb_s for way in ways) < port_gb_s / 2:
+                ways += self._ways(groups, kind, detours, [algorithm])
+        return ways
 
 
 def _algorithms(kind: Kind, members: int) -> list[str]:

@@ -197,7 +197,13 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     # Numbers that only enter formulas, and limits of searches that end by themselves.
     "huge": {
-        "DesignSettings": ("direct_members", "global_batch", "simulated", "simulated_chips", "tokens"),
+        "DesignSettings": (
+            "direct_members",
+            "global_batch",
+            "simulated",
+            "simulated_chips",
+            "tokens",
+        ),
         "AllToAllDegreeSettings": ("devices_per_node",),
         "AnalyticCostSettings": (
             "checkpoint_layers",

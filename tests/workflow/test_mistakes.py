@@ -347,7 +347,7 @@ COMMANDS: list[tuple[tuple[str, ...], Change, str]] = [
     (run("corpora.wikipedia.quantiles=nowhere.csv"), _nothing, "corpora.wikipedia.quantiles: got"),
     ((*SNAKEMAKE, "-n", "results/quick/figure/nope.svg", *QUICK), _nothing, "figure: got 'nope';"),
     (("-m", "snakemake", "--cores", "0", "-n", *QUICK), _nothing, "cores: got 0; allowed: "),
-    (railx("nope"), _nothing, "STAGE: got 'nope'; allowed: topology"),
+    (railx("nope"), _nothing, "STAGE: got 'nope'; allowed: "),
     (railx(), _nothing, "STAGE: is missing"),
     (railx("topology", "--nope"), _nothing, "--nope: is not known"),
     (railx("topology", "topology.m=two"), _nothing, "topology.m: got 'two'; allowed: an integer"),
