@@ -28,7 +28,7 @@ class ArenaFigureSettings(Choice):
     """Beginnings of the families that are marked whether on the front or not."""
 
 
-@figure("Price of the network against the time of a token", "performance", height=9)
+@figure("Price of the network against the time of a token", "networks", height=9)
 @reads(
     comparison="arena.comparison: network family asked_chips chips subject measure value fidelity"
 )

@@ -10,7 +10,7 @@ from railx.figures.words import counted, fidelity_line, phrases, spoken
 __all__ = ["design_front"]
 
 
-@figure("Cost against step time of networks for a job", "performance", height=4.4)
+@figure("Cost against step time of networks for a job", "networks", height=4.4)
 @reads(
     points="design.points: model gpus_asked network chips step_s step_low_s step_high_s usd_chip"
     " usd_chip_low usd_chip_high on_front usable_share fidelity"
