@@ -66,7 +66,8 @@ def test_many_claims_beyond_the_axis_stand_inside_it_with_their_range() -> None:
         claim(f"opus_{number}", 8.0 + number, "direction only", headline=False)
         for number in range(30)
     ]
-    frame = all_claims._with_ratios(pd.DataFrame(rows).assign(low=None, high=None), 4.0)
+    frame = pd.DataFrame(rows).assign(place="fig. 1", low=None, high=None)
+    frame = all_claims._with_ratios(frame, 4.0)
     _, (row,) = all_claims._rows(frame)
     axes, edge = Figure().subplots(1, 2)
     all_claims._dots(axes, edge, row, 4.0)
