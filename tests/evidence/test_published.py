@@ -84,8 +84,8 @@ def test_what_is_not_testable_says_why_and_what_it_takes(tmp_path: Path) -> None
 
 
 def test_every_paper_has_three_to_six_headlines_that_it_states_itself() -> None:
-    # The model of a step and rival networks are held against many sources and reproduce no
-    # paper. A number has two claims where the published planner and ours are judged by it.
+    # The model of a step and rival networks are held against many sources and reproduce
+    # no paper. A number has two claims where the published planner and ours are judged.
     for paper in PAPERS.keys() - {"performance", "networks"}:
         first = [claim for claim in CLAIMS if claim.paper == paper and claim.settings.headline]
         numbers = {(claim.published.file, claim.settings.published.id) for claim in first}
