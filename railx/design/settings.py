@@ -232,6 +232,10 @@ class ArenaSettings:
     """Largest network with packets of all patterns; above, uniform traffic at the
     largest share alone.
     """
+    all_pairs: tuple[str, ...] = ()
+    """Networks whose routing table has every pair of chips: above ``packet_chips`` they
+    have closed forms alone.
+    """
     traffics: dict[str, TrafficSettings] = field(default_factory=dict)
     """Patterns by name; their own load is not used."""
     loads_over_bound: tuple[Annotated[float, Positive()], ...] = (0.2, 0.5, 0.8)
