@@ -15,16 +15,21 @@ import subprocess
 import sys
 import time
 from collections import deque
+from pathlib import Path
 
 import numba
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from machine import describe
 from rows import record
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.core import ControllerCore
 from railx.fabric.decisions.state import SwitchAction
-from railx.replay.programs import Programs, ReplayedOperation, Step
+from railx.replay.programs import Programs
 from railx.replay.run import prepare, replay_programs
+from tests.replay.objects import ReplayedOperation, Step, from_steps
 
 SIDE, ITERATIONS, CALLS = 8, 40, 20_000
 
@@ -77,7 +82,7 @@ def programs() -> Programs:
                     steps[rank].append(Step(iteration, "wait", 0, operation))
         for rank in steps:
             steps[rank].append(Step(iteration, "end"))
-    return Programs.from_steps(steps)
+    return from_steps(steps)
 
 
 @numba.njit

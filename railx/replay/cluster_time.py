@@ -24,7 +24,6 @@ from railx.planning.format.plan import Plan
 from railx.planning.format.schedule import operations_1f1b, stage_layers
 from railx.progress import counted
 from railx.replay.graph_pricing import price_of
-from railx.replay.programs import Programs, Step
 from railx.replay.recording import Passes, cluster_programs, recorded_programs
 from railx.replay.run import Prepared, prepare, replay_programs
 from railx.replay.settings import ReplaySettings
@@ -137,7 +136,7 @@ def cluster_time(
     """
     wall = _wall(trace)
     electrical = [event for event in trace if event["mode"] == "electrical"]
-    programs: dict[str, dict[int, list[Step]]] = {RECORDED: recorded_programs(electrical)}
+    programs = {RECORDED: recorded_programs(electrical)}
     if passes is not None or not shared_device:
         for topology, table in tables.items():
             rows = [row for row in table if row["fidelity"] == settings.fidelity]
@@ -147,8 +146,8 @@ def cluster_time(
     computed = "measured" if passes is None else "profile"
     return [
         {"topology": topology, "compute": "measured" if topology == RECORDED else computed} | row
-        for topology, steps in counted(programs.items(), "topologies")
-        for prepared in [prepare(Programs.from_steps(steps), layout)]
+        for topology, own in counted(programs.items(), "topologies")
+        for prepared in [prepare(own, layout)]
         for mode, latencies_ms in _sweep(settings)
         for latency_ms in latencies_ms
         for row in _replayed(topology, prepared, mode, latency_ms, settings, warmup, wall)

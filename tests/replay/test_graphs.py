@@ -16,8 +16,8 @@ from railx.errors import UserError
 from railx.fabric.circuits import Configuration, Layout
 from railx.replay.graph_run import ReplayedGraph, prepare_graph, replay_graph
 from railx.replay.graphs import NODE_COLUMNS, NODE_KINDS, RankGraphs
-from railx.replay.programs import Programs, ReplayedOperation, Step
 from railx.replay.run import replay_programs
+from tests.replay.objects import ReplayedOperation, Step, from_steps
 
 Node = dict[str, Any]
 GROUPS = ((0, 1), (0, 2), (0, 1, 2))
@@ -318,7 +318,7 @@ def test_nodes_wait_for_what_they_depend_on_under_every_mode(
 
 def test_a_chain_of_a_graph_is_a_program() -> None:
     """Electrical, on demand and provisioned, to the nanosecond."""
-    programs = Programs.from_steps(
+    programs = from_steps(
         {
             rank: [
                 Step(0, "begin"),
