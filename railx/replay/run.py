@@ -13,13 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from railx.errors import UserError
-from railx.replay.programs import DOES, KINDS, PATIENCE_NS, Programs
+from railx.fabric.settings import Mode
+from railx.replay.programs import DOES, IMPATIENT_NS, KINDS, PATIENCE_NS, Programs, stuck_message
 from railx.replay.wiring import CircuitModel
 
 if TYPE_CHECKING:
     from railx.replay.kernels import EngineState
-from railx.fabric.settings import Mode
-from railx.replay.programs import IMPATIENT_NS, stuck_message
 
 __all__ = ["Dependencies", "Prepared", "Replayed", "prepare", "replay_programs"]
 
@@ -490,13 +489,8 @@ def replay_programs(
         **_account(out, started_ns, ended_ns, prepared.programs.columns["gap_ns"]),
     }
     table |= {name: out.results[:, state.R_STALL + n] for n, name in enumerate(_COLUMNS)}
-    return Replayed(
-        table,
-        started_ns,
-        ended_ns,
-        int(out.n[state.EVENTS]),
-        int(out.n[state.COMMANDS]),
-    )
+    events, commands = out.n[[state.EVENTS, state.COMMANDS]].tolist()
+    return Replayed(table, started_ns, ended_ns, events, commands)
 
 
 def _account(

@@ -396,7 +396,7 @@ def grant_all(
         if not ended:
             if hold is not None:
                 hold.granted.setdefault(rank, set()).add(operation.key)
-            for counters in (core.counters, state.counters_of(core, rank)):
+            for counters in (core.counters, core.rank_counters[rank]):
                 counters["grants"] += 1
                 counters["wait_ns"] += action.wait_ns
                 if action.stall_ns:
