@@ -94,10 +94,10 @@ def main() -> None:
     """Print and record the numbers."""
     print(describe())
     prepared = prepare(programs(), Layout(1))
-    replay_programs(prepared, None, "on_demand", 100)
+    replay_programs(prepared, "on_demand", 100)
     _nothing(prepared.state)
     start = time.process_time()
-    events = replay_programs(prepared, None, "on_demand", 100).events
+    events = replay_programs(prepared, "on_demand", 100).events
     compiled_s = (time.process_time() - start) / events
     start = time.process_time()
     for _ in range(CALLS):

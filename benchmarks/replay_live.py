@@ -217,7 +217,7 @@ class Replays:
         found = []
         for prepared in self._programs:
             table = replay_programs(
-                prepared, None, mode, latency_ns, keep_leases=True, message_ns=message_ns
+                prepared, mode, latency_ns, keep_leases=True, message_ns=message_ns
             ).table
             last = table["iteration"] == ITERATIONS - 1
             columns = {**table, "duration_ns": table["end_ns"] - table["begin_ns"]}

@@ -203,7 +203,6 @@ def _replayed(
 ) -> Iterable[dict[str, Any]]:
     table = replay_programs(
         prepared,
-        None,
         mode,
         round(latency_ms * 1e6),
         keep_leases=settings.leases == "held",

@@ -447,8 +447,7 @@ class Replayed:
 
 
 def replay_programs(
-    programs: Programs | Prepared,
-    model: CircuitModel | None,
+    prepared: Prepared,
     mode: Mode,
     latency_ns: int,
     *,
@@ -457,20 +456,13 @@ def replay_programs(
 ) -> Replayed:
     """Carry out programs on a virtual clock that starts at 0.
 
-    ``model`` may be None where ``programs`` were prepared for one. ``keep_leases``:
-    leases stay with their members until they are recalled, as in a run. ``message_ns``:
-    time of a message between rank and controller. Raises ValueError where the programs
-    cannot end, and with ``keep_leases`` where the operations of a channel do not count
-    up by one.
+    ``keep_leases``: leases stay with their members until they are recalled, as in a
+    run. ``message_ns``: time of a message between rank and controller. Raises
+    ValueError where the programs cannot end, and with ``keep_leases`` where the
+    operations of a channel do not count up by one.
     """
     from railx.replay.kernels import state
 
-    if isinstance(programs, Prepared):
-        prepared = programs
-    else:
-        if model is None:
-            raise ValueError("model: got None; allowed: the one that the programs run under")
-        prepared = prepare(programs, model)
     if keep_leases and not prepared.counts_up:
         raise UserError(
             "sequence: got operations of a channel that are not numbered one by one; allowed with"

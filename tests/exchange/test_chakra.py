@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from railx.exchange.chakra import write_chakra
 from railx.fabric.circuits import Configuration, Layout
-from railx.replay.run import replay_programs
+from railx.replay.run import prepare, replay_programs
 from tests.exchange.drawn import job, said, together
 from tests.replay.objects import ReplayedOperation, Step, from_steps
 from tests.replay.programs import programs as drawn_steps
@@ -110,7 +110,7 @@ def test_whoever_carries_a_trace_out_takes_as_long_as_the_replay(
     prefix = tmp_path_factory.mktemp("chakra") / "job"
     files, _ = write_chakra(prefix, programs)
     nodes = read_nodes(prefix, programs.ranks)
-    replayed = replay_programs(programs, Layout(1), "electrical", 0)
+    replayed = replay_programs(prepare(programs, Layout(1)), "electrical", 0)
     found = carried_out(nodes, json.loads(files[-1].read_text()))
     assert [found[rank] for rank in sorted(found)] == replayed.table["end_ns"].tolist()
 

@@ -23,7 +23,7 @@ from railx.io import write_table
 from railx.replay.graph_pricing import COUNTS, DeviceRates
 from railx.replay.graph_runs import TwoRates, graph_rows
 from railx.replay.programs import DOES, KINDS, write_programs
-from railx.replay.run import replay_programs
+from railx.replay.run import prepare, replay_programs
 from tests.exchange.drawn import job, rows, said
 from tests.replay.graph_rows import graphs_of_rows, row
 from tests.replay.objects import Step, from_steps
@@ -144,7 +144,7 @@ def test_blocks_are_what_was_replayed(
     steps: dict[int, list[Step]], seed: int, mode: Mode, latency_us: int
 ) -> None:
     programs = said(from_steps(steps), seed)
-    found = replay_programs(programs, Layout(2), mode, latency_us * 1000)
+    found = replay_programs(prepare(programs, Layout(2)), mode, latency_us * 1000)
     (process,) = replayed(programs, Layout(2), [Setting(mode, latency_us / 1000)])
     assert process.fidelity == "replay"
     columns = programs.columns

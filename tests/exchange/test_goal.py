@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from railx.exchange.goal import messages, write_goal
 from railx.fabric.circuits import Configuration, Layout
 from railx.replay.programs import KINDS
-from railx.replay.run import replay_programs
+from railx.replay.run import prepare, replay_programs
 from tests.exchange.drawn import job, operation_rows, said, together
 from tests.exchange.readers import Operation, read_goal
 from tests.replay.objects import ReplayedOperation, Step, from_steps
@@ -69,7 +69,7 @@ def test_whoever_carries_a_schedule_out_takes_as_long_as_the_replay(
     # Messages take no time and nobody waits for whoever receives them.
     programs.columns["lasts_ns"][:] = 0
     programs.columns["alone"][:] = programs.columns["kind"] == KINDS.index("send")
-    replayed = replay_programs(programs, Layout(1), "electrical", 0)
+    replayed = replay_programs(prepare(programs, Layout(1)), "electrical", 0)
     finished = carried_out(read_goal(path.read_text()))
     # Ranks go on without what they never waited for.
     for rank, own in enumerate(replayed.table["end_ns"].tolist()):

@@ -16,7 +16,7 @@ from railx.fabric.circuits import Layout
 from railx.replay.graph_run import prepare_graph, replay_graph
 from railx.replay.graphs import NODE_KINDS
 from railx.replay.programs import write_programs
-from railx.replay.run import replay_programs
+from railx.replay.run import prepare, replay_programs
 from tests.exchange.drawn import collectives_alone, job, said
 from tests.replay.objects import from_steps
 from tests.replay.plain_graphs import plain_ends
@@ -33,7 +33,7 @@ def test_graphs_take_as_long_as_their_programs(
     write_programs(path, programs)
     imported = read_graphs(path)
     graphs, taken = imported.graphs, imported.graphs.columns["duration_ns"]
-    replayed = replay_programs(programs, Layout(1), "electrical", 0)
+    replayed = replay_programs(prepare(programs, Layout(1)), "electrical", 0)
     for ends in (plain_ends(graphs, taken), replay_graph(prepare_graph(graphs, taken)).ended_ns):
         ranks, number = graphs.columns["rank"], graphs.columns["number"]
         last = [int(ends[ranks == r][number[ranks == r].argmax()]) for r in range(graphs.ranks)]

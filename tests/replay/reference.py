@@ -108,7 +108,6 @@ def replay(
 
 def replay_prepared(
     prepared: Prepared,
-    model: None,
     mode: Mode,
     latency_ns: int,
     *,

@@ -16,7 +16,7 @@ from railx.errors import UserError
 from railx.fabric.circuits import Configuration, Layout
 from railx.replay.graph_run import ReplayedGraph, prepare_graph, replay_graph
 from railx.replay.graphs import NODE_COLUMNS, NODE_KINDS, RankGraphs
-from railx.replay.run import replay_programs
+from railx.replay.run import prepare, replay_programs
 from tests.replay.objects import ReplayedOperation, Step, from_steps
 
 Node = dict[str, Any]
@@ -343,7 +343,7 @@ def test_a_chain_of_a_graph_is_a_program() -> None:
     graph, lasts = graph_of(ranks, ((0, 1), (0, 2), (1, 3), (2, 3)))
     prepared = prepare_graph(graph, lasts, Layout(1))
     for mode, latency in product(("electrical", "on_demand"), (0, 7, 100)):
-        step = replay_programs(programs, Layout(1), mode, latency)  # type: ignore[arg-type]
+        step = replay_programs(prepare(programs, Layout(1)), mode, latency)  # type: ignore[arg-type]
         out = replay_graph(prepared, mode, latency)  # type: ignore[arg-type]
         assert out.step_ns == max(step.iteration_ns().values()), (mode, latency)
         assert out.commands == step.commands

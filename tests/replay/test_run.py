@@ -42,9 +42,7 @@ def test_the_compiled_engine_decides_as_the_core_does(
     prepared = prepare(from_steps(steps), model)
     log: list[Logged] = []
     rows = replay(steps, model, mode, latency_ns, log=log, keep_leases=held, message_ns=message_ns)
-    ours = replay_programs(
-        prepared, None, mode, latency_ns, keep_leases=held, message_ns=message_ns
-    )
+    ours = replay_programs(prepared, mode, latency_ns, keep_leases=held, message_ns=message_ns)
     decided = decisions(prepared, mode, latency_ns, keep_leases=held, message_ns=message_ns)
     assert decided == log
     assert rows_of(ours) == rows
@@ -76,7 +74,7 @@ def test_a_hint_leaves_a_lease_to_those_who_go_on_with_it() -> None:
     log: list[Logged] = []
     rows = replay(steps, two_to_a_server, "provisioned", 5, log=log, keep_leases=True)
     prepared = prepare(from_steps(steps), two_to_a_server)
-    ours = replay_programs(prepared, None, "provisioned", 5, keep_leases=True)
+    ours = replay_programs(prepared, "provisioned", 5, keep_leases=True)
     assert decisions(prepared, "provisioned", 5, keep_leases=True) == log
     assert rows_of(ours) == rows
     # The two hinted it at 15 ns, and come to it 300 ns later.
