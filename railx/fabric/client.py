@@ -501,9 +501,7 @@ class FabricClient:
                 raise _Lost(f"{where} closed the connection")
             return self._decoder.feed(data)
         except (OSError, ProtocolError) as error:
-            raise _Lost(
-                f"the connection to the controller at {self.address} broke ({error})"
-            ) from None
+            raise _Lost(f"the connection to {where} broke ({error})") from None
 
     def _run(self, messages: list[Message]) -> None:
         """The reading thread: messages until the connection ends, for good."""

@@ -199,11 +199,8 @@ def _settings(rails: Rails, options: argparse.Namespace) -> Any:
     if latency_ms is None:
         # A real switch takes as long as it takes.
         latency_ms = 10.0 if switch["driver"] == "emulated" else 0.0
-    plain |= {
-        "switch": switch,
-        "mode": options.mode,
-        "reconfiguration_latency_ms": float(latency_ms),
-    }
+    plain |= {"switch": switch, "mode": options.mode}
+    plain["reconfiguration_latency_ms"] = float(latency_ms)
     settings: FabricSettings = load(FabricSettings, plain, "fabric")
     if options.ranks < 1:
         raise SettingsError("--ranks", f"got {options.ranks}; allowed: at least 1")
@@ -334,13 +331,12 @@ def _replay_log(options: argparse.Namespace) -> int:
         print("half a line at the end was left out: the controller was killed while it wrote")
     if replayed.ended is not None:
         print(f"the journal ended before the controller did: {replayed.ended}")
-    print(
-        "same: every event gave the actions that the controller took"
-        if same
-        else f"different: {len(replayed.different)} events, the first is event"
-        f" {min(replayed.different)}"
-    )
-    return 0 if same else 1
+    if same:
+        print("same: every event gave the actions that the controller took")
+        return 0
+    first = min(replayed.different)
+    print(f"different: {len(replayed.different)} events, the first is event {first}")
+    return 1
 
 
 #: Emulated switches on this host, every rank a server.

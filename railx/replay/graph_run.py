@@ -155,17 +155,10 @@ def replay_graph(
     steps = out.steps
     if not steps["ended"].all():
         raise UserError(_stuck(prepared.graph, steps["ended"] > 0))
-    totals = out.results.sum(axis=0)
-    return ReplayedGraph(
-        prepared.graph,
-        steps["started_ns"].copy(),
-        steps["ended_ns"].copy(),
-        int(out.n[state.EVENTS]),
-        int(out.n[state.COMMANDS]),
-        int(totals[state.R_REQUESTS]),
-        int(totals[state.R_RECONFIGURATIONS]),
-        int(totals[state.R_STALL]),
-    )
+    sums = [state.R_REQUESTS, state.R_RECONFIGURATIONS, state.R_STALL]
+    counts = *out.n[[state.EVENTS, state.COMMANDS]].tolist(), *out.results[:, sums].sum(0).tolist()
+    times = steps["started_ns"].copy(), steps["ended_ns"].copy()
+    return ReplayedGraph(prepared.graph, *times, *counts)
 
 
 def _operations(graph: RankGraphs) -> tuple[Array, Array, list[Configuration]]:

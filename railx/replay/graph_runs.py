@@ -163,13 +163,8 @@ class OwnRings:
 def _fastest(ways: list[Way], size_bytes: FloatArray, ports: float = 1.0) -> Any:
     """Nanoseconds by the best way, with a share of the ports between nodes."""
     rates = [min(way.rates.between_gb_s * ports, way.rates.inside_gb_s) for way in ways]
-    return np.min(
-        [
-            way.latency_ns + size_bytes * way.sent / gb_s
-            for way, gb_s in zip(ways, rates, strict=True)
-        ],
-        axis=0,
-    )
+    pairs = zip(ways, rates, strict=True)
+    return np.min([way.latency_ns + size_bytes * way.sent / gb_s for way, gb_s in pairs], axis=0)
 
 
 def _classes(graphs: RankGraphs) -> list[list[tuple[int, ...]]]:
@@ -420,11 +415,9 @@ def _window_count(replayed: ReplayedGraph, inside: Callable[[Iterable[Any]], boo
     columns = graphs.columns
     rows = np.flatnonzero((columns["rank"] == rank) & (columns["kind"] != COMPUTE))
     rows = rows[np.argsort(replayed.started_ns[rows], kind="stable")]
+    ends = zip(columns["group"][rows].tolist(), columns["peer"][rows].tolist(), strict=True)
     partners = [
-        frozenset(graphs.groups[group] if group >= 0 else (rank, peer))
-        for group, peer in zip(
-            columns["group"][rows].tolist(), columns["peer"][rows].tolist(), strict=True
-        )
+        frozenset(graphs.groups[group] if group >= 0 else (rank, peer)) for group, peer in ends
     ]
     leaving = [members for members in partners if not inside(members)]
     return sum(now != before for before, now in pairwise(leaving))

@@ -28,20 +28,14 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any
 
 from railx.fabric.circuits import Configuration, Layout, Port
 from railx.fabric.core import ControllerCore
-from railx.fabric.decisions.state import (
-    Action,
-    GrantAction,
-    RecallAction,
-    RefuseAction,
-    SwitchAction,
-)
+from railx.fabric.decisions.state import Action, GrantAction, RecallAction, SwitchAction
 from railx.fabric.journal import Journal, JournalError, journaled
 from railx.fabric.protocol import (
     MAXIMUM_BYTES,
@@ -293,12 +287,6 @@ def recall_frame(configuration: Configuration, hold: int, reason: str | None) ->
     )
 
 
-def refuse_frame(action: RefuseAction) -> bytes:
-    """ERROR."""
-    message = action.message[:MAXIMUM_LINE]
-    return encode("ERROR", request=action.request, reason=action.reason, message=message)
-
-
 @lru_cache(maxsize=1024)
 def _needs(configuration: Configuration) -> str:
     """Kind and members within a message: the same for all members."""
@@ -409,7 +397,8 @@ class ServerBase:
                 self._commands.append(action)
                 self._flush_soon()
             else:
-                self._say(action.rank, refuse_frame(action))
+                said = {"reason": action.reason, "message": action.message[:MAXIMUM_LINE]}
+                self._say(action.rank, encode("ERROR", request=action.request, **said))
 
     def _say(self, rank: int, data: bytes) -> None:
         connection = self._ranks.get(rank)
@@ -478,12 +467,8 @@ class ServerBase:
             self._log(f"refused ({reason}, {count} so far): {line}"[:MAXIMUM_LINE])
 
     def _callbacks(self) -> SwitchCallbacks:
-        return SwitchCallbacks(
-            lambda command: self._on_loop(self._switched, command),
-            lambda command, reason: self._on_loop(self._switch_failed, command, reason),
-            lambda ports, reason: self._on_loop(self._ports_lost, ports, reason),
-            lambda ports: self._on_loop(self._ports_back, ports),
-        )
+        heard = self._switched, self._switch_failed, self._ports_lost, self._ports_back
+        return SwitchCallbacks(*(partial(self._on_loop, tell) for tell in heard))
 
     def broke_elsewhere(self, error: BaseException | None) -> None:
         """An error on a thread of the switch's driver."""
@@ -574,18 +559,16 @@ class ServerBase:
     def connected(self, connection: Connection) -> None:
         """Called by a connection."""
         self._connections.add(connection)
-        self._strangers[connection] = self._loop.call_later(
-            min(_STRANGER_S, self.settings.timeout_s), self._too_late, connection
-        )
+        why = "silent_stranger", "nobody registered on this connection"
+        limit_s = min(_STRANGER_S, self.settings.timeout_s)
+        self._strangers[connection] = self._loop.call_later(limit_s, self._refuse, connection, *why)
         if len(self._strangers) > STRANGERS:
             self._evict("too_many_connections")
 
     def misunderstood(self, connection: Connection, error: ProtocolError) -> None:
         """Called by a connection."""
-        fatal = error.reason in _FATAL
-        self._refuse(
-            connection, error.reason, f"not understood: {error}", error.request, fatal=fatal
-        )
+        fatal, message = error.reason in _FATAL, f"not understood: {error}"
+        self._refuse(connection, error.reason, message, error.request, fatal=fatal)
 
     def disconnected(self, connection: Connection, reason: str) -> None:
         """Called by a connection."""
@@ -604,9 +587,6 @@ class ServerBase:
     def _admit(self, connection: Connection) -> None:
         self._strangers.pop(connection).cancel()
         connection.welcome()
-
-    def _too_late(self, connection: Connection) -> None:
-        self._refuse(connection, "silent_stranger", "nobody registered on this connection")
 
 
 def make_switch(
