@@ -278,12 +278,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 ready=lambda host, port: _print_address(host, port, generated),
             )
         )
-    except ControllerBroken as error:
+    except (ControllerBroken, SettingsError, json.JSONDecodeError) as error:
         print(error, file=sys.stderr)
-        return 1
-    except (SettingsError, json.JSONDecodeError) as error:
-        print(error, file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, ControllerBroken) else 2
     return 0
 
 

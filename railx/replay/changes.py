@@ -215,10 +215,9 @@ def _stall(operation: _RecordedOperation, stalls: Mapping[tuple[int, str], list[
     for event in operation.events:
         waits = stalls.get((event["rank"], operation.configuration.name), ())
         ended = [item for item in waits if item["end_ns"] <= event["start_ns"]]
-        if ended:
-            last = max(ended, key=lambda item: item["end_ns"])
-            if last["end_ns"] >= operation.last_ns("issued"):
-                longest = max(longest, last["end_ns"] - last["start_ns"])
+        last = max(ended, key=lambda item: item["end_ns"], default=None)
+        if last is not None and last["end_ns"] >= operation.last_ns("issued"):
+            longest = max(longest, last["end_ns"] - last["start_ns"])
     return longest
 
 

@@ -180,13 +180,8 @@ def _operations(graph: RankGraphs) -> tuple[Array, Array, list[Configuration]]:
     used, channel[several] = np.unique(group[several], return_inverse=True)
     rings = [Configuration("ring", graph.groups[number]) for number in used.tolist()]
     sends = kind[messages] == _SEND
-    ends = np.stack(
-        [
-            np.where(sends, rank[messages], peer[messages]),
-            np.where(sends, peer[messages], rank[messages]),
-            columns["tag"][messages],
-        ]
-    )
+    here, there, tags = rank[messages], peer[messages], columns["tag"][messages]
+    ends = np.stack([np.where(sends, here, there), np.where(sends, there, here), tags])
     pairs, number = np.unique(ends, axis=1, return_inverse=True)
     channel[messages] = len(rings) + number.ravel()
     two = [Configuration("pair", (int(a), int(b))) for a, b, _ in pairs.T]
@@ -216,10 +211,9 @@ def _check_members(
     columns = graph.columns
     at = np.flatnonzero(rows)
     key = channel[at] * (int(sequence[at].max()) + 1) + sequence[at]
-    numbers, first, inverse, count = np.unique(
+    _, first, inverse, count = np.unique(
         key, return_index=True, return_inverse=True, return_counts=True
     )
-    del numbers
     kind = columns["kind"][at]
     unlike = at[kind != kind[first][inverse]]
     if len(unlike):

@@ -318,10 +318,7 @@ class GraphRow:
         rank, step_ns = self.replayed.last_rank, self.replayed.step_ns
         compute_ns, exposed_ns = self.replayed.compute_ns(rank), self.replayed.exposed_ns(rank)
         return {
-            "network": self.network,
-            "chips": self.chips,
-            "mode": self.mode,
-            "latency_ms": self.latency_ms,
+            **{name: getattr(self, name) for name in ("network", "chips", "mode", "latency_ms")},
             "step_ms": step_ns / 1e6,
             "compute_ms": compute_ns / 1e6,
             "exposed_ms": {kind: ns / 1e6 for kind, ns in exposed_ns.items()},

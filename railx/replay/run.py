@@ -27,9 +27,7 @@ Array = npt.NDArray[Any]
 _ISSUE, _WAIT = DOES.index("issue"), DOES.index("wait")
 _SEND, _RECV = KINDS.index("send"), KINDS.index("recv")
 #: Columns of programs that the compiled engine takes as they are.
-_COLUMNS_AS_GIVEN = (
-    *("rank", "iteration", "does", "gap_ns", "lasts_ns", "pickup_ns", "resume_ns", "alone"),
-)
+_AS_GIVEN = ("rank", "iteration", "does", "gap_ns", "lasts_ns", "pickup_ns", "resume_ns", "alone")
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +90,7 @@ def prepare(programs: Programs, model: CircuitModel, graph: Dependencies | None 
     )
     wires = _Wires(programs, model)
     slots = wires.slots_of(slot_keys, programs.ranks)
-    fields = {name: columns[name] for name in _COLUMNS_AS_GIVEN} | _lanes(
-        columns, issues, operation
-    )
+    fields = {name: columns[name] for name in _AS_GIVEN} | _lanes(columns, issues, operation)
     fields |= {"operation": operation, "slot": slot, "row": row}
     fields |= {"sends": (columns["kind"] == _SEND) & (does == _ISSUE)}
     fields["lane"] = np.full(len(programs), -1, np.int32)

@@ -7,10 +7,9 @@ buffer is bounded: the server drops a peer that does not read, and one that send
 nothing. A peer that sends several questions with large answers gets one answer in a
 turn, so that other peers come in between.
 
-Connections are a protocol of asyncio and no pair of streams: a message through
-``asyncio.start_server`` took 2 to 3.5 times the processor time (27 against 8 us alone,
-6.6 against 3.1 us in batches of 8), and its accept loop waits 1 s where descriptors run
-out and cannot evict an idle connection.
+Connections are a protocol of asyncio: a message through ``asyncio.start_server`` took 2
+to 3.5 times the processor time (27 against 8 us alone, 6.6 against 3.1 us in batches of
+8), and its accept loop waits 1 s where descriptors run out and evicts no idle peer.
 """
 
 from __future__ import annotations
