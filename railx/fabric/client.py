@@ -661,12 +661,12 @@ def _recalled(configuration: Configuration, report: Report) -> bytes:
 
 def _presented(presentation: Presentation) -> bytes:
     needs = list(dict.fromkeys(configuration for configuration, _ in presentation.begun.values()))
-    place = {configuration: index for index, configuration in enumerate(needs)}
+    index_of = {configuration: index for index, configuration in enumerate(needs)}
     return encode(
         "PRESENT",
         configurations=[[item.kind, item.members] for item in needs],
         begun=[
-            [channel, number, place[configuration], presentation.over.get(channel, -1)]
+            [channel, number, index_of[configuration], presentation.over.get(channel, -1)]
             for channel, (configuration, number) in presentation.begun.items()
         ],
         open=sorted(presentation.open),

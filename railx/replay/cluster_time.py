@@ -146,8 +146,8 @@ def cluster_time(
     }
     return [
         {"topology": topology, "compute": "measured" if topology == RECORDED else computed} | row
-        for topology, own in counted(programs.items(), "topologies")
-        for prepared in [prepare(own, layout)]
+        for topology, steps in counted(programs.items(), "topologies")
+        for prepared in [prepare(steps, layout)]
         for mode, latencies_ms in sweep.items()
         for latency_ms in latencies_ms
         for row in _replayed(topology, prepared, mode, latency_ms, settings, warmup, wall)
