@@ -17,13 +17,14 @@ import time
 from collections import deque
 
 import numba
+import numpy as np
 from machine import describe
 from rows import record
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.core import ControllerCore
 from railx.fabric.decisions.state import SwitchAction
-from railx.replay.programs import Programs, ReplayedOperation, Step
+from railx.replay.programs import DOES, Programs
 from railx.replay.run import prepare, replay_programs
 
 SIDE, ITERATIONS, CALLS = 8, 40, 20_000
@@ -64,20 +65,26 @@ def core_event_s() -> float:
 
 def programs() -> Programs:
     """The same operations as programs of ranks."""
-    steps: dict[int, list[Step]] = {rank: [] for rank in range(SIDE * SIDE)}
+    begin, issue, wait, end = map(DOES.index, ("begin", "issue", "wait", "end"))
+    names = [
+        f"{axis}.{number}" for axis, groups in enumerate(rings()) for number in range(len(groups))
+    ]
+    configurations = [group for groups in rings() for group in groups]
+    steps: dict[int, list[tuple[int, ...]]] = {rank: [] for rank in range(SIDE * SIDE)}
     for iteration in range(ITERATIONS):
         for rank in steps:
-            steps[rank].append(Step(iteration, "begin"))
-        for axis, groups in enumerate(rings()):
-            for number, group in enumerate(groups):
-                lasts_ns = dict.fromkeys(group.members, 1000)
-                operation = ReplayedOperation((f"{axis}.{number}", iteration), group, lasts_ns)
-                for rank in group.members:
-                    steps[rank].append(Step(iteration, "issue", 100, operation))
-                    steps[rank].append(Step(iteration, "wait", 0, operation))
+            steps[rank].append((rank, iteration, begin, 0, -1, -1, -1, 0))
+        for number, group in enumerate(configurations):
+            operation = number, iteration, number
+            for rank in group.members:
+                steps[rank].append((rank, iteration, issue, 100, *operation, 1000))
+                steps[rank].append((rank, iteration, wait, 0, *operation, 0))
         for rank in steps:
-            steps[rank].append(Step(iteration, "end"))
-    return Programs.from_steps(steps)
+            steps[rank].append((rank, iteration, end, 0, -1, -1, -1, 0))
+    columns = np.array([row for rows in steps.values() for row in rows]).T
+    fields = ("rank", "iteration", "does", "gap_ns", "channel", "sequence", "configuration")
+    named = dict(zip((*fields, "lasts_ns"), columns, strict=True))
+    return Programs.from_columns(named, names, configurations)
 
 
 @numba.njit
@@ -89,10 +96,10 @@ def main() -> None:
     """Print and record the numbers."""
     print(describe())
     prepared = prepare(programs(), Layout(1))
-    replay_programs(prepared, None, "on_demand", 100)
+    replay_programs(prepared, "on_demand", 100)
     _nothing(prepared.state)
     start = time.process_time()
-    events = replay_programs(prepared, None, "on_demand", 100).events
+    events = replay_programs(prepared, "on_demand", 100).events
     compiled_s = (time.process_time() - start) / events
     start = time.process_time()
     for _ in range(CALLS):

@@ -173,11 +173,11 @@ def measure(repeats: int) -> list[dict[str, Any]]:
         prepared_s = time.process_time() - made
         for mode, held in SETTINGS:
             latency_ns = 0 if mode == "electrical" else LATENCY_NS
-            replay_programs(prepared, None, mode, latency_ns, keep_leases=held)
+            replay_programs(prepared, mode, latency_ns, keep_leases=held)
             seconds = []
             for _ in range(repeats):
                 start = time.process_time()
-                found = replay_programs(prepared, None, mode, latency_ns, keep_leases=held)
+                found = replay_programs(prepared, mode, latency_ns, keep_leases=held)
                 seconds.append(time.process_time() - start)
             rows.append(
                 {
@@ -232,7 +232,7 @@ def measure_graph(repeats: int) -> list[dict[str, Any]]:
 def first_run() -> float:
     """Seconds until the engine is ready in this process."""
     prepared = prepare(job(SERVER * STAGES * 2), Layout(SERVER))
-    return first_call(lambda: replay_programs(prepared, None, "on_demand", LATENCY_NS))
+    return first_call(lambda: replay_programs(prepared, "on_demand", LATENCY_NS))
 
 
 def main() -> None:

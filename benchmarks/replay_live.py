@@ -51,7 +51,6 @@ from railx.fabric import CircuitSchedule, FabricSettings, launch_controller
 from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
 from railx.io import read_rows
-from railx.replay.programs import Programs
 from railx.replay.recording import recorded_programs
 from railx.replay.run import Prepared, prepare, replay_programs
 
@@ -203,12 +202,10 @@ class Replays:
     def __init__(self, folder: Path, repeats: int) -> None:
         self._programs: list[Prepared] = [
             prepare(
-                Programs.from_steps(
-                    recorded_programs(
-                        row
-                        for rank in range(RANKS)
-                        for row in read_rows(folder / f"trace.{repeat}.{rank}.parquet")
-                    )
+                recorded_programs(
+                    row
+                    for rank in range(RANKS)
+                    for row in read_rows(folder / f"trace.{repeat}.{rank}.parquet")
                 ),
                 Layout(1),
             )
@@ -220,7 +217,7 @@ class Replays:
         found = []
         for prepared in self._programs:
             table = replay_programs(
-                prepared, None, mode, latency_ns, keep_leases=True, message_ns=message_ns
+                prepared, mode, latency_ns, keep_leases=True, message_ns=message_ns
             ).table
             last = table["iteration"] == ITERATIONS - 1
             columns = {**table, "duration_ns": table["end_ns"] - table["begin_ns"]}

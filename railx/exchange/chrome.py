@@ -18,7 +18,7 @@ from railx.fabric.settings import Mode
 from railx.replay.graph_runs import GraphRow
 from railx.replay.graphs import NODE_KINDS
 from railx.replay.programs import KINDS, Programs
-from railx.replay.run import Replayed, replay_programs
+from railx.replay.run import Replayed, prepare, replay_programs
 from railx.replay.wiring import CircuitModel
 
 __all__ = [
@@ -210,19 +210,12 @@ def replayed(programs: Programs, model: CircuitModel, settings: Iterable[Setting
     Operations are shown while they are under way, computation between the steps of a
     program.
     """
-    return [
-        Process(
-            setting.name,
-            "replay",
-            list(
-                _spans(
-                    programs,
-                    replay_programs(programs, model, setting.mode, round(setting.latency_ms * 1e6)),
-                )
-            ),
-        )
-        for setting in settings
-    ]
+    prepared = prepare(programs, model)
+    processes = []
+    for setting in settings:
+        run = replay_programs(prepared, setting.mode, round(setting.latency_ms * 1e6))
+        processes.append(Process(setting.name, "replay", list(_spans(programs, run))))
+    return processes
 
 
 def replayed_graphs(rows: Iterable[GraphRow], nodes: int = 200_000) -> Iterator[Process]:

@@ -58,7 +58,7 @@ def _recorded(path: Path, events: list[dict[str, Any]]) -> Programs:
     electrical = [event for event in events if event.get("mode", "electrical") == "electrical"]
     if not electrical:
         raise UserError(f"got {path} with no electrical events; allowed: a trace that has some")
-    programs = Programs.from_steps(recorded_programs(electrical))
+    programs = recorded_programs(electrical)
     said = {
         (event["rank"], f"{event['group']}:{event['channel']}", event["sequence"]): event
         for event in electrical

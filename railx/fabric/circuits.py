@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import Literal, NamedTuple
 
 from railx.errors import UserError
@@ -68,20 +69,13 @@ class Configuration:
     def __post_init__(self) -> None:
         if self.kind not in ("pair", "ring"):
             raise UserError(f"kind of a configuration: got {self.kind!r}; allowed: pair, ring")
-        if (
-            len(set(self.members)) != len(self.members)
-            or len(self.members) < 2
-            or min(self.members) < 0
-        ):
-            raise UserError(
-                f"members of a {self.kind}: got {list(self.members)}; allowed: two or more"
-                " different ranks from 0 up"
-            )
-        if self.kind == "pair" and len(self.members) != 2:
-            raise UserError(
-                f"members of a pair: got {list(self.members)}; allowed: exactly two ranks"
-            )
-        object.__setattr__(self, "members", tuple(sorted(self.members)))
+        members = self.members
+        got = f"members of a {self.kind}: got {list(members)}"
+        if len(set(members)) != len(members) or len(members) < 2 or min(members) < 0:
+            raise UserError(f"{got}; allowed: two or more different ranks from 0 up")
+        if self.kind == "pair" and len(members) != 2:
+            raise UserError(f"{got}; allowed: exactly two ranks")
+        object.__setattr__(self, "members", tuple(sorted(members)))
         # Everything is looked up by configurations, and groups may be large.
         object.__setattr__(self, "_hash", hash((self.kind, self.members)))
 
@@ -136,13 +130,9 @@ class Layout:
 
     def rails(self, circuits: Iterable[Circuit]) -> dict[int, tuple[Circuit, ...]]:
         """The circuits of each rail, rails in order."""
-        by_rail: dict[int, tuple[Circuit, ...]] = {}
-        for circuit in sorted(circuits, key=lambda item: (self.rail(item.right), item)):
-            by_rail[self.rail(circuit.right)] = (
-                *by_rail.get(self.rail(circuit.right), ()),
-                circuit,
-            )
-        return by_rail
+        ordered = sorted((self.rail(circuit.right), circuit) for circuit in circuits)
+        groups = groupby(ordered, key=lambda item: item[0])
+        return {rail: tuple(circuit for _, circuit in items) for rail, items in groups}
 
 
 @lru_cache(maxsize=1 << 16)

@@ -171,7 +171,7 @@ class FabricClient:
         self._reconnect_s = reconnect_s
         self._connected = True
         if answer.get("recovering"):
-            self._send_data(_presented(self._holdings.present()))
+            self._write(_presented(self._holdings.present()))
         self._reader = threading.Thread(
             target=self._run, args=(early,), name="fabric client", daemon=True
         )
@@ -382,10 +382,6 @@ class FabricClient:
             raise FabricError(answer["message"])
         return answer
 
-    def shut_down_controller(self) -> None:
-        """End the controller, and so every client's connection."""
-        self._send("SHUTDOWN")
-
     def close(self) -> None:
         """Leave in order and close the connection; may be called again."""
         with self._lock:
@@ -425,11 +421,8 @@ class FabricClient:
         return question, number
 
     def _send(self, message_type: str, /, **fields: Any) -> None:
-        self._send_data(encode(message_type, **fields))
-
-    def _send_data(self, data: bytes) -> None:
         with self._lock:
-            self._write(data)
+            self._write(encode(message_type, **fields))
 
     def _write(self, data: bytes) -> None:
         """Send; under the lock, so that messages go out in the order of events.
@@ -508,9 +501,7 @@ class FabricClient:
                 raise _Lost(f"{where} closed the connection")
             return self._decoder.feed(data)
         except (OSError, ProtocolError) as error:
-            raise _Lost(
-                f"the connection to the controller at {self.address} broke ({error})"
-            ) from None
+            raise _Lost(f"the connection to {where} broke ({error})") from None
 
     def _run(self, messages: list[Message]) -> None:
         """The reading thread: messages until the connection ends, for good."""
@@ -652,12 +643,8 @@ class FabricClient:
 
 def _question(key: OperationKey, configuration: Configuration) -> dict[str, Any]:
     """The fields of ACQUIRE but its number."""
-    return {
-        "channel": key[0],
-        "sequence": key[1],
-        "kind": configuration.kind,
-        "members": configuration.members,
-    }
+    needs = {"kind": configuration.kind, "members": configuration.members}
+    return {"channel": key[0], "sequence": key[1], **needs}
 
 
 def _recalled(configuration: Configuration, report: Report) -> bytes:
@@ -673,17 +660,13 @@ def _recalled(configuration: Configuration, report: Report) -> bytes:
 
 
 def _presented(presentation: Presentation) -> bytes:
-    indices = {
-        configuration: index
-        for index, configuration in enumerate(
-            dict.fromkeys(configuration for configuration, _ in presentation.begun.values())
-        )
-    }
+    needs = list(dict.fromkeys(configuration for configuration, _ in presentation.begun.values()))
+    index_of = {configuration: index for index, configuration in enumerate(needs)}
     return encode(
         "PRESENT",
-        configurations=[[item.kind, item.members] for item in indices],
+        configurations=[[item.kind, item.members] for item in needs],
         begun=[
-            [channel, number, indices[configuration], presentation.over.get(channel, -1)]
+            [channel, number, index_of[configuration], presentation.over.get(channel, -1)]
             for channel, (configuration, number) in presentation.begun.items()
         ],
         open=sorted(presentation.open),
@@ -703,8 +686,7 @@ def _connect(address: str, timeout_s: float) -> socket.socket:
     try:
         return connect(address, timeout_s)
     except OSError as error:
-        raise FabricError(
-            f"no controller answers at {address} ({error.strerror or error})"
-        ) from None
+        why = error.strerror or error
+        raise FabricError(f"no controller answers at {address} ({why})") from None
     except ValueError as error:
         raise FabricError(str(error)) from None

@@ -75,15 +75,14 @@ def add_actions(group: Any, add: Add, program: str, fabric_help: str, rails: Rai
         "fail-port $RAILX_CONTROLLER 3.right --reason 'dirty connector'",
         _fail_port,
     )
-    fail.add_argument("ports", nargs="+", metavar="PORT", help="GPU.left or GPU.right")
-    fail.add_argument("--reason", default="on order", help="what ranks are told")
     restore = ask(
         "restore-port",
         "have the emulated switch bring lost ports back",
         "restore-port $RAILX_CONTROLLER 3.right",
         _restore_port,
     )
-    restore.add_argument("ports", nargs="+", metavar="PORT", help="GPU.left or GPU.right")
+    for parser in (fail, restore):
+        parser.add_argument("ports", nargs="+", metavar="PORT", help="GPU.left or GPU.right")
     commanded = ask(
         "fail-command",
         "have the emulated switch fail its next commands",
@@ -91,7 +90,8 @@ def add_actions(group: Any, add: Add, program: str, fabric_help: str, rails: Rai
         _fail_command,
     )
     commanded.add_argument("--count", type=int, default=1, help="how many (default: 1)")
-    commanded.add_argument("--reason", default="on order", help="what ranks are told")
+    for parser in (fail, commanded):
+        parser.add_argument("--reason", default="on order", help="what ranks are told")
     ask("stop", "end the controller", "stop $RAILX_CONTROLLER", _stop)
     replay = add(
         actions,
@@ -199,11 +199,8 @@ def _settings(rails: Rails, options: argparse.Namespace) -> Any:
     if latency_ms is None:
         # A real switch takes as long as it takes.
         latency_ms = 10.0 if switch["driver"] == "emulated" else 0.0
-    plain |= {
-        "switch": switch,
-        "mode": options.mode,
-        "reconfiguration_latency_ms": float(latency_ms),
-    }
+    plain |= {"switch": switch, "mode": options.mode}
+    plain["reconfiguration_latency_ms"] = float(latency_ms)
     settings: FabricSettings = load(FabricSettings, plain, "fabric")
     if options.ranks < 1:
         raise SettingsError("--ranks", f"got {options.ranks}; allowed: at least 1")
@@ -255,59 +252,51 @@ def _serve(rails: Rails, options: argparse.Namespace) -> int:
     return 0
 
 
-def _observer(options: argparse.Namespace) -> Any:
+def _asked(options: argparse.Namespace, ask: Callable[[Any], object], answer: str = "") -> int:
+    """Ask the controller, and print ``answer`` or what it returned."""
     from railx.fabric.observer import Observer
 
-    return Observer(options.address, options.token)
+    with Observer(options.address, options.token) as observer:
+        returned = ask(observer)
+    print(answer or str(returned).removesuffix("\n"))
+    return 0
 
 
 def _status(options: argparse.Namespace) -> int:
     from railx.fabric.observer import status_text
 
-    with _observer(options) as observer:
-        status = observer.status()
-    print(json.dumps(status, indent=2) if options.json else status_text(status))
-    return 0
+    text = functools.partial(json.dumps, indent=2) if options.json else status_text
+    return _asked(options, lambda observer: text(observer.status()))
 
 
 def _metrics(options: argparse.Namespace) -> int:
     from railx.fabric.observer import serve_metrics
 
     if options.serve is None:
-        with _observer(options) as observer:
-            print(observer.metrics(), end="")
-        return 0
+        return _asked(options, lambda observer: observer.metrics())
     return serve_metrics(options.address, options.token, options.serve)
 
 
 def _fail_port(options: argparse.Namespace) -> int:
-    ports = _ports(options.ports)
-    with _observer(options) as observer:
-        observer.fail_ports(ports, options.reason)
-    print(f"lost: {', '.join(options.ports)} ({options.reason})")
-    return 0
+    ports, reason = _ports(options.ports), options.reason
+    said = f"lost: {', '.join(options.ports)} ({reason})"
+    return _asked(options, lambda observer: observer.fail_ports(ports, reason), said)
 
 
 def _restore_port(options: argparse.Namespace) -> int:
-    ports = _ports(options.ports)
-    with _observer(options) as observer:
-        observer.restore_ports(ports)
-    print(f"back: {', '.join(options.ports)}")
-    return 0
+    ports, said = _ports(options.ports), f"back: {', '.join(options.ports)}"
+    return _asked(options, lambda observer: observer.restore_ports(ports), said)
 
 
 def _fail_command(options: argparse.Namespace) -> int:
-    with _observer(options) as observer:
-        observer.fail_commands(options.count, options.reason)
-    print(f"the next {options.count} commands fail ({options.reason})")
-    return 0
+    count, reason = options.count, options.reason
+    said = f"the next {count} commands fail ({reason})"
+    return _asked(options, lambda observer: observer.fail_commands(count, reason), said)
 
 
 def _stop(options: argparse.Namespace) -> int:
-    with _observer(options) as observer:
-        observer.shut_down()
-    print(f"the controller at {options.address} ends")
-    return 0
+    said = f"the controller at {options.address} ends"
+    return _asked(options, lambda observer: observer.shut_down(), said)
 
 
 def _ports(names: list[str]) -> Any:
@@ -342,13 +331,12 @@ def _replay_log(options: argparse.Namespace) -> int:
         print("half a line at the end was left out: the controller was killed while it wrote")
     if replayed.ended is not None:
         print(f"the journal ended before the controller did: {replayed.ended}")
-    print(
-        "same: every event gave the actions that the controller took"
-        if same
-        else f"different: {len(replayed.different)} events, the first is event"
-        f" {min(replayed.different)}"
-    )
-    return 0 if same else 1
+    if same:
+        print("same: every event gave the actions that the controller took")
+        return 0
+    first = min(replayed.different)
+    print(f"different: {len(replayed.different)} events, the first is event {first}")
+    return 1
 
 
 #: Emulated switches on this host, every rank a server.

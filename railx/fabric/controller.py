@@ -93,11 +93,10 @@ async def serve(
     try:
         host, port = _address(listening, settings)
         server = Server(settings, ranks, token)
-    except SettingsError as error:
+    except BaseException as error:
         _close(listening)
-        raise error.under("fabric") from None
-    except BaseException:
-        _close(listening)
+        if isinstance(error, SettingsError):
+            raise error.under("fabric") from None
         raise
     try:
         server.most_connections = min(
@@ -193,18 +192,12 @@ def _listen_locally(path: str) -> socket.socket:
 
 def _is_dead(path: str) -> bool:
     """Whether this is the socket of a controller that has ended."""
-    try:
-        if not stat.S_ISSOCK(Path(path).stat().st_mode):
-            return False
-    except OSError:
-        return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
+            if stat.S_ISSOCK(Path(path).stat().st_mode):
+                probe.connect(path)
+        except OSError as error:
+            return isinstance(error, ConnectionRefusedError)
     return False
 
 
@@ -285,12 +278,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 ready=lambda host, port: _print_address(host, port, generated),
             )
         )
-    except ControllerBroken as error:
+    except (ControllerBroken, SettingsError, json.JSONDecodeError) as error:
         print(error, file=sys.stderr)
-        return 1
-    except (SettingsError, json.JSONDecodeError) as error:
-        print(error, file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, ControllerBroken) else 2
     return 0
 
 

@@ -6,31 +6,30 @@ correctness conditions of photonic rails, Opus, arXiv 2602.12521):
 * an operation is granted when all its members asked for it and all its circuits are up;
 * its circuits are leased until every member released it, and a leased circuit is never
   torn down;
-* a lease may stay with the members when the operation ends (a held lease). Until it is
-  recalled they begin further operations on the same circuits without asking. It is
-  recalled when an operation that all its members asked for needs the ports otherwise.
-  Each member then reports what it has begun: what all of them have begun is under way
-  and keeps its circuits until it ends; what only some have begun counts as asked for by
-  those, because no data moves before their peers begin. So no rank holds circuits while
-  it waits for a peer, and held leases cause no deadlock;
+* a lease may stay with the members when the operation ends (a held lease): they begin
+  further operations on its circuits without asking, until an operation that all its
+  members asked for needs the ports otherwise and it is recalled. Each member then
+  reports what it has begun. What all have begun keeps its circuits until it ends; what
+  only some have begun counts as asked for by those: no data moves before their peers
+  begin. So no rank holds circuits while it waits for a peer (no deadlock);
 * the circuits that are up or coming up are a matching at every moment;
-* operations whose members have all asked form one queue. All circuits of an operation
-  are leased together and in the order of the queue where ports overlap. So no operation
-  holds one circuit while it waits for another (no deadlock), and none starves;
+* operations whose members have all asked form one queue. An operation leases all its
+  circuits together, in the order of the queue where ports overlap. So none holds one
+  circuit while it waits for another (no deadlock), and none starves;
 * disjoint port sets switch at the same time, circuits that no operation needs to move
   stay up, and an operation whose circuits are up is granted at once;
 * a hint (what a rank's next operation will need) starts a switch when every member
-  hinted or asked and no lease or queued operation is in the way. It reserves nothing,
-  so a wrong one costs at most the switch back. A rank that hints gives back the held
-  leases that are in the way of it; those that it shared are then recalled from the
-  others too. So are those of a rank that has asked for what is hinted by its peers;
+  hinted or asked and no lease or queued operation is in the way. It reserves nothing: a
+  wrong one costs at most the switch back. A rank that hints gives back the held leases
+  in the way; the others give theirs back too, as they do where a rank has asked for
+  what its peers hint;
 * members that disagree about an operation get an error as soon as the controller sees
-  it. Only its holders see what was begun on a lease: a lease that carried the channel
-  for another configuration is recalled, and the operations of the reports are compared
-  with the questions. A rank outside the others' configuration harms only itself;
+  it: a lease that carried the channel for another configuration is recalled, and its
+  reports are compared with the questions. A rank outside the others' configuration
+  harms only itself;
 * an operation with a dead member ends in an error for every rank that asked for it, and
-  its tombstone answers those that ask for it later. Giving up does the same
-  before the grant; after it, it is the release;
+  its tombstone answers those that ask later. Giving up before the grant does the same;
+  after it, it is the release;
 * a rank that comes back is a new one and gets no answer to the old one's questions;
 * messages may come twice or late. A question is answered again as long as its operation
   is under way and the rank has not released it; everything else changes nothing;
@@ -43,9 +42,9 @@ correctness conditions of photonic rails, Opus, arXiv 2602.12521):
 Port accounting: the ports of a circuit that comes up are moving until the switch
 reports. A port that only lost its circuit is dark and free at once.
 
-The cost of an event depends on the operations, leases and hints of its own
-ranks and ports, not on the others: operations wait in a queue at each of their ports,
-and an event visits the queues of the ports that it changes.
+The cost of an event depends on the operations, leases and hints of its own ranks and
+ports alone: operations wait in a queue at each of their ports, and an event visits the
+queues of the ports that it changes.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
 A schedule is recorded in one run and used to ask ahead in the next; operations inside a
 server need no circuits and are left out. :class:`CycleFinder` needs no earlier run:
-training repeats itself, and after a first iteration that differs (groups are made on
-first use, shapes are exchanged) every iteration needs the same circuits in the same
-order. So a rank learns its cycle from its own operations and announces the next
-circuits. What is notable:
+after a first iteration that differs (groups are made on first use, shapes are
+exchanged) every iteration needs the same circuits in the same order, so a rank learns
+the cycle from its own operations:
 
 * Equal configurations in a row are one run, a configuration with a count. The history
   is a list of runs, so that a long row of gathers costs no more than a short one, and

@@ -116,10 +116,6 @@ class Holdings:
         """A question goes out; ``answer``, ``refused`` or ``give_up`` follows."""
         self._asked[request] = key, configuration
 
-    def questions(self) -> list[tuple[int, OperationKey, Configuration]]:
-        """The questions that wait for their answer, in order."""
-        return [(request, *asked) for request, asked in self._asked.items()]
-
     def question(self, key: OperationKey) -> int | None:
         """The question for an operation that waits for its answer, or None.
 

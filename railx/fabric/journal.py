@@ -106,12 +106,8 @@ class Journal:
 
     def state(self) -> dict[str, Any]:
         """Its size and events, for observers and metrics."""
-        return {
-            "path": str(self.path),
-            "events": self.events,
-            "size_bytes": self.size_bytes,
-            "stopped": self.stopped,
-        }
+        counts = {"events": self.events, "size_bytes": self.size_bytes}
+        return {"path": str(self.path), **counts, "stopped": self.stopped}
 
     def close(self) -> None:
         """Write no more; may be called again."""

@@ -74,9 +74,7 @@ class Controller:
     @property
     def priority(self) -> Priority | None:
         """The actual scheduling of the process; None where there is none."""
-        if self.process is None:
-            return None
-        return priority_of(self.process.pid)
+        return None if self.process is None else priority_of(self.process.pid)
 
     def restart(self) -> None:
         """Kill the process and start another one at the same address.

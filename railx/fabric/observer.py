@@ -114,10 +114,8 @@ class Observer:
             data = self._socket.recv(65536)
             messages = self._decoder.feed(data)
         except TimeoutError:
-            waited = f"within {self._timeout_s:g} s"
-            raise ObserverError(
-                f"no answer from the controller at {self.address} {waited}"
-            ) from None
+            silent = f"no answer from the controller at {self.address}"
+            raise ObserverError(f"{silent} within {self._timeout_s:g} s") from None
         except (OSError, ProtocolError) as error:
             raise ObserverError(self._broke(error)) from None
         if not data:
@@ -150,54 +148,35 @@ def status_text(status: Mapping[str, Any]) -> str:
         f" {controller['connections']} connections"
     )
     lines = [name, doing]
-    lines += _table(
-        "rails",
-        ("rail", "changes", "circuits with light", "coming up"),
-        (
-            (rail, state["generation"], _circuits(state["circuits"]), _circuits(state["moving"]))
-            for rail, state in status["rails"].items()
-        ),
-    )
+    rails = [
+        (rail, state["generation"], _circuits(state["circuits"]), _circuits(state["moving"]))
+        for rail, state in status["rails"].items()
+    ]
+    lines += _table("rails", ("rail", "changes", "circuits with light", "coming up"), rails)
     lines += _table("leases", ("circuit", "operations", "held by"), _leases(status))
-    lines += _table(
-        "queue",
-        ("needs", "operation"),
-        ((item["configuration"], _operation(item["operation"])) for item in status["queue"]),
-    )
-    lines += _table(
-        "waiting for members",
-        ("needs", "operation", "asked", "missing"),
+    queue = [(item["configuration"], _operation(item["operation"])) for item in status["queue"]]
+    lines += _table("queue", ("needs", "operation"), queue)
+    waiting = [
+        (item["configuration"], _operation(item["operation"]), *map(_numbers, members))
+        for item in status["waiting"]
+        for members in [(item["asked"], item["missing"])]
+    ]
+    heads = ("needs", "operation", "asked", "missing")
+    lines += _table("waiting for members", heads, waiting)
+    heard = {rank: f"{_seconds(past_s)} ago" for rank, past_s in status["last_heard_s"].items()}
+    ranks = [
         (
-            (
-                item["configuration"],
-                _operation(item["operation"]),
-                _numbers(item["asked"]),
-                _numbers(item["missing"]),
-            )
-            for item in status["waiting"]
-        ),
-    )
-    lines += _table(
-        "ranks",
-        ("rank", "incarnation", "state", "last heard"),
-        (
-            (
-                rank,
-                "-" if state["incarnation"] is None else f"{state['incarnation']:x}",
-                "present" if state["present"] else state["gone"] or "gone",
-                f"{_seconds(status['last_heard_s'][rank])} ago"
-                if rank in status["last_heard_s"]
-                else "-",
-            )
-            for rank, state in sorted(status["ranks"].items(), key=lambda item: int(item[0]))
-        ),
-    )
+            rank,
+            "-" if state["incarnation"] is None else f"{state['incarnation']:x}",
+            "present" if state["present"] else state["gone"] or "gone",
+            heard.get(rank, "-"),
+        )
+        for rank, state in sorted(status["ranks"].items(), key=lambda item: int(item[0]))
+    ]
+    lines += _table("ranks", ("rank", "incarnation", "state", "last heard"), ranks)
     lines += _table("refusals", ("reason", "count"), sorted(status["refusals"].items()))
-    lines += _table(
-        "failed ports",
-        ("port", "reason"),
-        ((f"{port['gpu']}.{port['side']}", port["reason"]) for port in status["lost_ports"]),
-    )
+    lost = [(f"{port['gpu']}.{port['side']}", port["reason"]) for port in status["lost_ports"]]
+    lines += _table("failed ports", ("port", "reason"), lost)
     left_out = status.get("left_out")
     if left_out:
         counts = ", ".join(f"{count} of {table}" for table, count in left_out.items())

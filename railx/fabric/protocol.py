@@ -85,20 +85,9 @@ from railx.fabric.circuits import Configuration, Port
 from railx.fabric.holdings import OperationKey, Presentation, Report
 
 __all__ = [
-    "MAXIMUM_BYTES",
-    "TOKEN",
-    "UNIX",
-    "VERSION",
-    "FrameDecoder",
-    "MessageDecoder",
-    "ProtocolError",
-    "Request",
-    "address_of",
-    "connect",
-    "encode",
-    "frame",
-    "parse",
-    "read_request",
+    *("MAXIMUM_BYTES", "TOKEN", "UNIX", "VERSION", "FrameDecoder", "MessageDecoder"),
+    *("ProtocolError", "Request", "address_of", "connect", "encode", "frame", "parse"),
+    *("read_request"),
 ]
 
 VERSION = 5
@@ -348,6 +337,10 @@ def _integer(value: Any, name: str, below: int = MAXIMUM_NUMBER) -> int:
     return value
 
 
+def _number(message: Message, name: str) -> int:
+    return _integer(message[name], name)
+
+
 def _name(value: Any, name: str) -> str:
     if type(value) is not str or not 0 < len(value) <= MAXIMUM_NAME or not value.isprintable():
         raise _wrong(name, value, f"1 to {MAXIMUM_NAME} printable characters")
@@ -413,23 +406,16 @@ def _pair(value: Any, name: str) -> tuple[Any, Any]:
     return value[0], value[1]
 
 
-def _incarnation(value: Any) -> int | None:
-    return None if value is None else _integer(value, "controller")
-
-
 def _begun(message: Message) -> dict[str, int]:
     begun = _entries(message["begun"], "begun", dict)
     return {_name(name, "begun"): _integer(last, "begun") for name, last in begun.items()}
 
 
 def _presentation(message: Message, ranks: int) -> Presentation:
-    configurations = [
-        _configuration({"kind": kind, "members": members}, ranks)
-        for kind, members in (
-            _pair(item, "configurations")
-            for item in _entries(message["configurations"], "configurations", list)
-        )
-    ]
+    configurations = []
+    for item in _entries(message["configurations"], "configurations", list):
+        kind, members = _pair(item, "configurations")
+        configurations.append(_configuration({"kind": kind, "members": members}, ranks))
     begun, over = {}, {}
     for item in _entries(message["begun"], "begun", list):
         if type(item) is not list or len(item) != 4:
@@ -441,45 +427,28 @@ def _presentation(message: Message, ranks: int) -> Presentation:
         begun[channel] = (configurations[index], _integer(item[1], "begun"))
         if item[3] != -1:
             over[channel] = _integer(item[3], "begun")
-    return Presentation(
-        begun=begun,
-        open=_open(message),
-        operations=_integer(message["operations"], "operations"),
-        over=over,
-    )
-
-
-_NONE: frozenset[OperationKey] = frozenset()
+    operations = _number(message, "operations")
+    return Presentation(begun, _open(message), operations, over)
 
 
 def _open(message: Message) -> frozenset[OperationKey]:
-    entries = _entries(message["open"], "open", list)
-    if not entries:
-        return _NONE
-    opened = (_pair(item, "open") for item in entries)
+    opened = (_pair(item, "open") for item in _entries(message["open"], "open", list))
     return frozenset((_name(name, "open"), _integer(number, "open")) for name, number in opened)
 
 
 def _report(message: Message) -> Report:
-    return Report(
-        hold=_integer(message["hold"], "hold"),
-        begun=_begun(message),
-        open=_open(message),
-        operations=_integer(message["operations"], "operations"),
-    )
+    hold, operations = (_number(message, name) for name in ("hold", "operations"))
+    return Report(hold, _begun(message), _open(message), operations)
 
 
 def _channels(message: Message) -> dict[str, tuple[int, int]]:
     channels = _entries(message["channels"], "channels", dict)
-    return {
-        _name(name, "channels"): (
-            _integer(source, "channels", MAXIMUM_RANKS),
-            _integer(number, "channels"),
-        )
-        for name, (source, number) in (
-            (name, _pair(value, "channels")) for name, value in channels.items()
-        )
-    }
+    read = {}
+    for name, value in channels.items():
+        source, number = _pair(value, "channels")
+        of = _integer(source, "channels", MAXIMUM_RANKS), _integer(number, "channels")
+        read[_name(name, "channels")] = of
+    return read
 
 
 def _ports(message: Message) -> frozenset[Port]:
@@ -493,13 +462,13 @@ def _ports(message: Message) -> frozenset[Port]:
 #: How each field is read: its name says what it is.
 _FIELDS: dict[str, Callable[[Message, int], Any]] = {
     "rank": lambda message, ranks: _integer(message["rank"], "rank", MAXIMUM_RANKS),
-    "gpus_per_server": lambda message, ranks: _integer(
-        message["gpus_per_server"], "gpus_per_server"
-    ),
+    "gpus_per_server": lambda message, ranks: _number(message, "gpus_per_server"),
     "token": lambda message, ranks: _token(message),
-    "incarnation": lambda message, ranks: _integer(message["incarnation"], "incarnation"),
-    "controller": lambda message, ranks: _incarnation(message.get("controller")),
-    "request": lambda message, ranks: _integer(message["request"], "request"),
+    "incarnation": lambda message, ranks: _number(message, "incarnation"),
+    "controller": lambda message, ranks: (
+        None if message.get("controller") is None else _number(message, "controller")
+    ),
+    "request": lambda message, ranks: _number(message, "request"),
     "key": lambda message, ranks: _key(message),
     "configuration": _configuration,
     "presentation": _presentation,

@@ -6,7 +6,7 @@ circuits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Literal, TypeAlias
 
 from railx.effort import Cost, Costs
@@ -138,19 +138,18 @@ class RailSettings:
     """Seconds that a rank waits for circuits or for the controller before the run ends
     in an error. A rank without a heartbeat for so long counts as dead.
     """
-    heartbeat_s: Annotated[float, Positive(), Between(0, MAX_TIMEOUT_S)] = field(
-        default=5.0, kw_only=True
-    )
+    _: KW_ONLY
+    heartbeat_s: Annotated[float, Positive(), Between(0, MAX_TIMEOUT_S)] = 5.0
     """Seconds between two heartbeats of a rank."""
-    switch: SwitchSettings = field(default_factory=EmulatedSwitchSettings, kw_only=True)
+    switch: SwitchSettings = field(default_factory=EmulatedSwitchSettings)
     """Driver of the switches."""
-    controller_priority: Priority = field(default="normal", kw_only=True)
+    controller_priority: Priority = "normal"
     """How the system schedules the controller beside the ranks.
 
     ``real_time``: before them (SCHED_RR), as on a separate machine. That needs
     CAP_SYS_NICE; without it the controller is scheduled as the ranks are.
     """
-    journal: JournalSettings | None = field(default=None, kw_only=True)
+    journal: JournalSettings | None = None
     """Journal of every event, for `railx fabric replay-log`. None: no journal."""
 
 

@@ -302,10 +302,10 @@ def _times(
     turns = _turns(candidate)
     prepared = prepare(generated, TurnWiring(candidate.layout, turns))
     parts = _parts(generated)
-    replayed = replay_programs(prepared, None, "electrical", 0)
+    replayed = replay_programs(prepared, "electrical", 0)
     for rule, latency_ms in product(_RULES, latencies_ms):
         if not always:
-            replayed = replay_programs(prepared, None, rule, round(latency_ms * 1e6))
+            replayed = replay_programs(prepared, rule, round(latency_ms * 1e6))
         yield {
             "rule": rule,
             "latency_ms": latency_ms,

@@ -215,10 +215,9 @@ def _stall(operation: _RecordedOperation, stalls: Mapping[tuple[int, str], list[
     for event in operation.events:
         waits = stalls.get((event["rank"], operation.configuration.name), ())
         ended = [item for item in waits if item["end_ns"] <= event["start_ns"]]
-        if ended:
-            last = max(ended, key=lambda item: item["end_ns"])
-            if last["end_ns"] >= operation.last_ns("issued"):
-                longest = max(longest, last["end_ns"] - last["start_ns"])
+        last = max(ended, key=lambda item: item["end_ns"], default=None)
+        if last is not None and last["end_ns"] >= operation.last_ns("issued"):
+            longest = max(longest, last["end_ns"] - last["start_ns"])
     return longest
 
 
@@ -271,14 +270,10 @@ def switchings(path: str | Path, layout: Layout) -> list[Switching]:
             if isinstance(action, SwitchAction):
                 commands[action.command] = event["args"][-1], action.connect
             elif isinstance(action, GrantAction) and action.reconfigured:
-                up_ns, begun_ns = max(up[item] for item in layout.circuits(action.configuration))
-                grants[action.granted_ns, action.configuration] = Switching(
-                    action.configuration,
-                    begun_ns,
-                    up_ns,
-                    action.granted_ns - action.stall_ns,
-                    action.granted_ns,
-                )
+                needs, granted_ns = action.configuration, action.granted_ns
+                up_ns, begun_ns = max(up[item] for item in layout.circuits(needs))
+                asked_ns = granted_ns - action.stall_ns
+                grants[granted_ns, needs] = Switching(needs, begun_ns, up_ns, asked_ns, granted_ns)
     return list(grants.values())
 
 
@@ -291,22 +286,15 @@ def delays_of(
         by_configuration[switching.configuration].append(switching)
     delays: list[Delays | None] = []
     for change in changes:
-        before = [
-            switching
-            for switching in by_configuration[change.configuration]
-            if switching.granted_ns <= change.began_ns
-        ]
-        if not before:
+        alike = by_configuration[change.configuration]
+        before = [item for item in alike if item.granted_ns <= change.began_ns]
+        last = max(before, key=lambda switching: switching.granted_ns, default=None)
+        if last is None:
             delays.append(None)
             continue
-        last = max(before, key=lambda switching: switching.granted_ns)
-        delays.append(
-            Delays(
-                last.up_ns - last.begun_ns - latency_ns,
-                last.begun_ns - change.opened_ns,
-                last.asked_ns - max(change.arrived_ns, change.opened_ns),
-            )
-        )
+        switch_ns = last.up_ns - last.begun_ns - latency_ns
+        question_ns = last.asked_ns - max(change.arrived_ns, change.opened_ns)
+        delays.append(Delays(switch_ns, last.begun_ns - change.opened_ns, question_ns))
     return delays
 
 

@@ -24,7 +24,6 @@ from railx.planning.format.plan import Plan
 from railx.planning.format.schedule import operations_1f1b, stage_layers
 from railx.progress import counted
 from railx.replay.graph_pricing import price_of
-from railx.replay.programs import Programs, Step
 from railx.replay.recording import Passes, cluster_programs, recorded_programs
 from railx.replay.run import Prepared, prepare, replay_programs
 from railx.replay.settings import ReplaySettings
@@ -57,13 +56,11 @@ def profiled_passes(plan: Plan, fit: ProfileFit, layers: int, iterations: Iterab
     forward pass once more in the backward pass.
     """
     passes: dict[tuple[int, int], Sequence[tuple[str, float]]] = {}
+    passes_in = _in_groups if plan.kind == "sequence_parallel" else _in_pipelines
     for iteration in iterations:
         number = iteration % len(plan.batches)
         for rank in range(plan.devices):
-            if plan.kind == "sequence_parallel":
-                passes[rank, iteration] = list(_in_groups(plan, number, rank, fit, layers))
-            else:
-                passes[rank, iteration] = list(_in_pipelines(plan, number, rank, fit, layers))
+            passes[rank, iteration] = list(passes_in(plan, number, rank, fit, layers))
     return passes
 
 
@@ -94,12 +91,9 @@ def _in_pipelines(
 def _chunk_ms(
     pipeline: Pipeline, number: int, stage: int, fit: ProfileFit, layers: int
 ) -> tuple[float, float]:
-    chunk, stage_layer_count = (
-        pipeline.chunks[number],
-        len(stage_layers(layers, pipeline.stages)[stage]),
-    )
+    chunk = pipeline.chunks[number]
     layer_ms = fit.layer_ms([(part.start, part.tokens) for part in chunk.slices], pipeline.degree)
-    pass_ms = stage_layer_count * layer_ms
+    pass_ms = len(stage_layers(layers, pipeline.stages)[stage]) * layer_ms
     if stage == pipeline.stages - 1:
         pass_ms += fit.ends_ms(chunk.tokens, pipeline.degree)
     recomputed = chunk.checkpoint_layers[stage] if chunk.checkpoint_layers else 0
@@ -137,7 +131,7 @@ def cluster_time(
     """
     wall = _wall(trace)
     electrical = [event for event in trace if event["mode"] == "electrical"]
-    programs: dict[str, dict[int, list[Step]]] = {RECORDED: recorded_programs(electrical)}
+    programs = {RECORDED: recorded_programs(electrical)}
     if passes is not None or not shared_device:
         for topology, table in tables.items():
             rows = [row for row in table if row["fidelity"] == settings.fidelity]
@@ -145,11 +139,16 @@ def cluster_time(
                 electrical, price_of(rows), passes, shared_device=shared_device
             )
     computed = "measured" if passes is None else "profile"
+    sweep: dict[Mode, tuple[float, ...]] = {
+        "electrical": (0.0,),
+        "on_demand": settings.on_demand_latencies_ms,
+        "provisioned": settings.provisioned_latencies_ms,
+    }
     return [
         {"topology": topology, "compute": "measured" if topology == RECORDED else computed} | row
         for topology, steps in counted(programs.items(), "topologies")
-        for prepared in [prepare(Programs.from_steps(steps), layout)]
-        for mode, latencies_ms in _sweep(settings)
+        for prepared in [prepare(steps, layout)]
+        for mode, latencies_ms in sweep.items()
         for latency_ms in latencies_ms
         for row in _replayed(topology, prepared, mode, latency_ms, settings, warmup, wall)
     ]
@@ -175,14 +174,6 @@ def _median(values: Sequence[float | None]) -> float | None:
     return median(present) if present else None
 
 
-def _sweep(settings: ReplaySettings) -> list[tuple[Mode, tuple[float, ...]]]:
-    return [
-        ("electrical", (0.0,)),
-        ("on_demand", settings.on_demand_latencies_ms),
-        ("provisioned", settings.provisioned_latencies_ms),
-    ]
-
-
 def _wall(trace: Iterable[_Row]) -> dict[tuple[str, float, int], float]:
     """The slowest rank's wall time of each iteration by fabric setting, in ms."""
     wall_ms: dict[tuple[str, float, int], float] = defaultdict(float)
@@ -204,7 +195,6 @@ def _replayed(
 ) -> Iterable[dict[str, Any]]:
     table = replay_programs(
         prepared,
-        None,
         mode,
         round(latency_ms * 1e6),
         keep_leases=settings.leases == "held",

@@ -155,17 +155,10 @@ def replay_graph(
     steps = out.steps
     if not steps["ended"].all():
         raise UserError(_stuck(prepared.graph, steps["ended"] > 0))
-    totals = out.results.sum(axis=0)
-    return ReplayedGraph(
-        prepared.graph,
-        steps["started_ns"].copy(),
-        steps["ended_ns"].copy(),
-        int(out.n[state.EVENTS]),
-        int(out.n[state.COMMANDS]),
-        int(totals[state.R_REQUESTS]),
-        int(totals[state.R_RECONFIGURATIONS]),
-        int(totals[state.R_STALL]),
-    )
+    sums = [state.R_REQUESTS, state.R_RECONFIGURATIONS, state.R_STALL]
+    counts = *out.n[[state.EVENTS, state.COMMANDS]].tolist(), *out.results[:, sums].sum(0).tolist()
+    times = steps["started_ns"].copy(), steps["ended_ns"].copy()
+    return ReplayedGraph(prepared.graph, *times, *counts)
 
 
 def _operations(graph: RankGraphs) -> tuple[Array, Array, list[Configuration]]:
@@ -187,13 +180,8 @@ def _operations(graph: RankGraphs) -> tuple[Array, Array, list[Configuration]]:
     used, channel[several] = np.unique(group[several], return_inverse=True)
     rings = [Configuration("ring", graph.groups[number]) for number in used.tolist()]
     sends = kind[messages] == _SEND
-    ends = np.stack(
-        [
-            np.where(sends, rank[messages], peer[messages]),
-            np.where(sends, peer[messages], rank[messages]),
-            columns["tag"][messages],
-        ]
-    )
+    here, there, tags = rank[messages], peer[messages], columns["tag"][messages]
+    ends = np.stack([np.where(sends, here, there), np.where(sends, there, here), tags])
     pairs, number = np.unique(ends, axis=1, return_inverse=True)
     channel[messages] = len(rings) + number.ravel()
     two = [Configuration("pair", (int(a), int(b))) for a, b, _ in pairs.T]
@@ -223,10 +211,9 @@ def _check_members(
     columns = graph.columns
     at = np.flatnonzero(rows)
     key = channel[at] * (int(sequence[at].max()) + 1) + sequence[at]
-    numbers, first, inverse, count = np.unique(
+    _, first, inverse, count = np.unique(
         key, return_index=True, return_inverse=True, return_counts=True
     )
-    del numbers
     kind = columns["kind"][at]
     unlike = at[kind != kind[first][inverse]]
     if len(unlike):

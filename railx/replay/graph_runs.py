@@ -163,13 +163,8 @@ class OwnRings:
 def _fastest(ways: list[Way], size_bytes: FloatArray, ports: float = 1.0) -> Any:
     """Nanoseconds by the best way, with a share of the ports between nodes."""
     rates = [min(way.rates.between_gb_s * ports, way.rates.inside_gb_s) for way in ways]
-    return np.min(
-        [
-            way.latency_ns + size_bytes * way.sent / gb_s
-            for way, gb_s in zip(ways, rates, strict=True)
-        ],
-        axis=0,
-    )
+    pairs = zip(ways, rates, strict=True)
+    return np.min([way.latency_ns + size_bytes * way.sent / gb_s for way, gb_s in pairs], axis=0)
 
 
 def _classes(graphs: RankGraphs) -> list[list[tuple[int, ...]]]:
@@ -323,10 +318,7 @@ class GraphRow:
         rank, step_ns = self.replayed.last_rank, self.replayed.step_ns
         compute_ns, exposed_ns = self.replayed.compute_ns(rank), self.replayed.exposed_ns(rank)
         return {
-            "network": self.network,
-            "chips": self.chips,
-            "mode": self.mode,
-            "latency_ms": self.latency_ms,
+            **{name: getattr(self, name) for name in ("network", "chips", "mode", "latency_ms")},
             "step_ms": step_ns / 1e6,
             "compute_ms": compute_ns / 1e6,
             "exposed_ms": {kind: ns / 1e6 for kind, ns in exposed_ns.items()},
@@ -420,11 +412,9 @@ def _window_count(replayed: ReplayedGraph, inside: Callable[[Iterable[Any]], boo
     columns = graphs.columns
     rows = np.flatnonzero((columns["rank"] == rank) & (columns["kind"] != COMPUTE))
     rows = rows[np.argsort(replayed.started_ns[rows], kind="stable")]
+    ends = zip(columns["group"][rows].tolist(), columns["peer"][rows].tolist(), strict=True)
     partners = [
-        frozenset(graphs.groups[group] if group >= 0 else (rank, peer))
-        for group, peer in zip(
-            columns["group"][rows].tolist(), columns["peer"][rows].tolist(), strict=True
-        )
+        frozenset(graphs.groups[group] if group >= 0 else (rank, peer)) for group, peer in ends
     ]
     leaving = [members for members in partners if not inside(members)]
     return sum(now != before for before, now in pairwise(leaving))

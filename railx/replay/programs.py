@@ -2,10 +2,10 @@
 
 A program is a rank's sequence of steps: it computes, issues operations, and waits for
 some of them. Operations run on lanes, one for each channel, one after another, while
-the program goes on. Small programs are written as objects (:class:`Step`). A job of
-2,048 GPUs has a million steps, so a program is a table with one row per step, the steps
-of a rank in their order and ranks one after another. Members of groups and names of
-channels are stored once, beside it. A file of it is one Parquet table.
+the program goes on. A job of 2,048 GPUs has a million steps, so a program is a table
+with one row per step, the steps of a rank in their order and ranks one after another.
+Members of groups and names of channels are stored once, beside it. A file of it is one
+Parquet table.
 """
 
 from __future__ import annotations
@@ -25,49 +25,14 @@ from railx.fabric.holdings import OperationKey
 from railx.io import read_metadata, read_table, write_table
 
 __all__ = [
-    *("COLUMNS", "DOES", "IMPATIENT_NS", "KINDS", "PATIENCE_NS", "Programs", "ReplayedIteration"),
-    *("ReplayedOperation", "Step", "read_programs", "stuck_message", "write_programs"),
+    *("COLUMNS", "DOES", "IMPATIENT_NS", "KINDS", "PATIENCE_NS", "Programs"),
+    *("read_programs", "stuck_message", "write_programs"),
 ]
 
 #: The longest wait of a collective behind a message whose receiver does not come, and
 #: the shortest one: those of a run (``railx_torch.session``).
 PATIENCE_NS = 2_000_000_000
 IMPATIENT_NS = 20_000_000
-
-
-@dataclass(frozen=True)
-class ReplayedOperation:
-    """One collective or message of a replay.
-
-    It has its key (alike on all members), what it needs between servers, and how long
-    it takes a member (``lasts_ns``) once all have come and its circuits are up. Members
-    in ``alone`` wait for nobody else, as the sender of a message that is buffered.
-    """
-
-    key: OperationKey
-    configuration: Configuration
-    lasts_ns: Mapping[int, int]
-    alone: frozenset[int] = frozenset()
-    kind: str = ""
-    sender: int | None = None
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of a program, ``gap_ns`` after the step before it.
-
-    * ``begin`` an iteration: all together, ``gap_ns`` after the last rank is there.
-    * ``issue`` an operation. It begins ``pickup_ns`` after it is the first of its lane.
-    * ``wait`` for an operation. The program goes on ``resume_ns`` after it has ended.
-    * ``end`` of the iteration.
-    """
-
-    iteration: int
-    does: Literal["begin", "issue", "wait", "end"]
-    gap_ns: int = 0
-    operation: ReplayedOperation | None = None
-    pickup_ns: int = 0
-    resume_ns: int = 0
 
 
 def stuck_message(
@@ -84,10 +49,9 @@ Array = npt.NDArray[Any]
 DOES: tuple[Literal["begin", "issue", "wait", "end", "compute"], ...] = (
     *("begin", "issue", "wait", "end", "compute"),
 )
-_BEGIN, _ISSUE, _WAIT, _END, _COMPUTE = range(5)
+_ISSUE, _WAIT, _COMPUTE = map(DOES.index, ("issue", "wait", "compute"))
 #: The kinds of operations, by the number in their column.
 KINDS = COMMUNICATION
-_SEND, _RECV = KINDS.index("send"), KINDS.index("recv")
 #: The columns with their types and defaults (None: required).
 COLUMNS: Mapping[str, tuple[Any, int | None]] = {
     "rank": (np.int32, None),
@@ -111,12 +75,13 @@ _TIMES = ("gap_ns", "lasts_ns", "pickup_ns", "resume_ns")
 
 @dataclass(frozen=True, eq=False)
 class Programs:
-    """What every rank does, in order; see :class:`railx.replay.programs.Step` for how.
+    """What every rank does, in order. Columns (one entry per step):
 
-    Columns (one entry per step):
-
-    * ``rank``, ``iteration``; ``does``: a number of :data:`DOES`.
-    * ``gap_ns``: computation since the step before.
+    * ``rank``, ``iteration``; ``does``: a number of :data:`DOES`. ``begin`` and ``end``
+      of an iteration, which all begin together; ``issue`` an operation; ``wait`` for
+      one; ``compute``.
+    * ``gap_ns``: computation since the step before; of a ``begin`` since the last rank
+      is there.
     * ``channel``: a number of ``channels``. One channel is one lane: its operations run
       one after another on each rank. ``sequence``: the operation's number on it, alike
       on all members. ``configuration``: a number of ``configurations``, one for each
@@ -126,7 +91,8 @@ class Programs:
     * ``lasts_ns`` (issue): how long the operation takes this member once all are there
       and circuits are up. ``alone`` (issue): where none are asked for, this member
       waits for nobody.
-    * ``pickup_ns`` (issue), ``resume_ns`` (wait): delays of threads, see ``Step``.
+    * ``pickup_ns`` (issue): the operation begins so long after it is the first of its
+      lane. ``resume_ns`` (wait): the program goes on so long after its end.
     """
 
     columns: Mapping[str, Array]
@@ -168,39 +134,6 @@ class Programs:
             for name, (kind, default) in COLUMNS.items()
         }
         return cls(typed, tuple(channels), tuple(configurations))
-
-    @classmethod
-    def from_steps(cls, programs: Mapping[int, Sequence[Step]]) -> Programs:
-        """The same programs as arrays."""
-        channels: dict[str, int] = {}
-        configurations: dict[Configuration, int] = {}
-        columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
-        for rank, steps in sorted(programs.items()):
-            for step in steps:
-                row = {name: default or 0 for name, (_, default) in COLUMNS.items()}
-                row |= {"rank": rank, "iteration": step.iteration, "gap_ns": step.gap_ns}
-                row |= {"does": DOES.index(step.does), "channel": -1, "sequence": -1}
-                row |= {"configuration": -1}
-                operation = step.operation
-                if operation is not None:
-                    name, number = operation.key
-                    row |= {
-                        "channel": channels.setdefault(name, len(channels)),
-                        "sequence": number,
-                        "configuration": configurations.setdefault(
-                            operation.configuration, len(configurations)
-                        ),
-                        "kind": _kind_of(operation, rank),
-                    }
-                if operation is not None and step.does == "issue":
-                    row |= {
-                        "lasts_ns": operation.lasts_ns[rank],
-                        "alone": int(rank in operation.alone),
-                    }
-                row |= {"pickup_ns": step.pickup_ns, "resume_ns": step.resume_ns}
-                for column, value in row.items():
-                    columns[column].append(value)
-        return cls.from_columns(columns, list(channels), list(configurations))
 
 
 def write_programs(
@@ -254,13 +187,6 @@ def _numbers(column: Any, names: Sequence[str]) -> Array:
     numbers = np.array([number_of[name] for name in encoded.dictionary.to_pylist()] or [-1])
     indices = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     return np.where(indices < 0, -1, numbers[indices])
-
-
-def _kind_of(operation: ReplayedOperation, rank: int) -> int:
-    """The number of an operation's kind on a member: send on its sender."""
-    if operation.sender is not None:
-        return _SEND if operation.sender == rank else _RECV
-    return KINDS.index(operation.kind) if operation.kind else -1
 
 
 def _check(programs: Programs) -> None:

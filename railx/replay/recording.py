@@ -18,18 +18,25 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from railx.errors import UserError
 from railx.fabric.circuits import COMMUNICATION, Configuration
 from railx.fabric.holdings import OperationKey
-from railx.replay.programs import ReplayedOperation, Step
+from railx.replay.programs import DOES, Programs
 
 __all__ = ["Passes", "Price", "cluster_programs", "recorded_programs"]
 
 #: The phases of computation that a profile knows.
 _PASSES = ("forward", "backward")
+_BEGIN, _ISSUE, _WAIT, _END = map(DOES.index, ("begin", "issue", "wait", "end"))
+#: The columns of programs that a recording fills.
+_COLUMNS = (
+    *("rank", "iteration", "does", "gap_ns", "channel", "sequence", "configuration"),
+    *("lasts_ns", "alone", "pickup_ns", "resume_ns"),
+)
 #: How long an operation takes once all are there: kind, bytes and members to ns.
 Price = Callable[[str, int, tuple[int, ...]], float]
 
@@ -37,10 +44,12 @@ Price = Callable[[str, int, tuple[int, ...]], float]
 Passes = Mapping[tuple[int, int], Sequence[tuple[str, float]]]
 
 _Event = Mapping[str, Any]
+#: How long an operation takes each member in ns, and the members that wait for nobody.
+_Lasts = tuple[Mapping[int, int], frozenset[int]]
 
 
-def recorded_programs(events: Iterable[_Event]) -> dict[int, list[Step]]:
-    """The programs of a recorded electrical run as it was, by rank.
+def recorded_programs(events: Iterable[_Event]) -> Programs:
+    """The programs of a recorded electrical run as it was.
 
     ``events`` are rows of a trace (columns of ``railx_torch.trace.SCHEMA``) of one run.
     Kinds other than collectives and messages of two or more ranks count as computation.
@@ -56,8 +65,8 @@ def cluster_programs(
     passes: Passes | None = None,
     *,
     shared_device: bool = False,
-) -> dict[int, list[Step]]:
-    """The programs of a recorded electrical run on a cluster, by rank.
+) -> Programs:
+    """The programs of a recorded electrical run on a cluster.
 
     Arguments and errors as of :func:`recorded_programs`; ``price`` says how long an
     operation takes, ``passes`` how long passes do (None: as long as they were busy).
@@ -66,31 +75,23 @@ def cluster_programs(
     but where ranks shared a device (``shared_device``), whose clock is nobody's own: it
     is left out. ValueError where a rank ran other passes.
     """
-    recording = _Recording(events)
 
-    def priced(members: Mapping[int, _Event]) -> tuple[dict[int, int], frozenset[int]]:
+    def priced(members: Mapping[int, _Event]) -> _Lasts:
         first = next(iter(members.values()))
         size = max(event["bytes"] for event in members.values())
         lasts_ns = round(price(first["kind"], size, _ranks(first)))
         return dict.fromkeys(members, lasts_ns), frozenset()
 
-    steps = recording.programs(priced, wall=False)
-    return steps if passes is None else recording.profiled(steps, passes, shared=shared_device)
+    return _Recording(events).programs(priced, passes, wall=False, shared=shared_device)
 
 
-@dataclass(frozen=True)
-class _Point:
-    """A moment of a program: its time, the pause after it, and its step.
-
-    ``busy_ns`` are the readings of the busy clock at both ends.
-    """
+class _Point(NamedTuple):
+    """A moment of a program with the pause after it, on the wall and the busy clock."""
 
     begin_ns: int
     end_ns: int
-    begin_busy_ns: int
-    end_busy_ns: int
-    does: Any
-    iteration: int
+    busy_ns: tuple[int, int]
+    does: int
     event: _Event
 
 
@@ -103,84 +104,112 @@ class _Recording:
         self._lanes: dict[tuple[int, str], list[_Event]] = defaultdict(list)
         #: Spans of passes by rank and iteration, in their order.
         self._spans: dict[tuple[int, int], list[_Event]] = defaultdict(list)
-        begun: dict[int, int] = defaultdict(int)
+        #: When the first rank began each iteration.
+        self._begins: dict[int, int] = {}
         for event in events:
-            self._add(event, begun)
-        self._check(begun)
+            self._add(event)
+        self._check()
         #: When an operation had its turn on a rank, and when it ended there.
         self._turns = dict(self._find_turns())
 
     def programs(
         self,
-        timed: Callable[[Mapping[int, _Event]], tuple[dict[int, int], frozenset[int]]],
+        timed: Callable[[Mapping[int, _Event]], _Lasts],
+        passes: Passes | None = None,
         *,
         wall: bool,
-    ) -> dict[int, list[Step]]:
-        """The steps of every rank; ``timed`` says how long an operation takes whom."""
+        shared: bool = False,
+    ) -> Programs:
+        """The steps of every rank; ``timed`` says how long an operation takes whom.
+
+        ``wall``: on the wall clock, with the delays of threads.
+        """
         operations = {}
-        for channel, keys in itertools.groupby(sorted(self._members), key=lambda key: key[0]):
+        for _, keys in itertools.groupby(sorted(self._members), key=lambda key: key[0]):
             # A trace may lack operations of a channel, which no rank waits for then.
             for number, key in enumerate(keys):
-                members = self._members[key]
-                needs = _configuration(next(iter(members.values())))
-                operations[key] = ReplayedOperation((channel, number), needs, *timed(members))
-        first = self._first_begins()
-        return {
-            rank: self._program(
-                self._ordered(points), operations, self._pickups(), first, wall=wall
-            )
-            for rank, points in sorted(self._points.items())
-        }
+                operations[key] = number, *timed(self._members[key])
+        pickups = self._pickups() if wall else {}
+        channels: dict[str, int] = {}
+        configurations: dict[Configuration, int] = {}
+        rows = []
+        for rank in sorted(self._points):
+            points = self._ordered(rank)
+            gaps = self._gaps(points, wall=wall)
+            if passes is not None:
+                gaps = self._profiled(rank, points, gaps, passes, shared=shared)
+            for (begin_ns, end_ns, _, does, event), gap_ns in zip(points, gaps, strict=True):
+                channel = number = configuration = -1
+                lasts_ns = alone = pickup_ns = resume_ns = 0
+                if does in (_ISSUE, _WAIT):
+                    key, needs = _key(event), _configuration(event)
+                    number, lasting, buffered = operations[key]
+                    channel = channels.setdefault(key[0], len(channels))
+                    configuration = configurations.setdefault(needs, len(configurations))
+                if does == _ISSUE:
+                    lasts_ns, alone = lasting[rank], int(rank in buffered)
+                    pickup_ns = pickups.get((rank, key), 0)
+                elif does == _WAIT and wall:
+                    resume_ns = max(0, end_ns - max(begin_ns, self._turns[rank, key][1]))
+                step = rank, event["iteration"], does, gap_ns, channel, number, configuration
+                rows.append((*step, lasts_ns, alone, pickup_ns, resume_ns))
+        columns = np.array(rows, np.int64).reshape(-1, len(_COLUMNS)).T
+        named = dict(zip(_COLUMNS, columns, strict=True))
+        return Programs.from_columns(named, list(channels), list(configurations))
 
-    def profiled(
-        self, programs: Mapping[int, Sequence[Step]], passes: Passes, *, shared: bool
-    ) -> dict[int, list[Step]]:
-        """The programs with the passes' own times in place of what they were busy."""
-        profiled = {}
-        for rank, steps in programs.items():
-            gaps = self._gaps(rank)
-            rest = [0.0 if shared else float(step.gap_ns) for step in steps]
-            added = [0.0] * len(steps)
-            for iteration in sorted({step.iteration for step in steps}):
-                numbers = [n for n, step in enumerate(steps) if step.iteration == iteration]
-                spans = sorted(self._spans[rank, iteration], key=lambda span: span["start_ns"])
-                lasts_ns = _spread(spans, passes.get((rank, iteration), ()), rank, iteration)
-                for span, span_ns in zip(spans, lasts_ns, strict=True):
-                    for number, share in _shares(span, numbers, gaps):
-                        rest[number] -= share * span["busy_ns"]
-                        added[number] += share * span_ns
-            profiled[rank] = [
-                replace(step, gap_ns=round(max(0.0, left) + more))
-                for step, left, more in zip(steps, rest, added, strict=True)
-            ]
-        return profiled
+    def _ordered(self, rank: int) -> list[_Point]:
+        """The points of a program from the begin of its first iteration on.
 
-    def _gaps(self, rank: int) -> list[tuple[int, int]]:
-        """When the program computed before each of its steps, on the wall clock."""
-        points = self._ordered(self._points[rank])
-        return [(0, 0)] + [
-            (0, 0) if point.does == "begin" else (last.end_ns, point.begin_ns)
-            for last, point in itertools.pairwise(points)
-        ]
-
-    @staticmethod
-    def _ordered(points: Iterable[_Point]) -> list[_Point]:
-        """The points of a program from the begin of its first iteration on."""
-        ordered = sorted(points, key=_order)
-        begins = min((point.begin_ns for point in ordered if point.does == "begin"), default=0)
+        They are in the order of the program also where the clock shows the same.
+        """
+        ordered = sorted(
+            self._points[rank], key=lambda item: (item.begin_ns, item.does, item.event["sequence"])
+        )
+        begins = min((point.begin_ns for point in ordered if point.does == _BEGIN), default=0)
         return [point for point in ordered if point.begin_ns >= begins]
 
-    def _first_begins(self) -> dict[int, int]:
-        """When the first rank began each iteration."""
-        first: dict[int, int] = {}
-        for point in itertools.chain.from_iterable(self._points.values()):
-            if point.does == "begin":
-                first[point.iteration] = min(
-                    point.begin_ns, first.get(point.iteration, point.begin_ns)
-                )
-        return first
+    def _gaps(self, points: Sequence[_Point], *, wall: bool) -> list[int]:
+        """How long a program computed before each of its points."""
+        gaps = [0] * len(points)
+        for number, point in enumerate(points):
+            if point.does == _BEGIN and wall:
+                gaps[number] = point.begin_ns - self._begins[point.event["iteration"]]
+            elif point.does != _BEGIN and number > 0:
+                last = points[number - 1]
+                walls, busy = (last.end_ns, point.begin_ns), (last.busy_ns[1], point.busy_ns[0])
+                before, now = walls if wall else busy
+                gaps[number] = max(0, now - before)
+        return gaps
 
-    def as_recorded(self, members: Mapping[int, _Event]) -> tuple[dict[int, int], frozenset[int]]:
+    def _profiled(
+        self,
+        rank: int,
+        points: Sequence[_Point],
+        busy_ns: Sequence[int],
+        passes: Passes,
+        *,
+        shared: bool,
+    ) -> list[int]:
+        """The gaps with the passes' own times in place of what they were busy."""
+        # When the program computed before each point, on the wall clock.
+        spent = [(0, 0)] + [
+            (0, 0) if point.does == _BEGIN else (last.end_ns, point.begin_ns)
+            for last, point in itertools.pairwise(points)
+        ]
+        rest = [0.0 if shared else float(gap_ns) for gap_ns in busy_ns]
+        added = [0.0] * len(points)
+        iterations = [point.event["iteration"] for point in points]
+        for iteration in sorted(set(iterations)):
+            numbers = [n for n, of_point in enumerate(iterations) if of_point == iteration]
+            spans = sorted(self._spans[rank, iteration], key=lambda span: span["start_ns"])
+            lasts_ns = _spread(spans, passes.get((rank, iteration), ()), rank, iteration)
+            for span, span_ns in zip(spans, lasts_ns, strict=True):
+                for number, share in _shares(span, numbers, spent):
+                    rest[number] -= share * span["busy_ns"]
+                    added[number] += share * span_ns
+        return [round(max(0.0, left) + more) for left, more in zip(rest, added, strict=True)]
+
+    def as_recorded(self, members: Mapping[int, _Event]) -> _Lasts:
         """From the turn of the last member to the own end.
 
         A member that had ended by then depends on nobody: from its own turn.
@@ -207,19 +236,17 @@ class _Recording:
                 free_ns = max(start_ns, end_ns)
                 yield (rank, _key(event)), (start_ns, free_ns)
 
-    def _add(self, event: _Event, begun: dict[int, int]) -> None:
+    def _add(self, event: _Event) -> None:
         rank, iteration = event["rank"], event["iteration"]
         if event["kind"] == "reconfiguration":
             raise UserError(
                 "trace: it has reconfigurations; allowed: the trace of an electrical run"
             )
         if event["kind"] == "iteration":
-            begun[rank] += 1
-            for does, moment in (("begin", "issued"), ("end", "resumed")):
-                at = (event[f"{moment}_ns"], event[f"{moment}_busy_ns"])
-                self._points[rank].append(
-                    _Point(at[0], at[0], at[1], at[1], does, iteration, event)
-                )
+            self._point(event, _BEGIN, "issued")
+            self._point(event, _END, "resumed")
+            begun_ns = event["issued_ns"]
+            self._begins[iteration] = min(begun_ns, self._begins.get(iteration, begun_ns))
         if event["kind"] == "compute" and event["phase"] in _PASSES:
             self._spans[rank, iteration].append(event)
         if event["kind"] not in COMMUNICATION or len(_ranks(event)) < 2:
@@ -231,19 +258,20 @@ class _Recording:
             )
         self._members[_key(event)][rank] = event
         self._lanes[rank, _key(event)[0]].append(event)
-        issued = (event["issued_ns"], event["issued_busy_ns"])
-        self._points[rank].append(
-            _Point(issued[0], issued[0], issued[1], issued[1], "issue", iteration, event)
-        )
+        self._point(event, _ISSUE, "issued")
         if event["waited_ns"] is not None and event["resumed_ns"] is not None:
-            walls = (event["waited_ns"], event["resumed_ns"])
-            busy = (event["waited_busy_ns"], event["resumed_busy_ns"])
-            self._points[rank].append(_Point(*walls, *busy, "wait", iteration, event))
+            self._point(event, _WAIT, "waited", "resumed")
 
-    def _check(self, begun: Mapping[int, int]) -> None:
-        ranks = sorted({rank for members in self._members.values() for rank in members})
-        for rank in ranks:
-            if begun[rank] == 0:
+    def _point(self, event: _Event, does: int, *moments: str) -> None:
+        """Add the point between two moments of an event, or at one."""
+        walls = [event[f"{moment}_ns"] for moment in moments]
+        busy = [event[f"{moment}_busy_ns"] for moment in moments]
+        point = _Point(walls[0], walls[-1], (busy[0], busy[-1]), does, event)
+        self._points[event["rank"]].append(point)
+
+    def _check(self) -> None:
+        for rank in sorted({rank for members in self._members.values() for rank in members}):
+            if not any(point.does == _BEGIN for point in self._points[rank]):
                 raise UserError(
                     f"trace: rank {rank} has no event of kind iteration; allowed: a trace that"
                     " spans its iterations"
@@ -267,36 +295,6 @@ class _Recording:
                 delays[rank, _key(event)] = max(0, start_ns - max(free_ns, event["issued_ns"]))
                 free_ns = end_ns
         return delays
-
-    def _program(
-        self,
-        points: Sequence[_Point],
-        operations: Mapping[OperationKey, ReplayedOperation],
-        pickups: Mapping[tuple[int, OperationKey], int],
-        first_begins: Mapping[int, int],
-        *,
-        wall: bool,
-    ) -> list[Step]:
-        steps: list[Step] = []
-        last: _Point | None = None
-        for point in points:
-            event = point.event
-            operation = operations[_key(event)] if point.does in ("issue", "wait") else None
-            gap_ns = pickup_ns = resume_ns = 0
-            if last is not None and point.does != "begin":
-                walls, busy = (last.end_ns, point.begin_ns), (last.end_busy_ns, point.begin_busy_ns)
-                before, now = walls if wall else busy
-                gap_ns = max(0, now - before)
-            if wall and point.does == "begin":
-                gap_ns = point.begin_ns - first_begins[point.iteration]
-            if wall and point.does == "issue":
-                pickup_ns = pickups[event["rank"], _key(event)]
-            if wall and point.does == "wait":
-                _, ended_ns = self._turns[event["rank"], _key(event)]
-                resume_ns = max(0, point.end_ns - max(point.begin_ns, ended_ns))
-            steps.append(Step(point.iteration, point.does, gap_ns, operation, pickup_ns, resume_ns))
-            last = point
-        return steps
 
 
 def _spread(
@@ -339,12 +337,6 @@ def _shares(
             yield number, common / total_ns
 
 
-def _order(point: _Point) -> tuple[int, int, int]:
-    """Moments in the order of a program, also where the clock shows the same."""
-    rank_of_kind = ("begin", "issue", "wait", "end").index(point.does)
-    return point.begin_ns, rank_of_kind, point.event["sequence"]
-
-
 def _ranks(event: _Event) -> tuple[int, ...]:
     return tuple(int(member) for member in event["group"].split(",")) if event["group"] else ()
 
@@ -354,5 +346,4 @@ def _key(event: _Event) -> OperationKey:
 
 
 def _configuration(event: _Event) -> Configuration:
-    kind = "pair" if event["kind"] in ("send", "recv") else "ring"
-    return Configuration("pair" if kind == "pair" else "ring", _ranks(event))
+    return Configuration("pair" if event["kind"] in ("send", "recv") else "ring", _ranks(event))

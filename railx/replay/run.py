@@ -13,13 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from railx.errors import UserError
-from railx.replay.programs import DOES, KINDS, PATIENCE_NS, Programs
+from railx.fabric.settings import Mode
+from railx.replay.programs import DOES, IMPATIENT_NS, KINDS, PATIENCE_NS, Programs, stuck_message
 from railx.replay.wiring import CircuitModel
 
 if TYPE_CHECKING:
     from railx.replay.kernels import EngineState
-from railx.fabric.settings import Mode
-from railx.replay.programs import IMPATIENT_NS, stuck_message
 
 __all__ = ["Dependencies", "Prepared", "Replayed", "prepare", "replay_programs"]
 
@@ -28,9 +27,7 @@ Array = npt.NDArray[Any]
 _ISSUE, _WAIT = DOES.index("issue"), DOES.index("wait")
 _SEND, _RECV = KINDS.index("send"), KINDS.index("recv")
 #: Columns of programs that the compiled engine takes as they are.
-_COLUMNS_AS_GIVEN = (
-    *("rank", "iteration", "does", "gap_ns", "lasts_ns", "pickup_ns", "resume_ns", "alone"),
-)
+_AS_GIVEN = ("rank", "iteration", "does", "gap_ns", "lasts_ns", "pickup_ns", "resume_ns", "alone")
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,9 +90,7 @@ def prepare(programs: Programs, model: CircuitModel, graph: Dependencies | None 
     )
     wires = _Wires(programs, model)
     slots = wires.slots_of(slot_keys, programs.ranks)
-    fields = {name: columns[name] for name in _COLUMNS_AS_GIVEN} | _lanes(
-        columns, issues, operation
-    )
+    fields = {name: columns[name] for name in _AS_GIVEN} | _lanes(columns, issues, operation)
     fields |= {"operation": operation, "slot": slot, "row": row}
     fields |= {"sends": (columns["kind"] == _SEND) & (does == _ISSUE)}
     fields["lane"] = np.full(len(programs), -1, np.int32)
@@ -448,8 +443,7 @@ class Replayed:
 
 
 def replay_programs(
-    programs: Programs | Prepared,
-    model: CircuitModel | None,
+    prepared: Prepared,
     mode: Mode,
     latency_ns: int,
     *,
@@ -458,20 +452,13 @@ def replay_programs(
 ) -> Replayed:
     """Carry out programs on a virtual clock that starts at 0.
 
-    ``model`` may be None where ``programs`` were prepared for one. ``keep_leases``:
-    leases stay with their members until they are recalled, as in a run. ``message_ns``:
-    time of a message between rank and controller. Raises ValueError where the programs
-    cannot end, and with ``keep_leases`` where the operations of a channel do not count
-    up by one.
+    ``keep_leases``: leases stay with their members until they are recalled, as in a
+    run. ``message_ns``: time of a message between rank and controller. Raises
+    ValueError where the programs cannot end, and with ``keep_leases`` where the
+    operations of a channel do not count up by one.
     """
     from railx.replay.kernels import state
 
-    if isinstance(programs, Prepared):
-        prepared = programs
-    else:
-        if model is None:
-            raise ValueError("model: got None; allowed: the one that the programs run under")
-        prepared = prepare(programs, model)
     if keep_leases and not prepared.counts_up:
         raise UserError(
             "sequence: got operations of a channel that are not numbered one by one; allowed with"
@@ -490,13 +477,8 @@ def replay_programs(
         **_account(out, started_ns, ended_ns, prepared.programs.columns["gap_ns"]),
     }
     table |= {name: out.results[:, state.R_STALL + n] for n, name in enumerate(_COLUMNS)}
-    return Replayed(
-        table,
-        started_ns,
-        ended_ns,
-        int(out.n[state.EVENTS]),
-        int(out.n[state.COMMANDS]),
-    )
+    events, commands = out.n[[state.EVENTS, state.COMMANDS]].tolist()
+    return Replayed(table, started_ns, ended_ns, events, commands)
 
 
 def _account(

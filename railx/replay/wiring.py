@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable
+from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from railx.fabric.circuits import Configuration, Layout
@@ -67,10 +68,8 @@ class TableWiring(ABC):
 
     def rails(self, circuits: Iterable[Wire]) -> dict[int, tuple[Wire, ...]]:
         """The wires of each rail, rails in order."""
-        by_rail: dict[int, tuple[Wire, ...]] = {}
-        for wire in sorted(circuits):
-            by_rail[wire.rail] = (*by_rail.get(wire.rail, ()), wire)
-        return by_rail
+        groups = groupby(sorted(circuits), key=lambda wire: wire.rail)
+        return {rail: tuple(wires) for rail, wires in groups}
 
 
 #: Which circuits operations need, and which exclude each other.

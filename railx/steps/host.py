@@ -21,7 +21,7 @@ def step_seconds(job: StepJob, iterations: int) -> float:
     """The slowest rank's last step over packet switches."""
     laid = programs(job, electrical=True, iterations=iterations, all_ranks=False)
     model = circuit_model(job, "circuits", all_ranks=False)
-    replayed = replay_programs(prepare(laid, model), None, "electrical", 0)
+    replayed = replay_programs(prepare(laid, model), "electrical", 0)
     return last_step(replayed, iterations)["step_ms"] / 1e3
 
 

@@ -19,7 +19,7 @@ from railx.fabric.circuits import Layout
 from railx.performance.layers import Exchange, LayerPasses, Layers, Setting
 from railx.performance.plans import Plan, Plans
 from railx.planning.format.simulation import Shape, orders_of
-from railx.replay.run import replay_programs
+from railx.replay.run import prepare, replay_programs
 from railx.steps.programs import lay_over_ranks
 from railx.steps.template import Template
 
@@ -80,7 +80,7 @@ def replayed_step_s(setting: Setting, plan: Plan, replicas: int | None = None) -
         return tuple(replicas[group * plan.expert : (group + 1) * plan.expert].tolist())
 
     programs = lay_over_ranks(templates, position["pipeline"].tolist(), members_of)
-    replayed = replay_programs(programs, Layout(1), "electrical", 0)
+    replayed = replay_programs(prepare(programs, Layout(1)), "electrical", 0)
     return max(replayed.iteration_ns().values()) / 1e9
 
 

@@ -73,7 +73,7 @@ def split_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
                 all_ranks=False,
                 stage_templates=stages,
             )
-            replayed = replay_programs(prepare(laid, Layout(1)), None, "electrical", 0)
+            replayed = replay_programs(prepare(laid, Layout(1)), "electrical", 0)
             steps.append(last_step(replayed, sweep.iterations)["step_ms"])
         for parallelism, rate in rates.items():
             yield {

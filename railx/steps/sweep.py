@@ -224,7 +224,7 @@ def _rows(
     electrical_ms, timeline = 0.0, dict[int, list[tuple[str, float]]]()
     for setting in cases:
         latency_ns = round(setting.latency_ms * 1e6)
-        replayed = replay_programs(prepared[setting.rule], None, setting.mode, latency_ns)
+        replayed = replay_programs(prepared[setting.rule], setting.mode, latency_ns)
         result = last_step(replayed, sweep.iterations)
         if setting.mode == "electrical":
             electrical_ms = result["step_ms"]
@@ -334,7 +334,7 @@ def timeline_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]
     sweep = settings.sweep
     for head, job in _heads(name, settings):
         prepared = _prepared(job, _PACKETS, settings)
-        replayed = replay_programs(prepared, None, "electrical", 0)
+        replayed = replay_programs(prepared, "electrical", 0)
         windows = timeline_windows(prepared, replayed, sweep.iterations - 1)
         ranks = job_ranks(job, all_ranks=sweep.whole) // job.degrees.pipeline
         for stage in range(job.degrees.pipeline):

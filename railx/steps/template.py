@@ -11,7 +11,7 @@ __all__ = ["Move", "Template"]
 
 @dataclass(frozen=True)
 class Move:
-    """One step of a stage's program, as :class:`railx.replay.programs.Step`.
+    """One step of a stage's program (a row of :class:`railx.replay.programs.Programs`).
 
     ``lane`` is one of :data:`railx.steps.programs.PARALLELISMS`. ``number`` counts its
     operations in the step of training. ``tensor_ns`` is the part of ``gap_ns`` that

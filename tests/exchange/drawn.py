@@ -8,7 +8,8 @@ import numpy as np
 
 from railx.exchange.chakra_messages import COLLECTIVES
 from railx.fabric.circuits import Configuration
-from railx.replay.programs import DOES, KINDS, Programs, ReplayedOperation, Step
+from railx.replay.programs import DOES, KINDS, Programs
+from tests.replay.objects import ReplayedOperation, Step, from_steps
 
 __all__ = ["collectives_alone", "job", "operation_rows", "rows", "said", "together"]
 
@@ -81,7 +82,7 @@ def job(
         Step(0, "wait", gaps[2], operation),
         Step(0, "end", gaps[3]),
     ]
-    programs = Programs.from_steps({0: own, 1: own})
+    programs = from_steps({0: own, 1: own})
     programs.columns["bytes"][operation_rows(programs)] = size
     return programs
 
@@ -97,4 +98,4 @@ def collectives_alone(steps: dict[int, list[Any]], seed: int) -> Programs:
         ]
         for rank, own in steps.items()
     }
-    return together(said(Programs.from_steps(kept), seed))
+    return together(said(from_steps(kept), seed))

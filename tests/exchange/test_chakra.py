@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from railx.exchange.chakra import write_chakra
 from railx.fabric.circuits import Configuration, Layout
-from railx.replay.programs import Programs, ReplayedOperation, Step
-from railx.replay.run import replay_programs
+from railx.replay.run import prepare, replay_programs
 from tests.exchange.drawn import job, said, together
+from tests.replay.objects import ReplayedOperation, Step, from_steps
 from tests.replay.programs import programs as drawn_steps
 
 #: Parts of a trace file, by their rank.
@@ -106,11 +106,11 @@ def test_whoever_carries_a_trace_out_takes_as_long_as_the_replay(
     steps: dict[int, list[Step]], seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     first = {rank: [step for step in own if step.iteration == 0] for rank, own in steps.items()}
-    programs = together(said(Programs.from_steps(first), seed))
+    programs = together(said(from_steps(first), seed))
     prefix = tmp_path_factory.mktemp("chakra") / "job"
     files, _ = write_chakra(prefix, programs)
     nodes = read_nodes(prefix, programs.ranks)
-    replayed = replay_programs(programs, Layout(1), "electrical", 0)
+    replayed = replay_programs(prepare(programs, Layout(1)), "electrical", 0)
     found = carried_out(nodes, json.loads(files[-1].read_text()))
     assert [found[rank] for rank in sorted(found)] == replayed.table["end_ns"].tolist()
 
@@ -150,7 +150,7 @@ def test_microseconds_of_a_rank_add_up(tmp_path: Path) -> None:
             ("0,1:a", number), operation.configuration, {0: 1, 1: 1}, kind="all_reduce"
         )
         steps += [Step(0, "issue", gap_ns, each), Step(0, "wait", 0, each)]
-    programs = Programs.from_steps({0: [*steps, Step(0, "end")], 1: [*steps, Step(0, "end")]})
+    programs = from_steps({0: [*steps, Step(0, "end")], 1: [*steps, Step(0, "end")]})
     write_chakra(tmp_path / "job", programs)
     own = read_nodes(tmp_path / "job", 2)[0]
     micros = np.cumsum([n.duration_micros for n in own if n.type == schema.COMP_NODE])[:-1]
@@ -166,7 +166,7 @@ def test_dependencies_do_not_pile_up(tmp_path: Path) -> None:
             ("0,1:a", number), Configuration("ring", (0, 1)), {0: 1, 1: 1}, kind="all_reduce"
         )
         steps += [Step(0, "issue", 0, each), Step(0, "wait", 0, each)]
-    programs = Programs.from_steps({0: [*steps, Step(0, "end")], 1: [*steps, Step(0, "end")]})
+    programs = from_steps({0: [*steps, Step(0, "end")], 1: [*steps, Step(0, "end")]})
     write_chakra(tmp_path / "job", programs)
     assert max(len(node.data_deps) for node in read_nodes(tmp_path / "job", 2)[0]) == 1
 
@@ -214,7 +214,7 @@ def test_operations_of_a_channel_follow_each_other(tmp_path: Path) -> None:
             begun[name] += 1
         own = [Step(0, "begin"), *(Step(0, "issue", 0, each) for each in operations)]
         own += [*(Step(0, "wait", 0, each) for each in reversed(operations)), Step(0, "end")]
-        programs = Programs.from_steps({0: own, 1: own})
+        programs = from_steps({0: own, 1: own})
         files, _ = write_chakra(tmp_path / "job", programs)
         nodes = read_nodes(tmp_path / "job", 2)
         assert carried_out(nodes, json.loads(files[-1].read_text())) == {0: expected, 1: expected}

@@ -24,7 +24,7 @@ from railx.exchange.rank_nodes import ImportedGraphs
 from railx.exchange.symmetric_ranks import Axes
 from railx.fabric.circuits import Layout
 from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
-from railx.replay.run import replay_programs
+from railx.replay.run import prepare, replay_programs
 from tests.exchange.drawn import collectives_alone, job
 from tests.exchange.traces import COLL, COMP, RECV, SEND, Nodes, node, unpacked, write
 from tests.replay.plain_graphs import plain_ends
@@ -56,7 +56,7 @@ def test_a_trace_of_programs_takes_as_long_as_they_do(
     write_chakra(prefix, programs)
     graphs = read_graphs(prefix).graphs
     ends = plain_ends(graphs, graphs.columns["duration_ns"])
-    replayed = replay_programs(programs, Layout(1), "electrical", 0)
+    replayed = replay_programs(prepare(programs, Layout(1)), "electrical", 0)
     ranks, last = graphs.columns["rank"], graphs.columns["number"]
     found = [int(ends[ranks == rank][last[ranks == rank].argmax()]) for rank in range(graphs.ranks)]
     assert found == replayed.table["end_ns"].tolist()

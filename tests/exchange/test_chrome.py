@@ -22,10 +22,11 @@ from railx.fabric.settings import Mode
 from railx.io import write_table
 from railx.replay.graph_pricing import COUNTS, DeviceRates
 from railx.replay.graph_runs import TwoRates, graph_rows
-from railx.replay.programs import DOES, KINDS, Programs, Step, write_programs
-from railx.replay.run import replay_programs
+from railx.replay.programs import DOES, KINDS, write_programs
+from railx.replay.run import prepare, replay_programs
 from tests.exchange.drawn import job, rows, said
 from tests.replay.graph_rows import graphs_of_rows, row
+from tests.replay.objects import Step, from_steps
 from tests.replay.programs import programs as drawn_steps
 
 MODES: tuple[Mode, ...] = ("electrical", "on_demand", "provisioned")
@@ -142,8 +143,8 @@ def test_programs_of_a_record_are_told_apart() -> None:
 def test_blocks_are_what_was_replayed(
     steps: dict[int, list[Step]], seed: int, mode: Mode, latency_us: int
 ) -> None:
-    programs = said(Programs.from_steps(steps), seed)
-    found = replay_programs(programs, Layout(2), mode, latency_us * 1000)
+    programs = said(from_steps(steps), seed)
+    found = replay_programs(prepare(programs, Layout(2)), mode, latency_us * 1000)
     (process,) = replayed(programs, Layout(2), [Setting(mode, latency_us / 1000)])
     assert process.fidelity == "replay"
     columns = programs.columns

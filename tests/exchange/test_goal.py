@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from railx.exchange.goal import messages, write_goal
 from railx.fabric.circuits import Configuration, Layout
-from railx.replay.programs import KINDS, Programs, ReplayedOperation, Step
-from railx.replay.run import replay_programs
+from railx.replay.programs import KINDS
+from railx.replay.run import prepare, replay_programs
 from tests.exchange.drawn import job, operation_rows, said, together
 from tests.exchange.readers import Operation, read_goal
+from tests.replay.objects import ReplayedOperation, Step, from_steps
 from tests.replay.programs import programs as drawn_steps
 
 
@@ -62,13 +63,13 @@ def test_whoever_carries_a_schedule_out_takes_as_long_as_the_replay(
     steps: dict[int, list[Step]], seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     first = {rank: [step for step in own if step.iteration == 0] for rank, own in steps.items()}
-    programs = together(said(Programs.from_steps(first), seed))
+    programs = together(said(from_steps(first), seed))
     path = tmp_path_factory.mktemp("goal") / "job.goal"
     write_goal(path, programs)
     # Messages take no time and nobody waits for whoever receives them.
     programs.columns["lasts_ns"][:] = 0
     programs.columns["alone"][:] = programs.columns["kind"] == KINDS.index("send")
-    replayed = replay_programs(programs, Layout(1), "electrical", 0)
+    replayed = replay_programs(prepare(programs, Layout(1)), "electrical", 0)
     finished = carried_out(read_goal(path.read_text()))
     # Ranks go on without what they never waited for.
     for rank, own in enumerate(replayed.table["end_ns"].tolist()):
@@ -177,6 +178,6 @@ def test_operations_of_a_channel_follow_each_other(tmp_path: Path) -> None:
         for n in range(2)
     ]
     own = [Step(0, "begin"), *(Step(0, "issue", 0, each) for each in operations), Step(0, "end")]
-    write_goal(tmp_path / "job.goal", Programs.from_steps({0: own, 1: own}))
+    write_goal(tmp_path / "job.goal", from_steps({0: own, 1: own}))
     for rank in read_goal((tmp_path / "job.goal").read_text()):
         assert [each.after for each in rank.values()] == [[], [], ["l0", "l1"], ["l0", "l1"]]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from railx.exchange.goal import write_goal
 from railx.exchange.graph_files import read_graphs
 from railx.replay.graphs import NODE_KINDS
-from railx.replay.programs import Programs
 from tests.exchange.drawn import said, together
 from tests.exchange.readers import read_goal
+from tests.replay.objects import from_steps
 from tests.replay.plain_graphs import plain_ends
 from tests.replay.programs import programs as drawn_steps
 
@@ -64,7 +64,7 @@ def test_a_schedule_line_by_line(tmp_path: Path) -> None:
 def test_what_we_write_reads_as_the_strict_reader_has_it(
     steps: dict[int, list[Any]], seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    programs = together(said(Programs.from_steps(steps), seed, most_bytes=10_000))
+    programs = together(said(from_steps(steps), seed, most_bytes=10_000))
     path = tmp_path_factory.mktemp("goal") / "job.goal"
     write_goal(path, programs)
     expected = read_goal(path.read_text())

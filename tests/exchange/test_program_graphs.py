@@ -15,9 +15,10 @@ from railx.exchange.graph_files import read_graphs
 from railx.fabric.circuits import Layout
 from railx.replay.graph_run import prepare_graph, replay_graph
 from railx.replay.graphs import NODE_KINDS
-from railx.replay.programs import Programs, write_programs
-from railx.replay.run import replay_programs
+from railx.replay.programs import write_programs
+from railx.replay.run import prepare, replay_programs
 from tests.exchange.drawn import collectives_alone, job, said
+from tests.replay.objects import from_steps
 from tests.replay.plain_graphs import plain_ends
 from tests.replay.programs import programs as drawn_steps
 
@@ -32,7 +33,7 @@ def test_graphs_take_as_long_as_their_programs(
     write_programs(path, programs)
     imported = read_graphs(path)
     graphs, taken = imported.graphs, imported.graphs.columns["duration_ns"]
-    replayed = replay_programs(programs, Layout(1), "electrical", 0)
+    replayed = replay_programs(prepare(programs, Layout(1)), "electrical", 0)
     for ends in (plain_ends(graphs, taken), replay_graph(prepare_graph(graphs, taken)).ended_ns):
         ranks, number = graphs.columns["rank"], graphs.columns["number"]
         last = [int(ends[ranks == r][number[ranks == r].argmax()]) for r in range(graphs.ranks)]
@@ -45,7 +46,7 @@ def test_graphs_take_as_long_as_their_programs(
 def test_graphs_have_the_nodes_of_the_programs_traces(
     steps: dict[int, list[Any]], seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    programs = said(Programs.from_steps(steps), seed)
+    programs = said(from_steps(steps), seed)
     folder = tmp_path_factory.mktemp("programs")
     write_programs(folder / "job.parquet", programs)
     write_chakra(folder / "traces", programs)

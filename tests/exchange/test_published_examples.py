@@ -18,7 +18,7 @@ from railx.exchange.astra_network import analytical, dimensions, ns3
 from railx.exchange.formats import anynet
 from railx.exchange.goal import write_goal
 from railx.fabric.circuits import Configuration
-from railx.replay.programs import Programs, ReplayedOperation, Step
+from railx.replay.programs import Programs
 from railx.vocabulary.topology import Topology
 from tests.exchange.networks import chosen, drawn
 from tests.exchange.readers import (
@@ -31,6 +31,7 @@ from tests.exchange.readers import (
     read_ns3,
 )
 from tests.exchange.test_graph_files import imported
+from tests.replay.objects import ReplayedOperation, Step, from_steps
 
 
 def ring(chips: int, gbps: float, latency_ns: float) -> Topology:
@@ -147,7 +148,7 @@ def barrier(ranks: int) -> Programs:
         kind="barrier",
     )
     steps = [Step(0, "begin"), Step(0, "issue", 0, operation), Step(0, "wait", 0, operation)]
-    return Programs.from_steps({rank: [*steps, Step(0, "end")] for rank in members})
+    return from_steps({rank: [*steps, Step(0, "end")] for rank in members})
 
 
 def dissemination(ranks: int) -> str:

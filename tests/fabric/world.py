@@ -310,7 +310,7 @@ class World:
             for number, rank in enumerate(self.ranks)
             if rank.alive and rank.connected
             for request in (
-                *(request for request, _, _ in rank.holdings.questions()),
+                *(request for request, _, _ in _questions(rank.holdings)),
                 *(() if rank.listening is None else (rank.listening,)),
             )
         ]
@@ -490,7 +490,7 @@ class World:
         given_up = rank.holdings.given_up()
         rank.up.append(("present", rank.holdings.present()))
         for request, key, configuration in sorted(
-            (*rank.holdings.questions(), *given_up), key=lambda item: item[0]
+            (*_questions(rank.holdings), *given_up), key=lambda item: item[0]
         ):
             if request in {item[0] for item in given_up}:
                 rank.up.append(("abandon", key))
@@ -605,7 +605,7 @@ class World:
                 self._send(rank, ("recalled", action.configuration, report))
         elif isinstance(action, RefuseAction):
             if action.request is not None and any(
-                request == action.request for request, _, _ in holdings.questions()
+                request == action.request for request, _, _ in _questions(holdings)
             ):
                 holdings.refused(action.request)
                 rank.over.add(self.program(number)[action.request][0])
@@ -779,7 +779,7 @@ class World:
     def _check_told(self) -> None:
         """Nobody waits for what has failed already."""
         for number, rank in enumerate(self.ranks):
-            for _, key, configuration in rank.holdings.questions():
+            for _, key, configuration in _questions(rank.holdings):
                 if any(self._fails(member, key) for member in configuration.members):
                     raise Violation(f"rank {number} is not told that {key} has failed")
             if rank.listening is not None and rank.alive:
@@ -791,7 +791,7 @@ class World:
         """Nobody listens for a sender that stands before the operation."""
         for member in configuration.members:
             sender = self.ranks[member]
-            asked = key in {item for _, item, _ in sender.holdings.questions()}
+            asked = key in {item for _, item, _ in _questions(sender.holdings)}
             if member != number and sender.alive and (asked or key in sender.begun - sender.over):
                 raise Violation(f"rank {number} listens, but rank {member} stands before {key}")
 
@@ -841,3 +841,8 @@ def copy_rank(rank: Rank) -> Rank:
         rank.asks,
         rank.early,
     )
+
+
+def _questions(holdings: Holdings) -> list[tuple[int, OperationKey, Configuration]]:
+    """The questions of a rank that wait for their answer, in order."""
+    return [(request, *asked) for request, asked in holdings._asked.items()]

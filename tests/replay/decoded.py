@@ -9,8 +9,9 @@ import numpy as np
 
 from railx.fabric.settings import Mode
 from railx.replay.kernels import state
-from railx.replay.programs import DOES, KINDS, Programs, ReplayedOperation, Step
+from railx.replay.programs import DOES, KINDS, Programs
 from railx.replay.run import Prepared, _carried_out, _settings
+from tests.replay.objects import ReplayedOperation, Step
 
 __all__ = ["Logged", "decisions", "steps_of"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from railx.fabric.circuits import Configuration, Layout
-from railx.replay.programs import ReplayedOperation, Step
 from railx.replay.wiring import CircuitModel, TableWiring, Wire
+from tests.replay.objects import ReplayedOperation, Step
 
 __all__ = ["StageBits", "programs", "rails"]
 

@@ -29,16 +29,11 @@ from railx.fabric.decisions.state import (
 )
 from railx.fabric.holdings import Holdings, OperationKey
 from railx.fabric.settings import Mode
-from railx.replay.programs import (
-    IMPATIENT_NS,
-    PATIENCE_NS,
-    ReplayedOperation,
-    Step,
-    stuck_message,
-)
+from railx.replay.programs import IMPATIENT_NS, PATIENCE_NS, stuck_message
 from railx.replay.run import Prepared, Replayed
 from railx.replay.wiring import CircuitModel
 from tests.replay.decoded import Logged, steps_of
+from tests.replay.objects import ReplayedOperation, Step
 
 __all__ = ["ReplayedIteration", "replay", "replay_prepared", "rows_of"]
 
@@ -113,7 +108,6 @@ def replay(
 
 def replay_prepared(
     prepared: Prepared,
-    model: None,
     mode: Mode,
     latency_ns: int,
     *,

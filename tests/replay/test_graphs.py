@@ -16,8 +16,8 @@ from railx.errors import UserError
 from railx.fabric.circuits import Configuration, Layout
 from railx.replay.graph_run import ReplayedGraph, prepare_graph, replay_graph
 from railx.replay.graphs import NODE_COLUMNS, NODE_KINDS, RankGraphs
-from railx.replay.programs import Programs, ReplayedOperation, Step
-from railx.replay.run import replay_programs
+from railx.replay.run import prepare, replay_programs
+from tests.replay.objects import ReplayedOperation, Step, from_steps
 
 Node = dict[str, Any]
 GROUPS = ((0, 1), (0, 2), (0, 1, 2))
@@ -318,7 +318,7 @@ def test_nodes_wait_for_what_they_depend_on_under_every_mode(
 
 def test_a_chain_of_a_graph_is_a_program() -> None:
     """Electrical, on demand and provisioned, to the nanosecond."""
-    programs = Programs.from_steps(
+    programs = from_steps(
         {
             rank: [
                 Step(0, "begin"),
@@ -343,7 +343,7 @@ def test_a_chain_of_a_graph_is_a_program() -> None:
     graph, lasts = graph_of(ranks, ((0, 1), (0, 2), (1, 3), (2, 3)))
     prepared = prepare_graph(graph, lasts, Layout(1))
     for mode, latency in product(("electrical", "on_demand"), (0, 7, 100)):
-        step = replay_programs(programs, Layout(1), mode, latency)  # type: ignore[arg-type]
+        step = replay_programs(prepare(programs, Layout(1)), mode, latency)  # type: ignore[arg-type]
         out = replay_graph(prepared, mode, latency)  # type: ignore[arg-type]
         assert out.step_ns == max(step.iteration_ns().values()), (mode, latency)
         assert out.commands == step.commands

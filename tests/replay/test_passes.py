@@ -17,6 +17,7 @@ from railx.replay.recording import cluster_programs
 from railx.replay.settings import ReplaySettings
 from railx.settings import SettingsError, to_dict
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
+from tests.replay.decoded import steps_of
 from tests.replay.reference import replay
 from workflow.config import compose_experiment
 from workflow.stages import STAGES, inputs_of
@@ -141,7 +142,7 @@ def recording(paces: tuple[int, int] = (1, 3), optimizer_ms: int = 0) -> list[di
 def iteration_ms(events: list[dict[str, Any]], price_ms: float = 4.0, **more: Any) -> list[float]:
     passes = profiled_passes(PLAN, FIT, LAYERS, [0])
     programs = cluster_programs(events, lambda *_: price_ms * MS, passes, **more)
-    rows = replay(programs, Layout(1), "electrical", 0)
+    rows = replay(steps_of(programs), Layout(1), "electrical", 0)
     return [row.duration_ns / MS for row in rows]
 
 

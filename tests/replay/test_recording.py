@@ -19,6 +19,7 @@ from railx.settings import to_dict
 from tests.builders import write_corpus
 from tests.commands import environment, python
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
+from tests.replay.decoded import steps_of
 from tests.replay.reference import replay
 from workflow.config import compose_stage
 
@@ -86,7 +87,7 @@ def slowest(pairs: list[tuple[int, float]]) -> dict[int, float]:
 def test_an_electrical_replay_gives_the_recorded_iteration_times(recording: Path) -> None:
     trace = read_rows(recording / "trace.parquet")
     measured = read_rows(recording / "iterations.parquet")
-    rows = replay(recorded_programs(trace), Layout(1), "electrical", 0)
+    rows = replay(steps_of(recorded_programs(trace)), Layout(1), "electrical", 0)
     replayed = {(row.iteration, row.rank): row.duration_ns / 1e6 for row in rows}
     assert len(measured) == 4 * 3
     for row in measured:
@@ -102,8 +103,8 @@ def test_an_electrical_replay_gives_the_recorded_iteration_times(recording: Path
 def test_a_cluster_is_no_slower_than_ranks_that_share_cores(recording: Path) -> None:
     trace = read_rows(recording / "trace.parquet")
     wall = {(row["iteration"], row["rank"]): row for row in trace if row["kind"] == "iteration"}
-    free = replay(cluster_programs(trace, lambda *_: 0.0), Layout(1), "electrical", 0)
-    slow = replay(cluster_programs(trace, lambda *_: 1e6), Layout(1), "electrical", 0)
+    free = replay(steps_of(cluster_programs(trace, lambda *_: 0.0)), Layout(1), "electrical", 0)
+    slow = replay(steps_of(cluster_programs(trace, lambda *_: 1e6)), Layout(1), "electrical", 0)
     for one, other in zip(free, slow, strict=True):
         span = wall[one.iteration, one.rank]
         assert 0 < one.compute_ns <= span["busy_ns"] <= span["end_ns"] - span["start_ns"]
@@ -161,7 +162,7 @@ def test_a_sender_that_was_buffered_waits_for_nobody() -> None:
     early = {"issued_ns": 2, "waited_ns": 2, "start_ns": 3, "end_ns": 5, "resumed_ns": 6}
     late = {"issued_ns": 30, "waited_ns": 30, "start_ns": 31, "end_ns": 33, "resumed_ns": 35}
     sent = [event("send", 0, **message, **early), event("recv", 1, **message, **late)]
-    programs = recorded_programs([*begun, *sent])
+    programs = steps_of(recorded_programs([*begun, *sent]))
     rows = replay(programs, Layout(1), "electrical", 0)
     assert [row.duration_ns for row in rows] == [9, 39]
     operations = [step.operation for steps in programs.values() for step in steps]
@@ -182,7 +183,7 @@ def test_operations_of_a_lane_that_were_begun_together_take_turns() -> None:
         for rank in range(2)
         for sequence, own in moments
     ]
-    rows = replay(recorded_programs([*begun, *both]), Layout(1), "electrical", 0)
+    rows = replay(steps_of(recorded_programs([*begun, *both])), Layout(1), "electrical", 0)
     assert [row.duration_ns for row in rows] == [50, 50]
 
 
@@ -190,4 +191,4 @@ def test_operations_that_a_trace_lacks_leave_no_gap(recording: Path) -> None:
     """So that a lease's report, the last number begun, speaks of none of them."""
     trace = read_rows(recording / "trace.parquet")
     sparse = [event | {"sequence": 3 * event["sequence"] + 2} for event in trace]
-    assert recorded_programs(sparse) == recorded_programs(trace)
+    assert steps_of(recorded_programs(sparse)) == steps_of(recorded_programs(trace))

@@ -11,17 +11,11 @@ from hypothesis import strategies as st
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
-from railx.replay.programs import (
-    COLUMNS,
-    Programs,
-    ReplayedOperation,
-    Step,
-    read_programs,
-    write_programs,
-)
+from railx.replay.programs import COLUMNS, read_programs, write_programs
 from railx.replay.run import prepare, replay_programs
 from railx.replay.wiring import CircuitModel
 from tests.replay.decoded import Logged, decisions, steps_of
+from tests.replay.objects import ReplayedOperation, Step, from_steps
 from tests.replay.programs import programs, rails
 from tests.replay.reference import replay, rows_of
 
@@ -45,12 +39,10 @@ def test_the_compiled_engine_decides_as_the_core_does(
     message_ns: int,
     held: bool,
 ) -> None:
-    prepared = prepare(Programs.from_steps(steps), model)
+    prepared = prepare(from_steps(steps), model)
     log: list[Logged] = []
     rows = replay(steps, model, mode, latency_ns, log=log, keep_leases=held, message_ns=message_ns)
-    ours = replay_programs(
-        prepared, None, mode, latency_ns, keep_leases=held, message_ns=message_ns
-    )
+    ours = replay_programs(prepared, mode, latency_ns, keep_leases=held, message_ns=message_ns)
     decided = decisions(prepared, mode, latency_ns, keep_leases=held, message_ns=message_ns)
     assert decided == log
     assert rows_of(ours) == rows
@@ -81,8 +73,8 @@ def test_a_hint_leaves_a_lease_to_those_who_go_on_with_it() -> None:
         steps[rank].append(Step(0, "end"))
     log: list[Logged] = []
     rows = replay(steps, two_to_a_server, "provisioned", 5, log=log, keep_leases=True)
-    prepared = prepare(Programs.from_steps(steps), two_to_a_server)
-    ours = replay_programs(prepared, None, "provisioned", 5, keep_leases=True)
+    prepared = prepare(from_steps(steps), two_to_a_server)
+    ours = replay_programs(prepared, "provisioned", 5, keep_leases=True)
     assert decisions(prepared, "provisioned", 5, keep_leases=True) == log
     assert rows_of(ours) == rows
     # The two hinted it at 15 ns, and come to it 300 ns later.
@@ -95,7 +87,7 @@ def test_a_hint_leaves_a_lease_to_those_who_go_on_with_it() -> None:
 def test_programs_are_the_same_as_arrays_and_in_a_file(
     steps: dict[int, list[Step]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    made = Programs.from_steps(steps)
+    made = from_steps(steps)
     path = tmp_path_factory.mktemp("programs") / "job.parquet"
     write_programs(path, made, notes={"job": "drawn"})
     back = read_programs(path)

@@ -29,7 +29,7 @@ def jobs(*names: str) -> list[tuple[str, StepJob]]:
 def electrical_ms(name: str, variant: str) -> float:
     settings = chosen(name)
     replayed = replay_programs(
-        prepared(settings.jobs()[variant], "electrical", settings), None, "electrical", 0
+        prepared(settings.jobs()[variant], "electrical", settings), "electrical", 0
     )
     return last_step(replayed, 1)["step_ms"]
 

@@ -23,6 +23,7 @@ from railx.replay.recording import recorded_programs
 from tests.builders import write_corpus
 from tests.commands import environment, python
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
+from tests.replay.decoded import steps_of
 from tests.replay.reference import replay
 from tests.training import checkpoint_program as program
 from tests.training.test_run import LENGTHS, pipeline, prepared, written
@@ -200,7 +201,7 @@ def test_provisioning_goes_by_the_schedule_of_the_first_launch(runs: Runs) -> No
 def test_the_trace_of_two_launches_can_be_replayed(runs: Runs) -> None:
     trace = read_rows(runs.folder / "out/trace.parquet")
     own = [row for row in trace if row["mode"] == "electrical"]
-    rows = replay(recorded_programs(own), Layout(1), "electrical", 0)
+    rows = replay(steps_of(recorded_programs(own)), Layout(1), "electrical", 0)
     replayed = {(row.iteration, row.rank): row.duration_ns for row in rows}
     measured = {
         (row["iteration"], row["rank"]): row["end_ns"] - row["start_ns"]

@@ -14,6 +14,7 @@ from railx.fabric.circuits import Layout
 from railx.replay.recording import cluster_programs
 from scripts.gpu.host import exchanged_bytes
 from tests.commands import python
+from tests.replay.decoded import steps_of
 from tests.replay.reference import replay
 from tests.training import overlap_program
 
@@ -81,9 +82,10 @@ def test_most_of_communication_is_hidden_in_cluster_time(
     # taken as 2 us everywhere, and any message as 1 us: what is hidden then follows
     # from the order of the program alone.
     events = [event for trace in traces["units"] for event in trace if event["iteration"] == 0]
+    recorded = cluster_programs(events, lambda kind, size, ranks: 1000)
     programs = {
         rank: [replace(step, gap_ns=2000 if step.does == "wait" else 0) for step in steps]
-        for rank, steps in cluster_programs(events, lambda kind, size, ranks: 1000).items()
+        for rank, steps in steps_of(recorded).items()
     }
     for row in replay(programs, Layout(1), "electrical", 0):
         assert row.communication_ns > 0

@@ -155,9 +155,8 @@ def take_over(
                 actions.append(refuse(core, rank, None, tombstone.message, tombstone.reason))
         return actions
     # A rank that died is taken to have begun: its peers may be exchanging with it.
-    lost = {
-        **hold.lost,
-        **{rank: core.gone[rank] for rank in configuration.members if rank in core.gone},
+    lost = hold.lost | {
+        rank: core.gone[rank] for rank in configuration.members if rank in core.gone
     }
     if operation is not None and not lost.keys().isdisjoint(operation.asked):
         # It came back, and asks for an operation of its former process.
@@ -183,10 +182,8 @@ def take_over(
             message = state.passed(rank, configuration, key)
             if operation is not None:
                 actions += queueing.fail(core, operation, message, "ended")
-            return [
-                *actions,
-                *(refuse(core, peer, None, message, "ended") for peer in sorted(still_open)),
-            ]
+            actions += [refuse(core, peer, None, message, "ended") for peer in sorted(still_open)]
+            return actions
     operation = queueing.tracked(core, key, configuration)
     for rank in sorted(begun):
         queueing.stand(core, operation, rank, state.Asked(None, now_ns, False, True))
@@ -201,12 +198,8 @@ def take_over(
         if message:
             return [*actions, *queueing.fail(core, operation, message, "lost")]
         if not core.lost_ports.keys().isdisjoint(operation.ports):
-            return [
-                *actions,
-                *queueing.fail(
-                    core, operation, queueing.without_port_text(core, operation), "port"
-                ),
-            ]
+            message = queueing.without_port_text(core, operation)
+            return [*actions, *queueing.fail(core, operation, message, "port")]
         queueing.enqueue(core, operation)
         return actions
     queueing.stands_no_more(core, operation)
@@ -285,9 +278,8 @@ def darken(core: State, circuit: Circuit, port: Port) -> list[Action]:
     actions: list[Action] = []
     for key in sorted(core.leases.pop(circuit, ())):
         operation = core.operations[key]
-        actions += queueing.announce_loss(
-            core, operation, f"{message} during {state.name_of(operation)}", "port"
-        )
+        during = f"{message} during {state.name_of(operation)}"
+        actions += queueing.announce_loss(core, operation, during, "port")
     for configuration in sorted(core.holds_by_circuit.pop(circuit, ()), key=state.by_name):
         core.holds[configuration].lost_port = message
         actions += queueing.recall(core, configuration, message)
@@ -396,7 +388,7 @@ def grant_all(
         if not ended:
             if hold is not None:
                 hold.granted.setdefault(rank, set()).add(operation.key)
-            for counters in (core.counters, state.counters_of(core, rank)):
+            for counters in (core.counters, core.rank_counters[rank]):
                 counters["grants"] += 1
                 counters["wait_ns"] += action.wait_ns
                 if action.stall_ns:
@@ -448,10 +440,8 @@ def grant_to_holder(
     rank, request, key, configuration = question
     fresh = state.last_of(core, rank, key[0]) < key[1]
     operation = state.TrackedOperation(key, configuration, hold.circuits, frozenset())
-    asked = state.Asked(
-        request, now_ns, fresh and queueing.take_hint(core, rank, configuration), True
-    )
-    operation.asked[rank] = asked
+    mispredicted = fresh and queueing.take_hint(core, rank, configuration)
+    operation.asked[rank] = state.Asked(request, now_ns, mispredicted, True)
     if fresh:
         if len(hold.granted.get(rank, ())) >= state.OPEN_OPERATIONS:
             message = f"rank {rank} has {state.OPEN_OPERATIONS} operations open"
@@ -543,9 +533,8 @@ def switch_failed(core: State, command: int, reason: str, now_ns: int) -> list[A
     actions: list[Action] = []
     for operation in queueing.first_at(core, ports_of(action.connect)):
         if not failed.isdisjoint(operation.circuits):
-            actions += queueing.fail(
-                core, operation, f"{message} for {state.name_of(operation)}", "switch"
-            )
+            what = f"{message} for {state.name_of(operation)}"
+            actions += queueing.fail(core, operation, what, "switch")
     queueing.touch(core, ports_of(action.connect))
     return [*actions, *advance(core, now_ns)]
 
@@ -564,13 +553,10 @@ def ports_lost(core: State, ports: Iterable[Port], reason: str, now_ns: int) -> 
             core.spoiled.add(core.moving[port])
         if port in core.active:
             actions += darken(core, core.active[port], port)
-    if lost:
-        broken = set(lost)
-        for operation in list(core.operations.values()):
-            if not operation.granted and not broken.isdisjoint(operation.ports):
-                actions += queueing.fail(
-                    core, operation, queueing.without_port_text(core, operation), "port"
-                )
+    for operation in list(core.operations.values()) if lost else ():
+        if not operation.granted and not operation.ports.isdisjoint(lost):
+            message = queueing.without_port_text(core, operation)
+            actions += queueing.fail(core, operation, message, "port")
     return [*actions, *advance(core, now_ns)]
 
 

@@ -89,17 +89,12 @@ def users_of(core: State, operation: state.TrackedOperation) -> str:
         for circuit in used
         for key in core.leases.get(circuit, ())
     }
-    for configuration in {
-        item for circuit in used for item in core.holds_by_circuit.get(circuit, ())
-    }:
-        if core.layout.conflict(configuration, operation.configuration):
-            ranks = ", ".join(map(str, sorted(core.holds[configuration].holders)))
-            names.add(f"{configuration.name}, which rank {ranks} has not given back")
-    return (
-        "held by " + "; ".join(sorted(names))
-        if names
-        else "being switched or claimed by an earlier operation"
-    )
+    for leased in {item for circuit in used for item in core.holds_by_circuit.get(circuit, ())}:
+        if core.layout.conflict(leased, operation.configuration):
+            ranks = ", ".join(map(str, sorted(core.holds[leased].holders)))
+            names.add(f"{leased.name}, which rank {ranks} has not given back")
+    held_by = "held by " + "; ".join(sorted(names))
+    return held_by if names else "being switched or claimed by an earlier operation"
 
 
 def announce_loss(
@@ -262,14 +257,10 @@ def touch(core: State, ports: Iterable[Port]) -> None:
 
 def has_too_many(core: State, rank: int) -> bool:
     mine = core.by_member.get(rank, {})
-    return (
-        len(mine) >= state.OPEN_OPERATIONS
-        and sum(
-            rank in operation.asked and rank not in operation.released
-            for operation in mine.values()
-        )
-        >= state.OPEN_OPERATIONS
-    )
+    if len(mine) < state.OPEN_OPERATIONS:
+        return False
+    still_open = [rank in item.asked and rank not in item.released for item in mine.values()]
+    return sum(still_open) >= state.OPEN_OPERATIONS
 
 
 def fail(core: State, operation: state.TrackedOperation, message: str, reason: str) -> list[Action]:
@@ -306,13 +297,10 @@ def go_past(core: State, rank: int, key: OperationKey) -> list[Action]:
     are left where a controller before this one has refused them to the rank.
     """
     channel, number = key
-    last = state.last_of(core, rank, channel)
-    if number <= last + 1:
+    last, row = state.last_of(core, rank, channel), core.by_channel.get(channel)
+    if number <= last + 1 or row is None:
         return []
     actions: list[Action] = []
-    row = core.by_channel.get(channel)
-    if row is None:
-        return []
     for operation in [row[earlier] for earlier in sorted(row) if last < earlier < number]:
         configuration = operation.configuration
         if operation.granted or rank in operation.asked or rank not in configuration.members:
@@ -359,9 +347,7 @@ def begin_lease(core: State, operation: state.TrackedOperation) -> state.Hold | 
     None where others wait for its ports already, or where members cannot hold one.
     """
     configuration = operation.configuration
-    if not operation.circuits or configuration in core.holds:
-        return None
-    if others_wait(core, operation):
+    if not operation.circuits or configuration in core.holds or others_wait(core, operation):
         return None
     for asked in operation.asked.values():
         if not asked.can_hold:

@@ -310,11 +310,8 @@ def recalled(
         if is_disputed(core, configuration, report):
             # All reports together decide which operations go on.
             actions = queueing.recall(core, configuration)
-    return [
-        *actions,
-        *granting.settle(core, configuration, now_ns),
-        *granting.advance(core, now_ns),
-    ]
+    actions += granting.settle(core, configuration, now_ns)
+    return [*actions, *granting.advance(core, now_ns)]
 
 
 def is_disputed(core: State, configuration: Configuration, report: Report) -> bool:
@@ -430,11 +427,10 @@ def refuse_all(
     failed = [*queueing.go_past(core, rank, key), *queueing.fail(core, operation, *problem)]
     state.note_last(core, rank, *key)
     queueing.mark_notified(core, key, rank)
+    mine = rank, request
     others = [
         item
         for item in failed
-        if not (
-            isinstance(item, state.RefuseAction) and (item.rank, item.request) == (rank, request)
-        )
+        if not (isinstance(item, state.RefuseAction) and (item.rank, item.request) == mine)
     ]
     return [refusal, *others, *granting.advance(core, now_ns)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -284,7 +284,9 @@ class State:
     next_hold: int = 0
     serial: int = 0
     counters: Counter[str] = field(default_factory=Counter)
-    rank_counters: dict[int, Counter[str]] = field(default_factory=dict)
+    rank_counters: defaultdict[int, Counter[str]] = field(
+        default_factory=lambda: defaultdict(Counter)
+    )
     refusals: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
 
@@ -310,14 +312,7 @@ def turn(core: State) -> int:
 
 def add_count(core: State, rank: int, name: str, amount: int = 1) -> None:
     core.counters[name] += amount
-    counters_of(core, rank)[name] += amount
-
-
-def counters_of(core: State, rank: int) -> Counter[str]:
-    counters = core.rank_counters.get(rank)
-    if counters is None:
-        counters = core.rank_counters[rank] = Counter()
-    return counters
+    core.rank_counters[rank][name] += amount
 
 
 def last_of(core: State, rank: int, channel: str) -> int:
@@ -433,11 +428,7 @@ def snapshot(core: State, most: int | None = None) -> dict[str, Any]:
             sorted(core.holds[item].number for item in core.holds_by_circuit.get(circuit, ()))
         )
         leased.setdefault((operations, holds), []).append(list(circuit))
-    waiting = [
-        operation
-        for operation in core.operations.values()
-        if not operation.granted and operation.order is None
-    ]
+    waiting = [item for item in core.operations.values() if not item.granted and item.order is None]
     ranks = core.registered.keys() | core.former.keys() | core.gone.keys()
     return {
         "recovering": core.recovering,
@@ -476,14 +467,12 @@ def snapshot(core: State, most: int | None = None) -> dict[str, Any]:
         ],
         "waiting": [
             {
-                "configuration": cut.name(operation.configuration),
-                "operation": list(operation.key),
-                "asked": cut("asked", sorted(operation.asked)),
-                "missing": cut(
-                    "missing", sorted(set(operation.configuration.members) - set(operation.asked))
-                ),
+                "configuration": cut.name(item.configuration),
+                "operation": list(item.key),
+                "asked": cut("asked", sorted(item.asked)),
+                "missing": cut("missing", sorted({*item.configuration.members} - {*item.asked})),
             }
-            for operation in cut("waiting", waiting)
+            for item in cut("waiting", waiting)
         ],
         "ranks": {
             str(rank): {

@@ -7,10 +7,9 @@ buffer is bounded: the server drops a peer that does not read, and one that send
 nothing. A peer that sends several questions with large answers gets one answer in a
 turn, so that other peers come in between.
 
-Connections are a protocol of asyncio and no pair of streams: a message through
-``asyncio.start_server`` took 2 to 3.5 times the processor time (27 against 8 us alone,
-6.6 against 3.1 us in batches of 8), and its accept loop waits 1 s where descriptors run
-out and cannot evict an idle connection.
+Connections are a protocol of asyncio: a message through ``asyncio.start_server`` took 2
+to 3.5 times the processor time (27 against 8 us alone, 6.6 against 3.1 us in batches of
+8), and its accept loop waits 1 s where descriptors run out and evicts no idle peer.
 """
 
 from __future__ import annotations
@@ -28,20 +27,14 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any
 
 from railx.fabric.circuits import Configuration, Layout, Port
 from railx.fabric.core import ControllerCore
-from railx.fabric.decisions.state import (
-    Action,
-    GrantAction,
-    RecallAction,
-    RefuseAction,
-    SwitchAction,
-)
+from railx.fabric.decisions.state import Action, GrantAction, RecallAction, SwitchAction
 from railx.fabric.journal import Journal, JournalError, journaled
 from railx.fabric.protocol import (
     MAXIMUM_BYTES,
@@ -60,12 +53,7 @@ from railx.fabric.switches.emulated import EmulatedSwitch
 from railx.settings import SettingsError
 
 __all__ = [
-    "MAXIMUM_LINE",
-    "MAXIMUM_UNREAD_BYTES",
-    "OBSERVERS",
-    "Acceptor",
-    "Connection",
-    "ServerBase",
+    *("MAXIMUM_LINE", "MAXIMUM_UNREAD_BYTES", "OBSERVERS", "Acceptor", "Connection", "ServerBase"),
 ]
 
 #: The largest message of a stranger; registered peers may send larger ones.
@@ -298,12 +286,6 @@ def recall_frame(configuration: Configuration, hold: int, reason: str | None) ->
     )
 
 
-def refuse_frame(action: RefuseAction) -> bytes:
-    """ERROR."""
-    message = action.message[:MAXIMUM_LINE]
-    return encode("ERROR", request=action.request, reason=action.reason, message=message)
-
-
 @lru_cache(maxsize=1024)
 def _needs(configuration: Configuration) -> str:
     """Kind and members within a message: the same for all members."""
@@ -414,7 +396,8 @@ class ServerBase:
                 self._commands.append(action)
                 self._flush_soon()
             else:
-                self._say(action.rank, refuse_frame(action))
+                said = {"reason": action.reason, "message": action.message[:MAXIMUM_LINE]}
+                self._say(action.rank, encode("ERROR", request=action.request, **said))
 
     def _say(self, rank: int, data: bytes) -> None:
         connection = self._ranks.get(rank)
@@ -483,12 +466,8 @@ class ServerBase:
             self._log(f"refused ({reason}, {count} so far): {line}"[:MAXIMUM_LINE])
 
     def _callbacks(self) -> SwitchCallbacks:
-        return SwitchCallbacks(
-            lambda command: self._on_loop(self._switched, command),
-            lambda command, reason: self._on_loop(self._switch_failed, command, reason),
-            lambda ports, reason: self._on_loop(self._ports_lost, ports, reason),
-            lambda ports: self._on_loop(self._ports_back, ports),
-        )
+        heard = self._switched, self._switch_failed, self._ports_lost, self._ports_back
+        return SwitchCallbacks(*(partial(self._on_loop, tell) for tell in heard))
 
     def broke_elsewhere(self, error: BaseException | None) -> None:
         """An error on a thread of the switch's driver."""
@@ -579,18 +558,16 @@ class ServerBase:
     def connected(self, connection: Connection) -> None:
         """Called by a connection."""
         self._connections.add(connection)
-        self._strangers[connection] = self._loop.call_later(
-            min(_STRANGER_S, self.settings.timeout_s), self._too_late, connection
-        )
+        why = "silent_stranger", "nobody registered on this connection"
+        limit_s = min(_STRANGER_S, self.settings.timeout_s)
+        self._strangers[connection] = self._loop.call_later(limit_s, self._refuse, connection, *why)
         if len(self._strangers) > STRANGERS:
             self._evict("too_many_connections")
 
     def misunderstood(self, connection: Connection, error: ProtocolError) -> None:
         """Called by a connection."""
-        fatal = error.reason in _FATAL
-        self._refuse(
-            connection, error.reason, f"not understood: {error}", error.request, fatal=fatal
-        )
+        fatal, message = error.reason in _FATAL, f"not understood: {error}"
+        self._refuse(connection, error.reason, message, error.request, fatal=fatal)
 
     def disconnected(self, connection: Connection, reason: str) -> None:
         """Called by a connection."""
@@ -609,9 +586,6 @@ class ServerBase:
     def _admit(self, connection: Connection) -> None:
         self._strangers.pop(connection).cancel()
         connection.welcome()
-
-    def _too_late(self, connection: Connection) -> None:
-        self._refuse(connection, "silent_stranger", "nobody registered on this connection")
 
 
 def make_switch(

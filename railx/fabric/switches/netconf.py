@@ -11,10 +11,9 @@ resources/yang/railx-cross-connect.yang, which is no vendor's. The session is nc
   whether the light is still there. Light that went without a command is a loss of its
   ports, which are back at once.
 * A switch that announces notifications (RFC 5277) is asked at once when it sends one of
-  the model's. They come on a session of their own, because one with a subscription may
-  serve nothing else. What they say is for people; what holds is the answer. So one that
-  is lost, late or doubled changes nothing but when the driver hears of a failure. The
-  end of their session is a reason to ask, too: it tells of a switch that died.
+  the model's, or when their session ends: they have one to themselves, because one with
+  a subscription may serve nothing else. What holds is the answer, so one that is lost,
+  late or doubled only changes when the driver hears of a failure.
 * A switch whose session breaks gets one new session at once. If that fails too, all
   ports of its rail are lost until it answers again; it is then made dark, because
   nobody knows what it carries.
@@ -73,11 +72,11 @@ class NetconfSwitch:
                 f"got {len(settings.addresses)} switches; allowed: {rails}, one for each rail",
             )
         servers = -(-ranks // rails)
-        numbering = [_Numbering(rail, rails, servers) for rail in range(rails)]
         self._rails: list[_Rail] = []
         try:
             for rail in range(rails):
-                self._rails.append(_Rail(settings, numbering[rail], callbacks))
+                numbering = _Numbering(rail, rails, servers)
+                self._rails.append(_Rail(settings, numbering, callbacks))
         except BaseException:
             self.close()
             raise
