@@ -6,7 +6,7 @@ circuits.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 
 from railx.effort import Cost, Costs
@@ -138,18 +138,19 @@ class RailSettings:
     """Seconds that a rank waits for circuits or for the controller before the run ends
     in an error. A rank without a heartbeat for so long counts as dead.
     """
-    _: KW_ONLY
-    heartbeat_s: Annotated[float, Positive(), Between(0, MAX_TIMEOUT_S)] = 5.0
+    heartbeat_s: Annotated[float, Positive(), Between(0, MAX_TIMEOUT_S)] = field(
+        default=5.0, kw_only=True
+    )
     """Seconds between two heartbeats of a rank."""
-    switch: SwitchSettings = field(default_factory=EmulatedSwitchSettings)
+    switch: SwitchSettings = field(default_factory=EmulatedSwitchSettings, kw_only=True)
     """Driver of the switches."""
-    controller_priority: Priority = "normal"
+    controller_priority: Priority = field(default="normal", kw_only=True)
     """How the system schedules the controller beside the ranks.
 
     ``real_time``: before them (SCHED_RR), as on a separate machine. That needs
     CAP_SYS_NICE; without it the controller is scheduled as the ranks are.
     """
-    journal: JournalSettings | None = None
+    journal: JournalSettings | None = field(default=None, kw_only=True)
     """Journal of every event, for `railx fabric replay-log`. None: no journal."""
 
 

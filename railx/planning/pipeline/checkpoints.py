@@ -150,7 +150,8 @@ def _problem(
     stored, saved = _token_bytes(cost)
     kind = split.astype(np.int64)
     return CheckpointProblem(
-        stored=stored[:, kind] * tokens,
+        # In rows: an index of columns would leave columns, another type to compile.
+        stored=np.take(stored, kind, axis=1) * tokens,
         saved=saved[kind] * tokens,
         capacity=np.array(cost.capacities, dtype=np.float64),
         layers=min(cost.layer_counts),
