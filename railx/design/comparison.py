@@ -129,7 +129,11 @@ def compare_network(
                 for row in table
                 if row["value"] is None and row["note"]
             ]
-    columns = [index for index in range(len(measures)) if any(r["values"][index] for r in rows)]
+    columns = [
+        index
+        for index in range(len(measures))
+        if any(row["values"][index] is not None for row in rows)
+    ]
     measures = tuple(measures[index] for index in columns)
     rows = [row | {"values": [row["values"][index] for index in columns]} for row in rows]
     # Jobs are the first columns; without any that fits, the bound.

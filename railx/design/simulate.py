@@ -32,6 +32,8 @@ __all__ = ["simulate", "simulate_point"]
 _TOLERATED = 0.1
 #: An all-to-all in packets: offered loads over the closed form, and the window.
 _OFFERED = (0.4, 0.6, 0.8, 1.0)
+#: What packets have and loads leave out: the rest of a difference, of no single cause.
+_PACKET_EFFECTS = "buffers, arbitration or window"
 _PACKETS = PacketNetworkSettings("packet", warmup_cycles=500, measured_cycles=1000)
 #: Terms by what of the network is left out to find them.
 _TERMS: dict[str, tuple[Kind, ...]] = {
@@ -106,7 +108,7 @@ def _all_to_all(point: DesignPoint, settings: DesignSettings) -> dict[str, Any]:
     Columns: all_to_all_gb_s (closed form), packets_gb_s (the most that arrive at some
     offered load), packets_difference (closed over packets less 1), packets_term (where
     above a tenth: minimal paths, or links inside nodes, where exact loads on these are
-    as low; else queues).
+    as low; else what loads leave out).
     """
     closed = point.all_to_all_gb_s
     row: dict[str, Any] = {"all_to_all_gb_s": closed}
@@ -131,7 +133,7 @@ def _all_to_all(point: DesignPoint, settings: DesignSettings) -> dict[str, Any]:
         inside = exact["busiest_link_kind"] == "internal"
         named = "links inside nodes" if inside else "minimal paths"
         low = exact["bound_gb_s_per_chip"] < (1 - _TOLERATED) * closed
-        row["packets_term"] = named if low else "queues"
+        row["packets_term"] = named if low else _PACKET_EFFECTS
     return row
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from railx.design.arena import arena_rows
 from railx.design.comparison import Comparison, compare_network, comparison_lines, write_page
 from railx.errors import UserError
 from tests.builders import topology_settings
@@ -30,6 +31,11 @@ def test_the_same_network_has_the_same_values(comparison: Comparison) -> None:
     assert rows.keys() == {"mine", "torus_2d", "rail_only"}
     # 100 chips: jobs have whole servers of 8.
     assert comparison.chips == 96
+    arena = list(arena_rows("torus_2d", replace(ARENA, chips=(96,)), 1))
+    (rate,) = (
+        r["value"] for r in arena if (r["subject"], r["measure"]) == ("dense", "tokens_per_s")
+    )
+    assert rows["mine"]["values"][0] == pytest.approx(rate / 96, rel=1e-12)
 
 
 def test_places_count_better_values(comparison: Comparison) -> None:
