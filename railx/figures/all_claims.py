@@ -45,6 +45,9 @@ _ROW, _NAME, _STACKED = 1.0, 0.8, 0.32
 #: Dots nearer than this (of ours over published, as a logarithm) are drawn one above
 #: another, so many at most; others beside them.
 _NEAR, _MOST = 0.05, 12
+#: Dots side by side in a column at the edge, and the most of a row that are drawn;
+#: more are written as their number, which leaves the rows' words room.
+_ASIDE, _MOST_ASIDE = 5, 10
 #: Numbers that are written beside the dots at an end of the axis; of more, their range.
 _FEW = 2
 
@@ -89,7 +92,7 @@ def all_claims(settings: AllClaimsSettings, tables: Tables, canvas: Canvas) -> D
     counts = frame.loc[frame["kind"] == "published", "verdict"].value_counts()
     subtitle = f"""What this run found over what the paper states, {int(counts.sum())} published
         claims; shaded: where a headline claim holds. What lies beyond the axis stands at its end
-        with its number, many with their range; dots that would hide one another stand side by side.
+        with its number, many with their range; more than ten without a ratio are a number.
         Bars: 95 % intervals over repeats or seeds."""
     fidelities = [name for name in _FIDELITIES if name in set(frame["fidelity"].dropna())]
     with canvas(subtitle, fidelity_line(fidelities), title=title) as page:
@@ -182,8 +185,8 @@ def _tallest(claims: DataFrame) -> int:
     """How many dots of a row are one above another."""
     inside = claims[claims["edge"] == ""]
     heaps = [min(len(heap), _MOST) for heap in _heaps(inside["at"].to_numpy(dtype=float))]
-    # At the edge five are side by side.
-    aside = [-(-count // 5) for count in claims["edge"].value_counts().drop("", errors="ignore")]
+    counts = claims["edge"].value_counts().drop("", errors="ignore")
+    aside = [-(-count // _ASIDE) for count in counts[counts <= _MOST_ASIDE]]
     return max([1, *heaps, *aside])
 
 
@@ -269,10 +272,13 @@ def _dots(axes: Axes, edge: Axes, row: _Row, largest: float) -> None:
             _beyond(axes, beyond["ratio"], float(beyond["at"].iloc[0]), row, len(heap))
     for position, name in enumerate(_EDGES):
         claims = row.claims[row.claims["edge"] == name]
+        if len(claims) > _MOST_ASIDE:
+            edge.text(position, row.y, str(len(claims)), ha="center", va="center", color=GREY)
+            continue
         for number in range(len(claims)):
-            line, column = divmod(number, 5)
-            lines = -(-len(claims) // 5)
-            x = position + (column - (min(5, len(claims) - 5 * line) - 1) / 2) * 0.17
+            line, column = divmod(number, _ASIDE)
+            lines = -(-len(claims) // _ASIDE)
+            x = position + (column - (min(_ASIDE, len(claims) - _ASIDE * line) - 1) / 2) * 0.17
             _dot(edge, x, row.y + (line - (lines - 1) / 2) * _STACKED, claims.iloc[number])
 
 
@@ -315,7 +321,7 @@ def _texts(frame: DataFrame, counts: Series[Any]) -> Texts:
     ratios = f"Not reproduced, ours over published: {failed}." if failed else ""
     count = "one claim" if others == 1 else f"{others} claims"
     below = f"Below them the {count} that this project derived or checks." if others else ""
-    caption = f"""The {len(published)} published claims, one dot each: {_counted(counts)}. By paper:
+    caption = f"""The {len(published)} published claims: {_counted(counts)}. By paper:
         {by_paper}. {ratios} {below}"""
     inside = where(published, edge="")
     near = int(inside["ratio"].between(0.9, 1.1).sum())

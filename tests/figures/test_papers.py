@@ -78,6 +78,20 @@ def test_many_claims_beyond_the_axis_stand_inside_it_with_their_range() -> None:
     assert [text.get_text() for text in axes.texts] == ["30: 8 to 37"]
 
 
+@pytest.mark.parametrize(("count", "dots", "texts"), [(10, 10, []), (11, 0, ["11"])])
+def test_many_claims_without_a_ratio_are_their_number(
+    count: int, dots: int, texts: list[str]
+) -> None:
+    rows = [claim(f"opus_{number}", None, "not here", headline=False) for number in range(count)]
+    frame = pd.DataFrame(rows).assign(place="fig. 1", low=None, high=None)
+    _, (row,) = all_claims._rows(all_claims._with_ratios(frame, 4.0))
+    axes, edge = Figure().subplots(1, 2)
+    all_claims._dots(axes, edge, row, 4.0)
+    assert len(edge.lines) == dots
+    assert [text.get_text() for text in edge.texts] == texts
+    assert row.height <= 1
+
+
 def test_overheads_are_over_the_step_of_the_same_source(data_of: DataOf) -> None:
     data, caption = data_of("switching_overhead")
     own = data.set_index(["source", "panel", "mode", "reconfiguration_latency_ms"])
