@@ -76,7 +76,7 @@ def coverage(work: Work) -> Findings:
     folder = work.out / "coverage"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    written = matrix.run(folder, titles, timeout_s=600)
+    written = matrix.run(folder, titles)
     table = {
         title: {
             mode: matrix.verdict(written, title, mode, ranks) for mode in ("gloo", *matrix.MODES)

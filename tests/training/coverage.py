@@ -34,55 +34,69 @@ RANKS = (4, 2)
 Written = list[dict[str, dict[str, Any]]]
 
 
-def run(folder: Path, titles: tuple[str, ...] = (), *, timeout_s: float = 800) -> Written:
-    """Every case under plain gloo and every mode, in one group of processes."""
-    settings: list[dict[str, Any]] = []
+def run(folder: Path, titles: tuple[str, ...] = ()) -> Written:
+    """Every case under plain gloo and every mode."""
+    of_gloo = [
+        {"name": f"gloo {ranks}", "backend": "gloo", "ranks": ranks, "variables": {}}
+        for ranks in RANKS
+    ]
+    try:
+        expected = _start(folder / "gloo", of_gloo, titles)
+    except RuntimeError as error:
+        # Plain gloo itself does not end once in some hundred times. It is only what
+        # railx is held against, so that it may try twice; railx may not.
+        print(error, file=sys.stderr)
+        expected = _start(folder / "gloo again", of_gloo, titles)
+    settings = []
     with contextlib.ExitStack() as stack:
-        for ranks, mode in itertools.product(RANKS, ("gloo", *MODES)):
-            variables = {}
-            if mode != "gloo":
-                latency_ms = 0 if mode == "electrical" else 1
-                fabric = FabricSettings(1, "127.0.0.1", 0, 60, cast("Any", mode), latency_ms)
-                address = stack.enter_context(launch_controller(fabric, ranks)).address
-                variables = {
-                    "RAILX_FABRIC": mode,
-                    "RAILX_GPUS_PER_SERVER": "1",
-                    "RAILX_CONTROLLER": address or "",
-                }
+        for ranks, mode in itertools.product(RANKS, MODES):
+            latency_ms = 0 if mode == "electrical" else 1
+            fabric = FabricSettings(1, "127.0.0.1", 0, 60, cast("Any", mode), latency_ms)
+            address = stack.enter_context(launch_controller(fabric, ranks)).address
+            variables = {
+                "RAILX_FABRIC": mode,
+                "RAILX_GPUS_PER_SERVER": "1",
+                "RAILX_CONTROLLER": address or "",
+            }
+            name = f"{mode} {ranks}"
             settings.append(
-                {
-                    "name": f"{mode} {ranks}",
-                    "backend": "gloo" if mode == "gloo" else "railx",
-                    "ranks": ranks,
-                    "variables": variables,
-                }
+                {"name": name, "backend": "railx", "ranks": ranks, "variables": variables}
             )
-        processes = [
-            subprocess.Popen(
-                [
-                    *(sys.executable, str(PROGRAM), str(rank), str(folder)),
-                    *(json.dumps(settings), json.dumps(titles)),
-                ],
-                env=environment(OMP_NUM_THREADS="1"),
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(max(RANKS))
-        ]
-        with ThreadPoolExecutor(len(processes)) as watchers:
-            ends = [watchers.submit(_watch, process, timeout_s) for process in processes]
-            # The others wait for a rank that died.
-            done = wait(ends, return_when=FIRST_EXCEPTION).done
-            for process in processes:
-                process.kill()
-    for end in done:
-        end.result()
+        of_railx = _start(folder / "railx", settings, titles)
+    return [first | second for first, second in zip(expected, of_railx, strict=True)]
+
+
+def _start(folder: Path, settings: list[dict[str, Any]], titles: tuple[str, ...]) -> Written:
+    """The settings in turn in the same processes; RuntimeError with their errors."""
+    folder.mkdir(parents=True)
+    processes = [
+        subprocess.Popen(
+            [
+                *(sys.executable, str(PROGRAM), str(rank), str(folder)),
+                *(json.dumps(settings), json.dumps(titles)),
+            ],
+            env=environment(OMP_NUM_THREADS="1"),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(max(RANKS))
+    ]
+    with ThreadPoolExecutor(len(processes)) as watchers:
+        ends = [watchers.submit(_watch, process) for process in processes]
+        # The others wait for a rank that died; stuck ones say where they are.
+        wait(ends, return_when=FIRST_EXCEPTION)
+        done = wait(ends, timeout=10).done
+        for process in processes:
+            process.kill()
+    errors = [str(error) for end in done if (error := end.exception())]
+    if errors:
+        raise RuntimeError("\n".join(errors))
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(max(RANKS))]
 
 
-def _watch(process: subprocess.Popen[str], timeout_s: float) -> None:
+def _watch(process: subprocess.Popen[str]) -> None:
     """Wait for a rank; RuntimeError with its last words where it failed."""
-    errors = process.communicate(timeout=timeout_s)[1]
+    errors = process.communicate()[1]
     if process.returncode:
         raise RuntimeError(errors)
 

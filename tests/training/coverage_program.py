@@ -3,17 +3,20 @@
 Usage: coverage_program.py RANK FOLDER SETTINGS CASES, the last two JSON. SETTINGS is a
 list of ``{"name", "backend", "ranks", "variables"}``; ranks from ``ranks`` up sit one
 out. CASES are titles, none for all. Writes FOLDER/RANK.json: what each case found, or
-why it was refused, by setting.
+why it was refused, by setting. A case that does not end prints where every thread is,
+and the rank ends with 1.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import sys
 import time
 import traceback
 import warnings
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,10 @@ import torch.distributed as dist
 from railx_torch import backend, environment
 from tests.training.coverage_cases import CASES, Case, World
 
+#: Far above any case on a busy machine, far below the time of all of them.
+CASE_LIMIT_S = 200
+#: How long an operation waits for the other ranks.
+GROUP_LIMIT_S = 30
 DEVICE = torch.device(os.environ.get("COVERAGE_DEVICE", "cpu"))
 
 
@@ -39,8 +46,9 @@ def plain(value: Any) -> Any:
     return value
 
 
-def found_by(case: Case, world: World) -> dict[str, Any]:
+def found_by(case: Case, world: World, meet: Callable[[str], None]) -> dict[str, Any]:
     """The result of a case, or the line that refuses it."""
+    faulthandler.dump_traceback_later(CASE_LIMIT_S, exit=True)
     world.seed = case.seed
     begin = time.monotonic()
     try:
@@ -50,11 +58,18 @@ def found_by(case: Case, world: World) -> dict[str, Any]:
         outcome = {"refused": f"{type(error).__name__}: {lines[0]}"}
         if os.environ.get("COVERAGE_TRACE"):
             traceback.print_exc()
-    # The next case must not depend on the groups of this one.
+    seconds = time.monotonic() - begin
+    if "refused" in outcome and seconds >= GROUP_LIMIT_S:
+        # Every later case would wait as long, as no group survives that.
+        raise RuntimeError(f"{case.title}: after {seconds:.0f} s: {outcome['refused']}")
+    # The next case must not depend on the groups of this one, and no rank may end a
+    # group in which another still receives.
+    meet(case.title)
     for group in list(dist.distributed_c10d._world.pg_map):
         if group is not dist.group.WORLD:
             dist.destroy_process_group(group)
-    return {**outcome, "seconds": round(time.monotonic() - begin, 3)}
+    faulthandler.cancel_dump_traceback_later()
+    return {**outcome, "seconds": round(seconds, 3)}
 
 
 def meeting_place(rank: int, folder: Path) -> Any:
@@ -78,19 +93,27 @@ def run(
         backend.configure(place.options, place.recorder(rank))
     here = folder / setting["name"]
     here.mkdir(exist_ok=True)
+    of_setting = dist.PrefixStore(setting["name"], store)
+
+    def meet(title: str) -> None:
+        """Wait for all ranks of this setting, past the backend that is tested."""
+        keys = [f"{title}/{of_rank}" for of_rank in range(setting["ranks"])]
+        of_setting.set(keys[rank], "")
+        of_setting.wait(keys, timedelta(seconds=2 * CASE_LIMIT_S))
+
     dist.init_process_group(
         setting["backend"],
-        store=dist.PrefixStore(setting["name"], store),
+        store=of_setting,
         rank=rank,
         world_size=setting["ranks"],
-        timeout=timedelta(seconds=30),
+        timeout=timedelta(seconds=GROUP_LIMIT_S),
     )
     outcomes = {}
     for case in CASES:
         if titles and case.title not in titles:
             continue
         world = World(rank, setting["ranks"], here, DEVICE)
-        outcomes[case.title] = found_by(case, world)
+        outcomes[case.title] = found_by(case, world, meet)
         if os.environ.get("COVERAGE_TRACE"):
             print(rank, setting["name"], case.title, str(outcomes[case.title])[:150], flush=True)
     dist.destroy_process_group()
@@ -99,10 +122,6 @@ def run(
 
 def main() -> None:
     """Every setting in turn."""
-    if os.environ.get("COVERAGE_TRACE"):
-        import faulthandler
-
-        faulthandler.dump_traceback_later(int(os.environ.get("DUMP", "25")))
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     rank, folder = int(sys.argv[1]), Path(sys.argv[2])
