@@ -22,6 +22,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 CONFIG = --config "experiment=$(EXPERIMENT)" $(if $(strip $(OVERRIDES)),hydra="$(OVERRIDES)")
 # The folder of the run: overrides may name it anew.
 NAMED = $(or $(lastword $(patsubst name=%,%,$(filter name=%,$(OVERRIDES)))),$(EXPERIMENT))
+PURELIB = import sysconfig; print(sysconfig.get_path("purelib"))
 SNAKEMAKE = $(BIN)/snakemake --cores "$(CORES)" $(CONFIG)
 
 .PHONY: help setup reproduce figure claim findings report pdf sync schemas test test-system coverage test-slow test-torch test-clients test-oldest-torch mutants mistakes explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady site notebooks lint lock clean
@@ -84,7 +85,7 @@ test-torch: $(READY) ## torch's own tests of torch.distributed over railx, held 
 
 test-clients: $(READY) ## Lightning Fabric, accelerate and the Hugging Face Trainer over railx, in .venv-clients
 	@test -x .venv-clients/bin/python || $(BIN)/python -m venv .venv-clients
-	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > .venv-clients/lib/python3.*/site-packages/project.pth
+	@$(BIN)/python -c '$(PURELIB)' > "$$(.venv-clients/bin/python -c '$(PURELIB)')/project.pth"
 	@.venv-clients/bin/pip --quiet install $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["clients"])')
 	@.venv-clients/bin/python -m pytest -q tests/railx_torch/test_clients.py
 
