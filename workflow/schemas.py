@@ -273,9 +273,15 @@ class _Writer:
     ) -> dict[str, Any]:
         """One schema per member.
 
-        Whole settings name theirs, so that exactly one fits.
+        Whole settings name theirs, so that exactly one fits. A base without a member's
+        name lists variants of any.
         """
         options = [self._reference(cls, form) for cls in dict.fromkeys(classes.values())]
+        if form == "base":
+            forms: list[Form] = ["heir", "whole"]
+            variant = {"anyOf": [self._union(hint, key, classes, inner) for inner in forms]}
+            variants = {"type": "object", "additionalProperties": variant}
+            options.append(_closed({"choices": variants}))
         if type(None) in get_args(hint):
             options.append({"type": "null"})
         if form not in ("whole", "choice"):
