@@ -20,13 +20,11 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 from railx.field_docs import class_doc, field_doc
 from railx.io import write_text
 from railx.settings import field_hints, members, to_dict
-from workflow.choices import BASE
-from workflow.groups import groups
-from workflow.layers import conf_files, layers
+from workflow.choices import BASE, conf_files, layers
 from workflow.mounts import CONF, EVERY, choices
 from workflow.plan_names import PlanNames
 from workflow.reference import reference
-from workflow.settings import CHOSEN, LISTED, NAME, SEEDED, Experiment
+from workflow.settings import CHOSEN, LISTED, NAME, SEEDED, Experiment, groups
 
 __all__ = [
     "SCHEMAS",

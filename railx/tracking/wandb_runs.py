@@ -18,8 +18,7 @@ from typing import Any
 
 from railx.io import write_json
 from railx.tracking.ledger import Ledger
-from railx.tracking.media import table_json
-from railx.tracking.record import RECORD
+from railx.tracking.record import RECORD, table_json
 from railx.tracking.results import Curve, Invocation, StageResult, numbers, verdict_counts
 from railx.tracking.settings import TrackingSettings
 from railx.tracking.store import INVOCATION_STAGE

@@ -17,9 +17,11 @@ from railx.vocabulary.cross_connects import (
     circuit_set,
     read_circuits,
 )
-from railx.vocabulary.reconfiguration import TransitionSettings, apply_plan, reconfiguration_plan
-from railx.vocabulary.reconfiguration_files import (
+from railx.vocabulary.reconfiguration import (
+    TransitionSettings,
+    apply_plan,
     read_reconfiguration,
+    reconfiguration_plan,
     write_reconfiguration,
     write_reconfiguration_csv,
 )

@@ -31,10 +31,9 @@ from railx.settings import (
 from tests.loops import for_every
 from workflow import schemas
 from workflow.config import CONF
-from workflow.groups import groups
 from workflow.reference import keys_of, reference, unit_of
 from workflow.schemas import SCHEMAS, generated_files, marked, schema, schema_name, schema_of
-from workflow.settings import CHOSEN, LISTED, Experiment, StageSettings
+from workflow.settings import CHOSEN, LISTED, Experiment, StageSettings, groups
 
 FILES = sorted(CONF.rglob("*.yaml"))
 

@@ -21,8 +21,6 @@ def run(job: Job) -> Summary:
         TransitionSettings,
         check_end,
         reconfiguration_plan,
-    )
-    from railx.vocabulary.reconfiguration_files import (
         write_reconfiguration,
         write_reconfiguration_csv,
     )
