@@ -182,7 +182,7 @@ ROOMS = {
             f"railx/exchange/{name}.py"
             for name in (
                 *("astra_network", "chakra", "chakra_messages", "chrome", "formats"),
-                *("goal", "graphml", "infragraph", "sources", "wires"),
+                *("formats", "goal", "graph_files", "sources", "wires"),
             )
         ),
         ("tests/exchange", "tests/workflow/test_exchange_commands.py"),

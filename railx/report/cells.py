@@ -38,11 +38,7 @@ def table_rows(table: ReportTable) -> dict[str, Any]:
     """Columns and first rows of a Parquet table, or keys and values of JSON."""
     if table.path.suffix == ".json":
         rows = [{"quantity": key, "value": value} for key, value in flat(read_json(table.path))]
-        return {
-            "columns": ["quantity", "value"],
-            "rows": rows[:MOST_ROWS],
-            "count": len(rows),
-        }
+        return {"columns": ["quantity", "value"], "rows": rows[:MOST_ROWS], "count": len(rows)}
     arrow = read_table(table.path, list(table.columns) or None)
     return {
         "columns": list(arrow.column_names),

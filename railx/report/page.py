@@ -74,11 +74,7 @@ _KIND_WORDS = {
         "What follows from the paper's design. This project states it, the paper does not.",
         "Expected",
     ),
-    "check": (
-        "Checks",
-        "This project's own tables held against one another.",
-        "Expected",
-    ),
+    "check": ("Checks", "This project's own tables held against one another.", "Expected"),
 }
 
 

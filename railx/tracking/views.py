@@ -88,11 +88,7 @@ def build_workspace(project: str, entity: str, experiment: str, names: Mapping[s
 
 
 def build_report(
-    project: str,
-    entity: str,
-    experiment: str,
-    names: Mapping[str, Any],
-    invocations: Sequence[str],
+    project: str, entity: str, experiment: str, names: Mapping[str, Any], invocations: Sequence[str]
 ) -> Any:
     """Overlaid invocations: a grid of panels for every result with curves."""
     expr, panels, _ = _library()

@@ -187,11 +187,7 @@ def _config(result: StageResult, invocation: Invocation, first: str | None) -> d
 
 
 def _start(
-    wandb: Any,
-    settings: TrackingSettings,
-    folder: Path,
-    invocation: Invocation,
-    **about: Any,
+    wandb: Any, settings: TrackingSettings, folder: Path, invocation: Invocation, **about: Any
 ) -> Any:
     options = wandb.Settings(
         mode=settings.wandb,
@@ -226,11 +222,7 @@ def _start(
 
 
 def _log(
-    wandb: Any,
-    run: Any,
-    result: StageResult,
-    settings: TrackingSettings,
-    invocation: Invocation,
+    wandb: Any, run: Any, result: StageResult, settings: TrackingSettings, invocation: Invocation
 ) -> None:
     """History, media, numbers and the digests of the files, in this order."""
     for row in _rows(run, result.curves):

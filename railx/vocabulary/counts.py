@@ -296,13 +296,7 @@ def tree_switches(leaves: int, uplinks: int, tiers: int, radix: int) -> int:
 
 
 def fewest_tiers(
-    ends: int,
-    tiers: int,
-    radix: int,
-    leaf_down: int | None,
-    *,
-    chips: int,
-    chips_per_end: int = 1,
+    ends: int, tiers: int, radix: int, leaf_down: int | None, *, chips: int, chips_per_end: int = 1
 ) -> int:
     """The fewest tiers, at most ``tiers``, of a tree with enough end ports.
 

@@ -71,7 +71,7 @@ STAGE = Stage(
             | real("value")
             | text("unit", "fidelity", "note"),
             claims=True,
-        ),
+        )
     },
     run=run,
     tracked=Tracked("comparison", ("comparison",), fidelity="analytic"),

@@ -71,7 +71,7 @@ STAGE = Stage(
             | integer("buckets", "sequences", "tokens", "rounded_tokens")
             | text("fidelity"),
             claims=True,
-        ),
+        )
     },
     run=run,
 )

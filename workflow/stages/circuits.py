@@ -61,10 +61,7 @@ STAGE = Stage(
     message="Cross-connects of {item}",
     item=Item("topology", _switched),
     inputs=lambda _, topology: {"topology": FromStage("topology.graph", topology)},
-    outputs={
-        "circuits": File("{topology}/circuits.json"),
-        "csv": File("{topology}/circuits.csv"),
-    },
+    outputs={"circuits": File("{topology}/circuits.json"), "csv": File("{topology}/circuits.csv")},
     run=run,
     by_hand=ByHand(
         groups=("topology",),

@@ -61,10 +61,7 @@ STAGE = Stage(
     message="Workflow Run RO-Crate of the experiment",
     settings=_stage_settings,
     inputs=_inputs,
-    outputs={
-        "crate": Json("ro-crate-metadata.json"),
-        "workflow": File("Snakefile"),
-    },
+    outputs={"crate": Json("ro-crate-metadata.json"), "workflow": File("Snakefile")},
     run=run,
     in_folder=False,
 )

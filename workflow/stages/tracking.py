@@ -36,8 +36,7 @@ def run(job: Job) -> Summary:
     runs = log_runs(
         [
             stage_result(
-                result,
-                {name: module_digest(name) for name in code_modules(*result["modules"])},
+                result, {name: module_digest(name) for name in code_modules(*result["modules"])}
             )
             for result in settings["results"]
         ],
