@@ -21,7 +21,6 @@ __all__ = [
     "build_report",
     "build_workspace",
     "logged_names",
-    "metrics_named",
     "write_views",
 ]
 
@@ -125,17 +124,6 @@ def build_report(
         description="Two invocations of the pipeline over one another",
         blocks=blocks,
         width="fluid",
-    )
-
-
-def metrics_named(names: Mapping[str, Any]) -> set[str]:
-    """Every metric and media key that the panels ask for."""
-    return (
-        set(names["steps"])
-        | {curve for curves in names["steps"].values() for curve in curves}
-        | {f"verdict_counts.{verdict}" for verdict in names["verdicts"]}
-        | ({"job.seconds"} if names["jobs"] else set())
-        | set(names["media"])
     )
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.errors import UserError
-from railx.io import read_json, write_text
+from railx.io import write_text
 from railx.settings import NotEmpty, SettingsError, to_dict
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.cross_connects import (
@@ -39,7 +39,6 @@ __all__ = [
     "apply_plan",
     "check_end",
     "check_same_hardware",
-    "read_reconfiguration",
     "reconfiguration_plan",
     "write_reconfiguration",
     "write_reconfiguration_csv",
@@ -287,38 +286,6 @@ def write_reconfiguration(path: str | Path, plan: ReconfigurationPlan) -> None:
         }
         lines.append(json.dumps(entry))
     write_text(path, json.dumps(head)[:-1] + ', "switches": [\n' + ",\n".join(lines) + "\n]}\n")
-
-
-def read_reconfiguration(path: str | Path) -> ReconfigurationPlan:
-    """Read a file of :func:`write_reconfiguration`; names of unchanged switches are
-    lost.
-
-    Raises ValueError where the file is not a plan.
-    """
-    stored = read_json(path)
-    if not isinstance(stored, dict) or stored.get("schema") != RECONFIGURATION_SCHEMA:
-        schema = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
-        raise UserError(
-            f"{path}: schema {schema!r}; allowed: {RECONFIGURATION_SCHEMA}, a reconfiguration plan"
-        )
-    names = [f"unused{i}" for i in range(stored["optical_switches"])]
-    rows = []
-    for switch in stored["switches"]:
-        names[switch["ocs"]] = switch["name"]
-        for code, key in enumerate(ACTIONS):
-            rows += [(switch["ocs"], code, a, b) for a, b in switch[key]]
-    ocs, action, port_a, port_b = np.array(rows, dtype=np.int64).reshape(-1, 4).T
-    return ReconfigurationPlan(
-        stored["before"],
-        stored["after"],
-        ocs,
-        action,
-        port_a,
-        port_b,
-        stored["kept"],
-        stored["optical_switches"],
-        tuple(names),
-    )
 
 
 def write_reconfiguration_csv(path: str | Path, plan: ReconfigurationPlan) -> None:
