@@ -9,8 +9,6 @@ from typing import Any
 
 from workflow.commands.shared import add_flag, add_results, command
 
-__all__ = ["add"]
-
 
 def add(commands: Any) -> None:
     parser = command(

@@ -11,8 +11,6 @@ from railx.places import WORK
 from workflow.commands import shared, summary
 from workflow.commands.shared import snakemake
 
-__all__ = ["add"]
-
 
 def add(commands: Any) -> None:
     parser = shared.command(

@@ -10,8 +10,6 @@ from workflow.commands import shared
 from workflow.commands.claim import claim_by_id, judged, print_judged
 from workflow.stages import claim_files, results_folder
 
-__all__ = ["add"]
-
 
 def add(commands: Any) -> None:
     parser = shared.command(

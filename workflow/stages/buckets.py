@@ -5,8 +5,6 @@ from __future__ import annotations
 from workflow.outputs import Table, integer, text
 from workflow.stage import Config, FromStage, Inputs, Item, Job, Stage, Summary
 
-__all__ = ["STAGE", "run"]
-
 _PARTS = ("seed", "batch", "cluster", "model", "cost_model")
 
 

@@ -7,8 +7,6 @@ from workflow.composed import remembered
 from workflow.outputs import File
 from workflow.stage import ByHand, Config, FromStage, Item, Job, Stage, Summary
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Write the cross-connects as JSON and CSV; return their counts.

@@ -8,8 +8,6 @@ from workflow.outputs import File, Json
 from workflow.registry import STAGES, provenance_files, results_folder
 from workflow.stage import Config, FromStage, Inputs, Job, Stage, Summary
 
-__all__ = ["STAGE", "run"]
-
 _WORKFLOW = Path("Snakefile")
 
 

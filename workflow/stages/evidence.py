@@ -10,8 +10,6 @@ from workflow.outputs import Json, Table
 from workflow.registry import claim_files, results_folder
 from workflow.stage import Config, Inputs, Job, Stage, Summary, Tracked
 
-__all__ = ["STAGE", "run"]
-
 _CLAIMS = in_repository("resources/claims")
 _PUBLISHED = in_repository("resources/published")
 _PAPERS = in_repository("resources/papers.yaml")

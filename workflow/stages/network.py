@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-__all__ = ["STAGE", "run"]
-
-
 def run(job: Job) -> Summary:
     """Compute every network model and the collectives on the topology.
 

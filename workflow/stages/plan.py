@@ -24,8 +24,6 @@ from workflow.stage import (
     Tracked,
 )
 
-__all__ = ["STAGE", "run"]
-
 #: What the step model reads.
 _CATALOGUES = tuple(
     Path("resources/performance") / f"{name}.yaml" for name in ("constants", "devices", "programs")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from workflow.outputs import File, Json, Table, flag, integer, real, text
 from workflow.stage import ByHand, Item, Job, Stage, Summary, Tracked
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Generate the jobs, replay them over the sweep; return times as a flat summary."""

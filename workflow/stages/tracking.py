@@ -13,8 +13,6 @@ from workflow.outputs import Json
 from workflow.registry import results_folder, tracked_files, tracked_results
 from workflow.stage import Config, Inputs, Job, Stage, Summary
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Log the results of one invocation; return (and write) the ids of the runs.
