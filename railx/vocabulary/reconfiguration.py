@@ -53,7 +53,6 @@ class TransitionSettings:
 
     before: Annotated[str, NotEmpty()]
     """Name of the topology whose circuits are up at first."""
-
     after: Annotated[str, NotEmpty()]
     """Name of the topology whose circuits are up at the end."""
 
