@@ -114,7 +114,6 @@ class OverheadSettings(Choice):
 
     linear_percent: Annotated[float, Between(0.1, 1000)] = 10
     """Overhead up to which the axis is linear; logarithmic beyond."""
-
     confidence: Annotated[float, Between(0.5, 0.999)] = 0.95
     """Confidence of the intervals over our repeats."""
 

@@ -142,12 +142,7 @@ def _broken(text: str, letters: int) -> str:
 
 def _shares(panels: Any, row: int, line: int, how: Sharing) -> Axes | None:
     """The panel with which a new one shares an axis."""
-    first = {
-        True: (0, 0),
-        "all": (0, 0),
-        "row": (row, 0),
-        "col": (0, line),
-    }.get(how)
+    first = {True: (0, 0), "all": (0, 0), "row": (row, 0), "col": (0, line)}.get(how)
     return None if first is None or first == (row, line) else panels[first]
 
 

@@ -45,8 +45,7 @@ _MODULES = {
     "latency_load": "latency_load",
     "tenancy": "largest_job utilisation",
     "step_time": "step_time",
-    "arena": "arena",
-    "design": "design_front",
+    "design": "design_front arena",
 }
 #: The module of each figure.
 FIGURES = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -49,7 +49,6 @@ class StepTimeSettings(Choice):
     cut_over_shortest: Annotated[float, AtLeast(1)] | None = 3.0
     """How many times longer than the shortest of its panel a bar is cut; null: none
     is."""
-
     named: tuple[str, ...] = ("railx_hyperx_m4n2", "railx_hyperx")
     """Topologies that the words name beside the shortest and longest step; those that
     are not mapped are left out."""

@@ -31,7 +31,6 @@ class LargestJobSettings(CanvasSettings):
 
     lower_quantile: Annotated[float, Between(0, 0.5)] = 0.05
     """Lower end of the band over the random draws."""
-
     upper_quantile: Annotated[float, Between(0.5, 1)] = 0.95
     """Upper end of the band over the random draws."""
 
@@ -126,7 +125,6 @@ class UtilisationSettings(CanvasSettings):
 
     policy: Annotated[str, NotEmpty()] = "best_fit"
     """Placement policy of the rows to show."""
-
     offered_load: float | None = None
     """Offered load of the rows to show, as a share of the grid; null: the highest."""
 

@@ -75,14 +75,7 @@ def _postorder(graph: Any, index: int, sent: Any, work: Any, stuck: Any) -> int:
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def path_sums(
-    graph: Any,
-    values: Any,
-    pairs: Any,
-    longest: bool,
-    stuck: Any,
-    sums: Any,
-) -> None:
+def path_sums(graph: Any, values: Any, pairs: Any, longest: bool, stuck: Any, sums: Any) -> None:
     """Fill ``sums`` with the expected sum of ``values`` over the links of a path.
 
     ``longest``: over the longest path of positive weight instead. ``sums``:
@@ -116,13 +109,7 @@ def path_sums(
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def loads(
-    graph: Any,
-    demand: Any,
-    stuck: Any,
-    load_slot: Any,
-    load: Any,
-) -> None:
+def loads(graph: Any, demand: Any, stuck: Any, load_slot: Any, load: Any) -> None:
     """Add the traffic of ``demand`` (float[chips, destinations]) to ``load`` by option
     slot.
     """
@@ -155,13 +142,7 @@ def loads(
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def dependencies(
-    graph: Any,
-    chips: int,
-    stuck: Any,
-    vc: Any,
-    out_index: Any,
-    channels: int,
-    waits: Any,
+    graph: Any, chips: int, stuck: Any, vc: Any, out_index: Any, channels: int, waits: Any
 ) -> None:
     """Mark in ``waits`` the channels a packet may wait for while it occupies another.
 
