@@ -689,7 +689,8 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
                     copy(limits[index], plan.time, count)
                     copy(rules[index], rule, width)
                     _record(plan, best, record, time, count)
-                if time < math.inf and count <= counts[index]:
+                spent = plan.looks[0] > looks // 3
+                if time < math.inf and (spent or count <= counts[index]):
                     break
     ranked = np.argsort(times)
     chosen = ranked[0]
