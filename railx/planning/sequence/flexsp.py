@@ -3,9 +3,9 @@
 A batch is cut into micro-batches. Each has groups of different degrees, side by side,
 and each sequence belongs to a group (FlexSP, section 4). The paper solves it cut by cut
 with an integer programme (``flexsp_milp``). Here one search moves the time limits of
-all micro-batches at once (``search``); on a few sequences and devices another goes on from
-each of its plans by moving sequences between groups (``exchange``). The constant b1 is paid once per
-micro-batch.
+all micro-batches at once (``search``). On a few sequences and devices another one
+moves sequences between the groups of its plans (``exchange``). The constant b1 is paid
+once per micro-batch.
 
 More freedom never makes a plan slower. A plan for some degrees is the best of the
 searches with those up to each of them, and a search starts from the result of the
