@@ -205,10 +205,11 @@ class PacketNetworkSettings:
     batches: Annotated[int, Between(2, 1000)] = 20
     """Parts that the window is cut into for the confidence intervals."""
     router: Literal["in_order", "railx_simulator"] = "in_order"
-    """``in_order``: a buffer is a queue for all its packets, and counts as empty where
-    no packet has a place in it. ``railx_simulator``: packet for packet as in the RailX
-    simulator, where a packet at its destination passes those before it, and a buffer
-    counts as empty until a packet that goes on has left for it.
+    """``in_order``: a buffer is a queue for all its packets, and of parallel ones that
+    with most room is taken. ``railx_simulator``: packet for packet as in the RailX
+    simulator, where a packet at its destination passes those before it, and the first
+    empty buffer is taken, else the first with room; it counts as empty until a packet
+    that goes on has left for it.
     """
 
     def __post_init__(self) -> None:

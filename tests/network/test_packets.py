@@ -477,6 +477,17 @@ def test_a_lane_beside_is_taken_before_a_second_channel_of_the_same_lane() -> No
         assert arrived[0] == arrived[1] > 0
 
 
+def test_parallel_rings_carry_what_their_loads_say() -> None:
+    """Eight rings between the same chips share the packets, at any room of buffers."""
+    topology = build("opus_rails", chips_per_server=4, servers=8, ocs_ports=16)
+    table = build_routing(topology, "min")
+    load = 0.8 * bound(topology, table)
+    for buffer_flits in (64, 1024):
+        network = model(buffer_flits=buffer_flits, warmup_cycles=500, measured_cycles=1000)
+        result = simulate_packets(topology, table, UniformTraffic("uniform", load), network, 1)
+        assert result.accepted_flits_per_chip_cycle > 0.97 * load
+
+
 def test_fewer_channels_than_classes_are_refused() -> None:
     topology = build("railx_hyperx", m=2, n=1)
     table = build_routing(topology, "balanced")
