@@ -118,6 +118,7 @@ _LABELS = {
     "cloudmatrix": "CloudMatrix384",
     "ub_mesh": "UB-Mesh",
     "hpn": "HPN 7.0",
+    "mixnet": "MixNet",
     "khop_ring": "K-hop ring",
     "rail_only": "Rail-only",
     "rail_optimised": "Rail-optimised",
