@@ -201,6 +201,7 @@ def test_its_own_routing_is_allowed_wherever_settings_name_one(ring: Topology) -
         "balanced",
         "min_inside",
         "valiant",
+        "tree",
         "downhill",
     ]
 
