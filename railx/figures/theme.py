@@ -120,6 +120,7 @@ _LABELS = {
     "hpn": "HPN 7.0",
     "mixnet": "MixNet",
     "khop_ring": "K-hop ring",
+    "nvl72_rails": "NVL72 with rails",
     "rail_only": "Rail-only",
     "rail_optimised": "Rail-optimised",
     "opus_rails": "Opus rails",
