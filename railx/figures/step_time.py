@@ -159,7 +159,7 @@ def node_prices(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
         trains faster than {reference}; left of it: slower. Its ranking flips where the diamond is
         within the range of the price. Without one, no rate of its ports makes both equally fast."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
-        panels = page.subplots(1, len(jobs), sharey=True, squeeze=False)[0]
+        panels = page.subplots(1, len(jobs), sharex=True, sharey=True, squeeze=False)[0]
         for axes, job in zip(panels, jobs, strict=True):
             part = where(rows, job=job).set_index("topology").reindex(names)
             _node_prices(axes, part)
@@ -186,4 +186,5 @@ def _node_prices(axes: Axes, rows: DataFrame) -> None:
     style = {**dot(PALETTE[5], 7), "marker": "D"}
     axes.plot(rows["break_even_usd_per_chip"], at, label="Equally fast", **style)
     axes.set_xlabel("Beyond the reference (USD a chip)")
-    few_ticks(axes.xaxis, 4)
+    axes.margins(x=0.12)
+    few_ticks(axes.xaxis, 3)

@@ -854,10 +854,8 @@ def write_node_prices(results: Path) -> Path:
         for job in ("dense", "experts")
     ]
     common: Row = {"reference": "railx_hyperx_m4n2", "node_gb_s": 1200.0, "fidelity": "analytic"}
-    prices = dict.fromkeys(
-        ("node_usd_per_chip", "node_low_usd_per_chip", "node_high_usd_per_chip"), 1.0
-    )
-    return write_result(results, "mapping.node_prices", rows, "some", **common, **prices)
+    common |= {f"node_{end}usd_per_chip": 1.0 for end in ("", "low_", "high_")}
+    return write_result(results, "mapping.node_prices", rows, "some", **common)
 
 
 def write_steps(results: Path) -> list[Path]:
