@@ -43,8 +43,8 @@ _MODULES = {
     "pipelines": "pipeline_schedule held_memory stage_memory",
     "collectives": "ring_all_reduce collective_time",
     "latency_load": "latency_load",
-    "tenancy": "largest_job utilisation",
-    "step_time": "step_time",
+    "tenancy": "largest_job utilisation fault_trace",
+    "step_time": "step_time node_prices",
     "design": "design_front arena",
 }
 #: The module of each figure.

@@ -28,6 +28,7 @@ import numpy as np
 from railx.families import build_routing, rank_placement
 from railx.network.flows import finish_times, link_gb_s, spread_flows
 from railx.network.settings import BandwidthSettings
+from railx.network.traffic import routed_for
 from railx.settings import SettingsError
 from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.routing.analysis import pair_loads
@@ -194,9 +195,9 @@ def member_rates(
     """Exact rates while all groups (int[groups, members]) send at once."""
     member, other = np.nonzero(pattern.share)
     share = np.tile(pattern.share[member, other], len(groups))
-    load, flight_ns = pair_loads(
-        topology, table, groups[:, member].ravel(), groups[:, other].ravel(), share
-    )
+    pairs = groups[:, member].ravel(), groups[:, other].ravel(), share
+    topology, table = routed_for(topology, table, *pairs)
+    load, flight_ns = pair_loads(topology, table, *pairs)
     links, used = topology.links, load > 0
     gb_s = (np.repeat(links.gbps, links.lanes) / 8)[used] / load[used]
     inside = np.repeat(links.kind == INTERNAL, links.lanes)[used]

@@ -41,7 +41,17 @@ from railx.settings import SettingsError
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, FamilySettings, Topology
 
-__all__ = ["ExactLoads", "Way", "at_rates", "chips_of", "node_rates_gb_s", "on_devices", "sized"]
+__all__ = [
+    "ExactLoads",
+    "Way",
+    "at_rates",
+    "chips_of",
+    "circuits_delay_ns",
+    "node_rates_gb_s",
+    "on_devices",
+    "routings_for",
+    "sized",
+]
 
 IntArray = NDArray[np.int64]
 KnownRates: TypeAlias = dict[str, Sequence[float]]
@@ -151,7 +161,8 @@ class ExactLoads:
 
         A ``send`` goes from each member to the next, from the last one to none.
         """
-        return self._ways(groups, kind, self.routings, _algorithms(kind, groups.shape[1]))
+        routings = routings_for(self.topology.settings, kind, self.routings)
+        return self._ways(groups, kind, routings, _algorithms(kind, groups.shape[1]))
 
     def _ways(
         self, groups: IntArray, kind: Kind, routings: Sequence[str], algorithms: Sequence[str]
@@ -182,7 +193,9 @@ class ExactLoads:
         if not self._rates[key]:
             return None
         rates = MemberRates(*self._rates[key])
-        return Way(algorithm, routing, sent, rates, rates.flight_ns * pattern.rounds * halves)
+        latency_ns = rates.flight_ns * pattern.rounds * halves
+        latency_ns += circuits_delay_ns(self.topology.settings, routing, rates.between_gb_s)
+        return Way(algorithm, routing, sent, rates, latency_ns)
 
     def fastest(
         self,
@@ -234,7 +247,8 @@ class ExactLoads:
     def _fast_ways(self, groups: IntArray, kind: Kind) -> list[Way]:
         """Shortest paths, and detours where those reach less than half of a port."""
         algorithms = _algorithms(kind, groups.shape[1])
-        shortest = [name for name in self.routings if name != _DETOURS]
+        routings = routings_for(self.topology.settings, kind, self.routings)
+        shortest = [name for name in routings if name != _DETOURS]
         detours = [name for name in self.routings if name == _DETOURS]
         ways = self._ways(groups, kind, shortest, algorithms)
         port_gb_s, _ = self._node_rates
@@ -250,6 +264,22 @@ def _algorithms(kind: Kind, members: int) -> list[str]:
     if kind == "send":
         return ["next"]
     return ["direct", "ring"] if kind != "all_to_all" and members > 2 else ["direct"]
+
+
+def routings_for(settings: FamilySettings, kind: Kind, offered: Sequence[str]) -> Sequence[str]:
+    """The routings of a transfer: all-to-alls alone take circuits that follow them."""
+    circuits = family_of(settings).traffic_circuits
+    if circuits is None:
+        return offered
+    return ("min",) if kind == "all_to_all" else (circuits.other_routing,)
+
+
+def circuits_delay_ns(settings: FamilySettings, routing: str, between_gb_s: float) -> float:
+    """Time that a transfer waits for circuits that follow it; none within nodes."""
+    circuits = family_of(settings).traffic_circuits
+    if circuits is None or routing != "min" or between_gb_s == np.inf:
+        return 0.0
+    return float(circuits.delay_ms(settings)) * 1e6
 
 
 def on_devices(
