@@ -23,7 +23,13 @@ from railx.economics import read_catalogue
 from railx.economics.pricing import NetworkPrice, price
 from railx.errors import UserError
 from railx.families import build_routing, build_topology, family_of
-from railx.network.group_bandwidth import member_rates, pattern_of, ranks_in_order, strided_groups
+from railx.network.group_bandwidth import (
+    member_rates,
+    pattern_of,
+    ranks_in_order,
+    routed_loads,
+    strided_groups,
+)
 from railx.network.metrics import topology_metrics
 from railx.network.packets import simulate_packets
 from railx.network.settings import (
@@ -218,7 +224,7 @@ def _collectives(graph: Topology, settings: ArenaSettings) -> Iterator[Row]:
     """All-reduce and all-to-all of consecutive chips, all groups at once, in ms."""
     ranks = 2 ** int(np.log2(graph.chips))
     chips = ranks_in_order(graph, ranks)
-    table = build_routing(graph, "min", np.sort(chips).astype(np.int32), grouped=True)
+    loads = routed_loads(graph, "min", np.sort(chips).astype(np.int32))
     size = 64
     if ranks < 2 * size:
         size = max(2, ranks // 2)
@@ -228,7 +234,7 @@ def _collectives(graph: Topology, settings: ArenaSettings) -> Iterator[Row]:
     ):
         for stride in (1, ranks // size):
             pattern = pattern_of(algorithm, size)
-            rates = member_rates(graph, table, strided_groups(chips, size, stride), pattern)
+            rates = member_rates(graph, loads, strided_groups(chips, size, stride), pattern)
             time_ms = settings.payload_mb * sent / rates.gb_s
             time_ms += rates.flight_ns * pattern.rounds * (2 if algorithm == "ring" else 1) / 1e6
             subject = f"{collective} of {size}, {'consecutive' if stride == 1 else 'strided'}"

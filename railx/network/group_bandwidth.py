@@ -21,16 +21,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from railx.families import build_routing, rank_placement
+from railx.families import build_routing, family_of, rank_placement
 from railx.network.flows import finish_times, link_gb_s, spread_flows
 from railx.network.settings import BandwidthSettings
 from railx.settings import SettingsError
-from railx.vocabulary.arrays import FloatArray, IntArray
-from railx.vocabulary.routing.analysis import pair_loads
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
+from railx.vocabulary.routing.analysis import PairLoads, pair_loads
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, Topology
 
@@ -42,6 +43,7 @@ __all__ = [
     "member_rates",
     "pattern_of",
     "ranks_in_order",
+    "routed_loads",
     "strided_groups",
 ]
 
@@ -85,6 +87,7 @@ def group_bandwidth(
     """
     chips = ranks_in_order(topology, settings.ranks)
     table = build_routing(topology, routing, np.sort(chips).astype(np.int32))
+    loads = partial(pair_loads, topology, table)
     rows: list[dict[str, Any]] = []
     for size, stride in group_shapes(len(chips)):
         groups = strided_groups(chips, size, stride)
@@ -99,7 +102,7 @@ def group_bandwidth(
                 if fidelity == "flow":
                     gb_s, flight_ns = _flow_rate(topology, table, groups, pattern)
                 else:
-                    rates = member_rates(topology, table, groups, pattern)
+                    rates = member_rates(topology, loads, groups, pattern)
                     gb_s, flight_ns = rates.gb_s, rates.flight_ns
                 for operation, sent in _sent(algorithm, size).items():
                     halves = 2 if operation == "all_reduce" else 1
@@ -113,6 +116,21 @@ def group_bandwidth(
                         }
                     )
     return rows
+
+
+def routed_loads(
+    topology: Topology, routing: str, destinations: Int32Array | None = None
+) -> PairLoads:
+    """Exact loads of pairs of chips: the family's, else those of a routing table.
+
+    ``destinations``: chips that a table leads to, ascending; None: all.
+    """
+    without_table = family_of(topology).pair_loads
+    loads = without_table and without_table(topology.settings, topology, routing)
+    if loads:
+        return loads
+    table = build_routing(topology, routing, destinations, grouped=True)
+    return partial(pair_loads, topology, table)
 
 
 def ranks_in_order(topology: Topology, ranks: int) -> IntArray:
@@ -189,14 +207,12 @@ def _sent(algorithm: str, size: int) -> dict[str, float]:
 
 
 def member_rates(
-    topology: Topology, table: RoutingTable, groups: IntArray, pattern: Pattern
+    topology: Topology, loads: PairLoads, groups: IntArray, pattern: Pattern
 ) -> MemberRates:
     """Exact rates while all groups (int[groups, members]) send at once."""
     member, other = np.nonzero(pattern.share)
     share = np.tile(pattern.share[member, other], len(groups))
-    load, flight_ns = pair_loads(
-        topology, table, groups[:, member].ravel(), groups[:, other].ravel(), share
-    )
+    load, flight_ns = loads(groups[:, member].ravel(), groups[:, other].ravel(), share)
     links, used = topology.links, load > 0
     gb_s = (np.repeat(links.gbps, links.lanes) / 8)[used] / load[used]
     inside = np.repeat(links.kind == INTERNAL, links.lanes)[used]
