@@ -23,7 +23,14 @@ from railx.economics import read_catalogue
 from railx.economics.pricing import NetworkPrice, price
 from railx.errors import UserError
 from railx.families import build_routing, build_topology, family_of
-from railx.network.group_bandwidth import member_rates, pattern_of, ranks_in_order, strided_groups
+from railx.network.group_bandwidth import (
+    RoutedLoads,
+    member_rates,
+    pattern_of,
+    ranks_in_order,
+    routed_loads,
+    strided_groups,
+)
 from railx.network.metrics import topology_metrics
 from railx.network.packets import simulate_packets
 from railx.network.settings import (
@@ -39,7 +46,6 @@ from railx.performance.topologies import routings_for
 from railx.settings import SettingsError
 from railx.tenancy.places import NetworkPlaces
 from railx.tenancy.trace import network_rows, read_trace
-from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import FamilySettings, Topology
 
 __all__ = ["arena_rows"]
@@ -231,15 +237,15 @@ def _collectives(graph: Topology, settings: ArenaSettings) -> Iterator[Row]:
         ("all_reduce", "ring", 2 * (size - 1) / size),
         ("all_to_all", "direct", (size - 1) / size),
     )
-    tables: dict[str, RoutingTable] = {}
+    by_routing: dict[str, RoutedLoads] = {}
     for collective, algorithm, sent in kinds:
         routing = routings_for(graph.settings, collective, ("min",))[0]
-        if routing not in tables:
-            tables[routing] = build_routing(graph, routing, column, grouped=True)
-        table = tables[routing]
+        if routing not in by_routing:
+            by_routing[routing] = routed_loads(graph, routing, column)
+        loads = by_routing[routing]
         for stride in (1, ranks // size):
             pattern = pattern_of(algorithm, size)
-            rates = member_rates(graph, table, strided_groups(chips, size, stride), pattern)
+            rates = member_rates(loads, strided_groups(chips, size, stride), pattern)
             time_ms = settings.payload_mb * sent / rates.gb_s
             time_ms += rates.flight_ns * pattern.rounds * (2 if algorithm == "ring" else 1) / 1e6
             subject = f"{collective} of {size}, {'consecutive' if stride == 1 else 'strided'}"

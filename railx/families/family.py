@@ -16,6 +16,7 @@ from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.line_rings import ChipOrderRing, LineRings
 from railx.vocabulary.nodes import NodeOrder
 from railx.vocabulary.placement import Placement, Sizes
+from railx.vocabulary.routing.analysis import PairLoads
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.topology import Circuits, FamilySettings, NodeSettings, Topology
@@ -243,6 +244,11 @@ class Family(Generic[S]):
 
     loads: Callable[[S, Topology, LineRouting], FloatArray] | None = None
     """Exact load of one lane of each link row under uniform traffic, at any size."""
+
+    pair_loads: Callable[[S, Topology, str], PairLoads | None] | None = None
+    """Exact loads of pairs of chips by routing, without a table; the result is None for
+    a routing that needs one.
+    """
 
     longest_path_ns: Callable[[S], float] | None = None
     """Bound of the latency of any path under uniform traffic, at any size."""

@@ -10,7 +10,7 @@ with a closed form, so no bisection is given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar, cast
 
@@ -20,7 +20,8 @@ from railx.families.family import Family, FamilyBase, any_chips
 from railx.settings import AtLeast, NonNegative
 from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.counts import Bill, Ports, too_large
-from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS, route_hops
+from railx.vocabulary.routing.analysis import PairLoads
+from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS, HopLoads, route_hops
 from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
 
 __all__ = ["RouterGraph", "RouterSettings", "next_size", "router_family"]
@@ -115,6 +116,16 @@ def router_family(
         below = np.bincount(plane(of).router_of)
         return int((below > 0).sum() + below.max())
 
+    def pair_loads(of: RouterT, topology: Topology, routing: str) -> PairLoads:
+        """A plane's, as all planes carry the same."""
+        alone = HopLoads(_build(replace(of, planes=1), plane(of)), routing)
+
+        def loads(src: IntArray, dst: IntArray, amount: FloatArray) -> tuple[FloatArray, float]:
+            load, flight_ns = alone(src, dst, amount / of.planes)
+            return np.tile(load, of.planes), flight_ns
+
+        return loads
+
     return Family(
         name=name,
         settings=settings,
@@ -127,6 +138,7 @@ def router_family(
         ),
         grouped_routings=HOP_ROUTINGS,
         groups=groups,
+        pair_loads=pair_loads,
         node_hop_counts=lambda of: _hop_counts(plane(of)),
         job_places=any_chips(lambda of: of.chips),
         bill=Bill(ports=ports, resize=resize),

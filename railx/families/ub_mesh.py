@@ -25,7 +25,7 @@ import numpy as np
 from railx.families.family import Family, FamilyBase, any_chips
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.arrays import IntArray
-from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS, route_hops
+from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS, HopLoads, route_hops
 from railx.vocabulary.topology import NodeSettings, Topology, check_size, duplex_links, topology_of
 
 __all__ = ["FAMILY", "UBMeshSettings"]
@@ -157,6 +157,9 @@ FAMILY = Family(
     routings=HOP_ROUTINGS,
     route=lambda settings, topology, routing, destinations: route_hops(
         topology, routing, destinations
+    ),
+    pair_loads=lambda settings, topology, routing: (
+        HopLoads(topology, routing) if routing == "min" else None
     ),
     # All-path routing leads round a failed chip; small jobs stay in a rack.
     job_places=any_chips(lambda of: of.chips, domain_chips=lambda of: of.rack_chips),

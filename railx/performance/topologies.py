@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.families import (
-    build_routing,
     build_topology,
     check_topology,
     family_of,
@@ -29,16 +28,17 @@ from railx.families import (
 )
 from railx.network.group_bandwidth import (
     MemberRates,
+    RoutedLoads,
     member_rates,
     pattern_of,
     ranks_in_order,
+    routed_loads,
     strided_groups,
 )
 from railx.performance.devices import Device
 from railx.performance.networks import Kind, TwoLevelRing
 from railx.performance.plans import Array
 from railx.settings import SettingsError
-from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, FamilySettings, Topology
 
 __all__ = [
@@ -117,7 +117,7 @@ class ExactLoads:
         self._ranks = ranks or topology.chips
         self._selective = selective
         self._rates = {} if known is None else known
-        self._tables: dict[str, RoutingTable | None] = {}
+        self._loads: dict[str, RoutedLoads | None] = {}
         self._job_ways: dict[tuple[Kind, int, int], list[Way]] = {}
 
     @property
@@ -136,20 +136,18 @@ class ExactLoads:
     def _node_rates(self) -> tuple[float, float]:
         return node_rates_gb_s(self.topology)
 
-    def _table(self, routing: str) -> RoutingTable | None:
-        """The table of a routing; None: left out."""
-        if routing not in self._tables:
+    def _loads_of(self, routing: str) -> RoutedLoads | None:
+        """The loads of a routing; None: left out."""
+        if routing not in self._loads:
             subset = self._ranks < self.topology.chips
             destinations = np.sort(self.chips).astype(np.int32) if subset else None
             try:
-                self._tables[routing] = build_routing(
-                    self.topology, routing, destinations, grouped=True
-                )
+                self._loads[routing] = routed_loads(self.topology, routing, destinations)
             except SettingsError as error:
                 if error.key != "routing" or not self._selective or routing == self.routings[0]:
                     raise
-                self._tables[routing] = None
-        return self._tables[routing]
+                self._loads[routing] = None
+        return self._loads[routing]
 
     @cached_property
     def chips(self) -> IntArray:
@@ -184,11 +182,9 @@ class ExactLoads:
         chips = sha256(groups.tobytes()).hexdigest()
         key = f"{algorithm} {routing} {groups.shape[1]} {groups.dtype} {chips}"
         if key not in self._rates:
-            table = self._table(routing)
+            loads = self._loads_of(routing)
             self._rates[key] = (
-                ()
-                if table is None
-                else astuple(member_rates(self.topology, table, groups, pattern))
+                () if loads is None else astuple(member_rates(loads, groups, pattern))
             )
         if not self._rates[key]:
             return None

@@ -16,7 +16,12 @@ from hypothesis import strategies as st
 
 from railx.families import build_routing, family_of
 from railx.families.mixnet import CHANGES_MS, MixNetSettings, greedy_circuits
-from railx.network.group_bandwidth import member_rates, pattern_of, strided_groups
+from railx.network.group_bandwidth import (
+    member_rates,
+    pattern_of,
+    routed_loads,
+    strided_groups,
+)
 from railx.network.metrics import check_optical_circuits
 from railx.network.settings import (
     ExpertTraffic,
@@ -195,8 +200,8 @@ def test_loads_conserve_traffic(changes: dict[str, Any]) -> None:
 
 def rates(topology: Topology, routing: str, size: int, stride: int, algorithm: str) -> float:
     groups = strided_groups(np.arange(topology.chips), size, stride)
-    table = build_routing(topology, routing)
-    return member_rates(topology, table, groups, pattern_of(algorithm, size)).between_gb_s
+    loads = routed_loads(topology, routing)
+    return member_rates(loads, groups, pattern_of(algorithm, size)).between_gb_s
 
 
 def test_an_all_to_all_takes_circuits_that_are_set_for_it() -> None:

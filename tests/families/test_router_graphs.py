@@ -21,6 +21,7 @@ from railx.vocabulary.routing import hop_paths
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,
+    pair_loads,
     path_lengths,
     table_lane_loads,
 )
@@ -113,6 +114,29 @@ def test_minimal_loads_are_those_of_all_shortest_paths(network: tuple[str, dict[
     assert ports.all_to_all == pytest.approx(
         min(family.ports_per_chip(topology.settings), 1 / loads[between].max())
     )
+
+
+@for_every("network", [*NETWORKS, ("ub_mesh", {})], name=name_of)
+def test_loads_without_a_table_are_those_of_the_table(network: tuple[str, dict[str, Any]]) -> None:
+    """One pair, few and most pairs, which send unequal amounts."""
+    topology, draw = build(network[0], **network[1]), np.random.default_rng(1)
+    family, chips = family_of(topology), topology.chips
+    assert family.pair_loads is not None
+    for routing in ("min", "valiant"):
+        loads = family.pair_loads(topology.settings, topology, routing)
+        assert (loads is None) == ((network[0], routing) == ("ub_mesh", "valiant"))
+        if loads is None:
+            continue
+        table = build_routing(topology, routing, grouped=True)
+        for number in (1, 7, chips * chips // 2):
+            pairs = draw.permutation(chips * chips)[: number + chips]
+            src, dst = np.stack(np.divmod(pairs, chips))[:, pairs // chips != pairs % chips]
+            src, dst = src[:number], dst[:number]
+            amount = draw.random(len(src))
+            expected, flight_ns = pair_loads(topology, table, src, dst, amount)
+            load, longest_ns = loads(src, dst, amount)
+            assert np.allclose(load, expected, rtol=1e-12, atol=1e-13)
+            assert longest_ns == pytest.approx(flight_ns)
 
 
 @for_every("network", NETWORKS, name=name_of)

@@ -233,18 +233,21 @@ class TableBuilder:
         pools, states = np.broadcast_arrays(
             np.asarray(pools, dtype=np.int64), np.asarray(state, dtype=np.int64)
         )
-        key = np.where(pools < 0, -1, pools * 4096 + states)
-        distinct, where = np.unique(key, return_inverse=True)
-        sets = self._sets
+        count = int(states.max(initial=0)) + 1
+        key = np.where(pools < 0, -1, pools * count + states)
+        # Sorting the keys, as numpy does to find distinct ones, takes most of the time.
+        used = np.zeros(int(key.max(initial=-1)) + 2, dtype=np.bool_)
+        used[key] = True
+        used[-1] = False
+        distinct, sets = np.flatnonzero(used), self._sets
+        ids = np.full(len(used), -1, dtype=np.int32)
         # As choice_set, whose checks cost a large torus a second.
-        ids = np.array(
-            [
-                -1 if k < 0 else sets.setdefault(((k // 4096, k % 4096, 1.0, -1, 0.0),), len(sets))
-                for k in distinct.tolist()
-            ],
-            dtype=np.int32,
-        )
-        return ids[where].reshape(pools.shape)
+        ids[distinct] = [
+            sets.setdefault(((k // count, k % count, 1.0, -1, 0.0),), len(sets))
+            for k in distinct.tolist()
+        ]
+        result: Int32Array = ids[key]
+        return result
 
     def choice_set(
         self,
