@@ -174,7 +174,7 @@ def test_decoding_is_the_best_of_all_its_plans(most_latency_ms: float) -> None:
 
 def test_experts_alone_may_wait_for_changes_of_circuits() -> None:
     """These experts stay within a server, and so do not wait."""
-    jobs = {
+    jobs: dict[str, Any] = {
         "experts": TrainingJob("training", "mixtral_8x22b"),
         "dense": TrainingJob("training", "llama3_8b"),
     }
