@@ -19,7 +19,8 @@ from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
 from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, too_large
 from railx.vocabulary.line_rings import LineRings, joined_rings
-from railx.vocabulary.routing.planes import fill_leaves
+from railx.vocabulary.routing.analysis import PairLoads
+from railx.vocabulary.routing.planes import fill_leaves, table_loads
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, topology_of
 
@@ -394,6 +395,15 @@ def resize(settings: HyperXSettings, chips: int) -> HyperXSettings:
     raise too_large(chips, largest, f"{len(settings.shape)} dimensions of {radix}-port switches")
 
 
+def pair_loads(settings: HyperXSettings, topology: Topology, routing: str) -> PairLoads | None:
+    """Those of a plane, as all planes carry the same; None where there is only one."""
+    if settings.planes == 1:
+        return None
+    alone = replace(settings, planes=1)
+    plane = build(alone)
+    return table_loads(plane, route(alone, plane, routing), settings.planes)
+
+
 FAMILY = Family(
     name="hyperx",
     settings=HyperXSettings,
@@ -404,6 +414,7 @@ FAMILY = Family(
     ports_per_chip=ports_per_chip,
     routings=("min", "balanced", "adaptive", "valiant"),
     route=route,
+    pair_loads=pair_loads,
     node_hop_counts=node_hop_counts,
     chip_rings=chip_rings,
     # A chip that is a router takes all with its last coordinate: a HyperX is left, of

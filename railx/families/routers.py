@@ -22,6 +22,7 @@ from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.counts import Bill, Ports, too_large
 from railx.vocabulary.routing.analysis import PairLoads
 from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS, HopLoads, route_hops
+from railx.vocabulary.routing.planes import loads_of_planes
 from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
 
 __all__ = ["RouterGraph", "RouterSettings", "next_size", "router_family"]
@@ -119,12 +120,7 @@ def router_family(
     def pair_loads(of: RouterT, topology: Topology, routing: str) -> PairLoads:
         """A plane's, as all planes carry the same."""
         alone = HopLoads(_build(replace(of, planes=1), plane(of)), routing)
-
-        def loads(src: IntArray, dst: IntArray, amount: FloatArray) -> tuple[FloatArray, float]:
-            load, flight_ns = alone(src, dst, amount / of.planes)
-            return np.tile(load, of.planes), flight_ns
-
-        return loads
+        return loads_of_planes(alone, of.planes)
 
     return Family(
         name=name,

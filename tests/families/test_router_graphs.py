@@ -49,6 +49,12 @@ NETWORKS: list[tuple[str, dict[str, Any]]] = [
     ("topoopt", {"servers": 9, "chips_per_server": 2, "planes": 2}),
     ("topoopt", {"servers": 16, "chips_per_server": 4, "planes": 1}),
 ]
+#: Others whose loads need no table of the network itself.
+OTHERS: list[tuple[str, dict[str, Any]]] = [
+    ("ub_mesh", {}),
+    ("hyperx", {"shape": (3, 4), "chips_per_switch": 2, "planes": 3}),
+    ("dragonfly", {"planes": 2}),
+]
 
 
 def name_of(network: tuple[str, dict[str, Any]]) -> str:
@@ -116,7 +122,7 @@ def test_minimal_loads_are_those_of_all_shortest_paths(network: tuple[str, dict[
     )
 
 
-@for_every("network", [*NETWORKS, ("ub_mesh", {})], name=name_of)
+@for_every("network", [*NETWORKS, *OTHERS], name=name_of)
 def test_loads_without_a_table_are_those_of_the_table(network: tuple[str, dict[str, Any]]) -> None:
     """One pair, few and most pairs, which send unequal amounts."""
     topology, draw = build(network[0], **network[1]), np.random.default_rng(1)

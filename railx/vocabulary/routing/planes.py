@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from railx.vocabulary.arrays import IntArray
-from railx.vocabulary.routing.table import TableBuilder
+from railx.vocabulary.arrays import FloatArray, IntArray
+from railx.vocabulary.routing.analysis import PairLoads, pair_loads
+from railx.vocabulary.routing.table import RoutingTable, TableBuilder
+from railx.vocabulary.topology import Topology
 
-__all__ = ["fill_leaves", "first_links"]
+__all__ = ["fill_leaves", "first_links", "loads_of_planes", "table_loads"]
 
 
 def fill_leaves(builder: TableBuilder, target: IntArray, switches: int) -> None:
@@ -31,6 +35,23 @@ def fill_leaves(builder: TableBuilder, target: IntArray, switches: int) -> None:
     for first in range(topology.chips, topology.vertices, switches):
         down = builder.single(builder.pools_between(first + target, builder.destinations, 0), 0)
         builder.entry[:, first + target, columns] = down
+
+
+def loads_of_planes(alone: PairLoads, planes: int) -> PairLoads:
+    """The loads of planes that share all traffic evenly, from those of one alone; the
+    links of a plane follow those of the one before.
+    """
+
+    def loads(src: IntArray, dst: IntArray, amount: FloatArray) -> tuple[FloatArray, float]:
+        load, flight_ns = alone(src, dst, amount / planes)
+        return np.tile(load, planes), flight_ns
+
+    return loads
+
+
+def table_loads(plane: Topology, table: RoutingTable, planes: int) -> PairLoads:
+    """The loads of so many planes, from the table of one."""
+    return loads_of_planes(partial(pair_loads, plane, table), planes)
 
 
 def first_links(builder: TableBuilder, src: IntArray, dst: IntArray) -> list[int]:

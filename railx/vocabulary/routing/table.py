@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -196,13 +197,16 @@ class TableBuilder:
         """The pool of these link rows on a virtual channel: all lanes, or ``lane`` of
         each.
         """
+        self._check_channel(vc)
+        return self._pools.setdefault(
+            (vc, tuple(int(link) for link in links), lane), len(self._pools)
+        )
+
+    def _check_channel(self, vc: int) -> None:
         if not 0 <= vc < self.virtual_channels:
             raise ValueError(
                 f"{self.routing}: virtual channel {vc}; allowed: 0 to {self.virtual_channels - 1}"
             )
-        return self._pools.setdefault(
-            (vc, tuple(int(link) for link in links), lane), len(self._pools)
-        )
 
     def pools_between(
         self, src: NDArray[np.integer], dst: NDArray[np.integer], vc: int, lane: int = -1
@@ -212,9 +216,11 @@ class TableBuilder:
         Pairs have any shape. Raises ValueError where no link joins a pair.
         """
         if (vc, lane) not in self._between:
-            rows = np.split(self._ordered_rows, np.flatnonzero(np.diff(self._ordered_key)) + 1)
+            self._check_channel(vc)
+            # As pool, whose checks cost a large HyperX a second.
+            pools = self._pools
             self._between[vc, lane] = np.array(
-                [self.pool(links.tolist(), vc, lane) for links in rows], dtype=np.int64
+                [pools.setdefault((vc, rows, lane), len(pools)) for rows in self._joining]
             )
         src, dst = np.broadcast_arrays(src, dst)
         key = src.astype(np.int64) * self.topology.vertices + dst
@@ -227,6 +233,13 @@ class TableBuilder:
                 f" {dst.ravel()[first]}"
             )
         return np.where(src == dst, -1, self._between[vc, lane][at])
+
+    @cached_property
+    def _joining(self) -> list[tuple[int, ...]]:
+        """The link rows of each pair of joined vertices."""
+        rows = self._ordered_rows.tolist()
+        ends = [*np.flatnonzero(np.diff(self._ordered_key)) + 1, len(rows)]
+        return [tuple(rows[first:end]) for first, end in pairwise([0, *ends])]
 
     def single(self, pools: NDArray[np.integer], state: NDArray[np.integer] | int) -> Int32Array:
         """Sets of a single choice (pool and state after the hop); -1 stays -1."""
