@@ -141,10 +141,10 @@ def narrow_canvas(
         figure.frame = frame
         frame(settings.height_inches)
         yield figure
-        figure.complete_labels()
         with warnings.catch_warnings(action="error", category=UserWarning):
             try:
                 say_compressed(figure)
+                figure.complete_labels()
                 settle(figure)
                 refuse_hidden(figure)
             except (UserWarning, ValueError) as cramped:

@@ -205,11 +205,15 @@ class PacketNetworkSettings:
     batches: Annotated[int, Between(2, 1000)] = 20
     """Parts that the window is cut into for the confidence intervals."""
     router: Literal["in_order", "railx_simulator"] = "in_order"
-    """``in_order``: a buffer is a queue for all its packets, and of parallel ones that
-    with most room is taken. ``railx_simulator``: packet for packet as in the RailX
-    simulator, where a packet at its destination passes those before it, and the first
-    empty buffer is taken, else the first with room; it counts as empty until a packet
-    that goes on has left for it.
+    """``in_order``: a buffer is a queue for all its packets, and counts as empty where
+    no packet has a place in it. ``railx_simulator``: packet for packet as in the RailX
+    simulator, where a packet at its destination passes those before it, and a buffer
+    counts as empty until a packet that goes on has left for it.
+    """
+    parallel_channels: Literal["first", "most_room"] = "first"
+    """Of parallel channels without an empty buffer a packet takes the ``first`` with
+    room, as in the RailX simulator, so that the first fill before the others; or that
+    with ``most_room``, so that all carry alike, as exact loads have it.
     """
 
     def __post_init__(self) -> None:
@@ -224,12 +228,16 @@ class PacketNetworkSettings:
                 ("injection_ports", self.injection_ports is not None),
                 ("ejection_ports", self.ejection_ports is not None),
                 ("routing", self.routing.split("_")[0] == "adaptive"),
+                ("parallel_channels", self.parallel_channels != "first"),
             ):
                 if refused:
                     raise SettingsError(
                         key,
                         f"got {getattr(self, key)}; allowed with router railx_simulator: "
-                        + ("a routing that is not adaptive" if key == "routing" else "null"),
+                        + {
+                            "routing": "a routing that is not adaptive",
+                            "parallel_channels": "first",
+                        }.get(key, "null"),
                     )
 
     def costs(self) -> Costs:

@@ -116,8 +116,9 @@ COUNTERS = 11
     CAPACITY,
     BATCHES,
     IN_ORDER,
-) = range(14)
-PARAMETERS = 14
+    MOST_ROOM,
+) = range(15)
+PARAMETERS = 15
 # Traffic modes.
 UNIFORM, ALL_TO_ALL, FLOWS, HOT_SPOT, TRACE = range(5)
 # What a packet waits for: nothing yet; pulled from a pool's waiters; woken with its
@@ -799,7 +800,7 @@ def allocate(net: Net, state: State, rules: Rules, packet: Int, status: Int, cho
         if room == rules.capacity if rules.in_order else room > 0 and state.queued[u(fifo)] == 0:
             granted = fifo
             break
-        if room > most if rules.in_order else granted < 0 and room > 0:
+        if room > most if net.parameters[MOST_ROOM] else granted < 0 and room > 0:
             granted, most = fifo, room
     if granted < 0:
         if status == FRESH:

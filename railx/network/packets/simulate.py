@@ -9,15 +9,14 @@ The cycle model is that of the RailX simulator's published inputs:
   without contention, and the head can be routed again L + 1 cycles later;
 * one packet at a time leaves an input port, over all its virtual channels. These are
   FIFO. A packet is routed once, when it comes to the front, by a draw or by the queues;
-* a pool's virtual channel with most room is granted, the first of equals; a grant lasts
-  until used;
+* a pool's first channel whose virtual channel is empty is granted, else its first with
+  room, or that with most room (``parallel_channels``); a grant lasts until used;
 * the oldest packet of the network goes first;
 * router ``railx_simulator`` differs in three points, by which it repeats the RailX
   simulator packet for packet. Packets at their destination pass those before them in a
-  FIFO. A pool's first "empty" virtual channel is granted, else its first with room;
-  empty is one that no packet has left for that goes on, so packets may be granted a
-  channel that is busy while another is idle. Room is free in the cycle in which a tail
-  moves, for younger packets;
+  FIFO. An "empty" virtual channel is one that no packet has left for that goes on, so
+  packets may be granted a channel that is busy while another is idle. Room is free in
+  the cycle in which a tail moves, for younger packets;
 * at their destination packets leave from the front of their FIFO. Limited injection and
   ejection ports have width 1: a packet occupies one for as many cycles as it has flits.
   It counts as arrived when its ejection starts.
