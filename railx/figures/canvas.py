@@ -127,10 +127,11 @@ def narrow_canvas(
         figure.frame = frame
         frame(settings.height_inches)
         yield figure
+        figure.complete_labels()
         with warnings.catch_warnings(action="error", category=UserWarning):
             try:
                 say_compressed(figure)
-                figure.complete_labels()
+                figure.break_upright_labels()
                 settle(figure)
                 refuse_hidden(figure)
             except (UserWarning, ValueError) as cramped:

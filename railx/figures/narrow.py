@@ -30,7 +30,7 @@ _PANEL_HEIGHT = 0.9
 #: Two lines of text.
 _TWO_LINES_INCHES = 0.35
 #: Height of a stacked panel, with its title, for each letter of the label beside it.
-_UPRIGHT_LETTER_INCHES = 0.12
+_UPRIGHT_LETTER_INCHES = 0.09
 #: Share of the smaller of two texts that the other may cover.
 _MOST_COVERED = 0.2
 #: Letters of a line of a title or a label, and of a row's name or a text beside a mark.
@@ -183,18 +183,23 @@ class NarrowFigure(Figure):
             text = max((label.get_text() for label in labels), key=len)
             for label in labels:
                 label.set_text(text if label is labels[-1] else "")
-        room = self.get_figheight() / len(self.axes)
         for axes in self.axes:
-            upright = axes.yaxis.label
-            upright.set_text(_broken(upright.get_text(), round(room / _UPRIGHT_LETTER_INCHES)))
             for text in (axes.title, axes._left_title, axes.xaxis.label):  # type: ignore[attr-defined]
                 text.set_text(_broken(text.get_text(), _MOST_LETTERS))
             for text in axes.texts:
                 text.set_text(_broken(text.get_text(), _MOST_OF_A_ROW))
             names = [label.get_text() for label in axes.get_yticklabels()]
             broken = [_broken(" ".join(name.split()), _MOST_OF_A_ROW) for name in names]
+            room = self.get_figheight() / len(self.axes)
             if broken != names and len(names) * _TWO_LINES_INCHES < room:
                 axes.set_yticks(axes.get_yticks(), broken)
+
+    def break_upright_labels(self) -> None:
+        """Break the labels beside many panels that share an axis, with their scale."""
+        room = self.get_figheight() / max(1, len(self.axes))
+        for axes in itertools.chain(*getattr(self, "_columns", [])):
+            beside = axes.yaxis.label
+            beside.set_text(_broken(beside.get_text(), round(room / _UPRIGHT_LETTER_INCHES)))
 
 
 def _broken(text: str, letters: int) -> str:
