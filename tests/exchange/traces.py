@@ -31,7 +31,9 @@ _PREFIXES = {
 def unpacked(name: str, folder: Path) -> Path:
     """The prefix of a trace of tests/exchange/data, unpacked into a folder."""
     with tarfile.open(Path(__file__).parent / "data" / f"{name}.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
+        # Python before 3.11.4 has no filters.
+        options = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        archive.extractall(folder, **options)
     return folder / _PREFIXES[name]
 
 

@@ -39,13 +39,57 @@ def test_the_compiled_engine_decides_as_the_core_does(
     message_ns: int,
     held: bool,
 ) -> None:
-    prepared = prepare(from_steps(steps), model)
+    decide_alike(steps, model, mode, latency_ns, held, message_ns)
+
+
+def decide_alike(
+    steps: dict[int, list[Step]],
+    model: CircuitModel,
+    mode: Mode,
+    latency_ns: int,
+    held: bool,
+    message_ns: int = 0,
+) -> list[Logged]:
+    """The decisions, after both engines agree on them and on all rows."""
     log: list[Logged] = []
     rows = replay(steps, model, mode, latency_ns, log=log, keep_leases=held, message_ns=message_ns)
+    prepared = prepare(from_steps(steps), model)
     ours = replay_programs(prepared, mode, latency_ns, keep_leases=held, message_ns=message_ns)
     decided = decisions(prepared, mode, latency_ns, keep_leases=held, message_ns=message_ns)
     assert decided == log
     assert rows_of(ours) == rows
+    return log
+
+
+def test_a_hint_waits_for_operations_in_the_queue() -> None:
+    """The ring of ranks 1 to 4 waits for the pair 0, 3 when all of the next ring, which
+    takes its ports, have announced it.
+    """
+
+    def operation(number: int, kind: Literal["pair", "ring"], *members: int) -> ReplayedOperation:
+        key = f"{kind} {members}", number
+        return ReplayedOperation(key, Configuration(kind, members), dict.fromkeys(members, 0))
+
+    first, queued = (operation(number, "ring", 1, 2, 3, 4) for number in range(2))
+    pair, announced = operation(0, "pair", 0, 3), operation(0, "ring", 0, 1, 4)
+    issued = {
+        0: [pair, announced],
+        1: [first, queued, announced],
+        2: [first, queued],
+        3: [first, pair, queued],
+        4: [first, queued, announced],
+    }
+    steps = {
+        rank: [
+            Step(0, "begin"),
+            *(Step(0, "issue", 0, operation) for operation in operations),
+            Step(0, "end"),
+        ]
+        for rank, operations in issued.items()
+    }
+    steps[0].insert(2, Step(0, "wait", 0, pair))
+    steps[3].insert(2, Step(0, "wait", 0, first))
+    decide_alike(steps, Layout(1), "provisioned", 0, held=False, message_ns=2)
 
 
 def test_a_hint_leaves_a_lease_to_those_who_go_on_with_it() -> None:
@@ -71,12 +115,7 @@ def test_a_hint_leaves_a_lease_to_those_who_go_on_with_it() -> None:
     do(0, "pair", 0, 3, gap_ns=300)
     for rank in steps:
         steps[rank].append(Step(0, "end"))
-    log: list[Logged] = []
-    rows = replay(steps, two_to_a_server, "provisioned", 5, log=log, keep_leases=True)
-    prepared = prepare(from_steps(steps), two_to_a_server)
-    ours = replay_programs(prepared, "provisioned", 5, keep_leases=True)
-    assert decisions(prepared, "provisioned", 5, keep_leases=True) == log
-    assert rows_of(ours) == rows
+    log = decide_alike(steps, two_to_a_server, "provisioned", 5, held=True)
     # The two hinted it at 15 ns, and come to it 300 ns later.
     wanted = two_to_a_server.circuits(Configuration("pair", (0, 3)))
     assert [item.time_ns for item in log if item.what[1:] == wanted] == [315]

@@ -43,8 +43,8 @@ def run(folder: Path, titles: tuple[str, ...] = ()) -> Written:
     try:
         expected = _start(folder / "gloo", of_gloo, titles)
     except RuntimeError as error:
-        # Plain gloo itself does not end once in some hundred times. It is only what
-        # railx is held against, so that it may try twice; railx may not.
+        # Plain gloo was seen not to end, for a cause not known. It is only what railx
+        # is held against, so that it may try twice; railx may not.
         print(error, file=sys.stderr)
         expected = _start(folder / "gloo again", of_gloo, titles)
     settings = []
@@ -98,7 +98,7 @@ def _watch(process: subprocess.Popen[str]) -> None:
     """Wait for a rank; RuntimeError with its last words where it failed."""
     errors = process.communicate()[1]
     if process.returncode:
-        raise RuntimeError(errors)
+        raise RuntimeError(f"ended with {process.returncode}: {errors}")
 
 
 def verdict(written: Written, title: str, mode: str, ranks: int) -> str:
