@@ -427,8 +427,7 @@ def _load_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
         except SettingsError:
             continue
     raise SettingsError(
-        path,
-        f"got {value!r}; allowed: {' or '.join(map(_in_words, _joined_literals(options)))}",
+        path, f"got {value!r}; allowed: {' or '.join(map(_in_words, _joined_literals(options)))}"
     )
 
 

@@ -182,7 +182,7 @@ ROOMS = {
             f"railx/exchange/{name}.py"
             for name in (
                 *("astra_network", "chakra", "chakra_messages", "chrome", "formats"),
-                *("goal", "graphml", "infragraph", "sources", "wires"),
+                *("goal", "graph_files", "sources", "wires"),
             )
         ),
         ("tests/exchange", "tests/workflow/test_exchange_commands.py"),
@@ -196,7 +196,7 @@ ROOMS = {
             "railx/places.py",
             "workflow/commands/init.py",
             "workflow/commands/sweep.py",
-            *(f"workflow/{name}.py" for name in ("job", "log", "watch")),
+            *(f"workflow/{name}.py" for name in ("job", "watch")),
         ),
         (
             "tests/package/test_commands.py",

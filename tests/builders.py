@@ -20,8 +20,8 @@ from railx.settings import load
 from railx.vocabulary.topology import Topology
 from railx.workload.batches import SampledBatch
 from workflow.config import read_choice
-from workflow.groups import groups
 from workflow.outputs import Table, arrow_schema, typed_array
+from workflow.settings import groups
 from workflow.stages import stage_of
 
 __all__ = [

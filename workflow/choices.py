@@ -6,8 +6,9 @@
 * In a group whose settings are told apart by one key (``family``, ``figure``,
   ``planner``), the name of a class whose other keys all have defaults is a choice too.
 
-A name that begins with ``base`` is only there to be inherited. In a folder of work its
-own files come first, then the package's (``workflow.layers``).
+A name that begins with ``base`` is only there to be inherited. A folder of work, which
+``railx init`` made, holds what a study changes: its files come first, then the
+package's. Its file of a name replaces the package's, with all its variants.
 """
 
 from __future__ import annotations
@@ -17,12 +18,25 @@ import re
 from pathlib import Path
 from typing import Any
 
+from railx import places
 from railx.errors import allowed_names
 from railx.settings import SettingsError, members
-from workflow.layers import group_files
 from workflow.yaml_files import read_yaml_mapping
 
-__all__ = ["BASE", "about", "choice_content", "choices", "file_of", "is_choice"]
+__all__ = [
+    "BASE",
+    "about",
+    "choice_content",
+    "choices",
+    "conf_file",
+    "conf_files",
+    "file_of",
+    "group_files",
+    "groups_of",
+    "is_choice",
+    "is_group",
+    "layers",
+]
 
 #: Names that begin so are inherited and never chosen.
 BASE = "base"
@@ -136,7 +150,7 @@ def _members(group: str) -> dict[str, tuple[str, type]]:
 
         union = members(TopologySettings)
     else:
-        from workflow.groups import groups
+        from workflow.settings import groups
 
         union = members(groups().get(group))
     if union is None:
@@ -155,4 +169,52 @@ def _needs_only(cls: type, key: str) -> bool:
         or field.default is not dataclasses.MISSING
         or field.default_factory is not dataclasses.MISSING
         for field in dataclasses.fields(cls)
+    )
+
+
+def layers(conf: Path) -> tuple[Path, ...]:
+    """The folders behind ``conf``, the one that is read first in front.
+
+    Only the conf/ of a folder of work has the package's behind it.
+    """
+    shipped = places.SHIPPED / "conf"
+    return (conf, shipped) if conf == places.WORK / "conf" != shipped else (conf,)
+
+
+def conf_file(conf: Path, name: str) -> tuple[Path, Path]:
+    """The first file conf/``name``, and the folder that messages name it from.
+
+    Where there is none, its place in ``conf`` itself.
+    """
+    folder = next((folder for folder in layers(conf) if (folder / name).is_file()), conf)
+    return folder / name, folder.parent
+
+
+def conf_files(conf: Path) -> list[Path]:
+    """Every file of all layers, sorted."""
+    return sorted(path for folder in layers(conf) for path in folder.rglob("*.yaml"))
+
+
+def group_files(conf: Path, group: str) -> list[dict[str, Path]]:
+    """The files of a group by name, a mapping for each layer.
+
+    Without those that a file of an earlier layer replaces.
+    """
+    listed: list[dict[str, Path]] = []
+    for folder in layers(conf):
+        paths = sorted(p for p in (folder / group).glob("*.yaml") if not p.name.startswith("."))
+        before = {name for files in listed for name in files}
+        listed.append({path.stem: path for path in paths if path.stem not in before})
+    return listed
+
+
+def is_group(conf: Path, group: str) -> bool:
+    """Whether a layer has a folder of this name."""
+    return any((folder / group).is_dir() for folder in layers(conf))
+
+
+def groups_of(conf: Path) -> list[str]:
+    """The names of all groups, sorted."""
+    return sorted(
+        {path.name for folder in layers(conf) for path in folder.iterdir() if path.is_dir()}
     )

@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from railx.settings import SettingsError
-from workflow.choices import choice_content
-from workflow.layers import conf_file, is_group
+from workflow.choices import choice_content, conf_file, is_group
 from workflow.overrides import parse_overrides
 from workflow.plan_names import TABLES, PlanNames
 from workflow.yaml_files import read_yaml_mapping

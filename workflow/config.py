@@ -19,12 +19,19 @@ from railx.effort import LimitSettings, check_costs
 from railx.errors import allowed_names
 from railx.settings import SettingsError, load
 from workflow import composed
+from workflow.choices import conf_files
 from workflow.composer import compose
-from workflow.groups import groups, with_defaults
-from workflow.layers import conf_files
 from workflow.mounts import CONF, choices, primary_config
 from workflow.overrides import check_single
-from workflow.settings import CHOSEN, LISTED, SEEDED, Experiment, StageSettings
+from workflow.settings import (
+    CHOSEN,
+    LISTED,
+    SEEDED,
+    Experiment,
+    StageSettings,
+    groups,
+    with_defaults,
+)
 from workflow.stages import STAGES
 
 __all__ = [
@@ -41,16 +48,7 @@ _HERE = Path(__file__).resolve().parent
 _COMPOSERS = tuple(
     _HERE / f"{name}.py"
     for name in (
-        *(
-            "choices",
-            "composer",
-            "config",
-            "layers",
-            "mounts",
-            "overrides",
-            "plan_names",
-            "settings",
-        ),
+        *("choices", "composer", "config", "mounts", "overrides", "plan_names", "settings"),
         "yaml_files",
     )
 )

@@ -13,7 +13,7 @@ from typing import Any
 from railx import places
 from railx.settings import SettingsError
 from workflow import composed
-from workflow.layers import conf_files
+from workflow.choices import conf_files
 
 __all__ = ["checked_experiment", "overrides_from"]
 

@@ -18,8 +18,7 @@ from railx.errors import allowed_names
 from railx.places import WORK
 from railx.settings import SettingsError
 from workflow.choices import choices as choices_below
-from workflow.choices import is_choice
-from workflow.layers import conf_file
+from workflow.choices import conf_file, is_choice
 from workflow.overrides import EXPERIMENT, parse_overrides
 from workflow.plan_names import CROSS, PlanNames, crossed
 from workflow.renamed import new_name, refusal

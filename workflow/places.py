@@ -1,19 +1,35 @@
 """Where a run reads and writes, checked before any job: cores, folders, files, targets.
 
 These checks ask the machine, so they are made anew for every run, a dry one too.
+Snakemake marks a working folder as taken with files that outlive a killed process. A
+lock of the operating system does not: with it no other run is alive, so marks that are
+still there are stale.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from snakemake.script import PythonScript, ScriptBase
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 
 from railx.settings import SettingsError
 from workflow.stage import Config, FromStage
 from workflow.stages import STAGES, files_of, results_folder, shipped
 
-__all__ = ["check_cores", "check_folder", "check_sources", "check_targets"]
+__all__ = [
+    "check_cores",
+    "check_folder",
+    "check_sources",
+    "check_targets",
+    "hold_folder",
+    "quote_interpreter",
+]
 
 #: Options of Snakemake whose word may be a file or folder below results/, no target.
 _TAKE_A_PATH = ("--report", "--archive", "--directory", "-d", "--configfile", "--configfiles")
@@ -92,3 +108,40 @@ def _check_run(folder: Path, target: Path) -> None:
         raise SettingsError(
             "targets", f"got {str(target)!r}; allowed: files of this run, below {folder}"
         )
+
+
+_execute = ScriptBase._execute_cmd
+_executable = RemoteExecutor.get_python_executable
+
+
+def quote_interpreter() -> None:
+    """Quote the path in the jobs of this process, local ones and those of a cluster."""
+    PythonScript._execute_cmd = _execute_quoted
+    RemoteExecutor.get_python_executable = lambda self: shlex.quote(_executable(self))
+
+
+def _execute_quoted(script: Any, command: str, **values: Any) -> Any:
+    return _execute(script, command.replace("{py_exec}", "{py_exec:q}"), **values)
+
+
+#: Taken until the process ends: a lock that nobody refers to is given back.
+_LOCKS: list[FileLock] = []
+
+
+def hold_folder(state: Path) -> FileLock | None:
+    """Take the folder until this process ends.
+
+    Stale marks under ``state``/locks are removed. Returns the lock, or None when
+    another run holds the folder (Snakemake's own marks then stay and speak for
+    themselves).
+    """
+    state.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(state / "pipeline.lock", mode=0o666)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return None
+    _LOCKS.append(lock)
+    for mark in (state / "locks").glob("*.lock"):
+        mark.unlink(missing_ok=True)
+    return lock

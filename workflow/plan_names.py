@@ -21,8 +21,7 @@ from typing import Any
 
 from railx.errors import allowed_names
 from railx.settings import SettingsError
-from workflow.choices import BASE, choice_content, choices
-from workflow.layers import group_files
+from workflow.choices import BASE, choice_content, choices, group_files
 
 __all__ = ["CROSS", "TABLES", "PlanNames", "PlanParts", "crossed"]
 

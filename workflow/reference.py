@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from railx.field_docs import class_doc, field_doc
 from railx.settings import OneOf, field_hints, members
-from workflow.groups import groups
+from workflow.settings import groups
 
 __all__ = ["Row", "keys_of", "reference", "unit_of"]
 

@@ -20,23 +20,13 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 from railx.field_docs import class_doc, field_doc
 from railx.io import write_text
 from railx.settings import field_hints, members, to_dict
-from workflow.choices import BASE
-from workflow.groups import groups
-from workflow.layers import conf_files, layers
+from workflow.choices import BASE, conf_files, layers
 from workflow.mounts import CONF, EVERY, choices
 from workflow.plan_names import PlanNames
 from workflow.reference import reference
-from workflow.settings import CHOSEN, LISTED, NAME, SEEDED, Experiment
+from workflow.settings import CHOSEN, LISTED, NAME, SEEDED, Experiment, groups
 
-__all__ = [
-    "SCHEMAS",
-    "generated_files",
-    "main",
-    "marked",
-    "schema",
-    "schema_name",
-    "schema_of",
-]
+__all__ = ["SCHEMAS", "generated_files", "main", "marked", "schema", "schema_name", "schema_of"]
 
 #: The folder of the schemas, relative to the one of conf/.
 SCHEMAS = Path("resources/schemas/conf")
@@ -273,9 +263,15 @@ class _Writer:
     ) -> dict[str, Any]:
         """One schema per member.
 
-        Whole settings name theirs, so that exactly one fits.
+        Whole settings name theirs, so that exactly one fits. A base without a member's
+        name lists variants of any.
         """
         options = [self._reference(cls, form) for cls in dict.fromkeys(classes.values())]
+        if form == "base":
+            forms: list[Form] = ["heir", "whole"]
+            variant = {"anyOf": [self._union(hint, key, classes, inner) for inner in forms]}
+            variants = {"type": "object", "additionalProperties": variant}
+            options.append(_closed({"choices": variants}))
         if type(None) in get_args(hint):
             options.append({"type": "null"})
         if form not in ("whole", "choice"):

@@ -1,16 +1,18 @@
 """The settings of an experiment, of its entries, and of a stage run by hand.
 
 The fields of :class:`Experiment` are the keys of an experiment; ``workflow.config``
-composes and checks them.
+composes and checks them. :func:`groups` says which settings the files of each folder
+of conf/ hold.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeAlias
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field
+from typing import Annotated, Any, TypeAlias, Union, cast, get_args, get_origin
 
 from railx.design.settings import ArenaSettings, DesignSettings
 from railx.economics import EconomicsSettings
@@ -19,6 +21,7 @@ from railx.fabric import RailSettings
 from railx.families import TopologySettings, check_topology
 from railx.figures import FigureSettings
 from railx.mapping import MappingSettings, SwitchedSettings, check_reference
+from railx.mapping.settings import JobSettings
 from railx.mapping.underlay import UnderlaySettings
 from railx.network import (
     AgreementSettings,
@@ -37,7 +40,7 @@ from railx.performance.sequence_cost import CostModelSettings, ProfiledCostSetti
 from railx.performance.study import ValidationSettings
 from railx.planning.planners import PlannerSettings
 from railx.replay.settings import ReplaySettings
-from railx.settings import Between, NotEmpty, SettingsError
+from railx.settings import Between, NotEmpty, SettingsError, field_hints, members, to_dict
 from railx.steps.settings import StepSettings
 from railx.tenancy import TenancySettings
 from railx.tracking import TrackingSettings
@@ -59,6 +62,8 @@ __all__ = [
     "PlanSettings",
     "RunChoice",
     "StageSettings",
+    "groups",
+    "with_defaults",
 ]
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -337,3 +342,46 @@ class StageSettings:
     """Which trackers get the runs."""
     limits: LimitSettings
     """The most work that settings may ask for."""
+
+
+def groups() -> dict[str, Any]:
+    """The type behind the files of each folder of conf/ and the stage*.yaml beside."""
+    stage = {name: hint for name, hint in field_hints(StageSettings).items() if name != "seed"}
+    hints = field_hints(Experiment)
+    further = {"job": JobSettings, "setting": PlanSetting, **{key: hints[key] for key in CHOSEN}}
+    further |= {group: get_args(hints[key])[1] for key, group in LISTED.items()}
+    return {
+        **stage,
+        **{name: further[name] for name in sorted(further) if name not in stage},
+        "experiment": Experiment,
+        "stage": StageSettings,
+    }
+
+
+def with_defaults(hint: Any, plain: Any) -> Any:
+    """Plain settings with the defaults of keys that they leave out, at any depth."""
+    if not isinstance(plain, Mapping):
+        return plain
+    union = members(hint)
+    if union is None and get_origin(hint) is Annotated:
+        return with_defaults(get_args(hint)[0], plain)
+    origin = get_origin(hint)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {key: with_defaults(get_args(hint)[1], value) for key, value in plain.items()}
+    options = get_args(hint) if origin in (Union, types.UnionType) else (hint,)
+    if union is not None:
+        options = (union[1].get(plain.get(union[0])),)
+    cls = next((option for option in options if dataclasses.is_dataclass(option)), None)
+    if cls is None:
+        return plain
+    hints = field_hints(cast("type", cls))
+    defaults = {
+        field.name: to_dict(
+            field.default if field.default_factory is MISSING else field.default_factory()
+        )
+        for field in dataclasses.fields(cls)
+        if field.default is not MISSING or field.default_factory is not MISSING
+    }
+    return defaults | {
+        key: with_defaults(hints.get(key, Any), value) for key, value in plain.items()
+    }

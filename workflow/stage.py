@@ -150,26 +150,6 @@ class ByHand:
     export: Callable[[Path, str], Any] | None = None
 
 
-def _nothing(settings: Config, item: str) -> Any:
-    return None
-
-
-def _no_files(settings: Config, item: str) -> Inputs:
-    return {}
-
-
-def _no_modules(settings: Config, item: str) -> tuple[str, ...]:
-    return ()
-
-
-def _single_process(settings: Config, item: str) -> Needs:
-    return Needs()
-
-
-def _no_check(settings: Any) -> None:
-    return None
-
-
 #: Refuses settings of a group under a key beyond limits: settings, key, limits.
 SettingsCheck = Callable[[Any, str, LimitSettings], None]
 
@@ -196,13 +176,13 @@ class Stage:
     outputs: Mapping[str, Output]
     run: Callable[[Job], Summary]
     item: Item | None = None
-    settings: Callable[[Config, str], Any] = _nothing
-    inputs: Callable[[Config, str], Inputs] = _no_files
-    modules: Callable[[Config, str], tuple[str, ...]] = _no_modules
-    needs: Callable[[Config, str], Needs] = _single_process
+    settings: Callable[[Config, str], Any] = lambda settings, item: None
+    inputs: Callable[[Config, str], Inputs] = lambda settings, item: {}
+    modules: Callable[[Config, str], tuple[str, ...]] = lambda settings, item: ()
+    needs: Callable[[Config, str], Needs] = lambda settings, item: Needs()
     check_settings: Mapping[str, SettingsCheck] = field(default_factory=dict)
-    check: Callable[[Experiment], None] = _no_check
-    check_choices: Callable[[Mapping[str, Any]], None] = _no_check
+    check: Callable[[Experiment], None] = lambda settings: None
+    check_choices: Callable[[Mapping[str, Any]], None] = lambda settings: None
     by_hand: ByHand | None = None
     tracked: Tracked | None = None
     in_folder: bool = True

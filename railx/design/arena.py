@@ -23,7 +23,14 @@ from railx.economics import read_catalogue
 from railx.economics.pricing import NetworkPrice, price
 from railx.errors import UserError
 from railx.families import build_routing, build_topology, family_of
-from railx.network.group_bandwidth import member_rates, pattern_of, ranks_in_order, strided_groups
+from railx.network.group_bandwidth import (
+    RoutedLoads,
+    member_rates,
+    pattern_of,
+    ranks_in_order,
+    routed_loads,
+    strided_groups,
+)
 from railx.network.metrics import topology_metrics
 from railx.network.packets import simulate_packets
 from railx.network.settings import (
@@ -31,7 +38,11 @@ from railx.network.settings import (
     UniformTraffic,
 )
 from railx.network.throughput import simulate_static
+from railx.network.traffic import circuits_for
 from railx.performance.devices import device_named
+from railx.performance.models import model_named
+from railx.performance.networks import Kind
+from railx.performance.topologies import routings_for
 from railx.settings import SettingsError
 from railx.tenancy.places import NetworkPlaces
 from railx.tenancy.trace import network_rows, read_trace
@@ -218,17 +229,23 @@ def _collectives(graph: Topology, settings: ArenaSettings) -> Iterator[Row]:
     """All-reduce and all-to-all of consecutive chips, all groups at once, in ms."""
     ranks = 2 ** int(np.log2(graph.chips))
     chips = ranks_in_order(graph, ranks)
-    table = build_routing(graph, "min", np.sort(chips).astype(np.int32), grouped=True)
+    column = np.sort(chips).astype(np.int32)
     size = 64
     if ranks < 2 * size:
         size = max(2, ranks // 2)
-    for collective, algorithm, sent in (
+    kinds: tuple[tuple[Kind, str, float], ...] = (
         ("all_reduce", "ring", 2 * (size - 1) / size),
         ("all_to_all", "direct", (size - 1) / size),
-    ):
+    )
+    by_routing: dict[str, RoutedLoads] = {}
+    for collective, algorithm, sent in kinds:
+        routing = routings_for(graph.settings, collective, ("min",))[0]
+        if routing not in by_routing:
+            by_routing[routing] = routed_loads(graph, routing, column)
+        loads = by_routing[routing]
         for stride in (1, ranks // size):
             pattern = pattern_of(algorithm, size)
-            rates = member_rates(graph, table, strided_groups(chips, size, stride), pattern)
+            rates = member_rates(loads, strided_groups(chips, size, stride), pattern)
             time_ms = settings.payload_mb * sent / rates.gb_s
             time_ms += rates.flight_ns * pattern.rounds * (2 if algorithm == "ring" else 1) / 1e6
             subject = f"{collective} of {size}, {'consecutive' if stride == 1 else 'strided'}"
@@ -279,11 +296,14 @@ def _packets(
     for pattern, traffic in settings.traffics.items():
         if not small and traffic.pattern != "uniform":
             continue
+        wired, routes = circuits_for(graph, traffic, seed), table
+        if wired is not graph:
+            routes = build_routing(wired, settings.packets.routing, grouped=True)
         for share in loads:
             subject = f"{pattern} at {share:g}"
             loaded = replace(traffic, load=share * bound)
             try:
-                result = simulate_packets(graph, table, loaded, settings.packets, seed)
+                result = simulate_packets(wired, routes, loaded, settings.packets, seed)
             except SettingsError as error:
                 yield _value(subject, "latency_mean", None, "ns", "packet", error.message)
                 continue
@@ -312,6 +332,21 @@ def _jobs(
             yield _value(job_name, "step", None, "s", "analytic", str(error))
             continue
         yield from _trained(job_name, best, _watts(name, best, point))
+        yield from _changes(job_name, network, point, settings.most_chips, store)
+
+
+def _changes(
+    job: str, network: FamilySettings, point: PointSettings, most_chips: float, store: RateStore
+) -> Iterator[Row]:
+    """Step times where each layer's experts wait for a change of circuits."""
+    circuits = family_of(network).traffic_circuits
+    if circuits is None or not model_named(point.model).experts:
+        return
+    for name, change_ms in circuits.changes_ms.items():
+        changing = circuits.with_change(network, change_ms)
+        best = best_plan(changing, point, most_chips=most_chips, store=store)
+        note = f"{change_ms:g} ms a layer and micro-batch: {plan_words(best.plan)}"
+        yield _value(job, f"step_{name}", best.step_s, "s", "analytic", note)
 
 
 def _watts(name: str, best: BestPlan, point: PointSettings) -> float | None:

@@ -33,8 +33,15 @@ from railx.families import (
 )
 from railx.io import atomic_path
 from railx.network.group_bandwidth import MemberRates, pattern_of
+from railx.network.traffic import routed_for
 from railx.performance.networks import Kind
-from railx.performance.topologies import ExactLoads, Way, node_rates_gb_s
+from railx.performance.topologies import (
+    ExactLoads,
+    Way,
+    circuits_delay_ns,
+    node_rates_gb_s,
+    routings_for,
+)
 from railx.settings import SettingsError
 from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.routing.analysis import pair_loads
@@ -134,7 +141,10 @@ class GroupRates(ExactLoads):
         direct_members: int,
         store: RateStore,
     ) -> None:
-        self.settings = folded(settings)
+        self._delayed = folded(settings)
+        # Rates do not depend on the time of a change.
+        circuits = family_of(settings).traffic_circuits
+        self.settings = circuits.with_change(self._delayed, 0.0) if circuits else self._delayed
         topology = build_topology(self.settings)
         offered = [name for name in family_of(settings).routings if name in static_routing_names()]
         super().__init__(topology, offered, ranks, node_devices)
@@ -178,7 +188,7 @@ class GroupRates(ExactLoads):
         return [
             self._way(algorithm, routing, groups, sent, halves)
             for algorithm in algorithms
-            for routing in self.routings
+            for routing in routings_for(self.settings, kind, self.routings)
             if routing != _DETOURS or self.has_detours
         ]
 
@@ -201,7 +211,9 @@ class GroupRates(ExactLoads):
             between, flight = self._detour_gb_s / unit.crossing, 2 * flight
         rates = MemberRates(between * outside, unit.inside_gb_s * inside, flight)
         rounds = pattern_of(algorithm, 2).rounds if algorithm != "ring" else groups.shape[1] - 1
-        return Way(algorithm, routing, sent, rates, flight * rounds * halves)
+        latency_ns = flight * rounds * halves
+        latency_ns += circuits_delay_ns(self._delayed, routing, between)
+        return Way(algorithm, routing, sent, rates, latency_ns)
 
     @cached_property
     def _detour_gb_s(self) -> float | None:
@@ -239,8 +251,9 @@ class GroupRates(ExactLoads):
             flight_ns = 2 * inside.latency_ns if busiest else 0.0
         else:
             far, inside_gb_s, flight_ns = np.ones_like(far), np.inf, 0.0
-        src, dst = groups[:, member][far], groups[:, other][far]
-        load, longest_ns = pair_loads(alone, table, src, dst, sent[far])
+        pairs = groups[:, member][far], groups[:, other][far], sent[far]
+        alone, table = routed_for(alone, table, *pairs)
+        load, longest_ns = pair_loads(alone, table, *pairs)
         links, used = alone.links, load > 0
         gb_s = (np.repeat(links.gbps, links.lanes) / 8)[used] / load[used]
         within = np.repeat(links.kind == INTERNAL, links.lanes)[used]

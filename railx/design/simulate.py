@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +17,8 @@ from railx.design.settings import DesignSettings, PointSettings
 from railx.design.sizes import Sized
 from railx.families import build_routing, build_topology
 from railx.network.packets import simulate_packets
-from railx.network.settings import PacketNetworkSettings, StaticNetworkSettings, UniformTraffic
-from railx.network.throughput import simulate_static
+from railx.network.packets.layout import channels_of
+from railx.network.settings import PacketNetworkSettings, UniformTraffic
 from railx.performance.advice import setting_of
 from railx.performance.closed import step_times
 from railx.performance.layers import Setting
@@ -25,16 +26,21 @@ from railx.performance.networks import Kind, Network
 from railx.performance.plans import Array, Plan, Plans
 from railx.progress import counted
 from railx.steps.referee import MAX_RANKS, replayed_step_s
+from railx.vocabulary.routing.analysis import table_lane_loads
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import INTERNAL, Topology
 
-__all__ = ["simulate", "simulate_point"]
+__all__ = ["packet_rates", "simulate", "simulate_point"]
 
 #: Relative difference from which the term that differs is named.
 _TOLERATED = 0.1
-#: An all-to-all in packets: offered loads over the closed form, and the window.
-_OFFERED = (0.4, 0.6, 0.8, 1.0)
-#: What packets have and loads leave out: the rest of a difference, of no single cause.
-_PACKET_EFFECTS = "buffers, arbitration or window"
-_PACKETS = PacketNetworkSettings("packet", warmup_cycles=500, measured_cycles=1000)
+#: An all-to-all in packets: loads over the most that links can carry, and the window.
+_OFFERED = (0.7, 0.8, 0.9, 1.0)
+_PACKETS = PacketNetworkSettings(
+    "packet", warmup_cycles=500, measured_cycles=1000, parallel_channels="most_room"
+)
+#: Times as many virtual channels, in the same room, leave little head-of-line blocking.
+_MORE_CHANNELS = 8
 #: Terms by what of the network is left out to find them.
 _TERMS: dict[str, tuple[Kind, ...]] = {
     "pipeline": ("send",),
@@ -107,34 +113,71 @@ def _all_to_all(point: DesignPoint, settings: DesignSettings) -> dict[str, Any]:
 
     Columns: all_to_all_gb_s (closed form), packets_gb_s (the most that arrive at some
     offered load), packets_difference (closed over packets less 1), packets_term (where
-    above a tenth: minimal paths, or links inside nodes, where exact loads on these are
-    as low; else what loads leave out).
+    above a tenth: what lowers the rate by a tenth or more, see :func:`packet_rates`).
     """
-    closed = point.all_to_all_gb_s
-    row: dict[str, Any] = {"all_to_all_gb_s": closed}
+    row: dict[str, Any] = {"all_to_all_gb_s": point.all_to_all_gb_s}
     row |= dict.fromkeys(("packets_gb_s", "packets_difference", "packets_term"))
-    graph = folded(point.graph)
-    topology = build_topology(graph)
+    topology = build_topology(folded(point.graph))
     if topology.chips > settings.simulated_chips:
         return row
-    table = build_routing(topology, "min", grouped=True)
-    port_gb_s = graph.port_gbps / 8
-    arrived = [
-        simulate_packets(
-            topology, table, UniformTraffic("uniform", share * closed / port_gb_s), _PACKETS, 1
-        ).accepted_flits_per_chip_cycle
-        for share in _OFFERED
-    ]
-    packets = max(arrived) * port_gb_s
-    row |= {"packets_gb_s": packets, "packets_difference": closed / packets - 1}
-    if abs(row["packets_difference"]) > _TOLERATED:
-        routing = StaticNetworkSettings("static", "min")
-        exact, _ = simulate_static(topology, UniformTraffic("uniform", 1.0), routing, "", seed=1)
-        inside = exact["busiest_link_kind"] == "internal"
-        named = "links inside nodes" if inside else "minimal paths"
-        low = exact["bound_gb_s_per_chip"] < (1 - _TOLERATED) * closed
-        row["packets_term"] = named if low else _PACKET_EFFECTS
-    return row
+    rates = packet_rates(topology, point.all_to_all_gb_s)
+    *_, packets = rates.values()
+    difference = point.all_to_all_gb_s / packets - 1
+    return row | {
+        "packets_gb_s": packets,
+        "packets_difference": difference,
+        "packets_term": _lowered_by(rates) if difference > _TOLERATED else None,
+    }
+
+
+def packet_rates(topology: Topology, closed_gb_s: float) -> dict[str, float]:
+    """Rates of an all-to-all from the closed form down to packets, by what lowers them.
+
+    Exact loads on minimal paths, named by the links that are full; the same where a
+    packet takes a link for cycles without a remainder; packets with too many virtual
+    channels to block each other, which leave an input port one at a time; packets.
+    """
+    table, links = build_routing(topology, "min", grouped=True), topology.links
+    load, channels = table_lane_loads(topology, table), channels_of(topology, _PACKETS)
+    used, port_gbps = load > 0, topology.settings.port_gbps
+    rounded_gbps = port_gbps * _PACKETS.packet_flits / channels.serial[channels.first]
+    full, rounded = ((gbps[used] / load[used]) / 8 for gbps in (links.gbps, rounded_gbps))
+    inside = links.kind[used][full.argmin()] == INTERNAL
+    bounds = {
+        "": closed_gb_s,
+        "links inside nodes" if inside else "minimal paths": float(full.min()),
+        "whole cycles on a link": float(rounded.min()),
+    }
+    bounds = dict(zip(bounds, itertools.accumulate(bounds.values(), min), strict=True))
+    most = min(bounds.values()) * 8 / port_gbps
+    unblocked = replace(
+        _PACKETS,
+        virtual_channels=_MORE_CHANNELS * table.virtual_channels,
+        buffer_flits=_PACKETS.buffer_flits // _MORE_CHANNELS,
+    )
+    simulated = {
+        "shared input ports": _arrived(topology, table, unblocked, (most,)),
+        "head-of-line blocking": _arrived(topology, table, _PACKETS, [x * most for x in _OFFERED]),
+    }
+    return bounds | {name: rate * port_gbps / 8 for name, rate in simulated.items()}
+
+
+def _arrived(
+    topology: Topology, table: RoutingTable, network: PacketNetworkSettings, loads: Sequence[float]
+) -> float:
+    """The most flits of an all-to-all that arrive at some load."""
+    uniform = [UniformTraffic("uniform", load) for load in loads]
+    results = [simulate_packets(topology, table, traffic, network, 1) for traffic in uniform]
+    return max(result.accepted_flits_per_chip_cycle for result in results)
+
+
+def _lowered_by(rates: Mapping[str, float]) -> str:
+    """What lowers a rate by a tenth or more, or else by most; the largest first."""
+    steps = itertools.pairwise(rates.items())
+    factors = {name: before / after - 1 for (_, before), (name, after) in steps}
+    order = sorted(factors, key=lambda name: -factors[name])
+    named = [name for name in order if factors[name] > _TOLERATED] or order[:1]
+    return ", ".join(f"{name} {factors[name]:+.0%}" for name in named)
 
 
 def _both(setting: Setting, plan: Plan) -> tuple[float, float]:

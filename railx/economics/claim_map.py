@@ -155,11 +155,7 @@ def _cases(settings: EconomicsSettings) -> Iterator[_Case]:
     for chips in chosen.chips:
         sized = railx.at_scale(chips)
         yield replace(
-            base,
-            factor="chips",
-            level=chips,
-            railx=sized,
-            tree=tree.at_scale(sized.chips),
+            base, factor="chips", level=chips, railx=sized, tree=tree.at_scale(sized.chips)
         )
     for share in chosen.all_to_all_share:
         yield replace(base, factor="all_to_all_share", level=share, share=share)

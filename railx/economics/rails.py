@@ -34,11 +34,7 @@ from railx.economics.catalogue import Catalogue, read_catalogue
 from railx.economics.pricing import Cost, total
 from railx.economics.settings import EconomicsSettings, RailPlatform, RailsSettings
 from railx.settings import SettingsError
-from railx.vocabulary.counts import (
-    fewest_tiers,
-    opus_rail_switch_ports,
-    opus_tree_switch_ports,
-)
+from railx.vocabulary.counts import fewest_tiers, opus_rail_switch_ports, opus_tree_switch_ports
 
 __all__ = ["ARRANGEMENTS", "OpticalRail", "optical_rails", "rail_economics", "rail_map"]
 

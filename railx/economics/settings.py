@@ -200,9 +200,7 @@ class ScaleSettings:
 
     def costs(self) -> Costs:
         """Estimated work by field."""
-        return {
-            "chips": Cost(1e-5, 8) * max(self.chips, default=0),
-        }
+        return {"chips": Cost(1e-5, 8) * max(self.chips, default=0)}
 
 
 @dataclass(frozen=True)
@@ -299,15 +297,12 @@ class RailsSettings:
     def __post_init__(self) -> None:
         if self.priced_switch not in self.switches:
             raise SettingsError(
-                "priced_switch",
-                f"got {self.priced_switch!r}; allowed: {', '.join(self.switches)}",
+                "priced_switch", f"got {self.priced_switch!r}; allowed: {', '.join(self.switches)}"
             )
 
     def costs(self) -> Costs:
         """Estimated work by field."""
-        return {
-            "gpus": Cost(1e-5, 8) * max(self.gpus, default=0),
-        }
+        return {"gpus": Cost(1e-5, 8) * max(self.gpus, default=0)}
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,7 @@ from railx.evidence.claims import (
     check_rows_judged,
     load_claims,
 )
-from railx.evidence.database import (
-    Database,
-    open_database,
-    open_schemas,
-    table_name,
-)
+from railx.evidence.database import Database, open_database, open_schemas, table_name
 from railx.evidence.errors import ClaimError, NotAvailable
 from railx.evidence.expected import (
     Recorded,

@@ -26,12 +26,7 @@ from typing import Annotated, Any, Literal, get_args
 from railx.evidence.entries import Definitions, expand
 from railx.evidence.errors import ClaimError
 from railx.evidence.papers import Paper, read_papers, read_yaml
-from railx.evidence.published import (
-    TABLES_FILE,
-    Published,
-    PublishedNumbers,
-    PublishedTable,
-)
+from railx.evidence.published import TABLES_FILE, Published, PublishedNumbers, PublishedTable
 from railx.io import Fidelity
 from railx.settings import NonNegative, NotEmpty, Positive, SettingsError, field_hints, load
 
@@ -156,8 +151,7 @@ class ClaimSettings:
         for key in ("tolerance", "fidelity_required"):
             if (getattr(self, key) is None) != (self.query is None):
                 raise SettingsError(
-                    key,
-                    "is missing" if self.query is not None else "allowed: null without a query",
+                    key, "is missing" if self.query is not None else "allowed: null without a query"
                 )
         reserved = set(self.requires) & _COLUMNS
         if reserved or (self.requires and self.query is None):

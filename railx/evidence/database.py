@@ -164,8 +164,7 @@ class Database:
             same_stage = f"{name.split('.')[0]}."
             near = tuple(table for table in self.tables if table.startswith(same_stage))
             raise NotAvailable(
-                f"{name} is not among the results of this experiment",
-                there_is=near or self.tables,
+                f"{name} is not among the results of this experiment", there_is=near or self.tables
             )
         source = self._paths[name]
         if isinstance(source, pa.Schema):

@@ -206,10 +206,12 @@ def _check_used(
     values: Mapping[str, Any], claim: Mapping[str, Any], definitions: Definitions
 ) -> None:
     """Refuse a value that nothing uses: most often a key that is mistyped."""
-    texts = list(_strings([claim, values, list(definitions.lookups.values())]))
-    used = frozenset().union(*map(_names, texts)) | definitions.lookups.keys()
+    unused = values.keys() - definitions.lookups.keys()
+    # Most values are used by the claim itself; lookups are long.
+    for texts in ([claim, values], list(definitions.lookups.values())):
+        unused = unused.difference(*map(_names, _strings(texts))) if unused else unused
     for name in values:
-        if name not in used:
+        if name in unused:
             raise SettingsError(
                 name, "unknown key; allowed: a key of a claim, or a name that its texts use"
             )

@@ -5,7 +5,7 @@ resources/findings.yaml::
 
     <!-- computed: flexsp_over_deepspeed -->
 
-A table's entry is claims, or a query whose rows stand in resources/recorded/findings.
+A table's entry is claims, or a query whose rows resources/recorded/findings.yaml has.
 That of a text has the source of each of its numbers, in the order of the text, where
 code and link targets do not count:
 
@@ -26,7 +26,9 @@ from __future__ import annotations
 import csv
 import hashlib
 import itertools
+import json
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -45,12 +47,13 @@ __all__ = [
     "FindingsTable",
     "Sources",
     "computed_page",
+    "csv_rows",
     "open_blocks",
     "query_digest",
-    "read_csv_rows",
     "read_findings_tables",
-    "read_recorded_table",
-    "recorded_table_text",
+    "recorded_rows",
+    "recorded_table",
+    "recorded_tables_text",
     "references",
     "verdicts_table",
 ]
@@ -78,7 +81,7 @@ class FindingsTable:
     git, the recorded verdicts ``expected.EXPERIMENT`` and files such as
     ``published.opus``."""
     query: str | None = None
-    """One SELECT over its tables, recorded in resources/recorded/findings."""
+    """One SELECT over its tables, recorded in resources/recorded/findings.yaml."""
     claims: tuple[str, ...] = ()
     """Claims of each row; ``{a,b}`` in a name stands for several."""
     numbers: tuple[str, ...] = ()
@@ -262,31 +265,39 @@ def query_digest(query: str) -> str:
     return hashlib.sha256(" ".join(query.split()).encode()).hexdigest()[:8]
 
 
-def recorded_table_text(rows: Sequence[Mapping[str, Any]], provenance: Mapping[str, object]) -> str:
-    """The file of a recorded table: comments with its provenance, then CSV."""
-    head = [f"# {key}: {value}" for key, value in provenance.items()]
+def recorded_table(rows: Sequence[Mapping[str, Any]], query: str) -> dict[str, Any]:
+    """What is recorded of a query: its digest and its rows as CSV."""
     lines = [",".join(rows[0]), *(",".join(_field(v) for v in row.values()) for row in rows)]
-    return "\n".join([*head, *lines]) + "\n"
+    return {"query": query_digest(query), "rows": "\n".join(lines) + "\n"}
 
 
-def read_recorded_table(path: str | Path, query: str) -> list[dict[str, Any]]:
+def recorded_tables_text(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """The file of recorded tables by name; rows are lines of text."""
+    texts = []
+    for name, table in sorted(tables.items()):
+        head = {key: value for key, value in table.items() if key != "rows"}
+        texts.append(f"{name}:\n" + "".join(f"  {k}: {json.dumps(v)}\n" for k, v in head.items()))
+        texts.append("  rows: |\n" + textwrap.indent(table["rows"], "    "))
+    return "".join(texts)
+
+
+def recorded_rows(
+    recorded: Mapping[str, Mapping[str, Any]], name: str, query: str
+) -> list[dict[str, Any]]:
     """The rows of a recorded table, numbers as numbers.
 
     UserError where there is none, and where another query made it.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise UserError(f"{path}: is not there; allowed: a table that `make findings` recorded")
-    lines = path.read_text(encoding="utf-8").splitlines()
-    if f"# query: {query_digest(query)}" not in lines:
-        raise UserError(f"{path}: another query made it; allowed: record it again (make findings)")
-    return read_csv_rows(path)
+    if name not in recorded:
+        raise UserError(f"{name}: is not there; allowed: a table that `make findings` recorded")
+    if recorded[name]["query"] != query_digest(query):
+        raise UserError(f"{name}: another query made it; allowed: record it again (make findings)")
+    return csv_rows(recorded[name]["rows"])
 
 
-def read_csv_rows(path: str | Path) -> list[dict[str, Any]]:
-    """The rows of a CSV file, numbers as numbers; lines with # are comments."""
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    data = csv.DictReader(line for line in lines if not line.startswith("#"))
+def csv_rows(text: str) -> list[dict[str, Any]]:
+    """The rows of CSV, numbers as numbers; lines with # are comments."""
+    data = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
     return [{key: _plain(value) for key, value in row.items()} for row in data]
 
 

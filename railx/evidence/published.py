@@ -183,8 +183,7 @@ class PublishedNumbers:
             value = math.nan
         if not math.isfinite(value) and not (may_be_unknown and not row[column]):
             raise SettingsError(
-                "column",
-                f"{column} of {row['id']} in {file} is {row[column]!r}; allowed: a number",
+                "column", f"{column} of {row['id']} in {file} is {row[column]!r}; allowed: a number"
             )
         words = [row.get(name) or "" for name in ("unit", "source", "confidence")]
         return Published(file, row["id"], column, value, *words)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
 from railx.evidence.claims import Claim
-from railx.evidence.database import Database, open_schemas
+from railx.evidence.database import open_schemas
 from railx.evidence.errors import ClaimError
 from railx.evidence.judge import check_columns
 
 __all__ = ["check_queries"]
+
+_TEXT = re.compile(r"'(?:[^']|'')*'")
 
 
 def check_queries(claims: Sequence[Claim], declared: Mapping[str, pa.Schema | None]) -> None:
@@ -27,16 +30,36 @@ def check_queries(claims: Sequence[Claim], declared: Mapping[str, pa.Schema | No
     schemas: dict[str, pa.Schema | None] = {}
     with open_schemas({}) as database:
         for claim in asked:
+            if _shape(claim) in named:
+                continue
             try:
-                named[claim.id] = database.named(claim.settings.query or "")
-                schemas |= {name: _declared(name, declared) for name in named[claim.id]}
+                tables = named[_shape(claim)] = database.named(claim.settings.query or "")
+                schemas |= {name: _declared(name, declared) for name in tables}
             except ClaimError as error:
                 raise _of(claim, error) from None
     declared_schemas = {name: schema for name, schema in schemas.items() if schema is not None}
+    columns: dict[str, tuple[str, ...]] = {}
     with open_schemas(declared_schemas) as database:
         for claim in asked:
-            if all(name in declared_schemas for name in named[claim.id]):
-                _check_columns(claim, database, named[claim.id])
+            shape = _shape(claim)
+            if not declared_schemas.keys() >= set(named[shape]):
+                continue
+            try:
+                if shape not in columns:
+                    columns[shape] = database.columns(claim.settings.query or "", named[shape])
+                check_columns(claim, columns[shape])
+            except ClaimError as error:
+                raise _of(claim, error) from None
+
+
+def _shape(claim: Claim) -> str:
+    """A query without its texts: they change neither its tables nor its columns.
+
+    In a query with comments or quoted names a quotation mark may stand for itself.
+    """
+    query = claim.settings.query or ""
+    plain = not any(mark in query for mark in ("--", "/*", '"', "$"))
+    return _TEXT.sub("''", query) if plain else query
 
 
 def _declared(name: str, declared: Mapping[str, pa.Schema | None]) -> pa.Schema | None:
@@ -50,13 +73,6 @@ def _declared(name: str, declared: Mapping[str, pa.Schema | None]) -> pa.Schema 
     near = [pattern for pattern in declared if pattern.split(".")[0] == parts[0]]
     shown = ", ".join(pattern.replace("*", "NAME") for pattern in near or declared)
     raise ClaimError(f"query: no stage makes a table {name}; allowed: {shown}")
-
-
-def _check_columns(claim: Claim, database: Database, tables: Sequence[str]) -> None:
-    try:
-        check_columns(claim, database.columns(claim.settings.query or "", tables))
-    except ClaimError as error:
-        raise _of(claim, error) from None
 
 
 def _of(claim: Claim, error: ClaimError) -> ClaimError:

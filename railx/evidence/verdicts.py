@@ -40,13 +40,7 @@ import numpy as np
 
 from railx.evidence.claims import Claim
 from railx.evidence.errors import NotAvailable
-from railx.evidence.intervals import (
-    CONFIDENCE,
-    FEWEST,
-    Estimate,
-    difference,
-    estimate_line,
-)
+from railx.evidence.intervals import CONFIDENCE, FEWEST, Estimate, difference, estimate_line
 from railx.io import FIDELITIES, Fidelity
 
 __all__ = [
@@ -144,9 +138,7 @@ def compare(claim: Claim, ours: Estimate, repeats: str = "repeats") -> Finding:
 
 
 def compare_trend(
-    claim: Claim,
-    points: Sequence[tuple[float, Mapping[Hashable, float]]],
-    repeats: str = "repeats",
+    claim: Claim, points: Sequence[tuple[float, Mapping[Hashable, float]]], repeats: str = "repeats"
 ) -> tuple[Estimate, Finding]:
     """The number that the trend is shown by, and the finding.
 

@@ -22,7 +22,7 @@ from railx.replay.run import Replayed, prepare, replay_programs
 from railx.replay.wiring import CircuitModel
 
 __all__ = [
-    *("Process", "Setting", "Span", "chrome_trace", "recorded", "replayed", "replayed_graphs"),
+    *("Process", "Setting", "Span", "chrome_trace", "recorded", "replayed", "replayed_graphs")
 ]
 
 #: The threads of a rank.

@@ -1,24 +1,42 @@
 """The formats in which a network can be written, by their names on the command line.
 
-Two are written here: a list of links (CSV), and the network of the simulator BookSim2
-(``topology = anynet``, ``network_file``). There every vertex is a router, and a chip a
-node on its own router. A line holds a router and all its neighbours, each with the
-cycles of the channel in that direction.
+* A list of links (CSV).
+* BookSim2 (``topology = anynet``, ``network_file``): every vertex is a router, and a
+  chip a node on its own router. A line holds a router and all its neighbours, each with
+  the cycles of the channel in that direction.
+* GraphML: nodes have ``kind`` (chip, switch), ``endpoints`` (1, 0: needed by SST for a
+  router) and ``node`` (the node of the network with the chip). Edges have ``gbps``
+  (rate of a lane), ``lanes``, ``latency_ns``, ``kind`` and ``rail``.
+* InfraGraph: a ``chip`` is an xpu and its ports, a ``switch`` an asic and its ports;
+  every port is joined to the xpu or asic. A link takes as many ports on both sides as
+  it has lanes. The file is written line by line, because the package takes minutes for
+  large networks.
+* ASTRA-sim (:mod:`railx.exchange.astra_network`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
 
 from railx.exchange.astra_network import analytical, ns3
-from railx.exchange.graphml import graphml, simple_graphml
-from railx.exchange.infragraph import infragraph
-from railx.exchange.wires import Exported, decimal, join, wires
+from railx.exchange.wires import Exported, Wires, decimal, join, wires
 from railx.vocabulary.topology import LINK_KINDS, Topology
 
-__all__ = ["NETWORK_FORMATS", "NetworkFormat", "anynet", "edge_list"]
+__all__ = [
+    "NETWORK_FORMATS",
+    "NetworkFormat",
+    "anynet",
+    "edge_list",
+    "graphml",
+    "infragraph",
+    "simple_graphml",
+]
 
 
 def edge_list(topology: Topology, name: str) -> Exported:
@@ -77,6 +95,171 @@ class NetworkFormat:
     write: Callable[[Topology, str], Exported]
     ending: str
     reader: str
+
+
+_KEYS = (
+    ("node", "kind", "string"),
+    ("node", "endpoints", "int"),
+    ("node", "node", "int"),
+    ("edge", "gbps", "double"),
+    ("edge", "lanes", "int"),
+    ("edge", "latency_ns", "double"),
+    ("edge", "kind", "string"),
+    ("edge", "rail", "int"),
+)
+
+
+def graphml(topology: Topology, name: str) -> Exported:
+    """The whole network: an edge for each link, also where several are parallel."""
+    return Exported(_text(topology, name, wires(topology)), _lost(topology))
+
+
+def simple_graphml(topology: Topology, name: str) -> Exported:
+    """A graph with at most one edge between two vertices, as SST needs it.
+
+    Lanes add up where all have one rate; otherwise one lane has the rate of all.
+    """
+    links, joined = wires(topology), join(topology)
+    key = links.low * topology.vertices + links.high
+    where = np.unique(key, return_inverse=True)[1]
+    lowest, highest = np.full(len(joined), np.inf), np.zeros(len(joined))
+    np.minimum.at(lowest, where, links.gbps)
+    np.maximum.at(highest, where, links.gbps)
+    alike = lowest == highest
+    edges = Wires(
+        low=joined.low,
+        high=joined.high,
+        kind=joined.kind,
+        gbps=np.where(alike, highest, joined.capacity_gbps),
+        latency_ns=joined.latency_ns,
+        rail=np.full(len(joined), -1),
+        lanes=np.where(alike, joined.lanes, 1),
+    )
+    lost = [line for line in joined.lost if len(joined) < len(links)]
+    if (links.rail >= 0).any():
+        lost.append("which rail a link is on")
+    return Exported(_text(topology, name, edges), (*lost, *_lost(topology)))
+
+
+def _text(topology: Topology, name: str, edges: Wires) -> str:
+    lines = [
+        '<?xml version="1.0" encoding="utf-8"?>',
+        '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">',
+        *(
+            f'  <key id="{what}_{key}" for="{what}" attr.name="{key}" attr.type="{kind}"/>'
+            for what, key, kind in _KEYS
+        ),
+        f'  <graph id={quoteattr(name)} edgedefault="undirected">',
+    ]
+    for vertex in range(topology.vertices):
+        chip = vertex < topology.chips
+        data = {"kind": "chip" if chip else "switch", "endpoints": int(chip)}
+        if chip:
+            data["node"] = int(topology.chip_node[vertex])
+        lines.append(f'    <node id="{vertex}">{_data("node", data)}</node>')
+    for number in range(len(edges)):
+        values = {
+            "gbps": decimal(edges.gbps[number]),
+            "lanes": int(edges.lanes[number]),
+            "latency_ns": decimal(edges.latency_ns[number]),
+            "kind": LINK_KINDS[edges.kind[number]],
+            "rail": int(edges.rail[number]),
+        }
+        ends = f'source="{edges.low[number]}" target="{edges.high[number]}"'
+        lines.append(f"    <edge {ends}>{_data('edge', values)}</edge>")
+    return "\n".join([*lines, "  </graph>", "</graphml>", ""])
+
+
+def _data(what: str, values: Mapping[str, object]) -> str:
+    return "".join(f'<data key="{what}_{key}">{value}</data>' for key, value in values.items())
+
+
+def _lost(topology: Topology) -> tuple[str, ...]:
+    return () if topology.circuits is None else ("optical circuits: links are there, no switches",)
+
+
+def infragraph(topology: Topology, name: str) -> Exported:
+    """The network as YAML; links of one kind, rate and latency share a description."""
+    links = wires(topology)
+    chips = topology.chips
+    used = np.bincount(links.low, links.lanes, minlength=topology.vertices)
+    used += np.bincount(links.high, links.lanes, minlength=topology.vertices)
+    ports = used.astype(np.int64)
+    devices = [("chip", "xpu", "xpu", int(ports[:chips].max()))]
+    instances = [("chip", chips)]
+    if topology.switches:
+        devices.append(("switch", "asic", "switch", int(ports[chips:].max())))
+        instances.append(("switch", topology.switches))
+    kinds = list(
+        dict.fromkeys(
+            zip(links.kind.tolist(), links.gbps.tolist(), links.latency_ns.tolist(), strict=True)
+        )
+    )
+    link_name = {
+        link_kind: f"{LINK_KINDS[link_kind[0]]}_{number}" for number, link_kind in enumerate(kinds)
+    }
+    lines = [f"name: {json.dumps(name)}", "devices:"]
+    for device, middle, choice, count in devices:
+        lines += [
+            f"- name: {device}",
+            "  components:",
+            *_component(middle, 1, choice),
+            *_component("port", count, "port"),
+            "  links:",
+            "  - name: inside",
+            "  edges:",
+            f"  - ep1: {{component: {middle}}}",
+            "    ep2: {component: port}",
+            "    scheme: many2many",
+            "    link: inside",
+        ]
+    lines.append("links:")
+    for link_kind in kinds:
+        lines += [
+            f"- name: {link_name[link_kind]}",
+            "  physical:",
+            "    bandwidth:",
+            "      choice: gigabits_per_second",
+            f"      gigabits_per_second: {_real(link_kind[1])}",
+            f"    latency: {{choice: ns, ns: {_real(link_kind[2])}}}",
+        ]
+    lines.append("instances:")
+    for device, count in instances:
+        lines += [f"- name: {device}", f"  device: {device}", f"  count: {count}"]
+    lines.append("edges:")
+    taken = [0] * topology.vertices
+    for number in range(len(links)):
+        lanes = int(links.lanes[number])
+        ends = []
+        for vertex in (int(links.low[number]), int(links.high[number])):
+            first = taken[vertex]
+            taken[vertex] += lanes
+            vertex_name = f"chip[{vertex}]" if vertex < chips else f"switch[{vertex - chips}]"
+            port = f"port[{first}]" if lanes == 1 else f"port[{first}:{first + lanes}]"
+            ends.append(f'{{instance: "{vertex_name}", component: "{port}"}}')
+        kind = int(links.kind[number]), float(links.gbps[number]), float(links.latency_ns[number])
+        lines += [
+            f"- ep1: {ends[0]}",
+            f"  ep2: {ends[1]}",
+            "  scheme: one2one",
+            f"  link: {link_name[kind]}",
+        ]
+    lost = ["which node of the network a chip is in"] if topology.nodes < chips else []
+    if (links.rail >= 0).any():
+        lost.append("which rail a link is on")
+    if topology.circuits is not None:
+        lost.append("optical circuits: links are there, no switches")
+    return Exported("\n".join([*lines, ""]), tuple(lost))
+
+
+def _component(name: str, count: int, choice: str) -> list[str]:
+    return [f"  - name: {name}", f"    count: {count}", f"    choice: {choice}"]
+
+
+def _real(value: float) -> str:
+    """A number that YAML reads as a real one."""
+    text = decimal(value)
+    return text if "." in text else f"{text}.0"
 
 
 #: What ``railx export topology --format`` takes.

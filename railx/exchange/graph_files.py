@@ -3,6 +3,15 @@
 A trace is PREFIX.RANK.et or PREFIX.RANK.json for each rank (Chakra), PREFIX.RANK.json
 with PREFIX.RANK.kineto.json (PyTorch), one GOAL schedule, or one Parquet table: of
 graphs, of programs (``railx steps``) or of a recorded run.
+
+In the graph of a program a node waits for the computation of its rank before it and for
+the operations that the program has waited for; an operation also for the one before it
+on its channel, which is a group. Delays of threads have no node.
+
+GOAL is the text form that LogGOPSim and ATLAHS read. ``calc`` takes nanoseconds on a
+cpu, which is a stream here. ``requires`` waits for the end of a line. ``irequires``
+waits for its start, which a graph cannot say: the line waits for the same lines
+instead.
 """
 
 from __future__ import annotations
@@ -16,23 +25,19 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from railx.errors import UserError
 from railx.exchange.chakra_graphs import GENERATED, GroupNumbers, chakra_nodes
-from railx.exchange.goal_graphs import goal_nodes
-from railx.exchange.program_graphs import program_nodes
 from railx.exchange.rank_nodes import ImportedGraphs, RankNodes, check_matches, graphs_of
 from railx.exchange.sources import programs_of
 from railx.exchange.symmetric_ranks import Axes, symmetric_graphs
-from railx.exchange.torch_traces import (
-    is_torch_trace,
-    shortest_times,
-    torch_groups,
-    torch_nodes,
-)
+from railx.exchange.torch_traces import is_torch_trace, shortest_times, torch_groups, torch_nodes
 from railx.replay.graph_pricing import DeviceRates, unpriced_node
-from railx.replay.graphs import is_graph_table, read_graph_table
+from railx.replay.graphs import COMPUTE, NODE_KINDS, is_graph_table, read_graph_table
+from railx.replay.programs import DOES, KINDS, Programs
 
-__all__ = ["check_times", "read_graphs"]
+__all__ = ["check_times", "goal_nodes", "program_nodes", "read_graphs"]
 
 _FILE = re.compile(r"\.(\d+)\.(et|json)$")
 _LOST = {
@@ -163,4 +168,179 @@ def _is_group(members: Any) -> bool:
         and bool(members)
         and all(type(rank) is int and rank >= 0 for rank in members)
         and len(set(members)) == len(members)
+    )
+
+
+_BEGIN, _ISSUE, _WAIT, _END = map(DOES.index, ("begin", "issue", "wait", "end"))
+#: Kinds whose bytes a graph states for each member.
+_OF_A_MEMBER = ("all_gather", "gather")
+
+
+def program_nodes(
+    path: Path, programs: Programs
+) -> tuple[list[RankNodes], list[tuple[int, ...]], dict[str, int]]:
+    """The nodes of all ranks, the members of each channel, and how many delays of
+    threads are left out. The number of a node is its own on the rank.
+    """
+    columns = {name: values.tolist() for name, values in programs.columns.items()}
+    members: list[tuple[int, ...]] = [()] * len(programs.channels)
+    for channel, number in zip(columns["channel"], columns["configuration"], strict=True):
+        if channel >= 0:
+            members[channel] = programs.configurations[number].members
+    bounds = np.searchsorted(programs.columns["rank"], np.arange(programs.ranks + 1)).tolist()
+    ranks = []
+    for rank in range(programs.ranks):
+        nodes = RankNodes(path, rank)
+        program = _Program(nodes, members)
+        for row in range(bounds[rank], bounds[rank + 1]):
+            program.take({name: values[row] for name, values in columns.items()})
+        ranks.append(nodes)
+    return ranks, members, {"delays": int((programs.columns["pickup_ns"] > 0).sum())}
+
+
+class _Program:
+    """Adds the nodes of one program, step by step."""
+
+    def __init__(self, nodes: RankNodes, members: list[tuple[int, ...]]) -> None:
+        self._nodes, self._members = nodes, members
+        self._tail: list[int] = []
+        self._last: dict[int, int] = {}
+        self._operations: dict[tuple[int, int], int] = {}
+
+    def take(self, step: dict[str, int]) -> None:
+        """Add the nodes of a step."""
+        does, key = step["does"], (step["channel"], step["sequence"])
+        if does in (_BEGIN, _END):
+            self._compute(DOES[does], step["gap_ns"])
+            return
+        if step["gap_ns"]:
+            self._compute("compute", step["gap_ns"])
+        if does == _WAIT:
+            self._tail.append(self._operations[key])
+            if step["resume_ns"]:
+                self._compute("resume", step["resume_ns"])
+            return
+        self._issue(step)
+
+    def _issue(self, step: dict[str, int]) -> None:
+        kind, channel = KINDS[step["kind"]], step["channel"]
+        members, rank = self._members[channel], self._nodes.rank
+        values = {"bytes": step["bytes"], "duration_ns": step["lasts_ns"]}
+        if kind in ("send", "recv"):
+            (peer,) = (member for member in members if member != rank)
+            values |= {"peer": peer, "tag": channel}
+        else:
+            values["group"] = channel
+            if kind in _OF_A_MEMBER:
+                values["bytes"] = -(-step["bytes"] // len(members))
+        after = [*self._tail, *([self._last[channel]] if channel in self._last else [])]
+        number = len(self._nodes.numbers)
+        self._nodes.add(number, kind, NODE_KINDS.index(kind), after, **values)
+        self._last[channel] = self._operations[channel, step["sequence"]] = number
+
+    def _compute(self, name: str, lasts_ns: int) -> None:
+        number = len(self._nodes.numbers)
+        self._nodes.add(number, name, COMPUTE, tuple(self._tail), duration_ns=lasts_ns)
+        self._tail = [number]
+
+
+_COMMENT = re.compile(r"/\*.*?\*/|//.*")
+_RANK = re.compile(r"rank\s+(\d+)\s*\{$")
+_TASK = re.compile(
+    r"(?:(?P<label>\w+):\s*)?(?P<what>calc|send|recv)\s+(?P<size>\d+)b?"
+    r"(?:\s+(?:to|from)\s+(?P<peer>\d+))?(?P<options>(?:\s+\w+\s+\d+)*)$"
+)
+_AFTER = re.compile(r"(?P<label>\w+)\s+(?P<how>i?requires)\s+(?P<before>\w+)$")
+
+
+def goal_nodes(path: Path) -> tuple[list[RankNodes], dict[str, int]]:
+    """The nodes of all ranks, and how often ``irequires`` is replaced.
+
+    The number of a node is that of its line. UserError naming the line of a fault.
+    """
+    lines = [
+        (number, _COMMENT.sub("", line).strip().rstrip(";").strip())
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    ]
+    lines = [(number, line) for number, line in lines if line]
+    head = re.match(r"num_ranks\s+(\d+)$", lines[0][1]) if lines else None
+    if head is None:
+        raise UserError(f"got {path} without num_ranks; allowed: a GOAL schedule")
+    ranks = [RankNodes(path, rank) for rank in range(int(head.group(1)))]
+    block: list[tuple[int, str]] = []
+    current, starts = None, 0
+    for number, line in lines[1:]:
+        opened = _RANK.match(line)
+        if opened is not None and current is None and int(opened.group(1)) < len(ranks):
+            current, block = ranks[int(opened.group(1))], []
+        elif line == "}" and current is not None:
+            starts += _rank(path, current, block, len(ranks))
+            current = None
+        elif current is not None:
+            block.append((number, line))
+        else:
+            raise _refused(path, number, line)
+    if current is not None:
+        raise UserError(
+            f"got {path}, which ends or breaks off in rank {current.rank}; allowed: a whole GOAL"
+            " schedule; write it again"
+        )
+    return ranks, {"starts": starts}
+
+
+def _rank(path: Path, nodes: RankNodes, block: Sequence[tuple[int, str]], ranks: int) -> int:
+    """Add the lines of a rank; returns how many wait for a start."""
+    labels: dict[str, int] = {}
+    after: dict[int, list[int]] = {}
+    starts: list[tuple[int, int]] = []
+    for number, line in block:
+        task = _TASK.match(line)
+        if task is None:
+            continue
+        what, peer = task["what"], task["peer"]
+        if (peer is None) != (what == "calc") or peer == str(nodes.rank):
+            raise _refused(path, number, line)
+        if peer is not None and not int(peer) < ranks:
+            raise UserError(
+                f"got {path}, rank {nodes.rank}, line {number}: {line!r}; allowed: ranks below"
+                f" {ranks}"
+            )
+        words = task["options"].split()
+        options = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+        if task["label"]:
+            labels[task["label"]] = number
+        after[number] = []
+        size = int(task["size"])
+        if what == "calc":
+            values = {"kind": COMPUTE, "duration_ns": size, "stream": options.get("cpu", 0)}
+        else:
+            values = {"kind": NODE_KINDS.index(what), "bytes": size, "peer": int(peer)}
+            values["tag"] = options.get("tag", 0)
+        nodes.add(number, task["label"] or line, values.pop("kind"), after[number], **values)
+    for number, line in block:
+        edge = _AFTER.match(line)
+        if edge is None:
+            if _TASK.match(line) is None:
+                raise _refused(path, number, line)
+            continue
+        missing = next((edge[n] for n in ("label", "before") if edge[n] not in labels), None)
+        if missing is not None:
+            raise UserError(
+                f"got {path}, rank {nodes.rank}, line {number}: {line!r} with label {missing},"
+                " which is not there; allowed: labels of the rank; write the schedule again"
+            )
+        child, parent = labels[edge["label"]], labels[edge["before"]]
+        if edge["how"] == "requires":
+            after[child].append(parent)
+        else:
+            starts.append((child, parent))
+    for child, parent in starts:
+        after[child] += after[parent]
+    return len(starts)
+
+
+def _refused(path: Path, number: int, line: str) -> UserError:
+    return UserError(
+        f"got {path}, line {number}: {line[:60]!r}; allowed: rank R {{, calc, send, recv, requires,"
+        " irequires, }"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -27,6 +27,7 @@ __all__ = [
     "LineGraph",
     "Lines",
     "PlaceRule",
+    "TrafficCircuits",
     "any_chips",
     "check_even",
     "shared_fields",
@@ -105,6 +106,26 @@ class Lines(Generic[S]):
 
     fewest: Callable[[str, int], int] = lambda wiring, nodes: 1
     """Fewest rails of a wiring, by wiring and number of nodes."""
+
+
+@dataclass(frozen=True)
+class TrafficCircuits(Generic[S]):
+    """Optical circuits that follow the all-to-all of a job's experts."""
+
+    wired: Callable[[S, FloatArray], Topology]
+    """The network with circuits for a demand of nodes: float[nodes, nodes]."""
+
+    other_routing: str
+    """The routing of all other traffic, which circuits do not follow."""
+
+    delay_ms: Callable[[S], float]
+    """Time that an all-to-all waits for its circuits."""
+
+    with_change: Callable[[S, float], S]
+    """The network whose change of circuits takes so many milliseconds."""
+
+    changes_ms: Mapping[str, float]
+    """Times of a change that are compared with none, by name."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +244,14 @@ class Family(Generic[S]):
     loads: Callable[[S, Topology, LineRouting], FloatArray] | None = None
     """Exact load of one lane of each link row under uniform traffic, at any size."""
 
+    plane: Callable[[S], tuple[Topology, int]] | None = None
+    """One of the equal planes that share all traffic evenly, and their number; links of
+    a plane follow those of the one before.
+    """
+
+    hop_loads: tuple[str, ...] = ()
+    """Routings whose exact loads follow from hops, without a table."""
+
     longest_path_ns: Callable[[S], float] | None = None
     """Bound of the latency of any path under uniform traffic, at any size."""
 
@@ -263,3 +292,6 @@ class Family(Generic[S]):
 
     lines: Lines[S] | None = None
     """Wirings of nodes that share switches, for a job that reconfigures them."""
+
+    traffic_circuits: TrafficCircuits[S] | None = None
+    """Circuits that are set for the traffic; routing ``min`` takes those of its own."""

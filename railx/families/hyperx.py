@@ -404,6 +404,7 @@ FAMILY = Family(
     ports_per_chip=ports_per_chip,
     routings=("min", "balanced", "adaptive", "valiant"),
     route=route,
+    plane=lambda of: (build(replace(of, planes=1)), of.planes),
     node_hop_counts=node_hop_counts,
     chip_rings=chip_rings,
     # A chip that is a router takes all with its last coordinate: a HyperX is left, of

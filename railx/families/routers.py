@@ -10,7 +10,7 @@ with a closed form, so no bisection is given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar, cast
 
@@ -127,6 +127,8 @@ def router_family(
         ),
         grouped_routings=HOP_ROUTINGS,
         groups=groups,
+        plane=lambda of: (_build(replace(of, planes=1), plane(of)), of.planes),
+        hop_loads=("min", "valiant"),
         node_hop_counts=lambda of: _hop_counts(plane(of)),
         job_places=any_chips(lambda of: of.chips),
         bill=Bill(ports=ports, resize=resize),

@@ -114,7 +114,6 @@ class OverheadSettings(Choice):
 
     linear_percent: Annotated[float, Between(0.1, 1000)] = 10
     """Overhead up to which the axis is linear; logarithmic beyond."""
-
     confidence: Annotated[float, Between(0.5, 0.999)] = 0.95
     """Confidence of the intervals over our repeats."""
 
@@ -143,19 +142,22 @@ def switching_overhead(settings: OverheadSettings, tables: Tables, canvas: Canva
         the same axes. Hollow diamonds: published. Ours: {repeats_words(repeats)}."""
     replayed = ["replay"] if "replay" in panels else []
     with canvas(subtitle, fidelity_line([*frame["fidelity"], *replayed], _OVERHEAD_NOTE)) as page:
-        lines = sum(-(-len(names) // _COLUMNS) for names in panels.values())
-        grid = page.subplots(lines, _COLUMNS, sharex=True, sharey=True, squeeze=False)
-        line = 0
+        lines: list[Any] = [
+            [f"{source} {name}" for name in names[first : first + _COLUMNS]]
+            for source, names in panels.items()
+            for first in range(0, len(names), _COLUMNS)
+        ]
+        lines = [line + ["."] * (_COLUMNS - len(line)) for line in lines]
+        grid = page.subplot_mosaic(lines, sharex=True, sharey=True)
         for source, names in panels.items():
-            for number, name in enumerate(names):
-                axes = grid[line + number // _COLUMNS, number % _COLUMNS]
+            for name in names:
+                axes = grid[f"{source} {name}"]
                 _overhead_panel(axes, by_panel[source, name], promised, source)
                 title = (_SOURCES[source], f"{name[:1].upper()}{name[1:]}")
                 axes.set_title(
                     "\n".join(part for text in title for part in textwrap.wrap(text, _WIDE))
                 )
-            line += -(-len(names) // _COLUMNS)
-        _axes(grid, points, settings.linear_percent)
+        _axes(lines, grid, points, settings.linear_percent)
         legend: dict[str, Any] = {}
         for mode, colour in colours(MODES).items():
             legend[f"{label(mode)}, published"] = published_series(colour)
@@ -230,27 +232,26 @@ def _overhead_panel(axes: Axes, rows: DataFrame, promised: float, source: str) -
         axes.vlines(bars[_LATENCY], *ends, color=colour, linewidth=1.1)
 
 
-def _axes(grid: np.ndarray, points: DataFrame, step: float) -> None:
+def _axes(lines: list[list[str]], grid: dict[str, Axes], points: DataFrame, step: float) -> None:
     drawn = points[points["source"] != "repeat"]
     most = float(np.nanmax([drawn["overhead_percent"].max(), drawn["high_percent"].max()]))
     minimum = float(np.nanmin([drawn["overhead_percent"].min(), drawn["low_percent"].min(), 0]))
     latencies = points[_LATENCY]
     linear = float(max(1.0, latencies[latencies > 0].min())) if (latencies > 0).any() else 1.0
-    for axes in grid.flat:
+    for axes in grid.values():
         axes.set_xscale("symlog", linthresh=linear, linscale=0.5)
         axes.set_yscale("symlog", linthresh=step, linscale=1)
         axes.set_ylim(1.25 * minimum - 0.3 * step, 2 * most)
         axes.set_xlim(-0.15 * linear, 1.5 * latencies.max())
         ticks(axes.xaxis, [0, 10, 100, 1000])
         ticks(axes.yaxis, [times * step for times in (-10, -1, 0, 1, 10, 100, 1000)])
-        if not axes.lines:
-            axes.set_visible(False)
-    for column in grid.T:
-        lowest = [axes for axes in column if axes.get_visible()][-1]
-        lowest.tick_params(labelbottom=True)
+    for column in zip(*lines, strict=True):
+        lowest = [name for name in column if name != "."][-1:]
+        for name in lowest:
+            grid[name].tick_params(labelbottom=True)
     # One label for all panels: it is longer than a panel.
-    grid[len(grid) // 2, 0].set_ylabel("Added time (%)")
-    grid[-1, 1 if grid[-1, 1].get_visible() else 0].set_xlabel("Switching latency (ms)")
+    grid[lines[len(lines) // 2][0]].set_ylabel("Added time (%)")
+    grid[lines[-1][lines[-1][1] != "."]].set_xlabel("Switching latency (ms)")
 
 
 def _overhead_texts(points: DataFrame, repeats: DataFrame, promised: float) -> Texts:

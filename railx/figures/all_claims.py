@@ -59,7 +59,6 @@ class AllClaimsSettings(CanvasSettings):
     largest_ratio: Annotated[float, Between(1.5, 1000)] = 4
     """Ours over published at the right end of the axis, and its inverse at the left;
     a value beyond is drawn at the end with its number."""
-
     paper: Annotated[str, NotEmpty()] | None = None
     """Paper whose published claims are shown alone, by place; null: all claims."""
 

@@ -35,16 +35,12 @@ class SwitchedLine:
 
     words: str
     """Words for it."""
-
     network: str
     """Network of the table."""
-
     mode: str
     """Mode of the table: set_once, every_phase, where_it_pays or packets."""
-
     rule: str = "provisioned"
     """Rule of the table: provisioned or on_demand."""
-
     dashed: bool = False
     """Whether the line is dashed."""
 
@@ -55,17 +51,13 @@ class CircuitPanelsSettings(CanvasSettings):
 
     jobs: dict[str, str]
     """Jobs of the table with words for each, a column of panels each."""
-
     lines: tuple[SwitchedLine, ...]
     """What is drawn; the first is what times are divided by, at equal bandwidth."""
-
     bars: dict[str, str]
     """Networks with words, for the bars of cost and power of the last job at equal
     bandwidth."""
-
     below: float
     """Lower edge of the panels, in times of the first line."""
-
     above: dict[str, float]
     """Upper edge of the panels by job; lines go on beyond it."""
 

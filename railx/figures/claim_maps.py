@@ -51,7 +51,6 @@ class ClaimMapFigureSettings(CanvasSettings):
     injection_lines: dict[str, tuple[float, ...]] = mapping(m=(1, 2, 3), tiers=(1,))
     """Further boundaries of the claim per injection bandwidth: factors and levels of
     the claim map."""
-
     all_to_all_lines: dict[str, tuple[float, ...]] = mapping(
         all_to_all_share=(0.766,), leaf_cable_over_transceiver=(0.9,), tiers=(2, 1), taper=(0.5,)
     )
@@ -238,10 +237,8 @@ class RailBoundary:
 
     words: str
     """Words for it."""
-
     platform: str
     """Platform of the map."""
-
     transceivers_per_gpu: int
     """Transceivers of a GPU on photonic rails."""
 
@@ -252,13 +249,10 @@ class RailPoint:
 
     words: str
     """Words for it."""
-
     usd: float
     """USD of a transceiver."""
-
     watts: float
     """W of a transceiver."""
-
     ports: float
     """Switch ports of a GPU."""
 
@@ -277,7 +271,6 @@ class RailClaimsSettings(CanvasSettings):
         RailBoundary("800G, optics at switches too", "gb200_800g_both_ends", 1),
     )
     """Boundaries; the region of the first is shaded and has contours."""
-
     points: tuple[RailPoint, ...] = (
         RailPoint("5 ports, 879 USD: the script", 879, 10, 5),
         RailPoint("5 ports, 219 USD: its older notebook", 219, 10, 5),
@@ -285,7 +278,6 @@ class RailClaimsSettings(CanvasSettings):
         RailPoint("1 port, 879 USD: rails without a spine", 879, 10, 1),
     )
     """Points that are marked, filled where the claim holds at the first boundary."""
-
     contours: dict[str, tuple[float, ...]] = mapping(cost=(1, 2, 3, 5), power=(5, 10, 15, 20, 30))
     """Ratios with a contour line, by claim (cost, power)."""
 
@@ -421,14 +413,11 @@ class PriceSensitivitySettings(CanvasSettings):
 
     reference: Annotated[str, NotEmpty()] = "fat_tree_full"
     """Topology that the cost is relative to."""
-
     all_to_all: Annotated[str, NotEmpty()] = "ideal"
     """All-to-all bandwidth of the rows: ``ideal`` or ``published_routing``."""
-
     published_per_injection: Annotated[float, Fraction()] = 0.1
     """Published limit of the cost per injection bandwidth, as a share of the
     reference's."""
-
     published_per_all_to_all: Annotated[float, Fraction()] = 0.5
     """Published limit of the cost per all-to-all bandwidth, as a share of the
     reference's."""

@@ -168,7 +168,6 @@ class CollectiveTimeSettings(Choice):
 
     scope: Annotated[str, NotEmpty()] = "chips"
     """Scope of the collectives to show (row, column, pillar, nodes, chips)."""
-
     columns: Annotated[int, Between(1, 64)] = 2
     """Panels side by side."""
 

@@ -51,13 +51,10 @@ class PublishedCase:
 
     model: str
     """Model, as the published tables name it."""
-
     context: str
     """Longest context, as the published tables name it."""
-
     corpus: str
     """Corpus, as the published tables name it."""
-
     system: Literal["megatron", "deepspeed", "flexsp_batch_ada", "flexsp"]
     """System that the plan imitates."""
 
@@ -400,10 +397,8 @@ class NetworkPricesSettings(CanvasSettings):
 
     price_set: Annotated[str, NotEmpty()] = "hammingmesh_2022"
     """Price list of our costs over scale."""
-
     published_reference: Annotated[str, NotEmpty()] = "non-blocking fat tree"
     """Published network that the others are divided by."""
-
     networks: dict[str, str] = field(
         default_factory=lambda: {
             "non-blocking fat tree": "fat_tree_full",

@@ -44,7 +44,6 @@ class CorpusLengthsSettings(Choice):
 
     points: Annotated[int, Between(20, 5000)] = 300
     """Most steps of a line."""
-
     quantiles: tuple[Annotated[float, Between(0, 1)], ...] = (0.5, 0.9, 0.99)
     """Shares of shorter sequences at which a line has a dot, ascending."""
 

@@ -63,17 +63,14 @@ class CostSettings(Choice):
 
     only: tuple[str, ...] = ("railx_hyperx_full", "fat_tree_full")
     """Topologies of the economics tables to show, in that order; empty: all."""
-
     reference: Annotated[str, NotEmpty()] = "fat_tree_full"
     """Topology that the others are compared with."""
-
     compare: Annotated[dict[str, Annotated[float, Fraction()] | None], NotEmpty()] = mapping(
         injection=0.10, all_to_all=0.50
     )
     """What is compared: ``injection`` and ``all_to_all`` are costs per bandwidth,
     ``power`` is power per chip. Each has the share of the reference that the paper
     stays below; null where it states none."""
-
     published_usd: dict[str, str] = mapping(railx_hyperx_full="railx absolute_cost value")
     """Published cost of networks by topology: table (railx, opus_cost_power), id of its
     row and column."""
@@ -381,7 +378,6 @@ class CostScaleSettings(Choice):
         "fat_tree_full_half_taper",
     )
     """Topologies of the scale table to show, in that order; empty: all."""
-
     price_set: Annotated[str, NotEmpty()] = "opus_400g"
     """Price set of the rows to show."""
 

@@ -1,13 +1,22 @@
-"""Networks for a job: cost against step time, and the front of those none beats."""
+"""Networks for a job: cost against step time, and the front of those none beats.
+
+In the arena: price of the network against the time of a token, for every network.
+"""
 
 from __future__ import annotations
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
-from railx.figures.panels import ticks
-from railx.figures.theme import PALETTE, label
-from railx.figures.words import counted, fidelity_line, phrases, spoken
+from dataclasses import dataclass
+from typing import Annotated
 
-__all__ = ["design_front"]
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
+from railx.figures.panels import beside, panel_title, ticks, tiles
+from railx.figures.tables import refuse, where
+from railx.figures.theme import GREY, PALETTE, dot, label
+from railx.figures.types import DataFrame
+from railx.figures.words import counted, fidelity_line, phrases, spoken
+from railx.settings import AtLeast
+
+__all__ = ["ArenaFigureSettings", "arena", "design_front"]
 
 
 @figure("Cost against step time of networks for a job", "networks", height=4.4)
@@ -59,3 +68,82 @@ def design_front(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Dr
     caption = f"""{job}: {counted(len(rows), "network")}, each with its best plan, step times in
         closed form over exact loads. On the front: {best}."""
     return Drawn(caption, f"Points of cost over step time. On the front: {best}.", rows)
+
+
+@dataclass(frozen=True)
+class ArenaFigureSettings(Choice):
+    """Price of the network against the time of a token, by job."""
+
+    chips: Annotated[int, AtLeast(2)] = 4096
+    """The size; the largest that there is where no network has it."""
+    charged: bool = True
+    """Whether the links inside nodes are charged."""
+    marked: tuple[str, ...] = ("railx", "opus_rails")
+    """Beginnings of the families that are marked whether on the front or not."""
+
+
+@figure("Price of the network against the time of a token", "networks", height=9)
+@reads(
+    comparison="arena.comparison: network family asked_chips chips subject measure value fidelity"
+)
+def arena(settings: ArenaFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A panel for each job; the line joins the networks that no other beats in both."""
+    rows = tables.read("comparison", "network", settings.only)
+    price = "usd_chip_with_node" if settings.charged else "usd_chip"
+    points = rows[rows["measure"].eq("tokens_per_s") & rows["value"].notna()]
+    if points.empty:
+        refuse("no time of a job", "an arena with jobs")
+    sizes = sorted(points["asked_chips"].unique())
+    size = settings.chips if settings.chips in sizes else sizes[-1]
+    prices = where(rows, measure=price, asked_chips=size).set_index("network")["value"].dropna()
+    points = where(points, asked_chips=size)
+    points = points.assign(
+        usd=points["network"].map(prices), chip_us=1e6 * points["chips"] / points["value"]
+    )
+    points = points.dropna(subset=["usd"]).assign(front=False)
+    for _, part in points.groupby("subject"):
+        points.loc[_front(part), "front"] = True
+    jobs = list(dict.fromkeys(points["subject"]))
+    paid = "with links inside nodes" if settings.charged else "without links inside nodes"
+    subtitle = f"""Dollars of the network a chip ({paid}) and chip-time a token by the best plan on
+        each. The line joins the networks that no other beats in both."""
+    with canvas(subtitle, fidelity_line(points["fidelity"])) as page:
+        for axes, job in zip(tiles(page, len(jobs), 2), jobs, strict=True):
+            part = where(points, subject=job).sort_values("usd")
+            front = part[part["front"]]
+            axes.plot(front["usd"], front["chip_us"], color=PALETTE[0], linewidth=1.2)
+            for row in part.to_dict("records"):
+                marked = str(row["family"]).startswith(settings.marked)
+                colour = PALETTE[1] if marked else PALETTE[0] if row["front"] else GREY
+                shown = row["front"] or marked
+                axes.plot(row["usd"], row["chip_us"], **dot(colour, 5 if shown else 3))
+                if shown:
+                    beside(axes, label(row["network"]), row["usd"], row["chip_us"])
+            ticks(axes.xaxis, _round(part["usd"].min(), part["usd"].max()), base=10)
+            axes.set(title=panel_title(label(job), len(jobs), settings), xlabel="USD a chip")
+            axes.set_ylabel("Chip-µs a token")
+    best = points[points["front"]].sort_values(["subject", "usd"])
+    words = "{network:label} {chip_us:q} chip-µs at {usd:q} USD"
+    on_front = "; ".join(
+        f"{label(str(job))}: {phrases(part, words, ', ')}"
+        for job, part in best.groupby("subject", sort=False)
+    )
+    columns = ["subject", "network", "chips", "usd", "chip_us", "front", "fidelity"]
+    return Drawn(
+        f"Networks of {size:,} chips or the next size. On the front: {on_front}.",
+        f"Price against time. On the front: {on_front}.",
+        points[columns],
+    )
+
+
+def _front(points: DataFrame) -> list[int]:
+    """Indices of the points that no other beats in both price and time."""
+    ordered = points.sort_values(["usd", "chip_us"])
+    faster = ordered["chip_us"] < ordered["chip_us"].cummin().shift(fill_value=float("inf"))
+    return [int(index) for index in ordered.index[faster]]
+
+
+def _round(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten around a range."""
+    values = [digit * 10.0**power for power in range(8) for digit in (1, 2, 5)]
+    return [value for value in values if low / 2 <= value <= high * 2]

@@ -40,16 +40,12 @@ class CanvasSettings:
 
     figure: str
     """Which figure it is."""
-
     width_inches: Annotated[float, Between(3, 30)] = 10
     """Width on paper in inches."""
-
     height_inches: Height = 6
     """Height on paper in inches."""
-
     dpi: Annotated[int, Between(50, 600)] = 150
     """Pixels per inch of the PNG."""
-
     text_points: Annotated[float, Between(6, 16)] = 9.5
     """Size of all text in points, at the width on paper."""
 

@@ -49,7 +49,6 @@ class LatencyLoadSettings(Choice):
     )
     """Title of each panel, with the families that it shows. Sweeps of families that
     are not named share one more panel."""
-
     max_latency_cycles: Annotated[float, AtLeast(10)] | None = 1000
     """Top of the latency axis in cycles; null: the largest latency."""
 

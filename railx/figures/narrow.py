@@ -7,6 +7,7 @@ not fit, has no narrow form.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from textwrap import wrap
@@ -14,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 
 __all__ = ["NARROW_INCHES", "NarrowFigure", "NoNarrowForm", "cut_off"]
 
@@ -28,6 +29,8 @@ _MOST_INCHES, _LEAST_PANEL_INCHES = 24.0, 1.6
 _PANEL_HEIGHT = 0.9
 #: Two lines of text.
 _TWO_LINES_INCHES = 0.35
+#: Height of a stacked panel, with its title, for each letter of the label beside it.
+_UPRIGHT_LETTER_INCHES = 0.09
 #: Share of the smaller of two texts that the other may cover.
 _MOST_COVERED = 0.2
 #: Letters of a line of a title or a label, and of a row's name or a text beside a mark.
@@ -70,10 +73,23 @@ class NarrowFigure(Figure):
             )  # fmt: skip
         self._lengthen(ncols, nrows * ncols)
         ratios = [1.0] * nrows if height_ratios is None else list(height_ratios)
-        column = self.add_gridspec(nrows * ncols, 1, height_ratios=np.repeat(ratios, ncols))
+        return self._stack(self, nrows, ncols, ratios, sharex, sharey, squeeze)
+
+    def _stack(
+        self,
+        part: FigureBase,
+        nrows: int,
+        ncols: int,
+        ratios: Sequence[float],
+        sharex: Sharing,
+        sharey: Sharing,
+        squeeze: bool,
+    ) -> Any:
+        """A grid of panels in one column of a part of the page."""
+        column = part.add_gridspec(nrows * ncols, 1, height_ratios=np.repeat(ratios, ncols))
         panels = np.empty((nrows, ncols), dtype=object)
         for row, line in np.ndindex(nrows, ncols):
-            panels[row, line] = self.add_subplot(
+            panels[row, line] = part.add_subplot(
                 column[row * ncols + line],
                 sharex=_shares(panels, row, line, sharex),
                 sharey=_shares(panels, row, line, sharey),
@@ -96,22 +112,60 @@ class NarrowFigure(Figure):
         self,
         mosaic: Sequence[Sequence[str]],
         *,
-        height_ratios: Sequence[float],
-        width_ratios: Sequence[float],
+        height_ratios: Sequence[float] | None = None,
+        width_ratios: Sequence[float] | None = None,
+        sharex: bool = False,
+        sharey: bool = False,
     ) -> dict[str, Axes]:
-        """The panels of a mosaic in one column, each as high as its line."""
-        del width_ratios
-        heights: dict[str, float] = {}
-        for line, height in zip(mosaic, height_ratios, strict=True):
-            for name in line:
-                heights[name] = heights.get(name, 0.0) + height / line.count(name)
-        self._lengthen(sum(heights.values()) / sum(height_ratios), len(heights))
-        column = self.add_gridspec(len(heights), 1, height_ratios=list(heights.values()))
-        return {name: self.add_subplot(column[row]) for row, name in enumerate(heights)}
+        """The panels of a mosaic in one column, each as high as its line.
 
-    def subfigures(self, *_: Any, **__: Any) -> Any:
-        """No narrow form: parts of a page are no grid."""
-        raise NoNarrowForm("it has parts")
+        A dot in the mosaic is no panel.
+        """
+        del width_ratios
+        ratios = [1.0] * len(mosaic) if height_ratios is None else height_ratios
+        heights: dict[str, float] = {}
+        for line, height in zip(mosaic, ratios, strict=True):
+            for name in line:
+                if name != ".":
+                    heights[name] = heights.get(name, 0.0) + height / line.count(name)
+        self._lengthen(sum(heights.values()) / sum(ratios), len(heights))
+        column = self.add_gridspec(len(heights), 1, height_ratios=list(heights.values()))
+        panels: dict[str, Axes] = {}
+        for row, name in enumerate(heights):
+            first = next(iter(panels.values()), None)
+            shared = {"sharex": first if sharex else None, "sharey": first if sharey else None}
+            panels[name] = self.add_subplot(column[row], **shared)
+        self._labels = [(list(panels.values()), "y")] if sharey else []
+        self._columns = [list(panels.values())] if sharex else []
+        return panels
+
+    def subfigures(  # type: ignore[override]
+        self, nrows: int = 1, ncols: int = 1, *, height_ratios: Sequence[float] | None = None
+    ) -> Any:
+        """Parts below one another; each stacks the grid that it is asked for."""
+        if ncols > 1:
+            raise NoNarrowForm("it has parts beside one another")
+        grid = self.add_gridspec(nrows, 1, height_ratios=height_ratios)
+        parts: list[Any] = [self.add_subfigure(grid[row]) for row in range(nrows)]
+        ratios = np.ones(nrows) if height_ratios is None else np.array(height_ratios)
+        inches = self.get_figheight() * ratios / ratios.sum()
+
+        def stacked(
+            row: int, nrows: int = 1, ncols: int = 1, *, sharey: Sharing = False,
+            squeeze: bool = True,
+        ) -> Any:  # fmt: skip
+            if ncols == 1:
+                return FigureBase.subplots(parts[row], nrows, 1, sharey=sharey, squeeze=squeeze)
+            inches[row] *= ncols * _PANEL_HEIGHT
+            grid.set_height_ratios(inches)
+            height = min(_MOST_INCHES, inches.sum())
+            self.set_figheight(height)
+            self.frame(height)
+            return self._stack(parts[row], nrows, ncols, [1.0] * nrows, False, sharey, squeeze)
+
+        for row, part in enumerate(parts):
+            part.subplots = functools.partial(stacked, row)
+        return parts
 
     def complete_labels(self) -> None:
         """Break long titles and labels.
@@ -123,6 +177,12 @@ class NarrowFigure(Figure):
             for axes in panels:
                 if texts and not getattr(axes, f"get_{way}label")():
                     getattr(axes, f"set_{way}label")(texts[0])
+        for panels in getattr(self, "_columns", []):
+            # The lowest panel has the label of an axis that all share.
+            labels = [axes.xaxis.label for axes in panels]
+            text = max((label.get_text() for label in labels), key=len)
+            for label in labels:
+                label.set_text(text if label is labels[-1] else "")
         for axes in self.axes:
             for text in (axes.title, axes._left_title, axes.xaxis.label):  # type: ignore[attr-defined]
                 text.set_text(_broken(text.get_text(), _MOST_LETTERS))
@@ -134,6 +194,13 @@ class NarrowFigure(Figure):
             if broken != names and len(names) * _TWO_LINES_INCHES < room:
                 axes.set_yticks(axes.get_yticks(), broken)
 
+    def break_upright_labels(self) -> None:
+        """Break the labels beside many panels that share an axis, with their scale."""
+        room = self.get_figheight() / max(1, len(self.axes))
+        for axes in itertools.chain(*getattr(self, "_columns", [])):
+            beside = axes.yaxis.label
+            beside.set_text(_broken(beside.get_text(), round(room / _UPRIGHT_LETTER_INCHES)))
+
 
 def _broken(text: str, letters: int) -> str:
     """A text whose lines have so many letters at most."""
@@ -142,12 +209,7 @@ def _broken(text: str, letters: int) -> str:
 
 def _shares(panels: Any, row: int, line: int, how: Sharing) -> Axes | None:
     """The panel with which a new one shares an axis."""
-    first = {
-        True: (0, 0),
-        "all": (0, 0),
-        "row": (row, 0),
-        "col": (0, line),
-    }.get(how)
+    first = {True: (0, 0), "all": (0, 0), "row": (row, 0), "col": (0, line)}.get(how)
     return None if first is None or first == (row, line) else panels[first]
 
 

@@ -64,10 +64,8 @@ class PlannersSettings(CanvasSettings):
     """Beginnings of plan names, and the words for each: a bar is the plan that is
     called by one of them, _ and the corpus; those that the experiment lacks are left
     out."""
-
     reference: Annotated[str, NotEmpty()] = "static_per_batch"
     """Planner that the others are compared with, one of ``planners``."""
-
     published: dict[str, str] = mapping(
         static="deepspeed",
         static_per_batch="flexsp_batch_ada",
@@ -76,10 +74,8 @@ class PlannersSettings(CanvasSettings):
         flexsp="flexsp",
     )
     """Published system of a planner, as the published table names it."""
-
     model: Annotated[str, NotEmpty()] = "7b"
     """Model of the plans, as the published table names it."""
-
     context: Annotated[str, NotEmpty()] = "192k"
     """Longest context of the plans, as the published table names it."""
 
@@ -237,20 +233,17 @@ class IterationPartsSettings(CanvasSettings):
 
     title: Annotated[str, NotEmpty()] = "Elastic pipelines and four baselines on 32 A800"
     """What the plans are compared for."""
-
     note: str = (
         "512 sequences with lengths like those of the corpora; FlexSP's constants stand for"
         " InfiniPipe's, which are not published."
     )
     """A sentence on the plans below the title; empty: none."""
-
     panels: Annotated[dict[str, dict[str, str]], NotEmpty()] = field(
         default_factory=_settings_of_the_paper
     )
     """Panels by title: plans and the words for each, from top to bottom. The first one
     that the experiment has is what the others are compared with; plans that it lacks
     are left out."""
-
     columns: Annotated[int, Between(1, 64)] = 3
     """Panels side by side."""
 

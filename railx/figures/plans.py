@@ -204,7 +204,6 @@ class UnderlayFigureSettings(Choice):
 
     adaptive: Annotated[str, NotEmpty()] = "flexsp_7b_384k_commoncrawl"
     """Plan whose groups adapt; its degrees are shown."""
-
     single: Annotated[str, NotEmpty()] = "static_per_batch_7b_384k_commoncrawl"
     """Plan with a single degree for each batch, shown as a mark."""
 
@@ -344,7 +343,6 @@ class AllToAllDegreeSettings(CanvasSettings):
         }
     )
     """Published tables to show, in that order, and the words for each."""
-
     plans: tuple[str, ...] = (
         "flexsp_7b_192k_wikipedia",
         "static_7b_192k_wikipedia",
@@ -354,10 +352,8 @@ class AllToAllDegreeSettings(CanvasSettings):
     )
     """Plans of the model below to calculate back; those that the experiment lacks are
     left out."""
-
     model: Annotated[str, NotEmpty()] = "gpt_7b"
     """Model of the plans among the published cost constants."""
-
     devices_per_node: Annotated[int, AtLeast(1)] = 8
     """Highest degree inside a node."""
 

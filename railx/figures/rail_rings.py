@@ -31,13 +31,10 @@ class RailRingsSettings(Choice):
     only: tuple[str, ...] = ("railx_hyperx",)
     """Topologies to look in, in that order; empty: in all that there are. The first
     with circuits in the line is drawn."""
-
     dimension: Literal["x", "y"] = "x"
     """Whether the line is a row (x) or a column (y) of nodes."""
-
     line: Annotated[int, NonNegative()] = 0
     """Index of the line in its dimension."""
-
     max_rails: Annotated[int, Between(1, 8)] = 4
     """Most rails that are drawn one by one; the overview has all of them together."""
 

@@ -78,7 +78,6 @@ class RailPlatformWords:
 
     words: str
     """Words for the platform."""
-
     published: str
     """Published platform (column config); empty: none."""
 
@@ -92,13 +91,10 @@ class RailBillsSettings(CanvasSettings):
         gb200_800g=RailPlatformWords("GB200, servers of 32, 800G", "GB200_800G_fig15_trx879"),
     )
     """Platforms of the bills, a column of panels each."""
-
     switch: str = "polatis_6000n"
     """Optical switch that rails beyond one of it are made of."""
-
     least_gpus: Annotated[int, AtLeast(1)] = 128
     """The smallest size that is drawn."""
-
     transceivers_per_gpu: Annotated[int, AtLeast(1)] = 1
     """Transceivers of a GPU on photonic rails."""
 
@@ -241,7 +237,6 @@ class SavingsPlatform:
 
     words: str
     """Words for the platform."""
-
     platform: str
     """Ours, a platform of the table of rails."""
 

@@ -43,10 +43,9 @@ _MODULES = {
     "pipelines": "pipeline_schedule held_memory stage_memory",
     "collectives": "ring_all_reduce collective_time",
     "latency_load": "latency_load",
-    "tenancy": "largest_job utilisation",
-    "step_time": "step_time",
-    "arena": "arena",
-    "design": "design_front",
+    "tenancy": "largest_job utilisation fault_trace",
+    "step_time": "step_time node_prices",
+    "design": "design_front arena",
 }
 #: The module of each figure.
 FIGURES = {name: module for module, names in _MODULES.items() for name in names.split()}

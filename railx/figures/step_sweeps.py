@@ -33,22 +33,16 @@ class StepSweepsSettings(CanvasSettings):
 
     rule: Annotated[str, NotEmpty()] = "stage_bits"
     """Circuit rule of the rows to show."""
-
     latency_ms: Annotated[float, NonNegative()] = 10
     """Latency of the panels of bandwidth and size."""
-
     expert_latency_ms: Annotated[float, NonNegative()] = 0.5
     """Latency of the panel of experts."""
-
     bandwidth: tuple[str, ...] = ("h200_128", "gb200_512")
     """Steps of the panel of bandwidth."""
-
     scaling: tuple[str, ...] = ("scaling_h200", "scaling_gb200")
     """Steps of the panel of size."""
-
     utilisation: str = "frontier"
     """The step of the panel of utilisation."""
-
     experts: tuple[str, ...] = ("experts_h200", "experts_gb200")
     """Steps of the panel of experts."""
 

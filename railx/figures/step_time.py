@@ -1,4 +1,5 @@
-"""Time of a training step by topology, stacked by what it is spent on.
+"""Time of a training step by topology, stacked by what it is spent on, and the node
+prices at which its ranking flips.
 
 One column per job, equal bandwidth above equal cost.
 """
@@ -11,11 +12,18 @@ from typing import Annotated
 
 from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.honest import cut_bars
-from railx.figures.panels import beside, entries, few_ticks, panel_title, share_legend
+from railx.figures.panels import (
+    beside,
+    entries,
+    few_ticks,
+    name_rows,
+    panel_title,
+    share_legend,
+)
 from railx.figures.tables import where
-from railx.figures.theme import GREY, PALETTE, label
+from railx.figures.theme import FAINT, GREY, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line, quantity
+from railx.figures.words import fidelity_line, phrases, quantity
 from railx.settings import AtLeast
 
 _METHOD = """\
@@ -49,7 +57,6 @@ class StepTimeSettings(Choice):
     cut_over_shortest: Annotated[float, AtLeast(1)] | None = 3.0
     """How many times longer than the shortest of its panel a bar is cut; null: none
     is."""
-
     named: tuple[str, ...] = ("railx_hyperx_m4n2", "railx_hyperx")
     """Topologies that the words name beside the shortest and longest step; those that
     are not mapped are left out."""
@@ -131,3 +138,52 @@ def _span(rows: DataFrame, job: str, basis: str, named: Sequence[str]) -> str:
     chosen = [name for name in named if name in steps]
     names = dict.fromkeys([*steps.index[:1], *chosen, *steps.index[-1:]])
     return ", ".join(f"{quantity(float(steps[name]))} s on {label(name)}" for name in names)
+
+
+# Prices of nodes
+
+
+@figure("Prices of nodes at which the ranking flips", "railx", height=7)
+@reads(
+    prices="mapping.node_prices: topology reference job difference_usd_per_chip"
+    " difference_low_usd_per_chip difference_high_usd_per_chip break_even_usd_per_chip faster_free"
+    " faster_priced flips fidelity"
+)
+def node_prices(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
+    """A row per network: what its node costs beyond the reference's, and may cost."""
+    rows = tables.read("prices", "topology", settings.only)
+    jobs, names = list(rows["job"].unique()), list(rows["topology"].unique())
+    reference = ", ".join(map(label, rows["reference"].unique()))
+    subtitle = f"""Networks of equal cost, nodes included. A diamond right of the price: the network
+        trains faster than {reference}; left of it: slower. Its ranking flips where the diamond is
+        within the range of the price. Without one, no rate of its ports makes both equally fast."""
+    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+        panels = page.subplots(1, len(jobs), sharex=True, sharey=True, squeeze=False)[0]
+        for axes, job in zip(panels, jobs, strict=True):
+            part = where(rows, job=job).set_index("topology").reindex(names)
+            _node_prices(axes, part)
+            axes.set_title(panel_title(label(job), len(jobs), settings))
+        name_rows(panels[0], list(map(label, names)))
+        share_legend(page, entries(panels[0]), 3)
+    flips = phrases(rows[rows["flips"]], "{topology:label} for {job:label}") or "none"
+    caption = f"""What the node of a network costs beyond the node of {reference} (dot and range of
+        prices, whose middle is an assumption), and with which difference both train equally fast
+        (diamond), in dollars a chip. Within the range these rankings flip: {flips}."""
+    alternative = f"""Ranges of the price of a node beyond the reference's and a diamond for the
+        break-even price, a row for each of {len(names)} networks and a panel for each of
+        {len(jobs)} jobs. Rankings that flip: {flips}."""
+    return Drawn(caption, alternative, rows)
+
+
+def _node_prices(axes: Axes, rows: DataFrame) -> None:
+    """The rows of a job; those without room are empty."""
+    at = range(len(rows))
+    low, high = (rows[f"difference_{end}_usd_per_chip"] for end in ("low", "high"))
+    axes.axvline(0, color=FAINT, linewidth=0.8)
+    axes.hlines(at, low, high, color=GREY, linewidth=4, label="Price of the node, range")
+    axes.plot(rows["difference_usd_per_chip"], at, label="Its middle", **dot(GREY, 7))
+    style = {**dot(PALETTE[5], 7), "marker": "D"}
+    axes.plot(rows["break_even_usd_per_chip"], at, label="Equally fast", **style)
+    axes.set_xlabel("Beyond the reference (USD a chip)")
+    axes.margins(x=0.12)
+    few_ticks(axes.xaxis, 3)

@@ -33,7 +33,6 @@ class ReconfigurationSettings(Choice):
 
     confidence: Annotated[float, Between(0.5, 0.999)] = 0.95
     """Confidence of the intervals over repeats."""
-
     show_repeats: bool = True
     """Whether each repeat is drawn as a dot."""
 

@@ -1,4 +1,6 @@
-"""A grid of nodes with failures and a stream of jobs, by system."""
+"""A grid of nodes with failures and a stream of jobs by system, and networks under a
+trace of faults.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
-from railx.figures.panels import beside, entries, panel_title, share_legend
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
+from railx.figures.panels import beside, entries, few_ticks, panel_title, share_legend, tiles
 from railx.figures.tables import refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
@@ -31,7 +33,6 @@ class LargestJobSettings(CanvasSettings):
 
     lower_quantile: Annotated[float, Between(0, 0.5)] = 0.05
     """Lower end of the band over the random draws."""
-
     upper_quantile: Annotated[float, Between(0.5, 1)] = 0.95
     """Upper end of the band over the random draws."""
 
@@ -126,7 +127,6 @@ class UtilisationSettings(CanvasSettings):
 
     policy: Annotated[str, NotEmpty()] = "best_fit"
     """Placement policy of the rows to show."""
-
     offered_load: float | None = None
     """Offered load of the rows to show, as a share of the grid; null: the highest."""
 
@@ -229,3 +229,82 @@ def _apart(rows: DataFrame) -> str:
     words = "come out equal" if apart < 1e-9 else f"differ by {100 * apart:.2g} points"
     return f"""RailX and HammingMesh place by the same rule and {words}; they differ in the
         switches, which node counts do not show."""
+
+
+# Networks under a trace of faults
+
+
+@dataclass(frozen=True)
+class FaultTraceSettings(Choice):
+    """Usable share of networks over a trace of faults."""
+
+    draw: int = 0
+    """Places of the servers, of those drawn."""
+
+
+@figure("Usable chips over a trace of faults", "networks", height=7)
+@reads(
+    trace="tenancy.trace: network draw from_days days healthy_share job_chips usable_share"
+    " largest_share fidelity"
+)
+def fault_trace(settings: FaultTraceSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A panel per network: chips in jobs of each size, and in the largest."""
+    from matplotlib.ticker import PercentFormatter
+
+    frame = tables.read("trace", "network", settings.only)
+    rows = where(frame, draw=settings.draw)
+    if rows.empty:
+        refuse(f"draw: got {settings.draw}", sorted(set(frame["draw"])))
+    networks, sizes = list(rows["network"].unique()), sorted(set(rows["job_chips"]))
+    subtitle = """Servers of a published trace fail and come back; a server takes its chips, cables
+        do not fail. Jobs of one size fill the network, or a single job is as large as can be."""
+    lowest = float(rows[["usable_share", "largest_share"]].min().min())
+    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+        panels = tiles(page, len(networks), 2, sharex=True, sharey=True)
+        for axes, network in zip(panels, networks, strict=True):
+            part = where(rows, network=network)
+            single = where(part, job_chips=sizes[0])
+            _over_days(axes, single, "healthy_share", "All working chips", GREY, ":")
+            for size, colour in zip(sizes, PALETTE, strict=False):
+                jobs = where(part, job_chips=size)
+                _over_days(axes, jobs, "usable_share", f"Jobs of {size} chips", colour, "-")
+            _over_days(axes, single, "largest_share", "Largest job", INK, "--")
+            axes.set_title(panel_title(label(network), 2, settings))
+            axes.set(ylim=(max(0.0, lowest - 0.03), 1.02))
+            axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+            few_ticks(axes.xaxis, 4)
+        for axes in panels[::2]:
+            axes.set_ylabel("Share of chips")
+        for axes in panels[-2:]:
+            axes.tick_params(labelbottom=True)
+            axes.set_xlabel("Days")
+        share_legend(page, entries(panels[0]), 3)
+    means = _trace_means(rows, sizes[-1])
+    caption = f"""Share of the chips that jobs use while servers fail, mean over the trace: in jobs
+        of {sizes[-1]} chips, and in the largest job, {means}. Where servers stand is drawn, the
+        same for all networks; each fits the trace's servers."""
+    alternative = f"""Lines of the share of chips in jobs over days, a panel for each of
+        {len(networks)} networks. Means in jobs of {sizes[-1]} chips and in the largest job:
+        {means}."""
+    return Drawn(caption, alternative, rows)
+
+
+def _over_days(
+    axes: Axes, rows: DataFrame, column: str, words: str, colour: str, line: str
+) -> None:
+    rows = rows.sort_values("from_days")
+    days = [*rows["from_days"], float((rows["from_days"] + rows["days"]).max())]
+    style: dict[str, Any] = {"color": colour, "linestyle": line, "linewidth": 1.2}
+    axes.stairs(rows[column], days, baseline=None, label=words, **style)
+
+
+def _trace_means(rows: DataFrame, size: int) -> str:
+    """Means over time in jobs of a size and in the largest job, by network."""
+    parts = []
+    for network, part in where(rows, job_chips=size).groupby("network", sort=False):
+        jobs, largest = (
+            100 * np.average(part[column], weights=part["days"])
+            for column in ("usable_share", "largest_share")
+        )
+        parts.append(f"{label(str(network))} {jobs:.3g} and {largest:.3g} %")
+    return "; ".join(parts)

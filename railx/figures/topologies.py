@@ -156,10 +156,8 @@ class BandwidthSettings(Choice):
 
     traffic: Annotated[str, NotEmpty()] = "uniform"
     """Traffic pattern of the rows to show."""
-
     scale: AxisScale = "linear"
     """Scale of the bandwidth axes."""
-
     derived: dict[str, str] = mapping(
         railx_hyperx="m2_n2", railx_hyperx_m4n2="m4_n2", railx_hyperx_full="m7_n9"
     )
@@ -307,7 +305,6 @@ class ChannelLoadsSettings(Choice):
 
     columns: Annotated[int, Between(1, 64)] = 2
     """Panels side by side."""
-
     scale: AxisScale = "linear"
     """Scale of the load axes."""
 

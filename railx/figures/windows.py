@@ -242,7 +242,6 @@ class StepWindowsSettings(CanvasSettings):
 
     passes: str = "deepseek_236b"
     """The step whose windows within passes are drawn beside the published ones."""
-
     timeline: tuple[str, ...] = ("h200_128", "gb200_512", "perlmutter_llama")
     """Steps whose windows on the clock are drawn."""
 
@@ -362,7 +361,6 @@ class TechnologiesSettings(CanvasSettings):
 
     chips_per_server: tuple[int, ...] = (8, 32)
     """Sizes of a server for which the largest job on one switch a rail is drawn."""
-
     sides: dict[str, str] = field(
         default_factory=lambda: dict.fromkeys(
             ("polatis_6000n", "google_palomar", "calient", "calient_s320", "telescent"), "left"

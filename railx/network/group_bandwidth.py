@@ -19,30 +19,41 @@ Latency is that of the flight alone, message after message, without software.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from railx.families import build_routing, rank_placement
+from railx.families import build_routing, family_of, rank_placement
 from railx.network.flows import finish_times, link_gb_s, spread_flows
 from railx.network.settings import BandwidthSettings
+from railx.network.traffic import routed_for
 from railx.settings import SettingsError
-from railx.vocabulary.arrays import FloatArray, IntArray
-from railx.vocabulary.routing.analysis import pair_loads
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
+from railx.vocabulary.routing.analysis import PairLoads, pair_loads
+from railx.vocabulary.routing.hop_loads import HopLoads
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, Topology
 
 __all__ = [
     "MemberRates",
     "Pattern",
+    "RoutedLoads",
     "group_bandwidth",
     "group_shapes",
     "member_rates",
     "pattern_of",
     "ranks_in_order",
+    "routed_loads",
     "strided_groups",
+]
+
+#: Sources, destinations and shares (arrays[pairs]) to the network, the load of each of
+#: its lanes and the longest flight in nanoseconds.
+RoutedLoads: TypeAlias = Callable[
+    [IntArray, IntArray, FloatArray], tuple[Topology, FloatArray, float]
 ]
 
 
@@ -85,6 +96,7 @@ def group_bandwidth(
     """
     chips = ranks_in_order(topology, settings.ranks)
     table = build_routing(topology, routing, np.sort(chips).astype(np.int32))
+    loads = partial(loads_by_table, topology, table)
     rows: list[dict[str, Any]] = []
     for size, stride in group_shapes(len(chips)):
         groups = strided_groups(chips, size, stride)
@@ -99,7 +111,7 @@ def group_bandwidth(
                 if fidelity == "flow":
                     gb_s, flight_ns = _flow_rate(topology, table, groups, pattern)
                 else:
-                    rates = member_rates(topology, table, groups, pattern)
+                    rates = member_rates(loads, groups, pattern)
                     gb_s, flight_ns = rates.gb_s, rates.flight_ns
                 for operation, sent in _sent(algorithm, size).items():
                     halves = 2 if operation == "all_reduce" else 1
@@ -113,6 +125,46 @@ def group_bandwidth(
                         }
                     )
     return rows
+
+
+def routed_loads(
+    topology: Topology, routing: str, destinations: Int32Array | None = None
+) -> RoutedLoads:
+    """Exact loads of pairs of chips, by hops or by the routing table of one plane.
+
+    ``destinations``: chips that a table leads to, ascending; None: all.
+    """
+    family = family_of(topology)
+    plane, planes = family.plane(topology.settings) if family.plane else (topology, 1)
+    if routing in family.hop_loads:
+        return partial(_loads_of_planes, topology, planes, HopLoads(plane, routing))
+    table = build_routing(plane, routing, destinations, grouped=True)
+    if planes > 1:
+        return partial(_loads_of_planes, topology, planes, partial(pair_loads, plane, table))
+    return partial(loads_by_table, topology, table)
+
+
+def _loads_of_planes(
+    topology: Topology,
+    planes: int,
+    alone: PairLoads,
+    src: IntArray,
+    dst: IntArray,
+    share: FloatArray,
+) -> tuple[Topology, FloatArray, float]:
+    """What :data:`RoutedLoads` returns, from the loads of one of equal planes."""
+    load, flight_ns = alone(src, dst, share / planes)
+    return topology, np.tile(load, planes), flight_ns
+
+
+def loads_by_table(
+    topology: Topology, table: RoutingTable, src: IntArray, dst: IntArray, share: FloatArray
+) -> tuple[Topology, FloatArray, float]:
+    """What :data:`RoutedLoads` returns, with circuits set for these pairs where the
+    network has such.
+    """
+    topology, table = routed_for(topology, table, src, dst, share)
+    return topology, *pair_loads(topology, table, src, dst, share)
 
 
 def ranks_in_order(topology: Topology, ranks: int) -> IntArray:
@@ -188,15 +240,11 @@ def _sent(algorithm: str, size: int) -> dict[str, float]:
     return {"all_to_all": share} | gathers | ({"message": 1.0} if size == 2 else {})
 
 
-def member_rates(
-    topology: Topology, table: RoutingTable, groups: IntArray, pattern: Pattern
-) -> MemberRates:
+def member_rates(loads: RoutedLoads, groups: IntArray, pattern: Pattern) -> MemberRates:
     """Exact rates while all groups (int[groups, members]) send at once."""
     member, other = np.nonzero(pattern.share)
     share = np.tile(pattern.share[member, other], len(groups))
-    load, flight_ns = pair_loads(
-        topology, table, groups[:, member].ravel(), groups[:, other].ravel(), share
-    )
+    topology, load, flight_ns = loads(groups[:, member].ravel(), groups[:, other].ravel(), share)
     links, used = topology.links, load > 0
     gb_s = (np.repeat(links.gbps, links.lanes) / 8)[used] / load[used]
     inside = np.repeat(links.kind == INTERNAL, links.lanes)[used]

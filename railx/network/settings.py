@@ -210,6 +210,11 @@ class PacketNetworkSettings:
     simulator, where a packet at its destination passes those before it, and a buffer
     counts as empty until a packet that goes on has left for it.
     """
+    parallel_channels: Literal["first", "most_room"] = "first"
+    """Of parallel channels without an empty buffer a packet takes the ``first`` with
+    room, as in the RailX simulator, so that the first fill before the others; or that
+    with ``most_room``, so that all carry alike, as exact loads have it.
+    """
 
     def __post_init__(self) -> None:
         if self.buffer_flits < self.packet_flits:
@@ -223,12 +228,16 @@ class PacketNetworkSettings:
                 ("injection_ports", self.injection_ports is not None),
                 ("ejection_ports", self.ejection_ports is not None),
                 ("routing", self.routing.split("_")[0] == "adaptive"),
+                ("parallel_channels", self.parallel_channels != "first"),
             ):
                 if refused:
                     raise SettingsError(
                         key,
                         f"got {getattr(self, key)}; allowed with router railx_simulator: "
-                        + ("a routing that is not adaptive" if key == "routing" else "null"),
+                        + {
+                            "routing": "a routing that is not adaptive",
+                            "parallel_channels": "first",
+                        }.get(key, "null"),
                     )
 
     def costs(self) -> Costs:

@@ -9,6 +9,7 @@ import numpy as np
 from railx.families import family_of
 from railx.network.settings import StaticNetworkSettings, TrafficSettings
 from railx.network.static_loads import lane_loads
+from railx.network.traffic import circuits_for
 from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 
@@ -39,6 +40,7 @@ def simulate_static(
     * internal_width_needed: width of an internal lane, in external ports, that does not
       lower the bound; None without internal links.
     """
+    topology = circuits_for(topology, traffic, seed)
     settings = topology.settings
     links = topology.links
     load = lane_loads(topology, traffic, network.routing, seed)

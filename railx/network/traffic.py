@@ -9,12 +9,14 @@ that a permutation maps to itself sends nothing.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from railx.errors import UserError
+from railx.families import build_routing, family_of
 from railx.families.sizes import small_graph
 from railx.io import in_repository
 from railx.network.settings import (
@@ -28,16 +30,19 @@ from railx.network.settings import (
 )
 from railx.settings import SettingsError
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
-from railx.vocabulary.topology import FamilySettings, Topology
+from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.topology import LINK_KINDS, FamilySettings, Topology
 
 __all__ = [
     "MOST_EXPLICIT_CHIPS",
     "Flows",
     "check_pattern",
+    "circuits_for",
     "hot_chips",
     "is_large",
     "read_matrix",
     "repeat_seeds",
+    "routed_for",
     "traffic_flows",
 ]
 
@@ -109,6 +114,43 @@ def traffic_flows(topology: Topology, traffic: TrafficSettings, seed: int) -> Fl
     matrix = read_matrix(traffic.path, chips)
     src, dst = np.nonzero(matrix)
     return _listed(chips, src, dst, matrix[src, dst])
+
+
+def circuits_for(topology: Topology, traffic: TrafficSettings, seed: int) -> Topology:
+    """The network with its circuits set for a pattern; itself where none follow it.
+
+    As built they are set for uniform traffic.
+    """
+    if family_of(topology).traffic_circuits is None or traffic.pattern == "uniform":
+        return topology
+    flows = traffic_flows(topology, traffic, seed)
+    return _wired(topology, flows.src, flows.dst, flows.share)
+
+
+def routed_for(
+    topology: Topology, table: RoutingTable, src: IntArray, dst: IntArray, amount: FloatArray
+) -> tuple[Topology, RoutingTable]:
+    """The network and its table with circuits set for pairs of chips that send each an
+    amount; as they are where no circuits follow it, or the routing takes none.
+    """
+    if family_of(topology).traffic_circuits is None or table.routing != "min":
+        return topology, table
+    wired = _wired(topology, src, dst, amount)
+    return wired, build_routing(wired, table.routing, table.destinations)
+
+
+def _wired(
+    topology: Topology, src: NDArray[np.integer], dst: NDArray[np.integer], amount: FloatArray
+) -> Topology:
+    circuits = family_of(topology).traffic_circuits
+    assert circuits is not None
+    demand = np.zeros((topology.nodes, topology.nodes))
+    np.add.at(demand, (topology.chip_node[src], topology.chip_node[dst]), amount)
+    wired: Topology = circuits.wired(topology.settings, demand)
+    # The rates of the network, which may not be those of its settings.
+    gbps = np.zeros(len(LINK_KINDS))
+    gbps[topology.links.kind] = topology.links.gbps
+    return replace(wired, links=replace(wired.links, gbps=gbps[wired.links.kind]))
 
 
 def hot_chips(topology: Topology, traffic: HotSpotTraffic, seed: int) -> Int32Array:

@@ -111,7 +111,8 @@ def error_rows(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
     Groups: ``all``, each device and precision, and tensor parallelism of 16. Columns:
     set, quantity, group, rows, left_out (rows not fitted), mean_error (absolute and
-    relative, over these), median_ratio, worst_error, mean_error_roofline, fidelity.
+    relative), median_ratio, worst_error, mean_error_roofline, fidelity. Errors are over
+    the rows not fitted, or all where there are none.
     """
     keys = dict.fromkeys((row["set"], row["quantity"]) for row in rows)
     for name, quantity in keys:
@@ -125,8 +126,9 @@ def error_rows(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             unseen = [row for row in members if row["basis"] != FITTED_ON]
             if not members:
                 continue
-            errors = np.abs([row["error"] for row in unseen or members])
-            plain = [row["roofline"] / row["measured"] - 1 for row in members if row["roofline"]]
+            judged = unseen or members
+            errors = np.abs([row["error"] for row in judged])
+            plain = [row["roofline"] / row["measured"] - 1 for row in judged if row["roofline"]]
             yield {
                 "set": name,
                 "quantity": quantity,
@@ -134,7 +136,7 @@ def error_rows(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 "rows": len(members),
                 "left_out": len(unseen),
                 "mean_error": float(errors.mean()),
-                "median_ratio": float(np.median([1 + row["error"] for row in unseen or members])),
+                "median_ratio": float(np.median([1 + row["error"] for row in judged])),
                 "worst_error": float(errors.max()),
                 "mean_error_roofline": float(np.abs(plain).mean()) if plain else None,
                 "fidelity": FIDELITY,

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.families import (
-    build_routing,
     build_topology,
     check_topology,
     family_of,
@@ -29,19 +28,30 @@ from railx.families import (
 )
 from railx.network.group_bandwidth import (
     MemberRates,
+    RoutedLoads,
     member_rates,
     pattern_of,
     ranks_in_order,
+    routed_loads,
     strided_groups,
 )
 from railx.performance.devices import Device
 from railx.performance.networks import Kind, TwoLevelRing
 from railx.performance.plans import Array
 from railx.settings import SettingsError
-from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, FamilySettings, Topology
 
-__all__ = ["ExactLoads", "Way", "at_rates", "chips_of", "node_rates_gb_s", "on_devices", "sized"]
+__all__ = [
+    "ExactLoads",
+    "Way",
+    "at_rates",
+    "chips_of",
+    "circuits_delay_ns",
+    "node_rates_gb_s",
+    "on_devices",
+    "routings_for",
+    "sized",
+]
 
 IntArray = NDArray[np.int64]
 KnownRates: TypeAlias = dict[str, Sequence[float]]
@@ -107,7 +117,7 @@ class ExactLoads:
         self._ranks = ranks or topology.chips
         self._selective = selective
         self._rates = {} if known is None else known
-        self._tables: dict[str, RoutingTable | None] = {}
+        self._loads: dict[str, RoutedLoads | None] = {}
         self._job_ways: dict[tuple[Kind, int, int], list[Way]] = {}
 
     @property
@@ -126,20 +136,18 @@ class ExactLoads:
     def _node_rates(self) -> tuple[float, float]:
         return node_rates_gb_s(self.topology)
 
-    def _table(self, routing: str) -> RoutingTable | None:
-        """The table of a routing; None: left out."""
-        if routing not in self._tables:
+    def _loads_of(self, routing: str) -> RoutedLoads | None:
+        """The loads of a routing; None: left out."""
+        if routing not in self._loads:
             subset = self._ranks < self.topology.chips
             destinations = np.sort(self.chips).astype(np.int32) if subset else None
             try:
-                self._tables[routing] = build_routing(
-                    self.topology, routing, destinations, grouped=True
-                )
+                self._loads[routing] = routed_loads(self.topology, routing, destinations)
             except SettingsError as error:
                 if error.key != "routing" or not self._selective or routing == self.routings[0]:
                     raise
-                self._tables[routing] = None
-        return self._tables[routing]
+                self._loads[routing] = None
+        return self._loads[routing]
 
     @cached_property
     def chips(self) -> IntArray:
@@ -151,7 +159,8 @@ class ExactLoads:
 
         A ``send`` goes from each member to the next, from the last one to none.
         """
-        return self._ways(groups, kind, self.routings, _algorithms(kind, groups.shape[1]))
+        routings = routings_for(self.topology.settings, kind, self.routings)
+        return self._ways(groups, kind, routings, _algorithms(kind, groups.shape[1]))
 
     def _ways(
         self, groups: IntArray, kind: Kind, routings: Sequence[str], algorithms: Sequence[str]
@@ -173,16 +182,16 @@ class ExactLoads:
         chips = sha256(groups.tobytes()).hexdigest()
         key = f"{algorithm} {routing} {groups.shape[1]} {groups.dtype} {chips}"
         if key not in self._rates:
-            table = self._table(routing)
+            loads = self._loads_of(routing)
             self._rates[key] = (
-                ()
-                if table is None
-                else astuple(member_rates(self.topology, table, groups, pattern))
+                () if loads is None else astuple(member_rates(loads, groups, pattern))
             )
         if not self._rates[key]:
             return None
         rates = MemberRates(*self._rates[key])
-        return Way(algorithm, routing, sent, rates, rates.flight_ns * pattern.rounds * halves)
+        latency_ns = rates.flight_ns * pattern.rounds * halves
+        latency_ns += circuits_delay_ns(self.topology.settings, routing, rates.between_gb_s)
+        return Way(algorithm, routing, sent, rates, latency_ns)
 
     def fastest(
         self,
@@ -234,7 +243,8 @@ class ExactLoads:
     def _fast_ways(self, groups: IntArray, kind: Kind) -> list[Way]:
         """Shortest paths, and detours where those reach less than half of a port."""
         algorithms = _algorithms(kind, groups.shape[1])
-        shortest = [name for name in self.routings if name != _DETOURS]
+        routings = routings_for(self.topology.settings, kind, self.routings)
+        shortest = [name for name in routings if name != _DETOURS]
         detours = [name for name in self.routings if name == _DETOURS]
         ways = self._ways(groups, kind, shortest, algorithms)
         port_gb_s, _ = self._node_rates
@@ -250,6 +260,22 @@ def _algorithms(kind: Kind, members: int) -> list[str]:
     if kind == "send":
         return ["next"]
     return ["direct", "ring"] if kind != "all_to_all" and members > 2 else ["direct"]
+
+
+def routings_for(settings: FamilySettings, kind: Kind, offered: Sequence[str]) -> Sequence[str]:
+    """The routings of a transfer: all-to-alls alone take circuits that follow them."""
+    circuits = family_of(settings).traffic_circuits
+    if circuits is None:
+        return offered
+    return ("min",) if kind == "all_to_all" else (circuits.other_routing,)
+
+
+def circuits_delay_ns(settings: FamilySettings, routing: str, between_gb_s: float) -> float:
+    """Time that a transfer waits for circuits that follow it; none within nodes."""
+    circuits = family_of(settings).traffic_circuits
+    if circuits is None or routing != "min" or between_gb_s == np.inf:
+        return 0.0
+    return float(circuits.delay_ms(settings)) * 1e6
 
 
 def on_devices(

@@ -7,11 +7,4 @@ RO-Crate of a run needs ``rocrate`` and is built by :mod:`railx.provenance.crate
 from railx.provenance.jobs import JOB_SCHEMA, digest_of, job_record
 from railx.provenance.machine import PACKAGES, SCHEMA, collect_provenance
 
-__all__ = [
-    "JOB_SCHEMA",
-    "PACKAGES",
-    "SCHEMA",
-    "collect_provenance",
-    "digest_of",
-    "job_record",
-]
+__all__ = ["JOB_SCHEMA", "PACKAGES", "SCHEMA", "collect_provenance", "digest_of", "job_record"]

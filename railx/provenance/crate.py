@@ -195,9 +195,7 @@ def _usage(crate: Any, name: str, record: Mapping[str, Any]) -> list[Any]:
     return [
         crate.add(
             _entity(
-                crate,
-                f"#job-{name}-{key}",
-                {"@type": "PropertyValue", "name": key, "value": value},
+                crate, f"#job-{name}-{key}", {"@type": "PropertyValue", "name": key, "value": value}
             )
         )
         for key, value in values.items()

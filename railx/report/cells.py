@@ -1,4 +1,9 @@
-"""Values as a reader sees them in a table, and the rows of tables and configs."""
+"""Values as a reader sees them in a table, and the rows of tables and configs.
+
+Claims of other experiments stand beside those of this one. Their tables were made at
+other times, perhaps by other versions: what cannot be read is named with the reason,
+and never ends the page.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,22 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from railx.evidence import VERDICTS
 from railx.io import read_json, read_table
-from railx.report.entries import ReportTable
+from railx.report.claims import count
+from railx.report.entries import OtherResult, ReportTable
 
-__all__ = ["MOST_ALIKE", "MOST_ROWS", "cell", "cut", "flat", "seeds", "table_rows", "words"]
+__all__ = [
+    "MOST_ALIKE",
+    "MOST_ROWS",
+    "cell",
+    "cut",
+    "flat",
+    "read_others",
+    "seeds",
+    "table_rows",
+    "words",
+]
 
 #: Rows of a result table that the page prints; the file has all.
 MOST_ROWS = 40
@@ -21,11 +38,7 @@ def table_rows(table: ReportTable) -> dict[str, Any]:
     """Columns and first rows of a Parquet table, or keys and values of JSON."""
     if table.path.suffix == ".json":
         rows = [{"quantity": key, "value": value} for key, value in flat(read_json(table.path))]
-        return {
-            "columns": ["quantity", "value"],
-            "rows": rows[:MOST_ROWS],
-            "count": len(rows),
-        }
+        return {"columns": ["quantity", "value"], "rows": rows[:MOST_ROWS], "count": len(rows)}
     arrow = read_table(table.path, list(table.columns) or None)
     return {
         "columns": list(arrow.column_names),
@@ -81,3 +94,53 @@ def words(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(map(words, value))
     return cell(value)
+
+
+_COLUMNS = ("claim", "kind", "verdict", "ours_text", "fidelity")
+
+
+def read_others(others: Sequence[OtherResult]) -> list[dict[str, Any]]:
+    """Per result: name, recorded, commit, dirty, created, counts, verdicts, trouble.
+
+    ``verdicts`` holds the rows by claim, ``counts`` the published ones by verdict,
+    ``trouble`` why nothing could be read (empty: all was).
+    """
+    return [_read(other) for other in others]
+
+
+def _read(other: OtherResult) -> dict[str, Any]:
+    rows, trouble = _rows(other)
+    provenance: dict[str, Any] = {}
+    if other.provenance is not None and other.provenance.is_file():
+        try:
+            content = read_json(other.provenance)
+        except ValueError:
+            content = None
+        provenance = content if isinstance(content, dict) else {}
+    return {
+        "name": other.name,
+        "recorded": other.recorded,
+        "commit": str(provenance.get("commit") or ""),
+        "dirty": bool(provenance.get("dirty")),
+        "created": str(provenance.get("created_utc") or ""),
+        "machine": str(provenance.get("cpu") or ""),
+        "counts": count(row for row in rows if row["kind"] == "published"),
+        "fidelities": sorted({row["fidelity"] for row in rows if row["fidelity"]}),
+        "verdicts": {row["claim"]: row for row in rows},
+        "trouble": trouble,
+    }
+
+
+def _rows(other: OtherResult) -> tuple[list[dict[str, Any]], str]:
+    try:
+        table = read_table(other.claims)
+    except (OSError, ValueError) as error:
+        return [], f"not read: {' '.join(str(error).split())}"
+    missing = [column for column in _COLUMNS if column not in table.column_names]
+    if missing:
+        return [], f"not read: the claims table has no {', '.join(missing)}"
+    rows: list[dict[str, Any]] = table.select(list(_COLUMNS)).to_pylist()
+    unknown = sorted({str(row["verdict"]) for row in rows} - set(VERDICTS))
+    if unknown:
+        return [], f"not read: verdict {', '.join(unknown)} is not known here"
+    return rows, ""

@@ -25,7 +25,16 @@ from railx.evidence import KINDS, VERDICT_GROUPS, VERDICTS, Paper, PublishedTabl
 from railx.evidence.verdicts import number_text
 from railx.figures.words import FIDELITY_MEANING
 from railx.io import read_json, write_text
-from railx.report.cells import MOST_ALIKE, MOST_ROWS, cell, cut, seeds, table_rows, words
+from railx.report.cells import (
+    MOST_ALIKE,
+    MOST_ROWS,
+    cell,
+    cut,
+    read_others,
+    seeds,
+    table_rows,
+    words,
+)
 from railx.report.claims import (
     Row,
     abstract,
@@ -38,7 +47,6 @@ from railx.report.claims import (
 )
 from railx.report.entries import OtherResult, ReportFigure, ReportTable, figure_words
 from railx.report.images import image_size, image_source, rastered
-from railx.report.others import read_others
 
 __all__ = ["write_report"]
 
@@ -66,11 +74,7 @@ _KIND_WORDS = {
         "What follows from the paper's design. This project states it, the paper does not.",
         "Expected",
     ),
-    "check": (
-        "Checks",
-        "This project's own tables held against one another.",
-        "Expected",
-    ),
+    "check": ("Checks", "This project's own tables held against one another.", "Expected"),
 }
 
 

@@ -13,10 +13,4 @@ from railx.tenancy.settings import (
     check_job,
 )
 
-__all__ = [
-    "GridJobSettings",
-    "StreamJobSettings",
-    "StreamSettings",
-    "TenancySettings",
-    "check_job",
-]
+__all__ = ["GridJobSettings", "StreamJobSettings", "StreamSettings", "TenancySettings", "check_job"]

@@ -147,12 +147,7 @@ def allocate_jobs(
 
 
 def _wireable(
-    grid: NodeGrid,
-    free: BoolArray,
-    faults: Faults,
-    job: GridJobSettings,
-    rows: int,
-    columns: int,
+    grid: NodeGrid, free: BoolArray, faults: Faults, job: GridJobSettings, rows: int, columns: int
 ) -> BoolArray:
     """The free nodes without lines that lack rails, for a job of ``rows`` x
     ``columns``.

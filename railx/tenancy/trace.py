@@ -114,11 +114,7 @@ def trace_table(settings: TraceSettings, seed: int) -> Rows:
 
 
 def network_rows(
-    settings: FaultTraceSettings,
-    trace: FaultTrace,
-    network: NetworkPlaces,
-    draw: int,
-    seed: int,
+    settings: FaultTraceSettings, trace: FaultTrace, network: NetworkPlaces, draw: int, seed: int
 ) -> Iterator[dict[str, Any]]:
     """The rows of one network and draw, without its name."""
     order = np.random.default_rng([seed, draw]).permutation(settings.servers)

@@ -4,7 +4,6 @@ One caller writes them, from the files of all stages.
 """
 
 from railx.tracking.compare import compare_invocations, list_invocations
-from railx.tracking.history import read_curves
 from railx.tracking.results import (
     Curve,
     StageResult,
@@ -15,6 +14,7 @@ from railx.tracking.results import (
 )
 from railx.tracking.runs import log_runs
 from railx.tracking.settings import TrackingSettings
+from railx.tracking.stage_results import read_curves
 
 __all__ = [
     "Curve",

@@ -355,10 +355,7 @@ def _end_of_interval(metric: str, *sides: Mapping[str, Any]) -> bool:
 
 
 def _moved(
-    a: float | None,
-    b: float | None,
-    a_ends: list[float] | None,
-    b_ends: list[float] | None,
+    a: float | None, b: float | None, a_ends: list[float] | None, b_ends: list[float] | None
 ) -> bool:
     if a is None or b is None:
         return a is not b

@@ -18,8 +18,7 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.io import write_json
-from railx.tracking.media import table_json
-from railx.tracking.record import RECORD
+from railx.tracking.record import RECORD, table_json
 from railx.tracking.results import (
     Curve,
     Invocation,

@@ -10,11 +10,13 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
+from railx.io import read_table
 from railx.tracking.results import Invocation, StageResult, numbers
 
-__all__ = ["RECORD", "RECORD_SCHEMA", "invocation_record"]
+__all__ = ["RECORD", "RECORD_SCHEMA", "invocation_record", "table_json"]
 
 RECORD_SCHEMA = "railx.invocation/1"
 #: Its name among the artifacts of an invocation's run.
@@ -82,3 +84,26 @@ def _finite(value: Any) -> Any:
 def _digest(config: Any) -> str:
     plain = json.dumps(config, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(plain.encode()).hexdigest()[:16]
+
+
+def table_json(path: Path, most_rows: int) -> dict[str, Any] | None:
+    """A Parquet table as ``columns`` and ``data`` (lists of plain values).
+
+    None where it has more than ``most_rows`` rows.
+    """
+    import pyarrow.parquet as pq
+
+    if pq.read_metadata(path).num_rows > most_rows:
+        return None
+    table = read_table(path)
+    rows = zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True)
+    return {
+        "columns": table.column_names,
+        "data": [[_plain(value) for value in row] for row in rows],
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

@@ -21,7 +21,6 @@ __all__ = [
     "build_report",
     "build_workspace",
     "logged_names",
-    "metrics_named",
     "write_views",
 ]
 
@@ -88,11 +87,7 @@ def build_workspace(project: str, entity: str, experiment: str, names: Mapping[s
 
 
 def build_report(
-    project: str,
-    entity: str,
-    experiment: str,
-    names: Mapping[str, Any],
-    invocations: Sequence[str],
+    project: str, entity: str, experiment: str, names: Mapping[str, Any], invocations: Sequence[str]
 ) -> Any:
     """Overlaid invocations: a grid of panels for every result with curves."""
     expr, panels, _ = _library()
@@ -129,17 +124,6 @@ def build_report(
         description="Two invocations of the pipeline over one another",
         blocks=blocks,
         width="fluid",
-    )
-
-
-def metrics_named(names: Mapping[str, Any]) -> set[str]:
-    """Every metric and media key that the panels ask for."""
-    return (
-        set(names["steps"])
-        | {curve for curves in names["steps"].values() for curve in curves}
-        | {f"verdict_counts.{verdict}" for verdict in names["verdicts"]}
-        | ({"job.seconds"} if names["jobs"] else set())
-        | set(names["media"])
     )
 
 

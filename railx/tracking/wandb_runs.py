@@ -18,8 +18,7 @@ from typing import Any
 
 from railx.io import write_json
 from railx.tracking.ledger import Ledger
-from railx.tracking.media import table_json
-from railx.tracking.record import RECORD
+from railx.tracking.record import RECORD, table_json
 from railx.tracking.results import Curve, Invocation, StageResult, numbers, verdict_counts
 from railx.tracking.settings import TrackingSettings
 from railx.tracking.store import INVOCATION_STAGE
@@ -188,11 +187,7 @@ def _config(result: StageResult, invocation: Invocation, first: str | None) -> d
 
 
 def _start(
-    wandb: Any,
-    settings: TrackingSettings,
-    folder: Path,
-    invocation: Invocation,
-    **about: Any,
+    wandb: Any, settings: TrackingSettings, folder: Path, invocation: Invocation, **about: Any
 ) -> Any:
     options = wandb.Settings(
         mode=settings.wandb,
@@ -227,11 +222,7 @@ def _start(
 
 
 def _log(
-    wandb: Any,
-    run: Any,
-    result: StageResult,
-    settings: TrackingSettings,
-    invocation: Invocation,
+    wandb: Any, run: Any, result: StageResult, settings: TrackingSettings, invocation: Invocation
 ) -> None:
     """History, media, numbers and the digests of the files, in this order."""
     for row in _rows(run, result.curves):

@@ -55,27 +55,20 @@ class Ports:
 
     chips: int
     """Number of chips."""
-
     port_gbps: float
     """Rate of a port in one direction, the speed at which its parts are priced."""
-
     cables: Mapping[str, int]
     """Ends of cables by kind of link. An end is a transceiver, two ends are one copper
     cable.
     """
-
     injection: float
     """Ports that a chip injects through."""
-
     all_to_all: float | None
     """Ports per chip that uniform traffic fills at most; None: no closed form."""
-
     bisection: float | None
     """Ports per chip of one half across the middle; None: no closed form."""
-
     electrical_switch_ports: int = 0
     """Used ports of electrical switches."""
-
     ocs_ports: int = 0
     """Used ports of optical circuit switches."""
 
@@ -86,19 +79,14 @@ class NetworkCounts:
 
     chips: int
     """Number of chips."""
-
     components: dict[str, int]
     """How many of each component of the price catalogue, those with none left out."""
-
     injection_gb_s_per_chip: float
     """Injection bandwidth of a chip."""
-
     all_to_all_gb_s_per_chip: float | None
     """Bandwidth of a chip under uniform traffic; None: no closed form."""
-
     bisection_gb_s_per_chip: float | None
     """Bandwidth across the middle per chip of one half; None: no closed form."""
-
     port_gbps: float
     """Speed at which the components are priced."""
 
@@ -109,12 +97,10 @@ class TreeBill(Generic[S]):
 
     tiers: Callable[[S], int]
     """Tiers of the tree that the settings describe."""
-
     filled: Callable[[S, int, float], S]
     """The tree with these tiers and this taper (uplinks per downlink of a leaf). It has
     as many of its chips as then fit.
     """
-
     leaf: str
     """Kind of the links between chips and leaf switches."""
 
@@ -129,31 +115,24 @@ class Bill(Generic[S]):
 
     ports: Callable[[S], Ports]
     """Components of a network and its bandwidths."""
-
     resize: Callable[[S, int], FamilySettings]
     """The smallest network with at least so many chips and the same ports per chip.
 
     It is of another family where only that has the shape. SettingsError("chips") names
     the largest.
     """
-
     check: Callable[[S], None] = no_check
     """Refuse settings of networks that cannot be priced."""
-
     copper: tuple[str, ...] = ()
     """Kinds of links whose cables may be copper."""
-
     countings: Mapping[str, Callable[[S], Ports]] = field(default_factory=dict)
     """Other ways to count the same network, by name."""
-
     tree: TreeBill[S] | None = None
     """The part of trees of switches alone."""
-
     in_node_lanes: Callable[[S], float] | None = None
     """Width of the links inside a node in external ports per chip. They are in no bill;
     it serves break-even prices.
     """
-
     square: Callable[[S, int | None, int | None], S] | None = None
     """The largest square all-to-all of nodes of m x m chips with n ports per side
     (None: as they are).
@@ -296,13 +275,7 @@ def tree_switches(leaves: int, uplinks: int, tiers: int, radix: int) -> int:
 
 
 def fewest_tiers(
-    ends: int,
-    tiers: int,
-    radix: int,
-    leaf_down: int | None,
-    *,
-    chips: int,
-    chips_per_end: int = 1,
+    ends: int, tiers: int, radix: int, leaf_down: int | None, *, chips: int, chips_per_end: int = 1
 ) -> int:
     """The fewest tiers, at most ``tiers``, of a tree with enough end ports.
 

@@ -16,14 +16,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from railx.errors import UserError
-from railx.io import read_json, write_text
+from railx.io import write_text
 from railx.settings import to_dict
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.topology import DIMENSIONS, Circuits, Topology
@@ -33,8 +32,6 @@ __all__ = [
     "circuit_set",
     "circuits_of",
     "port_nodes",
-    "read_circuits",
-    "read_circuits_csv",
     "switch_names",
     "switch_places",
     "write_circuits",
@@ -115,30 +112,6 @@ def write_circuits(path: str | Path, topology: Topology) -> None:
     write_text(path, text)
 
 
-def read_circuits(path: str | Path) -> Circuits:
-    """Read a file of :func:`write_circuits`; ValueError names the file and the first
-    fault.
-    """
-    stored = read_json(path)
-    if not isinstance(stored, dict) or stored.get("schema") != CIRCUITS_SCHEMA:
-        schema = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
-        raise UserError(
-            f"{path}: schema {schema!r}; allowed: {CIRCUITS_SCHEMA}, a cross-connect list"
-        )
-    rows: list[tuple[int, ...]] = []
-    for switch in stored["switches"]:
-        nodes, dimension = switch["port_nodes"], DIMENSIONS.index(switch["dimension"])
-        for k, (a, b) in enumerate(switch["circuits"]):
-            if not (0 <= a < len(nodes) and 0 <= b < len(nodes)) or None in (nodes[a], nodes[b]):
-                raise UserError(
-                    f"{path}: {switch['name']} joins ports {a} and {b}; allowed: ports with a node"
-                    " in port_nodes"
-                )
-            line = switch["line"] if switch["line"] is not None else switch["lines"][k]
-            rows.append((switch["ocs"], a, b, switch["rail"], dimension, line, nodes[a], nodes[b]))
-    return _checked(_from_rows(rows), path)
-
-
 def write_circuits_csv(path: str | Path, topology: Topology) -> None:
     """Write the cross-connect list as CSV, one row per circuit.
 
@@ -163,32 +136,6 @@ def write_circuits_csv(path: str | Path, topology: Topology) -> None:
     write_text(path, text.getvalue())
 
 
-def read_circuits_csv(path: str | Path) -> Circuits:
-    """Read a file of :func:`write_circuits_csv`; ValueError names the file and first
-    fault.
-    """
-    with Path(path).open(newline="", encoding="utf-8") as file:
-        reader = csv.reader(file)
-        if tuple(next(reader, ())) != _COLUMNS:
-            raise UserError(
-                f"{path}: not a cross-connect list; allowed: a first line {','.join(_COLUMNS)}"
-            )
-        rows = [
-            (
-                int(ocs),
-                int(a),
-                int(b),
-                int(rail),
-                DIMENSIONS.index(dimension),
-                int(line),
-                int(node_a),
-                int(node_b),
-            )
-            for ocs, _, dimension, line, rail, a, b, node_a, node_b in reader
-        ]
-    return _checked(_from_rows(rows), path)
-
-
 def _switch_entries(circuits: Circuits) -> list[dict[str, Any]]:
     dimension, line, rail = switch_places(circuits)
     names, nodes = switch_names(circuits), port_nodes(circuits)
@@ -210,35 +157,3 @@ def _switch_entries(circuits: Circuits) -> list[dict[str, Any]]:
             entry["lines"] = lines[rows]
         entries.append(entry)
     return entries
-
-
-def _from_rows(rows: Sequence[tuple[int, ...]]) -> Circuits:
-    ocs, a, b, rail, dimension, line, node_a, node_b = (
-        np.array(rows, dtype=np.int64).reshape(-1, 8).T
-    )
-    i = np.int32
-    return Circuits(
-        ocs.astype(i),
-        a.astype(i),
-        b.astype(i),
-        rail.astype(i),
-        dimension.astype(np.int8),
-        line.astype(i),
-        node_a.astype(i),
-        node_b.astype(i),
-    )
-
-
-def _checked(circuits: Circuits, path: str | Path) -> Circuits:
-    """The circuits; ValueError where two share a port."""
-    ocs = np.tile(circuits.ocs, 2).astype(np.int64)
-    port = np.concatenate([circuits.port_a, circuits.port_b]).astype(np.int64)
-    span = int(port.max(initial=0)) + 1
-    ports, uses = np.unique(ocs * span + port, return_counts=True)
-    if len(uses) and uses.max() > 1:
-        switch, twice = divmod(int(ports[uses.argmax()]), span)
-        raise UserError(
-            f"{path}: port {twice} of optical switch {switch} is in {int(uses.max())} circuits;"
-            " allowed: at most 1"
-        )
-    return circuits

@@ -22,7 +22,7 @@ import numpy as np
 from railx.errors import UserError
 from railx.vocabulary.arrays import IntArray
 
-__all__ = ["check_decomposition", "check_undirected", "hamiltonian_cycles", "undirected_rings"]
+__all__ = ["check_decomposition", "hamiltonian_cycles", "undirected_rings"]
 
 
 def hamiltonian_cycles(n: int) -> IntArray:
@@ -75,20 +75,6 @@ def check_decomposition(cycles: IntArray) -> None:
             f"cycles: {len(wrong)} arcs are not used exactly once, the first is {a} -> {b}, used"
             f" {int(counts[a, b])} times"
         )
-
-
-def check_undirected(rings: IntArray) -> None:
-    """Check that ``rings`` (n - 1, n) are Hamiltonian and join every pair exactly
-    twice.
-
-    Raises ValueError with the fault.
-    """
-    counts = _arc_counts(rings)
-    both = counts + counts.T
-    wrong = np.argwhere(both != 2 * (1 - np.eye(len(both), dtype=np.int64)))
-    if len(wrong):
-        a, b = (int(v) for v in wrong[0])
-        raise ValueError(f"rings: pair {a}, {b} is joined {int(both[a, b])} times instead of twice")
 
 
 def _arc_counts(cycles: IntArray) -> IntArray:

@@ -54,13 +54,10 @@ class PartSettings:
 
     kind: Literal["ring", "all_to_all"]
     """Whether each sub-line is a ring or an all-to-all."""
-
     rails: Annotated[int, AtLeast(1)]
     """Rails of the line that the part takes."""
-
     size: Annotated[int, AtLeast(2)]
     """Nodes of a sub-line."""
-
     stride: Annotated[int, AtLeast(1)]
     """Positions of the line from one node of a sub-line to the next."""
 

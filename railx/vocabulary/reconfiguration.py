@@ -3,17 +3,23 @@
 A plan lists for each switch that changes the circuits to disconnect and then those to
 connect. Switches do not wait for each other. In a switch all disconnects come before
 its connects, so that no port is ever in two circuits. Circuits of both settings stay
-up.
+up. Its files are JSON with a line per switch (``railx.reconfiguration/1``) and CSV with
+a row per step.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
 from railx.errors import UserError
+from railx.io import write_text
 from railx.settings import NotEmpty, SettingsError, to_dict
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.cross_connects import (
@@ -27,14 +33,16 @@ from railx.vocabulary.topology import Circuits, Topology
 
 __all__ = [
     "ACTIONS",
+    "RECONFIGURATION_SCHEMA",
     "ReconfigurationPlan",
     "TransitionSettings",
     "apply_plan",
     "check_end",
     "check_same_hardware",
     "reconfiguration_plan",
+    "write_reconfiguration",
+    "write_reconfiguration_csv",
 ]
-
 
 ACTIONS = ("disconnect", "connect")
 
@@ -45,7 +53,6 @@ class TransitionSettings:
 
     before: Annotated[str, NotEmpty()]
     """Name of the topology whose circuits are up at first."""
-
     after: Annotated[str, NotEmpty()]
     """Name of the topology whose circuits are up at the end."""
 
@@ -246,3 +253,48 @@ def _keys(*tables: IntArray) -> list[IntArray]:
     """A number for each row (ocs, port, port), with the same meaning in all tables."""
     span = max((int(table[:, 1:].max()) + 1 for table in tables if len(table)), default=1)
     return [(table[:, 0] * span + table[:, 1]) * span + table[:, 2] for table in tables]
+
+
+RECONFIGURATION_SCHEMA = "railx.reconfiguration/1"
+
+
+def write_reconfiguration(path: str | Path, plan: ReconfigurationPlan) -> None:
+    """Write a plan as JSON, one line per switch that changes."""
+    head = {
+        "schema": RECONFIGURATION_SCHEMA,
+        "before": plan.before,
+        "after": plan.after,
+        "kept": plan.unchanged,
+        "disconnected": plan.disconnected,
+        "connected": plan.connected,
+        "optical_switches": plan.switches,
+        "optical_switches_touched": plan.switches_touched,
+        "ports_touched": plan.ports_touched,
+    }
+    lines = []
+    pairs = np.stack([plan.port_a, plan.port_b], axis=1)
+    bounds = np.flatnonzero(np.diff(plan.ocs, prepend=-1, append=-1))
+    for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        down = first + int((plan.action[first:last] == 0).sum())
+        ocs = int(plan.ocs[first])
+        entry = {
+            "ocs": ocs,
+            "name": plan.names[ocs],
+            "disconnect": pairs[first:down].tolist(),
+            "connect": pairs[down:last].tolist(),
+        }
+        lines.append(json.dumps(entry))
+    write_text(path, json.dumps(head)[:-1] + ', "switches": [\n' + ",\n".join(lines) + "\n]}\n")
+
+
+def write_reconfiguration_csv(path: str | Path, plan: ReconfigurationPlan) -> None:
+    """Write a plan as CSV, one row per step in the order to take them."""
+    names = np.array(plan.names)[plan.ocs].tolist()
+    actions = np.array(ACTIONS)[plan.action].tolist()
+    steps = range(len(plan))
+    columns = (steps, plan.ocs.tolist(), names, actions, plan.port_a.tolist(), plan.port_b.tolist())
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("step", "ocs", "name", "action", "port_a", "port_b"))
+    writer.writerows(zip(*columns, strict=True))
+    write_text(path, text.getvalue())

@@ -170,3 +170,19 @@ def test_decoding_is_the_best_of_all_its_plans(most_latency_ms: float) -> None:
     with pytest.raises(UserError, match="most_latency_ms"):
         best_serving(network, replace(job, most_latency_ms=0.01), point, 4.0, RateStore())
     assert np.isfinite(found["sequences"][0])
+
+
+def test_experts_alone_may_wait_for_changes_of_circuits() -> None:
+    """These experts stay within a server, and so do not wait."""
+    jobs: dict[str, Any] = {
+        "experts": TrainingJob("training", "mixtral_8x22b"),
+        "dense": TrainingJob("training", "llama3_8b"),
+    }
+    network = topology_settings("mixnet")
+    few = replace(SETTINGS, chips=(128,), traffics={}, jobs=jobs, networks={"mixnet": network})
+    rows = list(arena_rows("mixnet", few, 1))
+    changes = [row for row in rows if row["measure"].startswith("step_re")]
+    changes += [row for row in rows if row["measure"] == "step_blocked"]
+    assert [row["subject"] for row in changes] == ["experts", "experts"]
+    assert {row["value"] for row in changes} == {value(rows, "step", "experts", 128)}
+    assert changes[0]["note"].startswith("5695 ms a layer and micro-batch: ")

@@ -124,3 +124,19 @@ def test_kept_rates_are_read_again_and_damaged_ones_are_not(
         assert store.read(settings) == {}
     file.write_bytes(file.read_bytes().replace(b"ring", b"rung"))
     assert RateStore(tmp_path, "code").read(settings) == {}
+
+
+def test_changes_of_circuits_take_time_and_no_new_rates(tmp_path: Path) -> None:
+    still = topology_settings("mixnet")
+    store = RateStore(tmp_path)
+    groups = strided_groups(rates_of(still, 128).chips, 64, 1)
+    latencies = []
+    for settings in (still, replace(still, change_ms=40.0)):
+        rates = rates_of(settings, 128, store)
+        (way,) = rates.ways(groups, "all_to_all")
+        assert way.routing == "min"
+        assert {other.routing for other in rates.ways(groups, "all_gather")} == {"tree"}
+        latencies.append(way.latency_ns)
+        rates.keep()
+    assert latencies[1] - latencies[0] == pytest.approx(1e7)
+    assert len(list(tmp_path.iterdir())) == 1

@@ -207,7 +207,8 @@ def test_hammingmesh_at_full_scale_costs_more_by_the_price_of_its_port(
 def test_power_is_empty_where_no_source_has_it(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         assert (row["power_watts"] is None) == (row["price_set"] == "hammingmesh_2022")
-        assert (row["usd_per_all_to_all_gb_s"] is None) == (row["topology"] == "opus_rails_equal")
+        without = row["topology"] in ("opus_rails_equal", "mixnet_full")
+        assert (row["usd_per_all_to_all_gb_s"] is None) == without
 
 
 def test_unequal_injection_is_named() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from railx.errors import UserError
 from railx.evidence import Recorded
@@ -15,8 +16,9 @@ from railx.evidence.findings import (
     computed_page,
     open_blocks,
     read_findings_tables,
-    read_recorded_table,
-    recorded_table_text,
+    recorded_rows,
+    recorded_table,
+    recorded_tables_text,
     references,
 )
 from railx.settings import SettingsError
@@ -168,21 +170,19 @@ Five of 6.
     assert len(open_blocks(text.replace("computed: n", "computed: 4 = n"))) == 3
 
 
-def test_recorded_tables_come_back_and_know_their_query(tmp_path: Path) -> None:
+def test_recorded_tables_come_back_and_know_their_query() -> None:
     rows = [{"row": 'a "b", c', "n": 1 / 3, "none": None}, {"row": "d", "n": 2, "none": None}]
-    path = tmp_path / "t.csv"
-    with pytest.raises(UserError, match="is not there"):
-        read_recorded_table(path, "select 1")
-    from railx.evidence.findings import query_digest
-
-    path.write_text(
-        recorded_table_text(rows, {"query": query_digest("select 1")}), encoding="utf-8"
-    )
-    first, second = read_recorded_table(path, "select  1")
+    made = {"dirty": True, "made_utc": "2026-11-26T20:03:36+00:00"}
+    table = {**made, **recorded_table(rows, "select 1")}
+    recorded = yaml.safe_load(recorded_tables_text({"t": table, "s": table}))
+    assert recorded == {"s": table, "t": table}
+    first, second = recorded_rows(recorded, "t", "select  1")
     assert (first["row"], second) == ('a "b", c', {"row": "d", "n": 2.0, "none": None})
     assert first["n"] == pytest.approx(1 / 3, rel=1e-9)
-    with pytest.raises(UserError, match="another query made it"):
-        read_recorded_table(path, "select 2")
+    with pytest.raises(UserError, match="u: is not there"):
+        recorded_rows(recorded, "u", "select 1")
+    with pytest.raises(UserError, match="t: another query made it"):
+        recorded_rows(recorded, "t", "select 2")
 
 
 def test_an_entry_is_a_query_claims_or_numbers(tmp_path: Path) -> None:

@@ -110,3 +110,20 @@ def test_queries_that_do_not_fit_are_one_line(query: str, comparison: str, messa
         )
     assert str(error.value).startswith(f"paper.yaml: claim c: {message}")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("routing = 'min'", "routing = 'min' and lost > 1"),
+        ("routing = 'min'", "routing = 'it''s' and lost = 'x'"),
+        ("bound > 1 -- it's\n and bound > 2 -- 's", "bound > 1 -- it's\n and lost > 2 -- 's"),
+    ],
+)
+def test_each_query_is_checked_beside_one_that_is_nearly_the_same(pair: tuple[str, str]) -> None:
+    head = "select bound as ours, fidelity from network.any.bounds where "
+    with pytest.raises(ClaimError, match="no column lost"):
+        check_queries([claim(head + where) for where in pair], DECLARED)
+    check_queries([claim(head + "routing = 'a'"), claim(head + "routing = 'b'")], DECLARED)
+    with pytest.raises(ClaimError, match="gives the columns"):
+        check_queries([claim(head + "true"), claim(head + "true", "trend")], DECLARED)

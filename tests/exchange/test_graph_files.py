@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from railx.exchange.formats import edge_list
-from railx.exchange.graphml import graphml, simple_graphml
+from railx.exchange.formats import edge_list, graphml, simple_graphml
 from railx.exchange.wires import decimal, join, wires
 from railx.families import TopologySettings, build_topology
 from railx.settings import SettingsError, load

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.exchange.astra_network import analytical, dimensions
-from railx.exchange.infragraph import infragraph
+from railx.exchange.formats import infragraph
 from railx.exchange.wires import join
 from railx.families import TopologySettings, build_topology
 from railx.families.imported.files import read_network

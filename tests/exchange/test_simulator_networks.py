@@ -17,8 +17,7 @@ from infragraph import Infrastructure
 from infragraph.infragraph_service import InfraGraphService
 
 from railx.exchange.astra_network import Dimension, analytical, dimensions, ns3
-from railx.exchange.formats import NETWORK_FORMATS, anynet
-from railx.exchange.infragraph import infragraph
+from railx.exchange.formats import NETWORK_FORMATS, anynet, infragraph
 from railx.exchange.wires import join
 from railx.vocabulary.topology import Topology
 from tests.exchange.networks import NETWORKS, capacities, chosen, drawn, lane_counts

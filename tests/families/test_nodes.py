@@ -74,6 +74,7 @@ WITH_NODES: list[tuple[str, dict[str, Any]]] = [
     ("rail_only", {}),
     ("opus_rails", {}),
     ("hpn", {}),
+    ("mixnet", {}),
     ("tpu_v4", {}),
     ("ub_mesh", {}),
     ("khop_ring", {}),

@@ -201,6 +201,7 @@ def test_its_own_routing_is_allowed_wherever_settings_name_one(ring: Topology) -
         "balanced",
         "min_inside",
         "valiant",
+        "tree",
         "downhill",
     ]
 
@@ -211,12 +212,13 @@ def test_a_routing_of_no_family_is_refused_with_the_names_of_all() -> None:
         with pytest.raises(SettingsError) as refused:
             load(StaticNetworkSettings, plain | {"routing": name}, "network")
         assert str(refused.value) == (
-            f"network.routing: got {name!r}; allowed: min, balanced, min_inside, valiant, downhill"
+            f"network.routing: got {name!r};"
+            " allowed: min, balanced, min_inside, valiant, tree, downhill"
         )
     FAMILIES.remove(PLAIN_RING)
     try:
         with pytest.raises(
-            SettingsError, match=r"got 'downhill'; allowed: min, balanced, min_inside, valiant$"
+            SettingsError, match=r"'downhill'; allowed: min, balanced, min_inside, valiant, tree$"
         ):
             load(StaticNetworkSettings, plain | {"routing": "downhill"}, "network")
     finally:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from railx.families import FAMILIES, build_routing, family_of
 from railx.families.polarstar import copy_pairs
 from railx.families.topoopt import geometric_strides
+from railx.network.group_bandwidth import routed_loads
 from railx.network.metrics import chip_hop_counts, node_hop_counts, topology_metrics
 from railx.settings import SettingsError
 from railx.vocabulary.counts import count_ports
@@ -21,6 +22,7 @@ from railx.vocabulary.routing import hop_paths
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,
+    pair_loads,
     path_lengths,
     table_lane_loads,
 )
@@ -47,6 +49,12 @@ NETWORKS: list[tuple[str, dict[str, Any]]] = [
     ("dragonfly_plus", {"leaves": 2, "spines": 2, "h": 1, "groups": 3, "planes": 2}),
     ("topoopt", {"servers": 9, "chips_per_server": 2, "planes": 2}),
     ("topoopt", {"servers": 16, "chips_per_server": 4, "planes": 1}),
+]
+#: Others whose loads need no table of the network itself.
+OTHERS: list[tuple[str, dict[str, Any]]] = [
+    ("ub_mesh", {}),
+    ("hyperx", {"shape": (3, 4), "chips_per_switch": 2, "planes": 3}),
+    ("dragonfly", {"planes": 2}),
 ]
 
 
@@ -113,6 +121,25 @@ def test_minimal_loads_are_those_of_all_shortest_paths(network: tuple[str, dict[
     assert ports.all_to_all == pytest.approx(
         min(family.ports_per_chip(topology.settings), 1 / loads[between].max())
     )
+
+
+@for_every("network", [*NETWORKS, *OTHERS], name=name_of)
+def test_loads_without_a_table_are_those_of_the_table(network: tuple[str, dict[str, Any]]) -> None:
+    """One pair, few and most pairs, which send unequal amounts."""
+    topology, draw = build(network[0], **network[1]), np.random.default_rng(1)
+    chips = topology.chips
+    for routing in family_of(topology).hop_loads or ("min", "valiant"):
+        loads = routed_loads(topology, routing)
+        table = build_routing(topology, routing, grouped=True)
+        for number in (1, 7, chips * chips // 2):
+            pairs = draw.permutation(chips * chips)[: number + chips]
+            src, dst = np.stack(np.divmod(pairs, chips))[:, pairs // chips != pairs % chips]
+            src, dst = src[:number], dst[:number]
+            amount = draw.random(len(src))
+            expected, flight_ns = pair_loads(topology, table, src, dst, amount)
+            _, load, longest_ns = loads(src, dst, amount)
+            assert np.allclose(load, expected, rtol=1e-12, atol=1e-13)
+            assert longest_ns == pytest.approx(flight_ns)
 
 
 @for_every("network", NETWORKS, name=name_of)

@@ -814,6 +814,50 @@ def write_tenancy(results: Path, rng: np.random.Generator) -> dict[str, Path]:
     }
 
 
+def write_trace(results: Path) -> Path:
+    """Two networks over two intervals, jobs of two sizes, places drawn twice."""
+    rows = [
+        {
+            "network": network,
+            "draw": draw,
+            "from_days": from_days,
+            "days": days,
+            "failed_servers": failed,
+            "healthy_share": 1 - failed / 100,
+            "largest_share": 1 - lost * failed / 100,
+            "job_chips": job_chips,
+            "usable_share": 1 - failed * job_chips / 3200,
+        }
+        for network, lost in (("railx", 5), ("khop_ring_3", 1))
+        for draw in range(2)
+        for from_days, days, failed in ((0.0, 300.0, 0), (300.0, 49.0, 8))
+        for job_chips in (16, 64)
+    ]
+    return write_result(results, "tenancy.trace", rows, chips=3200, fidelity="analytic")
+
+
+def write_node_prices(results: Path) -> Path:
+    """A ranking that flips, one that does not, and one that no rate of ports makes."""
+    rows = [
+        {
+            "topology": topology,
+            "job": job,
+            "difference_usd_per_chip": 1000.0,
+            "difference_low_usd_per_chip": -200.0,
+            "difference_high_usd_per_chip": 3000.0,
+            "break_even_usd_per_chip": even,
+            "faster_free": even is not None and even > 0,
+            "faster_priced": even is not None and even > 1000,
+            "flips": even == 500.0,
+        }
+        for topology, even in (("fat_tree_1250", 500.0), ("rail_only_1280", 9e3), ("torus", None))
+        for job in ("dense", "experts")
+    ]
+    common: Row = {"reference": "railx_hyperx_m4n2", "node_gb_s": 1200.0, "fidelity": "analytic"}
+    common |= {f"node_{end}usd_per_chip": 1.0 for end in ("", "low_", "high_")}
+    return write_result(results, "mapping.node_prices", rows, "some", **common)
+
+
 def write_steps(results: Path) -> list[Path]:
     """Step times: one topology with both bases, one without a price, one without room
     for one of the jobs.
@@ -945,6 +989,8 @@ def write_all(results: Path) -> dict[str, dict[str, list[Path]]]:
         "largest_job": {"faults": [tenancy["faults"]]},
         "step_time": {"steps": write_steps(results)},
         "utilisation": {"utilisation": [tenancy["utilisation"]]},
+        "fault_trace": {"trace": [write_trace(results)]},
+        "node_prices": {"prices": [write_node_prices(results)]},
     }
 
 

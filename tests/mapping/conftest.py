@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 from railx.mapping import JobSettings, MappingSettings
 from railx.settings import load
 from tests.builders import CATALOGUE, CONF, SMALL_JOB
+from workflow.composer import compose
 
 EXPERTS: dict[str, Any] = {
     "experts": {"experts": 8, "experts_per_token": 2},
@@ -39,12 +38,9 @@ def shipped_mapping() -> Callable[..., dict[str, Any]]:
     """A shipped mapping as plain data, ``jobs`` and all."""
 
     def compose_mapping(name: str) -> dict[str, Any]:
-        with initialize_config_dir(version_base=None, config_dir=str(CONF)):
-            plain: Any = OmegaConf.to_container(
-                compose(config_name=f"mapping/{name}"), resolve=True
-            )
-        mapping: dict[str, Any] = plain["mapping"] | {"catalogue": str(CATALOGUE)}
-        return mapping
+        mounted = {"defaults": [{"/mapping@mapping": name}]}
+        mapping: dict[str, Any] = compose(CONF, mounted)["mapping"]
+        return mapping | {"catalogue": str(CATALOGUE)}
 
     return compose_mapping
 

@@ -272,6 +272,8 @@ class Reference:
         numbers = self.of_class[int(table.pool_class[pool])]
         fifos = [channel.fifos[number] for number in numbers for channel in channels]
         room = [fifo for fifo in fifos if fifo.reserved < self.capacity]
+        if self.network.parallel_channels == "most_room":
+            return min(room, key=lambda fifo: fifo.reserved, default=None)
         empty = [fifo for fifo in room if fifo.reserved == 0]
         if not self.in_order:
             empty = [

@@ -164,6 +164,11 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"x_scale": 4, "y_scale": 3, "n": 1},
         {"router": "railx_simulator", "virtual_channels": 3, "buffer_flits": 4},
     ),
+    "torus most room": (
+        "torus_2d",
+        {"x_scale": 4, "y_scale": 3, "n": 3},
+        {"parallel_channels": "most_room", "buffer_flits": 12},
+    ),
     "fat tree 4 channels": (
         "fat_tree",
         {"switch_radix": 4, "planes": 2},
@@ -475,6 +480,18 @@ def test_a_lane_beside_is_taken_before_a_second_channel_of_the_same_lane() -> No
             topology, table, trace, model(virtual_channels=number), cycles=50, seed=1
         )
         assert arrived[0] == arrived[1] > 0
+
+
+def test_parallel_rings_carry_what_their_loads_say() -> None:
+    """Eight rings between the same chips share the packets, at any room of buffers."""
+    topology = build("opus_rails", chips_per_server=4, servers=8, ocs_ports=16)
+    table = build_routing(topology, "min")
+    load = 0.8 * bound(topology, table)
+    for buffer_flits in (64, 1024):
+        changes = {"buffer_flits": buffer_flits, "parallel_channels": "most_room"}
+        network = model(**changes, warmup_cycles=500, measured_cycles=1000)
+        result = simulate_packets(topology, table, UniformTraffic("uniform", load), network, 1)
+        assert result.accepted_flits_per_chip_cycle > 0.97 * load
 
 
 def test_fewer_channels_than_classes_are_refused() -> None:

@@ -288,7 +288,7 @@ def test_too_large_a_graph_is_not_enumerated() -> None:
             "network/static_min",
             NetworkSettings,
             {"routing": "adaptive"},
-            "network.routing: got 'adaptive'; allowed: min, balanced, min_inside, valiant$",
+            "network.routing: got 'adaptive'; allowed: min, balanced, min_inside, valiant, tree$",
         ),
         (
             "traffic/uniform",

@@ -49,7 +49,7 @@ def test_init_writes_a_study_and_a_second_time_nothing(
     assert len(files) <= 20, "what it lacks is read from the package"
     assert all(f"written: {path}" in said for path in files)
     # The choices of the experiment that have a file, as the package has them.
-    for name in ("topology/torus_2d", "network/static_min", "tenancy/small"):
+    for name in ("topology/torus_2d", "network/static_min", "tenancy/base"):
         path = f"conf/{name}.yaml"
         assert (study / path).read_bytes() == (ROOT / path).read_bytes()
     # A file names its schema for editors by a path that has to be there.

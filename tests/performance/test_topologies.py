@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from railx.errors import UserError
-from railx.families import FAMILIES, build_routing
-from railx.network.group_bandwidth import strided_groups
+from railx.families import FAMILIES
+from railx.network.group_bandwidth import RoutedLoads, routed_loads, strided_groups
 from railx.performance import topologies
 from railx.performance.advice import AdviceSettings, advise
 from railx.performance.devices import device_named
@@ -30,7 +30,6 @@ from railx.performance.search import (
 )
 from railx.performance.topologies import ExactLoads, node_rates_gb_s, on_devices, sized
 from railx.settings import SettingsError
-from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 from tests.builders import topology_settings
 
@@ -120,7 +119,7 @@ def test_known_rates_give_the_same_advice_without_routing(
     }
     again = json.loads(json.dumps(known))
     assert advise(settings, topology, slower).best[0]["step_s"] > first.best[0]["step_s"]
-    monkeypatch.setattr(topologies, "build_routing", None)
+    monkeypatch.setattr(topologies, "routed_loads", None)
     assert advise(settings, topology, again).as_dict() == first.as_dict()
 
 
@@ -132,14 +131,12 @@ def test_a_routing_with_too_large_a_table_is_left_out_unless_it_is_the_only_one(
     assert len(network.routings) > 1
     groups = strided_groups(network.chips, 2, 1)
 
-    def too_large(
-        topology: Topology, routing: str, destinations: object, grouped: bool = False
-    ) -> RoutingTable:
+    def too_large(topology: Topology, routing: str, destinations: None) -> RoutedLoads:
         if routing != allowed:
             raise SettingsError("routing", "got a table of 4.3 GiB")
-        return build_routing(topology, routing, grouped=grouped)
+        return routed_loads(topology, routing, destinations)
 
-    monkeypatch.setattr(topologies, "build_routing", too_large)
+    monkeypatch.setattr(topologies, "routed_loads", too_large)
     allowed = network.routings[0]
     assert {way.routing for way in network.ways(groups, "all_gather")} == {allowed}
     allowed = ""

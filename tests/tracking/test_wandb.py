@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import pytest
 from railx.io import read_json
 from railx.tracking.ledger import Ledger
 from railx.tracking.sync import pending_runs, pending_views, sync
-from railx.tracking.views import metrics_named
 from tests.commands import environment, python
 from tests.tracking.conftest import LATENCIES, TIMES, Tracked, at_once
 
@@ -33,6 +32,17 @@ def of_kind(found: list[dict[str, Any]], kind: str) -> list[Any]:
 
 def history(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row["item"] for row in of_kind(found, "history")]
+
+
+def metrics_named(names: Mapping[str, Any]) -> set[str]:
+    """Every metric and media key that the panels ask for."""
+    return (
+        set(names["steps"])
+        | {curve for curves in names["steps"].values() for curve in curves}
+        | {f"verdict_counts.{verdict}" for verdict in names["verdicts"]}
+        | ({"job.seconds"} if names["jobs"] else set())
+        | set(names["media"])
+    )
 
 
 def test_history_steps_and_summary_are_read_back(tracked: Tracked) -> None:

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from railx.vocabulary.cross_connects import (
-    read_circuits,
-    read_circuits_csv,
     write_circuits,
     write_circuits_csv,
 )
 from railx.vocabulary.reconfiguration import reconfiguration_plan
 from railx.vocabulary.topology import Circuits, Topology
 from tests.builders import build
+from tests.vocabulary.switch_files import read_circuits, read_circuits_csv
 
 OPTICAL = [
     "railx_hyperx",

@@ -7,14 +7,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.hamiltonian import (
+    _arc_counts,
     check_decomposition,
-    check_undirected,
     hamiltonian_cycles,
     undirected_rings,
 )
 
 SIZES = [n for n in range(3, 261) if n not in (4, 6)]
+
+
+def check_undirected(rings: IntArray) -> None:
+    """Check that ``rings`` (n - 1, n) are Hamiltonian and join every pair exactly
+    twice.
+
+    Raises ValueError with the fault.
+    """
+    counts = _arc_counts(rings)
+    both = counts + counts.T
+    wrong = np.argwhere(both != 2 * (1 - np.eye(len(both), dtype=np.int64)))
+    if len(wrong):
+        a, b = (int(v) for v in wrong[0])
+        raise ValueError(f"rings: pair {a}, {b} is joined {int(both[a, b])} times instead of twice")
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,17 @@ from railx.io import read_rows
 from railx.settings import SettingsError, load
 from railx.vocabulary.cross_connects import (
     circuit_set,
-    read_circuits,
 )
-from railx.vocabulary.reconfiguration import TransitionSettings, apply_plan, reconfiguration_plan
-from railx.vocabulary.reconfiguration_files import (
-    read_reconfiguration,
+from railx.vocabulary.reconfiguration import (
+    TransitionSettings,
+    apply_plan,
+    reconfiguration_plan,
     write_reconfiguration,
     write_reconfiguration_csv,
 )
 from railx.vocabulary.topology import Circuits, Topology
 from tests.builders import build, checked, choice
+from tests.vocabulary.switch_files import read_circuits, read_reconfiguration
 from workflow.config import choices
 from workflow.stages import circuits, transition
 

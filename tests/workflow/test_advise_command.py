@@ -44,7 +44,7 @@ def test_the_second_answer_takes_the_rates_of_the_first(
         answers.append(capsys.readouterr().out)
         if len(answers) == 3:
             # Nothing that is known by now is routed again.
-            monkeypatch.setattr(topologies, "build_routing", None)
+            monkeypatch.setattr(topologies, "routed_loads", None)
     assert answers[0] == answers[1] == answers[3] != answers[2]
     assert len(list((tmp_path / "rates").glob("*.json"))) == 2
 

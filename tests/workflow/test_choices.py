@@ -11,7 +11,7 @@ import pytest
 from railx.settings import SettingsError
 from workflow.choices import about, choice_content, choices, is_choice
 from workflow.composer import compose
-from workflow.groups import with_defaults
+from workflow.settings import with_defaults
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Circle:
 @pytest.fixture
 def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A conf/ with one group, ``shape``."""
-    monkeypatch.setattr("workflow.groups.groups", lambda: {"shape": Square | Circle})
+    monkeypatch.setattr("workflow.settings.groups", lambda: {"shape": Square | Circle})
     (tmp_path / "shape").mkdir()
     (tmp_path / "shape" / "base_round.yaml").write_text("shape: circle\n")
     (tmp_path / "shape" / "wheel.yaml").write_text(

@@ -11,9 +11,20 @@ from railx import places
 from railx.settings import SettingsError
 from tests.builders import CONF, ROOT
 from tests.commands import environment, python
-from workflow.choices import about, choice_content, choices, file_of, is_choice
+from workflow.choices import (
+    about,
+    choice_content,
+    choices,
+    conf_file,
+    conf_files,
+    file_of,
+    group_files,
+    groups_of,
+    is_choice,
+    is_group,
+    layers,
+)
 from workflow.composer import compose
-from workflow.layers import conf_file, conf_files, group_files, groups_of, is_group, layers
 from workflow.plan_names import PlanNames
 
 

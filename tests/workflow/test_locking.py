@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from workflow.locking import hold_folder
+from workflow.places import hold_folder
 
 pytestmark = pytest.mark.system
 
 HOLDER = """
 import sys
 from pathlib import Path
-from workflow.locking import hold_folder
+from workflow.places import hold_folder
 print(hold_folder(Path(sys.argv[1])) is not None, flush=True)
 sys.stdin.read()
 """

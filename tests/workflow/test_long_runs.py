@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from railx.provenance.intact import check_intact
-from railx.provenance.jobs import digest_of
+from railx.provenance.jobs import check_intact, digest_of
 from tests.commands import python
 from tests.workflow.conftest import PipelineCopy
 from tests.workflow.running import PATIENCE_S, jobs_of, living, until
@@ -35,7 +34,7 @@ def logged(log: Path, body: str, watched: str = "") -> subprocess.CompletedProce
     code = [
         "import os, signal, sys",
         *([watch] if watched else []),
-        "from workflow.log import logged",
+        "from workflow.job import logged",
         f"with logged({str(log)!r}) as log:",
         f"    {body}",
     ]

@@ -31,10 +31,9 @@ from railx.settings import (
 from tests.loops import for_every
 from workflow import schemas
 from workflow.config import CONF
-from workflow.groups import groups
 from workflow.reference import keys_of, reference, unit_of
 from workflow.schemas import SCHEMAS, generated_files, marked, schema, schema_name, schema_of
-from workflow.settings import CHOSEN, LISTED, Experiment, StageSettings
+from workflow.settings import CHOSEN, LISTED, Experiment, StageSettings, groups
 
 FILES = sorted(CONF.rglob("*.yaml"))
 
@@ -156,7 +155,7 @@ def test_the_comment_comes_once_and_below_those_that_speak_to_hydra(
         ("topology/railx_hyperx.yaml", lambda c: c.update(m=True)),
         ("topology/torus_2d.yaml", lambda c: c.update(n=0)),
         ("topology/railx_hyperx.yaml", lambda c: c.update(defaults=["torus_2d", 3])),
-        ("traffic/hot_spot.yaml", lambda c: c.update(hot_share=1.5)),
+        ("traffic/base.yaml", lambda c: c["choices"]["hot_spot"].update(hot_share=1.5)),
         ("network/packet.yaml", lambda c: c.update(routing="shortest")),
         ("network/packet.yaml", lambda c: c.update(injection_ports=0)),
         ("sweep/base.yaml", lambda c: c["choices"]["fat_tree_1250"].update(loads=[0.1, 0])),
@@ -165,19 +164,22 @@ def test_the_comment_comes_once_and_below_those_that_speak_to_hydra(
         ("sweep/base.yaml", lambda c: c["choices"]["fat_tree_1250"].pop("loads")),
         ("sweep/base.yaml", lambda c: c["choices"].update(fat_tree_1250=None)),
         ("sweep/base.yaml", lambda c: c["choices"].update(fat_tree_1250=[])),
-        ("collective/all.yaml", lambda c: c.update(collectives=[])),
-        ("collective/all.yaml", lambda c: c.update(rows=0)),
-        ("tenancy/small.yaml", lambda c: c["stream"]["jobs"][0].pop("weight")),
-        ("tenancy/small.yaml", lambda c: c["stream"]["scenarios"]["healthy"].update(failed=1)),
-        ("corpus/github_like.yaml", lambda c: c.update(tail_fraction=0)),
+        ("collective/ring_all_reduce.yaml", lambda c: c["choices"]["all"].update(collectives=[])),
+        ("collective/ring_all_reduce.yaml", lambda c: c["choices"]["all"].update(rows=0)),
+        ("tenancy/base.yaml", lambda c: c["choices"]["small"]["stream"]["jobs"][0].pop("weight")),
+        (
+            "tenancy/base.yaml",
+            lambda c: c["choices"]["small"]["stream"]["scenarios"]["healthy"].update(failed=1),
+        ),
+        ("corpus/base_like.yaml", lambda c: c["choices"]["github_like"].update(tail_fraction=0)),
         ("corpus/stdlib.yaml", lambda c: c.update(sequences="all")),
         ("cluster/cpu_4.yaml", lambda c: c.update(devices=0)),
         ("cluster/cpu_4.yaml", lambda c: c["all_to_all_gb_s"].update({"2": -1})),
         ("cost_model/analytic.yaml", lambda c: c.update(zero_stage=4)),
-        ("planner/static.yaml", lambda c: c.update(degree=3)),
-        ("planner/static.yaml", lambda c: c["choices"]["static_64"].update(degree=3)),
-        ("planner/static.yaml", lambda c: c["choices"]["static_64"].update(degrees=32)),
-        ("planner/static.yaml", lambda c: c.pop("planner")),
+        ("planner/base_groups.yaml", lambda c: c["choices"]["static"].update(degree=3)),
+        ("planner/base_groups.yaml", lambda c: c["choices"]["static_64"].update(degree=3)),
+        ("planner/base_groups.yaml", lambda c: c["choices"]["static_64"].update(degrees=32)),
+        ("planner/base_groups.yaml", lambda c: c["choices"]["static"].pop("planner")),
         (
             "plan/base_cpu_4.yaml",
             lambda c: c["choices"]["flexsp_stdlib"].update(planner={"buckets": 0}),

@@ -11,8 +11,6 @@ from railx.errors import UserError
 from railx.places import CODE, SHIPPED, WORK, in_repository
 from workflow.commands.shared import add_flag, command, topologies_like
 
-__all__ = ["add"]
-
 _EPILOG = """\
 examples:
   railx advise model=llama3_70b devices=h100 gpus=1000

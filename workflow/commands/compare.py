@@ -9,8 +9,6 @@ from typing import Any
 
 from workflow.commands.shared import add_flag, add_results, command
 
-__all__ = ["add"]
-
 
 def add(commands: Any) -> None:
     parser = command(
@@ -44,11 +42,7 @@ def add(commands: Any) -> None:
 def _compare(options: argparse.Namespace) -> int:
     from railx.tracking import compare_invocations, list_invocations
     from railx.tracking.compare import only_changed
-    from railx.tracking.comparison_page import (
-        changed_lines,
-        comparison_lines,
-        write_comparison,
-    )
+    from railx.tracking.comparison_page import changed_lines, comparison_lines, write_comparison
 
     # Two experiments have little in common: previous and latest are those of the one
     # that ran last.

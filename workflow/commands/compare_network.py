@@ -11,8 +11,6 @@ from typing import Any
 from railx.errors import UserError
 from workflow.commands.shared import add_flag, command
 
-__all__ = ["add"]
-
 _EPILOG = """\
 examples:
   railx compare-network mine.graphml topology.chips_per_node=8

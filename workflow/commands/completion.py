@@ -91,7 +91,7 @@ def _claims() -> list[str]:
 
 def override_choices(prefix: str, groups: Iterable[str] | None = None) -> Iterator[str]:
     """``group=`` for every group of conf/; ``group=choice`` once one is typed."""
-    from workflow.layers import groups_of
+    from workflow.choices import groups_of
     from workflow.mounts import CONF, choices
 
     folders = groups_of(CONF)

@@ -7,8 +7,6 @@ from typing import Any
 from railx.fabric.command import LINE, add_actions, epilog
 from workflow.commands.shared import command
 
-__all__ = ["add"]
-
 
 def add(commands: Any) -> None:
     program = "railx fabric"

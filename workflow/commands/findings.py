@@ -26,9 +26,9 @@ Rows = list[dict[str, Any]]
 _INDEX = Path("docs/findings.md")
 _PAGES = Path("docs/findings")
 _TABLES = Path("resources/findings.yaml")
-_ROWS = Path("resources/recorded/findings")
+_ROWS = Path("resources/recorded/findings.yaml")
 _EXPECTED = Path("resources/expected")
-_CSV_FOLDERS = ("resources/published", "resources/measured", "resources/recorded/findings")
+_CSV_FOLDERS = ("resources/published", "resources/measured")
 #: Two runs of one query agree to so much: recorded verdicts have six digits.
 _CLOSE = 1e-5
 
@@ -88,20 +88,24 @@ def _findings(options: argparse.Namespace) -> int:
 def findings_sources() -> Sources:
     """The values in git that a page may name."""
     from railx.evidence import read_expected
-    from railx.evidence.findings import VERDICTS, Sources, read_csv_rows, read_recorded_table
+    from railx.evidence.findings import VERDICTS, Sources, csv_rows, recorded_rows
     from railx.evidence.papers import read_yaml
     from workflow.resources import all_claims
 
     tables, claims = _tables(), all_claims()
     expected = {file.stem: read_expected(file) for file in in_repository(_EXPECTED).glob("*.yaml")}
+    recorded = read_yaml(in_repository(_ROWS))
     rows = {
-        name: read_recorded_table(in_repository(_ROWS) / f"{name}.csv", table.query)
+        name: recorded_rows(recorded, name, table.query)
         for name, table in tables.items()
         if table.query is not None and table.experiment != VERDICTS
     }
     published = {c.id: c.published.value for c in claims if c.published.available}
+    rows |= {f"findings.{name}": table for name, table in rows.items()}
     for folder in map(in_repository, _CSV_FOLDERS):
-        rows |= {f"{folder.name}.{f.stem}": read_csv_rows(f) for f in sorted(folder.glob("*.csv"))}
+        rows |= {
+            f"{folder.name}.{f.stem}": csv_rows(_text(f)) for f in sorted(folder.glob("*.csv"))
+        }
     rows |= _of_git(tables, expected, published, rows)
     return Sources(
         expected, published, tables, rows, cache(lambda file: read_yaml(in_repository(file)))
@@ -168,23 +172,23 @@ def _asked(results: Path, experiment: str) -> dict[str, tuple[Rows, tuple[str, .
 
 
 def _record(results: Path, experiment: str) -> None:
-    from railx.evidence.findings import query_digest, recorded_table_text
+    from railx.evidence.findings import recorded_table, recorded_tables_text
+    from railx.evidence.papers import read_yaml
     from railx.io import write_text
 
-    folder, tables = in_repository(_ROWS), _tables()
+    tables, recorded = _tables(), read_yaml(in_repository(_ROWS))
     asked = _asked(results, experiment)
-    folder.mkdir(parents=True, exist_ok=True)
     for name, (rows, read) in asked.items():
         jobs = _jobs(results / experiment, read)
-        provenance = {
+        recorded[name] = {
             "experiment": experiment,
             "commit": " ".join(sorted({str(job["commit"])[:12] for job in jobs})),
             "dirty": any(job["dirty"] for job in jobs),
             "made_utc": max(job["ended_utc"] for job in jobs),
             "tables": " ".join(sorted(read)),
-            "query": query_digest(tables[name].query or ""),
+            **recorded_table(rows, tables[name].query or ""),
         }
-        write_text(folder / f"{name}.csv", recorded_table_text(rows, provenance))
+    write_text(in_repository(_ROWS), recorded_tables_text(recorded))
     print(f"{len(asked)} tables of {experiment} recorded in {_ROWS}")
 
 

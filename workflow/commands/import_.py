@@ -15,8 +15,6 @@ from workflow.commands.shared import command, print_facts
 if TYPE_CHECKING:
     from railx.replay.recording import Price
 
-__all__ = ["add"]
-
 _EPILOG = """\
 examples:
   railx import topology resources/topologies/petersen.graphml --out petersen.yaml

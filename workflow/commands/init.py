@@ -184,8 +184,7 @@ def _copied(name: str) -> Iterator[tuple[Path, bytes]]:
 
     A variant comes with its file; a choice of a class alone gets a file.
     """
-    from workflow.choices import choice_content, choices, file_of
-    from workflow.layers import groups_of
+    from workflow.choices import choice_content, choices, file_of, groups_of
 
     group, _, choice = name.partition("/")
     profiles = SHIPPED / "workflow" / _PROFILES

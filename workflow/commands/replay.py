@@ -18,8 +18,6 @@ from workflow.commands.shared import add_flag, command, topologies_like
 if TYPE_CHECKING:
     from railx.replay.graph_runs import GraphRow, ReplayedNetwork
 
-__all__ = ["add"]
-
 _TWO_LEVEL = "two_level"
 _EPILOG = """\
 examples:

@@ -11,8 +11,6 @@ from railx.places import WORK
 from workflow.commands import shared, summary
 from workflow.commands.shared import snakemake
 
-__all__ = ["add"]
-
 
 def add(commands: Any) -> None:
     parser = shared.command(
@@ -29,9 +27,7 @@ def add(commands: Any) -> None:
     shared.add_overrides(parser, "Hydra override of the experiment")
     shared.add_running(parser)
     parser.add_argument(
-        "--until",
-        metavar="STAGE",
-        help="make no more than this stage and what it needs",
+        "--until", metavar="STAGE", help="make no more than this stage and what it needs"
     )
     parser.add_argument(
         *("-n", "--dry-run"), action="store_true", help="say what would run, and run nothing"

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from railx.performance.pipeline_cost import PipelineCost
     from railx.planning.format.plan import PipelineBatch, Plan
 
-__all__ = ["add"]
-
 _EPILOG = """\
 examples:
   railx schedule plan.json                                    # times, bubbles, memory by stage

@@ -60,10 +60,7 @@ def command(
 def add_debug(parser: argparse.ArgumentParser, default: Any = False) -> None:
     """The option ``--debug``, which is allowed anywhere on the line."""
     parser.add_argument(
-        "--debug",
-        action="store_true",
-        default=default,
-        help="show the traceback of an error, too",
+        "--debug", action="store_true", default=default, help="show the traceback of an error, too"
     )
 
 
@@ -96,10 +93,7 @@ def plan_of(path: Path) -> Plan:
 def add_results(parser: argparse.ArgumentParser) -> None:
     """The option that names another results folder."""
     parser.add_argument(
-        "--results",
-        type=Path,
-        default=RESULTS,
-        help=f"the results folder (default: {RESULTS})",
+        "--results", type=Path, default=RESULTS, help=f"the results folder (default: {RESULTS})"
     )
 
 

@@ -7,10 +7,8 @@ from typing import Any
 
 from railx.errors import UserError
 from workflow.commands import shared
-from workflow.commands.judged import claim_by_id, judged, print_judged
+from workflow.commands.claim import claim_by_id, judged, print_judged
 from workflow.stages import claim_files, results_folder
-
-__all__ = ["add"]
 
 
 def add(commands: Any) -> None:

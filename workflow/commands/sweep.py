@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from railx.errors import UserError
 from railx.places import WORK
-from workflow.commands.claim import query_files
-from workflow.commands.judged import claim_by_id, judged
+from workflow.commands.claim import claim_by_id, judged, query_files
 from workflow.commands.shared import add_flag, add_running, command, print_table, running, snakemake
 from workflow.overrides import parse_overrides, parted
 from workflow.stage import Config

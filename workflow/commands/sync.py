@@ -8,8 +8,6 @@ from typing import Any
 from railx.errors import UserError
 from workflow.commands.shared import add_flag, add_results, command
 
-__all__ = ["add"]
-
 
 def add(commands: Any) -> None:
     parser = command(

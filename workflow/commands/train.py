@@ -12,8 +12,6 @@ from typing import Any
 from railx.errors import UserError
 from workflow.commands.shared import add_flag, add_overrides, command, plan_of, print_facts
 
-__all__ = ["add"]
-
 _EPILOG = """\
 example, a pipeline planned, its order written out, edited and run:
   railx plan planner=pipeline_2x1 corpus=stdlib batch=small cluster=cpu_4_pipeline \\

@@ -12,8 +12,6 @@ from railx.errors import UserError
 from railx.places import in_repository
 from workflow.commands.shared import add_flag, command
 
-__all__ = ["add"]
-
 _EPILOG = """\
 examples:
   railx validate resources/measured/vtrain_multi.csv

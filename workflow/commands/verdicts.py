@@ -13,8 +13,6 @@ from railx.places import in_repository
 from railx.text import aligned
 from workflow.commands import shared
 
-__all__ = ["add"]
-
 _EXPECTED = in_repository("resources/expected")
 _SHOWN = ("claim", "paper", "kind", "verdict", "ours_text", "published_text", "fidelity")
 _HEAD = """\

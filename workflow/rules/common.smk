@@ -13,9 +13,14 @@ from railx.errors import UserError
 from workflow.carried import find_carried
 from workflow.cluster import asked, check_devices, check_nodes, profile_resources
 from workflow.experiment import checked_experiment, overrides_from
-from workflow.interpreter import quote_interpreter
-from workflow.locking import hold_folder
-from workflow.places import check_cores, check_folder, check_sources, check_targets
+from workflow.places import (
+    check_cores,
+    check_folder,
+    check_sources,
+    check_targets,
+    hold_folder,
+    quote_interpreter,
+)
 from workflow.resources import check_resources
 from workflow.stages import (
     STAGES,

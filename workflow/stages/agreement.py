@@ -7,8 +7,6 @@ from typing import Any
 from workflow.outputs import Json, Table, integer, real, text
 from workflow.stage import Experiment, FromStage, Job, Stage, Summary, Tracked
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Compare both on the topologies of the settings, given in that order.

@@ -8,8 +8,6 @@ from pathlib import Path
 from workflow.outputs import Table, integer, real, text
 from workflow.stage import Experiment, Item, Job, Stage, Summary, Tracked
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Write every value of the network; return its step times."""
@@ -71,7 +69,7 @@ STAGE = Stage(
             | real("value")
             | text("unit", "fidelity", "note"),
             claims=True,
-        ),
+        )
     },
     run=run,
     tracked=Tracked("comparison", ("comparison",), fidelity="analytic"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from workflow.outputs import Json, Table, integer, real, text
 from workflow.stage import ByHand, Experiment, FromStage, Item, Job, Stage, Summary, Tracked
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Place a job on the topology and write the bandwidths of its groups.

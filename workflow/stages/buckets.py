@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from workflow.outputs import Table, integer, text
-from workflow.stage import Config, FromStage, Inputs, Item, Job, Stage, Summary
-
-__all__ = ["STAGE", "run"]
+from workflow.stage import Config, FromStage, Item, Job, Stage, Summary
 
 _PARTS = ("seed", "batch", "cluster", "model", "cost_model")
 
@@ -51,17 +49,15 @@ def _items(experiment: Config) -> list[str]:
     ]
 
 
-def _inputs(experiment: Config, plan: str) -> Inputs:
-    return {"corpus": FromStage("corpus.sequences", experiment["plans"][plan]["corpus"])}
-
-
 STAGE = Stage(
     name="buckets",
     help="round the lengths of a plan's batches up to FlexSP's buckets",
     message="Buckets of {item}",
     item=Item("plan", _items),
     settings=lambda experiment, plan: {key: experiment["plans"][plan][key] for key in _PARTS},
-    inputs=_inputs,
+    inputs=lambda experiment, plan: {
+        "corpus": FromStage("corpus.sequences", experiment["plans"][plan]["corpus"])
+    },
     outputs={
         "errors": Table(
             "{plan}/errors.parquet",
@@ -71,7 +67,7 @@ STAGE = Stage(
             | integer("buckets", "sequences", "tokens", "rounded_tokens")
             | text("fidelity"),
             claims=True,
-        ),
+        )
     },
     run=run,
 )

@@ -7,8 +7,6 @@ from workflow.composed import remembered
 from workflow.outputs import File
 from workflow.stage import ByHand, Config, FromStage, Item, Job, Stage, Summary
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Write the cross-connects as JSON and CSV; return their counts.
@@ -61,10 +59,7 @@ STAGE = Stage(
     message="Cross-connects of {item}",
     item=Item("topology", _switched),
     inputs=lambda _, topology: {"topology": FromStage("topology.graph", topology)},
-    outputs={
-        "circuits": File("{topology}/circuits.json"),
-        "csv": File("{topology}/circuits.csv"),
-    },
+    outputs={"circuits": File("{topology}/circuits.json"), "csv": File("{topology}/circuits.csv")},
     run=run,
     by_hand=ByHand(
         groups=("topology",),

@@ -9,8 +9,6 @@ from typing import Any
 from workflow.outputs import Json, Table, integer, typed
 from workflow.stage import ByHand, Config, Experiment, Inputs, Item, Job, Stage, Summary, Tracked
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Build the corpus; return its summary."""

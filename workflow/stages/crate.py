@@ -6,9 +6,7 @@ from pathlib import Path
 
 from workflow.outputs import File, Json
 from workflow.registry import STAGES, provenance_files, results_folder
-from workflow.stage import Config, FromStage, Inputs, Job, Stage, Summary
-
-__all__ = ["STAGE", "run"]
+from workflow.stage import FromStage, Job, Stage, Summary
 
 _WORKFLOW = Path("Snakefile")
 
@@ -38,33 +36,22 @@ def run(job: Job) -> Summary:
     return {"jobs": len(records)}
 
 
-def _stage_settings(experiment: Config, _: str) -> Config:
-    return {
-        "experiment": experiment["name"],
-        "results": str(results_folder(experiment)),
-        "stages": {name: stage.help for name, stage in STAGES.items()},
-    }
-
-
-def _inputs(experiment: Config, _: str) -> Inputs:
-    return {
-        "records": provenance_files(experiment, before="crate"),
-        "workflow": _WORKFLOW,
-        "config": FromStage("report.config"),
-        "report": FromStage("report.report"),
-    }
-
-
 STAGE = Stage(
     name="crate",
     help="how every file was made, as a Workflow Run RO-Crate",
     message="Workflow Run RO-Crate of the experiment",
-    settings=_stage_settings,
-    inputs=_inputs,
-    outputs={
-        "crate": Json("ro-crate-metadata.json"),
-        "workflow": File("Snakefile"),
+    settings=lambda experiment, _: {
+        "experiment": experiment["name"],
+        "results": str(results_folder(experiment)),
+        "stages": {name: stage.help for name, stage in STAGES.items()},
     },
+    inputs=lambda experiment, _: {
+        "records": provenance_files(experiment, before="crate"),
+        "workflow": _WORKFLOW,
+        "config": FromStage("report.config"),
+        "report": FromStage("report.report"),
+    },
+    outputs={"crate": Json("ro-crate-metadata.json"), "workflow": File("Snakefile")},
     run=run,
     in_folder=False,
 )

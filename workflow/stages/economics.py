@@ -135,14 +135,14 @@ _RAIL_MAP = (
 
 def check_economics(settings: Any, _key: str, _limits: LimitSettings) -> None:
     """Refuse missing price sets and catalogues."""
-    from railx.economics.price_sets import check_prices
+    from railx.economics.bill import check_prices
 
     check_prices(settings)
 
 
 def check_price_set(settings: Any, key: str, _limits: LimitSettings) -> None:
     """Refuse a missing price set or catalogue; other stages name them too."""
-    from railx.economics.price_sets import check_price_set
+    from railx.economics.bill import check_price_set
 
     check_price_set(settings, key)
 

@@ -10,8 +10,6 @@ from workflow.outputs import Json, Table
 from workflow.registry import claim_files, results_folder
 from workflow.stage import Config, Inputs, Job, Stage, Summary, Tracked
 
-__all__ = ["STAGE", "run"]
-
 _CLAIMS = in_repository("resources/claims")
 _PUBLISHED = in_repository("resources/published")
 _PAPERS = in_repository("resources/papers.yaml")
@@ -58,10 +56,6 @@ def _columns() -> dict[str, str]:
     return {name: str(kind) for name, kind in CLAIM_COLUMNS.items()}
 
 
-def _stage_settings(experiment: Config, _: str) -> Config:
-    return {"results": str(results_folder(experiment))}
-
-
 def _inputs(experiment: Config, _: str) -> Inputs:
     return {
         "results": claim_files(experiment, before="evidence"),
@@ -79,7 +73,7 @@ STAGE = Stage(
     name="evidence",
     help="verdicts on the papers' claims",
     message="Verdicts on the papers' claims",
-    settings=_stage_settings,
+    settings=lambda experiment, _: {"results": str(results_folder(experiment))},
     inputs=_inputs,
     outputs={
         "claims": Table("claims.parquet", _columns, claims=True),

@@ -17,8 +17,6 @@ from workflow.stage import ByHand, Item, Job, Stage, Summary, Tracked
 from workflow.stages.training import EVENT
 from workflow.watch import run_module
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Train, find the changes of circuits and their windows; return the summary.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from workflow.outputs import Table, flag, integer, real, text
 from workflow.stage import FromStage, Job, Stage, Summary
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Gather the metrics of topologies, a row each; return the number of rows.

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-__all__ = ["STAGE", "run"]
-
-
 def run(job: Job) -> Summary:
     """Compute every network model and the collectives on the topology.
 
@@ -93,10 +90,6 @@ def _summary(
     return summary
 
 
-def _stage_settings(experiment: Config, _: str) -> Config:
-    return {key: experiment[key] for key in ("traffic", "networks", "collective", "seed")}
-
-
 def _by_hand(chosen: Config) -> Config:
     from railx.settings import SettingsError
 
@@ -160,7 +153,9 @@ STAGE = Stage(
     help="traffic on a topology: exact channel loads, throughput bounds and collective times",
     message="Network simulation of {item}",
     item=Item("topology", lambda experiment: experiment["topologies"]),
-    settings=_stage_settings,
+    settings=lambda experiment, _: {
+        key: experiment[key] for key in ("traffic", "networks", "collective", "seed")
+    },
     inputs=lambda _, topology: {"topology": FromStage("topology.graph", topology)},
     outputs={
         "bounds": Table(

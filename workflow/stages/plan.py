@@ -24,8 +24,6 @@ from workflow.stage import (
     Tracked,
 )
 
-__all__ = ["STAGE", "run"]
-
 #: What the step model reads.
 _CATALOGUES = tuple(
     Path("resources/performance") / f"{name}.yaml" for name in ("constants", "devices", "programs")
@@ -135,10 +133,6 @@ def _exported(plan: Path, form: str) -> Any:
     return exported_plan(read_plan(plan), form)
 
 
-def _by_hand(chosen: Config) -> dict[str, Any]:
-    return {key: chosen[key] for key in _PARTS}
-
-
 _GROUPS = (
     text("plan", "planner", "corpus")
     | integer("devices")
@@ -214,7 +208,7 @@ STAGE = Stage(
         " --out plan.json",
         out="the plan to write (.json); with --format what that program reads",
         writes={".json": "plan"},
-        settings=_by_hand,
+        settings=lambda chosen: {key: chosen[key] for key in _PARTS},
         item=lambda chosen: chosen["planner"]["planner"],
         before={"corpus": "corpus.sequences"},
         primary="stage_plan",

@@ -12,8 +12,6 @@ from workflow.outputs import Json, Table, flag, integer, real, text
 from workflow.stage import ByHand, Item, Job, Needs, Stage, Summary, Tracked
 from workflow.watch import run_module
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Measure all points, fit the coefficients of a cost model; return the summary.

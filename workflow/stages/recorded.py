@@ -10,7 +10,7 @@ from pathlib import Path
 
 from railx.errors import UserError
 from workflow.outputs import Json, Table, flag, integer, real, text
-from workflow.stage import Config, Inputs, Job, Stage, Summary
+from workflow.stage import Job, Stage, Summary
 
 __all__ = ["RECORDINGS", "STAGE", "run"]
 
@@ -82,15 +82,11 @@ _MEASUREMENTS = (
 )
 
 
-def _inputs(experiment: Config, _: str) -> Inputs:
-    return {"records": sorted(RECORDINGS.glob(_RECORDS))}
-
-
 STAGE = Stage(
     name="recorded",
     help="records of runs on a GPU as tables",
     message="Records of runs on a GPU",
-    inputs=_inputs,
+    inputs=lambda experiment, _: {"records": sorted(RECORDINGS.glob(_RECORDS))},
     outputs={
         "steps": Table(
             "steps.parquet", _STEPS, claims=True, printed="Measured on a GPU (no row: nothing was)"

@@ -9,8 +9,6 @@ from __future__ import annotations
 from workflow.outputs import Json, Table, integer, real, text
 from workflow.stage import Config, FromStage, Inputs, Item, Job, Stage, Summary, Tracked
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Replay the run on every topology; return the medians as one flat summary.

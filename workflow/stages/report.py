@@ -10,8 +10,6 @@ from workflow.outputs import File, Json
 from workflow.registry import printed_tables, provenance_files, results_folder
 from workflow.stage import Config, FromStage, Inputs, Job, Stage, Summary, Tracked
 
-__all__ = ["STAGE", "run"]
-
 _TEMPLATES = in_repository("railx/report/templates")
 _PAPERS = in_repository("resources/papers.yaml")
 _CLAIMS = in_repository("resources/claims")

@@ -6,8 +6,6 @@ from railx.places import in_repository
 from workflow.outputs import Table, flag, integer, real, text
 from workflow.stage import Config, Inputs, Job, Stage, Summary, Tracked
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Search the published jobs and the sweeps; return the worst errors."""

@@ -12,8 +12,6 @@ from workflow.outputs import Json, Table, flag
 from workflow.stage import Config, FromStage, Item, Job, Stage, Summary
 from workflow.stages.packets import WINDOW
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Sweep the loads under the seeds of the shard; return the number of runs."""

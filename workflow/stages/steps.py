@@ -5,8 +5,6 @@ from __future__ import annotations
 from workflow.outputs import File, Json, Table, flag, integer, real, text
 from workflow.stage import ByHand, Item, Job, Stage, Summary, Tracked
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Generate the jobs, replay them over the sweep; return times as a flat summary."""
@@ -15,13 +13,7 @@ def run(job: Job) -> Summary:
     from railx.steps.host import host_rows
     from railx.steps.settings import StepSettings
     from railx.steps.split import split_rows
-    from railx.steps.sweep import (
-        phase_rows,
-        time_rows,
-        timeline_rows,
-        traffic_rows,
-        window_rows,
-    )
+    from railx.steps.sweep import phase_rows, time_rows, timeline_rows, traffic_rows, window_rows
 
     settings: StepSettings = load(StepSettings, job.settings, "steps")
     times = list(time_rows(job.item, settings))
@@ -56,10 +48,7 @@ def _write(job: Job) -> Summary:
     settings: StepSettings = load(StepSettings, job.settings, "step")
     name, first = next(iter(settings.jobs().items()))
     tables = programs(
-        first,
-        electrical=True,
-        iterations=settings.sweep.iterations,
-        all_ranks=settings.sweep.whole,
+        first, electrical=True, iterations=settings.sweep.iterations, all_ranks=settings.sweep.whole
     )
     summary: Summary = {"job": name, "model": first.model.name, "gpus": first.degrees.ranks}
     job.write("programs", write_programs, tables, notes=summary)

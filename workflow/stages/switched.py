@@ -14,8 +14,6 @@ from workflow.outputs import Table, integer, real, text
 from workflow.stage import ByHand, Job, Stage, Summary, Tracked
 from workflow.stages.economics import check_price_set
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Lay every job on every network; return the step times without switching."""

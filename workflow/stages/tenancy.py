@@ -10,8 +10,6 @@ from pathlib import Path
 from workflow.outputs import Json, Table, integer, real, text
 from workflow.stage import ByHand, Job, Stage, Summary, Tracked
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Run the studies of the settings; return the flat summary."""

@@ -8,8 +8,6 @@ from railx.effort import LimitSettings
 from workflow.outputs import Json, Table, category, real, typed
 from workflow.stage import ByHand, Config, Inputs, Item, Job, Stage, Summary, Tracked
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Build and check the topology; write it and its metrics; return the metrics."""

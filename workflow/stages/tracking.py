@@ -11,9 +11,7 @@ from typing import Any
 
 from workflow.outputs import Json
 from workflow.registry import results_folder, tracked_files, tracked_results
-from workflow.stage import Config, Inputs, Job, Stage, Summary
-
-__all__ = ["STAGE", "run"]
+from workflow.stage import Config, Job, Stage, Summary
 
 
 def run(job: Job) -> Summary:
@@ -36,8 +34,7 @@ def run(job: Job) -> Summary:
     runs = log_runs(
         [
             stage_result(
-                result,
-                {name: module_digest(name) for name in code_modules(*result["modules"])},
+                result, {name: module_digest(name) for name in code_modules(*result["modules"])}
             )
             for result in settings["results"]
         ],
@@ -68,16 +65,12 @@ def _stage_settings(experiment: Config, _: str) -> dict[str, Any]:
     }
 
 
-def _inputs(experiment: Config, _: str) -> Inputs:
-    return {"files": tracked_files(experiment)}
-
-
 STAGE = Stage(
     name="tracking",
     help="every result as a tracked run",
     message="Tracked runs in MLflow and W&B",
     settings=_stage_settings,
-    inputs=_inputs,
+    inputs=lambda experiment, _: {"files": tracked_files(experiment)},
     outputs={"tracking": Json("tracking.json")},
     run=run,
     in_folder=False,

@@ -271,12 +271,7 @@ STAGE = Stage(
                 "iterations",
                 step="iteration",
                 curve="{mode}_{reconfiguration_latency_ms:g}ms",
-                values={
-                    "iteration_ms": "max",
-                    "stall_ms": "max",
-                    "wait_ms": "max",
-                    "loss": "mean",
-                },
+                values={"iteration_ms": "max", "stall_ms": "max", "wait_ms": "max", "loss": "mean"},
                 repeat="repeat",
                 aside="disturbed",
             ),

@@ -6,8 +6,6 @@ from railx.errors import UserError
 from workflow.outputs import File, Table, integer, real, text
 from workflow.stage import Experiment, FromStage, Item, Job, Stage, Summary
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Plan the change from one topology to another of the same hardware.
@@ -21,8 +19,6 @@ def run(job: Job) -> Summary:
         TransitionSettings,
         check_end,
         reconfiguration_plan,
-    )
-    from railx.vocabulary.reconfiguration_files import (
         write_reconfiguration,
         write_reconfiguration_csv,
     )

@@ -11,8 +11,6 @@ from workflow.outputs import Json, Table, integer, real, text
 from workflow.stage import Config, Experiment, FromStage, Inputs, Item, Job, Stage, Summary, Tracked
 from workflow.stages.economics import check_price_set
 
-__all__ = ["STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Price and replan every plan on the network at every rate; return the summary.

@@ -8,8 +8,6 @@ from railx.places import in_repository
 from workflow.outputs import Table, integer, real, text
 from workflow.stage import Config, Inputs, Job, Stage, Summary, Tracked
 
-__all__ = ["STAGE", "run"]
-
 _RESOURCES = ("resources/measured", "resources/performance")
 
 

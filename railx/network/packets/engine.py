@@ -116,8 +116,9 @@ COUNTERS = 11
     CAPACITY,
     BATCHES,
     IN_ORDER,
-) = range(14)
-PARAMETERS = 14
+    MOST_ROOM,
+) = range(15)
+PARAMETERS = 15
 # Traffic modes.
 UNIFORM, ALL_TO_ALL, FLOWS, HOT_SPOT, TRACE = range(5)
 # What a packet waits for: nothing yet; pulled from a pool's waiters; woken with its
@@ -792,15 +793,15 @@ def allocate(net: Net, state: State, rules: Rules, packet: Int, status: Int, cho
         first = np.int64(net.pool_range[u(pool), FIRST])
         count = np.int64(net.pool_range[u(pool), COUNT])
         step = np.int64(net.pool_range[u(pool), STEP])
-    granted = np.int64(-1)
+    granted, most = np.int64(-1), np.int64(0)
     for i in range(count):
         fifo = fifo_of(net, first, step, i)
-        room = fifos[u(fifo), ROOM]
+        room = np.int64(fifos[u(fifo), ROOM])
         if room == rules.capacity if rules.in_order else room > 0 and state.queued[u(fifo)] == 0:
             granted = fifo
             break
-        if granted < 0 and room > 0:
-            granted = fifo
+        if room > most if net.parameters[MOST_ROOM] else granted < 0 and room > 0:
+            granted, most = fifo, room
     if granted < 0:
         if status == FRESH:
             packets[row, WAY] = net.choice[u(choice), CHOICE_POOL]

@@ -126,6 +126,7 @@ def build_net(
     parameters[engine.CAPACITY] = network.buffer_flits // network.packet_flits
     parameters[engine.BATCHES] = network.batches
     parameters[engine.IN_ORDER] = network.router == "in_order"
+    parameters[engine.MOST_ROOM] = network.parallel_channels == "most_room"
     mode, source, target, accept, alias, hot_share = _traffic_arrays(topology, traffic, seed)
     parameters[engine.MODE] = mode
     load = 0.0 if isinstance(traffic, Trace) else traffic.load

@@ -10,7 +10,7 @@ The cycle model is that of the RailX simulator's published inputs:
 * one packet at a time leaves an input port, over all its virtual channels. These are
   FIFO. A packet is routed once, when it comes to the front, by a draw or by the queues;
 * a pool's first channel whose virtual channel is empty is granted, else its first with
-  room; a grant lasts until used;
+  room, or that with most room (``parallel_channels``); a grant lasts until used;
 * the oldest packet of the network goes first;
 * router ``railx_simulator`` differs in three points, by which it repeats the RailX
   simulator packet for packet. Packets at their destination pass those before them in a

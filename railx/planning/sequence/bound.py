@@ -252,7 +252,7 @@ def _prices(
     if not math.isfinite(objective) or not np.isfinite(prices).all():
         return _Prices(sizes * 0, durations * 0, durations * 0, durations, float(fewest), 0.0)
     # Rounded: libraries of linear algebra differ in the last digits.
-    rounded = np.maximum(prices * scale / sizes, 0.0).astype(np.float32).astype(np.float64)
+    rounded = np.clip(prices * scale / sizes, 0.0, 1e30).astype(np.float32).astype(np.float64)
     return _Prices(
         rounded,
         np.maximum(-by_time * scale / (classes.devices * durations), 0.0),

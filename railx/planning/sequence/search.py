@@ -695,10 +695,11 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
     chosen = ranked[0]
     if times[chosen] == math.inf:
         return math.inf, best.micro_batch, best.group, best.kind, best.time, 0, plan.looks[0]
-    # One of each number of micro-batches, at most four.
+    # One of each number of micro-batches, at most four; none where no looks are left.
     rounds, seen = 0, np.zeros(width + 1, np.bool_)
     for index in ranked:
-        if times[index] < math.inf and not seen[built[index]] and rounds < 4:
+        able = rounds < 4 and plan.looks[0] < looks
+        if able and times[index] < math.inf and not seen[built[index]]:
             seen[built[index]] = True
             rounds += 1
             built[index], times[index] = _anneal(
@@ -707,10 +708,11 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
             )  # fmt: skip
             if times[index] < times[chosen]:
                 chosen = index
-    _anneal(
-        problem, plan, now, best, record, limits[chosen], rules[chosen], orders[chosen],
-        built[chosen], max(looks - plan.looks[0], 1), 0.001, state,
-    )  # fmt: skip
+    if plan.looks[0] < looks:
+        _anneal(
+            problem, plan, now, best, record, limits[chosen], rules[chosen], orders[chosen],
+            built[chosen], looks - plan.looks[0], 0.001, state,
+        )  # fmt: skip
     return (
         record[0], best.micro_batch, best.group, best.kind, best.time, int(record[1]),
         plan.looks[0],

@@ -24,7 +24,7 @@ from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordin
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
-__all__ = ["HOP_ROUTINGS", "route_hops"]
+__all__ = ["HOP_ROUTINGS", "Hops", "route_hops"]
 
 #: The routings of :func:`route_hops`.
 HOP_ROUTINGS = ("min", "adaptive", "adaptive_ugal", "valiant")
@@ -54,10 +54,10 @@ def route_hops(topology: Topology, routing: str, destinations: Destinations = No
     The table has a column per group of destinations where each switch has chips of one
     group. SettingsError("routing") where ``valiant`` would need too much memory.
     """
-    return _Hops(topology, routing, destinations).table()
+    return Hops(topology, routing, destinations).table()
 
 
-class _Hops:
+class Hops:
     """A graph as packets see it.
 
     Chips with the same neighbours are one class; ``left`` (int[vertices, classes]) are

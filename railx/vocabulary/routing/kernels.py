@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["dependencies", "loads", "pair_loads", "path_sums"]
+__all__ = ["dependencies", "loads", "minimal_loads", "pair_loads", "path_sums"]
 
 _DEAD_END = 1
 _CIRCLE = 2
@@ -75,14 +75,7 @@ def _postorder(graph: Any, index: int, sent: Any, work: Any, stuck: Any) -> int:
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def path_sums(
-    graph: Any,
-    values: Any,
-    pairs: Any,
-    longest: bool,
-    stuck: Any,
-    sums: Any,
-) -> None:
+def path_sums(graph: Any, values: Any, pairs: Any, longest: bool, stuck: Any, sums: Any) -> None:
     """Fill ``sums`` with the expected sum of ``values`` over the links of a path.
 
     ``longest``: over the longest path of positive weight instead. ``sums``:
@@ -116,13 +109,7 @@ def path_sums(
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def loads(
-    graph: Any,
-    demand: Any,
-    stuck: Any,
-    load_slot: Any,
-    load: Any,
-) -> None:
+def loads(graph: Any, demand: Any, stuck: Any, load_slot: Any, load: Any) -> None:
     """Add the traffic of ``demand`` (float[chips, destinations]) to ``load`` by option
     slot.
     """
@@ -155,13 +142,7 @@ def loads(
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def dependencies(
-    graph: Any,
-    chips: int,
-    stuck: Any,
-    vc: Any,
-    out_index: Any,
-    channels: int,
-    waits: Any,
+    graph: Any, chips: int, stuck: Any, vc: Any, out_index: Any, channels: int, waits: Any
 ) -> None:
     """Mark in ``waits`` the channels a packet may wait for while it occupies another.
 
@@ -291,3 +272,62 @@ def pair_loads(
                     flow[state[at] * vertices + vertex] += part
             flow[slot], mark[slot] = 0.0, 0
     return longest
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def minimal_loads(
+    left: Any,
+    paths: Any,
+    start: Any,
+    near: Any,
+    gbps: Any,
+    latency_ns: Any,
+    at: Any,
+    demand: Any,
+    load: Any,
+) -> float:
+    """Add the traffic of ``demand`` on minimal paths to ``load`` (float[neighbours]);
+    return the longest flight.
+
+    The neighbours of vertex v are ``near[start[v]:start[v + 1]]``; packets take one
+    that is closer by bandwidth times the ``paths`` from there (int, float[vertices,
+    classes]). ``demand[i, j]``: from vertex ``at[i]`` to class j.
+    """
+    vertices, classes = left.shape
+    flow, arrival_ns = np.zeros(vertices), np.zeros(vertices)
+    queue = np.empty((left[at].max() + 1, vertices), dtype=np.int32)
+    size = np.zeros(len(queue), dtype=np.int64)
+    waits = np.zeros(vertices, dtype=np.bool_)
+    longest_ns = 0.0
+    for to in range(classes):
+        for source in range(len(at)):
+            vertex = at[source]
+            if demand[source, to] != 0 and left[vertex, to] > 0:
+                hops = left[vertex, to]
+                queue[hops, size[hops]], waits[vertex] = vertex, True
+                size[hops] += 1
+                flow[vertex] = demand[source, to]
+        for hops in range(len(queue) - 1, 0, -1):
+            for i in range(size[hops]):
+                vertex, total = queue[hops, i], 0.0
+                for edge in range(start[vertex], start[vertex + 1]):
+                    if left[near[edge], to] == hops - 1:
+                        total += gbps[edge] * paths[near[edge], to]
+                for edge in range(start[vertex], start[vertex + 1]):
+                    end = near[edge]
+                    if left[end, to] != hops - 1:
+                        continue
+                    part = flow[vertex] * (gbps[edge] * paths[end, to] / total)
+                    load[edge] += part
+                    reached_ns = arrival_ns[vertex] + latency_ns[edge]
+                    if hops == 1:
+                        longest_ns = max(longest_ns, reached_ns)
+                        continue
+                    flow[end] += part
+                    arrival_ns[end] = max(arrival_ns[end], reached_ns)
+                    if not waits[end]:
+                        queue[hops - 1, size[hops - 1]], waits[end] = end, True
+                        size[hops - 1] += 1
+                flow[vertex], arrival_ns[vertex], waits[vertex] = 0.0, 0.0, False
+            size[hops] = 0
+    return longest_ns

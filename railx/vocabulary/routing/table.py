@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -196,13 +197,16 @@ class TableBuilder:
         """The pool of these link rows on a virtual channel: all lanes, or ``lane`` of
         each.
         """
+        self._check_channel(vc)
+        return self._pools.setdefault(
+            (vc, tuple(int(link) for link in links), lane), len(self._pools)
+        )
+
+    def _check_channel(self, vc: int) -> None:
         if not 0 <= vc < self.virtual_channels:
             raise ValueError(
                 f"{self.routing}: virtual channel {vc}; allowed: 0 to {self.virtual_channels - 1}"
             )
-        return self._pools.setdefault(
-            (vc, tuple(int(link) for link in links), lane), len(self._pools)
-        )
 
     def pools_between(
         self, src: NDArray[np.integer], dst: NDArray[np.integer], vc: int, lane: int = -1
@@ -212,9 +216,11 @@ class TableBuilder:
         Pairs have any shape. Raises ValueError where no link joins a pair.
         """
         if (vc, lane) not in self._between:
-            rows = np.split(self._ordered_rows, np.flatnonzero(np.diff(self._ordered_key)) + 1)
+            self._check_channel(vc)
+            # As pool, whose checks cost a large HyperX a second.
+            pools = self._pools
             self._between[vc, lane] = np.array(
-                [self.pool(links.tolist(), vc, lane) for links in rows], dtype=np.int64
+                [pools.setdefault((vc, rows, lane), len(pools)) for rows in self._joining]
             )
         src, dst = np.broadcast_arrays(src, dst)
         key = src.astype(np.int64) * self.topology.vertices + dst
@@ -228,23 +234,33 @@ class TableBuilder:
             )
         return np.where(src == dst, -1, self._between[vc, lane][at])
 
+    @cached_property
+    def _joining(self) -> list[tuple[int, ...]]:
+        """The link rows of each pair of joined vertices."""
+        rows = self._ordered_rows.tolist()
+        ends = [*np.flatnonzero(np.diff(self._ordered_key)) + 1, len(rows)]
+        return [tuple(rows[first:end]) for first, end in pairwise([0, *ends])]
+
     def single(self, pools: NDArray[np.integer], state: NDArray[np.integer] | int) -> Int32Array:
         """Sets of a single choice (pool and state after the hop); -1 stays -1."""
         pools, states = np.broadcast_arrays(
             np.asarray(pools, dtype=np.int64), np.asarray(state, dtype=np.int64)
         )
-        key = np.where(pools < 0, -1, pools * 4096 + states)
-        distinct, where = np.unique(key, return_inverse=True)
-        sets = self._sets
+        count = int(states.max(initial=0)) + 1
+        key = np.where(pools < 0, -1, pools * count + states)
+        # Sorting the keys, as numpy does to find distinct ones, takes most of the time.
+        used = np.zeros(int(key.max(initial=-1)) + 2, dtype=np.bool_)
+        used[key] = True
+        used[-1] = False
+        distinct, sets = np.flatnonzero(used), self._sets
+        ids = np.full(len(used), -1, dtype=np.int32)
         # As choice_set, whose checks cost a large torus a second.
-        ids = np.array(
-            [
-                -1 if k < 0 else sets.setdefault(((k // 4096, k % 4096, 1.0, -1, 0.0),), len(sets))
-                for k in distinct.tolist()
-            ],
-            dtype=np.int32,
-        )
-        return ids[where].reshape(pools.shape)
+        ids[distinct] = [
+            sets.setdefault(((k // count, k % count, 1.0, -1, 0.0),), len(sets))
+            for k in distinct.tolist()
+        ]
+        result: Int32Array = ids[key]
+        return result
 
     def choice_set(
         self,
