@@ -27,6 +27,7 @@ __all__ = [
     "Fidelity",
     "atomic_path",
     "clear_beside",
+    "dotted_leaves",
     "in_repository",
     "leaves",
     "read_json",
@@ -226,14 +227,16 @@ def _to_arrow(table: Any) -> pa.Table:
     return pa.table({name: [row[name] for row in rows] for name in columns})
 
 
-def leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of nested mappings, keys joined by underscores.
+def leaves(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Leaves of nested mappings, keys joined by underscores."""
+    for key, item in dotted_leaves(value):
+        yield key.replace(".", "_"), item
 
-    An empty mapping is left out.
-    """
+
+def dotted_leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of nested mappings, keys joined by dots; an empty mapping is left out."""
     for key, item in value.items():
-        name = f"{prefix}{key}".replace(".", "_")
         if isinstance(item, Mapping):
-            yield from leaves(item, f"{name}_")
+            yield from dotted_leaves(item, f"{prefix}{key}.")
         else:
-            yield name, item
+            yield f"{prefix}{key}", item

@@ -37,8 +37,7 @@ SERVICE = "railx"
 _PROPERTIES = "# properties = "
 _OVER = "over"
 _LOOK_S = 0.5
-#: Seconds for which Kubernetes keeps a job that is over.
-_RETENTION_S = 3600
+_TEMPLATE = Path(__file__).with_suffix(".yaml.jinja")
 
 
 def properties_of(jobscript: Path) -> dict[str, Any]:
@@ -62,80 +61,37 @@ def manifests(
     jobscript: Path, image: str, claim: str, mount: str, attempt: str = ""
 ) -> list[dict[str, Any]]:
     """The job and the service that names its pods, as Kubernetes reads them."""
+    import yaml
+    from jinja2 import Environment, StrictUndefined
+
     properties = properties_of(jobscript)
     resources = properties.get("resources", {})
     name = job_name(jobscript, properties, attempt)
-    nodes = int(resources.get("nodes") or 1)
-    labels = {"app": SERVICE, "rule": str(properties.get("rule", "job"))}
-    script = str(jobscript.absolute())
-    pod_command = [sys.executable, "-m", "railx_lab", "workflow.kubernetes", "pod", script]
-    container = {
-        "name": "job",
-        "image": image,
-        "workingDir": str(Path.cwd()),
-        "command": pod_command,
-        "env": [
-            {"name": NODES, "value": str(nodes)},
-            {"name": AGENTS, "value": str(Path.cwd() / ".railx" / "agents" / name)},
-            {"name": "RAILX_HEAD_ADDRESS", "value": f"{name}-0.{SERVICE}"},
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True)
+    text = environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+        service=SERVICE,
+        name=name,
+        rule=str(properties.get("rule", "job")),
+        nodes=int(resources.get("nodes") or 1),
+        cpus=resources.get("cpus_per_task") or int(properties.get("threads", 1)),
+        memory_mb=resources.get("mem_mb"),
+        gpus=str(resources.get("gres") or "").rsplit(":", 1)[-1],
+        minutes=int(resources.get("runtime") or 0),
+        image=image,
+        claim=claim,
+        mount=mount,
+        folder=str(Path.cwd()),
+        command=[
+            *(sys.executable, "-m", "railx_lab", "workflow.kubernetes", "pod"),
+            str(jobscript.absolute()),
         ],
-        "resources": _asked(int(properties.get("threads", 1)), resources),
-        "volumeMounts": [{"name": "work", "mountPath": mount}],
-    }
-    pod: dict[str, Any] = {
-        "restartPolicy": "Never",
-        "subdomain": SERVICE,
-        "containers": [container],
-        "volumes": [{"name": "work", "persistentVolumeClaim": {"claimName": claim}}],
-    }
-    if nodes > 1:
-        # A node each: that is what the job asked for.
-        apart = {
-            "labelSelector": {"matchLabels": {"job-name": name}},
-            "topologyKey": "kubernetes.io/hostname",
-        }
-        pod["affinity"] = {
-            "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}
-        }
-    spec: dict[str, Any] = {
-        "completions": nodes,
-        "parallelism": nodes,
-        "completionMode": "Indexed",
-        # Snakemake retries.
-        "backoffLimit": 0,
-        "ttlSecondsAfterFinished": _RETENTION_S,
-        "template": {"metadata": {"labels": labels}, "spec": pod},
-    }
-    if minutes := resources.get("runtime"):
-        spec["activeDeadlineSeconds"] = 60 * int(minutes)
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": SERVICE},
-            # Ranks meet before any pod counts as ready.
-            "spec": {"clusterIP": "None", "selector": {"app": SERVICE}}
-            | {"publishNotReadyAddresses": True},
+        environment={
+            NODES: str(int(resources.get("nodes") or 1)),
+            AGENTS: str(Path.cwd() / ".railx" / "agents" / name),
+            "RAILX_HEAD_ADDRESS": f"{name}-0.{SERVICE}",
         },
-        {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": name, "labels": labels},
-            "spec": spec,
-        },
-    ]
-
-
-def _asked(threads: int, resources: Mapping[str, Any]) -> dict[str, Any]:
-    """Cores, memory and GPUs of a pod."""
-    requests: dict[str, str] = {"cpu": str(resources.get("cpus_per_task") or threads)}
-    if memory := resources.get("mem_mb"):
-        requests["memory"] = f"{memory}M"
-    asked: dict[str, Any] = {"requests": requests}
-    if gres := resources.get("gres"):
-        # Kubernetes wants a limit on what cannot be shared.
-        asked["limits"] = {"nvidia.com/gpu": str(gres).rsplit(":", 1)[-1]}
-    return asked
+    )
+    return list(yaml.safe_load_all(text))
 
 
 def _submit(job: Sequence[Mapping[str, Any]]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,14 @@ def files_of(experiment: Config, output: str, only: Sequence[str] = ()) -> dict[
     """
     stage, key = stage_of(output), output.partition(".")[2]
     names = tuple(only) or stage.items(experiment)
-    folder = results_folder(experiment)
-    return {name: folder / stage.path(key, name) for name in names}
+    folder = str(results_folder(experiment))
+    return {name: _path(folder, stage.path(key, name)) for name in names}
+
+
+@cache
+def _path(folder: str, name: str) -> Path:
+    """A path below a folder; a dry run asks for each of thousands several times."""
+    return Path(folder, name)
 
 
 def inputs_of(stage: Stage, experiment: Config, item: str = "") -> dict[str, Path | list[Path]]:

@@ -79,11 +79,15 @@ def _only_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(tree, dict):
-        yield tree
-    children = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
-    for child in children:
-        yield from _nodes(child)
+    """The mappings of a tree, each before those in it."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            yield node
+            waiting += reversed(node.values())
+        elif isinstance(node, list):
+            waiting += reversed(node)
 
 
 @cache

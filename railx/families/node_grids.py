@@ -36,7 +36,6 @@ __all__ = [
     "halves",
     "hyperx_all_to_all_ports",
     "hyperx_bisection_ports",
-    "hyperx_external_hops",
     "in_node_lanes_per_chip",
     "inside",
     "longest_line",
@@ -266,15 +265,6 @@ def grid_ports(grid: Grid, *, all_to_all: float | None, bisection: float | None)
         bisection=bisection,
         ocs_ports=optical,
     )
-
-
-def hyperx_external_hops(grid: Grid, sizes: Sequence[int]) -> float:
-    """Mean optical hops under uniform traffic over all-to-alls of these sizes.
-
-    In a square HyperX it is 2 (N - N/(r+1)) / (N-1) with N chips (RailX, bandwidth
-    formulas).
-    """
-    return _other_chip(grid) * sum((size - 1) / size for size in sizes)
 
 
 def hyperx_all_to_all_ports(grid: Grid, dimensions: Sequence[Dimension]) -> float:

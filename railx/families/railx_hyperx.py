@@ -25,7 +25,7 @@ from railx.families.node_grids import (
     in_node_lanes_per_chip,
     node_grid_family,
 )
-from railx.families.railx_lines import PartedSettings, external_hops, ports
+from railx.families.railx_lines import PartedSettings, ports
 from railx.families.railx_split import RailXSplitSettings
 from railx.settings import SettingsError
 from railx.vocabulary.circuit_checks import check_ports
@@ -36,7 +36,7 @@ from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
 from railx.vocabulary.line_parts import LinePart, PartSettings, line_parts
 from railx.vocabulary.topology import Circuits, Topology, check_size
 
-__all__ = ["FAMILY", "RailXHyperXSettings", "external_hops", "square"]
+__all__ = ["FAMILY", "RailXHyperXSettings", "square"]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from railx.families.node_grids import (
     grid_ports,
     hyperx_all_to_all_ports,
     hyperx_bisection_ports,
-    hyperx_external_hops,
 )
 from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.circuit_checks import check_part, check_ports
@@ -35,7 +34,6 @@ __all__ = [
     "bisection_ports",
     "build",
     "check_circuits",
-    "external_hops",
     "groups",
     "halves",
     "ports",
@@ -186,8 +184,3 @@ def ports(settings: PartedSettings) -> Ports:
         all_to_all=hyperx_all_to_all_ports(grid, dimensions),
         bisection=hyperx_bisection_ports(grid, dimensions),
     )
-
-
-def external_hops(settings: PartedSettings) -> float:
-    """Mean optical hops of a packet under uniform traffic, minimally routed."""
-    return hyperx_external_hops(settings.grid, settings.sizes)

@@ -31,7 +31,7 @@ from railx.families.node_grids import (
     longest_line,
     node_grid_family,
 )
-from railx.families.railx_lines import PartedSettings, external_hops, ports
+from railx.families.railx_lines import PartedSettings, ports
 from railx.settings import AtLeast, NotEmpty, SettingsError
 from railx.vocabulary.counts import Bill
 from railx.vocabulary.line_parts import (
@@ -46,7 +46,7 @@ from railx.vocabulary.line_parts import (
 from railx.vocabulary.placement import node_placement
 from railx.vocabulary.topology import check_size
 
-__all__ = ["FAMILY", "RailXSplitSettings", "external_hops"]
+__all__ = ["FAMILY", "RailXSplitSettings"]
 
 
 @dataclass(frozen=True)

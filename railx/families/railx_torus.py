@@ -21,7 +21,6 @@ from railx.families.node_grids import (
     best_grid,
     check,
     circuit_line_graphs,
-    grid_hop_count,
     grid_ports,
     grid_rings,
     in_node_lanes_per_chip,
@@ -42,7 +41,7 @@ from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.routing.uniform_loads import half_way_round_ns, torus_lane_loads
 from railx.vocabulary.topology import Circuits, Topology
 
-__all__ = ["FAMILY", "RailXTorusSettings", "chip_grid", "external_hops"]
+__all__ = ["FAMILY", "RailXTorusSettings", "chip_grid"]
 
 
 @dataclass(frozen=True)
@@ -170,11 +169,6 @@ def resize(settings: RailXTorusSettings, chips: int) -> RailXTorusSettings:
         lambda shape: replace(settings, x_scale=shape[0], y_scale=shape[1]),
         ports,
     )
-
-
-def external_hops(settings: RailXTorusSettings) -> float:
-    """Mean optical hops of a packet under uniform traffic, minimally routed."""
-    return grid_hop_count(settings.grid, 0) / settings.m
 
 
 # Lines

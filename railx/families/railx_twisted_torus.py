@@ -55,7 +55,7 @@ from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuil
 from railx.vocabulary.routing.uniform_loads import along_lane_loads
 from railx.vocabulary.topology import Circuits, Topology
 
-__all__ = ["FAMILY", "RailXTwistedTorusSettings", "external_hops"]
+__all__ = ["FAMILY", "RailXTwistedTorusSettings"]
 
 
 @dataclass(frozen=True)
@@ -422,12 +422,6 @@ def resize(settings: RailXTwistedTorusSettings, chips: int) -> RailXTwistedTorus
         lambda y: replace(settings, x_scale=2 * y, y_scale=y),
         ports,
     )
-
-
-def external_hops(settings: RailXTwistedTorusSettings) -> float:
-    """Mean optical hops of a packet under uniform traffic, minimally routed."""
-    grid = settings.grid
-    return grid_hop_count(grid, _chip_shift(settings)) / settings.m
 
 
 FAMILY = node_grid_family(

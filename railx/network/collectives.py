@@ -22,7 +22,7 @@ the chips in order, whose messages spread over all ports that the routing offers
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.line_rings import ChannelIndex, LineRings
 from railx.vocabulary.topology import Topology
 
-__all__ = ["ring_all_reduce", "simulate_collectives"]
+__all__ = ["simulate_collectives"]
 
 
 #: Reduce-scatters and all-gathers of a collective: an all-reduce is one of each.
@@ -94,15 +94,6 @@ class _Scope:
     def rings(self) -> int:
         """Rings at once through a participant of the outermost level."""
         return sum(rings.rings for rings in self.levels[-1])
-
-
-def ring_all_reduce(
-    topology: Topology, collective: CollectiveSettings, name: str
-) -> list[dict[str, Any]]:
-    """:func:`simulate_collectives` for ring all-reduce alone."""
-    return simulate_collectives(
-        topology, replace(collective, collectives=("ring_all_reduce",)), name
-    )
 
 
 def simulate_collectives(

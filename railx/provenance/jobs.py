@@ -34,7 +34,6 @@ __all__ = [
 JOB_SCHEMA = "railx.provenance/2"
 
 _MACHINE = ("python", "system", "machine", "cpu", "cores", "memory_gb", "gpus")
-_BLOCK_BYTES = 1 << 20
 
 
 def job_record(
@@ -92,9 +91,7 @@ def digest_of(path: str | Path) -> str:
             digest.update(f"{inner.relative_to(source)}\0{digest_of(inner)}\0".encode())
         return digest.hexdigest()
     with source.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def load_average() -> float | None:

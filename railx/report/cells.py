@@ -8,11 +8,11 @@ and never ends the page.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from railx.evidence import VERDICTS
-from railx.io import read_json, read_table
+from railx.io import dotted_leaves, read_json, read_table
 from railx.report.claims import count
 from railx.report.entries import OtherResult, ReportTable
 
@@ -21,7 +21,6 @@ __all__ = [
     "MOST_ROWS",
     "cell",
     "cut",
-    "flat",
     "read_others",
     "seeds",
     "table_rows",
@@ -37,7 +36,8 @@ MOST_ALIKE = 40
 def table_rows(table: ReportTable) -> dict[str, Any]:
     """Columns and first rows of a Parquet table, or keys and values of JSON."""
     if table.path.suffix == ".json":
-        rows = [{"quantity": key, "value": value} for key, value in flat(read_json(table.path))]
+        leaves = dotted_leaves(read_json(table.path))
+        rows = [{"quantity": key, "value": value} for key, value in leaves]
         return {"columns": ["quantity", "value"], "rows": rows[:MOST_ROWS], "count": len(rows)}
     arrow = read_table(table.path, list(table.columns) or None)
     return {
@@ -47,18 +47,10 @@ def table_rows(table: ReportTable) -> dict[str, Any]:
     }
 
 
-def flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of nested mappings with dotted keys."""
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from flat(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, node
-
-
 def seeds(config: Any) -> list[tuple[str, Any]]:
     """Every seed of a config with its dotted key."""
-    return [(key, value) for key, value in flat(config) if key.rsplit(".", 1)[-1] == "seed"]
+    leaves = dotted_leaves(config)
+    return [(key, value) for key, value in leaves if key.rsplit(".", 1)[-1] == "seed"]
 
 
 def cell(value: Any) -> str:

@@ -23,7 +23,7 @@ from markupsafe import Markup
 from railx.errors import UserError
 from railx.evidence import KINDS, VERDICT_GROUPS, VERDICTS, Paper, PublishedTable, table_name
 from railx.evidence.verdicts import number_text
-from railx.figures.words import FIDELITY_MEANING
+from railx.figures.words import FIDELITY_MEANING, counted, listed
 from railx.io import read_json, write_text
 from railx.report.cells import (
     MOST_ALIKE,
@@ -222,8 +222,8 @@ def _environment() -> Environment:
     environment.filters["cell"] = cell
     environment.filters["words"] = words
     environment.filters["quoted"] = _quoted
-    environment.filters["counted"] = _counted
-    environment.filters["listed"] = _listed
+    environment.filters["counted"] = counted
+    environment.filters["listed"] = lambda names: listed(names, len(names))
     environment.tests["numeric"] = _numeric
     environment.tests["number"] = lambda value: (
         isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -457,14 +457,3 @@ def _job(file: str | Path) -> dict[str, Any]:
 def _quoted(text: str) -> str:
     """A text as one argument of a shell, in double quotes."""
     return '"' + re.sub(r'([\\"$`])', r"\\\1", text) + '"'
-
-
-def _counted(number: int, word: str) -> str:
-    """A number of things: 1 row, 2 rows."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Names as a list in a sentence."""
-    names = list(names)
-    return " and ".join((", ".join(names[:-1]), names[-1]) if len(names) > 1 else names)

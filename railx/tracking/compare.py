@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from railx.errors import UserError, allowed_names
-from railx.io import read_json
+from railx.io import dotted_leaves, read_json
 from railx.tracking.ledger import Ledger
 from railx.tracking.record import RECORD, RECORD_SCHEMA
-from railx.tracking.results import flat
 from railx.tracking.store import (
     INVOCATION,
     INVOCATION_STAGE,
@@ -259,7 +258,7 @@ def _pairs(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> Iterator[tuple[Any, An
 def _config(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {"key": key, "a": old, "b": new}
-        for key, old, new in _pairs(dict(flat(a["config"])), dict(flat(b["config"])))
+        for key, old, new in _pairs(*(dict(dotted_leaves(side["config"])) for side in (a, b)))
         if old != new
     ]
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from railx.io import write_text
+from railx.text import aligned
 from railx.tracking.compare import only_changed
 
 __all__ = ["changed_lines", "comparison_lines", "write_comparison"]
@@ -32,38 +33,12 @@ _PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
 )  # fmt: skip
 
-_RULE = (
-    "A number counts as moved where the intervals of both sides lie apart, or, without"
-    " intervals, where it differs at all; a time of one run says nothing alone."
-)
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; }}
-body {{
-  font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem;
-}}
-.wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }}
-th, td {{
-  text-align: left; vertical-align: top;
-  padding: .2rem .8rem .2rem 0; border-bottom: 1px solid #8884;
-}}
-td {{ overflow-wrap: anywhere; min-width: 4rem; max-width: 28rem; }}
-summary {{ cursor: pointer; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-{body}
-</body>
-</html>
-"""
+#: Headings of the rows that changed, where a part has others too.
+_CHANGED_HEADINGS = {
+    "stages": "Results that were made anew",
+    "verdicts": "Verdicts that flipped",
+    "numbers": "Numbers that moved",
+}
 
 
 def comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
@@ -75,7 +50,7 @@ def comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield f"{heading}: {len(rows) or 'none'}"
         if rows:
-            yield from _columns([list(columns), *rows])
+            yield from _indented([list(columns), *rows])
 
 
 def changed_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
@@ -122,7 +97,7 @@ def _screen(heading: str, rows: Sequence[Sequence[str]], count: int = -1) -> Ite
     yield ""
     yield f"{heading}: {(len(rows) if count < 0 else count) or 'none'}"
     if rows:
-        yield from _columns([[cell[:60] for cell in row] for row in rows[:_MOST_LINES]])
+        yield from _indented([[cell[:60] for cell in row] for row in rows[:_MOST_LINES]])
     if len(rows) > _MOST_LINES:
         yield f"  and {len(rows) - _MOST_LINES} more"
 
@@ -139,29 +114,24 @@ def _size(row: Mapping[str, Any]) -> float:
 
 def write_comparison(path: Any, comparison: Mapping[str, Any]) -> None:
     """Write the comparison as a page: what changed first, everything below."""
-    title = f"{comparison['a']['invocation']} against {comparison['b']['invocation']}"
-    changed = only_changed(comparison)
-    parts = [
-        f"<p>a: {_html(_side(comparison['a']))}<br>b: {_html(_side(comparison['b']))}</p>",
-        f"<p>{_RULE}</p>",
-    ]
-    headings = {
-        "stages": "Results that were made anew",
-        "verdicts": "Verdicts that flipped",
-        "numbers": "Numbers that moved",
-    }
-    for key, heading, columns in _PARTS:
-        rows = changed[key]
-        parts.append(f"<h2>{_html(headings.get(key, heading))}: {len(rows) or 'none'}</h2>")
-        parts += [_table(columns, rows)] if rows else []
-    for key, heading, columns in _PARTS:
-        if key in headings:
-            rows = comparison[key]
-            parts.append(
-                f"<details><summary>All {_html(heading.lower())} ({len(rows)})</summary>"
-                f"{_table(columns, rows)}</details>"
-            )
-    write_text(path, _PAGE.format(title=_html(title), body="\n".join(parts)))
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("railx.tracking"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    environment.filters["words"] = _words
+    page = environment.get_template("comparison.html.jinja").render(
+        title=f"{comparison['a']['invocation']} against {comparison['b']['invocation']}",
+        comparison=comparison,
+        changed=only_changed(comparison),
+        parts=_PARTS,
+        changed_headings=_CHANGED_HEADINGS,
+        side=_side,
+    )
+    write_text(path, page)
 
 
 def _side(about: Mapping[str, Any]) -> str:
@@ -181,23 +151,5 @@ def _words(value: Any) -> str:
     return str(value)
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  " + "  ".join(cells).rstrip()
-
-
-def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    head = "".join(f"<th>{_html(column.replace('_', ' '))}</th>" for column in columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_html(_words(row[column]))}</td>" for column in columns) + "</tr>"
-        for row in rows
-    )
-    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
-
-
-def _html(text: str) -> str:
-    from html import escape
-
-    return escape(text)
+def _indented(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    return (f"  {line}" for line in aligned(rows))

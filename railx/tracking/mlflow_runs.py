@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from railx.errors import UserError
-from railx.io import write_json
+from railx.io import dotted_leaves, write_json
 from railx.tracking.record import RECORD, table_json
 from railx.tracking.results import (
     Curve,
     Invocation,
     StageResult,
     few_numbers,
-    flat,
     numbers,
     verdict_counts,
 )
@@ -251,7 +250,8 @@ class _Rows:
         )
 
     def _add_params(self, run: str, config: Mapping[str, Any]) -> None:
-        given = {_allowed(key): str(value)[:_PARAM_CHARACTERS] for key, value in flat(config)}
+        leaves = dotted_leaves(config)
+        given = {_allowed(key): str(value)[:_PARAM_CHARACTERS] for key, value in leaves}
         self._rows.setdefault("SqlParam", []).extend(
             {"run_uuid": run, "key": key, "value": value} for key, value in given.items()
         )

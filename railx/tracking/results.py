@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from railx.io import dotted_leaves
+from railx.provenance import digest_of
 
 __all__ = [
     "Curve",
@@ -17,13 +20,11 @@ __all__ = [
     "TrackedRun",
     "few_numbers",
     "file_digest",
-    "flat",
     "numbers",
     "result_digest",
     "verdict_counts",
 ]
 
-_BLOCK_BYTES = 1 << 20
 #: Letters of a name that the head of a chart shows.
 _CHART_LETTERS = 36
 
@@ -149,27 +150,16 @@ def file_digest(path: str | Path) -> str:
     status = Path(path).stat()
     key = (str(Path(path).resolve()), status.st_size, status.st_mtime_ns)
     if key not in _DIGESTS:
-        digest = hashlib.sha256()
-        with Path(path).open("rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                digest.update(block)
-        _DIGESTS[key] = digest.hexdigest()
+        _DIGESTS[key] = digest_of(path)
     return _DIGESTS[key]
-
-
-def flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves of nested mappings with dotted keys; lists stay whole."""
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from flat(value, f"{prefix}.{key}" if prefix else str(key))
-    elif prefix:
-        yield prefix, node
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The finite numbers among the leaves (true and false as 1 and 0)."""
     leaves = (
-        (key, float(value)) for key, value in flat(metrics) if isinstance(value, (int, float))
+        (key, float(value))
+        for key, value in dotted_leaves(metrics)
+        if isinstance(value, (int, float))
     )
     return {key: value for key, value in leaves if math.isfinite(value)}
 

@@ -21,7 +21,7 @@ from railx.economics import (
 )
 from railx.economics.sensitivity import in_node_lanes_of
 from railx.families import FAMILIES, TopologySettings
-from railx.families.railx_hyperx import RailXHyperXSettings, external_hops
+from railx.families.railx_hyperx import RailXHyperXSettings
 from railx.settings import SettingsError, load, to_dict
 from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS
 from railx.vocabulary.topology import FamilySettings
@@ -86,6 +86,13 @@ def test_ideal_all_to_all_matches_the_published_table(row: dict[str, str]) -> No
     assert network.ports.all_to_all == pytest.approx(
         float(row["ideal_flits_per_chip_cycle"]), abs=6e-4
     )
+
+
+def external_hops(settings: RailXHyperXSettings) -> float:
+    """2 (N - N/(r+1)) / (N-1) hops between nodes of N chips (bandwidth formulas)."""
+    nodes = settings.m * settings.n + 1
+    chips = (nodes * settings.m) ** 2
+    return 2 * (chips - chips / nodes) / (chips - 1)
 
 
 def test_external_hops_match_the_simulator() -> None:

@@ -125,5 +125,13 @@ def test_each_query_is_checked_beside_one_that_is_nearly_the_same(pair: tuple[st
     with pytest.raises(ClaimError, match="no column lost"):
         check_queries([claim(head + where) for where in pair], DECLARED)
     check_queries([claim(head + "routing = 'a'"), claim(head + "routing = 'b'")], DECLARED)
+    with pytest.raises(ClaimError, match="out of range"):
+        check_queries([claim(f"{head} true order by {column}") for column in (1, 9)], DECLARED)
+    tables = [
+        claim(f"select bound as ours, fidelity from {name}")
+        for name in ("network.a1.bounds", "network.a2.bonds")
+    ]
+    with pytest.raises(ClaimError, match="no stage makes a table"):
+        check_queries(tables, DECLARED)
     with pytest.raises(ClaimError, match="gives the columns"):
         check_queries([claim(head + "true"), claim(head + "true", "trend")], DECLARED)

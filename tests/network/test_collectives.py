@@ -1,5 +1,6 @@
 """Ring all-reduce: closed forms, limits, and a step-by-step simulation of one ring."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.network import CollectiveSettings
-from railx.network.collectives import ring_all_reduce
+from railx.network.collectives import simulate_collectives
 from railx.settings import SettingsError
 from railx.vocabulary.topology import Topology
 from tests.builders import build, checked, hyperx
@@ -22,6 +23,11 @@ def collectives(payload_bytes: Any = (10**9,), **changes: Any) -> CollectiveSett
     given = {"payload_bytes": list(payload_bytes)} | changes
     settings: CollectiveSettings = checked("collective", "ring_all_reduce", **given)
     return settings
+
+
+def ring_all_reduce(topology: Topology, collective: CollectiveSettings, name: str) -> list[Any]:
+    alone = replace(collective, collectives=("ring_all_reduce",))
+    return simulate_collectives(topology, alone, name)
 
 
 def times(topology: Topology, payload_bytes: int) -> dict[str, dict[str, Any]]:

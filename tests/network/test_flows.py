@@ -21,10 +21,8 @@ from railx.network.flows import (
     link_gb_s,
     max_min_rates,
     path_loads,
-    phase_time,
     route_flows,
     spread_flows,
-    transfer_times,
 )
 from railx.vocabulary.routing.analysis import path_lengths, table_lane_loads
 from railx.vocabulary.topology import Topology
@@ -35,6 +33,13 @@ FloatArray = NDArray[np.float64]
 
 def ring(length: int, **changes: Any) -> Topology:
     return build("torus_2d", x_scale=length, y_scale=2, n=1, **changes)
+
+
+def transfer_times(
+    topology: Topology, routing: Any, src: Any, dst: Any, *about: Any, **more: Any
+) -> FloatArray:
+    paths = route_flows(topology, routing, src, dst)
+    return finish_times(paths, link_gb_s(topology), *about, **more)
 
 
 def random_paths(
@@ -344,14 +349,6 @@ def test_times_scale_with_sizes_and_bytes_are_conserved(seed: int, scale: float)
         assert (dense[link] * size).sum() <= capacity[link] * (
             once[own].max() if own.any() else np.inf
         ) * (1 + 1e-9)
-
-
-def test_phases_add_up() -> None:
-    topology = ring(8, latency_ns=10.0)
-    one, two = (route_flows(topology, "min", [0, 4], [hops, 4 + hops]) for hops in (1, 2))
-    assert phase_time([(one, 500), (two, [500, 1000])], link_gb_s(topology)) == pytest.approx(
-        (10 + 10) + (20 + 20)
-    )
 
 
 def test_fixed_paths_count_a_link_crossed_twice() -> None:

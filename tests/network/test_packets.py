@@ -19,7 +19,6 @@ from railx.network.packets import (
     PacketResult,
     Trace,
     engine,
-    repeated_sweep,
     simulate,
     simulate_packets,
     simulate_trace,
@@ -30,6 +29,7 @@ from railx.network.packets import (
 )
 from railx.network.packets.layout import build_net, build_state
 from railx.network.packets.simulate import run_until
+from railx.network.packets.sweep import merged, swept_seeds
 from railx.network.settings import (
     AllToAllTraffic,
     HotSpotTraffic,
@@ -806,8 +806,8 @@ def test_a_repeated_sweep_is_the_sweeps_of_its_seeds_one_after_another() -> None
         asked.append(seed)
         return 1.0 + len(asked), 2.0
 
-    swept = repeated_sweep(topology, table, settings, 7, "mesh", limits)
     seeds = repeat_seeds(7, 3)
+    swept = merged(swept_seeds(topology, table, settings, seeds, "mesh", limits))
     assert asked == list(seeds)
     alone = [
         sweep_loads(topology, table, settings, seed, "mesh", bound=2.0 + place, ideal=2.0)

@@ -9,8 +9,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railx.io import dotted_leaves
 from railx.tracking import result_digest
-from railx.tracking.results import StageResult, few_numbers, flat, numbers
+from railx.tracking.results import StageResult, few_numbers, numbers
 
 _LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
@@ -57,7 +58,7 @@ def test_keys_tell_stage_name_and_digest_apart() -> None:
     assert len(keys) == 4
 
 
-def test_flat_and_numbers_keep_leaves() -> None:
+def test_dotted_leaves_and_numbers_keep_leaves() -> None:
     nested = {
         "a": {"b": 1, "c": {"d": 2.5}},
         "e": [1, 2],
@@ -65,7 +66,7 @@ def test_flat_and_numbers_keep_leaves() -> None:
         "g": float("inf"),
         "h": False,
     }
-    assert dict(flat(nested)) == {
+    assert dict(dotted_leaves(nested)) == {
         "a.b": 1,
         "a.c.d": 2.5,
         "e": [1, 2],

@@ -170,6 +170,21 @@ def test_figures_take_the_plans_of_their_kind(experiment: dict[str, Any]) -> Non
     assert schedules == [Path("results/quick/plan/pipeline_stdlib/schedule.parquet")]
 
 
+def test_figures_take_the_plans_that_their_settings_name(experiment: dict[str, Any]) -> None:
+    def groups(**settings: Any) -> list[str]:
+        figures = {"one": experiment["figures"]["adaptive_speedups"] | settings}
+        paths = inputs_of(STAGES["figure"], experiment | {"figures": figures}, "one")["groups"]
+        assert isinstance(paths, list)
+        return [path.parent.name for path in paths]
+
+    every = groups(plans={"no_plan_here": {}})
+    assert len(every) > 2
+    named = [every[2], every[0]]
+    # In the order of the experiment, whatever the order of the settings.
+    assert groups(plans={name: {} for name in named}) == [every[0], every[2]]
+    assert groups(plans={}, panels={"a": {every[1]: ""}, "b": {every[0]: ""}}) == every[:2]
+
+
 def test_printed_and_tracked_come_from_the_declarations(experiment: dict[str, Any]) -> None:
     printed = {path: (title, kind) for title, path, kind in printed_tables(experiment)}
     assert printed["network/torus_2d/bounds.parquet"] == (

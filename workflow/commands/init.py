@@ -15,42 +15,11 @@ from workflow.commands.shared import add_flag, command
 
 __all__ = ["EXPERIMENT", "SNAKEFILE", "add"]
 
+_STUDY = SHIPPED / "workflow" / "study"
 #: The Snakefile of a folder of work: the pipeline itself stays with the code.
-SNAKEFILE = """\
-# What a run makes: the pipeline of the installed railx-lab, with the choices of conf/ here.
-#
-#   railx reproduce study
-#   snakemake --config experiment=study tracking=off hydra="topologies.torus_2d.n=3 seed=3"
-#
-# Rules of your own go below; what is to be made on every run becomes an input of `everything`.
-
-from railx.places import SHIPPED
-
-
-include: str(SHIPPED / "Snakefile")
-
-
-localrules:
-    everything,
-
-
-rule everything:
-    default_target: True
-    input:
-        rules.all.input,
-"""
-#: The experiment of a new folder, conf/experiment/study.yaml.
-EXPERIMENT = """\
-# yaml-language-server: $schema=../../resources/schemas/conf/experiment.schema.json
-# A study: three networks, some minutes. Names are choices of conf/ in this folder, else of the
-# package (`railx list topologies`); `railx init --copy topology/dragonfly` brings one here.
-seed: 1
-topologies: [railx_hyperx_m4n2, torus_2d, mesh_2d]
-networks: [static_min]
-agreement: virtual_channels
-tenancy: small
-figures: [topology_metrics]
-"""
+SNAKEFILE = (_STUDY / "Snakefile").read_text(encoding="utf-8")
+#: The experiment of a new folder.
+EXPERIMENT = (_STUDY / "conf" / "experiment" / "study.yaml").read_text(encoding="utf-8")
 _CONF = SHIPPED / "conf"
 _PROFILES = "profiles"
 _SHOWN = 3
@@ -156,12 +125,9 @@ def _study() -> Iterator[tuple[Path, bytes]]:
     import yaml
 
     config = (_CONF / "config.yaml").read_text(encoding="utf-8")
-    yield Path("Snakefile"), SNAKEFILE.encode()
-    yield (
-        Path("conf/config.yaml"),
-        config.replace("experiment: paper", "experiment: study").encode(),
-    )
-    yield Path("conf/experiment/study.yaml"), EXPERIMENT.encode()
+    config = config.replace("experiment: paper", "experiment: study")
+    yield Path("conf/config.yaml"), config.encode()
+    yield from _below("", _STUDY)
     yield from _copied(f"{_PROFILES}/default")
     for group, name in _named(yaml.safe_load(EXPERIMENT)):
         yield from _copied(f"{group}/{name}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,8 +89,9 @@ def _figures() -> dict[str, Any]:
 def _inputs(experiment: Config, figure: str) -> Inputs:
     """The tables a figure is drawn from.
 
-    Those of the names under ``only``, or of all items that fit; published ones as they
-    are. What a figure does without is not what ``only`` names: all of it.
+    Those of the names under ``only``, else the plans that the settings name, or of all
+    items that fit; published ones as they are. What a figure does without is not what
+    ``only`` names: all of it.
     """
     settings = experiment["figures"][figure]
     only = tuple(settings.get("only", ()))
@@ -102,12 +103,20 @@ def _inputs(experiment: Config, figure: str) -> Inputs:
         stage = stage_of(source.table)
         chosen = only if source.required else ()
         names = chosen or stage.items(experiment)
+        if stage.name == "plan" and not chosen:
+            names = _named_plans(settings, names)
         if source.plan_kind is not None and not chosen:
             plans = experiment["plans"]
             kinds = {name: plan_kinds()[plans[name]["planner"]["planner"]] for name in names}
             names = tuple(name for name in names if kinds[name] == source.plan_kind)
         files[source.key] = FromStage(source.table, names if stage.item else ("",))
     return files
+
+
+def _named_plans(settings: Config, plans: Sequence[str]) -> tuple[str, ...]:
+    """The plans that ``plans`` or ``panels`` of a figure name; all if it names none."""
+    named = {*settings.get("plans", ())}.union(*settings.get("panels", {}).values())
+    return tuple(plan for plan in plans if plan in named) or tuple(plans)
 
 
 def check(experiment: Experiment) -> None:

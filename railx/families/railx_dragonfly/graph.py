@@ -59,7 +59,6 @@ __all__ = [
     "build",
     "check",
     "check_circuits",
-    "external_hops",
     "node_hop_counts",
     "ports",
     "resize",
@@ -255,11 +254,6 @@ def resize(settings: RailXDragonflySettings, chips: int) -> RailXDragonflySettin
         lambda shape: _shaped(settings, *shape),
         ports,
     )
-
-
-def external_hops(settings: RailXDragonflySettings) -> float:
-    """Mean optical hops of a packet under uniform traffic, minimally routed."""
-    return sum(_hops(settings))
 
 
 def _shaped(settings: RailXDragonflySettings, columns: int, rows: int) -> RailXDragonflySettings:

@@ -11,7 +11,7 @@ from railx.network.flows.paths import (
     route_flows,
     spread_flows,
 )
-from railx.network.flows.transfers import finish_times, phase_time, transfer_times
+from railx.network.flows.transfers import finish_times
 
 __all__ = [
     "FlowPaths",
@@ -22,8 +22,6 @@ __all__ = [
     "link_gb_s",
     "max_min_rates",
     "path_loads",
-    "phase_time",
     "route_flows",
     "spread_flows",
-    "transfer_times",
 ]

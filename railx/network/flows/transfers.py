@@ -1,38 +1,15 @@
-"""Durations of transfers: max-min fair rates between events, and phases in order."""
+"""Durations of transfers: max-min fair rates between events."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from railx.network.flows.fair import filling_of, link_gb_s, per_flow
-from railx.network.flows.paths import FlowPaths, kernels, route_flows
+from railx.network.flows.fair import filling_of, per_flow
+from railx.network.flows.paths import FlowPaths, kernels
 from railx.vocabulary.arrays import FloatArray
-from railx.vocabulary.routing.table import RoutingTable
-from railx.vocabulary.topology import Topology
 
-__all__ = ["finish_times", "phase_time", "transfer_times"]
-
-
-def transfer_times(
-    topology: Topology,
-    routing: str | RoutingTable,
-    src: ArrayLike,
-    dst: ArrayLike,
-    size_bytes: ArrayLike,
-    start_ns: ArrayLike = 0.0,
-    demand_gb_s: ArrayLike = np.inf,
-) -> FloatArray:
-    """Arrival of the last byte of each transfer, in ns (float64[transfers]).
-
-    All active transfers share the network max-min fairly. The rates are solved again
-    whenever a transfer starts or ends. The last byte leaves when all have been sent and
-    flies along the longest path of its flow.
-    """
-    paths = route_flows(topology, routing, src, dst)
-    return finish_times(paths, link_gb_s(topology), size_bytes, start_ns, demand_gb_s)
+__all__ = ["finish_times"]
 
 
 def finish_times(
@@ -42,7 +19,12 @@ def finish_times(
     start_ns: ArrayLike = 0.0,
     demand_gb_s: ArrayLike = np.inf,
 ) -> FloatArray:
-    """As :func:`transfer_times`, for given paths; bytes over GB/s are ns."""
+    """Arrival of the last byte of each transfer, in ns (float64[transfers]).
+
+    All active transfers share the network max-min fairly. The rates are solved again
+    whenever a transfer starts or ends. The last byte leaves when all have been sent and
+    flies along the longest path of its flow. Bytes over GB/s are ns.
+    """
     size, begin = per_flow(paths, "size_bytes", size_bytes), per_flow(paths, "start_ns", start_ns)
     demand = per_flow(paths, "demand_gb_s", demand_gb_s)
     if (demand == 0).any():
@@ -54,12 +36,3 @@ def finish_times(
     kernels().complete(filling_of(paths, capacity_gb_s, demand), size, begin, order, end)
     arrival: FloatArray = end + paths.latency_ns
     return arrival
-
-
-def phase_time(phases: Iterable[tuple[FlowPaths, ArrayLike]], capacity_gb_s: FloatArray) -> float:
-    """Time in ns of phases (paths, bytes of each flow), each starting as the last
-    arrives.
-    """
-    return sum(
-        float(finish_times(paths, capacity_gb_s, size).max(initial=0.0)) for paths, size in phases
-    )

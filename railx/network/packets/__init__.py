@@ -11,7 +11,6 @@ from railx.network.packets.simulate import (
 from railx.network.packets.sweep import (
     Sweep,
     merged,
-    repeated_sweep,
     shard_of,
     sweep_loads,
     swept_seeds,
@@ -23,7 +22,6 @@ __all__ = [
     "Sweep",
     "Trace",
     "merged",
-    "repeated_sweep",
     "shard_of",
     "simulate_packets",
     "simulate_trace",

@@ -16,13 +16,12 @@ from railx.network.packets.simulate import (
 )
 from railx.network.packets.zero_load import zero_load_latency_cycles
 from railx.network.settings import SweepSettings
-from railx.network.traffic import repeat_seeds
 from railx.progress import counted
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import Topology
 
-__all__ = ["Sweep", "merged", "repeated_sweep", "shard_of", "sweep_loads", "swept_seeds"]
+__all__ = ["Sweep", "merged", "shard_of", "sweep_loads", "swept_seeds"]
 
 #: Overload, as a multiple of the saturation point, of the run for the largest accepted
 #: rate.
@@ -135,19 +134,6 @@ def sweep_loads(
             summary[f"accepted_of_{key}"] = accepted / limit
             summary[f"saturation_of_{key}"] = low / limit
     return Sweep(rows, summary, speed)
-
-
-def repeated_sweep(
-    topology: Topology,
-    table: RoutingTable,
-    settings: SweepSettings,
-    seed: int,
-    name: str,
-    limits: Callable[[int], tuple[float, float]],
-) -> Sweep:
-    """:func:`swept_seeds` under each seed of the settings, :func:`merged`."""
-    seeds = repeat_seeds(seed, settings.repeats)
-    return merged(swept_seeds(topology, table, settings, seeds, name, limits))
 
 
 def shard_of(seeds: Sequence[int], shard: int, shards: int) -> tuple[int, ...]:
