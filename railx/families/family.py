@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -249,8 +249,13 @@ class Family(Generic[S]):
     a plane follow those of the one before.
     """
 
-    hop_loads: tuple[str, ...] = ()
-    """Routings whose exact loads follow from hops, without a table."""
+    same_loads: tuple[str, ...] = ()
+    """Routings that load the links as ``min`` does, whatever the traffic."""
+
+    hop_loads: Mapping[str, str] = field(default_factory=dict)
+    """Routings whose exact loads follow from hops, without a table: those of a routing
+    of :class:`railx.vocabulary.routing.hop_loads.HopLoads`.
+    """
 
     longest_path_ns: Callable[[S], float] | None = None
     """Bound of the latency of any path under uniform traffic, at any size."""

@@ -327,13 +327,18 @@ def _fill_any_order(
 
 def _sets_of_pools(builder: TableBuilder, pools: IntArray, state: int) -> Int32Array:
     """Sets of all pools of the last axis that are not -1; -1 where there are none."""
-    distinct, where = np.unique(pools.reshape(-1, pools.shape[-1]), axis=0, return_inverse=True)
-    ids = np.full(len(distinct), -1, dtype=np.int32)
-    for i, row in enumerate(distinct.tolist()):
+    # One number stands for the pools of each set, in the order of its first ones.
+    code = np.zeros(pools.shape[:-1], dtype=np.int64)
+    for column in np.moveaxis(pools, -1, 0):
+        _, first, code = np.unique(
+            code * (column.max() + 2) + column, return_index=True, return_inverse=True
+        )
+    ids = np.full(len(first), -1, dtype=np.int32)
+    for i, row in enumerate(pools.reshape(-1, pools.shape[-1])[first].tolist()):
         choices = [(pool, state) for pool in row if pool >= 0]
         if choices:
             ids[i] = builder.choice_set(choices)
-    return ids[where.ravel()].reshape(pools.shape[:-1])
+    return ids[code].reshape(pools.shape[:-1])
 
 
 def _line_pools(
@@ -407,6 +412,8 @@ FAMILY = Family(
     plane=lambda of: (build(replace(of, planes=1)), of.planes),
     node_hop_counts=node_hop_counts,
     chip_rings=chip_rings,
+    # Shortest paths differ in the order of their dimensions alone.
+    hop_loads={"balanced": "min"},
     # A chip that is a router takes all with its last coordinate: a HyperX is left, of
     # fewer chips than the largest sub-grid has.
     job_places=any_chips(

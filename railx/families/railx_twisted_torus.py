@@ -432,6 +432,7 @@ FAMILY = node_grid_family(
     halves=halves,
     bisection_ports=bisection_ports,
     route=route,
+    same_loads=("balanced",),
     node_hop_counts=node_hop_counts,
     symmetric_sources=symmetric_sources,
     check_circuits=check_circuits,

@@ -128,7 +128,7 @@ def router_family(
         grouped_routings=HOP_ROUTINGS,
         groups=groups,
         plane=lambda of: (_build(replace(of, planes=1), plane(of)), of.planes),
-        hop_loads=("min", "valiant"),
+        hop_loads={"min": "min", "valiant": "valiant"},
         node_hop_counts=lambda of: _hop_counts(plane(of)),
         job_places=any_chips(lambda of: of.chips),
         bill=Bill(ports=ports, resize=resize),

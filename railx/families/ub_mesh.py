@@ -158,7 +158,7 @@ FAMILY = Family(
     route=lambda settings, topology, routing, destinations: route_hops(
         topology, routing, destinations
     ),
-    hop_loads=("min",),
+    hop_loads={"min": "min"},
     # All-path routing leads round a failed chip; small jobs stay in a rack.
     job_places=any_chips(lambda of: of.chips, domain_chips=lambda of: of.rack_chips),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Literal, TypeAlias
 
@@ -163,22 +163,14 @@ class JobSettings:
         """The model with its experts, its table of learned positions as long as the
         sequences.
         """
-        shape, experts = self.model, self.experts
-        return Model(
-            shape.name,
-            shape.layers,
-            shape.hidden,
-            shape.heads,
-            shape.kv_heads,
-            shape.feed_forward,
-            shape.vocabulary,
-            activation=shape.feed_forward_kind,
-            biases=shape.biases,
-            tied_embeddings=shape.tied_embeddings,
-            learned_positions=self.sequence_tokens if shape.positions == "learned" else 0,
-            experts=experts.experts if experts else 0,
-            experts_per_token=experts.experts_per_token if experts else 0,
-            expert_feed_forward=shape.feed_forward if experts else 0,
+        shape = self.model.shape(self.sequence_tokens)
+        if self.experts is None:
+            return shape
+        return replace(
+            shape,
+            experts=self.experts.experts,
+            experts_per_token=self.experts.experts_per_token,
+            expert_feed_forward=shape.feed_forward,
         )
 
     @property

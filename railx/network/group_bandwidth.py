@@ -137,7 +137,9 @@ def routed_loads(
     family = family_of(topology)
     plane, planes = family.plane(topology.settings) if family.plane else (topology, 1)
     if routing in family.hop_loads:
-        return partial(_loads_of_planes, topology, planes, HopLoads(plane, routing))
+        return partial(
+            _loads_of_planes, topology, planes, HopLoads(plane, family.hop_loads[routing])
+        )
     table = build_routing(plane, routing, destinations, grouped=True)
     if planes > 1:
         return partial(_loads_of_planes, topology, planes, partial(pair_loads, plane, table))

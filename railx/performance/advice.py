@@ -195,10 +195,12 @@ def advise(
         setting, bound = _on_topology(setting, settings, topologies, known)
         priced = search_below(setting, job, bound, _SHOWN, list(rivals.values()))
     else:
-        priced = search(setting, job)
+        priced = search(setting, job, None, _SHOWN, list(rivals.values()))
     shown = first_plans(priced, _SHOWN)
     fastest = float(priced.times.total_s[0])
-    firsts = {name: np.flatnonzero(rule(priced))[:1] for name, rule in rivals.items()}
+    firsts = {
+        name: np.flatnonzero(rule(setting, priced.plans))[:1] for name, rule in rivals.items()
+    }
     given = _given(settings, setting, job) if settings.plan else None
     best = priced.plans.plan(0)
     return Advice(
@@ -270,14 +272,13 @@ def _shares(constants: Constants, settings: AdviceSettings) -> dict[str, Any]:
     }
 
 
-def _by_rule(priced: Priced) -> Array:
+def _by_rule(setting: Setting, plans: Plans) -> Array:
     """Plans that NVIDIA's rule by model size allows; where there are experts, these."""
-    model = priced.setting.model
+    model = setting.model
     size = model.parameters
     _, least_tensor, most_tensor, least_stages, most_stages = next(
         entry for entry in _RULE if size <= entry[0]
     )
-    plans = priced.plans
     if model.experts:
         spread: Array = (plans["tensor"] <= 2) & (plans["expert"] > 1) & (plans["context"] == 1)
         return spread
@@ -292,13 +293,13 @@ def _by_rule(priced: Priced) -> Array:
     return allowed
 
 
-def _by_hand(priced: Priced) -> Array:
+def _by_hand(setting: Setting, plans: Plans) -> Array:
     """3D parallelism by hand: tensor ranks fill a node, as few stages as fit, no
     interleaving, the rest data parallel with everything recomputed.
     """
-    plans, node = priced.plans, priced.setting.network.node_devices
+    node = setting.network.node_devices
     mask: Array = (
-        (plans["tensor"] == min(node, priced.setting.model.heads))
+        (plans["tensor"] == min(node, setting.model.heads))
         & (plans["context"] == 1)
         & (plans["virtual"] == 1)
         & (plans["recompute"] == RECOMPUTATIONS.index("full"))

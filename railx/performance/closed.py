@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -19,9 +19,10 @@ import numpy as np
 
 from railx.performance.layers import Layers, Setting
 from railx.performance.models import Model
+from railx.performance.networks import TwoLevelRing
 from railx.performance.plans import SCHEDULES, Array, Plans
 
-__all__ = ["PARTS", "StepTimes", "step_times"]
+__all__ = ["PARTS", "StepTimes", "least_step_s", "step_times"]
 
 #: What a step's time is made of, in order.
 PARTS = (
@@ -204,6 +205,35 @@ def step_times(setting: Setting, plans: Plans) -> StepTimes:
             "fixed": np.full(len(plans), setting.constants.step_s),
         }
     )
+
+
+#: Columns of plans that the computation of a layer depends on.
+_OF_COMPUTATION = (
+    *("tensor", "context", "micro_batch", "sequence_tokens", "sequence_parallel"),
+    *("recompute", "recompute_layers", "expert"),
+)
+#: A network that takes no time.
+_FREE = TwoLevelRing(1, np.inf, np.inf, 0.0, 0.0)
+
+
+def least_step_s(setting: Setting, plans: Plans) -> Array:
+    """Seconds that the step of a plan takes at least, on any network: float[plans].
+
+    What the first stage computes in its layers, as if each were of the fastest kind. A
+    hundredth of the time to price a plan.
+    """
+    code = np.zeros(len(plans), np.int64)
+    for name in _OF_COMPUTATION:
+        values, numbers = np.unique(plans[name], return_inverse=True)
+        code = code * len(values) + numbers
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    layers = Layers(replace(setting, network=_FREE), plans.take(first))
+    passes = [layers.passes(kind) for kind in setting.model.kinds]
+    fastest = np.min([one.forward_s + one.backward_s for one in passes], axis=0)
+    of_stage = np.ceil(setting.model.layers / (plans["pipeline"] * plans["virtual"]))
+    count = of_stage * plans["virtual"] * plans["micro_batches"]
+    # The sum of a step's parts may round to less.
+    return np.asarray(count * fastest[inverse] * (1 - 1e-9))
 
 
 class _Pipelines:
@@ -416,13 +446,12 @@ def _stages(model: Model, plans: Plans) -> list[_StageLayers]:
 
     Layers left over go to the first stages, dense layers are the first of the model.
     """
-    kinds = np.eye(len(model.kinds))[list(model.layer_order)]
-    shapes, inverse = np.unique(
-        np.stack([plans["pipeline"], plans["virtual"]]), axis=1, return_inverse=True
-    )
-    by_shape = [_stages_of(kinds, int(stages), int(virtual)) for stages, virtual in shapes.T]
-    columns = [np.stack(column)[inverse.ravel()] for column in zip(*by_shape, strict=True)]
-    number, inside, before, every, sizes, of_chains, ends = columns
+    virtual = plans["virtual"]
+    most = int(virtual.max(initial=1)) + 1
+    shapes, inverse = np.unique(plans["pipeline"] * most + virtual, return_inverse=True)
+    by_shape = [_stages_of(model.layer_order, *divmod(int(shape), most)) for shape in shapes]
+    columns = [np.stack(column)[inverse] for column in zip(*by_shape, strict=True)]
+    number, used, inside, before, every, sizes, of_chains, ends = columns
 
     def layers(column: Array) -> _Layers:
         return _Layers(*(list(part.T) for part in np.moveaxis(column, 1, 0)))
@@ -438,15 +467,17 @@ def _stages(model: Model, plans: Plans) -> list[_StageLayers]:
                 for n in range(sizes.shape[2])
             ],
         )
-        for stage in range(min(_STAGES, int(plans["pipeline"].max(initial=1))))
+        for stage in range(int(used.max(initial=1)))
     ]
 
 
-def _stages_of(kinds: Array, stages: int, virtual: int) -> tuple[Array, ...]:
+@functools.lru_cache(4096)
+def _stages_of(order: tuple[int, ...], stages: int, virtual: int) -> tuple[Array, ...]:
     """The fields of :class:`_StageLayers` for one shape of pipeline.
 
-    ``kinds``: float[layers, kinds], 1 where a layer is of a kind.
+    ``order``: the kind of every layer.
     """
+    kinds = np.eye(max(order) + 1)[list(order)]
     few, left = divmod(len(kinds), stages * virtual)
     model_stages = np.arange(stages * virtual + 1)
     starts = model_stages * few + np.minimum(model_stages, left)
@@ -467,6 +498,7 @@ def _stages_of(kinds: Array, stages: int, virtual: int) -> tuple[Array, ...]:
     others = {*first, *(stages - 1 - last)} - {0, stages - 1}
     ranked = sorted(others, key=lambda n: (-sizes[n], *(-counts[n]), n))
     number = np.array([0, stages - 1, *ranked, *[0] * _STAGES])[:_STAGES]
+    used = np.array(min(2 + len(ranked), stages, _STAGES))
     lengths = np.maximum([*_CHAINS, stages - 2, stages - 1, stages], 1)
     first = np.concatenate(
         [np.repeat(number[:, None], len(lengths), 1), number[:, None] - lengths + 1], axis=1
@@ -477,6 +509,7 @@ def _stages_of(kinds: Array, stages: int, virtual: int) -> tuple[Array, ...]:
     first, last = np.maximum(first, 0), np.minimum(last, stages)
     return (
         number,
+        used,
         inside[number],
         before[number],
         before[-1],

@@ -324,9 +324,7 @@ class Layers:
     def _context(self, kind: LayerKind, attention: Array) -> tuple[Array, Array]:
         """Keys and values gathered before attention, gradients scattered after."""
         setting, model = self.setting, self.setting.model
-        width = model.kv_heads * (model.key_width + model.values_width) / self.tensor
-        if model.kv_rank:
-            width = np.full_like(self.tensor, model.kv_rank + model.rope_width)
+        width = model.cached_width / (np.ones_like(self.tensor) if model.kv_rank else self.tensor)
         tokens = self.tokens * self.plans["context"]
         size = activation_bytes(tokens, width, setting.element_bytes)
         gather = self.collective("all_gather", size, "context")

@@ -149,6 +149,17 @@ class Model:
         return self.value_width or self.key_width
 
     @property
+    def cached_width(self) -> int:
+        """Width of the keys and values of a token, all heads together.
+
+        Latent attention has the compression and the positions' part of the key instead
+        (DeepSeek-V2, arXiv 2405.04434, section 2.1).
+        """
+        if self.kv_rank:
+            return self.kv_rank + self.rope_width
+        return self.kv_heads * (self.key_width + self.values_width)
+
+    @property
     def feed_forward_matrices(self) -> int:
         """Matrices of the feed-forward part: 3 (SwiGLU) or 2."""
         return 3 if self.activation == "swiglu" else 2

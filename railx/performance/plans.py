@@ -155,9 +155,9 @@ class Plans:
         """The plans of some rows: int[n] or bool[plans]."""
         return Plans({name: array[rows] for name, array in self.columns.items()})
 
-    def placed(self, order: int) -> Plans:
-        """The same plans in another placement, a number of ``ORDERS``."""
-        return Plans({**self.columns, "order": np.full(len(self), order)})
+    def placed(self, order: int | Array) -> Plans:
+        """The same plans in other placements, numbers of ``ORDERS``."""
+        return Plans({**self.columns, "order": np.broadcast_to(order, len(self))})
 
     def plan(self, row: int) -> Plan:
         """One row as a plan."""

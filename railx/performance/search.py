@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import numpy as np
 
 from railx.errors import UserError
-from railx.performance.closed import StepTimes, step_times
+from railx.performance.closed import StepTimes, least_step_s, step_times
 from railx.performance.layers import Setting
 from railx.performance.memory import StepMemory, step_memory
 from railx.performance.models import Model
@@ -44,6 +44,8 @@ _OPTIMIZER, _PARAMETERS = SHARDINGS.index("optimizer"), SHARDINGS.index("paramet
 DEGREES = ("data", "tensor", "context", "pipeline", "expert")
 #: Plans that a network which is slow to ask prices first; then as many as before.
 _FEW = 16
+#: Plans that any search prices first.
+_MANY = 1024
 #: Numbers of replicas tried for each shape: the largest that divide the batch.
 _REPLICAS = 3
 #: Parts of a step that no network changes.
@@ -129,6 +131,10 @@ class Priced:
         )
 
 
+#: Which plans another way to plan would take: bool[plans].
+Rival: TypeAlias = Callable[[Setting, Plans], Array]
+
+
 def price(setting: Setting, plans: Plans) -> Priced:
     """Times and memory of plans."""
     return Priced(setting, plans, step_times(setting, plans), step_memory(setting, plans))
@@ -204,57 +210,160 @@ def _replicas(job: Job, most: Array, rank: Array) -> Array:
     return np.where(position >= 0, divisors[np.maximum(position, 0)], 0)
 
 
-def search(setting: Setting, job: Job, plans: Plans | None = None) -> Priced:
+class _Ranking:
+    """The plans that fit into memory, the fastest first, priced as far as needed.
+
+    ``plans``: all that fit; ``priced``: some of them, in order, ``rows`` their numbers.
+    Every other plan takes at least ``complete_s``.
+
+    Of all candidates, each that may become the fastest is in its best placement. It
+    stays in the usual one where it is slower than the fastest even with all groups
+    inside nodes, and of equals. Placements move no bytes of memory, so that all fit.
+    """
+
+    def __init__(self, setting: Setting, job: Job, plans: Plans | None) -> None:
+        node = setting.network.node_devices
+        everything = candidates(setting.model, job, node) if plans is None else plans
+        memory = step_memory(setting, everything).total_bytes
+        room = setting.device.capacity_gb * 1e9 * job.memory_share
+        fits = memory <= room
+        if not fits.any():
+            nearest = nearest_devices(setting, job)
+            least = memory.min(initial=math.inf) / 1e9
+            raise UserError(
+                f"gpus: got {job.devices}; {setting.model.name} fits no plan"
+                f" ({least:.0f} GB on a device of {room / 1e9:.0f}); allowed: "
+                + (f"{nearest} or more" if nearest else "no number, a smaller batch or model")
+            )
+        self.setting, self.plans = setting, everything.take(fits)
+        self._least_s = least_step_s(setting, self.plans)
+        self._left = np.argsort(self._least_s, kind="stable")
+        self._usual_s = np.zeros(len(self.plans))
+        self.rows, self._left = np.split(self._left, [_MANY])
+        self.priced = self._price(self.rows)
+        self._sort()
+        while self.complete_s <= self.priced.times.total_s[0]:
+            self.extend()
+        if plans is None:
+            self._place()
+
+    @property
+    def complete_s(self) -> float:
+        """Seconds that every plan takes at least that is not priced yet."""
+        return float(self._least_s[self._left[0]]) if len(self._left) else math.inf
+
+    def extend(self, rows: Array | None = None) -> None:
+        """Price more plans: some that are left, or as many again."""
+        rows = self._left[: len(self.rows)] if rows is None else rows
+        self._left = self._left[~np.isin(self._left, rows)]
+        self.priced = self.priced.joined(self._price(rows))
+        self.rows = np.concatenate([self.rows, rows])
+        self._sort()
+
+    def extend_to_first(self, rival: Rival) -> None:
+        """Price the first plan of a rival, however slow."""
+        wanted = rival(self.setting, self.plans)
+        while True:
+            first = self.priced.times.total_s[wanted[self.rows]][:1]
+            rows = self._left[wanted[self._left]][:_MANY]
+            if not len(rows) or (len(first) and first[0] < self._least_s[rows[0]]):
+                return
+            self.extend(rows)
+
+    def _price(self, rows: Array) -> Priced:
+        priced = price(self.setting, self.plans.take(rows))
+        self._usual_s[rows] = priced.times.total_s
+        return priced
+
+    def _sort(self) -> None:
+        order = np.lexsort((self.rows, self._usual_s[self.rows], self.priced.times.total_s))
+        self.rows, self.priced = self.rows[order], self.priced.take(order)
+
+    def _place(self) -> None:
+        priced = self.priced
+        fastest_s = priced.times.total_s[0]
+        alone_s = sum(priced.times.parts[name] for name in _WITHOUT_NETWORK)
+        rows = np.flatnonzero(alone_s < fastest_s)
+        inside = price(self.setting, priced.plans.take(rows).placed(ALL_INNERMOST))
+        rows = rows[inside.times.total_s < fastest_s]
+        if len(rows):
+            some = priced.plans.take(np.tile(rows, len(ORDERS)))
+            order = np.repeat(np.arange(len(ORDERS)), len(rows))
+            placed = price(self.setting, some.placed(order))
+            best = placed.times.total_s.reshape(len(ORDERS), -1).argmin(axis=0)
+            chosen = best * len(rows) + np.arange(len(rows))
+            self.priced = priced.replaced(rows, placed.take(chosen))
+            self._sort()
+
+
+def search(
+    setting: Setting,
+    job: Job,
+    plans: Plans | None = None,
+    shown: int | None = None,
+    rivals: Sequence[Rival] = (),
+) -> Priced:
     """The plans that fit into memory, the fastest first.
+
+    ``plans``: those that are searched, as they are placed; None: all candidates, each
+    that may become the fastest in its best placement. ``shown``: plans are left out
+    that cannot be among the first so many that differ in a degree, but for the first of
+    each of ``rivals``; None: none is left out.
 
     Raises :class:`UserError` where none fits, naming the nearest number of devices for
     which one does.
     """
-    node = setting.network.node_devices
-    everything = candidates(setting.model, job, node) if plans is None else plans
-    memory = step_memory(setting, everything).total_bytes
-    room = setting.device.capacity_gb * 1e9 * job.memory_share
-    fits = memory <= room
-    if not fits.any():
-        nearest = nearest_devices(setting, job)
-        least = memory.min(initial=math.inf) / 1e9
-        raise UserError(
-            f"gpus: got {job.devices}; {setting.model.name} fits no plan"
-            f" ({least:.0f} GB on a device of {room / 1e9:.0f}); allowed: "
-            + (f"{nearest} or more" if nearest else "no number, a smaller batch or model")
-        )
-    priced = _fastest_first(price(setting, everything.take(fits)))
-    return priced if plans is not None else _in_every_placement(priced)
+    ranking = _Ranking(setting, job, plans)
+    for rival in rivals:
+        ranking.extend_to_first(rival)
+    while ranking.complete_s <= _last_s(ranking.priced, shown):
+        ranking.extend()
+    return ranking.priced
 
 
 def search_below(
-    setting: Setting,
-    job: Job,
-    bound: Network,
-    shown: int,
-    rivals: Sequence[Callable[[Priced], Array]] = (),
+    setting: Setting, job: Job, bound: Network, shown: int, rivals: Sequence[Rival] = ()
 ) -> Priced:
     """As :func:`search` on a network that takes long to price a plan.
 
     ``bound``: a network that makes every transfer at least as fast. Plans are priced in
     its order, until none that is left could be among the first ``shown`` that differ in
-    a degree; of each of ``rivals``, bool[plans], the first is priced as well. The plans
-    that were priced, the fastest first.
+    a degree; of each of ``rivals``, the first is priced as well. The plans that were
+    priced, the fastest first.
     """
-    ideal = search(replace(setting, network=bound), job)
-    left = np.ones(len(ideal), bool)
-    rows = np.arange(min(_FEW, len(ideal)))
-    firsts = [np.flatnonzero(rival(ideal))[:1] for rival in rivals]
+    ideal = _Ranking(replace(setting, network=bound), job, None)
+    for rival in rivals:
+        ideal.extend_to_first(rival)
+    left = np.ones(len(ideal.plans), bool)
+
+    def fastest_left(number: int, below_s: float) -> Array:
+        """The next rows of the ranking that were not priced here."""
+        while True:
+            total_s, waiting = ideal.priced.times.total_s, left[ideal.rows]
+            rows = np.flatnonzero(waiting & (total_s < below_s))[:number]
+            until_s = total_s[rows[-1]] if len(rows) == number else below_s
+            if until_s < ideal.complete_s:
+                return rows
+            ideal.extend()
+
+    rows = fastest_left(_FEW, _last_s(ideal.priced, None))
+    firsts = [np.flatnonzero(rival(setting, ideal.priced.plans))[:1] for rival in rivals]
     rows = np.unique(np.concatenate([rows, *firsts]))
-    priced = price(setting, ideal.plans.take(rows))
+    priced = price(setting, ideal.priced.plans.take(rows))
     while True:
-        left[rows] = False
-        priced = _fastest_first(priced)
-        last_s = priced.times.total_s[first_plans(priced, shown)[-1]]
-        rows = np.flatnonzero(left & (ideal.times.total_s < last_s))[: len(priced)]
+        left[ideal.rows[rows]] = False
+        priced = priced.take(np.argsort(priced.times.total_s, kind="stable"))
+        rows = fastest_left(len(priced), _last_s(priced, shown))
         if not len(rows):
             return priced
-        priced = priced.joined(price(setting, ideal.plans.take(rows)))
+        priced = priced.joined(price(setting, ideal.priced.plans.take(rows)))
+
+
+def _last_s(priced: Priced, shown: int | None) -> float:
+    """Seconds of the last plan that is shown."""
+    if shown is None:
+        return float(np.finfo(float).max)
+    return float(priced.times.total_s[first_plans(priced, shown)[-1]])
 
 
 def first_plans(priced: Priced, number: int) -> list[int]:
@@ -262,32 +371,6 @@ def first_plans(priced: Priced, number: int) -> list[int]:
     degrees = np.stack([priced.plans[name] for name in DEGREES], axis=1)
     _, first = np.unique(degrees, axis=0, return_index=True)
     return sorted(int(row) for row in first)[:number]
-
-
-def _fastest_first(priced: Priced) -> Priced:
-    return priced.take(np.argsort(priced.times.total_s, kind="stable"))
-
-
-def _in_every_placement(priced: Priced) -> Priced:
-    """The plans, each that may become the fastest in its best placement.
-
-    Placements move no bytes of memory, so that all fit. A plan is left in the usual one
-    where it is slower than the fastest even with all groups inside nodes. Of equals the
-    usual placement stays.
-    """
-    fastest_s = priced.times.total_s[0]
-    alone_s = sum(priced.times.parts[name] for name in _WITHOUT_NETWORK)
-    rows = np.flatnonzero(alone_s < fastest_s)
-    inside = price(priced.setting, priced.plans.take(rows).placed(ALL_INNERMOST))
-    rows = rows[inside.times.total_s < fastest_s]
-    if not len(rows):
-        return priced
-    some = priced.plans.take(rows)
-    placed = [price(priced.setting, some.placed(order)) for order in range(len(ORDERS))]
-    best = np.argmin([p.times.total_s for p in placed], axis=0)
-    for order, others in enumerate(placed):
-        priced = priced.replaced(rows[best == order], others.take(best == order))
-    return _fastest_first(priced)
 
 
 def nearest_devices(setting: Setting, job: Job) -> int | None:

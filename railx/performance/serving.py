@@ -56,18 +56,8 @@ class ServingTimes:
 
 
 def cache_bytes_per_token(model: Model, element_bytes: float = 2.0) -> float:
-    """Bytes of keys and values of one token in all layers without a window.
-
-    Latent attention stores the compression and the positions' part of the key instead
-    (DeepSeek-V2, arXiv 2405.04434, section 2.1).
-    """
-    return model.layers * _cached_values(model) * element_bytes
-
-
-def _cached_values(model: Model) -> int:
-    if model.kv_rank:
-        return model.kv_rank + model.rope_width
-    return model.kv_heads * (model.key_width + model.values_width)
+    """Bytes of keys and values of one token in all layers without a window."""
+    return model.layers * model.cached_width * element_bytes
 
 
 def prefill_times(setting: Setting, plans: Plans) -> ServingTimes:
@@ -123,7 +113,7 @@ def serving_memory_bytes(setting: Setting, plans: Plans, cached_tokens: Array | 
         count = kind.count * np.ceil(model.layers / stages) / model.layers
         weights = weights + count * (shared + experts / plans["expert"]) / tensor
         cached = np.minimum(cached_tokens, kind.window or np.inf)
-        cache = cache + count * cached * _cached_values(model) / heads
+        cache = cache + count * cached * model.cached_width / heads
     element = setting.element_bytes
     return np.asarray(element * (weights + tables + plans["micro_batch"] * cache))
 
@@ -157,7 +147,7 @@ def _attention(layers: Layers, kind: LayerKind, cached: Array) -> tuple[Array, A
         width = 2 * model.kv_rank + model.rope_width
     flops = 2 * layers.tokens * cached * width * model.heads / layers.tensor
     heads = 1.0 if model.kv_rank else np.minimum(layers.tensor, model.kv_heads)
-    read = layers.tokens * cached * _cached_values(model) / heads
+    read = layers.tokens * cached * model.cached_width / heads
     return flops / setting.attention_flops, layers.memory(read * setting.element_bytes)
 
 

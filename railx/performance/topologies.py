@@ -301,7 +301,9 @@ def on_devices(
     if slow_gb_s or chips > 1:
         outside_gb_s = (slow_gb_s or device.slow_gb_s) * slow_share
     node = node_devices or (chips if chips > 1 else device.node_devices)
-    static = [name for name in family_of(settings).routings if name in static_routing_names()]
+    family = family_of(settings)
+    static = [name for name in family.routings if name in static_routing_names()]
+    static = [name for name in static if name not in family.same_loads]
     at_device = at_rates(topology, outside_gb_s, inside_gb_s)
     network = ExactLoads(at_device, static, None, node, known, selective=True)
     fast_gb_s = inside_gb_s if chips > 1 else outside_gb_s

@@ -83,8 +83,8 @@ def rank_transfers(
     tokens = plan.sequence_tokens * plan.micro_batch
     activation = activation_bytes(tokens // plan.context, model.hidden, element_bytes)
     # A rank keeps at least one head of keys and one of values.
-    width = max(model.kv_heads * model.key_width / plan.tensor, model.key_width)
-    keys_values = activation_bytes(tokens, 2 * width, element_bytes)
+    width = max(model.cached_width / plan.tensor, model.key_width + model.values_width)
+    keys_values = activation_bytes(tokens, width, element_bytes)
     visited, again = model.experts_per_token, plan.recompute == "full"
     by_pass: list[tuple[str, Kind, float, int]] = [
         # Attention gathers and scatters the activations once each way; the experts of a

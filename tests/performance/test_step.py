@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from railx.errors import UserError
 from railx.performance.advice import AdviceSettings, GivenPlan, advise
-from railx.performance.closed import PARTS, step_times
+from railx.performance.closed import PARTS, least_step_s, step_times
 from railx.performance.devices import device_named
 from railx.performance.exports import megatron_options, torchtitan_toml
 from railx.performance.fits import fit, names_to_fit
@@ -20,9 +20,9 @@ from railx.performance.layers import Setting
 from railx.performance.memory import MEMORY_PARTS, step_memory
 from railx.performance.models import Model, model_named
 from railx.performance.networks import TwoLevelRing
-from railx.performance.plans import AXES, ORDERS, Plan, Plans
+from railx.performance.plans import AXES, ORDERS, Array, Plan, Plans
 from railx.performance.programs import Constants, constants_named, default_constants, program_named
-from railx.performance.search import Job, candidates, price, search
+from railx.performance.search import Job, candidates, first_plans, price, search
 from railx.performance.validation import (
     constants_of,
     errors_by_group,
@@ -332,6 +332,37 @@ def test_search_keeps_what_fits_the_fastest_first() -> None:
     best = search(setting, job)
     assert (best.memory.total_bytes <= setting.device.capacity_gb * 1e9 * job.memory_share).all()
     assert (np.diff(best.times.total_s) >= 0).all()
+
+
+@pytest.mark.parametrize("model", ["llama3_8b", "gpt_oss_120b"])
+def test_a_search_for_the_first_plans_leaves_out_slower_ones_alone(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("railx.performance.search._MANY", 8)
+    setting = setting_of(model_named(model), constants_named("torchtitan_h100"))
+    network = TwoLevelRing(4, 450.0, 20.0, 1e-6, 1e-5)
+    setting, job = replace(setting, network=network), Job(64, 64, 4096)
+
+    whole = search(setting, job)
+    least_s = least_step_s(setting, whole.plans)
+    assert (least_s <= whole.times.total_s).all()
+    slowest = whole.plans.plan(int(least_s.argmax()))
+
+    def slow(_: Setting, plans: Plans) -> Array:
+        return np.array([plans.plan(row) == slowest for row in range(len(plans))])
+
+    some = search(setting, job, None, 3, [slow])
+    # Exchanges of experts take so long here that any plan may be among the first.
+    assert len(some) < len(whole) or setting.model.experts
+    for first in (
+        lambda priced: first_plans(priced, 3),
+        lambda priced: np.flatnonzero(slow(setting, priced.plans))[:1],
+    ):
+        of_some, of_whole = (priced.take(np.asarray(first(priced))) for priced in (some, whole))
+        assert len(of_whole)
+        assert of_some.times.total_s.tolist() == of_whole.times.total_s.tolist()
+        for name, column in of_whole.plans.columns.items():
+            assert of_some.plans[name].tolist() == column.tolist()
 
 
 def test_a_window_limits_the_keys_that_a_query_sees() -> None:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
 
 from railx.errors import UserError
-from railx.families import FAMILIES
-from railx.network.group_bandwidth import RoutedLoads, routed_loads, strided_groups
+from railx.families import FAMILIES, build_topology, family_of
+from railx.network.group_bandwidth import MemberRates, RoutedLoads, routed_loads, strided_groups
 from railx.performance import topologies
 from railx.performance.advice import AdviceSettings, advise
 from railx.performance.devices import device_named
 from railx.performance.layers import Setting
 from railx.performance.models import model_named
-from railx.performance.plans import ORDERS, Array
+from railx.performance.plans import ORDERS, Array, Plans
 from railx.performance.programs import constants_named, program_named
 from railx.performance.search import (
     Job,
-    Priced,
     candidates,
     first_plans,
     price,
@@ -66,8 +65,9 @@ def test_a_bounded_search_equals_pricing_every_plan(name: str) -> None:
     every = price(exact, ideal).times.total_s
     ranked = price(exact, ideal.take(np.argsort(every, kind="stable")))
 
-    def last(priced: Priced) -> Array:
-        return np.asarray(np.arange(len(priced)) == len(priced) - 1)
+    def last(setting: Setting, plans: Plans) -> Array:
+        slowest = ideal.plan(len(ideal) - 1)
+        return np.array([plans.plan(row) == slowest for row in range(len(plans))])
 
     few = search_below(exact, JOB, bound.network, 3, [last])
     first, brute = (
@@ -154,6 +154,22 @@ def test_rates_are_remembered_for_the_groups_that_they_were_asked_of() -> None:
         groups = strided_groups(network.chips, 4, stride)
         alone = ExactLoads(network.topology, network.routings).ways(groups, "all_gather")
         assert network.ways(groups, "all_gather") == alone
+
+
+@pytest.mark.parametrize("family", [family.name for family in FAMILIES if family.same_loads])
+def test_routings_with_the_loads_of_another_give_its_rates(family: str) -> None:
+    topology = build_topology(topology_settings(family))
+    network = ExactLoads(topology, ("min", *family_of(topology).same_loads))
+    for members, stride in ((2, 1), (4, 8), (8, 2), (64, 1)):
+        groups = strided_groups(network.chips, members, stride)
+        rates: dict[str, list[MemberRates]] = {}
+        for way in network.ways(groups, "all_gather"):
+            rates.setdefault(way.routing, []).append(way.rates)
+        shortest, *others = rates.values()
+        assert others
+        for same in others:
+            for one, other in zip(same, shortest, strict=True):
+                assert astuple(one) == pytest.approx(astuple(other), rel=1e-12)
 
 
 def test_rails_set_to_a_ring_are_slower_than_switched_ones() -> None:

@@ -209,7 +209,8 @@ def pair_loads(
     The loads are those of :func:`table_channel_loads` for this demand, in time and
     memory for these pairs alone; a table with groups stays as small as it is.
     """
-    order = np.lexsort((src, dst))
+    # By destination, then source; a single key is sorted in half of the time.
+    order = np.argsort(dst.astype(np.int64) * topology.chips + src)
     src, dst, amount = src[order], dst[order], amount[order]
     first = np.searchsorted(dst, np.append(table.destinations, topology.chips))
     options = spread_options(topology, table)

@@ -34,6 +34,8 @@ class HopLoads:
         self._latency_ns = np.zeros(len(pairs))
         np.maximum.at(self._latency_ns, self._pair, links.latency_ns)
         first = hops.representative
+        self._lanes = np.bincount(self._pair, links.lanes)
+        self._gbps = np.bincount(self._pair, links.capacity_gbps)
         self._at = np.array([hops.near[chip][0] for chip in first]) if hops.ends else first
 
     def __call__(
@@ -47,8 +49,7 @@ class HopLoads:
         np.fill_diagonal(demand, 0.0)
         legs, longest = self._legs(demand) if self._valiant else (demand, 0)
         load = np.zeros(len(self._src))
-        gbps = np.bincount(self._pair, links.capacity_gbps)
-        network = self._start, self._dst, gbps, self._latency_ns
+        network = self._start, self._dst, self._gbps, self._latency_ns
         flight_ns = kernels().minimal_loads(hops.left, hops.paths, *network, self._at, legs, load)
         if self._valiant:
             router = (self._src >= chips) & (self._dst >= chips)
@@ -58,8 +59,7 @@ class HopLoads:
                 leaf = end < chips
                 load[leaf] = np.bincount(chip, amount, chips)[end[leaf]]
                 flight_ns += self._latency_ns[leaf].max()
-        lanes = np.bincount(self._pair, links.lanes)
-        return np.repeat((load / lanes)[self._pair], links.lanes), float(flight_ns)
+        return np.repeat((load / self._lanes)[self._pair], links.lanes), float(flight_ns)
 
     def _legs(self, demand: FloatArray) -> tuple[FloatArray, int]:
         """The minimal legs of Valiant's paths (float[classes, classes]), and the most

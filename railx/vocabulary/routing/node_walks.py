@@ -146,10 +146,14 @@ def split_sets(builder: TableBuilder, paths: Sequence[Exits], shares: FloatArray
     )
     alone = weight.max(axis=-1) > 1 - _NO_SHARE
     sets[alone] = builder.single(direct_pool[alone], direct_state[alone])
-    for at in zip(*np.nonzero(~alone & (total[..., 0] > 0)), strict=True):
-        used = np.flatnonzero(weight[at])
-        choices = list(zip(pool[at][used].tolist(), state[at][used].tolist(), strict=True))
-        sets[at] = builder.choice_set(choices, weight[at][used].tolist())
+    split = ~alone & (total[..., 0] > 0)
+    lists = (values[split].tolist() for values in (pool, state, weight))
+    ids = []
+    for pools, states, weights in zip(*lists, strict=True):
+        used = [n for n, share in enumerate(weights) if share]
+        choices = [(pools[n], states[n]) for n in used]
+        ids.append(builder.choice_set(choices, [weights[n] for n in used]))
+    sets[split] = ids
     return sets
 
 

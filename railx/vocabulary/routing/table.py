@@ -246,8 +246,12 @@ class TableBuilder:
         pools, states = np.broadcast_arrays(
             np.asarray(pools, dtype=np.int64), np.asarray(state, dtype=np.int64)
         )
-        count = int(states.max(initial=0)) + 1
-        key = np.where(pools < 0, -1, pools * count + states)
+        # Few states occur, and the array below has a place for each pool and state.
+        occurs = np.flatnonzero(np.bincount(states.ravel(), minlength=1))
+        rank = np.zeros(int(occurs.max(initial=0)) + 1, dtype=np.int64)
+        rank[occurs] = np.arange(len(occurs))
+        count = max(1, len(occurs))
+        key = np.where(pools < 0, -1, pools * count + rank[states])
         # Sorting the keys, as numpy does to find distinct ones, takes most of the time.
         used = np.zeros(int(key.max(initial=-1)) + 2, dtype=np.bool_)
         used[key] = True
@@ -256,8 +260,10 @@ class TableBuilder:
         ids = np.full(len(used), -1, dtype=np.int32)
         # As choice_set, whose checks cost a large torus a second.
         ids[distinct] = [
-            sets.setdefault(((k // count, k % count, 1.0, -1, 0.0),), len(sets))
-            for k in distinct.tolist()
+            sets.setdefault(((pool, state, 1.0, -1, 0.0),), len(sets))
+            for pool, state in zip(
+                (distinct // count).tolist(), occurs[distinct % count].tolist(), strict=True
+            )
         ]
         result: Int32Array = ids[key]
         return result
@@ -301,23 +307,27 @@ class TableBuilder:
         """Sets with the choices of two sets; ``share`` of the traffic goes to the
         first.
         """
-        rows = list(self._sets)
+        rows, sets = list(self._sets), self._sets
         key = np.asarray(first, dtype=np.int64) << 32 | np.asarray(second, dtype=np.int64)
         distinct, where = np.unique(key, return_inverse=True)
-        ids = np.empty(len(distinct), dtype=np.int32)
-        for i, pair in enumerate(distinct.tolist()):
-            both = [
-                (row, part)
-                for row, part in ((rows[pair >> 32], share), (rows[pair & 0xFFFFFFFF], 1 - share))
-                if part > 0
-            ]
-            merged = [
-                (pool, state, weight * part, probe, delay)
-                for row, part in both
-                for pool, state, weight, probe, delay in row
-            ]
-            pools, states, weights, probes, delays = zip(*merged, strict=True)
-            ids[i] = self.choice_set(list(zip(pools, states, strict=True)), weights, probes, delays)
+        pairs = np.divmod(distinct, 1 << 32)
+        # As choice_set, whose checks cost a large torus a second.
+        parts = [
+            {
+                number: tuple(
+                    (*choice[:2], choice[2] * part, *choice[3:]) for choice in rows[number]
+                )
+                for number in (set(numbers.tolist()) if part > 0 else ())
+            }
+            for numbers, part in zip(pairs, (share, 1 - share), strict=True)
+        ]
+        ids = np.array(
+            [
+                sets.setdefault(parts[0].get(one, ()) + parts[1].get(other, ()), len(sets))
+                for one, other in zip(*(numbers.tolist() for numbers in pairs), strict=True)
+            ],
+            dtype=np.int32,
+        )
         return ids[where].reshape(key.shape)
 
     def build(self) -> RoutingTable:
