@@ -266,6 +266,12 @@ def test_every_command_has_a_rule() -> None:
     assert not without, "tests/test_documented_commands.py: RULES has no line for these"
 
 
+def test_tests_that_run_a_command_instead_are_there() -> None:
+    named = re.findall(r"tests/[\w/.]*\w", " ".join(NOT_RUN.values()))
+    assert len(named) > 10
+    assert not [path for path in named if not (ROOT / path).exists()]
+
+
 def test_commands_are_found_without_their_comments_and_drawings_are_none() -> None:
     page = (
         "```\nmake a  # why\n$ x b && y \\\n  c\n```\n```yaml\nd: 1\n```\n"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from railx.network.group_bandwidth import (
     routed_loads,
     strided_groups,
 )
-from railx.network.metrics import topology_metrics
+from railx.network.metrics import bisection, topology_metrics
 from railx.network.packets import simulate_packets
 from railx.network.settings import (
     StaticNetworkSettings,
@@ -171,7 +171,8 @@ def _value(
 def _prices(name: str, sized: Sized, settings: ArenaSettings) -> Iterator[Row]:
     """Dollars and watts a chip, nodes free and charged, cables, and bandwidths."""
     catalogue, point = read_catalogue(settings.point.catalogue), settings.point
-    if family_of(sized.bill).bill is None:
+    bill = family_of(sized.bill).bill
+    if bill is None:
         yield _value("", "usd_chip", None, "USD", "analytic", "no bill of materials")
         return
     try:
@@ -182,6 +183,8 @@ def _prices(name: str, sized: Sized, settings: ArenaSettings) -> Iterator[Row]:
     yield from _price_rows("", free)
     for component, count in free.counts.components.items():
         yield _value(component, "units_chip", count / free.counts.chips, "units", "analytic")
+    for kind, ends in bill.ports(sized.bill).cables.items():
+        yield _value(kind, "cable_ends_chip", ends / free.counts.chips, "ends", "analytic")
     yield _value("", "injection", free.counts.injection_gb_s_per_chip, "GB/s", "analytic")
     all_to_all = free.counts.all_to_all_gb_s_per_chip
     note = "" if all_to_all is not None else "no closed form"
@@ -199,27 +202,36 @@ def _prices(name: str, sized: Sized, settings: ArenaSettings) -> Iterator[Row]:
 
 def _price_rows(suffix: str, priced: NetworkPrice) -> Iterator[Row]:
     cost = priced.per_chip
+    unknown = "" if cost.watts is not None else "a part without watts in the catalogue"
     yield _value("", f"usd_chip{suffix}", cost.usd, "USD", "analytic", priced.charges)
     yield _value("", f"usd_chip{suffix}_low", cost.low_usd, "USD", "analytic")
     yield _value("", f"usd_chip{suffix}_high", cost.high_usd, "USD", "analytic")
-    yield _value("", f"watts_chip{suffix}", cost.watts, "W", "analytic")
+    yield _value("", f"watts_chip{suffix}", cost.watts, "W", "analytic", unknown)
 
 
-#: Metrics of the graph that are compared, with their units.
-_METRICS: Mapping[str, str] = {
-    "diameter_node_hops": "hops",
-    "mean_node_hops": "hops",
-    "minimal_paths_mean": "paths",
-    "disjoint_paths_min": "paths",
-    "bisection_gb_s_per_chip": "GB/s",
+#: Metrics of the graph that are compared: their units, and why there is none.
+_METRICS: Mapping[str, tuple[str, str]] = {
+    "diameter_node_hops": ("hops", "too large for a search"),
+    "mean_node_hops": ("hops", "too large for a search"),
+    "minimal_paths_mean": ("paths", "too large to count"),
+    "disjoint_paths_min": ("paths", "too large to count"),
+    "bisection_gb_s_per_chip": ("GB/s", "no natural cut"),
 }
 
 
 def _static(graph: Topology, seed: int) -> Iterator[Row]:
-    """Metrics of the graph and the exact bound of uniform traffic, minimal routing."""
+    """Metrics of the graph and the exact bound of uniform traffic, minimal routing.
+
+    The bisection is that of the network without added nodes, whose links do not carry
+    what leaves them.
+    """
+    settings = graph.settings
     metrics = topology_metrics(graph)
-    for measure, unit in _METRICS.items():
-        yield _value("", measure, metrics[measure], unit, "analytic")
+    if settings.node is not None and not family_of(settings).has_nodes:
+        metrics |= bisection(build_topology(replace(cast("Any", settings), node=None)))
+    for measure, (unit, why) in _METRICS.items():
+        value = metrics[measure]
+        yield _value("", measure, value, unit, "analytic", why if value is None else "")
     routing = StaticNetworkSettings("static", "min")
     summary, _ = simulate_static(graph, UniformTraffic("uniform", 1.0), routing, "", seed=seed)
     yield _value("uniform", "uniform_bound", summary["bound_gb_s_per_chip"], "GB/s", "analytic")
@@ -259,10 +271,14 @@ def _faults(network: FamilySettings, settings: ArenaSettings, seed: int) -> Iter
     ``usable``: those of small jobs that fit at once.
     """
     trace = settings.trace
-    if trace is None or family_of(network).job_places is None:
+    if trace is None:
         return
-    places = NetworkPlaces(network)
-    if places.chips > trace.servers * trace.chips_per_server:
+    try:
+        places = NetworkPlaces(network)
+        if places.chips > (most := trace.servers * trace.chips_per_server):
+            raise SettingsError("chips", f"got {places.chips}; allowed: {most}, those of the trace")
+    except SettingsError as error:
+        yield _value("fault trace", "largest_share", None, "", "analytic", error.message)
         return
     faults = read_trace(trace.file, trace.servers, trace.days)
     for size in (None, *trace.job_chips):

@@ -6,13 +6,13 @@ low-radix switches, which are one switch for each rack here: links between racks
 capacity of the rack, not of a chip. Published: 72 lanes a chip, 16 of them to other
 racks, 128 lanes between two racks of a line. Derived: four lanes between two chips of a
 rack. Assumptions: the rate of a lane (second hand, a third party's simulator), and that
-all low-radix switches of a rack act as one. Left out: the spare chip of a rack, CPUs,
-and the 256 lanes of a rack to the high-radix switches.
+all low-radix switches of a rack act as one. Left out: CPUs, the spare chip of a rack.
 
 Paths are minimal, Valiant's or UGAL's, hop k on virtual channel k. The paper's own rule
 against deadlock needs two channels; its details are not published. Borrow, its third
-strategy, takes the high-radix switches that are left out: how they join racks inside a
-pod is not published.
+strategy, takes the 256 lanes of a rack to the high-radix switches too
+(``borrow_lanes``). How these join racks inside a pod is not published; they are one
+switch here (assumption).
 """
 
 from __future__ import annotations
@@ -57,6 +57,11 @@ class UBMeshSettings(FamilyBase):
 
     rack_lanes: Annotated[int, AtLeast(1)] = 128
     """Lanes between two racks of a row or column."""
+
+    borrow_lanes: Annotated[int, AtLeast(0)] = 0
+    """Lanes of a rack to the high-radix switch, which other racks are two hops behind
+    (Borrow); 256 are published. Default: paths over racks alone.
+    """
 
     port_gbps: Annotated[float, Positive()] = 112.0
     """Rate of a lane in one direction, in 10^9 bit/s (second hand, low confidence)."""
@@ -120,6 +125,9 @@ def build(settings: UBMeshSettings) -> Topology:
         (*_full_meshes(rack), "router", settings.rack_lanes, outside),
         (*_full_meshes(rack.T), "router", settings.rack_lanes, outside),
     ]
+    if settings.borrow_lanes:
+        high_radix = np.full_like(switch, settings.chips + settings.racks)
+        ends.append((switch, high_radix, "router", settings.borrow_lanes, outside))
     links = [
         duplex_links(a, b, kind, gbps=settings.port_gbps, latency_ns=latency_ns, lanes=lanes)
         for a, b, kind, lanes, latency_ns in ends
@@ -129,7 +137,7 @@ def build(settings: UBMeshSettings) -> Topology:
         links,
         chips=settings.chips,
         chips_per_node=settings.rack_chips,
-        switches=settings.racks,
+        switches=settings.racks + (settings.borrow_lanes > 0),
     )
 
 

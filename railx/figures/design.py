@@ -11,7 +11,7 @@ from typing import Annotated
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, panel_title, ticks, tiles
 from railx.figures.tables import refuse, where
-from railx.figures.theme import GREY, PALETTE, dot, label
+from railx.figures.theme import GREY, PALETTE, RAIL_FAMILIES, dot, label
 from railx.figures.types import DataFrame
 from railx.figures.words import counted, fidelity_line, phrases, spoken
 from railx.settings import AtLeast
@@ -78,7 +78,7 @@ class ArenaFigureSettings(Choice):
     """The size; the largest that there is where no network has it."""
     charged: bool = True
     """Whether the links inside nodes are charged."""
-    marked: tuple[str, ...] = ("railx", "opus_rails")
+    marked: tuple[str, ...] = RAIL_FAMILIES
     """Beginnings of the families that are marked whether on the front or not."""
 
 

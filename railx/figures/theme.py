@@ -86,6 +86,9 @@ _NAMED = {
 }
 _LABELS = {
     "gpt3_1T": "GPT-3 1T",
+    "dense_70b": "Dense 70B",
+    "dense_405b": "Dense 405B",
+    "electrical_switch_port": "Electrical port",
     "vit_era5": "ViT on ERA5",
     "vtrain_single": "Megatron, one node (vTrain)",
     "vtrain_multi": "Megatron, several nodes (vTrain)",
@@ -151,6 +154,8 @@ OPUS_JOBS = {
     "llama64": "Llama-3 8B, 64 GPUs",
     "deepseek3d": "DeepSeek, DP, PP and TP",
 }
+#: Beginnings of families that are marked among rivals: RailX, and photonic rails.
+RAIL_FAMILIES = ("railx", "opus_rails")
 #: Bases on which networks are compared.
 BASES = {"equal_bandwidth": "equal bandwidth", "equal_cost": "equal cost"}
 #: Baselines of the papers on sequences of varying length: name and colour.
@@ -210,6 +215,11 @@ def label(name: str) -> str:
     if not stem:
         return rest[:1].upper() + rest[1:]
     return f"{_LABELS[stem]}, {rest}" if rest else _LABELS[stem]
+
+
+def on_rails(name: str) -> bool:
+    """Whether a network is marked among rivals."""
+    return name.startswith(RAIL_FAMILIES)
 
 
 def lighter(colour: str, share: float) -> tuple[float, float, float]:

@@ -15,7 +15,13 @@ from railx.network.path_diversity import disjoint_paths_min, minimal_path_counts
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.topology import INTERNAL, Topology
 
-__all__ = ["check_optical_circuits", "chip_hop_counts", "node_hop_counts", "topology_metrics"]
+__all__ = [
+    "bisection",
+    "check_optical_circuits",
+    "chip_hop_counts",
+    "node_hop_counts",
+    "topology_metrics",
+]
 
 
 #: Largest graph (vertices) for breadth-first search from every vertex.
@@ -67,11 +73,11 @@ def topology_metrics(topology: Topology) -> dict[str, Any]:
         "minimal_paths_min": minimal_paths_min,
         "minimal_paths_mean": minimal_paths_mean,
         "disjoint_paths_min": disjoint_paths_min(topology, lines),
-        **_bisection(topology),
+        **bisection(topology),
     }
 
 
-def _bisection(topology: Topology) -> dict[str, Any]:
+def bisection(topology: Topology) -> dict[str, Any]:
     """The natural cut of a family, None where it has none."""
     family, settings, links = family_of(topology), topology.settings, topology.links
     if family.halves is None or family.bisection_ports is None:

@@ -25,6 +25,7 @@ from railx.evidence import KINDS, VERDICT_GROUPS, VERDICTS, Paper, PublishedTabl
 from railx.evidence.verdicts import number_text
 from railx.figures.words import FIDELITY_MEANING, counted, listed
 from railx.io import read_json, write_text
+from railx.report.arena import arena_sizes
 from railx.report.cells import (
     MOST_ALIKE,
     MOST_ROWS,
@@ -114,6 +115,7 @@ def write_report(
     judged: Mapping[str, tuple[str, str]] | None = None,
     others: Sequence[OtherResult] = (),
     jobs: Sequence[str | Path] = (),
+    arena: Sequence[Path] = (),
 ) -> None:
     """Write the page of ``experiment`` as one HTML file, atomically.
 
@@ -121,8 +123,9 @@ def write_report(
     the result of ``collect_provenance``, both JSON. ``published`` are the papers' own
     tables and ``judged`` says which row of which of their files (file, id) each claim
     is compared with. ``others`` are verdicts of other experiments, ``jobs`` the
-    provenance of each job. Raises ValueError naming the file that lacks a column or
-    holds an unknown paper, kind, verdict or fidelity.
+    provenance of each job, ``arena`` tables of networks that are ranked. Raises
+    ValueError naming the file that lacks a column or holds an unknown paper, kind,
+    verdict or fidelity.
     """
     rows = read_claims(claims, papers)
     tables, tables_left_out = _first_alike(tables, lambda table: table.kind)
@@ -152,6 +155,7 @@ def write_report(
             summary=_summary(rows, papers),
             papers=[_paper(key, paper, rows, drawn, shown) for key, paper in papers.items()],
             overview=_overview(drawn),
+            arena=arena_sizes(arena),
             orphans=[entry for entry in shown if entry["paper"] not in papers],
             others=elsewhere,
             tables=[

@@ -18,6 +18,8 @@ from railx.design.settings import ArenaSettings, PointSettings, ServingJob, Trai
 from railx.design.sizes import sized_for
 from railx.economics import price, read_catalogue
 from railx.errors import UserError
+from railx.families import build_topology, family_of
+from railx.network.metrics import topology_metrics
 from railx.network.settings import ExpertTraffic, PacketNetworkSettings, UniformTraffic
 from railx.performance.advice import setting_of
 from railx.performance.plans import Plan, Plans
@@ -78,6 +80,28 @@ def test_steps_and_prices_are_those_of_a_design_point(rows: list[dict[str, Any]]
     assert value(rows, "step", "too_large") is None
 
 
+def test_bisection_and_cables_are_those_of_the_network_without_its_servers(
+    rows: list[dict[str, Any]],
+) -> None:
+    """Nodes of eight chips that the cut of the torus would divide."""
+    alone = sized_for(SETTINGS.networks["torus_2d"], 64, 256).bill
+    cut = topology_metrics(build_topology(alone))["bisection_gb_s_per_chip"]
+    assert value(rows, "bisection_gb_s_per_chip") == cut
+    bill = family_of(alone).bill
+    assert bill is not None
+    (ends,) = bill.ports(alone).cables.values()
+    chips = bill.ports(alone).chips
+    assert value(rows, "cable_ends_chip", "external") == pytest.approx(ends / chips)
+    assert value(rows, "cable_ends_chip", "external", 4096) > 0
+
+
+def test_a_value_that_is_missing_says_why(rows: list[dict[str, Any]]) -> None:
+    missing = {row["measure"]: row["note"] for row in rows if row["value"] is None}
+    assert all(note for measure, note in missing.items() if measure != "joules_step")
+    assert missing["watts_chip_with_node"] == "a part without watts in the catalogue"
+    assert all(row["note"] == "" for row in rows if row["measure"] == "watts_chip")
+
+
 def test_packets_at_a_low_load_arrive_as_offered(rows: list[dict[str, Any]]) -> None:
     offered = value(rows, "offered", "uniform at 0.2")
     assert offered == pytest.approx(0.2 * value(rows, "uniform_bound", "uniform"))
@@ -102,7 +126,8 @@ def test_shares_under_a_fault_trace_are_weighted_by_time(tmp_path: Path) -> None
     assert value(rows, "largest_share", "fault trace") < 0.95
     assert value(rows, "usable_share", "fault trace, jobs of 64") is None
     small = replace(few, trace=replace(trace, servers=7))
-    assert not [row for row in arena_rows("rail_only", small, 1) if "trace" in row["subject"]]
+    (row,) = (row for row in arena_rows("rail_only", small, 1) if "trace" in row["subject"])
+    assert (row["value"], row["note"]) == (None, "got 64; allowed: 56, those of the trace")
 
 
 def test_a_size_without_a_graph_is_the_largest_below(rows: list[dict[str, Any]]) -> None:

@@ -166,6 +166,24 @@ def test_ub_mesh_has_the_published_lanes_and_bound() -> None:
     assert bound / 72 == pytest.approx(0.11, abs=0.002)
 
 
+def test_racks_of_a_ub_mesh_borrow_the_high_radix_switch() -> None:
+    """Two thirds borrow between racks in no line: bandwidths of both hops count.
+
+    So the switch binds, with six pairs of racks on 256 lanes: 10.67 lanes a chip in
+    place of 8. The best split of the same traffic would give 13.3.
+    """
+    topology = build("ub_mesh_1024", borrow_lanes=256)
+    links, chips = topology.links, topology.chips
+    assert (topology.switches, links.lanes[links.dst == chips + 16].sum()) == (17, 16 * 256)
+    table = build_routing(topology, "min", np.arange(64, dtype=np.int32))
+    loads = 16 * table_lane_loads(topology, table)
+    rack = of_kind(topology, "router") & (np.maximum(links.src, links.dst) < chips + 16)
+    share = 16 / 64 * 1023 / 1024
+    assert 1 / loads[rack].mean() == pytest.approx(128 / 2 * share)
+    # All up, each rack alike: the table is of the traffic to one rack.
+    assert 1 / loads[links.dst == chips + 16].mean() == pytest.approx(256 / 6 * share)
+
+
 def test_ub_mesh_with_links_between_chips_is_a_full_mesh_of_four_dimensions() -> None:
     topology = build("full_mesh_4d_1024")
     metrics = topology_metrics(topology)
@@ -177,6 +195,7 @@ def test_ub_mesh_with_links_between_chips_is_a_full_mesh_of_four_dimensions() ->
 @given(board=st.integers(2, 3), boards=st.integers(2, 3), x=st.integers(1, 3), y=st.integers(1, 2))
 def test_ub_meshes_of_any_shape_deliver(board: int, boards: int, x: int, y: int) -> None:
     shape = {"chips_per_board": board, "boards": boards, "rack_columns": x, "rack_rows": y}
+    shape["borrow_lanes"] = board - 2
     topology = build("ub_mesh", **shape)
     check_routings(topology)
     rack, local = np.divmod(np.arange(topology.chips), board * boards)

@@ -187,6 +187,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         "config": folder / "config.json",
         "provenance": folder / "provenance.json",
         "jobs": list(_jobs(folder)),
+        "arena": arena_files(folder, 6),
     }
     return Made(folder, parts)
 
@@ -194,6 +195,34 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 @pytest.fixture(scope="session")
 def report(made: Made) -> Path:
     return made.write(made.folder / "report.html")
+
+
+def arena_files(results: Path, networks: int) -> list[Path]:
+    """Tables of networks of three sizes, with as many columns as the arena has."""
+    measures = [
+        *(("", measure, "USD") for measure in ("usd_chip_with_node", "usd_chip", "watts_chip")),
+        *((f"job {job}", "tokens_per_s", "tokens/s") for job in range(6)),
+        *((f"job {job}", "joules_step", "J") for job in range(4)),
+        *(("", measure, "GB/s") for measure in ("uniform_bound", "bisection_gb_s_per_chip")),
+        *((f"pattern {pattern} at 0.8", "latency_p99", "ns") for pattern in range(4)),
+        *((f"fault trace, jobs of {size}", "usable_share", "") for size in (16, 64)),
+        *((kind, "cable_ends_chip", "ends") for kind in ("leaf", "optical", "uplink")),
+    ]
+    return [
+        write_result(
+            results,
+            "arena.comparison",
+            [
+                {"network": name, "family": name, "asked_chips": asked, "chips": asked, "note": ""}
+                | {"subject": subject, "measure": measure, "unit": unit}
+                | {"value": 100.0 * number + 10.0, "fidelity": "analytic"}
+                for asked in (1296, 4096, 200704)
+                for subject, measure, unit in measures
+            ],
+            name,
+        )
+        for number, name in enumerate(f"railx_{number}" for number in range(networks))
+    ]
 
 
 def _drawn(folder: Path, bounds: Path) -> ReportFigure:

@@ -16,7 +16,7 @@ import pytest
 from railx.evidence import read_papers
 from railx.report.images import image_source
 from tests.builders import ROOT, write_result
-from tests.report.conftest import CLAIMS, PAPERS, Made, recorded_rows
+from tests.report.conftest import CLAIMS, PAPERS, Made, arena_files, recorded_rows
 
 DRIVER = shutil.which("chromedriver")
 pytestmark = [
@@ -351,9 +351,14 @@ def test_no_other_script_or_style_can_run(
         assert directive in refusals
 
 
-@pytest.mark.parametrize("experiment", ["quick", "paper"])
+@pytest.mark.parametrize(("experiment", "networks"), [("quick", 33), ("paper", 0)])
 def test_a_page_of_all_claims_is_one_that_people_finish(
-    browser: Any, visit: Callable[..., None], made: Made, tmp_path: Path, experiment: str
+    browser: Any,
+    visit: Callable[..., None],
+    made: Made,
+    tmp_path: Path,
+    experiment: str,
+    networks: int,
 ) -> None:
     rows = recorded_rows(experiment)
     parts = made.parts
@@ -368,6 +373,7 @@ def test_a_page_of_all_claims_is_one_that_people_finish(
         figures=[parts["figures"][0], *figures],
         tables=[parts["tables"][0]] * 100,
         judged={},
+        arena=arena_files(tmp_path, networks),
     )
     visit(page)
     screens, words, elements = browser.execute_script(SIZE)
@@ -375,6 +381,13 @@ def test_a_page_of_all_claims_is_one_that_people_finish(
     assert words <= 7_000
     assert elements <= 10_000
     assert browser.find_element("id", "shown").text == f"{len(rows)} claims"
+    # Two screens say what held here and in `paper`, and what nobody can test.
+    head = browser.find_element("css selector", "body > header")
+    assert head.rect["y"] + head.rect["height"] <= 1_600
+    counts = {row["verdict"] for row in rows if row["kind"] == "published"}
+    assert all(verdict in head.text for verdict in counts)
+    assert ("Recorded in paper:" in head.text) == (experiment == "quick")
+    assert "Nobody can test" in head.text
     # All claims are there all the same.
     browser.find_element("id", "unfold").click()
     assert len(browser.execute_script(SHOWN)) == len(rows)

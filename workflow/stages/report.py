@@ -61,6 +61,7 @@ def run(job: Job) -> Summary:
         config=job.outputs["config"],
         provenance=job.outputs["provenance"],
         jobs=job.inputs["provenance"],
+        arena=job.inputs["arena"],
     )
     return {"report": str(job.outputs["report"])}
 
@@ -101,6 +102,7 @@ def _inputs(experiment: Config, _: str) -> Inputs:
             )
         },
         "tables": [folder / path for _, path, _ in printed_tables(experiment)],
+        "arena": FromStage("arena.comparison", tuple(experiment["arena"]["networks"])),
         "papers": _PAPERS,
         "claim_files": sorted(_CLAIMS.glob("*.yaml")),
         "published": sorted(_PUBLISHED.iterdir()),

@@ -2,8 +2,7 @@
 
 Networks are compared at equal bandwidth and at equal cost. Generated training steps are
 replayed on such networks too, where the settings name some. Switching inside a
-collective (SWOT, 2510.19322) is no mode: its abstract gives a gain, not the link rates
-and switching times behind it.
+collective is no mode: docs/findings/opus.md says which facts are missing.
 """
 
 from __future__ import annotations
