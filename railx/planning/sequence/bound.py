@@ -1,8 +1,8 @@
 """A time that no plan of a whole batch can beat.
 
-:func:`batch_lower_bound_ms` holds the proof. Prices of the sequences come from a small
-linear programme over classes of similar lengths (:func:`class_prices`). Its solution
-need not be exact: any prices give a bound, which compiled loops work out for all
+:func:`batch_lower_bound_ms` holds the proof. Prices of the sequences come from a linear
+programme over classes of similar lengths (:func:`class_prices`). Its solution need not
+be exact: any prices and weights give a bound, which compiled loops work out for all
 sequences.
 """
 
@@ -12,13 +12,13 @@ from __future__ import annotations
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from railx.performance.sequence_cost import CostModel
-from railx.planning.compiled import compiled
+from railx.planning.compiled import compiled, inner
 
 __all__ = [
     "batch_lower_bound_ms",
@@ -29,22 +29,40 @@ Floats = npt.NDArray[np.float64]
 Lengths = npt.NDArray[np.int64]
 
 #: The longest sequences are single classes, the others share classes of about equal
-#: tokens.
-_ALONE = 24
-_SHARED = 32
-#: Durations of the first programme, and the number that each further one adds, where
-#: its prices proved least.
-_COARSE = 20
-_ADDED = 8
-#: Durations of the proof, beside those from which one of the longest sequences fits.
-_FINE = 96
-#: Most programmes. None follows where prices prove this share of their promise, or this
-#: factor more than the previous prices.
+#: tokens: so many of both, to find durations and to price.
+_COARSE_CLASSES, _CLASSES = (10, 14), (16, 24)
+#: Shares of a group that a sequence takes: of its time, of its memory, of one sequence
+#: that takes half of the time or more, of two that take a third or more.
+_SHARES = 4
+#: Durations of the first programme: from far below the mean to far above, and near it.
+_FAR, _NEAR = 16, 16
+#: Durations that the next programme has: the best of the last one, and where its prices
+#: proved least.
+_RETAINED, _ADDED = 14, 8
+#: Durations of the proof, beside those from which one or two of so many longest
+#: sequences fit.
+_GRID, _EDGES = 48, 16
+#: Intervals of durations that are halved where they prove least, and at most so many
+#: that lengths times intervals are this many.
+_HALVED, _EVALUATED = 200, 400_000
+#: Least relative distance of durations that are added.
+_APART = 0.01
+#: Relative distance of durations whose weights replace those of earlier programmes.
+_NEARLY = 0.05
+#: Weights that are tried to lower V of an interval that proves least.
+_MOVED = 8
+#: Most programmes. None follows where prices prove this share of their promise, or less
+#: than this factor more than the previous prices.
 _ROUNDS = 6
-_ENOUGH = 0.9995
-_GROWN = 1.0002
-#: Most steps of a programme; about 15 suffice.
+_ENOUGH = 0.998
+_GROWN = 1.0005
+#: A number of micro-batches this close to an integer is one.
+_BROKEN = 2e-2
+#: Most steps of a programme, the start of its duals over the least cost, and the gap at
+#: which it ends; about 20 suffice.
 _STEPS = 60
+_UNIT = 0.2
+_GAP = 3e-4
 #: Larger than the rounding of sums of times.
 _ROUNDING = 1e-9
 
@@ -70,15 +88,19 @@ class _Prices:
 
     prices: Floats
     """Of a sequence of each class."""
-    by_time: Floats
-    """Rate of a device's time in a micro-batch of each duration."""
-    by_memory: Floats
-    """Rate of a token's memory in a micro-batch of each duration."""
+    weights: Floats
+    """Of the shares of a group, for each duration and degree [k, d, j]."""
     durations: Floats
-    micro_batches: float
-    """How many there are of all durations together."""
+    micro_batches: Floats
+    """Number of each duration."""
+    losses: Floats
+    """Of each duration, that of a micro-batch beside one of the best."""
     total_ms: float
     """The bound by the programme's objective."""
+
+    def best(self) -> Floats:
+        """The durations that lose least."""
+        return np.sort(self.durations[np.argsort(self.losses, kind="stable")[:_RETAINED]])
 
 
 def batch_lower_bound_ms(
@@ -91,37 +113,41 @@ def batch_lower_bound_ms(
     Proof, for N devices, t_i(d) the time of sequence i alone in a group of degree d,
     and micro-batches whose groups take T' <= T < T".
 
-    *Charges.* Each sequence is charged device time e_i such that no group's sequences
-    are charged more than d T. The least d t_i(d) over degrees with t_i(d) < T" whose
-    memory holds it is such a charge, as the times in a group add up to at most T. For
-    some degrees we charge more, because a sequence that needs a wide group makes others
-    run in it at a loss. Let x_i be t_i(d)/T" or s_i/(cap d + 1). A group's x add up to
-    less than 1, so for an integer r its k_i = floor((r + 1) x_i) add up to at most r.
-    Let q <= 1 be at least e_j/(d t_j(d)) for all j with k_j = 0. Then sequences with
-    k_i > 0 may be charged c_i(d) = d (q t_i(d) + (1 - q) T' k_i/r) in d: a group's
-    charges are at most d (q T + (1 - q) T'). A sequence is charged the least over its
-    degrees, so no more than c in the one it has. q rests on charges that are only
-    lowered afterwards.
+    *Shares.* In a group of degree d, t_i(d)/T" add up to at most T/T" < 1 and
+    s_i/(cap d) to at most 1. Hence floor((r + 1) t_i(d)/T")/r add up to at most 1 as
+    well, for any integer r: the floors are integers whose sum is below r + 1. So does
+    every weighted mean of these shares,
 
-    *Worth.* Give each sequence any price p_i >= 0. A micro-batch has N T of device time
-    and memory for N cap tokens. So for any rates r, m >= 0 the prices of its sequences
-    add up to at most
+        w_i(d) = Σ_j θ_dj share_ij(d),    θ >= 0,    Σ_j θ_dj = 1,
 
-        V(T) = N T r + N cap m + Σ_i max(0, p_i - r e_i - m s_i).
+    whose weights may differ by degree: each degree has a price of time and one of
+    memory. With the weight of time alone, the mean adds up to at most
+    1 - θ_d1 (1 - T/T").
 
-    r, m and e are fixed for an interval, so V is linear in it and its ends suffice.
+    *Devices.* A sequence takes at least e_i = min d w_i(d) devices, the least over the
+    degrees that end it before T". The e_i of a group add up to at most d, those of a
+    micro-batch to at most N: it is a knapsack.
+
+    *Worth.* Give each sequence any price p_i >= 0. For any rate r >= 0 of a device, the
+    prices of a micro-batch's sequences add up to at most
+
+        V(T) = N r (1 - min_d θ_d1 (1 - T/T")) + Σ_i max(0, p_i - r e_i).
+
+    r, θ and e are fixed for an interval, so V is linear in it and its ends suffice.
 
     *Bound.* Let v be the least of T + b1 - V(T) over all T. Summed over the M
     micro-batches of a plan, its time is at least Σ p_i + M v. M is at least the tokens
     of the batch over N cap. Where a range of M is cut in two, the bound is the lesser
     one. A plan with a micro-batch longer than all T looked at takes longer than that.
 
-    Nothing rests on where the prices come from: a linear programme over classes of
-    sequences and some durations, y_k micro-batches of duration T_k that hold a share
-    z_ik of class i,
+    Nothing rests on where prices and weights come from: a linear programme over classes
+    of sequences and some durations, y_k micro-batches of duration T_k with n_kd devices
+    in groups of degree d, which hold a share z_ikd of class i,
 
-        min Σ (T_k + b1) y_k,    Σ_k z_ik = 1,    z_ik <= y_k,
-        Σ_i e_i z_ik <= N T_k y_k,    Σ_i s_i z_ik <= N cap y_k,    Σ y_k >= M.
+        min Σ (T_k + b1) y_k,    Σ_kd z_ikd = 1,    Σ_d z_ikd <= y_k,
+        Σ_i d share_ij(d) z_ikd <= n_kd for all j,    Σ_d n_kd <= N y_k,    Σ y_k >= M.
+
+    p are the prices of its first rows, θ those of its third ones, as shares of 1.
     """
     allowed = np.array(sorted(degree for degree in degrees if degree <= devices), dtype=np.float64)
     if len(lengths) == 0:
@@ -142,69 +168,94 @@ def batch_lower_bound_ms(
     return bound * (1 - _ROUNDING)
 
 
+@dataclass
+class _Range:
+    """A range of the number of micro-batches, and what is proven for it."""
+
+    fewest: int
+    most: int | None
+    durations: Floats
+    earlier: tuple[Floats, Floats]
+    """Durations and their weights in programmes before."""
+    bound_ms: float = 0.0
+    rounds: int = 0
+    done: bool = False
+
+
 def _bound_ms(problem: _Problem, fewest: int) -> float:
-    """The best bound by the prices of at least ``fewest`` micro-batches."""
-    starts, sizes = _classes(problem)
-    middle = _middle(problem, starts, sizes)
-    durations = _durations(problem, fewest)
-    best, number, durations = _rounds(problem, middle, sizes, durations, fewest, None)
-    below, above = math.floor(number + 1e-6), math.ceil(number - 1e-6)
-    if fewest < above and below < above:
-        over, _, _ = _rounds(problem, middle, sizes, durations, above, None)
-        under = math.inf
-        if below >= fewest:
-            under, _, _ = _rounds(problem, middle, sizes, durations, fewest, below)
-        best = max(best, min(over, under))
-    return best
+    """The best bound by the prices of at least ``fewest`` micro-batches.
 
-
-def _rounds(
-    problem: _Problem,
-    middle: _Problem,
-    sizes: Floats,
-    durations: Floats,
-    fewest: int,
-    most: int | None,
-) -> tuple[float, float, Floats]:
-    """The best bound for ``fewest`` to ``most`` micro-batches, their number,
-    durations.
+    Where a programme of few classes has a broken number of micro-batches, the ranges
+    below and above it are bounded on their own. The lesser bound is raised first.
     """
-    best = 0.0
+    coarse = _classes(problem, *_COARSE_CLASSES)
+    fine = _classes(problem, *_CLASSES)
+    durations = _durations(problem, fewest)
+    first = _prices(*coarse, durations, fewest, None)
+    number = float(first.micro_batches.sum())
+    below, above = math.floor(number + _BROKEN), math.ceil(number - _BROKEN)
+    limits: list[tuple[int, int | None]] = [(fewest, None)]
+    if above > fewest and below < above:
+        limits = [(above, None)] + ([(fewest, below)] if below >= fewest else [])
+    ranges = []
+    for low, high in limits:
+        if len(limits) > 1 or low > fewest:
+            first = _prices(*coarse, durations, low, high)
+        ranges.append(_Range(low, high, first.best(), (first.durations, first.weights)))
     for _ in range(_ROUNDS):
-        priced = _prices(middle, sizes, durations, fewest if most is None else most, most)
-        certified, added = _certified(problem, middle, sizes, priced, fewest, most)
-        grown = certified > best * _GROWN
-        best = max(best, certified)
-        if certified >= priced.total_ms * _ENOUGH or not grown:
+        least = min(ranges, key=lambda span: span.bound_ms)
+        if least.done:
             break
-        durations = np.union1d(durations, added)
-    return best, priced.micro_batches, durations
+        _raise(problem, *fine, least)
+    return min(span.bound_ms for span in ranges)
 
 
-def _classes(problem: _Problem) -> tuple[npt.NDArray[np.int64], Floats]:
-    """First sequence of each class and its size; a class fits the same degrees."""
+def _raise(problem: _Problem, classes: _Problem, sizes: Floats, span: _Range) -> None:
+    """Raise the bound of a range by another programme."""
+    priced = _prices(classes, sizes, span.durations, span.fewest, span.most)
+    span.earlier = _merged(span.earlier, (priced.durations, priced.weights))
+    certified, added = _certified(
+        problem, classes, sizes, priced, span.earlier, span.fewest, span.most
+    )
+    enough = certified >= priced.total_ms * _ENOUGH
+    span.rounds += 1
+    span.done = enough or (span.rounds > 2 and certified < span.bound_ms * _GROWN)
+    span.bound_ms = max(span.bound_ms, certified)
+    span.durations = np.union1d(priced.best(), added)
+
+
+def _merged(earlier: tuple[Floats, Floats], newer: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    """Weights by duration; newer ones in place of those at nearly the same one."""
+    distance = np.abs(earlier[0][:, None] / newer[0] - 1).min(axis=1)
+    durations = np.concatenate((earlier[0][distance > _NEARLY], newer[0]))
+    weights = np.concatenate((earlier[1][distance > _NEARLY], newer[1]))
+    order = np.argsort(durations)
+    return durations[order], weights[order]
+
+
+def _classes(problem: _Problem, alone: int, shared: int) -> tuple[_Problem, Floats]:
+    """Classes, as sequences of their mean length, and their sizes.
+
+    A class fits the same degrees.
+    """
     lengths = problem.lengths
-    alone = min(_ALONE, len(lengths))
+    alone = min(alone, len(lengths))
     rest = lengths[alone:]
     cuts = np.zeros(len(lengths), dtype=np.bool_)
     cuts[: alone + 1] = True
     if len(rest):
         filled = np.cumsum(rest)
-        index = np.minimum((filled / filled[-1] * _SHARED - 1e-9).astype(np.int64), _SHARED - 1)
+        index = np.minimum((filled / filled[-1] * shared - 1e-9).astype(np.int64), shared - 1)
         fits = np.isfinite(problem.alone_ms).sum(axis=1)
         cuts[alone:] |= np.diff(index, prepend=-1) > 0
         cuts[1:] |= np.diff(fits) != 0
         cuts[1:] |= np.diff(np.floor(np.log2(lengths))) != 0
-    first = np.flatnonzero(cuts)
-    return first, np.diff(first, append=len(lengths)).astype(np.float64)
-
-
-def _middle(problem: _Problem, starts: npt.NDArray[np.int64], sizes: Floats) -> _Problem:
-    """The classes as sequences of their mean length."""
+    starts = np.flatnonzero(cuts)
+    sizes = np.diff(starts, append=len(lengths)).astype(np.float64)
     finite = np.where(np.isfinite(problem.alone_ms), problem.alone_ms, 0.0)
     mean = np.add.reduceat(finite, starts, axis=0) / sizes[:, None]
     mean[~np.isfinite(problem.alone_ms[starts])] = np.inf
-    return _Problem(
+    middle = _Problem(
         np.add.reduceat(problem.lengths, starts) / sizes,
         problem.devices,
         problem.degrees,
@@ -212,6 +263,7 @@ def _middle(problem: _Problem, starts: npt.NDArray[np.int64], sizes: Floats) -> 
         problem.constant_ms,
         problem.tokens,
     )
+    return middle, sizes
 
 
 def _durations(problem: _Problem, fewest: int) -> Floats:
@@ -221,7 +273,8 @@ def _durations(problem: _Problem, fewest: int) -> Floats:
     average = cheapest / problem.devices / fewest
     lowest, highest = 0.25 * min(average, needed), 2.5 * max(average, needed)
     longest = problem.alone_ms[0][np.isfinite(problem.alone_ms[0])]
-    grid = np.concatenate((np.geomspace(lowest, highest, _COARSE), longest * (1 + 1e-9)))
+    near = np.geomspace(0.6 * average, 1.4 * average, _NEAR)
+    grid = np.concatenate((np.geomspace(lowest, highest, _FAR), near, longest * (1 + 1e-9)))
     return np.unique(grid[grid <= highest])
 
 
@@ -229,38 +282,33 @@ def _prices(
     classes: _Problem, sizes: Floats, durations: Floats, fewest: int, most: int | None
 ) -> _Prices:
     """Prices of a sequence of each class, and the number of micro-batches."""
-    busy = np.empty((len(sizes), len(durations)))
-    charges = np.empty(len(sizes))
+    kinds = len(classes.degrees)
+    shares = np.empty((len(durations), len(sizes), kinds, _SHARES))
     for index, duration in enumerate(durations):
-        _charges(
+        _shares(
             classes.alone_ms,
             classes.lengths,
             classes.degrees,
             classes.tokens / classes.devices,
-            duration,
             np.nextafter(duration, np.inf),
-            charges,
+            shares[index],
         )
-        busy[:, index] = charges
-    share = busy * sizes[:, None] / (classes.devices * durations)
-    room = classes.lengths * sizes / classes.tokens
     scale = float(durations.mean())
-    cost = (durations + classes.constant_ms) / scale
-    prices, count, by_time, by_memory, objective = class_prices(
-        share, room, cost, float(fewest), most is None, _STEPS
+    prices, count, duals, losses, objective = class_prices(
+        shares * (sizes / classes.devices)[:, None, None],
+        (durations + classes.constant_ms) / scale,
+        float(fewest),
+        most is None,
+        _STEPS,
     )
     if not math.isfinite(objective) or not np.isfinite(prices).all():
-        return _Prices(sizes * 0, durations * 0, durations * 0, durations, float(fewest), 0.0)
-    # Rounded: libraries of linear algebra differ in the last digits.
+        prices, count, objective = np.zeros(len(sizes)), np.zeros(len(durations)), 0.0
+    # Rounded: nothing rests on the last digits.
     rounded = np.clip(prices * scale / sizes, 0.0, 1e30).astype(np.float32).astype(np.float64)
-    return _Prices(
-        rounded,
-        np.maximum(-by_time * scale / (classes.devices * durations), 0.0),
-        np.maximum(-by_memory * scale / classes.tokens, 0.0),
-        durations,
-        float(count.sum()),
-        objective * scale,
-    )
+    weights = np.nan_to_num(np.maximum(-duals, 0.0)).astype(np.float32).astype(np.float64)
+    weights[:, :, 0] += 1e-9
+    weights /= weights.sum(axis=2, keepdims=True)
+    return _Prices(rounded, weights, durations, count, losses, objective * scale)
 
 
 def _spread(problem: _Problem, classes: _Problem, sizes: Floats, prices: Floats) -> Floats:
@@ -289,6 +337,7 @@ def _certified(
     classes: _Problem,
     sizes: Floats,
     priced: _Prices,
+    earlier: tuple[Floats, Floats],
     fewest: int,
     most: int | None,
 ) -> tuple[float, Floats]:
@@ -304,17 +353,19 @@ def _certified(
     average = cheapest / problem.devices / fewest
     start = 0.2 * min(average, needed)
     stop = 3 * max(average, needed)
-    grid = np.geomspace(max(start, lowest), stop, _FINE)
+    grid = np.geomspace(max(start, lowest), stop, _GRID)
     grid = np.concatenate((grid, np.geomspace(stop, stop * fewest + 1, 16)[1:]))
     if lowest < start:
         grid = np.concatenate((np.geomspace(lowest, start, 8)[:-1], grid))
     grid[0] = lowest
-    edges = np.unique(classes.alone_ms[:_ALONE])
+    edges = np.outer((1, 2), classes.alone_ms[:_EDGES]).ravel()
     grid = np.unique(np.concatenate((grid, edges[(edges > grid[0]) & (edges < grid[-1])])))
-    ends = _worth(
-        problem.lengths,
-        problem.alone_ms,
-        price,
+    _, first, counts = np.unique(problem.lengths, return_index=True, return_counts=True)
+    starts, stops, worth, falls = _worths(
+        problem.lengths[first],
+        problem.alone_ms[first],
+        price[first],
+        counts.astype(np.float64),
         classes.lengths,
         classes.alone_ms,
         priced.prices,
@@ -323,30 +374,32 @@ def _certified(
         float(problem.devices),
         float(problem.tokens),
         grid,
-        priced.durations,
-        priced.by_time,
-        priced.by_memory,
+        min(_HALVED, max(_GRID, _EVALUATED // len(first))),
+        *earlier,
     )
-    charge = np.stack((grid[:-1], grid[1:]), axis=1) + problem.constant_ms
+    ends = np.stack((worth - falls * (1 - starts / stops), worth), axis=1)
+    charge = np.stack((starts, stops), axis=1) + problem.constant_ms
     factors = np.concatenate((np.linspace(0.97, 1.03, 61), (0.5, 0.8, 0.9, 1.1, 1.2)))
     left = np.array([(charge - factor * ends).min() for factor in factors])
     count = np.where(left >= 0, fewest, np.inf if most is None else most)
     longest = grid[-1] + problem.constant_ms * fewest
     proven = np.minimum(factors * float(price.sum()) + left * count, longest)
     chosen = int(proven.argmax())
-    left = (charge - factors[chosen] * ends).min(axis=1)
-    low = np.flatnonzero(
-        (left <= np.append(left[1:], np.inf)) & (left < np.insert(left[:-1], 0, np.inf))
-    )
-    low = low[np.argsort(left[low], kind="stable")][:_ADDED]
-    return max(float(proven[chosen]), 0.0), grid[low]
+    order = np.argsort(starts)
+    left = (charge - ends).min(axis=1)[order]
+    added: list[float] = []
+    for stop in stops[order][np.argsort(left, kind="stable")].tolist():
+        if len(added) < _ADDED and all(abs(stop / other - 1) > _APART for other in added):
+            added.append(stop * (1 - 1e-9))
+    return max(float(proven[chosen]), 0.0), np.array(added)
 
 
 @compiled
-def _worth(
+def _worths(
     lengths,
     alone,
     price,
+    counts,
     class_lengths,
     class_alone,
     class_price,
@@ -355,299 +408,556 @@ def _worth(
     devices,
     room,
     grid,
+    halved,
     durations,
-    by_time,
-    by_memory,
+    weights,
 ):
-    """V at both ends of each interval of durations.
+    """Intervals of durations, V at the end of each, and how much of it falls with T/T".
 
-    Rates are tried on the classes: those of the programme's neighbouring durations,
-    those of the interval before, none, and at last the one at which time alone pays for
-    every sequence.
+    Those of ``grid``; the one that proves least is halved, again and again.
     """
-    ends = np.zeros((len(grid) - 1, 2))
-    class_busy, every_busy = np.empty(len(class_lengths)), np.empty(len(lengths))
-    rates = np.zeros((4, 2))
+    first = len(grid) - 1
+    most = first + halved
+    starts, stops, ends, falls = np.empty(most), np.empty(most), np.empty(most), np.empty(most)
+    shares = np.empty((len(lengths), len(degrees), weights.shape[2]))
+    class_shares = np.empty((len(sizes), len(degrees), weights.shape[2]))
+    raised = np.zeros(most, dtype=np.bool_)
+    number, evaluations = 0, 0
+    while number < first or (number < most and evaluations < first + halved):
+        evaluations += 1
+        chosen = number
+        if number < first:
+            starts[number], stops[number] = grid[number], grid[number + 1]
+        else:
+            least = np.inf
+            for index in range(number):
+                start, stop = starts[index], stops[index]
+                left = start + falls[index] * (1 - start / stop) - ends[index]
+                left = min(left, stop - ends[index])
+                if left < least:
+                    chosen, least = index, left
+            start, stop = starts[chosen], stops[chosen]
+            if raised[chosen]:
+                if stop < start * (1 + 1e-5):
+                    break
+                # The later half keeps its V.
+                starts[number], stops[number] = start, stop
+                stops[number] = starts[chosen] = 0.5 * (start + stop)
+                raised[number] = True
+                chosen = number
+            raised[chosen] = True
+        ends[chosen], falls[chosen] = _worth(
+            lengths, alone, price,
+            counts, class_lengths, class_alone, class_price, sizes, degrees,
+            devices, room, stops[chosen], durations, weights, raised[chosen], shares,
+            class_shares,
+        )  # fmt: skip
+        if chosen == number:
+            number += 1
+    return starts[:number], stops[:number], ends[:number], falls[:number]
+
+
+@inner
+def _worth(
+    lengths, alone, price, counts, class_lengths, class_alone, class_price, sizes, degrees,
+    devices, room, stop, durations, weights, improve, shares, class_shares,
+):  # fmt: skip
+    """V of micro-batches that end before ``stop``, and how much of it falls with T/T".
+
+    Weights are tried on the classes: those of the programme's durations before and
+    after, their mean, time alone, and, to ``improve`` them, the best of these moved
+    towards the shares that are used most.
+    """
+    cap = room / devices
+    _shares(class_alone, class_lengths, degrees, cap, stop, class_shares)
+    _shares(alone, lengths, degrees, cap, stop, shares)
     after = 0
-    for interval in range(len(grid) - 1):
-        start, stop = grid[interval], grid[interval + 1]
-        _charges(class_alone, class_lengths, degrees, room / devices, start, stop, class_busy)
-        _charges(alone, lengths, degrees, room / devices, start, stop, every_busy)
-        while after < len(durations) - 1 and durations[after] < stop:
-            after += 1
-        before = max(after - 1, 0)
-        rates[2, 0], rates[2, 1] = by_time[before], by_memory[before]
-        rates[3, 0], rates[3, 1] = by_time[after], by_memory[after]
-        best, chosen = np.inf, 0
-        for index in range(4):
-            surplus = 0.0
-            for member in range(len(sizes)):
-                if class_busy[member] < np.inf:
-                    surplus += sizes[member] * max(
-                        0.0,
-                        class_price[member]
-                        - rates[index, 0] * class_busy[member]
-                        - rates[index, 1] * class_lengths[member],
-                    )
-            value = (
-                surplus
-                + room * rates[index, 1]
-                + max(
-                    devices * start * rates[index, 0] - start,
-                    devices * stop * rates[index, 0] - stop,
-                )
-            )
-            if value < best:
-                best, chosen = value, index
-        time, memory = rates[chosen]
-        rates[0, 0], rates[0, 1] = time, memory
-        surplus, steepest = 0.0, 0.0
-        for index in range(len(lengths)):
-            busy = every_busy[index]
-            if busy < np.inf:
-                surplus += max(0.0, price[index] - time * busy - memory * lengths[index])
-                steepest = max(steepest, price[index] / busy)
-        if devices * stop * steepest < devices * stop * time + room * memory + surplus:
-            time, memory, surplus = steepest, 0.0, 0.0
-        ends[interval, 0] = devices * start * time + room * memory + surplus
-        ends[interval, 1] = devices * stop * time + room * memory + surplus
-    return ends
+    while after < len(durations) - 1 and durations[after] < stop:
+        after += 1
+    before = max(after - 1, 0)
+    least, rate = np.inf, 0.0
+    theta, chosen = np.zeros(weights.shape[1:]), np.zeros(weights.shape[1:])
+    uses, used = np.zeros(weights.shape[1:]), np.zeros(weights.shape[1:])
+    for option in range(4 + (_MOVED if improve else 0)):
+        if option < 3:
+            theta[:] = 0.5 * option * weights[after] + (1 - 0.5 * option) * weights[before]
+        elif option == 3:
+            theta[:] = 0.0
+            theta[:, 0] = 1.0
+        else:
+            if option == 4:
+                theta[:], uses[:] = chosen, used
+            _move(theta, uses, 4.0 / (option - 3))
+        value, last = _filled(class_shares, class_price, sizes, devices, theta, uses)
+        if value < least:
+            least, rate = value, last
+            chosen[:], used[:] = theta, uses
+    surplus, timed = 0.0, 1.0
+    for index in range(len(lengths)):
+        need, _ = _need(shares[index], chosen)
+        if need < np.inf:
+            surplus += counts[index] * max(0.0, price[index] - rate * need)
+    for degree in range(len(degrees)):
+        timed = min(timed, chosen[degree, 0])
+    return devices * rate + surplus, devices * rate * timed
+
+
+@inner
+def _move(theta, uses, step):
+    """Move weights towards the shares that are used most, in place."""
+    for degree in range(len(theta)):
+        most, total = uses[degree].max(), 0.0
+        if most == 0:
+            continue
+        for part in range(theta.shape[1]):
+            # No weight stays 0.
+            theta[degree, part] += 1e-3
+            theta[degree, part] *= math.exp(step * (uses[degree, part] / most - 1))
+            total += theta[degree, part]
+        for part in range(theta.shape[1]):
+            theta[degree, part] /= total
+
+
+@inner
+def _filled(shares, price, sizes, devices, theta, uses):
+    """The knapsack of the classes, filled by worth: its value, a device's rate.
+
+    ``uses`` [d, j] get the shares that the classes in it take of their groups.
+    """
+    needs, worth = np.empty(len(sizes)), np.empty(len(sizes))
+    kinds = np.empty(len(sizes), dtype=np.int64)
+    for member in range(len(sizes)):
+        needs[member], kinds[member] = _need(shares[member], theta)
+        worth[member] = price[member] / needs[member]
+    uses[:] = 0.0
+    full, value = 0.0, 0.0
+    for member in np.argsort(-worth):
+        if needs[member] == np.inf:
+            break
+        inside = min(sizes[member], (devices - full) / needs[member])
+        full += inside * needs[member]
+        value += inside * price[member]
+        for part in range(theta.shape[1]):
+            uses[kinds[member], part] += inside * shares[member, kinds[member], part]
+        if inside < sizes[member]:
+            return value, worth[member]
+    return value, 0.0
+
+
+@inner
+def _need(shares, theta):
+    """Devices that a sequence takes at least, and the index of that degree.
+
+    Infinite where it fits no degree.
+    """
+    least, best = np.inf, 0
+    for degree in range(len(theta)):
+        if shares[degree, 0] < np.inf:
+            need = 0.0
+            for part in range(theta.shape[1]):
+                need += theta[degree, part] * shares[degree, part]
+            if need < least:
+                least, best = need, degree
+    return least, best
 
 
 @compiled
-def _charges(alone, lengths, degrees, per_device, start, stop, charges):
-    """The device time that each sequence is charged in a micro-batch.
+def _shares(alone, lengths, degrees, cap, stop, shares):
+    """Shares of a group times its degree [n, d, j]; infinite where it does not fit.
 
-    Its duration is from ``start`` to below ``stop``. Longest first, so that ``large``
-    sequences of a degree (k > 0) come first. Of the r and x in the proof, the function
-    takes those that add most to sequences without a better degree.
+    The group's micro-batch ends before ``stop``.
     """
-    number, kinds = len(lengths), len(degrees)
-    narrow = np.zeros(number, dtype=np.int64)
-    for index in range(number):
-        cheapest = np.inf
-        for degree in range(kinds):
-            charge = alone[index, degree] * degrees[degree]
-            if alone[index, degree] < stop and charge < cheapest:
-                cheapest, narrow[index] = charge, degree
-        charges[index] = cheapest
-    # By degree: r, what x is a share of, whether of time, how many have k > 0, and q.
-    parts = np.ones(kinds)
-    limits = np.full(kinds, stop)
-    by_time = np.ones(kinds, dtype=np.bool_)
-    large = np.zeros(kinds, dtype=np.int64)
-    useful = np.ones(kinds)
-    shares = np.zeros(number + 1)
-    most = 0
-    for degree in range(kinds):
-        width, best = degrees[degree], 0.0
-        if alone[number - 1, degree] >= stop:
-            continue
-        needed = False
-        for index in range(number - 1, -1, -1):
-            time = alone[index, degree]
-            if time >= stop:
-                break
-            needed = needed or narrow[index] == degree
-            shares[index] = max(shares[index + 1], charges[index] / (width * time))
-            first = index
-        if not needed:
-            continue
-        for option in range(6):
-            several, timed = option // 2 + 1.0, option % 2 == 0
-            room = stop if timed else per_device * width + 1
-            index, gain = first, 0.0
-            while index < number:
-                size = alone[index, degree] if timed else lengths[index]
-                taken = np.floor((several + 1) * size / room)
-                if taken == 0:
-                    break
-                if narrow[index] == degree:
-                    gain += start * taken / several - alone[index, degree]
-                index += 1
-            gain *= 1.0 - shares[index]
-            if gain > best:
-                best = gain
-                parts[degree], limits[degree], by_time[degree] = several, room, timed
-                large[degree], useful[degree] = index, shares[index]
-        most = max(most, large[degree])
-    for attempt in range(2):
-        for index in range(most):
-            cheapest = np.inf
-            for degree in range(kinds):
-                time = alone[index, degree]
-                if time < stop:
-                    charge = time
-                    if index < large[degree]:
-                        size = time if by_time[degree] else lengths[index]
-                        taken = np.floor((parts[degree] + 1) * size / limits[degree])
-                        charge = (
-                            useful[degree] * time
-                            + (1.0 - useful[degree]) * start * taken / parts[degree]
-                        )
-                    cheapest = min(cheapest, degrees[degree] * charge)
-            charges[index] = cheapest if attempt == 0 else min(cheapest, charges[index])
-        if attempt == 0:
-            for degree in range(kinds):
-                for index in range(large[degree], most):
-                    time = alone[index, degree]
-                    if time < stop and large[degree] > 0:
-                        share = charges[index] / (degrees[degree] * time)
-                        useful[degree] = min(1.0, max(useful[degree], share))
+    for index in range(len(lengths)):
+        for degree in range(len(degrees)):
+            part = alone[index, degree] / stop
+            if part >= 1:
+                shares[index, degree] = np.inf
+                continue
+            width = degrees[degree]
+            shares[index, degree, 0] = width * part
+            shares[index, degree, 1] = lengths[index] / cap
+            shares[index, degree, 2] = width * np.floor(2 * part)
+            shares[index, degree, 3] = width * np.floor(3 * part) / 2
 
 
-class _Parts:
-    """A vector of all variables but the duals, and views of its parts.
+class _Parts(NamedTuple):
+    """A vector of all variables but the duals, and views of its parts."""
 
-    ``z`` and ``v`` [C, K], ``y``, ``p`` and ``q`` [K], ``g`` [1].
+    all: Floats
+    z: Floats
+    """[k, c, d]"""
+    v: Floats
+    """[k, c]"""
+    n: Floats
+    """[k, d]"""
+    p: Floats
+    """[k, d, j]"""
+    q: Floats
+    """[k]"""
+    y: Floats
+    """[k]"""
+    g: Floats
+    """[1]"""
+
+    @staticmethod
+    def of(shape: tuple[int, ...], value: float = 0.0) -> _Parts:
+        """All parts at one value."""
+        k, c, d, j = shape
+        ends = np.cumsum([k * c * d, k * c, k * d, k * d * j, k, k])
+        every = np.full(int(ends[-1]) + 1, value)
+        z, v, n, p, q, y, g = np.split(every, ends)
+        return _Parts(
+            every, z.reshape(k, c, d), v.reshape(k, c), n.reshape(k, d), p.reshape(k, d, j), q, y, g
+        )
+
+
+class _Duals(NamedTuple):
+    """Prices of the rows, or changes of them."""
+
+    pi: Floats
+    """Of classes [c]: all of it is in some group."""
+    w: Floats
+    """[k, c]: a share is at most that of its micro-batches."""
+    t: Floats
+    """[k, d, j]: shares of groups."""
+    u: Floats
+    """[k]: devices."""
+    eta: Floats
+    """[1]: micro-batches."""
+
+    @staticmethod
+    def of(shape: tuple[int, ...]) -> _Duals:
+        """All 0."""
+        k, c, d, j = shape
+        return _Duals(*(np.zeros(size) for size in (c, (k, c), (k, d, j), k, 1)))
+
+
+class _Factors(NamedTuple):
+    """The equations of a step, factored: first those of each duration, then the rest.
+
+    Variables and w are eliminated; t, u and y are left of each duration, with columns
+    [k, c, b] for pi, then pi and eta.
     """
 
-    def __init__(self, classes: int, durations: int, value: float = 0.0) -> None:
-        ends = np.cumsum([classes * durations] * 2 + [durations] * 3)
-        self.all = np.full(int(ends[-1]) + 1, value)
-        z, v, self.y, self.p, self.q, self.g = np.split(self.all, ends)
-        self.z, self.v = z.reshape(classes, durations), v.reshape(classes, durations)
+    theta: _Parts
+    total: Floats
+    """Sum of theta of z [k, c]."""
+    inverse: Floats
+    """[k, c]"""
+    lower: Floats
+    """[k, b, b]"""
+    columns: Floats
+    """[k, c, b]"""
+    outer: Floats
+    """[c + 1, c + 1]"""
 
-
-class _Step:
-    """The equations of one step, and their solution for a target.
-
-    ``x`` and ``s`` are the variables and their reduced costs, ``left`` the residuals of
-    the rows with duals pi, w, t, u and eta, ``dual`` those of the columns.
-    """
-
-    def __init__(
-        self, time: Floats, room: Floats, fits: npt.NDArray[np.bool_], sign: float, x: _Parts,
-        s: _Parts, left: tuple[Floats, Floats, Floats, Floats, float], dual: _Parts,
-    ) -> None:  # fmt: skip
-        self.time, self.room, self.fits, self.sign = time, room, fits, sign
-        self.x, self.s, self.left, self.dual = x, s, left, dual
-        classes, durations = time.shape
-        self.scale = x.all / s.all
-        self.z = self.scale[: time.size].reshape(time.shape)
-        self.v = self.scale[time.size : 2 * time.size].reshape(time.shape)
-        self.inverse = fits / np.where(fits, self.z + self.v, 1.0)
-        both, part = self.z * self.v * self.inverse, self.z * self.inverse
-        self.columns = np.zeros((durations, classes + 1, 3))
-        self.columns[:, :-1, 0] = (time * both).T
-        self.columns[:, :-1, 1] = (room * both).T
-        self.columns[:, :-1, 2] = part.T
-        self.columns[:, -1, 2] = 1.0
-        inner = np.empty((durations, 3, 3))
-        inner[:, 0, 0] = x.p / s.p + (time * time * both).sum(axis=0)
-        inner[:, 1, 1] = x.q / s.q + (room * room * both).sum(axis=0)
-        inner[:, 2, 2] = -(s.y / x.y + self.inverse.sum(axis=0))
-        inner[:, 0, 1] = inner[:, 1, 0] = (time * room * both).sum(axis=0)
-        inner[:, 0, 2] = inner[:, 2, 0] = (time * part).sum(axis=0) - 1
-        inner[:, 1, 2] = inner[:, 2, 1] = (room * part).sum(axis=0) - 1
-        self.inner = np.linalg.inv(inner)
-        flat = self.columns.transpose(1, 0, 2).reshape(classes + 1, -1)
-        across = (self.columns @ self.inner).transpose(1, 0, 2).reshape(classes + 1, -1)
-        self.outer = np.diag(np.append(both.sum(axis=1), (x.g / s.g)[0])) - across @ flat.T
-
-    def solve(self, target: float, cross: Floats) -> tuple[_Parts, _Parts, tuple[Any, ...]]:
-        """Changes of the variables, of their reduced costs, and of the duals.
-
-        They bring each product of both to ``target`` less ``cross``.
-        """
-        x, s, dual, room = self.x, self.s, self.dual, self.room
-        rows, pairs, times, memory, number = self.left
-        classes, durations = self.time.shape
-        h = _Parts(classes, durations)
-        h.all[:] = -dual.all + (target - cross) / np.where(x.all > 0, x.all, 1.0) - s.all
-        rest = pairs - self.z * h.z - self.v * h.v
-        shift = self.z * (self.inverse * rest + h.z)
-        b = np.empty((durations, 3))
-        b[:, 0] = times - x.p / s.p * h.p - (self.time * shift).sum(axis=0)
-        b[:, 1] = memory - x.q / s.q * h.q - (room * shift).sum(axis=0)
-        b[:, 2] = -h.y + (rest * self.inverse).sum(axis=0)
-        right = np.append(
-            rows - shift.sum(axis=1), number - self.sign * (x.g / s.g * h.g)[0]
-        ) - np.einsum("kij,kjl,kl->i", self.columns, self.inner, b, optimize=True)
-        solved = np.linalg.solve(self.outer, right)
-        b -= np.einsum("kij,i->kj", self.columns, solved)
-        d_t, d_u, d_y = np.einsum("kij,kj->ik", self.inner, b)
-        d_pi, d_eta = solved[:-1, None], solved[-1]
-        change, reduced = _Parts(classes, durations), _Parts(classes, durations)
-        worth = d_pi + self.time * d_t + room * d_u
-        d_w = (rest - self.z * worth + d_y) * self.inverse
-        change.z[:] = self.z * (worth + d_w + h.z)
-        change.v[:] = self.v * (d_w + h.v)
-        change.y[:] = d_y
-        change.p[:] = x.p / s.p * (d_t + h.p)
-        change.q[:] = x.q / s.q * (d_u + h.q)
-        change.g[:] = x.g / s.g * (self.sign * d_eta + h.g)
-        reduced.z[:] = self.fits * (dual.z - worth - d_w)
-        reduced.v[:] = self.fits * (dual.v - d_w)
-        reduced.y[:] = dual.y + d_w.sum(axis=0) + d_t + d_u - d_eta
-        reduced.p[:], reduced.q[:] = dual.p - d_t, dual.q - d_u
-        reduced.g[:] = dual.g - self.sign * d_eta
-        return change, reduced, (d_pi, d_w, d_t, d_u, d_eta)
+    @staticmethod
+    def of(shape: tuple[int, ...]) -> _Factors:
+        k, c, d, j = shape
+        b = d * j + 2
+        sizes: tuple[tuple[int, ...], ...] = ((k, c), (k, c), (k, b, b), (k, c, b), (c + 1, c + 1))
+        return _Factors(_Parts.of(shape), *(np.zeros(size) for size in sizes))
 
 
 def class_prices(
-    time: Floats, room: Floats, cost: Floats, number: float, is_minimum: bool, rounds: int
+    shares: Floats, cost: Floats, number: float, is_minimum: bool, rounds: int
 ) -> tuple[Floats, Floats, Floats, Floats, float]:
-    """Prices of the classes, micro-batches of each duration, duals t and u, the least.
+    """Prices of the classes, micro-batches, duals t, losses of durations, the least.
 
-    ``time`` [C, K] is infinite where a class does not fit a duration; ``room`` [C],
-    ``cost`` [K]. ``number`` of micro-batches: at least, or at most. It stops after so
-    many ``rounds`` at the latest, or where rounding ends its progress; the caller does
-    not rely on the result.
+    ``shares`` [k, c, d, j] of all devices that classes take of groups are infinite
+    where a class does not fit. ``cost`` [k]. ``number`` of micro-batches: at least, or
+    at most. An interior-point method (Mehrotra's predictor and corrector) from a start
+    within all rows but the number. It stops after so many ``rounds`` at the latest, or
+    where rounding ends its progress; the caller does not rely on the result.
     """
-    classes, durations = time.shape
-    fits = np.isfinite(time)
-    a, room = np.where(fits, time, 0.0), room[:, None]
-    sign, tenth = -1.0 if is_minimum else 1.0, float(cost.mean()) * 0.1
-    # Variables that are not there are 0, at a reduced cost of 1.
-    x, s, dual = (_Parts(classes, durations, value) for value in (0.5, tenth, 0.0))
-    x.y[:], x.g[:], s.y[:] = number / durations * 1.2 + 0.1, 1.0, cost * 0.5
-    x.z[:] = fits / np.maximum(fits.sum(axis=1, keepdims=True), 1)
-    x.v[:] = fits * np.maximum(0.05, x.y - x.z)
-    s.z[:] = s.v[:] = np.where(fits, tenth / classes * 5, 1.0)
-    w = np.where(fits, -s.v, 0.0)
-    pi, eta = np.zeros((classes, 1)), 0.0
-    t = u = np.full(durations, -tenth)
-    count = 2 * int(fits.sum()) + 3 * durations + 1
+    fits = np.isfinite(shares[..., 0])
+    a = np.where(fits[..., None], shares, 0.0)
+    _, classes, kinds, parts = shares.shape
+    x, duals = _Parts.of(shares.shape), _Duals.of(shares.shape)
+    sign, unit = -1.0 if is_minimum else 1.0, _UNIT * float(cost.min())
+    x.z[:] = fits / np.maximum(fits.sum(axis=(0, 2)), 1)[:, None]
+    used, together = (a * x.z[..., None]).sum(axis=1), x.z.sum(axis=2)
+    x.n[:] = used.max(axis=2) * 1.2 + 0.5 / kinds
+    x.y[:] = np.maximum(x.n.sum(axis=1), together.max(axis=1)) + 0.2
+    x.v[:], x.p[:] = x.y[:, None] - together, x.n[..., None] - used
+    x.q[:] = x.y - x.n.sum(axis=1)
+    x.g[:] = max(1.0, sign * (number - float(x.y.sum())))
+    duals.pi[:], duals.w[:], duals.t[:] = -unit, -unit / classes, -unit / parts
+    duals.u[:], duals.eta[:] = -2 * unit, -sign * unit
+    work = [_Parts.of(shares.shape) for _ in range(4)]
+    changes = _Duals.of(shares.shape)
+    _solve(a, cost, fits, number, sign, rounds, x, duals, changes, _Factors.of(shares.shape), *work)
+    return duals.pi, x.y, duals.t, work[0].y, float(cost @ x.y)
+
+
+@compiled
+def _solve(
+    a, cost, fits, number, sign, rounds, x, duals, changes, factors, s, dx, ds, h
+):  # fmt: skip
+    """Steps of the method, in place."""
+    durations, classes, kinds, parts = a.shape
+    count = 0
+    for index in range(len(x.all)):
+        count += x.all[index] > 0
     for _ in range(rounds):
-        gap = float(x.all @ s.all)
-        left = (
-            1.0 - x.z.sum(axis=1),
-            fits * (x.y - x.z - x.v),
-            x.y - x.p - (a * x.z).sum(axis=0),
-            x.y - x.q - (room * x.z).sum(axis=0),
-            float(number - x.y.sum() - sign * x.g[0]),
-        )
-        worst = max(float(np.abs(left[row]).max()) for row in (0, 2, 3, 4))
-        least = float(cost @ x.y)
-        if gap < 1e-6 * least and (worst < 1e-6 or gap < 1e-9 * least):
+        _reduced(a, cost, fits, sign, duals, s)
+        gap, least = 0.0, 0.0
+        for index in range(len(x.all)):
+            gap += x.all[index] * s.all[index]
+        for k in range(durations):
+            least += cost[k] * x.y[k]
+        missing = number - x.y.sum() - sign * x.g[0]
+        if gap < _GAP * least and abs(missing) < _GAP * number:
             break
-        dual.z[:] = -(pi + w + a * t + room * u) - s.z
-        dual.v[:], dual.p[:], dual.q[:] = -w - s.v, -t - s.p, -u - s.q
-        dual.y[:] = cost + w.sum(axis=0) + t + u - eta - s.y
-        dual.g[:] = -sign * eta - s.g
-        try:
-            step = _Step(a, room, fits, sign, x, s, left, dual)
-            change, reduced, _ = step.solve(0.0, np.zeros_like(x.all))
-            primal, other = _longest(x.all, change.all), _longest(s.all, reduced.all)
-            after = float((x.all + primal * change.all) @ (s.all + other * reduced.all))
-            target = gap / count * (after / gap) ** 3
-            change, reduced, duals = step.solve(target, change.all * reduced.all)
-        except np.linalg.LinAlgError:
+        _factor(a, x, s, factors)
+        for index in range(len(x.all)):
+            h.all[index] = -s.all[index]
+        _direction(a, sign, missing, factors, h, dx, ds, changes)
+        primal, other = _longest(x.all, dx.all), _longest(s.all, ds.all)
+        after = 0.0
+        for index in range(len(x.all)):
+            after += (x.all[index] + primal * dx.all[index]) * (
+                s.all[index] + other * ds.all[index]
+            )
+        target = gap / count * (after / gap) ** 3
+        for index in range(len(x.all)):
+            if x.all[index] > 0:
+                h.all[index] = (target - dx.all[index] * ds.all[index]) / x.all[index] - s.all[
+                    index
+                ]
+        _direction(a, sign, missing, factors, h, dx, ds, changes)
+        primal = min(1.0, 0.99 * _longest(x.all, dx.all))
+        other = min(1.0, 0.99 * _longest(s.all, ds.all))
+        if not primal + other > 1e-3:
             break
-        if not np.isfinite(change.all).all():
-            break
-        primal = min(1.0, 0.99 * _longest(x.all, change.all))
-        other = min(1.0, 0.99 * _longest(s.all, reduced.all))
-        x.all += primal * change.all
-        s.all += other * reduced.all
-        pi, w, t, u, eta = (
-            value + other * by for value, by in zip((pi, w, t, u, eta), duals, strict=True)
-        )
-    return pi[:, 0], x.y, t, u, float(cost @ x.y)
+        for index in range(len(x.all)):
+            x.all[index] += primal * dx.all[index]
+        for k in range(durations):
+            duals.u[k] += other * changes.u[k]
+            for c in range(classes):
+                duals.w[k, c] += other * changes.w[k, c]
+            for d in range(kinds):
+                for j in range(parts):
+                    duals.t[k, d, j] += other * changes.t[k, d, j]
+        for c in range(classes):
+            duals.pi[c] += other * changes.pi[c]
+        duals.eta[0] += other * changes.eta[0]
 
 
-def _longest(values: Floats, changes: Floats) -> float:
+@inner
+def _longest(values, changes):
     """The longest step, at most 1, after which no value is below 0."""
-    falls = changes < 0
-    return min(1.0, float((-values[falls] / changes[falls]).min())) if falls.any() else 1.0
+    step = 1.0
+    for index in range(len(values)):
+        if values[index] + step * changes[index] < 0:
+            step = -values[index] / changes[index]
+    return step
+
+
+@inner
+def _reduced(a, cost, fits, sign, duals, s):
+    """Reduced costs of all variables; 1 of those that are not there."""
+    durations, classes, kinds, parts = a.shape
+    s.g[0] = -sign * duals.eta[0]
+    for k in range(durations):
+        s.q[k] = -duals.u[k]
+        s.y[k] = cost[k] + duals.u[k] - duals.eta[0]
+        for d in range(kinds):
+            s.n[k, d] = -duals.u[k]
+            for j in range(parts):
+                s.n[k, d] += duals.t[k, d, j]
+                s.p[k, d, j] = -duals.t[k, d, j]
+        for c in range(classes):
+            s.v[k, c] = -duals.w[k, c]
+            s.y[k] += duals.w[k, c]
+            for d in range(kinds):
+                s.z[k, c, d] = 1.0
+                if fits[k, c, d]:
+                    shadow = duals.pi[c] + duals.w[k, c]
+                    for j in range(parts):
+                        shadow += a[k, c, d, j] * duals.t[k, d, j]
+                    s.z[k, c, d] = -shadow
+
+
+@inner
+def _factor(a, x, s, factors):
+    """The matrices of one step, as L D L^T with D in the diagonal."""
+    durations, classes, kinds, parts = a.shape
+    rows = kinds * parts
+    size = rows + 2
+    theta, outer = factors.theta, factors.outer
+    for index in range(len(x.all)):
+        theta.all[index] = x.all[index] / s.all[index]
+    outer[:] = 0.0
+    outer[classes, classes] = theta.g[0]
+    share = np.zeros(rows)
+    some = np.zeros(rows, dtype=np.int64)
+    for k in range(durations):
+        lower, columns = factors.lower[k], factors.columns[k]
+        lower[:] = 0.0
+        columns[:] = 0.0
+        u, y = rows, rows + 1
+        lower[u, u], lower[y, u], lower[y, y] = theta.q[k], -1.0, -1.0 / theta.y[k]
+        for d in range(kinds):
+            lower[u, u] += theta.n[k, d]
+            for j in range(parts):
+                lower[u, d * parts + j] = -theta.n[k, d]
+                lower[d * parts + j, d * parts + j] = theta.p[k, d, j]
+                for other in range(j + 1):
+                    lower[d * parts + j, d * parts + other] += theta.n[k, d]
+        for c in range(classes):
+            total, used = 0.0, 0
+            for d in range(kinds):
+                part = theta.z[k, c, d]
+                if part == 0:
+                    continue
+                total += part
+                for j in range(parts):
+                    if a[k, c, d, j] == 0:
+                        continue
+                    row = d * parts + j
+                    share[used], some[used] = part * a[k, c, d, j], row
+                    used += 1
+                    for other in range(j + 1):
+                        lower[row, d * parts + other] += part * a[k, c, d, j] * a[k, c, d, other]
+            inverse = 1.0 / (total + theta.v[k, c])
+            loose = theta.v[k, c] * inverse
+            factors.total[k, c], factors.inverse[k, c] = total, inverse
+            outer[c, c] += total * loose
+            lower[y, y] -= inverse
+            columns[c, y] = inverse * total
+            for first in range(used):
+                row = some[first]
+                columns[c, row] = share[first] * loose
+                lower[y, row] += inverse * share[first]
+                for second in range(first + 1):
+                    lower[row, some[second]] -= inverse * share[first] * share[second]
+        _decompose(lower)
+        for c in range(classes):
+            _forward(lower, columns[c])
+        for c in range(classes):
+            for row in range(size):
+                scaled = columns[c, row] / lower[row, row]
+                if scaled != 0:
+                    for other in range(c + 1):
+                        outer[c, other] -= scaled * columns[other, row]
+            outer[classes, c] -= columns[c, y] / lower[y, y]
+        outer[classes, classes] -= 1.0 / lower[y, y]
+    _decompose(outer)
+
+
+@inner
+def _decompose(matrix):
+    """L D L^T of a matrix of which the lower triangle is given, in place."""
+    size = len(matrix)
+    for column in range(size):
+        for row in range(column):
+            matrix[row, column] = matrix[column, row] * matrix[row, row]
+        for row in range(column, size):
+            value = matrix[row, column]
+            for index in range(column):
+                value -= matrix[row, index] * matrix[index, column]
+            matrix[row, column] = value
+        for row in range(column + 1, size):
+            matrix[row, column] /= matrix[column, column]
+
+
+@inner
+def _forward(lower, values):
+    """Values over L, in place."""
+    for row in range(len(values)):
+        value = values[row]
+        for index in range(row):
+            value -= lower[row, index] * values[index]
+        values[row] = value
+
+
+@inner
+def _backward(lower, values):
+    """Values over D L^T, in place."""
+    for row in range(len(values) - 1, -1, -1):
+        value = values[row] / lower[row, row]
+        for index in range(row + 1, len(values)):
+            value -= lower[index, row] * values[index]
+        values[row] = value
+
+
+@inner
+def _direction(a, sign, missing, factors, h, dx, ds, changes):
+    """Changes of variables, reduced costs and duals that bring x s to x (h + s).
+
+    All rows but the number of micro-batches hold already.
+    """
+    durations, classes, kinds, parts = a.shape
+    rows = kinds * parts
+    theta = factors.theta
+    inside = np.zeros((durations, rows + 2))
+    rest = np.zeros((durations, classes))
+    solved = np.zeros(classes + 1)
+    solved[classes] = missing - sign * theta.g[0] * h.g[0]
+    for k in range(durations):
+        b, lower, columns = inside[k], factors.lower[k], factors.columns[k]
+        b[rows], b[rows + 1] = -theta.q[k] * h.q[k], -h.y[k]
+        for d in range(kinds):
+            devices = theta.n[k, d] * h.n[k, d]
+            b[rows] -= devices
+            for j in range(parts):
+                b[d * parts + j] = devices - theta.p[k, d, j] * h.p[k, d, j]
+        for c in range(classes):
+            moved = 0.0
+            for d in range(kinds):
+                moved += theta.z[k, c, d] * h.z[k, c, d]
+            left = -(moved + theta.v[k, c] * h.v[k, c]) * factors.inverse[k, c]
+            rest[k, c] = left
+            solved[c] -= moved + factors.total[k, c] * left
+            b[rows + 1] += left
+            for d in range(kinds):
+                part = theta.z[k, c, d] * (h.z[k, c, d] + left)
+                if part != 0:
+                    for j in range(parts):
+                        b[d * parts + j] -= part * a[k, c, d, j]
+        _forward(lower, b)
+        solved[classes] -= b[rows + 1] / lower[rows + 1, rows + 1]
+        for c in range(classes):
+            for row in range(rows + 2):
+                solved[c] -= columns[c, row] * b[row] / lower[row, row]
+    _forward(factors.outer, solved)
+    _backward(factors.outer, solved)
+    d_eta = solved[classes]
+    changes.eta[0] = d_eta
+    ds.g[0] = -sign * d_eta
+    for c in range(classes):
+        changes.pi[c] = solved[c]
+    for k in range(durations):
+        b, lower, columns = inside[k], factors.lower[k], factors.columns[k]
+        b[rows + 1] -= d_eta
+        for c in range(classes):
+            for row in range(rows + 2):
+                b[row] -= columns[c, row] * solved[c]
+        _backward(lower, b)
+        changes.u[k] = b[rows]
+        ds.q[k], ds.y[k] = -b[rows], b[rows] - d_eta
+        for d in range(kinds):
+            ds.n[k, d] = -b[rows]
+            for j in range(parts):
+                changes.t[k, d, j] = b[d * parts + j]
+                ds.p[k, d, j] = -b[d * parts + j]
+                ds.n[k, d] += b[d * parts + j]
+        for c in range(classes):
+            weighed = 0.0
+            for d in range(kinds):
+                if theta.z[k, c, d] > 0:
+                    shadow = solved[c]
+                    for j in range(parts):
+                        shadow += a[k, c, d, j] * b[d * parts + j]
+                    ds.z[k, c, d] = -shadow
+                    weighed += theta.z[k, c, d] * shadow
+            d_w = rest[k, c] + factors.inverse[k, c] * (b[rows + 1] - weighed)
+            changes.w[k, c] = d_w
+            ds.v[k, c] = -d_w
+            ds.y[k] += d_w
+            for d in range(kinds):
+                if theta.z[k, c, d] > 0:
+                    ds.z[k, c, d] -= d_w
+    for index in range(len(dx.all)):
+        dx.all[index] = theta.all[index] * (h.all[index] - ds.all[index])
