@@ -6,7 +6,7 @@ all from fixed seeds. Model, cluster and constants are FlexSP's: GPT-7B on 64 A1
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,17 @@ from railx.workload.batches import FilledBatchSettings, SampledBatch, sample_bat
 from railx.workload.corpus import CorpusSettings, build_corpus
 from workflow.config import read_choice
 
-__all__ = ["CONTEXTS", "CORPORA", "DEVICES", "DRAWS", "Case", "cases", "cost_of", "lengths_of"]
+__all__ = [
+    "CONTEXTS",
+    "CORPORA",
+    "DEVICES",
+    "DRAWS",
+    "Case",
+    "cases",
+    "cost_of",
+    "delayed",
+    "lengths_of",
+]
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 CORPORA = ("wikipedia", "github_like", "commoncrawl_like")
@@ -89,3 +99,29 @@ def _settings(group: str, name: str, kind: Any, **changes: Any) -> Any:
     if quantiles is not None:
         plain["quantiles"] = str(CONF.parent / quantiles)
     return load(kind, plain, group)
+
+
+def delayed(
+    batches: Iterable[SampledBatch], outlier_tokens: int, at_once: int
+) -> list[SampledBatch]:
+    """The batches with outliers delayed, as WLB-LLM does.
+
+    Documents over ``outlier_tokens`` wait, first in first out, and enter a batch
+    ``at_once`` at a time. Those waiting at the end are in the last batch.
+    """
+    drawn = list(batches)
+    queue: list[tuple[int, int]] = []
+    delayed_batches = []
+    for number, batch in enumerate(drawn):
+        rows = list(zip(batch.sequences.tolist(), batch.lengths.tolist(), strict=True))
+        leaving_rows = [row for row in rows if row[1] <= outlier_tokens]
+        queue += [row for row in rows if row[1] > outlier_tokens]
+        is_last = number == len(drawn) - 1
+        leaving = len(queue) if is_last else len(queue) // at_once * at_once
+        leaving_rows += queue[:leaving]
+        queue = queue[leaving:]
+        sequences, lengths = zip(*leaving_rows, strict=True) if leaving_rows else ((), ())
+        delayed_batches.append(
+            SampledBatch(np.array(sequences, dtype=np.int64), np.array(lengths, np.int64))
+        )
+    return delayed_batches

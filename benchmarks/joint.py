@@ -170,7 +170,7 @@ def _task(case: Case, model: ModelSettings, layers: int) -> PlanningTask:
         lengths_of(CORPUS), FilledBatchSettings(SEQUENCES, 1, case.context, "truncate"), SEED
     )
     cost = build_cost_model(constants, cluster, model, case.context)
-    return PlanningTask(tuple(drawn), cost, case.context, cluster, model, constants, SEED)
+    return PlanningTask(cost, case.context, cluster, model, constants, tuple(drawn), SEED)
 
 
 def _network(

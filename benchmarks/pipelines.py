@@ -176,7 +176,7 @@ def _print_baselines(model: str, draws: int) -> None:
             )
             filled = FilledBatchSettings(512, draws, context, "truncate")
             for draw, batch in enumerate(sample_batches(lengths_of(corpus), filled, SEED)):
-                task = PlanningTask((batch,), cost, context, cluster, chosen, constants, SEED)
+                task = PlanningTask(cost, context, cluster, chosen, constants, (batch,), SEED)
                 cells, first = [], 0.0
                 for name, changes in BASELINES.values():
                     own: Any = load(PlannerSettings, read_choice("planner", name), "planner")

@@ -110,7 +110,7 @@ def _joint() -> None:
         filled = FilledBatchSettings(64, 1, context, "truncate")
         drawn = tuple(sample_batches(lengths_of(corpus), filled, SEED))
         cost = build_cost_model(constants, cluster, model, context)
-        task = PlanningTask(drawn, cost, context, cluster, model, constants)
+        task = PlanningTask(cost, context, cluster, model, constants, drawn)
         begin = time.process_time()
         planned = JOINT.plan(chosen, task)[0].predicted_ms
         seconds += time.process_time() - begin

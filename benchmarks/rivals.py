@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from batches import CONTEXTS, CORPORA, cases
+from batches import CONTEXTS, CORPORA, cases, delayed
 from rows import record
 
 from railx.performance.cluster import ClusterSettings
@@ -23,7 +23,6 @@ from railx.performance.sequence_cost import CostModel, CostModelSettings
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.planner import PlanningTask
 from railx.planning.planners import PlannerSettings, planner_of
-from railx.planning.rivals.context_parallel import delayed
 from railx.settings import load
 from railx.workload.batches import SampledBatch
 from workflow.config import read_choice
@@ -91,12 +90,12 @@ def _settings_of_table() -> Iterator[tuple[str, int, tuple[SampledBatch, ...], C
 
 def _task(batches: tuple[SampledBatch, ...], cost: CostModel, context: int) -> PlanningTask:
     return PlanningTask(
-        batches,
         cost,
         context,
         load(ClusterSettings, read_choice("cluster", "a100_64"), "cluster"),
         load(ModelSettings, read_choice("model", "gpt_7b"), "model"),
         load(CostModelSettings, read_choice("cost_model", "flexsp_7b"), "cost_model"),
+        batches,
     )
 
 

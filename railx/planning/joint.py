@@ -31,7 +31,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
+from railx.performance.pipeline_cost import PipelineCost, PipelineShape
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import PipelineBatch, SequenceParallelBatch
 from railx.planning.pipeline.infinipipe import PIPELINE, PipelineSettings
@@ -106,9 +106,7 @@ def _pipelines(settings: JointSettings, task: PlanningTask) -> list[_Candidate]:
     candidates = []
     for shape in shapes_of(task, settings.most_stages):
         try:
-            cost = build_pipeline_cost(
-                task.constants, task.cluster, task.model, task.max_length_tokens, shape, task.cost
-            )
+            cost = task.pipelines(shape)
         except SettingsError:  # states leave no memory on its stages
             continue
         shape_settings = replace(

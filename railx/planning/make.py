@@ -58,14 +58,12 @@ def make_plan(
     }
     chosen = planner_of(planner)
     task = PlanningTask(
-        tuple(drawn), cost, filled.max_length_tokens, cluster, model, cost_model, seed
+        cost, filled.max_length_tokens, cluster, model, cost_model, tuple(drawn), seed
     )
     batches: Any = plan_batches(planner, task, plan)
     kind, tokens_per_device = chosen.kind_of(batches), cost.tokens_per_device
     if kind == "pipeline":
-        tokens_per_device = pipeline_tokens_per_device(
-            batches, cost_model, cluster, model, filled.max_length_tokens, cost
-        )
+        tokens_per_device = pipeline_tokens_per_device(batches, task)
     assembled = Plan(
         SCHEMA,
         kind,

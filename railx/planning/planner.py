@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from railx.performance.cluster import ClusterSettings
-from railx.performance.decoder import ModelSettings
-from railx.performance.sequence_cost import CostModel, CostModelSettings
+from railx.performance.pipeline_cost import PipelineShape
+from railx.performance.sequence_cost import CostModel
 from railx.planning.format.plan import PipelineBatch, PlanKind, Predictions, SequenceParallelBatch
+from railx.planning.format.predictions import PlanCosts
+from railx.planning.groups import Assignment, micro_batch
+from railx.progress import counted
 from railx.workload.batches import SampledBatch
 
-__all__ = ["Batches", "Planner", "PlannerBase", "PlanningTask"]
+__all__ = [
+    "Batches",
+    "Planner",
+    "PlannerBase",
+    "PlanningTask",
+    "StagedSettings",
+    "assignment_of",
+    "batch_by_batch",
+    "planned_batch",
+]
 
 #: The batches of a plan, in the format of its kind.
 Batches = tuple[SequenceParallelBatch, ...] | tuple[PipelineBatch, ...]
@@ -26,27 +37,70 @@ class PlannerBase:
     """Which planner it is; a ``Literal`` with the planner's name in each of them."""
 
 
-@dataclass(frozen=True)
-class PlanningTask:
-    """A planner's input: drawn batches, their cost model, longest context and seed.
+class StagedSettings(PlannerBase):
+    """Settings of a planner of pipelines of one shape."""
 
-    The plan must fit the longest context; the seed serves random choices. ``cluster``,
-    ``model`` and ``constants`` are the inputs of the cost model, for planners that
-    price more than it does.
+    stages: int
+    replicas: int
+    sequence_parallel_degree: int
+
+    @property
+    def shape(self) -> PipelineShape:
+        return PipelineShape(self.stages, self.sequence_parallel_degree, self.replicas)
+
+
+@dataclass(frozen=True)
+class PlanningTask(PlanCosts):
+    """A planner's input: the cost model and its inputs, drawn batches and a seed.
+
+    The plan must fit the longest context; the seed serves random choices.
     """
 
     batches: tuple[SampledBatch, ...]
-    cost: CostModel
-    max_length_tokens: int
-    cluster: ClusterSettings
-    model: ModelSettings
-    constants: CostModelSettings
     seed: int = 0
 
     @property
     def devices(self) -> int:
         """All devices of the cluster."""
         return self.cluster.devices
+
+
+def batch_by_batch(
+    plan: Callable[[int, SampledBatch, Any, int, CostModel], SequenceParallelBatch],
+) -> Callable[[Any, PlanningTask], tuple[SequenceParallelBatch, ...]]:
+    """A planner's function from one that plans a batch of groups.
+
+    ``plan`` takes the batch's number, the batch, the settings, the devices and the cost
+    model.
+    """
+
+    def planned(settings: Any, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
+        return tuple(
+            plan(index, batch, settings, task.devices, task.cost)
+            for index, batch in enumerate(counted(task.batches, "batches"))
+        )
+
+    return planned
+
+
+def assignment_of(groups: Iterable[tuple[int, Iterable[int]]]) -> Assignment:
+    """The micro-batch of pairs of a degree and positions."""
+    pairs = [(degree, tuple(members)) for degree, members in groups]
+    return Assignment(tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs))
+
+
+def planned_batch(
+    iteration: int,
+    batch: SampledBatch,
+    assignments: Iterable[Assignment],
+    cost: CostModel,
+    account: Mapping[str, Any],
+) -> SequenceParallelBatch:
+    """A planner's batch: its assignments, timed, and its account of its work."""
+    micro_batches = tuple(
+        micro_batch(assignment, batch.sequences, batch.lengths, cost) for assignment in assignments
+    )
+    return SequenceParallelBatch(iteration, micro_batches, account)
 
 
 @dataclass(frozen=True)
@@ -56,8 +110,7 @@ class Planner:
     ``name`` is the value of ``planner`` in its ``settings``. ``kind`` is the format of
     its plans, None where it chooses a format for each plan (:meth:`kind_of`); those of
     kind ``pipeline`` have a schedule. ``plan`` makes the batches of a plan from the
-    settings and the task. ``ranks`` gives the ranks of a plan for a number of devices
-    (None: one per device). ``predictions`` is ``own`` where a planner does not price by
+    settings and the task. ``predictions`` is ``own`` where a planner does not price by
     the task's cost model, so that reading cannot compute its times again.
     ``whole_heads`` is False where degrees need not divide the heads, as in ring
     attention.
@@ -67,7 +120,6 @@ class Planner:
     kind: PlanKind | None
     settings: type[PlannerBase]
     plan: Callable[[Any, PlanningTask], Batches]
-    ranks: Callable[[Any], int] | None = None
     predictions: Predictions = "cost_model"
     whole_heads: bool = True
 
@@ -79,5 +131,5 @@ class Planner:
         return "pipeline" if pipelined else "sequence_parallel"
 
     def ranks_of(self, settings: PlannerBase, devices: int) -> int:
-        """The ranks of a plan with these settings on ``devices`` devices."""
-        return devices if self.ranks is None else self.ranks(settings)
+        """The ranks of a plan: those of the settings' pipelines, else all devices."""
+        return settings.shape.all_devices if isinstance(settings, StagedSettings) else devices

@@ -8,17 +8,12 @@ from railx.performance.cluster import ClusterSettings
 from railx.performance.decoder import ModelSettings
 from railx.performance.sequence_cost import CostModelSettings
 from railx.planning.joint import JOINT
+from railx.planning.pipeline.dyna_pipe import DYNA_PIPE
+from railx.planning.pipeline.fixed_chunks import CHUNK_FLOW, DAPPLE, SEQ1F1B, SLIM_PIPE
 from railx.planning.pipeline.infinipipe import PIPELINE
 from railx.planning.planner import Planner, PlannerBase
 from railx.planning.rivals.context_parallel import ANY_DEGREE, BYTE_SCALE, WLB
 from railx.planning.rivals.dynamic_cp import DYNAMIC_CP
-from railx.planning.rivals.fixed_chunks import (
-    CHUNK_FLOW,
-    DAPPLE,
-    DYNA_PIPE,
-    SEQ1F1B,
-    SLIM_PIPE,
-)
 from railx.planning.rivals.megatron import MEGATRON, MEGATRON_PIPELINE
 from railx.planning.sequence.flexsp import FLEXSP
 from railx.planning.sequence.flexsp_milp import FLEXSP_MILP

@@ -21,8 +21,8 @@ import numpy as np
 from railx.io import write_text
 from railx.planning.format.parts import MicroBatch, PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.groups import Assignment, micro_batch
-from railx.planning.planner import PlannerBase, PlanningTask
+from railx.planning.groups import micro_batch
+from railx.planning.planner import PlannerBase, PlanningTask, assignment_of
 from railx.settings import SettingsError, load, to_dict
 from railx.workload.batches import SampledBatch
 
@@ -153,9 +153,8 @@ def _micro_batch(
 ) -> MicroBatch:
     """Groups, and the sequences of each, in the order recorded."""
     positions = np.array([position for group in groups for position in group[1:]])
-    ends = np.cumsum([len(group) - 1 for group in groups]).tolist()
-    members = tuple(tuple(range(*span)) for span in itertools.pairwise([0, *ends]))
-    assignment = Assignment(tuple(group[0] for group in groups), members)
+    place = itertools.count()
+    assignment = assignment_of((group[0], [next(place) for _ in group[1:]]) for group in groups)
     return micro_batch(assignment, batch.sequences[positions], batch.lengths[positions], task.cost)
 
 

@@ -21,7 +21,6 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from railx.errors import UserError
-from railx.performance.sequence_cost import CostModelSettings
 from railx.planning.format.files import read_plan
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
@@ -63,19 +62,15 @@ def replanner(plan: Plan) -> Callable[[int], SequenceParallelBatch | PipelineBat
     SettingsError or PlanError for invalid settings of the plan.
     """
     check_inputs(plan)
-    named, given = named_cost_model(plan), plan.settings
-    planner: PlannerBase = load(PlannerSettings, given["planner"], "planner")
-    constants: CostModelSettings = load(CostModelSettings, given["cost_model"], "cost_model")
-    longest, seed = given["max_length_tokens"], given["seed"]
+    costs = named_cost_model(plan)
+    planner: PlannerBase = load(PlannerSettings, plan.settings["planner"], "planner")
 
     def replan(index: int) -> SequenceParallelBatch | PipelineBatch:
         before = plan.batches[index]
         drawn = SampledBatch(
             np.array(before.sequences, dtype=np.int64), np.array(before.lengths, dtype=np.int64)
         )
-        task = PlanningTask(
-            (drawn,), named.cost, longest, named.cluster, named.model, constants, seed
-        )
+        task = PlanningTask(**vars(costs), batches=(drawn,), seed=plan.settings["seed"])
         (planned,) = plan_batches(planner, task)
         return cast(
             "SequenceParallelBatch | PipelineBatch", replace(planned, iteration=before.iteration)

@@ -121,34 +121,19 @@ def mix_rows(batches: Iterable[SequenceParallelBatch], devices: int) -> list[dic
         for degree in sorted({group.degree for group in groups}):
             members = [group for group in groups if group.degree == degree]
             device_ms = degree * sum(group.predicted_ms for group in members)
-            exchange_ms = degree * sum(group.predicted_all_to_all_ms for group in members)
-            counts = (
-                sum(len(group.sequences) for group in members),
-                sum(g.tokens for g in members),
-            )
-            rows.append(
-                head | _row(degree, len(members), *counts, device_ms, exchange_ms, total_ms)
-            )
+            row = {
+                "degree": degree,
+                "groups": len(members),
+                "sequences": sum(len(group.sequences) for group in members),
+                "tokens": sum(group.tokens for group in members),
+                "device_ms": device_ms,
+                "all_to_all_device_ms": degree
+                * sum(group.predicted_all_to_all_ms for group in members),
+                "share": device_ms / total_ms,
+            }
+            rows.append(head | row)
             busy += device_ms
-        rows.append(head | _row(0, 0, 0, 0, max(total_ms - busy, 0.0), 0.0, total_ms))
+        idle_ms = max(total_ms - busy, 0.0)
+        waiting = {"degree": 0, "groups": 0, "sequences": 0, "tokens": 0, "device_ms": idle_ms}
+        rows.append(head | waiting | {"all_to_all_device_ms": 0.0, "share": idle_ms / total_ms})
     return rows
-
-
-def _row(
-    degree: int,
-    groups: int,
-    sequences: int,
-    tokens: int,
-    device_ms: float,
-    exchange_ms: float,
-    total_ms: float,
-) -> dict[str, Any]:
-    return {
-        "degree": degree,
-        "groups": groups,
-        "sequences": sequences,
-        "tokens": tokens,
-        "device_ms": device_ms,
-        "all_to_all_device_ms": exchange_ms,
-        "share": device_ms / total_ms,
-    }

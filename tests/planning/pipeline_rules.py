@@ -55,12 +55,12 @@ def task_of(*batches: Sequence[int], devices: int = 4, tokens: int | None = 1000
     cluster = checked("cluster", "cpu_4", devices=devices, tokens_per_device=tokens)
     model, constants = checked("model", "tiny"), checked("cost_model", "analytic")
     return PlanningTask(
-        tuple(batch_of(lengths) for lengths in batches),
         build_cost_model(constants, cluster, model, longest),
         longest,
         cluster,
         model,
         constants,
+        tuple(batch_of(lengths) for lengths in batches),
     )
 
 

@@ -9,9 +9,16 @@ import numpy as np
 from railx.performance.pipeline_cost import PassTime, PipelineCost, PipelineShape
 from railx.planning.format.parts import Chunk, Pipeline, Slice
 from railx.planning.format.schedule import operations_1f1b
+from railx.planning.format.simulation import (
+    ScheduleName,
+    Shape,
+    durations_of,
+    orders_of,
+    run_orders,
+)
 from railx.planning.pipeline.checkpoints import CheckpointProblem
 
-__all__ = ["cost_of", "held_bytes", "pipeline_of", "problem_of"]
+__all__ = ["cost_of", "held_bytes", "makespan_ms", "pipeline_of", "problem_of"]
 
 
 def cost_of(
@@ -90,3 +97,17 @@ def held_bytes(pipeline: Pipeline, stage: int, each: Sequence[float]) -> list[fl
         now += each[op.chunk] if op.kind == "forward" else -each[op.chunk]
         held.append(now)
     return held
+
+
+def makespan_ms(
+    name: ScheduleName,
+    shape: Shape,
+    forward_ms: Sequence[float],
+    backward_ms: Sequence[Sequence[float]],
+    weight_ms: Sequence[float] | None = None,
+    send_ms: Sequence[float] | None = None,
+) -> float:
+    """Time of a named schedule; the arguments are those of ``durations_of``."""
+    takes = durations_of(name, shape, forward_ms, backward_ms, weight_ms)
+    sends = send_ms or [0.0] * shape.chunks
+    return run_orders(orders_of(name, shape), takes, sends, shape.parts).makespan_ms

@@ -54,12 +54,12 @@ def check_batch(
 def task_of(lengths: Sequence[int], devices: int, cost: CostModel) -> PlanningTask:
     """One batch of these lengths for the tiny model on a small cluster."""
     return PlanningTask(
-        (_batch(lengths),),
         cost,
         max(lengths),
         checked("cluster", "cpu_4", devices=devices),
         checked("model", "tiny"),
         checked("cost_model", "analytic"),
+        (_batch(lengths),),
     )
 
 

@@ -171,7 +171,7 @@ def test_never_slower_than_the_papers_order_where_that_fits(
     pipeline = _pipeline(counts)
     bytes_ = room * max(peak_bytes(pipeline, COST))
     cost = replace(COST, capacities=(bytes_, bytes_))
-    choice = best_schedule(pipeline, cost, CANDIDATE_SCHEDULES, budget=40)
+    choice = best_schedule(pipeline, cost, CANDIDATE_SCHEDULES)
     assert (choice.times_ms["1f1b"] is not None) == fits(pipeline, cost)
     if fits(pipeline, cost):
         assert pipeline_ms(choice.pipeline) <= pipeline_ms(pipeline)

@@ -13,25 +13,21 @@ from hypothesis import strategies as st
 
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
+from railx.planning.format.predictions import fits
 from railx.planning.format.schedule import longest_split, pipeline_ms
 from railx.planning.pipeline import checkpoints
-from railx.planning.pipeline.chunk_rules import (
+from railx.planning.pipeline.chunks import chunk_of, mesh, pipeline_of, recomputing
+from railx.planning.pipeline.fixed_chunks import (
     ChunkRule,
+    balanced,
     chunk_flow_rule,
-    chunk_of,
     dapple_rule,
-    fits,
-    pipeline_of,
-    recomputing,
     seq1f1b_rule,
     sizes_of,
     slim_pipe_rule,
     spread,
 )
-from railx.planning.pipeline.chunk_rules import cost_of as cost_of_settings
-from railx.planning.pipeline.chunks import mesh
 from railx.planning.planners import planner_of
-from railx.planning.rivals.fixed_chunks import balanced
 from railx.settings import SettingsError
 from tests.builders import checked
 from tests.planning.pipeline_rules import check_pipelines, cost_of, replayed_peak_bytes, task_of
@@ -181,7 +177,7 @@ def test_memory_is_that_of_the_passes_one_by_one(
 
 def _made(name: str, task: Any, **changes: Any) -> tuple[Any, PipelineCost, Any]:
     planner: Any = checked("planner", name, **(SMALL | changes))
-    cost = cost_of_settings(planner, task)
+    cost = task.pipelines(planner.shape)
     return planner_of(planner).plan(planner, task), cost, planner
 
 

@@ -12,14 +12,28 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from railx.planning.format.schedule import pipeline_ms
-from railx.planning.pipeline.chunk_rules import consecutive_cuts, plan_dyna_pipe_batch, spread
-from tests.builders import checked
+from railx.planning.pipeline.dyna_pipe import consecutive_cuts, plan_dyna_pipe_batch
+from railx.planning.pipeline.fixed_chunks import spread
+from tests.planning.golden_outputs import golden
 from tests.planning.pipeline_rules import batch_of, cost_of, replayed_peak_bytes
 
 
 def _time_ms(works: list[float], ends: Any, constant: float, weight: float, share: float) -> float:
     times = [sum(works[start:stop]) + constant for start, stop in pairwise([0, *ends])]
     return weight * max(times) + share * sum(times)
+
+
+@pytest.mark.parametrize("case", golden("dyna_pipe"))
+def test_cuts_are_as_good_as_those_of_the_public_code(case: dict[str, Any]) -> None:
+    works = [float(work) for work in case["works_ms"]]
+    weight, share = case["stages"] - 1, 1 / case["replicas"]
+    ends = consecutive_cuts(
+        np.array(works), np.array(case["lengths"]), case["constant_ms"], case["most_tokens"],
+        weight, share,
+    )  # fmt: skip
+    assert sum(map(len, case["micro_batches"])) == ends[-1]
+    time_ms = _time_ms(works, ends, case["constant_ms"], weight, share)
+    assert time_ms == pytest.approx(case["objective_ms"], rel=1e-6)
 
 
 @settings(deadline=None, max_examples=80)
@@ -52,11 +66,6 @@ def test_cuts_are_the_best_of_all(
     assert _time_ms(works, ends, constant, weight, share) == pytest.approx(best)
 
 
-def _settings(**changes: Any) -> Any:
-    small = {"stages": 2, "sequence_parallel_degree": 1}
-    return checked("planner", "dyna_pipe", **(small | changes))
-
-
 @settings(deadline=None, max_examples=40)
 @given(
     lengths=st.lists(st.integers(1, 60), min_size=2, max_size=7),
@@ -73,8 +82,7 @@ def test_micro_batches_are_the_best_of_all_cuts(
 ) -> None:
     """(d - 1) max t + Σ t / r, with t of a stage that recomputes most."""
     cost = cost_of(stages=stages, replicas=replicas, constant_ms=constant)
-    own = _settings(stages=stages, replicas=replicas, checkpointed_layers=layers)
-    made = plan_dyna_pipe_batch(0, batch_of(lengths), own, cost)
+    made = plan_dyna_pipe_batch(0, batch_of(lengths), layers, cost)
     assert made is not None
     again = 1 + max(spread(layers, cost)) / 4
 
@@ -104,7 +112,7 @@ def test_a_stage_leaves_room_for_as_many_as_it_holds() -> None:
     """
     for capacities in ((1e9, 4000.0), (8000.0, 1e9)):
         cost = replace(cost_of(constant_ms=100.0), capacities=capacities)
-        made = plan_dyna_pipe_batch(0, batch_of([50] * 4), _settings(checkpointed_layers=0), cost)
+        made = plan_dyna_pipe_batch(0, batch_of([50] * 4), 0, cost)
         assert made is not None
         assert [chunk.tokens for chunk in made.pipelines[0].chunks] == [100, 100]
 
@@ -113,8 +121,7 @@ def test_the_better_of_both_orders_of_length_runs() -> None:
     random, taken = np.random.default_rng(2), set()
     for _ in range(20):
         lengths = random.integers(10, 900, size=6).tolist()
-        settings_of = _settings(checkpointed_layers=0)
-        made = plan_dyna_pipe_batch(0, batch_of(lengths), settings_of, cost_of(3, constant_ms=1.0))
+        made = plan_dyna_pipe_batch(0, batch_of(lengths), 0, cost_of(3, constant_ms=1.0))
         assert made is not None
         (pipeline,) = made.pipelines
         turned = replace(pipeline, chunks=pipeline.chunks[::-1])
@@ -125,7 +132,7 @@ def test_the_better_of_both_orders_of_length_runs() -> None:
 
 
 def test_neighbours_in_length_share_a_micro_batch() -> None:
-    made = plan_dyna_pipe_batch(0, batch_of([90, 10, 80, 20, 30, 70]), _settings(), cost_of())
+    made = plan_dyna_pipe_batch(0, batch_of([90, 10, 80, 20, 30, 70]), None, cost_of())
     assert made is not None
     lengths = [part.length for chunk in made.pipelines[0].chunks for part in chunk.slices]
     groups = [[part.length for part in chunk.slices] for chunk in made.pipelines[0].chunks]
@@ -137,25 +144,25 @@ def test_neighbours_in_length_share_a_micro_batch() -> None:
 def test_recomputation_is_chosen_with_the_batch() -> None:
     """Room for one sequence of 100 tokens of four layers at 10 bytes, twice."""
     cost = cost_of(capacity_bytes=8000.0)
-    roomy = plan_dyna_pipe_batch(0, batch_of([100] * 6), _settings(), cost)
+    roomy = plan_dyna_pipe_batch(0, batch_of([100] * 6), None, cost)
     assert roomy is not None
     assert roomy.solver["checkpointed_layers"] == 0
-    tight = plan_dyna_pipe_batch(0, batch_of([150] * 6), _settings(), cost)
+    tight = plan_dyna_pipe_batch(0, batch_of([150] * 6), None, cost)
     assert tight is not None
     # 150 tokens twice: (40 - 9 c) 300 <= 8000 from 1.5 layers of a stage, 3 in all.
     assert tight.solver["checkpointed_layers"] == 3
     for stage in range(2):
         assert replayed_peak_bytes(tight.pipelines[0], cost, stage) <= 8000.0
-    assert plan_dyna_pipe_batch(0, batch_of([2001]), _settings(), cost) is None
+    assert plan_dyna_pipe_batch(0, batch_of([2001]), None, cost) is None
 
 
 def test_replicas_share_micro_batches() -> None:
     cost, drawn = cost_of(replicas=2), batch_of([50] * 12)
-    made = plan_dyna_pipe_batch(0, drawn, _settings(replicas=2), cost)
+    made = plan_dyna_pipe_batch(0, drawn, None, cost)
     assert made is not None
     times = [pipeline_ms(pipeline) for pipeline in made.pipelines]
     assert len(times) == 2
     assert times[0] == pytest.approx(times[1])
-    least = plan_dyna_pipe_batch(0, batch_of([50, 60]), _settings(replicas=2), cost)
+    least = plan_dyna_pipe_batch(0, batch_of([50, 60]), None, cost)
     assert least is not None
     assert [len(pipeline.chunks) for pipeline in least.pipelines] == [1, 1]

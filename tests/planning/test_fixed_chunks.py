@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.planning.format.schedule import pipeline_ms
-from railx.planning.pipeline.chunk_rules import every_rule
+from railx.planning.pipeline.fixed_chunks import every_rule
 from railx.planning.pipeline.infinipipe import PIPELINE, PipelineSettings, _static
 from railx.planning.pipeline.kernels import makespan_1f1b_ms
 from railx.planning.planner import PlanningTask

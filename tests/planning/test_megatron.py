@@ -42,7 +42,7 @@ def _task(longest: int, *lengths: int, model: str = "7b") -> PlanningTask:
     settings = _settings(model)
     batch = SampledBatch(10 + np.arange(len(lengths)), np.array(lengths, dtype=np.int64))
     cost = build_cost_model(*settings, longest)
-    return PlanningTask((batch,), cost, longest, settings[1], settings[2], settings[0])
+    return PlanningTask(cost, longest, settings[1], settings[2], settings[0], (batch,))
 
 
 def _shape(tensor: int, context: int, chosen: MegatronSettings = RING) -> Shape:

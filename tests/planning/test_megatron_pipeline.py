@@ -33,7 +33,7 @@ def _task(*lengths: int, longest: int | None = None, **constants: Any) -> Planni
     most = longest or max(lengths)
     batch = SampledBatch(10 + np.arange(len(lengths)), np.array(lengths, dtype=np.int64))
     return PlanningTask(
-        (batch,), build_cost_model(costs, cluster, model, most), most, cluster, model, costs
+        build_cost_model(costs, cluster, model, most), most, cluster, model, costs, (batch,)
     )
 
 

@@ -17,7 +17,7 @@ from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import Slice
 from railx.planning.format.predictions import fits
 from railx.planning.format.schedule import coded, pipeline_ms, runs_of
-from railx.planning.pipeline.chunk_rules import chunk_of, pipeline_of, recomputing
+from railx.planning.pipeline.chunks import chunk_of, pipeline_of, recomputing
 from railx.planning.pipeline.refinement import refine
 from railx.planning.sequence.flexsp import FlexSPSettings, plan_flexsp_batch
 from railx.workload.batches import SampledBatch

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.planning.format.simulation import Shape, makespan_ms, run_orders
+from railx.planning.format.simulation import Shape, run_orders
 from railx.planning.pipeline.best_schedule import search_orders
 from tests.planning.exact_orders import exact_makespan_ms
+from tests.planning.pipelines import makespan_ms
 
 SMALL = ([2, 1], [1, 1, 1], [3, 1], [2, 2], [2, 1, 1], [1, 1, 1, 1])
 

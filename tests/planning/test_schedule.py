@@ -14,8 +14,8 @@ from railx.planning.format.schedule import (
     operations_1f1b,
     peak_live_chunks,
     pipeline_ms,
+    shape_of,
     simulate_pipeline,
-    warm_up_forwards,
 )
 
 
@@ -61,7 +61,7 @@ def test_makespan_of_equal_chunks_is_the_closed_form(counts: list[int]) -> None:
 def test_window_is_equation_7() -> None:
     pipeline = _pipeline([4, 3, 2, *[1] * 7], 4)
     assert [peak_live_chunks(pipeline, stage) for stage in range(4)] == [7, 6, 5, 4]
-    assert [warm_up_forwards(pipeline, stage) for stage in range(4)] == [6, 5, 4, 3]
+    assert [shape_of(pipeline).warm_up(stage) for stage in range(4)] == [6, 5, 4, 3]
 
 
 def test_recomputed_layers_lengthen_the_backward_pass() -> None:

@@ -13,10 +13,10 @@ from railx.planning.format.simulation import (
     ScheduleName,
     Shape,
     durations_of,
-    makespan_ms,
     orders_of,
     run_orders,
 )
+from tests.planning.pipelines import makespan_ms
 
 RUNS = st.lists(st.integers(1, 4), min_size=1, max_size=7)
 TIME = st.floats(0.1, 5.0)

@@ -1,27 +1,44 @@
 """WLB-LLM's packing, its shards and its queue of outliers."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.batches import delayed
 from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.rivals.context_parallel import (
     WLB,
     WLBSettings,
-    delayed,
     packed_by_work,
     plan_wlb_batch,
     shard_imbalance,
 )
 from railx.workload.batches import SampledBatch
 from tests.builders import checked
+from tests.planning.golden_outputs import WLB_BREAKPOINT, golden
 from tests.planning.rules import check_batch, planned_of, task_of
 
 
 def _works(lengths: list[int], cost: CostModel) -> list[float]:
     return [float(one) for one in cost.sequence_ms(np.array(lengths))]
+
+
+@pytest.mark.parametrize("case", golden("wlb"))
+def test_packing_is_that_of_the_re_implementation(case: dict[str, Any]) -> None:
+    """Where that goes beyond memory, here it fits nowhere."""
+    lengths, most = case["lengths"], case["most_tokens"]
+    shares = [length / WLB_BREAKPOINT for length in lengths]
+    works = [share**2 + share for share in shares]
+    made = packed_by_work(np.array(lengths), works, case["bins"], most)
+    if any(sum(packed) > most for packed in case["packed"]):
+        assert made is None
+    else:
+        assert made is not None
+        assert [[lengths[position] for position in one] for one in made] == case["packed"]
 
 
 def test_packing_by_hand(small: CostModel) -> None:

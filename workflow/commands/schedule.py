@@ -75,8 +75,8 @@ def _schedule(options: argparse.Namespace) -> int:
     from railx.planning.format.files import write_plan
     from railx.planning.format.parts import PlanError
     from railx.planning.format.predictions import cost_of
-    from railx.planning.format.tables import chrome_trace
-    from railx.planning.pipeline.best_schedule import comparison_rows, order_rows, stage_rows
+    from railx.planning.format.tables import chrome_trace, order_rows, stage_rows
+    from railx.planning.pipeline.best_schedule import comparison_rows
 
     _check_endings(options)
     plan = plan_of(options.plan)

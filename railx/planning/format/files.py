@@ -31,7 +31,7 @@ from railx.planning.format.plan import (
     sequence_lengths,
 )
 from railx.planning.format.predictions import check_predictions, named_cost_model
-from railx.planning.format.schedule import check_order, operations, stage_layers
+from railx.planning.format.schedule import check_order, live_sizes, stage_layers
 from railx.settings import AtLeast, PowerOfTwo, SettingsError, load, to_dict
 
 __all__ = ["plan_file", "read_plan", "validate_plan", "write_plan"]
@@ -450,23 +450,19 @@ def _validate_memory(pipeline: Pipeline, tokens_per_device: int | None, where: s
         return
     # A virtual stage has its share of a stage's layers.
     most = tokens_per_device * pipeline.degree * pipeline.model_stages
-    for stage in range(pipeline.stages):
-        live_tokens = 0
-        ops = operations(pipeline, stage)
-        closing = "weight" if any(op.kind == "weight" for op in ops) else "backward"
-        for op in ops:
-            chunk = pipeline.chunks[op.chunk]
-            if op.kind not in ("forward", closing) or (
-                chunk.checkpoint_layers
-                and chunk.checkpoint_layers[op.part * pipeline.stages + stage]
-            ):
-                continue
-            live_tokens += chunk.tokens if op.kind == "forward" else -chunk.tokens
-            if live_tokens > most:
-                raise PlanError(
-                    f"{where}, chunk {op.chunk}: stage {stage} then holds {live_tokens} tokens;"
-                    f" allowed: at most {most}, what its {pipeline.degree} ranks hold"
-                )
+    counted = [
+        [
+            0 if chunk.checkpoint_layers and chunk.checkpoint_layers[model_stage] else chunk.tokens
+            for chunk in pipeline.chunks
+        ]
+        for model_stage in range(pipeline.model_stages)
+    ]
+    for stage, chunk, tokens in live_sizes(pipeline, lambda stage, chunk: counted[stage][chunk]):
+        if tokens > most:
+            raise PlanError(
+                f"{where}, chunk {chunk}: stage {stage} then holds {tokens:.0f} tokens; allowed:"
+                f" at most {most}, what its {pipeline.degree} ranks hold"
+            )
 
 
 def _unique(items: Iterable[int], what: str) -> None:

@@ -134,6 +134,11 @@ class Chunk:
         return sum(part.tokens for part in self.slices)
 
     @property
+    def predicted_ms(self) -> float:
+        """Forward and backward time on a stage, nothing recomputed."""
+        return self.predicted_forward_ms + self.predicted_backward_ms
+
+    @property
     def cut_sequence(self) -> int | None:
         """The sequence of this chunk with slices in other chunks too; None if all are
         whole.

@@ -29,12 +29,18 @@ from railx.performance.pipeline_cost import (
 from railx.performance.sequence_cost import CostModel, CostModelSettings, build_cost_model
 from railx.planning.format.parts import Chunk, Group, Pipeline, PlanError, agree
 from railx.planning.format.plan import PipelineBatch, Plan
-from railx.planning.format.schedule import ScheduledOp, pipeline_ms, simulate_pipeline, stage_layers
+from railx.planning.format.schedule import (
+    ScheduledOp,
+    peak_live,
+    pipeline_ms,
+    simulate_pipeline,
+    stage_layers,
+)
 from railx.settings import SettingsError, load
 
 __all__ = [
     "NAMED",
-    "NamedCostModel",
+    "PlanCosts",
     "StageMemory",
     "StageTime",
     "batch_starts",
@@ -135,14 +141,10 @@ def memory_over_time(
     ]
 
 
-def peak_bytes(
-    pipeline: Pipeline, cost: PipelineCost, rows: Sequence[ScheduledOp] | None = None
-) -> list[float]:
+def peak_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[float]:
     """The most bytes of activations that a rank of each stage holds at once."""
-    return [
-        max((sample.activation_bytes or 0.0 for sample in samples), default=0.0)
-        for samples in memory_over_time(pipeline, cost, rows)
-    ]
+    table = chunk_bytes(pipeline, cost)
+    return peak_live(pipeline, lambda model_stage, chunk: table[model_stage][chunk])
 
 
 def fits(pipeline: Pipeline, cost: PipelineCost) -> bool:
@@ -233,26 +235,23 @@ NAMED = ("cluster", "model", "cost_model", "max_length_tokens")
 
 
 @dataclass(frozen=True)
-class NamedCostModel:
-    """The cost model of a plan, with its inputs."""
+class PlanCosts:
+    """The cost model of a plan with its inputs, which also price pipelines."""
 
+    cost: CostModel
+    max_length_tokens: int
     cluster: ClusterSettings
     model: ModelSettings
-    settings: CostModelSettings
-    longest: int
-    cost: CostModel
+    constants: CostModelSettings
 
     def pipelines(self, shape: PipelineShape) -> PipelineCost:
-        """The cost of a shape of pipelines; PlanError where it is impossible."""
-        try:
-            return build_pipeline_cost(
-                self.settings, self.cluster, self.model, self.longest, shape, self.cost
-            )
-        except SettingsError as error:
-            raise PlanError(f"settings: {error}") from None
+        """The cost of a shape of pipelines; SettingsError where it is impossible."""
+        return build_pipeline_cost(
+            self.constants, self.cluster, self.model, self.max_length_tokens, shape, self.cost
+        )
 
 
-def named_cost_model(plan: Plan) -> NamedCostModel:
+def named_cost_model(plan: Plan) -> PlanCosts:
     """The cost model of a plan's settings; PlanError where they name none."""
     missing = [key for key in NAMED if key not in plan.settings]
     if missing:
@@ -263,7 +262,7 @@ def named_cost_model(plan: Plan) -> NamedCostModel:
     try:
         cluster, model, settings, longest = _named_settings(plan)
         cost = build_cost_model(settings, cluster, model, longest)
-        return NamedCostModel(cluster, model, settings, longest, cost)
+        return PlanCosts(cost, longest, cluster, model, settings)
     except SettingsError as error:
         raise PlanError(f"settings.{error}") from None
 
@@ -315,12 +314,12 @@ def tensor_ranks(batches: Sequence[PipelineBatch]) -> int | None:
     return tensor if isinstance(tensor, int) and tensor >= 1 and degree % tensor == 0 else None
 
 
-def check_predictions(plan: Plan, named: NamedCostModel) -> None:
+def check_predictions(plan: Plan, named: PlanCosts) -> None:
     """Refuse times, degrees, devices or memory that differ from the named cost model's.
 
     PlanError names the group or the chunk, the plan's value and the expected one.
     """
-    longest = named.longest
+    longest = named.max_length_tokens
     for batch in plan.batches:
         for sequence, length in zip(batch.sequences, batch.lengths, strict=True):
             if length > longest:
@@ -345,29 +344,29 @@ def check_predictions(plan: Plan, named: NamedCostModel) -> None:
                 _check_group(group, cost, where)
 
 
-def pipeline_tokens_per_device(
-    batches: tuple[PipelineBatch, ...],
-    settings: CostModelSettings,
-    cluster: ClusterSettings,
-    model: ModelSettings,
-    longest: int,
-    cost: CostModel,
-) -> int:
+def pipeline_tokens_per_device(batches: tuple[PipelineBatch, ...], named: PlanCosts) -> int:
     """Most tokens of the whole model on a device of these pipelines."""
-    named = NamedCostModel(cluster, model, settings, longest, cost)
-    shapes = _shapes(batches, tensor_ranks(batches))
-    return max(named.pipelines(shape).tokens_per_device for shape in shapes)
+    costs = _costs_by_size(batches, tensor_ranks(batches), named)
+    return max(cost.tokens_per_device for cost in costs.values())
 
 
-def _shapes(batches: tuple[PipelineBatch, ...], tensor: int | None) -> list[PipelineShape]:
-    """The shapes of the pipelines with ``tensor`` ranks; states lie on all replicas."""
+def _costs_by_size(
+    batches: tuple[PipelineBatch, ...], tensor: int | None, named: PlanCosts
+) -> dict[tuple[int, int], PipelineCost]:
+    """The cost of pipelines by stages and degree, with ``tensor`` ranks.
+
+    States lie on all replicas. PlanError where a shape is impossible.
+    """
     pipelines = [pipeline for batch in batches for pipeline in batch.pipelines]
     replicas = 1 + max(pipeline.replica for pipeline in pipelines)
-    sizes = {(pipeline.stages, pipeline.degree) for pipeline in pipelines}
-    return [PipelineShape(*size, replicas, tensor) for size in sorted(sizes)]
+    sizes = sorted({(pipeline.stages, pipeline.degree) for pipeline in pipelines})
+    try:
+        return {size: named.pipelines(PipelineShape(*size, replicas, tensor)) for size in sizes}
+    except SettingsError as error:
+        raise PlanError(f"settings: {error}") from None
 
 
-def _check_pipelines(plan: Plan, named: NamedCostModel) -> None:
+def _check_pipelines(plan: Plan, named: PlanCosts) -> None:
     batches = plan.pipeline_batches()
     for batch in batches:
         for index, pipeline in enumerate(batch.pipelines):
@@ -375,10 +374,8 @@ def _check_pipelines(plan: Plan, named: NamedCostModel) -> None:
             _check_degree(pipeline.degree, plan, named, where)
     # The account of a planner is no input: no plan with times of the cost model has
     # tensor parallelism.
-    shapes = _shapes(batches, None)
-    costs = {(shape.stages, shape.degree): named.pipelines(shape) for shape in shapes}
-    tokens_per_device = max(cost.tokens_per_device for cost in costs.values())
-    _check_tokens_per_device(plan, tokens_per_device)
+    costs = _costs_by_size(batches, None, named)
+    _check_tokens_per_device(plan, max(cost.tokens_per_device for cost in costs.values()))
     for batch in batches:
         where = f"batch {batch.iteration}"
         once = max(costs[shape.stages, shape.degree].batch_ms for shape in batch.pipelines)
@@ -418,7 +415,7 @@ def _devices(plan: Plan, allowed: str) -> str:
     return f"devices: got {plan.devices}; allowed: {allowed}, those of settings.cluster"
 
 
-def _check_degree(degree: int, plan: Plan, named: NamedCostModel, where: str) -> None:
+def _check_degree(degree: int, plan: Plan, named: PlanCosts, where: str) -> None:
     if plan.whole_heads and degree not in named.cost.any_degrees:
         allowed = ", ".join(map(str, named.cost.any_degrees))
         raise PlanError(

@@ -17,9 +17,9 @@ library alone.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from railx.errors import UserError
 from railx.planning.format.parts import Chunk, Pipeline, PlanError
@@ -32,10 +32,6 @@ from railx.planning.format.simulation import (
     run_orders,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
 __all__ = [
     "RUNNABLE",
     "Op",
@@ -45,6 +41,7 @@ __all__ = [
     "check_order",
     "coded",
     "durations_ms",
+    "live_sizes",
     "longest_split",
     "operations",
     "operations_1f1b",
@@ -58,7 +55,6 @@ __all__ = [
     "shape_of",
     "simulate_pipeline",
     "stage_layers",
-    "warm_up_forwards",
 ]
 
 #: A pass: forward, backward, or the delayed weight pass of a backward pass.
@@ -118,12 +114,6 @@ def shape_of(pipeline: Pipeline) -> Shape:
     return Shape(pipeline.stages, _runs(pipeline.chunks), pipeline.virtual_stages)
 
 
-def warm_up_forwards(pipeline: Pipeline, stage: int) -> int:
-    """Forwards before the first pair of 1F1B on ``stage`` (0-based): eq. 7 less one."""
-    _check_stage(pipeline, stage)
-    return shape_of(pipeline).warm_up(stage)
-
-
 def operations(pipeline: Pipeline, stage: int) -> list[Op]:
     """The operations of ``stage`` (0-based) in its explicit or named order."""
     _check_stage(pipeline, stage)
@@ -149,27 +139,39 @@ def coded(orders: Sequence[Sequence[int]], pipeline: Pipeline) -> tuple[tuple[st
 
 
 def peak_live_chunks(pipeline: Pipeline, stage: int) -> int:
-    """The most chunks of ``stage`` (0-based) alive at once, each virtual stage counted.
+    """The most chunks of ``stage`` (0-based) alive at once, over its virtual stages."""
+    _check_stage(pipeline, stage)
+    return int(peak_live(pipeline, lambda model_stage, chunk: 1)[stage])
+
+
+def peak_live(pipeline: Pipeline, size_of: Callable[[int, int], float]) -> list[float]:
+    """By stage the most that its live chunks take at once (:func:`live_sizes`)."""
+    peaks = [0.0] * pipeline.stages
+    for stage, _, size in live_sizes(pipeline, size_of):
+        peaks[stage] = max(peaks[stage], size)
+    return peaks
+
+
+def live_sizes(
+    pipeline: Pipeline, size_of: Callable[[int, int], float]
+) -> Iterator[tuple[int, int, float]]:
+    """After each forward pass its stage and chunk, and the size of all live chunks.
 
     A chunk is alive between its forward and its backward or delayed weight pass.
+    ``size_of`` gives the size of a chunk on a model stage.
     """
-    return int(peak_live(operations(pipeline, stage), lambda _: 1))
-
-
-def peak_live(ops: Sequence[Op], weigh: Callable[[Op], float]) -> float:
-    """The peak memory that forward passes take and the last pass of a chunk frees.
-
-    ``weigh`` gives the size of the chunk of an operation.
-    """
-    closing = "weight" if any(op.kind == "weight" for op in ops) else "backward"
-    live = peak = 0.0
-    for op in ops:
-        if op.kind == "forward":
-            live += weigh(op)
-            peak = max(peak, live)
-        elif op.kind == closing:
-            live -= weigh(op)
-    return peak
+    chunks, stages = len(pipeline.chunks), pipeline.stages
+    ended = chunks * pipeline.virtual_stages
+    for stage, order in enumerate(_orders(pipeline)):
+        closing = 2 * ended if max(order, default=0) >= 2 * ended else ended
+        live: float = 0
+        for number in order:
+            part, chunk = divmod(number % ended, chunks)
+            if number < ended:
+                live += size_of(part * stages + stage, chunk)
+                yield stage, chunk, live
+            elif closing <= number < closing + ended:
+                live -= size_of(part * stages + stage, chunk)
 
 
 def simulate_pipeline(pipeline: Pipeline, start_ms: float = 0.0) -> list[ScheduledOp]:

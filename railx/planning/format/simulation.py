@@ -34,7 +34,6 @@ __all__ = [
     "Shape",
     "Times",
     "durations_of",
-    "makespan_ms",
     "orders_of",
     "run_orders",
 ]
@@ -170,25 +169,6 @@ def run_orders(
     return Times(begins, ends, not remaining)
 
 
-def makespan_ms(
-    name: ScheduleName,
-    shape: Shape,
-    forward_ms: Sequence[float],
-    backward_ms: Sequence[Sequence[float]],
-    weight_ms: Sequence[float] | None = None,
-    send_ms: Sequence[float] | None = None,
-) -> float:
-    """Time of one pipeline: the quick path of planners.
-
-    ``forward_ms[chunk]`` is that of any one model stage, ``backward_ms[model
-    stage][chunk]`` includes its recomputation. ``weight_ms[chunk]`` is the part of a
-    backward pass that zero-bubble schedules delay.
-    """
-    takes = durations_of(name, shape, forward_ms, backward_ms, weight_ms)
-    sends = send_ms or [0.0] * shape.chunks
-    return run_orders(orders_of(name, shape), takes, sends, shape.parts).makespan_ms
-
-
 def durations_of(
     name: ScheduleName,
     shape: Shape,
@@ -196,7 +176,12 @@ def durations_of(
     backward_ms: Sequence[Sequence[float]],
     weight_ms: Sequence[float] | None = None,
 ) -> list[list[float]]:
-    """``durations`` of :func:`run_orders`; only zero-bubble has weight passes."""
+    """``durations`` of :func:`run_orders`; only zero-bubble has weight passes.
+
+    ``forward_ms[chunk]`` is that of any one model stage, ``backward_ms[model
+    stage][chunk]`` includes its recomputation, ``weight_ms[chunk]`` is the part of a
+    backward pass that is delayed.
+    """
     later = [0.0] * shape.chunks
     if name == "zero_bubble" and weight_ms is not None:
         later = list(weight_ms)

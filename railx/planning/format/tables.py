@@ -13,10 +13,31 @@ from typing import Any
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
-from railx.planning.format.predictions import batch_starts, memory_over_time, named_cost_model
-from railx.planning.format.schedule import Op, ScheduledOp, schedule_name, simulate_pipeline
+from railx.planning.format.predictions import (
+    batch_starts,
+    memory_over_time,
+    named_cost_model,
+    peak_bytes,
+    stage_times,
+)
+from railx.planning.format.schedule import (
+    Op,
+    ScheduledOp,
+    ordered,
+    peak_live_chunks,
+    schedule_name,
+    simulate_pipeline,
+)
 
-__all__ = ["chrome_trace", "memory_rows", "plan_rows", "plan_summary", "schedule_rows"]
+__all__ = [
+    "chrome_trace",
+    "memory_rows",
+    "order_rows",
+    "plan_rows",
+    "plan_summary",
+    "schedule_rows",
+    "stage_rows",
+]
 
 
 def plan_rows(plan: Plan, name: str, corpus: str) -> list[dict[str, Any]]:
@@ -51,6 +72,8 @@ def schedule_rows(plan: Plan, name: str) -> list[dict[str, Any]]:
     """
     return [
         {
+            "plan": name,
+            "iteration": batch.iteration,
             **head,
             "stage": op.stage,
             "part": op.part,
@@ -60,7 +83,8 @@ def schedule_rows(plan: Plan, name: str) -> list[dict[str, Any]]:
             "end_ms": op.end_ms,
             "fidelity": "analytic",
         }
-        for head, _, simulated in _simulations(plan, name)
+        for batch in plan.pipeline_batches()
+        for head, _, simulated in _simulations(batch)
         for op in simulated
     ]
 
@@ -75,6 +99,8 @@ def memory_rows(plan: Plan, name: str, cost: PipelineCost | None) -> list[dict[s
     """
     return [
         {
+            "plan": name,
+            "iteration": batch.iteration,
             **head,
             "stage": sample.stage,
             "time_ms": sample.time_ms,
@@ -84,28 +110,59 @@ def memory_rows(plan: Plan, name: str, cost: PipelineCost | None) -> list[dict[s
             "capacity_bytes": None if cost is None else cost.capacity_bytes(sample.stage),
             "fidelity": "analytic",
         }
-        for head, pipeline, simulated in _simulations(plan, name)
+        for batch in plan.pipeline_batches()
+        for head, pipeline, simulated in _simulations(batch)
         for samples in memory_over_time(pipeline, cost, simulated)
         for sample in samples
     ]
 
 
-def _simulations(
-    plan: Plan, name: str
-) -> Iterator[tuple[dict[str, Any], Pipeline, list[ScheduledOp]]]:
-    """Simulated pipelines of a plan, with the columns that their rows share."""
-    for batch in plan.pipeline_batches():
-        for index, (pipeline, start_ms) in enumerate(
-            zip(batch.pipelines, batch_starts(batch), strict=True)
-        ):
-            head = {
-                "plan": name,
-                "iteration": batch.iteration,
-                "pipeline": index,
-                "replica": pipeline.replica,
-                "schedule": schedule_name(pipeline),
+def stage_rows(batch: PipelineBatch, cost: PipelineCost | None) -> list[dict[str, Any]]:
+    """One row for each stage of each pipeline: busy time, bubbles and peak memory."""
+    rows: list[dict[str, Any]] = []
+    for head, pipeline, simulated in _simulations(batch):
+        peaks = None if cost is None else peak_bytes(pipeline, cost)
+        start_ms = simulated[0].start_ms
+        rows += [
+            {
+                **head,
+                "stage": time.stage,
+                "chunks": len(pipeline.chunks),
+                "start_ms": start_ms,
+                "busy_ms": time.busy_ms,
+                "idle_ms": time.idle_ms,
+                "bubble_share": time.bubble_share,
+                "peak_chunks": peak_live_chunks(pipeline, time.stage),
+                "peak_gib": None if peaks is None else peaks[time.stage] / 2**30,
+                "capacity_gib": None if cost is None else cost.capacity_bytes(time.stage) / 2**30,
             }
-            yield head, pipeline, simulate_pipeline(pipeline, start_ms)
+            for time in stage_times(simulated, start_ms)
+        ]
+    return rows
+
+
+def order_rows(batch: PipelineBatch) -> list[dict[str, Any]]:
+    """One row for each stage of each pipeline: its passes in order."""
+    return [
+        {"pipeline": index, "stage": stage, "order": " ".join(order)}
+        for index, pipeline in enumerate(batch.pipelines)
+        for stage, order in enumerate(ordered(pipeline))
+    ]
+
+
+def _simulations(
+    batch: PipelineBatch,
+) -> Iterator[tuple[dict[str, Any], Pipeline, list[ScheduledOp]]]:
+    """Simulated pipelines of a batch, with the columns that their rows share."""
+    for index, (pipeline, start_ms) in enumerate(
+        zip(batch.pipelines, batch_starts(batch), strict=True)
+    ):
+        head = {
+            "pipeline": index,
+            "replica": pipeline.replica,
+            "schedule": schedule_name(pipeline),
+        }
+        yield head, pipeline, simulate_pipeline(pipeline, start_ms)
 
 
 def plan_summary(plan: Plan) -> dict[str, Any]:
@@ -176,7 +233,6 @@ def _chunk_rows(batch: PipelineBatch) -> list[dict[str, Any]]:
     rows = []
     for index, pipeline in enumerate(batch.pipelines):
         for number, chunk in enumerate(pipeline.chunks):
-            time_ms = chunk.predicted_forward_ms + chunk.predicted_backward_ms
             rows.append(
                 {
                     "iteration": batch.iteration,
@@ -187,8 +243,8 @@ def _chunk_rows(batch: PipelineBatch) -> list[dict[str, Any]]:
                     "sequences": len(chunk.slices),
                     "tokens": chunk.tokens,
                     "longest_tokens": max(part.length for part in chunk.slices),
-                    "predicted_ms": time_ms,
-                    "predicted_compute_ms": time_ms - chunk.predicted_all_to_all_ms,
+                    "predicted_ms": chunk.predicted_ms,
+                    "predicted_compute_ms": chunk.predicted_ms - chunk.predicted_all_to_all_ms,
                     "predicted_all_to_all_ms": chunk.predicted_all_to_all_ms,
                     "predicted_other_ms": 0.0,
                     "chunk_kind": chunk.kind,
@@ -205,10 +261,7 @@ def chrome_trace(batch: PipelineBatch, cost: PipelineCost | None = None) -> dict
     """
     events: list[dict[str, Any]] = []
     tracks: set[tuple[int, int]] = set()
-    for number, (pipeline, start_ms) in enumerate(
-        zip(batch.pipelines, batch_starts(batch), strict=True)
-    ):
-        rows = simulate_pipeline(pipeline, start_ms)
+    for head, pipeline, rows in _simulations(batch):
         for stage in range(pipeline.stages):
             if (pipeline.replica, stage) not in tracks:
                 tracks.add((pipeline.replica, stage))
@@ -225,8 +278,8 @@ def chrome_trace(batch: PipelineBatch, cost: PipelineCost | None = None) -> dict
                     "ts": 1e3 * row.start_ms,
                     "dur": 1e3 * (row.end_ms - row.start_ms),
                     "args": {
-                        "pipeline": number,
-                        "schedule": schedule_name(pipeline),
+                        "pipeline": head["pipeline"],
+                        "schedule": head["schedule"],
                         "chunk": row.chunk,
                         "kind": chunk.kind,
                         "tokens": chunk.tokens,

@@ -17,13 +17,14 @@ part of that path can shorten it (as in job-shop scheduling). It keeps the order
 slices and the limits of memory. No paper on pipelines of chunks has this method. Effort
 is counted in simulations, so that plans are the same everywhere.
 
-What a schedule of a batch does is given as rows of tables too.
+:func:`comparison_rows` compares the schedules of a batch.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -31,10 +32,9 @@ from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Chunk, Pipeline
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.predictions import (
-    batch_starts,
     chunk_bytes,
     fits,
-    memory_over_time,
+    peak_bytes,
     stage_times,
     virtual_cost,
     weight_ms,
@@ -42,10 +42,9 @@ from railx.planning.format.predictions import (
 from railx.planning.format.schedule import (
     coded,
     durations_ms,
-    ordered,
+    peak_live_chunks,
     pipeline_ms,
     runnable,
-    schedule_name,
     shape_of,
     simulate_pipeline,
 )
@@ -62,9 +61,7 @@ __all__ = [
     "best_batch",
     "best_schedule",
     "comparison_rows",
-    "order_rows",
     "search_orders",
-    "stage_rows",
     "with_schedule",
 ]
 
@@ -105,7 +102,6 @@ def best_schedule(
     pipeline: Pipeline,
     cost: PipelineCost | None,
     among: Sequence[ScheduleChoice] = CANDIDATE_SCHEDULES,
-    budget: int = _BUDGET,
     recompute: bool = True,
     use_plan_times: bool = False,
 ) -> Choice:
@@ -118,7 +114,7 @@ def best_schedule(
     best: tuple[float, ScheduleChoice, Pipeline] | None = None
     for name in among:
         tried = with_schedule(
-            pipeline, name, cost, budget=budget, recompute=recompute, use_plan_times=use_plan_times
+            pipeline, name, cost, recompute=recompute, use_plan_times=use_plan_times
         )
         if tried is None or (cost is not None and not fits(tried, cost)):
             times[name] = None
@@ -135,7 +131,6 @@ def best_batch(
     batch: PipelineBatch,
     cost: PipelineCost | None,
     among: Sequence[ScheduleChoice] = CANDIDATE_SCHEDULES,
-    budget: int = _BUDGET,
     recompute: bool = True,
     use_plan_times: bool = False,
 ) -> PipelineBatch:
@@ -145,7 +140,7 @@ def best_batch(
     1F1B (``one_f_one_b_ms``). ``use_plan_times``: see :func:`with_schedule`.
     """
     choices = [
-        best_schedule(pipeline, cost, among, budget, recompute, use_plan_times)
+        best_schedule(pipeline, cost, among, recompute, use_plan_times)
         for pipeline in batch.pipelines
     ]
     plain = tuple(_plain(pipeline, cost, use_plan_times) for pipeline in batch.pipelines)
@@ -166,7 +161,6 @@ def with_schedule(
     name: ScheduleChoice,
     cost: PipelineCost | None = None,
     virtual_stages: int = 2,
-    budget: int = _BUDGET,
     recompute: bool = True,
     use_plan_times: bool = False,
 ) -> Pipeline | None:
@@ -187,7 +181,7 @@ def with_schedule(
     if name == "1f1b":
         return plain
     if name == "searched":
-        return _searched(plain, cost, budget)
+        return _searched(plain, cost)
     scheduled: Pipeline | None = replace(plain, schedule=name)
     if name == "interleaved":
         scheduled = _interleaved(plain, cost, virtual_stages, use_plan_times)
@@ -213,16 +207,15 @@ def _fitted(pipeline: Pipeline, cost: PipelineCost, use_plan_times: bool) -> Pip
     if fits(pipeline, cost):
         return pipeline
     part_cost = virtual_cost(cost, pipeline.virtual_stages)
-    fewest, most = 0, max(part_cost.layer_counts)
-    if not fits(_recomputing(pipeline, part_cost, most, use_plan_times), cost):
+    most = max(part_cost.layer_counts)
+
+    def with_at_least(layers: int) -> Pipeline:
+        return _recomputing(pipeline, part_cost, layers, use_plan_times)
+
+    if not fits(with_at_least(most), cost):
         return pipeline
-    while most - fewest > 1:
-        middle = (fewest + most) // 2
-        if fits(_recomputing(pipeline, part_cost, middle, use_plan_times), cost):
-            most = middle
-        else:
-            fewest = middle
-    return _recomputing(pipeline, part_cost, most, use_plan_times)
+    layers = range(most)
+    return with_at_least(bisect_left(layers, True, 1, key=lambda n: fits(with_at_least(n), cost)))
 
 
 def _recomputing(
@@ -297,14 +290,14 @@ def _times(chunk: Chunk, cost: PipelineCost | None, share: float) -> dict[str, A
     }
 
 
-def _searched(pipeline: Pipeline, cost: PipelineCost | None, budget: int) -> Pipeline | None:
+def _searched(pipeline: Pipeline, cost: PipelineCost | None) -> Pipeline | None:
     holds = None if cost is None else chunk_bytes(pipeline, cost)
     room = None
     if cost is not None:
         room = [cost.capacity_bytes(stage) for stage in range(pipeline.stages)]
     sends = [chunk.predicted_send_ms for chunk in pipeline.chunks]
     searched = search_orders(
-        shape_of(pipeline), durations_ms(pipeline), sends, holds, room, budget=budget
+        shape_of(pipeline), durations_ms(pipeline), sends, holds, room, budget=_BUDGET
     )
     if searched is None:
         return None
@@ -537,37 +530,6 @@ def _reordered(shape: Shape, runs: Sequence[range]) -> list[list[int]]:
     return [[numbers[number] for number in order] for order in orders]
 
 
-def stage_rows(batch: PipelineBatch, cost: PipelineCost | None) -> list[dict[str, Any]]:
-    """A row for each stage of each pipeline."""
-    rows: list[dict[str, Any]] = []
-    for index, (pipeline, start_ms) in enumerate(
-        zip(batch.pipelines, batch_starts(batch), strict=True)
-    ):
-        simulated = simulate_pipeline(pipeline, start_ms)
-        memory = memory_over_time(pipeline, cost, simulated)
-        for time in stage_times(simulated, start_ms):
-            stage_memory = memory[time.stage]
-            rows.append(
-                {
-                    "pipeline": index,
-                    "replica": pipeline.replica,
-                    "schedule": schedule_name(pipeline),
-                    "stage": time.stage,
-                    "chunks": len(pipeline.chunks),
-                    "start_ms": start_ms,
-                    "busy_ms": time.busy_ms,
-                    "idle_ms": time.idle_ms,
-                    "bubble_share": time.bubble_share,
-                    "peak_chunks": max(moment.chunks for moment in stage_memory),
-                    "peak_gib": _gib(moment.activation_bytes for moment in stage_memory),
-                    "capacity_gib": _gib(
-                        [None if cost is None else cost.capacity_bytes(time.stage)]
-                    ),
-                }
-            )
-    return rows
-
-
 def comparison_rows(
     batch: PipelineBatch, cost: PipelineCost | None, virtual_stages: int, use_plan_times: bool
 ) -> list[dict[str, Any]]:
@@ -587,25 +549,25 @@ def comparison_rows(
 
 
 def _compared_row(name: str, batch: PipelineBatch, cost: PipelineCost | None) -> dict[str, Any]:
-    simulated = [simulate_pipeline(pipeline) for pipeline in batch.pipelines]
-    times = [time for rows in simulated for time in stage_times(rows)]
-    memory = [
-        moment
-        for pipeline, rows in zip(batch.pipelines, simulated, strict=True)
-        for stage_moments in memory_over_time(pipeline, cost, rows)
-        for moment in stage_moments
-    ]
+    pipelines = batch.pipelines
+    times = [time for pipeline in pipelines for time in stage_times(simulate_pipeline(pipeline))]
     busy, idle = sum(time.busy_ms for time in times), sum(time.idle_ms for time in times)
     return {
         "schedule": name,
         "batch_ms": batch.predicted_ms,
         "of_1f1b": 1.0,
         "bubble_share": idle / (busy + idle) if busy + idle else 0.0,
-        "peak_chunks": max(moment.chunks for moment in memory),
-        "peak_gib": _gib(moment.activation_bytes for moment in memory),
+        "peak_chunks": max(
+            peak_live_chunks(pipeline, stage)
+            for pipeline in pipelines
+            for stage in range(pipeline.stages)
+        ),
+        "peak_gib": None
+        if cost is None
+        else max(map(max, (peak_bytes(pipeline, cost) for pipeline in pipelines))) / 2**30,
         "recomputed_share": _recomputed_share(batch, cost),
-        "fits": None if cost is None else all(fits(pipeline, cost) for pipeline in batch.pipelines),
-        "trains": all(map(runnable, batch.pipelines)),
+        "fits": None if cost is None else all(fits(pipeline, cost) for pipeline in pipelines),
+        "trains": all(map(runnable, pipelines)),
     }
 
 
@@ -616,18 +578,3 @@ def _recomputed_share(batch: PipelineBatch, cost: PipelineCost | None) -> float 
     chunks = [chunk for pipeline in batch.pipelines for chunk in pipeline.chunks]
     counted = sum(sum(chunk.checkpoint_layers) for chunk in chunks)
     return counted / (len(chunks) * sum(cost.layer_counts))
-
-
-def order_rows(batch: PipelineBatch) -> list[dict[str, Any]]:
-    """A row for each stage of each pipeline: what it runs, in order."""
-    return [
-        {"pipeline": index, "stage": stage, "order": " ".join(order)}
-        for index, pipeline in enumerate(batch.pipelines)
-        for stage, order in enumerate(ordered(pipeline))
-    ]
-
-
-def _gib(values: Iterable[float | None]) -> float | None:
-    """The most of some bytes in GiB; None where they are not known."""
-    numbers = [value for value in values if value is not None]
-    return max(numbers) / 2**30 if numbers else None

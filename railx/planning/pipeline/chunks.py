@@ -23,7 +23,8 @@ many tokens, whatever time they take.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Literal
@@ -31,19 +32,23 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from railx.performance.pipeline_cost import PipelineCost
-from railx.planning.format.parts import Slice
+from railx.performance.pipeline_cost import PipelineCost, PipelineShape
+from railx.planning.format.parts import Chunk, Pipeline, Slice
 from railx.planning.groups import Lengths
+from railx.planning.packing import least_loaded, tokens_of_work
 
 __all__ = [
     "Chunked",
     "Chunking",
+    "chunk_of",
     "cut_and_pack",
     "equal_work_starts",
     "even_mesh",
     "join",
     "longest_slice",
     "mesh",
+    "pipeline_of",
+    "recomputing",
     "share_among_replicas",
 ]
 
@@ -145,8 +150,7 @@ def equal_work_starts(
     length = lengths[:, None].astype(np.float64)
     quadratic, linear = cost.quadratic_ms, cost.linear_ms
     target = (quadratic * length**2 + linear * length) * np.arange(count) / count
-    # The positive root of a x² + g x = target, in a form that holds for a = 0.
-    position = 2 * target / (linear + np.sqrt(linear**2 + 4 * quadratic * target))
+    position = tokens_of_work(target, quadratic, linear)
     starts = (np.round(position / alignment_tokens) * alignment_tokens).astype(np.int64)
     distinct = np.diff(starts, axis=1, prepend=-1) > 0
     owner, index = np.nonzero(distinct & (starts < lengths[:, None]))
@@ -240,31 +244,11 @@ def join(
     position = np.concatenate([owner, np.arange(cut, len(tokens))])
     chunk = np.concatenate([np.arange(len(owner)), chunk_of_bin.astype(np.int64)[bin_of]])
     by_chunk = np.lexsort((position, chunk))
-    return _chunked(
-        cuts,
-        rows[position][by_chunk],
-        tokens[position][by_chunk],
-        np.concatenate([start, np.zeros_like(bin_of)])[by_chunk],
-        np.concatenate([stop, tokens[cut:]])[by_chunk],
-        chunk[by_chunk],
-        np.concatenate([np.repeat(counts, counts), np.ones(bins - tails, dtype=np.int64)]),
-        cost,
-    )
-
-
-def _chunked(
-    cuts: tuple[int, ...],
-    sequence: Integers,
-    length: Integers,
-    start: Integers,
-    stop: Integers,
-    chunk: Integers,
-    count: Integers,
-    cost: PipelineCost,
-) -> Chunked:
-    """Slices in chunks, with the tokens and times of each chunk."""
-    chunks = len(count)
-    empty = cost.chunk_time_ms([])
+    chunk, sequence, length = chunk[by_chunk], rows[position][by_chunk], tokens[position][by_chunk]
+    start = np.concatenate([start, np.zeros_like(bin_of)])[by_chunk]
+    stop = np.concatenate([stop, tokens[cut:]])[by_chunk]
+    count = np.concatenate([np.repeat(counts, counts), np.ones(bins - tails, dtype=np.int64)])
+    chunks, empty = len(count), cost.chunk_time_ms([])
     parts = cost.slice_times_ms(start, stop - start)
     constants = (empty.forward_ms, empty.backward_ms, empty.all_to_all_ms)
     forward, backward, exchange = (
@@ -294,12 +278,8 @@ def share_among_replicas(lengths: Lengths, replicas: int, cost: PipelineCost) ->
     replica.
     """
     forward, backward, _ = cost.slice_times_ms(np.zeros_like(lengths), lengths)
-    work, busy = forward + backward, np.zeros(replicas)
-    shared: list[list[int]] = [[] for _ in range(replicas)]
-    for position in np.argsort(-lengths, kind="stable").tolist():
-        chosen = int(np.argmin(busy))
-        shared[chosen].append(position)
-        busy[chosen] += work[position]
+    longest_first = np.argsort(-lengths, kind="stable").tolist()
+    shared = least_loaded(longest_first, forward + backward, replicas)
     return [np.array(positions, dtype=np.int64) for positions in shared]
 
 
@@ -312,3 +292,26 @@ def _slice_ms(contexts: Integers, tokens: Integers, cost: PipelineCost) -> Float
 def longest_slice(cuts: list[int], length: int) -> int:
     """Tokens of the longest slice of ``length`` tokens under ``cuts``."""
     return max(stop - start for start, stop in pairwise([0, *cuts, length]))
+
+
+def chunk_of(slices: Sequence[Slice], cost: PipelineCost) -> Chunk:
+    """A chunk with its times, nothing recomputed."""
+    time = cost.chunk_time_ms([(part.start, part.tokens) for part in slices])
+    return Chunk(
+        tuple(slices),
+        time.forward_ms,
+        time.backward_ms,
+        time.all_to_all_ms,
+        predicted_layer_forward_ms=cost.layer_forward_ms(time.forward_ms),
+        predicted_send_ms=cost.send_ms(sum(part.tokens for part in slices)),
+    )
+
+
+def recomputing(chunk: Chunk, layers: tuple[int, ...]) -> Chunk:
+    """A chunk that recomputes ``layers`` on each stage."""
+    return replace(chunk, checkpoint_layers=layers if any(layers) else ())
+
+
+def pipeline_of(chunks: Iterable[Chunk], replica: int, shape: PipelineShape) -> Pipeline:
+    """A pipeline of these chunks in their order."""
+    return Pipeline(shape.stages, replica, tuple(chunks), shape.degree)

@@ -22,7 +22,7 @@ from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.best_schedule import ScheduleChoice
 from railx.planning.pipeline.checkpoints import CheckpointProblem
 from railx.planning.pipeline.chunks import Chunked, Chunking
-from railx.planning.planner import PlannerBase
+from railx.planning.planner import StagedSettings
 from railx.settings import AtLeast, NonNegative, PowerOfTwo
 
 __all__ = [
@@ -62,7 +62,7 @@ _METHODS: dict[_Care, Callable[[CheckpointProblem], Integers | None]] = {
 
 
 @dataclass(frozen=True)
-class PipelineSettings(PlannerBase):
+class PipelineSettings(StagedSettings):
     """Pipelines of split, packed and mixed chunks (InfiniPipe).
 
     The number of slices of the longest sequence with the least simulated time is taken.
@@ -355,21 +355,21 @@ def _division(
 
     modes = {"full": kernels.FULL, "none": kernels.NONE}
     problem = checkpoints.problem_of(chunked, 0, chunked.chunks, cost)
-    bounds, closed_form_ms, simulated_ms = kernels.divide(
+    chunks = kernels.Divisible(
         problem.stored,
         problem.saved,
         problem.capacity,
         np.array(cost.layer_counts, dtype=np.int64),
-        checkpoints.SLACK,
         chunked.forward_ms,
         chunked.backward_ms,
         cost.layer_forward_ms(chunked.forward_ms),
         _sends_ms(chunked.tokens, cost),
         problem.backward,
         chunked.count,
-        np.append(starts, chunked.chunks),
-        modes.get(settings.checkpointing, kernels.ADAPTIVE),
-        simulated,
+    )
+    mode = modes.get(settings.checkpointing, kernels.ADAPTIVE)
+    bounds, closed_form_ms, simulated_ms = kernels.divide(
+        chunks, np.append(starts, chunked.chunks), checkpoints.SLACK, mode, simulated
     )
     if not len(bounds):
         return None

@@ -21,7 +21,7 @@ Deviations from the paper:
   one by one; where short sequences do not fit beside tails, tails stay alone;
 * several data-parallel replicas may share a batch, each planned by itself;
 * ``chunking: best`` also tries the chunks of the planners that are compared with this
-  one (``chunk_rules``, ``dyna_pipe``), under their recomputation and under its own, so
+  one (``fixed_chunks``, ``dyna_pipe``), under their recomputation and under its own, so
   that it is never slower than they are;
 * ``chunking: searched``, the default, goes on from these by a search over slices,
   packs, recomputed layers and the order of passes together (``refinement``).
@@ -38,8 +38,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
-from railx.performance.sequence_cost import ChunkTime
+from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.predictions import fits
@@ -50,6 +49,7 @@ from railx.planning.format.schedule import (
     runs_of,
 )
 from railx.planning.groups import Lengths
+from railx.planning.packing import longest_held
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.best_schedule import (
     CANDIDATE_SCHEDULES,
@@ -58,25 +58,20 @@ from railx.planning.pipeline.best_schedule import (
     best_batch,
     with_schedule,
 )
-from railx.planning.pipeline.chunk_rules import (
-    ChunkRule,
-    FixedChunkSettings,
-    chunk_of,
-    every_rule,
-    pipeline_of,
-    plan_dyna_pipe_batch,
-    recomputing,
-    static_layers,
-)
 from railx.planning.pipeline.chunks import (
     Chunked,
     Chunking,
+    chunk_of,
     cut_and_pack,
     even_mesh,
     longest_slice,
     mesh,
+    pipeline_of,
+    recomputing,
     share_among_replicas,
 )
+from railx.planning.pipeline.dyna_pipe import plan_dyna_pipe_batch
+from railx.planning.pipeline.fixed_chunks import ChunkRule, every_rule, static_layers
 from railx.planning.pipeline.grouping import (
     Group,
     Grouping,
@@ -260,16 +255,20 @@ def _refined(
 
 def _note_refined(account: dict[str, Any], replica: int, pipeline: Pipeline) -> None:
     """Write what the search chose into a batch's account."""
-    times = [chunk.predicted_forward_ms + chunk.predicted_backward_ms for chunk in pipeline.chunks]
     for key, value in {
         "chunking": "searched",
         "slices_of_the_longest": longest_split(pipeline.chunks),
-        "longest_over_mean": max(times) * len(times) / sum(times),
+        "longest_over_mean": _longest_over_mean(pipeline),
         "recomputed_diagonals": sum(max(c.checkpoint_layers, default=0) for c in pipeline.chunks),
     }.items():
         values = list(account[key])
         values[replica] = value
         account[key] = values
+
+
+def _longest_over_mean(pipeline: Pipeline) -> float:
+    times = [chunk.predicted_ms for chunk in pipeline.chunks]
+    return max(times) * len(times) / sum(times)
 
 
 def _planned(
@@ -320,35 +319,23 @@ def _with_sorted_micro_batches(
     """
     layers = {"none": 0, "full": sum(cost.layer_counts)}.get(settings.checkpointing)
     shape = cost.shape
-    rule = FixedChunkSettings(
-        "dyna_pipe",
-        shape.stages,
-        shape.degree,
-        replicas=shape.replicas,
-        checkpointed_layers=layers,
-    )
-    planned = plan_dyna_pipe_batch(iteration, batch, rule, cost)
+    planned = plan_dyna_pipe_batch(iteration, batch, layers, cost)
     if planned is None:
         return None
-    pipelines, recomputed, over = [], [], []
+    pipelines, recomputed = [], []
     for pipeline in planned.pipelines:
         first, last = pipeline.chunks[0], pipeline.chunks[-1]
         edge_ms = first.predicted_forward_ms + last.predicted_backward_ms
-        work_ms = sum(
-            chunk.predicted_forward_ms + chunk.predicted_backward_ms for chunk in pipeline.chunks
-        )
+        work_ms = sum(chunk.predicted_ms for chunk in pipeline.chunks)
         if work_ms + (shape.stages - 1) * edge_ms + cost.batch_ms >= limit_ms:
             return None
         other, diagonals = _recomputing_less(pipeline, settings, cost)
         pipelines.append(other)
         recomputed.append(diagonals)
-        times = [chunk.predicted_forward_ms + chunk.predicted_backward_ms for chunk in other.chunks]
-        over.append(max(times) * len(times) / sum(times))
-    replicas = range(shape.replicas)
     account = {
-        "chunking": ["dyna_pipe" for _ in replicas],
-        "slices_of_the_longest": [1 for _ in replicas],
-        "longest_over_mean": over,
+        "chunking": ["dyna_pipe"] * shape.replicas,
+        "slices_of_the_longest": [1] * shape.replicas,
+        "longest_over_mean": list(map(_longest_over_mean, pipelines)),
         "recomputed_diagonals": recomputed,
     }
     planned = replace(planned, pipelines=tuple(pipelines), solver=account)
@@ -362,11 +349,8 @@ def _recomputing_less(
     planned_layers = [chunk.checkpoint_layers or (0,) for chunk in pipeline.chunks]
     counts = counts_of(checkpoints.problem_of_pipeline(pipeline, cost), settings, cost, "thorough")
     if counts is not None and any(map(any, planned_layers)):
-        chunks = tuple(
-            replace(chunk, checkpoint_layers=tuple(layers) if any(layers) else ())
-            for chunk, layers in zip(pipeline.chunks, counts.layers().T.tolist(), strict=True)
-        )
-        other = replace(pipeline, chunks=chunks)
+        layers = map(tuple, counts.layers().T.tolist())
+        other = replace(pipeline, chunks=tuple(map(recomputing, pipeline.chunks, layers)))
         if pipeline_ms(other) < pipeline_ms(pipeline):
             return other, counts.total
     return pipeline, sum(map(max, planned_layers))
@@ -551,35 +535,27 @@ def _token_limits(
 
 
 def _pipelines(grouped: Grouping, replica: int, cost: PipelineCost) -> list[Pipeline]:
-    return [
-        Pipeline(
-            cost.shape.stages,
-            replica,
-            tuple(
-                _chunk(grouped.chunked, chunk, group.layers[:, chunk - group.first], cost)
-                for chunk in range(group.first, group.end)
-            ),
-            cost.shape.degree,
-        )
-        for group in grouped.groups
-    ]
+    pipelines = []
+    for group in grouped.groups:
+        layers = map(tuple, group.layers.T.tolist())
+        members = zip(range(group.first, group.end), layers, strict=True)
+        chunks = [_chunk(grouped.chunked, *member, cost) for member in members]
+        pipelines.append(pipeline_of(chunks, replica, cost.shape))
+    return pipelines
 
 
-def _chunk(chunked: Chunked, chunk: int, layers: Integers, cost: PipelineCost) -> Chunk:
-    time = ChunkTime(
-        float(chunked.forward_ms[chunk]),
-        float(chunked.backward_ms[chunk]),
-        float(chunked.all_to_all_ms[chunk]),
-    )
-    some = bool(layers.any())
-    return Chunk(
-        chunked.slices(chunk),
-        time.forward_ms,
-        time.backward_ms,
-        time.all_to_all_ms,
-        tuple(layers.tolist()) if some else (),
-        cost.layer_forward_ms(time.forward_ms) if some else 0.0,
-        predicted_send_ms=cost.send_ms(int(chunked.tokens[chunk])),
+def _chunk(chunked: Chunked, chunk: int, layers: tuple[int, ...], cost: PipelineCost) -> Chunk:
+    forward_ms = float(chunked.forward_ms[chunk])
+    return recomputing(
+        Chunk(
+            chunked.slices(chunk),
+            forward_ms,
+            float(chunked.backward_ms[chunk]),
+            float(chunked.all_to_all_ms[chunk]),
+            predicted_layer_forward_ms=cost.layer_forward_ms(forward_ms) if any(layers) else 0.0,
+            predicted_send_ms=cost.send_ms(int(chunked.tokens[chunk])),
+        ),
+        layers,
     )
 
 
@@ -598,14 +574,11 @@ def _refusal_of(
     longest = int(np.argmax(lengths))
     shape = cost.shape
     where = f"a pipeline of {shape.stages} stages of {shape.degree} ranks"
-    fits, fails = 0, int(lengths[longest]) + 1
-    while fails - fits > 1:
-        middle = (fits + fails) // 2
-        fits, fails = (middle, fails) if _holds_alone(middle, settings, cost) else (fits, middle)
+    most = longest_held(int(lengths[longest]), lambda tokens: _holds_alone(tokens, settings, cost))
     recomputed = "" if settings.checkpointing == "none" else ", every layer recomputed"
-    if fits < lengths[longest]:
+    if most < lengths[longest]:
         return PlanError(
-            f"sequence {sequences[longest]}: {lengths[longest]} tokens; allowed: at most {fits},"
+            f"sequence {sequences[longest]}: {lengths[longest]} tokens; allowed: at most {most},"
             f" the longest that {where} holds in up to {settings.most_slices} slices{recomputed}"
         )
     return _short_memory(sequences, lengths, settings, cost)
@@ -661,20 +634,12 @@ def _short_memory(
 
 
 def _plan(settings: PipelineSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
-    shape = PipelineShape(settings.stages, settings.sequence_parallel_degree, settings.replicas)
-    cost = build_pipeline_cost(
-        task.constants, task.cluster, task.model, task.max_length_tokens, shape, task.cost
-    )
+    cost = task.pipelines(settings.shape)
     return tuple(
         plan_pipeline_batch(index, batch, settings, cost, task.max_length_tokens)
         for index, batch in enumerate(counted(task.batches, "batches"))
     )
 
 
-def _ranks(settings: PipelineSettings) -> int:
-    """Every rank of every stage."""
-    return settings.stages * settings.replicas * settings.sequence_parallel_degree
-
-
 #: The entry of the list of planners.
-PIPELINE = Planner("pipeline", "pipeline", PipelineSettings, _plan, _ranks)
+PIPELINE = Planner("pipeline", "pipeline", PipelineSettings, _plan)

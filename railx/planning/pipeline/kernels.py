@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from railx.planning.compiled import compiled, inner
 
-__all__ = ["ADAPTIVE", "FULL", "NONE", "divide", "makespan_1f1b_ms", "pack", "sweep"]
+__all__ = ["ADAPTIVE", "FULL", "NONE", "Divisible", "divide", "makespan_1f1b_ms", "pack", "sweep"]
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -133,58 +133,59 @@ ADAPTIVE, FULL, NONE = 0, 1, 2
 _SIMPLE: Any = np.int64(0)
 
 
+class Divisible(NamedTuple):
+    """Chunks [n] that are divided into pipelines on stages [d], all memory in bytes.
+
+    ``stored`` [d, n], ``saved`` and ``capacity`` are those of a ``CheckpointProblem``.
+    Times of a chunk are in ms, ``layer_ms`` that of recomputing a layer. ``order``:
+    chunks in backward order, ``counts``: how many chunks the sequence of each has.
+    """
+
+    stored: Floats
+    saved: Floats
+    capacity: Floats
+    layer_counts: Integers
+    forward: Floats
+    backward: Floats
+    layer_ms: Floats
+    sends: Floats
+    order: Integers
+    counts: Integers
+
+
 @compiled
 def divide(
-    stored: Floats,
-    saved: Floats,
-    capacity: Floats,
-    layer_counts: Integers,
-    slack: float,
-    forward: Floats,
-    backward: Floats,
-    layer_ms: Floats,
-    sends: Floats,
-    order: Integers,
-    count: Integers,
-    edges: Integers,
-    mode: int,
-    simulated: bool,
+    chunks: Divisible, edges: Integers, slack: float, mode: int, simulated: bool
 ) -> tuple[Integers, float, float]:
     """Where the pipelines begin and end, their price by eq. 14, and their time in ms.
 
-    ``edges`` [u + 1] are first chunks of units and the end, ``order`` [n] all chunks in
-    backward order. A pipeline takes (stages - 1) times the mean chunk time beyond its
-    chunks, and the mean time of a layer for every count (eq. 17); with ``simulated``
-    its simulated time. No pipelines where a unit does not fit.
+    ``edges`` [u + 1] are first chunks of units and the end. A pipeline takes (stages -
+    1) times the mean chunk time beyond its chunks, and the mean time of a layer for
+    every count (eq. 17); with ``simulated`` its simulated time. No pipelines where a
+    unit does not fit.
 
     A pipeline with more units in front is taken to recompute no less, so that one whose
     price is above another's with as little is not looked at.
     """
-    stages, units = stored.shape[0], len(edges) - 1
+    stages, units = chunks.stored.shape[0], len(edges) - 1
     price = np.full(units + 1, np.inf)
     price[0] = 0.0
     came = np.zeros(units + 1, np.int64)
-    total = forward + backward
+    total = chunks.forward + chunks.backward
     for end in range(1, units + 1):
         layer_sum = 0
         for start in range(end - 1, -1, -1):
             first, last = edges[start], edges[end]
             fill_ms = (stages - 1) * total[first:last].mean()
-            mean_layer_ms = layer_ms[first:last].mean()
+            mean_layer_ms = chunks.layer_ms[first:last].mean()
             if not simulated and price[start] + fill_ms + mean_layer_ms * layer_sum >= price[end]:
                 continue
-            layers, layer_sum = _recomputed_layers(
-                stored[:, first:last], saved[first:last], capacity, layer_counts, slack,
-                order[first:last] - first, count[first:last].max(), mode,
-            )  # fmt: skip
+            layers, layer_sum = _recomputed_layers(chunks, first, last, slack, mode)
             if layer_sum < 0:
                 break  # more units in front only hold more at once
             more_ms = fill_ms + mean_layer_ms * layer_sum
             if simulated:
-                more_ms = _time_ms(
-                    forward[first:last], backward[first:last], layer_ms[first:last],
-                    sends[first:last], order[first:last] - first, count[first:last].max(), layers,
-                ) - total[first:last].sum()  # fmt: skip
+                more_ms = _time_ms(chunks, first, last, layers) - total[first:last].sum()
             if price[start] + more_ms < price[end]:
                 price[end] = price[start] + more_ms
                 came[end] = start
@@ -201,29 +202,22 @@ def divide(
     time_ms = 0.0
     for group in range(groups):
         first, last = bounds[group], bounds[group + 1]
-        layers, _ = _recomputed_layers(
-            stored[:, first:last], saved[first:last], capacity, layer_counts, slack,
-            order[first:last] - first, count[first:last].max(), mode,
-        )  # fmt: skip
-        time_ms += _time_ms(
-            forward[first:last], backward[first:last], layer_ms[first:last],
-            sends[first:last], order[first:last] - first, count[first:last].max(), layers,
-        )  # fmt: skip
+        layers, _ = _recomputed_layers(chunks, first, last, slack, mode)
+        time_ms += _time_ms(chunks, first, last, layers)
     return bounds, price[units] + total.sum(), time_ms
 
 
 @inner
 def _recomputed_layers(
-    stored: Floats,
-    saved: Floats,
-    capacity: Floats,
-    layer_counts: Integers,
-    slack: float,
-    order: Integers,
-    longest_split: int,
-    mode: int,
+    every: Divisible, first: int, last: int, slack: float, mode: int
 ) -> tuple[Integers, int]:
-    """Layers [d, n] that a pipeline recomputes and their sum; -1: it does not fit."""
+    """Layers [d, n] that a pipeline of chunks [first, last) recomputes, and their sum.
+
+    -1: it does not fit.
+    """
+    stored, saved = every.stored[:, first:last], every.saved[first:last]
+    capacity, layer_counts = every.capacity, every.layer_counts
+    order, longest_split = every.order[first:last] - first, every.counts[first:last].max()
     stages, chunks = stored.shape
     layers = np.zeros((stages, chunks), np.int64)
     diagonals = chunks + stages - 1
@@ -257,17 +251,13 @@ def _recomputed_layers(
 
 
 @inner
-def _time_ms(
-    forward: Floats,
-    backward: Floats,
-    layer_ms: Floats,
-    sends: Floats,
-    order: Integers,
-    longest_split: int,
-    layers: Integers,
-) -> float:
-    back = backward + layers * layer_ms
-    time_ms: float = makespan_1f1b_ms(forward, back, sends, order, longest_split)
+def _time_ms(chunks: Divisible, first: int, last: int, layers: Integers) -> float:
+    """The simulated time of a pipeline of chunks [first, last)."""
+    back = chunks.backward[first:last] + layers * chunks.layer_ms[first:last]
+    time_ms: float = makespan_1f1b_ms(
+        chunks.forward[first:last], back, chunks.sends[first:last],
+        chunks.order[first:last] - first, chunks.counts[first:last].max(),
+    )  # fmt: skip
     return time_ms
 
 

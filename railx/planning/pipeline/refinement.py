@@ -112,9 +112,11 @@ def refine(
     most = max(most_slices, *(len(run) for run in runs))
     state = _state_of(runs, layers, index, lengths, most, cost.shape.stages)
     costs = _costs_of(cost)
+    trial, best = (_State._make(array.copy() for array in state) for _ in range(2))
     found = _search(
-        costs, state, lengths, alignment_tokens, passes, seed, recompute, min(most, most_slices)
-    )
+        costs, state, trial, best, lengths, alignment_tokens, passes, seed, recompute,
+        min(most, most_slices),
+    )  # fmt: skip
     time_ms, cuts, cut_count, run, order, size, counts, orders = found
     if time_ms == math.inf:
         return None
@@ -547,21 +549,6 @@ def _move_cut(
 
 
 @inner
-def _clone(state: Any) -> Any:
-    return _State(
-        state.cuts.copy(),
-        state.cut_count.copy(),
-        state.run.copy(),
-        state.owner.copy(),
-        state.whole.copy(),
-        state.layers.copy(),
-        state.order.copy(),
-        state.size.copy(),
-        state.patience.copy(),
-    )
-
-
-@inner
 def _assign(source: Any, target: Any) -> None:
     n, patience = len(source.run), len(source.patience)
     copy(target.cuts.ravel(), source.cuts.ravel(), source.cuts.size)
@@ -577,16 +564,18 @@ def _assign(source: Any, target: Any) -> None:
 
 @compiled
 def _search(
-    costs: Any, state: Any, lengths: Any, alignment: int, passes: int, seed: int, recompute: bool,
-    most: int,
+    costs: Any, state: Any, trial: Any, best: Any, lengths: Any, alignment: int, passes: int,
+    seed: int, recompute: bool, most: int,
 ) -> Any:  # fmt: skip
-    """Annealing; the best plan's arrays, layers [d, c] and orders [d, 2 c]."""
+    """Annealing; the best plan's arrays, layers [d, c] and orders [d, 2 c].
+
+    ``trial`` and ``best`` begin as copies of ``state``.
+    """
     n, stages = len(lengths), len(costs.layers)
     widest = n + state.cuts.size
     table, work = np.zeros((3 + 2 * stages, widest)), np.zeros((stages, 2, widest))
     nothing = np.zeros((stages, 0), np.int64)
     random = np.array([np.uint64(88172645463325252) ^ np.uint64(seed * 2654435761 + 1)])
-    trial, best = _clone(state), _clone(state)
     chunks = _chunks(costs, state, lengths, table)
     at = _simulate(costs, table, chunks, state.patience, np.inf, work, nothing)
     least, spent = at, 0

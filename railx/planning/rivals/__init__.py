@@ -1,1 +1,4 @@
-"""The planners that FlexSP and InfiniPipe are compared with, one module each."""
+"""Planners of others whose groups or layouts FlexSP and InfiniPipe are compared with.
+
+Those of pipelines, with whose chunks elastic pipelines plan too, are in ``pipeline``.
+"""

@@ -38,7 +38,8 @@ solver's account is the time of the most loaded rank where none waits for anothe
 ByteScale's runtime.
 
 **WLB-LLM**'s packing (arXiv 2503.17924; details from the re-implementation in
-hao-ai-lab/distca): all groups have one degree d. The work of a document of s tokens is
+hao-ai-lab/distca, whose outputs are in ``tests/planning/golden``): all groups have one
+degree d. The work of a document of s tokens is
 a s² + b s, the common cost model's computation. Documents, longest first, go into the
 micro-batch of least work if that still holds them, else into the one of fewest tokens.
 What does not fit there either is set aside, and goes at the end to the micro-batch of
@@ -53,16 +54,16 @@ ranks; those of like work run side by side.
   ``per_sequence_ms`` in the solver's account is the time with the other cut.
 * **Outliers.** WLB-LLM keeps very long documents in queues until there is one for each
   micro-batch of a step. That changes which sequences a step trains. A plan holds the
-  sequences of its own batch, so planning delays nothing; ``delayed`` does it to batches
-  before they are planned (benchmarks/rivals.py shows both).
+  sequences of its own batch, so planning delays nothing; benchmarks/rivals.py delays
+  them before batches are planned.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf, sqrt
+from math import ceil, inf
 from typing import Annotated, Literal
 
 import numpy as np
@@ -76,9 +77,16 @@ from railx.planning.groups import (
     Lengths,
     best_fit_decreasing,
     check_lengths_fit,
-    micro_batch,
 )
-from railx.planning.planner import Planner, PlannerBase, PlanningTask
+from railx.planning.packing import tokens_of_work
+from railx.planning.planner import (
+    Planner,
+    PlannerBase,
+    PlanningTask,
+    assignment_of,
+    batch_by_batch,
+    planned_batch,
+)
 from railx.planning.sequence.blaster import cut_batch
 from railx.planning.sequence.static import total_ms
 from railx.progress import counted
@@ -93,7 +101,6 @@ __all__ = [
     "ByteScaleSettings",
     "Unit",
     "WLBSettings",
-    "delayed",
     "packed_by_work",
     "plan_any_degree_batch",
     "plan_byte_scale_batch",
@@ -163,10 +170,7 @@ def plan_any_degree_batch(
         if assignments is not None:
             plans.append(assignments)
     best = min(plans, key=lambda plan: total_ms(plan, lengths, cost))
-    micro_batches = tuple(
-        micro_batch(assignment, batch.sequences, lengths, cost) for assignment in best
-    )
-    return SequenceParallelBatch(iteration, micro_batches, {"tried": tried})
+    return planned_batch(iteration, batch, best, cost, {"tried": tried})
 
 
 def _plan_of(
@@ -179,12 +183,7 @@ def _plan_of(
         if groups is None:
             return None
         _spread(groups, devices, cost)
-        assignments.append(
-            Assignment(
-                tuple(group.degree for group in groups),
-                tuple(tuple(group.members) for group in groups),
-            )
-        )
+        assignments.append(assignment_of((group.degree, group.members) for group in groups))
     return assignments
 
 
@@ -255,10 +254,7 @@ def _longest_that_fits(group: _Open, cost: CostModel, limit_ms: float) -> int:
     quadratic = cost.quadratic_ms / group.degree
     if left <= 0:
         return 0
-    # The positive root of quadratic s² + linear s = left, in a form without division
-    # by a quadratic term that may be 0.
-    most = 2 * left / (linear + sqrt(linear**2 + 4 * quadratic * left))
-    return min(room, int(most))
+    return min(room, int(tokens_of_work(left, quadratic, linear)))
 
 
 def _spread(groups: list[_Open], devices: int, cost: CostModel) -> None:
@@ -290,18 +286,13 @@ def _work_ms(length: int, cost: CostModel) -> float:
     return cost.quadratic_ms * length**2 + cost.linear_ms * length
 
 
-def _any_degree(
-    settings: AnyDegreeSettings, task: PlanningTask
-) -> tuple[SequenceParallelBatch, ...]:
-    return tuple(
-        plan_any_degree_batch(index, batch, settings, task.devices, task.cost)
-        for index, batch in enumerate(counted(task.batches, "batches"))
-    )
-
-
 #: The entry of the list of planners.
 ANY_DEGREE = Planner(
-    "any_degree", "sequence_parallel", AnyDegreeSettings, _any_degree, whole_heads=False
+    "any_degree",
+    "sequence_parallel",
+    AnyDegreeSettings,
+    batch_by_batch(plan_any_degree_batch),
+    whole_heads=False,
 )
 
 
@@ -420,30 +411,17 @@ def plan_byte_scale_batch(
     ordered = units(lengths, cost)
     works_ms = [float(cost.sequence_ms(lengths[list(unit.members)]).sum()) for unit in ordered]
     filled, waitless = rounds(ordered, works_ms, settings, devices)
-    micro_batches = tuple(
-        micro_batch(
-            Assignment(tuple(u.degree for u in taken), tuple(u.members for u in taken)),
-            batch.sequences,
-            lengths,
-            cost,
-        )
-        for taken in filled
-    )
-    return SequenceParallelBatch(iteration, micro_batches, {"without_waiting_ms": waitless})
-
-
-def _byte_scale(
-    settings: ByteScaleSettings, task: PlanningTask
-) -> tuple[SequenceParallelBatch, ...]:
-    return tuple(
-        plan_byte_scale_batch(index, batch, settings, task.devices, task.cost)
-        for index, batch in enumerate(counted(task.batches, "batches"))
-    )
+    assignments = [assignment_of((unit.degree, unit.members) for unit in taken) for taken in filled]
+    return planned_batch(iteration, batch, assignments, cost, {"without_waiting_ms": waitless})
 
 
 #: The entry of the list of planners.
 BYTE_SCALE = Planner(
-    "byte_scale", "sequence_parallel", ByteScaleSettings, _byte_scale, whole_heads=False
+    "byte_scale",
+    "sequence_parallel",
+    ByteScaleSettings,
+    batch_by_batch(plan_byte_scale_batch),
+    whole_heads=False,
 )
 
 
@@ -497,32 +475,6 @@ def shard_imbalance(lengths: Sequence[int], degree: int) -> float:
     return float(rank_work.max() / rank_work.mean())
 
 
-def delayed(
-    batches: Iterable[SampledBatch], outlier_tokens: int, at_once: int
-) -> list[SampledBatch]:
-    """The batches with outliers delayed.
-
-    Documents over ``outlier_tokens`` wait, first in first out, and enter a batch
-    ``at_once`` at a time. Those waiting at the end are in the last batch.
-    """
-    drawn = list(batches)
-    queue: list[tuple[int, int]] = []
-    delayed_batches = []
-    for number, batch in enumerate(drawn):
-        rows = list(zip(batch.sequences.tolist(), batch.lengths.tolist(), strict=True))
-        leaving_rows = [row for row in rows if row[1] <= outlier_tokens]
-        queue += [row for row in rows if row[1] > outlier_tokens]
-        is_last = number == len(drawn) - 1
-        leaving = len(queue) if is_last else len(queue) // at_once * at_once
-        leaving_rows += queue[:leaving]
-        queue = queue[leaving:]
-        sequences, lengths = zip(*leaving_rows, strict=True) if leaving_rows else ((), ())
-        delayed_batches.append(
-            SampledBatch(np.array(sequences, dtype=np.int64), np.array(lengths, np.int64))
-        )
-    return delayed_batches
-
-
 def plan_wlb_batch(
     iteration: int, batch: SampledBatch, degree: int, devices: int, cost: CostModel
 ) -> SequenceParallelBatch:
@@ -537,17 +489,18 @@ def plan_wlb_batch(
     while (bins := packed_by_work(lengths, works_ms, count * groups, capacity)) is None:
         count += 1
     bins.sort(key=lambda members: -sum(works_ms[member] for member in members))
-    filled = [tuple(members) for members in bins if members]
-    micro_batches, per_sequence_ms = [], 0.0
-    for start in range(0, len(filled), groups):
-        taken = filled[start : start + groups]
-        assignment = Assignment((degree,) * len(taken), tuple(taken))
-        micro_batches.append(micro_batch(assignment, batch.sequences, lengths, cost))
-        per_sequence_ms += max(
-            _per_sequence_ms(lengths[list(members)], degree, cost) for members in taken
-        )
+    filled = [members for members in bins if members]
+    side_by_side = [filled[start : start + groups] for start in range(0, len(filled), groups)]
+    assignments = [assignment_of((degree, members) for members in taken) for taken in side_by_side]
+    per_sequence_ms = sum(
+        (
+            max(_per_sequence_ms(lengths[members], degree, cost) for members in taken)
+            for taken in side_by_side
+        ),
+        0.0,
+    )
     account = {"degree": degree, "per_sequence_ms": per_sequence_ms}
-    return SequenceParallelBatch(iteration, tuple(micro_batches), account)
+    return planned_batch(iteration, batch, assignments, cost, account)
 
 
 def _per_sequence_ms(lengths: Lengths, degree: int, cost: CostModel) -> float:

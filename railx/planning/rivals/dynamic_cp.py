@@ -24,7 +24,7 @@ In that runtime a group runs the sequences of a schedule one after another and n
 waits; plans cannot express that. ``passes`` chooses how they run here: "packed" puts as
 many into one pass as memory holds, in order (ours, and better: each pass costs its
 constant), "alone" runs each by itself, as published. The passes of all groups are then
-micro-batches, the first of each in the first (:func:`in_step`); ``without_waiting_ms``
+micro-batches, the first of each in the first; ``without_waiting_ms``
 in the solver's account is the time without that waiting. Ring attention exchanges keys
 and values where the common cost model has all-to-alls; predictions take the latter at
 the same degree.
@@ -34,26 +34,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Annotated, Literal
 
 from railx.performance.sequence_cost import CostModel
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_batch
-from railx.planning.planner import Planner, PlannerBase, PlanningTask
-from railx.progress import counted
+from railx.planning.groups import Lengths, check_lengths_fit
+from railx.planning.planner import (
+    Planner,
+    PlannerBase,
+    PlanningTask,
+    assignment_of,
+    batch_by_batch,
+    planned_batch,
+)
 from railx.settings import AtLeast, SettingsError
 from railx.workload.batches import SampledBatch
 
 __all__ = [
     "DYNAMIC_CP",
     "DynamicCPSettings",
-    "Passes",
     "ScheduledGroup",
     "balanced_schedules",
-    "in_step",
-    "packed_in_order",
-    "without_waiting_ms",
 ]
 
 #: A bucket is closed at this multiple of its share of the work.
@@ -210,6 +212,22 @@ class _Schedule:
         return taken
 
 
+def packed_in_order(positions: Sequence[int], lengths: Lengths, capacity: int) -> list[list[int]]:
+    """Cut positions, in order, into passes of at most ``capacity`` tokens.
+
+    Each position must fit alone.
+    """
+    passes: list[list[int]] = []
+    room = 0
+    for position in positions:
+        if not passes or lengths[position] > room:
+            passes.append([])
+            room = capacity
+        passes[-1].append(position)
+        room -= int(lengths[position])
+    return passes
+
+
 def plan_dynamic_cp_batch(
     iteration: int,
     batch: SampledBatch,
@@ -224,24 +242,23 @@ def plan_dynamic_cp_batch(
     check_lengths_fit(batch.sequences, batch.lengths, tokens_per_rank * largest, where)
     lengths: Lengths = batch.lengths
     assignments, waitless = [], 0.0
-    for schedule in balanced_schedules(
-        [int(length) for length in lengths], tokens_per_rank, devices
-    ):
-        groups = [
-            Passes(
-                group.ranks,
-                packed_in_order(group.members, lengths, group.ranks * cost.tokens_per_device)
-                if settings.passes == "packed"
-                else tuple((member,) for member in group.members),
-            )
+    for schedule in balanced_schedules(lengths.tolist(), tokens_per_rank, devices):
+        passes = [
+            packed_in_order(group.members, lengths, group.ranks * cost.tokens_per_device)
+            if settings.passes == "packed"
+            else [[member] for member in group.members]
             for group in schedule
         ]
-        assignments += in_step(groups)
-        waitless += without_waiting_ms(groups, lengths, cost)
-    micro_batches = tuple(
-        micro_batch(assignment, batch.sequences, lengths, cost) for assignment in assignments
-    )
-    return SequenceParallelBatch(iteration, micro_batches, {"without_waiting_ms": waitless})
+        # The first passes of all groups run together, then the second ones.
+        assignments += [
+            assignment_of((g.ranks, part) for g, part in zip(schedule, parts, strict=True) if part)
+            for parts in zip_longest(*passes, fillvalue=())
+        ]
+        waitless += max(
+            sum(cost.group_time_ms(lengths[part], group.ranks).total_ms for part in parts)
+            for group, parts in zip(schedule, passes, strict=True)
+        )
+    return planned_batch(iteration, batch, assignments, cost, {"without_waiting_ms": waitless})
 
 
 def _plan(settings: DynamicCPSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
@@ -251,63 +268,8 @@ def _plan(settings: DynamicCPSettings, task: PlanningTask) -> tuple[SequencePara
             "planner.tokens_per_rank",
             f"got {tokens_per_rank}; allowed: at most {most}, what a device holds",
         )
-    return tuple(
-        plan_dynamic_cp_batch(index, batch, settings, task.devices, task.cost)
-        for index, batch in enumerate(counted(task.batches, "batches"))
-    )
+    return batch_by_batch(plan_dynamic_cp_batch)(settings, task)
 
 
 #: The entry of the list of planners.
 DYNAMIC_CP = Planner("dynamic_cp", "sequence_parallel", DynamicCPSettings, _plan, whole_heads=False)
-
-
-@dataclass(frozen=True)
-class Passes:
-    """A group of ``degree`` ranks and the positions of each of its passes."""
-
-    degree: int
-    passes: tuple[tuple[int, ...], ...]
-
-
-def packed_in_order(
-    positions: Sequence[int], lengths: Lengths, capacity: int
-) -> tuple[tuple[int, ...], ...]:
-    """Cut positions, in order, into passes of at most ``capacity`` tokens.
-
-    Each position must fit alone.
-    """
-    passes: list[list[int]] = []
-    room = 0
-    for position in positions:
-        if not passes or lengths[position] > room:
-            passes.append([])
-            room = capacity
-        passes[-1].append(position)
-        room -= int(lengths[position])
-    return tuple(map(tuple, passes))
-
-
-def in_step(groups: Sequence[Passes]) -> list[Assignment]:
-    """The groups' passes as micro-batches: the first ones, the second ones, ..."""
-    rounds = max(len(group.passes) for group in groups)
-    assignments = []
-    for index in range(rounds):
-        busy = [group for group in groups if index < len(group.passes)]
-        assignments.append(
-            Assignment(
-                tuple(group.degree for group in busy),
-                tuple(group.passes[index] for group in busy),
-            )
-        )
-    return assignments
-
-
-def without_waiting_ms(groups: Sequence[Passes], lengths: Lengths, cost: CostModel) -> float:
-    """Time of the slowest group if groups do not wait between passes."""
-    return max(
-        sum(
-            cost.group_time_ms(lengths[list(members)], group.degree).total_ms
-            for members in group.passes
-        )
-        for group in groups
-    )

@@ -55,7 +55,7 @@ from railx.performance.tensor_context_cost import Exchange, Shape, timed_shape
 from railx.planning.format.parts import Chunk, Group, MicroBatch, PlanError
 from railx.planning.format.plan import PipelineBatch, SequenceParallelBatch
 from railx.planning.groups import micro_batch
-from railx.planning.pipeline.chunk_rules import (
+from railx.planning.pipeline.fixed_chunks import (
     ChunkRule,
     FixedChunkSettings,
     dapple_rule,
@@ -80,11 +80,8 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class MegatronSettings(PlannerBase):
-    """Megatron-LM: one shape of tensor and context parallelism for all groups."""
-
-    planner: Literal["megatron"]
-    """Which planner it is."""
+class TensorContextSettings(PlannerBase):
+    """Tensor and context parallelism of a planner of Megatron-LM's layouts."""
 
     tensor: Annotated[int, PowerOfTwo()] | None = None
     """Ranks of tensor parallelism; null takes the best by predicted time."""
@@ -99,6 +96,14 @@ class MegatronSettings(PlannerBase):
     devices_per_node: Annotated[int, AtLeast(1)] = 8
     """Devices that a node's uplink serves."""
 
+
+@dataclass(frozen=True)
+class MegatronSettings(TensorContextSettings):
+    """Megatron-LM: one shape of tensor and context parallelism for all groups."""
+
+    planner: Literal["megatron"]
+    """Which planner it is."""
+
     fill: Annotated[float, Fraction()] = 0.9
     """Share of what the memory of a group holds to which its bin is filled."""
 
@@ -111,8 +116,11 @@ def shapes(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
 
     Context parallelism comes with each allowed exchange. PlanError where no shape fits.
     """
-    candidates = [_shape_of(settings, task, *choice) for choice in _choices(settings, task)]
-    with_room = [shape for shape in candidates if shape is not None]
+    with_room = [
+        _timed_shape(settings, task, *choice, tokens)
+        for choice in _choices(settings, task)
+        if (tokens := _tokens_per_device(task, choice[0])) is not None
+    ]
     if not with_room:
         raise PlanError(
             f"planner.tensor, planner.context: got {settings.tensor}, {settings.context}; allowed:"
@@ -128,12 +136,14 @@ def shapes(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
     return [shape for shape in with_room if shape.tokens >= task.max_length_tokens]
 
 
-def every_shape(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
+def every_shape(settings: TensorContextSettings, task: PlanningTask) -> list[Shape]:
     """The shapes regardless of memory; their token cap is meaningless."""
     return [_timed_shape(settings, task, *choice, 1) for choice in _choices(settings, task)]
 
 
-def _choices(settings: MegatronSettings, task: PlanningTask) -> Iterator[tuple[int, int, Exchange]]:
+def _choices(
+    settings: TensorContextSettings, task: PlanningTask
+) -> Iterator[tuple[int, int, Exchange]]:
     """Powers of two of ranks that divide the heads and fill the devices."""
     heads = task.model.heads
     powers = [2**k for k in range(task.devices.bit_length())]
@@ -152,20 +162,8 @@ def _choices(settings: MegatronSettings, task: PlanningTask) -> Iterator[tuple[i
             yield tensor, context, "all_to_all"
 
 
-def _shape_of(
-    settings: MegatronSettings, task: PlanningTask, tensor: int, context: int, kind: Exchange
-) -> Shape | None:
-    """A shape with its costs; None where model states leave no room for tokens."""
-    tokens_per_device = _tokens_per_device(task, tensor)
-    return (
-        None
-        if tokens_per_device is None
-        else _timed_shape(settings, task, tensor, context, kind, tokens_per_device)
-    )
-
-
 def _timed_shape(
-    settings: MegatronSettings,
+    settings: TensorContextSettings,
     task: PlanningTask,
     tensor: int,
     context: int,
@@ -271,7 +269,7 @@ MEGATRON = Planner(
 
 
 @dataclass(frozen=True)
-class MegatronPipelineSettings(PlannerBase):
+class MegatronPipelineSettings(TensorContextSettings):
     """Megatron-LM: tensor, context, pipeline and data parallelism of one shape."""
 
     planner: Literal["megatron_pipeline"]
@@ -279,13 +277,6 @@ class MegatronPipelineSettings(PlannerBase):
 
     tensor: Annotated[int, PowerOfTwo()] | None = 8
     """Ranks of tensor parallelism; null takes the best by predicted time."""
-
-    context: Annotated[int, PowerOfTwo()] | None = None
-    """Ranks of context parallelism; null takes the best by predicted time."""
-
-    exchange: Exchange | None = None
-    """How ranks of context parallelism exchange keys and values; null takes the better
-    one by predicted time."""
 
     stages: Annotated[int, AtLeast(1)] | None = None
     """Pipeline stages; null takes the best power of two by predicted time. The replicas
@@ -298,9 +289,6 @@ class MegatronPipelineSettings(PlannerBase):
     chunk_tokens: Annotated[int, AtLeast(1)] | None = None
     """Tokens up to which sequences are packed; null takes the best of the longest
     context, its halves and its multiples by predicted time."""
-
-    devices_per_node: Annotated[int, AtLeast(1)] = 8
-    """Devices that a node's uplink serves."""
 
 
 def stage_cost(task: PlanningTask, shape: Shape, stages: int) -> PipelineCost:
@@ -358,17 +346,8 @@ def _stage_choices(
     """Shapes and numbers of stages that fill the devices, no more replicas than
     sequences.
     """
-    chosen = MegatronSettings(
-        "megatron",
-        settings.tensor,
-        settings.context,
-        settings.exchange,
-        settings.devices_per_node,
-        1.0,
-        "full",
-    )
     fewest = min(len(batch.lengths) for batch in task.batches)
-    for shape in every_shape(chosen, task):
+    for shape in every_shape(settings, task):
         left = task.devices // shape.degree
         most = min(left, task.model.layers)
         tried = [settings.stages] if settings.stages else [2**k for k in range(most.bit_length())]

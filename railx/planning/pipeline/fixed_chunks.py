@@ -1,9 +1,10 @@
-"""Shared parts of the pipeline planners that choose their chunks by fixed rules.
+"""Pipelines with chunks of fixed rules: DAPPLE, Seq1F1B, ChunkFlow and SlimPipe.
 
-DAPPLE, Seq1F1B, ChunkFlow and SlimPipe cut and pack sequences by fixed rules, and
-recompute the same layers in every chunk of a kind (static checkpointing). A rule
-(:class:`ChunkRule`) makes the chunks of a batch; the rule with the least total time of
-all batches wins.
+A rule (:class:`ChunkRule`) cuts and packs the sequences of a batch. A planner tries
+some (``rules`` of its settings) and takes the one with the least total time of all
+batches. Elastic pipelines try every rule too (:func:`every_rule`, ``chunking: best``),
+so that they are never slower than such a planner. Published comparisons are with
+Megatron-LM, that of Seq1F1B with ``fixed`` is InfiniPipe's; others are ours.
 
 * Chunks run in 1F1B order, sequences of most chunks first, one pipeline to a replica.
   Replicas share a batch by the compute time of its sequences.
@@ -12,52 +13,101 @@ all batches wins.
 * Static checkpointing recomputes a number of layers, spread evenly over the stages.
   Without a given number, a plan takes the least with which all its batches fit.
 
-Elastic pipelines try every rule too (:func:`every_rule`, ``chunking: best``), so that
-they are never slower than such a planner. DynaPipe's micro-batches depend on the
-recomputed layers: sorted sequences are cut for the least time of the pipeline
-(:func:`plan_dyna_pipe_batch`).
+**DAPPLE** (Fan et al., PPoPP 2021) is the batch-level pipeline that InfiniPipe starts
+from: no sequence is cut, short ones are packed into a chunk by best-fit-decreasing up
+to a fixed number of tokens, and a longer one is a chunk of its own. Each stage runs as
+many forward passes ahead as stages follow it (N_split = 1). The paper's planner also
+chooses where to cut the model and how many devices each stage has. Here stages have
+equally many layers and ranks, as the settings give them. Its chunks hold equally many
+samples of one length; packing is what makes it work for variable lengths.
+
+**Seq1F1B** has two settings (``splitting``). ``fixed`` is the baseline of InfiniPipe's
+paper: sequences are cut into slices of a fixed number of tokens, tails
+and short sequences are packed up to the same number. ``even`` and ``equal_work`` are
+the original (Sun et al., arXiv 2406.03488): every sequence is cut into the same number
+of slices, of equal tokens or of equal work. Forward passes take slices left to right;
+backward passes take sequences first in first out and their slices right to left; the
+warm-up is stages - rank + slices - 2 forward passes (rank from 0), as in its code. That
+code trains micro-batches of one length, each cut into N slices. Here lengths vary. With
+``fixed``, two tails never share a chunk, as in InfiniPipe. With the other two,
+sequences up to the N-th part of the longest context are packed whole to that part, for
+a chunk of a plan holds no beginning of a sequence beside another; all longer ones are
+cut into N. Equal work is that of the common cost model, all-to-all included, where the
+code counts operations. The fixed size that InfiniPipe used is not published: the best
+one by predicted time is taken, which favours the baseline.
+
+**ChunkFlow** (arXiv 2503.02356) cuts sequences over the chunk size into slices of it
+and packs shorter ones up to it. Of a sequence of n slices the last K keep their
+activations; the forward pass of the n - K before them is run again when their turn to
+go back comes, right to left. Chunk size and K are tuned together. Its implementation is
+not public. What is run again is recomputed layer by layer, as InfiniPipe prices it, so
+that the input of each layer stays besides keys and values, where ChunkFlow keeps keys
+and values alone. The warm-up is that of Seq1F1B; the text that we have of the paper
+does not give ChunkFlow's. The tail of a sequence is a chunk of its own.
+
+**SlimPipe** (arXiv 2504.14519) cuts every sequence over the slice size into slices of
+equal tokens, which run slice by slice in 1F1B order, backward passes right to left.
+Later slices attend to more context; the stages of a pipeline, which work on different
+slices at a time, hand the excess to one another. With ``context_exchange`` all slices
+of a sequence therefore take the mean time of its slices, and what is handed over takes
+no time: an upper bound on what the exchange can win. The paper's implementation cuts
+every micro-batch, packs of short sequences too, into n slices. Here short sequences are
+packed whole up to the slice size, and a sequence has as many slices as its length
+requires. Stages have no virtual stages, the vocabulary is not divided among them, and
+activations are not offloaded. The rules come from secondary sources.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from statistics import fmean
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
-from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
+from railx.performance.pipeline_cost import PipelineCost
+from railx.planning.format.parts import Chunk, Pipeline, PlanError
 from railx.planning.format.plan import PipelineBatch
-from railx.planning.format.schedule import pipeline_ms
 from railx.planning.groups import Lengths
+from railx.planning.packing import longest_held
 from railx.planning.pipeline import checkpoints
-from railx.planning.pipeline.chunks import Chunked, equal_work_starts, join, share_among_replicas
-from railx.planning.planner import PlannerBase, PlanningTask
+from railx.planning.pipeline.chunks import (
+    Chunked,
+    chunk_of,
+    equal_work_starts,
+    join,
+    pipeline_of,
+    recomputing,
+    share_among_replicas,
+)
+from railx.planning.planner import Planner, PlanningTask, StagedSettings
 from railx.progress import counted
 from railx.settings import AtLeast, NonNegative, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
 
 __all__ = [
+    "CHUNK_FLOW",
+    "DAPPLE",
+    "SEQ1F1B",
+    "SLIM_PIPE",
+    "ChunkFlowSettings",
     "ChunkRule",
+    "DappleSettings",
     "FixedChunkSettings",
+    "Seq1F1BSettings",
+    "SlimPipeSettings",
     "Splitting",
+    "balanced",
     "check_settings",
     "chunk_flow_rule",
-    "chunk_of",
-    "consecutive_cuts",
-    "cost_of",
     "dapple_rule",
     "every_rule",
-    "fits",
-    "pipeline_of",
-    "plan_dyna_pipe_batch",
     "plan_with_rules",
-    "ranks_of",
-    "recomputing",
     "refusal",
     "retained_counts",
     "seq1f1b_rule",
@@ -65,13 +115,13 @@ __all__ = [
     "slim_pipe_rule",
     "spread",
     "static_layers",
-    "uncut",
 ]
 
-Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 #: The slices of long sequences [n]: each one's sequence [m] and start [m] in tokens.
 _Slices = tuple[Integers, Integers]
+#: The chunks of a sequence with other times.
+Retimed = Callable[[list[Chunk]], list[Chunk]]
 #: How Seq1F1B cuts: slices of one size, or as many of equal tokens or of equal work.
 Splitting = Literal["fixed", "even", "equal_work"]
 #: The longest context over the sizes of chunks to try.
@@ -82,31 +132,14 @@ _TIMES = (2, 3, 4, 6, 8)
 
 
 @dataclass(frozen=True)
-class FixedChunkSettings(PlannerBase):
-    """Settings of every planner of fixed chunks."""
-
-    stages: Annotated[int, AtLeast(1)]
-    """Stages of a replica."""
-
-    replicas: Annotated[int, AtLeast(1)] = field(default=1, kw_only=True)
-    """Replicas that share a batch."""
-
-    sequence_parallel_degree: Annotated[int, PowerOfTwo()]
-    """Ranks of each stage, which share the tokens of a chunk."""
-
-    checkpointed_layers: Annotated[int, NonNegative()] | None = field(default=None, kw_only=True)
-    """Layers of the model that are recomputed in every chunk; null takes the fewest
-    with which all batches fit memory."""
-
-
-@dataclass(frozen=True)
 class ChunkRule:
     """A rule for the chunks of a plan.
 
     Sequences over ``size`` tokens are cut by ``cut``, from their lengths [n], the
     others are packed up to it by best-fit-decreasing, with ``beside_tails`` beside last
     slices. Of a sequence all but the last ``kept_chunks`` chunks recompute every layer;
-    None: all chunks are alike. ``account`` goes to the plan's account.
+    None: all chunks are alike. ``retimed`` changes the times of a sequence's chunks.
+    ``account`` goes to the plan's account.
     """
 
     name: str
@@ -115,7 +148,7 @@ class ChunkRule:
     account: dict[str, Any] = field(default_factory=dict)
     beside_tails: bool = False
     kept_chunks: int | None = None
-    retimed: Callable[[list[Chunk]], list[Chunk]] | None = None
+    retimed: Retimed | None = None
 
     def chunked(self, sequences: Lengths, lengths: Lengths, cost: PipelineCost) -> Chunked:
         """Chunks of ``sequences`` [n] of ``lengths`` [n], most slices first."""
@@ -143,6 +176,141 @@ class ChunkRule:
             short, nothing, tails, np.zeros(len(tails)), 0.0, math.inf, self.size, 2
         )
         return join((), rows, tokens, owner, start, bin_of, bins, len(tails), cost)
+
+
+@dataclass(frozen=True)
+class FixedChunkSettings(StagedSettings):
+    """Settings of every planner of fixed chunks."""
+
+    stages: Annotated[int, AtLeast(1)]
+    """Stages of a replica."""
+
+    replicas: Annotated[int, AtLeast(1)] = field(default=1, kw_only=True)
+    """Replicas that share a batch."""
+
+    sequence_parallel_degree: Annotated[int, PowerOfTwo()]
+    """Ranks of each stage, which share the tokens of a chunk."""
+
+    checkpointed_layers: Annotated[int, NonNegative()] | None = field(default=None, kw_only=True)
+    """Layers of the model that are recomputed in every chunk; null takes the fewest
+    with which all batches fit memory."""
+
+    def rules(self, longest: int, cost: PipelineCost) -> list[ChunkRule]:
+        """The rules to try for contexts of up to ``longest`` tokens."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class DappleSettings(FixedChunkSettings):
+    """Pipelines of whole sequences, packed (DAPPLE)."""
+
+    planner: Literal["dapple"]
+    """Which planner it is."""
+
+    chunk_tokens: Annotated[int, AtLeast(1)] | None = None
+    """Tokens up to which sequences are packed into a chunk; null takes the best of the
+    longest context and its parts by predicted time."""
+
+    most_parts: Annotated[int, AtLeast(1)] = 16
+    """Smallest part of the longest context that is tried where ``chunk_tokens`` is
+    null: one over this number."""
+
+    def rules(self, longest: int, cost: PipelineCost) -> list[ChunkRule]:
+        return list(map(dapple_rule, sizes_of(self.chunk_tokens, longest, self.most_parts, 1)))
+
+
+@dataclass(frozen=True)
+class Seq1F1BSettings(FixedChunkSettings):
+    """Pipelines of slices of fixed size or number (Seq1F1B)."""
+
+    planner: Literal["seq1f1b"]
+    """Which planner it is."""
+
+    splitting: Splitting = "fixed"
+    """How sequences are cut: "fixed" into slices of ``chunk_tokens`` (as InfiniPipe's
+    paper sets it), "even" and "equal_work" each into the same number of slices, of
+    equal tokens or equal work (the original)."""
+
+    chunk_tokens: Annotated[int, AtLeast(1)] | None = None
+    """Tokens of a chunk with "fixed", of a pack of short sequences with the others; the
+    longest context divided by the number of slices is then the number. null takes the
+    best by predicted time."""
+
+    most_parts: Annotated[int, AtLeast(1)] = 32
+    """Most slices of the longest context that are tried where ``chunk_tokens`` is
+    null."""
+
+    alignment_tokens: Annotated[int, AtLeast(1)] = 1024
+    """Tokens of which the sizes that are tried, and cuts of equal work, are a
+    multiple."""
+
+    def rules(self, longest: int, cost: PipelineCost) -> list[ChunkRule]:
+        parts, alignment = self.most_parts, self.alignment_tokens
+        return [
+            seq1f1b_rule(size, self.splitting, longest, alignment, cost)
+            for size in sizes_of(self.chunk_tokens, longest, parts, alignment)
+        ]
+
+
+@dataclass(frozen=True)
+class ChunkFlowSettings(FixedChunkSettings):
+    """Pipelines of chunks of one size; a sequence keeps its last K (ChunkFlow)."""
+
+    planner: Literal["chunk_flow"]
+    """Which planner it is."""
+
+    chunk_tokens: Annotated[int, AtLeast(1)] | None = None
+    """Tokens of a chunk; null takes the best by predicted time."""
+
+    kept_chunks: Annotated[int, AtLeast(1)] | None = None
+    """K: the last chunks of a sequence that keep their activations; null takes the best
+    by predicted time."""
+
+    most_parts: Annotated[int, AtLeast(1)] = 32
+    """Most chunks of the longest context that are tried where ``chunk_tokens`` is
+    null."""
+
+    alignment_tokens: Annotated[int, AtLeast(1)] = 1024
+    """Tokens of which the sizes that are tried are a multiple."""
+
+    def rules(self, longest: int, cost: PipelineCost) -> list[ChunkRule]:
+        parts, alignment, given = self.most_parts, self.alignment_tokens, self.kept_chunks
+        return [
+            chunk_flow_rule(size, retained)
+            for size in sizes_of(self.chunk_tokens, longest, parts, alignment)
+            for retained in ([given] if given else reversed(retained_counts(-(-longest // size))))
+        ]
+
+
+@dataclass(frozen=True)
+class SlimPipeSettings(FixedChunkSettings):
+    """Pipelines of uniform slices whose attention is balanced (SlimPipe)."""
+
+    planner: Literal["slim_pipe"]
+    """Which planner it is."""
+
+    slice_tokens: Annotated[int, AtLeast(1)] | None = None
+    """Most tokens of a slice; null takes the best by predicted time."""
+
+    most_parts: Annotated[int, AtLeast(1)] = 32
+    """Most slices of the longest context that are tried where ``slice_tokens`` is
+    null."""
+
+    alignment_tokens: Annotated[int, AtLeast(1)] = 1024
+    """Tokens of which the sizes that are tried are a multiple."""
+
+    context_exchange: bool = True
+    """Whether stages balance the attention of a sequence's slices."""
+
+    def rules(self, longest: int, cost: PipelineCost) -> list[ChunkRule]:
+        parts, alignment = self.most_parts, self.alignment_tokens
+        retimed = balanced if self.context_exchange else None
+        return [
+            slim_pipe_rule(
+                size, {"slice_tokens": size, "context_exchange": self.context_exchange}, retimed
+            )
+            for size in sizes_of(self.slice_tokens, longest, parts, alignment)
+        ]
 
 
 def dapple_rule(size: int) -> ChunkRule:
@@ -180,9 +348,9 @@ def retained_counts(chunks: int) -> list[int]:
     return sorted({2**k for k in range(chunks.bit_length()) if 2**k < chunks} | {chunks})
 
 
-def slim_pipe_rule(size: int, account: dict[str, Any]) -> ChunkRule:
+def slim_pipe_rule(size: int, account: dict[str, Any], retimed: Retimed | None = None) -> ChunkRule:
     """Equal slices of up to ``size`` tokens."""
-    return ChunkRule(f"slim_pipe {size}", size, _evenly(size=size), account)
+    return ChunkRule(f"slim_pipe {size}", size, _evenly(size=size), account, retimed=retimed)
 
 
 def every_rule(
@@ -233,22 +401,27 @@ def _indices(counts: Integers) -> _Slices:
     return owner, np.arange(len(owner)) - first[owner]
 
 
-def cost_of(settings: FixedChunkSettings, task: PlanningTask) -> PipelineCost:
-    """The costs of the shape in the settings."""
-    shape = PipelineShape(settings.stages, settings.sequence_parallel_degree, settings.replicas)
-    return build_pipeline_cost(
-        task.constants, task.cluster, task.model, task.max_length_tokens, shape, task.cost
+def balanced(run: list[Chunk]) -> list[Chunk]:
+    """The slices of a sequence with the mean of their times."""
+    forward, backward, exchange, layer = (
+        fmean(getattr(chunk, name) for chunk in run)
+        for name in (
+            "predicted_forward_ms",
+            "predicted_backward_ms",
+            "predicted_all_to_all_ms",
+            "predicted_layer_forward_ms",
+        )
     )
-
-
-def ranks_of(settings: FixedChunkSettings) -> int:
-    """Every rank of every stage."""
-    return settings.stages * settings.replicas * settings.sequence_parallel_degree
-
-
-def uncut(sequence: int, length: int) -> Slice:
-    """A sequence that is not cut."""
-    return Slice(int(sequence), 0, int(length), int(length))
+    return [
+        replace(
+            chunk,
+            predicted_forward_ms=forward,
+            predicted_backward_ms=backward,
+            predicted_all_to_all_ms=exchange,
+            predicted_layer_forward_ms=layer,
+        )
+        for chunk in run
+    ]
 
 
 def sizes_of(given: int | None, longest: int, most_parts: int, alignment: int) -> list[int]:
@@ -272,36 +445,6 @@ def spread(layers: int, cost: PipelineCost) -> tuple[int, ...]:
     )
 
 
-def chunk_of(slices: Sequence[Slice], cost: PipelineCost) -> Chunk:
-    """A chunk with its times, nothing recomputed."""
-    time = cost.chunk_time_ms([(part.start, part.tokens) for part in slices])
-    return Chunk(
-        tuple(slices),
-        time.forward_ms,
-        time.backward_ms,
-        time.all_to_all_ms,
-        predicted_layer_forward_ms=cost.layer_forward_ms(time.forward_ms),
-        predicted_send_ms=cost.send_ms(sum(part.tokens for part in slices)),
-    )
-
-
-def recomputing(chunk: Chunk, layers: tuple[int, ...]) -> Chunk:
-    """A chunk that recomputes ``layers`` on each stage."""
-    return replace(chunk, checkpoint_layers=layers if any(layers) else ())
-
-
-def pipeline_of(chunks: Iterable[Chunk], replica: int, shape: PipelineShape) -> Pipeline:
-    """A pipeline of these chunks in their order."""
-    return Pipeline(shape.stages, replica, tuple(chunks), shape.degree)
-
-
-def fits(pipeline: Pipeline, cost: PipelineCost) -> bool:
-    """Whether memory suffices on every stage at any time (InfiniPipe eqs. 5-10)."""
-    nothing = (0,) * pipeline.stages
-    layers = np.array([chunk.checkpoint_layers or nothing for chunk in pipeline.chunks]).T
-    return checkpoints.fits(checkpoints.problem_of_pipeline(pipeline, cost), layers)
-
-
 def static_layers(
     chunked: Chunked, kept_chunks: int | None, counts: range, cost: PipelineCost
 ) -> tuple[int, Integers] | None:
@@ -319,16 +462,17 @@ def static_layers(
     def layers(count: int) -> Integers:
         return np.where(early, every, np.array(spread(count, cost))[:, None])
 
-    low, high = counts[0], counts[-1]
-    if not checkpoints.fits(problem, layers(high)):
+    if not checkpoints.fits(problem, layers(counts[-1])):
         return None
-    while low < high:
-        middle = (low + high) // 2
-        if checkpoints.fits(problem, layers(middle)):
-            high = middle
-        else:
-            low = middle + 1
-    return high, layers(high)
+    index = bisect_left(
+        counts[:-1], True, key=lambda count: checkpoints.fits(problem, layers(count))
+    )
+    return counts[index], layers(counts[index])
+
+
+def _plan(settings: FixedChunkSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
+    cost = task.pipelines(settings.shape)
+    return plan_with_rules(settings, task, settings.rules(task.max_length_tokens, cost), cost)
 
 
 def plan_with_rules(
@@ -383,11 +527,9 @@ def refusal(
     index = int(np.argmax(worst.lengths))
     sequence, length = int(worst.sequences[index]), int(worst.lengths[index])
     where = f"{settings.stages} stages of {settings.sequence_parallel_degree} ranks"
-    most, fails = 0, length + 1
-    while fails - most > 1:
-        middle = (most + fails) // 2
-        fitting = holds(SampledBatch(np.array([0]), np.array([middle])))
-        most, fails = (middle, fails) if fitting else (most, middle)
+    most = longest_held(
+        length, lambda tokens: holds(SampledBatch(np.array([0]), np.array([tokens])))
+    )
     if most == length:
         layers = settings.checkpointed_layers
         how = "that recompute all layers" if layers is None else f"with {layers} recomputed layers"
@@ -450,139 +592,8 @@ def _pipeline(
     return pipeline_of(recomputed, replica, cost.shape)
 
 
-def consecutive_cuts(
-    works_ms: Floats,
-    tokens: npt.NDArray[np.int64],
-    constant_ms: float,
-    most_tokens: int,
-    fill_weight: float,
-    share: float = 1.0,
-) -> list[int]:
-    """Ascending ends of the consecutive micro-batches of least time.
-
-    Micro-batch t is the sum of its sequences' ``works_ms`` [n] and ``constant_ms``, of
-    up to ``most_tokens`` of ``tokens`` [n] or one sequence. The time is ``fill_weight``
-    times the longest t plus ``share`` times their sum.
-    """
-    work = np.concatenate(([0.0], np.cumsum(works_ms)))
-    token_sums = np.concatenate(([0], np.cumsum(tokens)))
-
-    def within(limit_ms: float) -> list[int]:
-        """The fewest micro-batches of up to this time."""
-        ends, start, count = [], 0, len(works_ms)
-        while start < count:
-            by_time = np.searchsorted(work, work[start] + limit_ms - constant_ms, side="right") - 1
-            by_tokens = (
-                np.searchsorted(token_sums, token_sums[start] + most_tokens, side="right") - 1
-            )
-            start = max(start + 1, min(int(by_time), int(by_tokens)))
-            ends.append(start)
-        return ends
-
-    def longest_ms(ends: list[int]) -> float:
-        return float(np.diff(work[[0, *ends]]).max()) + constant_ms
-
-    def time_ms(ends: list[int]) -> float:
-        total_ms = float(work[-1]) + len(ends) * constant_ms
-        return fill_weight * longest_ms(ends) + share * total_ms
-
-    # A hair above: without the constant both may round below their works.
-    low = (float(works_ms.max()) + constant_ms) * (1 + 1e-12)
-    high = (float(work[-1]) + constant_ms) * (1 + 1e-12)
-    best = min((within(low), within(high)), key=time_ms)
-    # Fewer micro-batches than between two limits there are not, nor a shorter longest.
-    intervals = [(low, high, len(within(low)), len(within(high)))]
-    while intervals:
-        low, high, many, few = intervals.pop()
-        bound = fill_weight * low + share * (work[-1] + few * constant_ms)
-        if many == few or high - low <= 1e-12 * high or bound >= time_ms(best):
-            continue
-        middle = (low + high) / 2
-        ends = within(middle)
-        best = min(best, ends, key=time_ms)
-        intervals += [(middle, high, len(ends), few), (low, middle, many, len(ends))]
-    return best
-
-
-def plan_dyna_pipe_batch(
-    iteration: int, batch: SampledBatch, settings: FixedChunkSettings, cost: PipelineCost
-) -> PipelineBatch | None:
-    """Plan one batch; None where memory does not suffice."""
-    layers = sum(map(cost.layers_of, range(cost.shape.stages)))
-    given = settings.checkpointed_layers
-    low, high = (0, layers) if given is None else (given, given)
-    pipelines = _with_layers(batch, high, settings.replicas, cost)
-    if pipelines is None:
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        trial = _with_layers(batch, middle, settings.replicas, cost)
-        if trial is None:
-            low = middle + 1
-        else:
-            high, pipelines = middle, trial
-    micro_batches = sum(len(pipeline.chunks) for pipeline in pipelines)
-    account = {"checkpointed_layers": high, "micro_batches": micro_batches}
-    return PipelineBatch(iteration, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
-
-
-def _with_layers(
-    batch: SampledBatch, layers: int, replicas: int, cost: PipelineCost
-) -> list[Pipeline] | None:
-    """Pipelines that recompute ``layers`` layers; None where they do not fit memory."""
-    shape, recomputed = cost.shape, spread(layers, cost)
-    ascending = np.lexsort((batch.sequences, batch.lengths))
-    sequences, lengths = batch.sequences[ascending], batch.lengths[ascending]
-    forward, backward, _ = cost.slice_times_ms(np.zeros(len(lengths)), lengths)
-    room = min(
-        cost.capacity_bytes(stage)
-        / (
-            float(cost.activation_bytes(1, False, stage, recomputed[stage]))
-            * (shape.stages - stage)
-        )
-        for stage in range(shape.stages)
-    )
-    again = max(count / cost.layers_of(stage) for stage, count in enumerate(recomputed))
-    empty = cost.chunk_time_ms([])
-    ends = consecutive_cuts(
-        (1 + again) * forward + backward,
-        lengths,
-        (1 + again) * empty.forward_ms + empty.backward_ms,
-        int(room),
-        shape.stages - 1,
-        1 / replicas,
-    )
-    # Every replica needs a micro-batch.
-    while len(ends) < replicas:
-        widths = np.diff([0, *ends])
-        widest = int(np.argmax(widths))
-        ends.insert(widest, ends[widest] - int(widths[widest]) // 2)
-    slices = [uncut(*pair) for pair in zip(sequences, lengths, strict=True)]
-    chunks = [
-        recomputing(chunk_of(slices[start:end], cost), recomputed)
-        for start, end in pairwise([0, *ends])
-    ]
-    pipelines = []
-    for replica, order in enumerate(_shared(chunks, replicas)):
-        fitting = [
-            pipeline
-            for pipeline in (pipeline_of(order[::way], replica, shape) for way in (1, -1))
-            if fits(pipeline, cost)
-        ]
-        if not fitting:
-            return None
-        pipelines.append(min(fitting, key=pipeline_ms))
-    return pipelines
-
-
-def _shared(chunks: list[Chunk], replicas: int) -> list[list[Chunk]]:
-    """Chunks for each replica, in the order of falling time."""
-    busy = np.zeros(replicas)
-    shared: list[list[Chunk]] = [[] for _ in range(replicas)]
-    for chunk in sorted(
-        chunks, key=lambda chunk_: -(chunk_.predicted_forward_ms + chunk_.predicted_backward_ms)
-    ):
-        chosen = int(np.argmin(busy))
-        shared[chosen].append(chunk)
-        busy[chosen] += chunk.predicted_forward_ms + chunk.predicted_backward_ms
-    return shared
+#: The entries of the list of planners.
+DAPPLE = Planner("dapple", "pipeline", DappleSettings, _plan)
+SEQ1F1B = Planner("seq1f1b", "pipeline", Seq1F1BSettings, _plan)
+CHUNK_FLOW = Planner("chunk_flow", "pipeline", ChunkFlowSettings, _plan)
+SLIM_PIPE = Planner("slim_pipe", "pipeline", SlimPipeSettings, _plan, predictions="own")

@@ -1,0 +1,41 @@
+"""Arithmetic that planners of groups and of pipelines share."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["least_loaded", "longest_held", "tokens_of_work"]
+
+
+def least_loaded(positions: Iterable[int], loads: npt.ArrayLike, bins: int) -> list[list[int]]:
+    """Distribute positions in their order, each to the least loaded bin so far.
+
+    ``loads`` [n] are by position. Bins may stay empty.
+    """
+    each = np.asarray(loads)
+    filled: list[list[int]] = [[] for _ in range(bins)]
+    total = np.zeros(bins, dtype=each.dtype)
+    for position in positions:
+        chosen = int(np.argmin(total))
+        filled[chosen].append(position)
+        total[chosen] += each[position]
+    return filled
+
+
+def longest_held(length: int, holds: Callable[[int], bool]) -> int:
+    """The most tokens up to ``length`` that are held, by bisection, or 0."""
+    tokens = range(length + 1)
+    return bisect_left(tokens, True, lo=1, key=lambda count: not holds(count)) - 1
+
+
+def tokens_of_work(work: Any, quadratic: float, linear: float) -> Any:
+    """Tokens s with quadratic s² + linear s = ``work``, a number or an array.
+
+    The positive root, in a form that holds where ``quadratic`` is 0.
+    """
+    return 2 * work / (linear + np.sqrt(linear**2 + 4 * quadratic * work))
