@@ -83,11 +83,14 @@ test-slow: $(READY) ## the tests that take minutes
 test-torch: $(READY) ## torch's own tests of torch.distributed over railx, held against gloo: docs/torch_suite.md (minutes)
 	@PYTHONPATH="$(CURDIR)" $(BIN)/python -m tests.railx_torch.torch_suite
 
-test-clients: $(READY) ## Lightning Fabric, accelerate and the Hugging Face Trainer over railx, in .venv-clients
-	@test -x .venv-clients/bin/python || $(BIN)/python -m venv .venv-clients
-	@$(BIN)/python -c '$(PURELIB)' > "$$(.venv-clients/bin/python -c '$(PURELIB)')/project.pth"
-	@.venv-clients/bin/pip --quiet install $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["clients"])')
+test-clients: .venv-clients/ready ## Lightning Fabric, accelerate and the Hugging Face Trainer over railx, in .venv-clients
 	@.venv-clients/bin/python -m pytest -q tests/railx_torch/test_clients.py
+
+.venv-clients/ready: pyproject.toml $(READY)
+	@$(BIN)/python -m venv --clear $(@D)
+	@$(BIN)/python -c '$(PURELIB)' > "$$($(@D)/bin/python -c '$(PURELIB)')/project.pth"
+	@$(@D)/bin/pip --quiet install $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["clients"])')
+	@touch $@
 
 test-oldest-torch: ## the backend's tests on the oldest supported torch, in .venv-oldest (TORCH_INDEX for its CPU build)
 	@scripts/oldest_torch.sh

@@ -1,4 +1,4 @@
-"""Plans that take hours, recorded in git: their files, and the code behind them."""
+"""Plans that take long, recorded in git: their files, and the code behind them."""
 
 from __future__ import annotations
 

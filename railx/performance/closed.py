@@ -22,7 +22,7 @@ from railx.performance.models import Model
 from railx.performance.networks import TwoLevelRing
 from railx.performance.plans import SCHEDULES, Array, Plans
 
-__all__ = ["PARTS", "StepTimes", "least_step_s", "step_times"]
+__all__ = ["PARTS", "StepTimes", "step_lower_bound_s", "step_times"]
 
 #: What a step's time is made of, in order.
 PARTS = (
@@ -216,7 +216,7 @@ _OF_COMPUTATION = (
 _FREE = TwoLevelRing(1, np.inf, np.inf, 0.0, 0.0)
 
 
-def least_step_s(setting: Setting, plans: Plans) -> Array:
+def step_lower_bound_s(setting: Setting, plans: Plans) -> Array:
     """Seconds that the step of a plan takes at least, on any network: float[plans].
 
     What the first stage computes in its layers, as if each were of the fastest kind. A

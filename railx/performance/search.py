@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 import numpy as np
 
 from railx.errors import UserError
-from railx.performance.closed import StepTimes, least_step_s, step_times
+from railx.performance.closed import StepTimes, step_lower_bound_s, step_times
 from railx.performance.layers import Setting
 from railx.performance.memory import StepMemory, step_memory
 from railx.performance.models import Model
@@ -236,8 +236,8 @@ class _Ranking:
                 + (f"{nearest} or more" if nearest else "no number, a smaller batch or model")
             )
         self.setting, self.plans = setting, everything.take(fits)
-        self._least_s = least_step_s(setting, self.plans)
-        self._left = np.argsort(self._least_s, kind="stable")
+        self._lower_bound_s = step_lower_bound_s(setting, self.plans)
+        self._left = np.argsort(self._lower_bound_s, kind="stable")
         self._usual_s = np.zeros(len(self.plans))
         self.rows, self._left = np.split(self._left, [_MANY])
         self.priced = self._price(self.rows)
@@ -250,7 +250,7 @@ class _Ranking:
     @property
     def complete_s(self) -> float:
         """Seconds that every plan takes at least that is not priced yet."""
-        return float(self._least_s[self._left[0]]) if len(self._left) else math.inf
+        return float(self._lower_bound_s[self._left[0]]) if len(self._left) else math.inf
 
     def extend(self, rows: Array | None = None) -> None:
         """Price more plans: some that are left, or as many again."""
@@ -266,7 +266,7 @@ class _Ranking:
         while True:
             first = self.priced.times.total_s[wanted[self.rows]][:1]
             rows = self._left[wanted[self._left]][:_MANY]
-            if not len(rows) or (len(first) and first[0] < self._least_s[rows[0]]):
+            if not len(rows) or (len(first) and first[0] < self._lower_bound_s[rows[0]]):
                 return
             self.extend(rows)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["least_loaded", "longest_held", "tokens_of_work"]
+__all__ = ["least_loaded", "longest_fitting", "tokens_of_work"]
 
 
 def least_loaded(positions: Iterable[int], loads: npt.ArrayLike, bins: int) -> list[list[int]]:
@@ -27,7 +27,7 @@ def least_loaded(positions: Iterable[int], loads: npt.ArrayLike, bins: int) -> l
     return filled
 
 
-def longest_held(length: int, holds: Callable[[int], bool]) -> int:
+def longest_fitting(length: int, holds: Callable[[int], bool]) -> int:
     """The most tokens up to ``length`` that are held, by bisection, or 0."""
     tokens = range(length + 1)
     return bisect_left(tokens, True, lo=1, key=lambda count: not holds(count)) - 1

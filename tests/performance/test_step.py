@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from railx.errors import UserError
 from railx.performance.advice import AdviceSettings, GivenPlan, advise
-from railx.performance.closed import PARTS, least_step_s, step_times
+from railx.performance.closed import PARTS, step_lower_bound_s, step_times
 from railx.performance.devices import device_named
 from railx.performance.exports import megatron_options, torchtitan_toml
 from railx.performance.fits import fit, names_to_fit
@@ -344,7 +344,7 @@ def test_a_search_for_the_first_plans_leaves_out_slower_ones_alone(
     setting, job = replace(setting, network=network), Job(64, 64, 4096)
 
     whole = search(setting, job)
-    least_s = least_step_s(setting, whole.plans)
+    least_s = step_lower_bound_s(setting, whole.plans)
     assert (least_s <= whole.times.total_s).all()
     slowest = whole.plans.plan(int(least_s.argmax()))
 

@@ -201,14 +201,14 @@ def test_a_planner_that_is_killed_ends_the_run_with_one_line(tmp_path: Path) -> 
     )
     try:
         # Two steps are done.
-        wait_until(lambda: any((tmp_path / "out").glob("unfinished/*/checkpoint.json")), 60)
+        wait_until(lambda: any((tmp_path / "out").glob("unfinished/*/checkpoint.json")), 200)
         (planner,) = [
             process
             for process in members(launcher.pid)
             if b"railx.planning.replan" in said(process)
         ]
         os.kill(planner, signal.SIGKILL)
-        _, error = launcher.communicate(timeout=60)
+        _, error = launcher.communicate(timeout=200)
     finally:
         launcher.kill()
         launcher.wait()

@@ -584,10 +584,10 @@ def test_ranks_end_with_a_killed_launcher(tmp_path: Path) -> None:
         start_new_session=True,
     )
     try:
-        wait_until(lambda: len(members(launcher.pid)) >= 4, 60)
+        wait_until(lambda: len(members(launcher.pid)) >= 4, 200)
         launcher.kill()
         launcher.wait()
-        wait_until(lambda: not members(launcher.pid), 60)
+        wait_until(lambda: not members(launcher.pid), 200)
     finally:
         for process in members(launcher.pid):
             os.kill(process, signal.SIGKILL)

@@ -54,7 +54,7 @@ def run(job: Job) -> Summary:
     from railx.planning.make import make_plan
     from railx.planning.planner import PlannerBase
     from railx.planning.planners import PlannerSettings
-    from railx.planning.recorded import recorded
+    from railx.planning.recorded import read_records, recorded
     from railx.settings import SettingsError, load
     from railx.workload.batches import BatchSettings
     from railx.workload.corpus import read_corpus_lengths
@@ -102,6 +102,11 @@ def run(job: Job) -> Summary:
         "degrees_that_do_not_divide_the_heads": ", ".join(map(str, unused)) or None,
         "fidelity": "analytic",
     }
+    if records:
+        seconds = {
+            batch: record.cpu_s for batch, record in read_records(job.file("recorded")).items()
+        }
+        summary["planning_cpu_s"] = [seconds[batch.iteration] for batch in plan.batches]
     job.write("plan", write_plan, plan)
     job.write_table("groups", plan_rows(plan, job.item, corpus))
     pipelines = plan.kind == "pipeline"

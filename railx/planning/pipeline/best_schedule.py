@@ -209,13 +209,15 @@ def _fitted(pipeline: Pipeline, cost: PipelineCost, use_plan_times: bool) -> Pip
     part_cost = virtual_cost(cost, pipeline.virtual_stages)
     most = max(part_cost.layer_counts)
 
-    def with_at_least(layers: int) -> Pipeline:
+    def with_recomputed(layers: int) -> Pipeline:
         return _recomputing(pipeline, part_cost, layers, use_plan_times)
 
-    if not fits(with_at_least(most), cost):
+    if not fits(with_recomputed(most), cost):
         return pipeline
     layers = range(most)
-    return with_at_least(bisect_left(layers, True, 1, key=lambda n: fits(with_at_least(n), cost)))
+    return with_recomputed(
+        bisect_left(layers, True, 1, key=lambda n: fits(with_recomputed(n), cost))
+    )
 
 
 def _recomputing(

@@ -74,7 +74,7 @@ from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Chunk, Pipeline, PlanError
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.groups import Lengths
-from railx.planning.packing import longest_held
+from railx.planning.packing import longest_fitting
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.chunks import (
     Chunked,
@@ -527,7 +527,7 @@ def refusal(
     index = int(np.argmax(worst.lengths))
     sequence, length = int(worst.sequences[index]), int(worst.lengths[index])
     where = f"{settings.stages} stages of {settings.sequence_parallel_degree} ranks"
-    most = longest_held(
+    most = longest_fitting(
         length, lambda tokens: holds(SampledBatch(np.array([0]), np.array([tokens])))
     )
     if most == length:

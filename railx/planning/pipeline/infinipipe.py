@@ -49,7 +49,7 @@ from railx.planning.format.schedule import (
     runs_of,
 )
 from railx.planning.groups import Lengths
-from railx.planning.packing import longest_held
+from railx.planning.packing import longest_fitting
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.best_schedule import (
     CANDIDATE_SCHEDULES,
@@ -574,7 +574,9 @@ def _refusal_of(
     longest = int(np.argmax(lengths))
     shape = cost.shape
     where = f"a pipeline of {shape.stages} stages of {shape.degree} ranks"
-    most = longest_held(int(lengths[longest]), lambda tokens: _holds_alone(tokens, settings, cost))
+    most = longest_fitting(
+        int(lengths[longest]), lambda tokens: _holds_alone(tokens, settings, cost)
+    )
     recomputed = "" if settings.checkpointing == "none" else ", every layer recomputed"
     if most < lengths[longest]:
         return PlanError(
