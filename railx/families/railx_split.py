@@ -43,8 +43,8 @@ from railx.vocabulary.line_parts import (
     check_rings,
     line_parts,
 )
-from railx.vocabulary.placement import node_placement
-from railx.vocabulary.topology import check_size
+from railx.vocabulary.placement import Placement, Sizes, node_placement
+from railx.vocabulary.topology import Topology, check_size
 
 __all__ = ["FAMILY", "RailXSplitSettings"]
 
@@ -98,6 +98,11 @@ class RailXSplitSettings(PartedSettings):
     @property
     def shape(self) -> tuple[int, int]:
         return math.prod(self.sizes_x), math.prod(self.sizes_y)
+
+    @property
+    def unsplit(self) -> bool:
+        """Whether every line is one all-to-all, as in a HyperX."""
+        return len(self.sizes_x) == len(self.sizes_y) == 1
 
     @property
     def rails_x(self) -> tuple[int, ...]:
@@ -229,14 +234,13 @@ def resize(settings: RailXSplitSettings, chips: int) -> RailXSplitSettings:
         for column in _lines(len(settings.sizes_y), rails, longest)
         if row >= column
     ]
-    flat = len(settings.sizes_x) == len(settings.sizes_y) == 1
     return best_grid(
         settings,
         chips,
         [(math.prod(row) * math.prod(column), (row, column)) for row, column in pairs],
         lambda shape: _shaped(settings, *shape),
         ports,
-        max_oversize=1.0 if flat else 1.1,
+        max_oversize=1.0 if settings.unsplit else 1.1,
     )
 
 
@@ -266,6 +270,11 @@ def _shaped(
     )
 
 
+def placement(settings: RailXSplitSettings, topology: Topology, sizes: Sizes) -> Placement:
+    """As a HyperX where no line is split; elsewhere nodes follow their numbers."""
+    return node_placement(topology, sizes, settings.shape if settings.unsplit else None)
+
+
 FAMILY = node_grid_family(
     "railx_split",
     RailXSplitSettings,
@@ -280,6 +289,6 @@ FAMILY = node_grid_family(
     line_graphs=circuit_line_graphs,
     check_circuits=railx_lines.check_circuits,
     loads=railx_lines.uniform_loads,
-    placement=lambda settings, topology, sizes: node_placement(topology, sizes),
+    placement=placement,
     bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip),
 )

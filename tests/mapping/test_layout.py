@@ -17,11 +17,14 @@ from railx.settings import SettingsError
 from railx.vocabulary.placement import snake
 from tests.builders import build
 
+#: As railx_hyperx, 5 x 5 nodes.
+UNSPLIT: dict[str, Any] = {"sizes_x": [5], "sizes_y": [5], "split_x": [4], "split_y": [4]}
 CASES: list[tuple[str, dict[str, Any], tuple[int, int, int], str]] = [
     ("railx_hyperx", {}, (4, 5, 5), "grid"),
     ("railx_torus", {}, (4, 4, 5), "grid"),
     ("railx_twisted_torus", {}, (4, 5, 5), "snake"),
     ("railx_split", {}, (4, 9, 9), "runs"),
+    ("railx_split", UNSPLIT, (4, 4, 4), "grid"),
     ("hammingmesh", {}, (4, 2, 2), "grid"),
     ("torus_2d", {}, (4, 5, 5), "grid"),
     ("torus_2d", {}, (10, 2, 5), "grid"),
