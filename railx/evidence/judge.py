@@ -14,7 +14,6 @@ from railx.evidence.claims import KINDS, Claim, NotTestable
 from railx.evidence.database import Database, open_database
 from railx.evidence.errors import ClaimError, NotAvailable
 from railx.evidence.expected import Recorded
-from railx.evidence.intervals import FEWEST, Estimate, estimate, weighted_mean
 from railx.evidence.lineage import Lineage
 from railx.evidence.verdicts import (
     REPEATED,
@@ -31,6 +30,7 @@ from railx.evidence.verdicts import (
     number_text,
     without_repeats,
 )
+from railx.intervals import FEWEST, Estimate, estimate, weighted_mean
 from railx.io import FIDELITIES, Fidelity
 
 __all__ = ["CLAIM_COLUMNS", "check_columns", "claims_table", "count_verdicts", "judge"]

@@ -40,7 +40,7 @@ import numpy as np
 
 from railx.evidence.claims import Claim
 from railx.evidence.errors import NotAvailable
-from railx.evidence.intervals import CONFIDENCE, FEWEST, Estimate, difference, estimate_line
+from railx.intervals import CONFIDENCE, FEWEST, Estimate, difference, estimate_line
 from railx.io import FIDELITIES, Fidelity
 
 __all__ = [

@@ -14,7 +14,7 @@ import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import panel_title, published_line, share_legend, ticks, tiles
-from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
+from railx.figures.repeats import REPEAT_COLUMNS, per_repeat, repeats_words
 from railx.figures.tables import records, refuse, stack, to_frame, where
 from railx.figures.theme import (
     INK,
@@ -29,6 +29,7 @@ from railx.figures.theme import (
 )
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, quantity
+from railx.intervals import estimate
 from railx.settings import Between, NotEmpty
 
 # Steps that Opus publishes: simulations, a smoke run, runs on Perlmutter
@@ -189,8 +190,9 @@ def _overhead_ours(repeats: DataFrame, confidence: float) -> DataFrame:
         panel = f"{label(str(run))} ({str(device).upper()})"
         head = {"panel": panel, "mode": mode, _LATENCY: float(str(latency))}
         percents = 100 * (runs["over_electrical"] - 1)
-        median = middle(list(percents[runs["counts"]]), confidence)
-        interval = {"low_percent": median.low, "high_percent": median.high}
+        median = estimate(list(percents[runs["counts"]]), confidence)
+        low, high = median.ends or (np.nan, np.nan)
+        interval = {"low_percent": low, "high_percent": high}
         rows.append({"source": "ours", **head, "overhead_percent": median.value, **interval})
         rows += [
             {"source": "repeat", **head, "overhead_percent": percent, "set_aside": not counts}

@@ -1,4 +1,4 @@
-"""Medians over the repeats of a training run, with confidence intervals.
+"""Repeats of a training run, of which figures draw the medians.
 
 Figures of training runs share them: an iteration takes as long as its slowest rank, a
 repeat counts with the median of its iterations, and a setting with the median of its
@@ -9,67 +9,22 @@ setting were, they count nevertheless, and the caption says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
+from railx.intervals import FEWEST
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MIN_REPEATS", "REPEAT_COLUMNS", "Middle", "middle", "per_repeat", "repeats_words"]
-
+__all__ = ["REPEAT_COLUMNS", "per_repeat", "repeats_words"]
 
 #: What :func:`per_repeat` reads of ``training.iterations``.
 REPEAT_COLUMNS = (
     "run plan parallelism device mode reconfiguration_latency_ms iteration repeat rank"
     " iteration_ms stall_ms disturbed fidelity"
 )
-#: Fewer repeats than these have no interval.
-MIN_REPEATS = 3
 
 _SETTING = ["run", "plan", "parallelism", "device", "mode", "reconfiguration_latency_ms"]
-_RESAMPLES = 9999
-
-
-@dataclass(frozen=True)
-class Middle:
-    """A median and its confidence interval, NaN for fewer than :data:`MIN_REPEATS`."""
-
-    value: float
-    low: float
-    high: float
-    samples: int
-
-
-def middle(values: Sequence[float], confidence: float = 0.95) -> Middle:
-    """The median of ``values`` and its bootstrap interval (percentiles, fixed seed).
-
-    Equal values have an interval without width, fewer than :data:`MIN_REPEATS` none.
-    """
-    from scipy.stats import bootstrap
-
-    samples = np.asarray(values, dtype=float)
-    if not len(samples):
-        return Middle(math.nan, math.nan, math.nan, 0)
-    value = float(np.median(samples))
-    if len(samples) < MIN_REPEATS:
-        return Middle(value, math.nan, math.nan, len(samples))
-    if samples.min() == samples.max():
-        return Middle(value, value, value, len(samples))
-    interval = bootstrap(
-        (samples,),
-        np.median,
-        confidence_level=confidence,
-        n_resamples=_RESAMPLES,
-        method="percentile",
-        rng=np.random.default_rng(0),
-        vectorized=True,
-    ).confidence_interval
-    # Interpolating between equal draws can round to just outside all of them.
-    low, high = np.clip(interval, samples.min(), samples.max())
-    return Middle(value, float(low), float(high), len(samples))
 
 
 def per_repeat(frame: pd.DataFrame) -> pd.DataFrame:
@@ -134,10 +89,8 @@ def repeats_words(rows: pd.DataFrame) -> str:
         f"{count} repeat{'s' if count != '1' else ''} of"
         f" {' or '.join(map(str, iterations))} timed iterations"
     )
-    if fewest < MIN_REPEATS:
-        text += (
-            ": too few for an interval" if most < MIN_REPEATS else ", some too few for an interval"
-        )
+    if fewest < FEWEST:
+        text += ": too few for an interval" if most < FEWEST else ", some too few for an interval"
     if aside:
         text += (
             f"; {aside} of {len(rows)} set aside, because other work on the machine disturbed"

@@ -11,13 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import numpy as np
+
 from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import entries, panel_title, share_legend, ticks
-from railx.figures.repeats import REPEAT_COLUMNS, middle, per_repeat, repeats_words
+from railx.figures.repeats import REPEAT_COLUMNS, per_repeat, repeats_words
 from railx.figures.tables import records, stack, to_frame, where
 from railx.figures.theme import GREY, INK, MODE_LABELS, MODES, colours, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrase, phrases, quantity, span
+from railx.intervals import estimate
 from railx.settings import Between
 
 # Training runs: iteration time and stall share, a column of panels for each
@@ -48,8 +51,8 @@ def reconfiguration(settings: ReconfigurationSettings, tables: Tables, canvas: C
     repeats = per_repeat(frame)
     points = _points(repeats, settings.confidence)
     runs = list(points["run"].unique())
-    subtitle = f"""Lines: medians over repeats, bars: {100 * settings.confidence:g} % intervals
-        (bootstrap), dots: repeats, crosses: repeats set aside. Here: {repeats_words(repeats)}."""
+    subtitle = f"""Lines: medians over repeats, bars: {100 * settings.confidence:g} % intervals,
+        dots: repeats, crosses: repeats set aside. Here: {repeats_words(repeats)}."""
     # An emulated line is never taken for a measured one.
     modes = frame.drop_duplicates(["fidelity", "mode"]).groupby("fidelity")["mode"]
     origins = {
@@ -94,8 +97,9 @@ def _points(repeats: DataFrame, confidence: float) -> DataFrame:
     rows = []
     for keys, part in where(repeats, counts=True).groupby(_KEYS, sort=False):
         for shown in (*_SHOWN, "over_electrical"):
-            median = middle(list(part[shown]), confidence)
-            rows.append((*keys, shown, median.value, median.low, median.high, median.samples))
+            median = estimate(list(part[shown]), confidence)
+            ends = median.ends or (np.nan, np.nan)
+            rows.append((*keys, shown, median.value, *ends, median.samples))
     return to_frame(rows, [*_KEYS, "shows", "median", "low", "high", "repeats"])
 
 

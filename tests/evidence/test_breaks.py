@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from railx.evidence import POSITIVE, Claim, Recorded, judge, read_expected
-from railx.evidence.intervals import Estimate
 from railx.evidence.verdicts import compare
+from railx.intervals import Estimate
 from railx.io import write_table
 from tests.builders import ROOT
 from tests.evidence.test_published import CLAIMS, LINEAGE

@@ -13,16 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from railx.evidence import judge, load_claims
-from railx.evidence.intervals import (
-    ENOUGH,
-    FEWEST,
-    difference,
-    estimate,
-    estimate_line,
-    weighted_mean,
-)
+from railx.intervals import FEWEST, difference, estimate, estimate_line, weighted_mean
 from railx.io import write_table
 
+#: Repeats from which on order statistics reach 95 %.
+ENOUGH = 6
 VALUES = st.lists(st.floats(0.1, 100).map(lambda value: round(value, 3)), min_size=3, max_size=9)
 PUBLISHED = (
     "id,value,unit,source,confidence\n"
@@ -122,17 +117,34 @@ def test_the_interval_holds_the_median(values: list[float]) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 6, 7, 9, 17, 40])
-@pytest.mark.parametrize("law", ["normal", "lognormal"])
-def test_intervals_cover_the_median_in_95_percent_of_the_cases(count: int, law: str) -> None:
-    """Of 2,000 drawn sets; Student's interval is for normal repeats."""
+@pytest.mark.parametrize("spread", [None, 0.1, 1.0])
+def test_intervals_cover_the_median_in_95_percent_of_the_cases(
+    count: int, spread: float | None
+) -> None:
+    """Of 2,000 drawn sets, normal ones (None) and lognormal ones of this spread.
+
+    Repeats of times on a processor spread by 8 % at most (resources/expected), skewed
+    to slow ones. Where they spread by a factor Student's interval is too short.
+    """
     chance = np.random.default_rng(count)
     draws = chance.normal(size=(2000, count))
     covered = 0
-    for values in draws if law == "normal" else np.exp(draws):
+    for values in draws if spread is None else np.exp(spread * draws):
         low, high = estimate(values.tolist()).ends
-        covered += low <= (0.0 if law == "normal" else 1.0) <= high
+        covered += low <= (0.0 if spread is None else 1.0) <= high
     # Three standard errors of the share below 95 %.
-    assert covered / len(draws) >= (0.935 if law == "normal" or count >= ENOUGH else 0.85)
+    assert covered / len(draws) >= (0.85 if spread == 1.0 and count < ENOUGH else 0.935)
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.99])
+def test_intervals_cover_as_often_as_asked(confidence: float) -> None:
+    chance = np.random.default_rng(7)
+    covered = 0
+    for values in chance.normal(size=(2000, 7)):
+        low, high = estimate(values.tolist(), confidence).ends
+        covered += low <= 0.0 <= high
+    error = (confidence * (1 - confidence) / 2000) ** 0.5
+    assert covered / 2000 >= confidence - 3 * error
 
 
 def test_intervals_of_batches_cover_the_ratio_of_sums() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 
 from railx.evidence import judge, load_claims
+from railx.intervals import FEWEST
 from railx.io import write_json
 from tests.builders import PUBLISHED, ROOT, write_result
+from workflow.experiment import checked_experiment
 
 RESOURCES = ROOT / "resources"
 CLAIMS = [
@@ -167,6 +170,17 @@ def three(**changes: Any) -> list[dict[str, Any]]:
 
 def test_every_claim_on_training_is_tried_here() -> None:
     assert {claim.id for claim in CLAIMS} == {*TIMED, *UNTIMED}
+
+
+@pytest.mark.parametrize(("name", "fewest"), [("quick", FEWEST), ("rails", FEWEST), ("paper", 7)])
+def test_runs_whose_times_are_judged_are_repeated(name: str, fewest: int) -> None:
+    """Fixed before a run: enough for Student's interval, or for order statistics."""
+    runs = checked_experiment([f"experiment={name}"])["runs"]
+    queries = [claim.settings.query or "" for claim in CLAIMS if claim.id in TIMED]
+    timed = {run for query in queries for run in re.findall(r"training\.(\w+)\.", query)}
+    assert timed & runs.keys()
+    for run in timed & runs.keys():
+        assert runs[run]["training"]["repeats"] >= fewest
 
 
 def test_claims_follow_the_model_of_switching(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from railx.figures import switched_runs
-from railx.figures.repeats import middle, per_repeat, repeats_words
+from railx.figures import added_time, switched_runs
+from railx.figures.repeats import per_repeat, repeats_words
+from railx.intervals import estimate
 
 
 def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
@@ -106,15 +107,22 @@ def test_what_was_run_again_counts_and_what_never_was_calm_is_shown_and_said() -
     assert "1 of 3 settings are shown although other work on the machine disturbed all" in words
 
 
-@pytest.mark.parametrize(
-    ("values", "interval"),
-    [([1.0, 2.0], None), ([2.0, 2.0, 2.0], (2.0, 2.0)), ([1.0, 2.0, 4.0], (1.0, 4.0))],
-)
-def test_an_interval_needs_three_repeats(
-    values: list[float], interval: tuple[float, float] | None
-) -> None:
-    found = middle(values)
-    assert found.value == np.median(values)
-    assert np.isnan(found.low) == (interval is None)
-    if interval:
-        assert (found.low, found.high) == interval
+def test_intervals_of_three_repeats_are_those_of_the_claims() -> None:
+    times = [100.0, 110.0, 130.0]
+    rows = per_repeat(
+        frame(
+            [row("electrical", number, 100.0) for number in range(3)]
+            + [row("on_demand", number, ms) for number, ms in enumerate(times)]
+        )
+    )
+    points = switched_runs._points(rows, 0.95)
+    shown = points[points["shows"] == "iteration_ms"].set_index("mode")
+    drawn = shown.loc["on_demand"]
+    assert (drawn["median"], drawn["low"], drawn["high"]) == (110.0, *estimate(times).ends)
+    assert drawn["low"] < 100.0
+    assert drawn["high"] > 130.0
+    assert tuple(shown.loc["electrical", ["low", "high"]]) == (100.0, 100.0)
+    added = added_time._overhead_ours(rows, 0.95)
+    (median,) = added[added["source"] == "ours"].to_dict("records")
+    ends = median["low_percent"], median["high_percent"]
+    assert ends == pytest.approx(estimate([0.0, 10.0, 30.0]).ends)

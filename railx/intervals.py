@@ -1,9 +1,10 @@
 """Values over repeats, seeds or batches, and intervals that cover them.
 
-The median of six and more repeats has an interval of order statistics, which covers at
-least 95 % whatever the distribution is. Fewer repeats have Student's interval of their
-mean, which covers 95 % where they are normal; it is widened to the median where that
-lies outside. The weighted mean over batches has Student's interval by linearisation.
+Claims and figures share them. The median of repeats has an interval of order statistics
+where these reach the confidence whatever the distribution is (from six repeats on for
+95 %). Fewer repeats have Student's interval of their mean, which covers 95 % where they
+are normal; it is widened to the median where that lies outside. The weighted mean over
+batches has Student's interval by linearisation.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import numpy as np
 
 __all__ = [
     "CONFIDENCE",
-    "ENOUGH",
     "FEWEST",
     "Estimate",
     "difference",
@@ -26,10 +26,8 @@ __all__ = [
     "weighted_mean",
 ]
 
-#: Repeats below which a value with repeats gets no verdict, and those from which on
-#: order statistics reach the confidence.
+#: Repeats below which a value with repeats has no interval and gets no verdict.
 FEWEST = 3
-ENOUGH = 6
 #: Share of the cases in which an interval covers the value.
 CONFIDENCE = 0.95
 
@@ -57,16 +55,17 @@ class Estimate:
         return () if self.low is None or self.high is None else (self.low, self.high)
 
 
-def estimate(values: Sequence[float]) -> Estimate:
+def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
     """The median of repeats with its interval."""
     ordered = np.sort(np.asarray(values, dtype=float))
     count, median = len(ordered), float(np.median(ordered))
     if count < FEWEST:
         return Estimate(median, samples=count)
-    if count < ENOUGH:
-        low, high = _student(float(ordered.mean()), float(ordered.std(ddof=1)), count)
+    outside = _outside(count, confidence)
+    if outside < 0:
+        mean, spread = float(ordered.mean()), float(ordered.std(ddof=1))
+        low, high = _student(mean, spread, count, confidence)
         return Estimate(median, min(low, median), max(high, median), count)
-    outside = _outside(count)
     return Estimate(median, float(ordered[outside]), float(ordered[count - 1 - outside]), count)
 
 
@@ -116,17 +115,22 @@ def _median(point: Mapping[Hashable, float]) -> float:
     return float(np.median(list(point.values())))
 
 
-def _student(mean: float, spread: float, count: int) -> tuple[float, float]:
+def _student(
+    mean: float, spread: float, count: int, confidence: float = CONFIDENCE
+) -> tuple[float, float]:
     """The ends of Student's interval of a mean."""
     from scipy.stats import t
 
-    reach = float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * spread / math.sqrt(count)
+    reach = float(t.ppf((1 + confidence) / 2, count - 1)) * spread / math.sqrt(count)
     return mean - reach, mean + reach
 
 
-def _outside(count: int) -> int:
-    """How many values lie outside the interval of a median, on each side."""
+def _outside(count: int, confidence: float) -> int:
+    """How many values lie outside the interval of a median, on each side.
+
+    Below zero where even all of them do not reach the confidence.
+    """
     from scipy.stats import binom
 
     # The median lies below the k-th smallest value with this probability at most.
-    return int(binom.ppf((1 - CONFIDENCE) / 2, count, 0.5)) - 1
+    return int(binom.ppf((1 - confidence) / 2, count, 0.5)) - 1
