@@ -214,8 +214,7 @@ def _find(claim: Claim, evidence: _Evidence) -> tuple[Finding, Estimate | None, 
         if evidence.assumptions:
             chosen = claim.settings.chosen or ""
             value = evidence.assumptions[chosen]
-            by_assumption = {name: ours.value for name, ours in evidence.assumptions.items()}
-            finding = compare_assumptions(claim, by_assumption, chosen)
+            finding = compare_assumptions(claim, evidence.assumptions, chosen)
         elif claim.settings.comparison == "trend":
             value, finding = compare_trend(claim, evidence.points, repeats)
         else:

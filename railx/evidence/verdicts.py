@@ -188,13 +188,16 @@ def limit_by_lineage(finding: Finding, reason: str) -> Finding:
     return Finding("consistent", f"{finding.reason}; {reason}")
 
 
-def compare_assumptions(claim: Claim, values: Mapping[str, float], chosen: str) -> Finding:
+def compare_assumptions(claim: Claim, ours: Mapping[str, Estimate], chosen: str) -> Finding:
     """The finding over assumptions that the paper leaves open, each with its value.
 
     The claim depends on them where it holds in more than 5 and less than 95 %;
-    otherwise the finding is that of the value under ``chosen``.
+    otherwise the finding is that of the value under ``chosen``, undecided where its
+    interval over batches is not on one side. The reason counts such intervals.
     """
+    values = {name: estimate.value for name, estimate in ours.items()}
     findings = {name: _at(claim, value) for name, value in values.items()}
+    unsure = [name for name, estimate in ours.items() if _both_sides(claim, estimate)]
     holds = sum(finding.verdict == "reproduced" for finding in findings.values())
     share = holds / len(findings)
     low, high = min(values.values()), max(values.values())
@@ -203,11 +206,18 @@ def compare_assumptions(claim: Claim, values: Mapping[str, float], chosen: str) 
         f"ours, {number_text(values[chosen], claim.unit)}, {at_chosen.reason}; of {len(findings)}"
         f" assumptions ({number_text(low)} to {number_text(high)}) it holds in {holds}"
     )
+    doubt = f"; of {len(unsure)} the interval is not on one side" if unsure else ""
     if _DEPENDS[0] <= share <= _DEPENDS[1]:
-        return Finding("depends", f"{reason} ({_percent(share)})")
+        return Finding("depends", f"{reason} ({_percent(share)}){doubt}")
     if (share > _DEPENDS[1]) == (at_chosen.verdict == "reproduced"):
-        return Finding(at_chosen.verdict, reason)
-    return Finding("depends", f"{reason} ({_percent(share)}), where the chosen one differs")
+        return Finding("undecided" if chosen in unsure else at_chosen.verdict, reason + doubt)
+    return Finding("depends", f"{reason} ({_percent(share)}), where the chosen one differs{doubt}")
+
+
+def _both_sides(claim: Claim, ours: Estimate) -> bool:
+    """Whether the claim holds at some values of the interval and not at others."""
+    points = (ours.value, *_interval_points(claim, ours))
+    return len({_at(claim, point).verdict == "reproduced" for point in points}) > 1
 
 
 def limit_by_size(claim: Claim, finding: Finding, smallest: Mapping[str, float]) -> Finding:

@@ -487,11 +487,14 @@ def test_a_claim_may_depend_on_what_the_paper_leaves_open(
     assert words in row["reason"]
 
 
-def test_a_value_under_an_assumption_has_the_interval_of_its_batches(desk: Desk) -> None:
+@pytest.mark.parametrize(("two", "verdict"), [(9.0, "depends"), (2.0, "undecided")])
+def test_a_value_under_an_assumption_has_the_interval_of_its_batches(
+    desk: Desk, two: float, verdict: str
+) -> None:
     names, batches = ["one"] * 3 + ["two"] * 3, [0, 1, 2] * 2
     weights = [1.0, 1.0, 2.0, 1.0, 1.0, 1.0]
     desk.table(
-        [1.8, 2.2, 2.0, 9.0, 9.0, 9.0],
+        [1.8, 2.2, 2.0, two, two, two],
         case=names,
         batch=batches,
         share=weights,
@@ -499,7 +502,8 @@ def test_a_value_under_an_assumption_has_the_interval_of_its_batches(desk: Desk)
     )
     query = ASSUMED.replace("value", "batch as sample, share as weight, value")
     (row,) = desk.judge(claim(query=query, chosen="one"))
-    assert (row["verdict"], row["ours"], row["samples"]) == ("depends", 2.0, 3)
+    assert (row["verdict"], row["ours"], row["samples"]) == (verdict, 2.0, 3)
+    assert row["reason"].endswith("; of 1 the interval is not on one side")
     # Cochran's spread of a ratio of means, and Student's t of two degrees of freedom.
     half = 4.302653 * (2 * (0.75 * 0.2) ** 2 / 2) ** 0.5 / 3**0.5
     assert (row["low"], row["high"]) == pytest.approx((2.0 - half, 2.0 + half), rel=1e-6)
