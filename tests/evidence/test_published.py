@@ -472,7 +472,13 @@ def test_shares_of_all_to_all_count_devices(tmp_path: Path) -> None:
         tmp_path,
         "plan.groups",
         [
-            {"degree": degree, "predicted_ms": 10.0, "predicted_all_to_all_ms": ms}
+            {
+                "iteration": batch,
+                "degree": degree,
+                "predicted_ms": 10.0,
+                "predicted_all_to_all_ms": ms,
+            }
+            for batch in range(3)
             for degree, ms in rows
         ],
         "flexsp_7b_384k_commoncrawl",
@@ -481,7 +487,31 @@ def test_shares_of_all_to_all_count_devices(tmp_path: Path) -> None:
     )
     share = verdicts(tmp_path, "flexsp_all_to_all_share_of_plan")["flexsp_all_to_all_share_of_plan"]
     assert share["ours"] == pytest.approx(8 * 5 / (72 * 10))
-    assert share["verdict"] == "consistent"
+    assert (share["verdict"], share["samples"]) == ("consistent", 3)
+
+
+def test_growth_and_largest_gain_are_those_of_all_batches(tmp_path: Path) -> None:
+    """Ratios of sums, over the cluster where the gain of all batches is the largest."""
+
+    def write(plan: str, *times_ms: float) -> None:
+        rows = [
+            {"iteration": batch, "micro_batch": 0, "degree": 8, "tokens": 1000, "predicted_ms": ms}
+            for batch, ms in enumerate(times_ms)
+        ]
+        write_result(tmp_path, "plan.groups", rows, plan, plan=plan, fidelity="analytic")
+
+    for devices, static, flexsp in (
+        ("16_", (40.0, 40.0, 70.0), (30.0, 30.0, 60.0)),
+        ("32_", (20.0, 30.0, 40.0), (10.0, 20.0, 30.0)),
+        ("", (10.0, 15.0, 20.0), (9.0, 14.0, 19.0)),
+    ):
+        write(f"static_7b_128k_{devices}commoncrawl", *static)
+        write(f"flexsp_7b_128k_{devices}commoncrawl", *flexsp)
+    found = verdicts(tmp_path, "flexsp_scaling")
+    growth, gain = found["flexsp_scaling_16_to_32"], found["flexsp_scaling_speedup"]
+    assert (growth["ours"], growth["samples"]) == (pytest.approx(120 / 60), 3)
+    assert (gain["ours"], gain["samples"]) == (pytest.approx(90 / 60), 3)
+    assert gain["low"] < gain["ours"] < gain["high"]
 
 
 def test_short_sequences_of_wikipedia_are_counted(tmp_path: Path) -> None:
