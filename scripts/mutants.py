@@ -110,10 +110,11 @@ ROOMS = {
     ),
     "evidence": Room(
         tuple(
-            f"railx/evidence/{name}.py"
+            f"railx/{name}.py"
             for name in (
-                *("claims", "database", "entries", "expected", "intervals", "judge", "published"),
-                *("statement", "static", "verdicts"),
+                *("evidence/claims", "evidence/database", "evidence/entries", "evidence/expected"),
+                *("evidence/judge", "evidence/published", "evidence/statement", "evidence/static"),
+                *("evidence/verdicts", "intervals"),
             )
         ),
         (
