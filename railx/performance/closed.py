@@ -219,8 +219,9 @@ _FREE = TwoLevelRing(1, np.inf, np.inf, 0.0, 0.0)
 def step_lower_bound_s(setting: Setting, plans: Plans) -> Array:
     """Seconds that the step of a plan takes at least, on any network: float[plans].
 
-    What the first stage computes in its layers, as if each were of the fastest kind. A
-    hundredth of the time to price a plan.
+    The larger of what the first stage computes in its layers, as if each were of the
+    fastest kind, and what the last stage computes and one micro-batch takes in all
+    layers before it. A hundredth of the time to price a plan.
     """
     code = np.zeros(len(plans), np.int64)
     for name in _OF_COMPUTATION:
@@ -229,11 +230,17 @@ def step_lower_bound_s(setting: Setting, plans: Plans) -> Array:
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     layers = Layers(replace(setting, network=_FREE), plans.take(first))
     passes = [layers.passes(kind) for kind in setting.model.kinds]
-    fastest = np.min([one.forward_s + one.backward_s for one in passes], axis=0)
-    of_stage = np.ceil(setting.model.layers / (plans["pipeline"] * plans["virtual"]))
-    count = of_stage * plans["virtual"] * plans["micro_batches"]
+    by_kind = np.array([one.forward_s + one.backward_s for one in passes])[:, inverse]
+    fastest, micro_batches, virtual = by_kind.min(axis=0), plans["micro_batches"], plans["virtual"]
+    of_part = setting.model.layers / (plans["pipeline"] * virtual)
+    first_s = np.ceil(of_part) * virtual * micro_batches * fastest
+    # int[kinds, layers + 1]: kinds of so many last layers of the model.
+    kinds = np.eye(len(passes))[list(setting.model.layer_order[::-1])].cumsum(axis=0).T
+    kinds, last = np.pad(kinds, ((0, 0), (1, 0))), np.floor(of_part).astype(int)
+    last_s = (kinds[:, last] * by_kind).sum(axis=0) + (virtual - 1) * last * fastest
+    through_s = micro_batches * last_s + (kinds[:, -1] @ by_kind - last_s) / virtual
     # The sum of a step's parts may round to less.
-    return np.asarray(count * fastest[inverse] * (1 - 1e-9))
+    return np.asarray(np.maximum(first_s, through_s) * (1 - 1e-9))
 
 
 class _Pipelines:

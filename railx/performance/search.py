@@ -216,9 +216,10 @@ class _Ranking:
     ``plans``: all that fit; ``priced``: some of them, in order, ``rows`` their numbers.
     Every other plan takes at least ``complete_s``.
 
-    Of all candidates, each that may become the fastest is in its best placement. It
-    stays in the usual one where it is slower than the fastest even with all groups
-    inside nodes, and of equals. Placements move no bytes of memory, so that all fit.
+    Of all candidates, each that may become the fastest is in its best placement where
+    :meth:`place` asked for it. It stays in the usual one where it is slower than the
+    fastest even with all groups inside nodes, and of equals. Placements move no bytes
+    of memory, so that all fit.
     """
 
     def __init__(self, setting: Setting, job: Job, plans: Plans | None) -> None:
@@ -244,8 +245,15 @@ class _Ranking:
         self._sort()
         while self.complete_s <= self.priced.times.total_s[0]:
             self.extend()
+        #: Of plans that may be placed better, seconds with all groups inside nodes.
+        self._inside_s = np.full(len(self.plans), math.inf)
         if plans is None:
-            self._place()
+            fastest_s = self.priced.times.total_s[0]
+            alone_s = sum(self.priced.times.parts[name] for name in _WITHOUT_NETWORK)
+            rows = np.flatnonzero(alone_s < fastest_s)
+            inside = price(setting, self.priced.plans.take(rows).placed(ALL_INNERMOST))
+            inside_s = inside.times.total_s
+            self._inside_s[self.rows[rows]] = np.where(inside_s < fastest_s, inside_s, math.inf)
 
     @property
     def complete_s(self) -> float:
@@ -263,10 +271,14 @@ class _Ranking:
     def extend_to_first(self, rival: Rival) -> None:
         """Price the first plan of a rival, however slow."""
         wanted = rival(self.setting, self.plans)
+
+        def first_s() -> float:
+            return float(self.priced.times.total_s[wanted[self.rows]][:1].min(initial=math.inf))
+
+        self.place(wanted, first_s)
         while True:
-            first = self.priced.times.total_s[wanted[self.rows]][:1]
             rows = self._left[wanted[self._left]][:_MANY]
-            if not len(rows) or (len(first) and first[0] < self._lower_bound_s[rows[0]]):
+            if not len(rows) or first_s() < self._lower_bound_s[rows[0]]:
                 return
             self.extend(rows)
 
@@ -279,20 +291,26 @@ class _Ranking:
         order = np.lexsort((self.rows, self._usual_s[self.rows], self.priced.times.total_s))
         self.rows, self.priced = self.rows[order], self.priced.take(order)
 
-    def _place(self) -> None:
-        priced = self.priced
-        fastest_s = priced.times.total_s[0]
-        alone_s = sum(priced.times.parts[name] for name in _WITHOUT_NETWORK)
-        rows = np.flatnonzero(alone_s < fastest_s)
-        inside = price(self.setting, priced.plans.take(rows).placed(ALL_INNERMOST))
-        rows = rows[inside.times.total_s < fastest_s]
-        if len(rows):
-            some = priced.plans.take(np.tile(rows, len(ORDERS)))
-            order = np.repeat(np.arange(len(ORDERS)), len(rows))
-            placed = price(self.setting, some.placed(order))
-            best = placed.times.total_s.reshape(len(ORDERS), -1).argmin(axis=0)
-            chosen = best * len(rows) + np.arange(len(rows))
-            self.priced = priced.replaced(rows, placed.take(chosen))
+    def place(self, wanted: Array, last_s: Callable[[], float]) -> None:
+        """Place plans best, bool[plans], where they may take less than ``last_s``."""
+        number = _MANY
+        while True:
+            inside_s = np.where(wanted, self._inside_s, math.inf)[self.rows]
+            rows = np.flatnonzero(inside_s < last_s())
+            if not len(rows):
+                return
+            rows = rows[np.argsort(inside_s[rows], kind="stable")][:number]
+            number *= 2
+            self._inside_s[self.rows[rows]] = math.inf
+            plans = self.priced.plans.take(rows)
+            order, row = np.nonzero(plans.differing_orders)
+            placed = price(self.setting, plans.take(row).placed(order))
+            total_s = np.full((len(ORDERS), len(rows)), math.inf)
+            total_s[order, row] = placed.times.total_s
+            number_of = np.zeros(total_s.shape, np.int64)
+            number_of[order, row] = np.arange(len(row))
+            chosen = number_of[total_s.argmin(axis=0), np.arange(len(rows))]
+            self.priced = self.priced.replaced(rows, placed.take(chosen))
             self._sort()
 
 
@@ -306,14 +324,15 @@ def search(
     """The plans that fit into memory, the fastest first.
 
     ``plans``: those that are searched, as they are placed; None: all candidates, each
-    that may become the fastest in its best placement. ``shown``: plans are left out
-    that cannot be among the first so many that differ in a degree, but for the first of
-    each of ``rivals``; None: none is left out.
+    that may become the fastest in its best placement. ``shown``: plans are left out or
+    not placed that cannot be among the first so many that differ in a degree, but for
+    the first of each of ``rivals``; None: none is left out.
 
     Raises :class:`UserError` where none fits, naming the nearest number of devices for
     which one does.
     """
     ranking = _Ranking(setting, job, plans)
+    ranking.place(np.ones(len(ranking.plans), bool), lambda: _last_s(ranking.priced, shown))
     for rival in rivals:
         ranking.extend_to_first(rival)
     while ranking.complete_s <= _last_s(ranking.priced, shown):
@@ -332,6 +351,7 @@ def search_below(
     priced, the fastest first.
     """
     ideal = _Ranking(replace(setting, network=bound), job, None)
+    ideal.place(np.ones(len(ideal.plans), bool), lambda: _last_s(ideal.priced, None))
     for rival in rivals:
         ideal.extend_to_first(rival)
     left = np.ones(len(ideal.plans), bool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -332,6 +333,18 @@ def test_search_keeps_what_fits_the_fastest_first() -> None:
     best = search(setting, job)
     assert (best.memory.total_bytes <= setting.device.capacity_gb * 1e9 * job.memory_share).all()
     assert (np.diff(best.times.total_s) >= 0).all()
+
+
+@given(degrees=st.tuples(*[st.sampled_from((1, 2, 4))] * 4))
+def test_the_orders_that_differ_have_all_times(degrees: tuple[int, ...]) -> None:
+    plan = Plan(**dict(zip(AXES, degrees, strict=True)), micro_batches=4)  # type: ignore[arg-type]
+    plans = Plans.of([plan])
+    differing = plans.differing_orders[:, 0]
+    several = sum(degree > 1 for degree in degrees)
+    assert differing.sum() == math.factorial(several)
+    setting = replace(setting_of(), network=TwoLevelRing(4, 450.0, 20.0, 1e-6, 1e-5))
+    total_s = [step_times(setting, plans.placed(order)).total_s[0] for order in range(len(ORDERS))]
+    assert set(np.array(total_s)[differing]) == set(total_s)
 
 
 @pytest.mark.parametrize("model", ["llama3_8b", "gpt_oss_120b"])
