@@ -13,6 +13,7 @@ from railx.design.settings import DesignSettings, Objective
 from railx.economics import read_catalogue
 from railx.errors import UserError
 from railx.progress import counted
+from railx.settings import to_dict
 
 __all__ = [
     "Crossing",
@@ -95,7 +96,10 @@ class Design:
             "watts": self.settings.watts,
             "faults": self.settings.faults,
             "fidelity": "analytic",
-            "front": [{"rank": rank, **point.row()} for rank, point in enumerate(self.front, 1)],
+            "front": [
+                {"rank": rank, **point.row(), "settings": to_dict(point.network)}
+                for rank, point in enumerate(self.front, 1)
+            ],
             "off_the_front": [point.row() for point in self.points if point not in self.front],
             "dropped": [drop._asdict() for drop in self.dropped],
             "crossings": [crossing._asdict() for crossing in self.crossings],

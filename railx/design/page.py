@@ -13,7 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from railx.design.front import Design, decided, design
-from railx.design.point import DesignPoint
+from railx.design.point import DesignPoint, setting_words
 from railx.design.rates import RateStore
 from railx.design.settings import DesignSettings
 from railx.design.usable import usable_share
@@ -107,6 +107,7 @@ def _plain(settings: DesignSettings, point: DesignPoint) -> dict[str, Any]:
         "family": point.family,
         "gpus": settings.gpus,
         "chips": point.chips,
+        "setting": setting_words(point.network),
         "plan": point.plan_words,
         "step_s": point.step_s,
         "low_s": point.step_low_s,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast
 
 from railx.design.rates import GroupRates, RateStore
 from railx.design.settings import PointSettings
@@ -13,7 +13,7 @@ from railx.design.sizes import Sized, sized_for, with_device_node
 from railx.design.usable import Usable, usable_share
 from railx.economics import read_catalogue
 from railx.economics.catalogue import Catalogue
-from railx.economics.pricing import NetworkPrice, price
+from railx.economics.pricing import NetworkPrice, price, total
 from railx.families import family_of
 from railx.performance.advice import setting_of
 from railx.performance.closed import PARTS
@@ -26,7 +26,7 @@ from railx.vocabulary.topology import FamilySettings
 
 __all__ = [
     *("BestPlan", "DesignPoint", "NetworkCost", "best_plan", "evaluate", "network_cost"),
-    *("plan_words", "setting_on"),
+    *("plan_words", "setting_on", "setting_words"),
 ]
 
 #: What a step's time is made of besides computing, which a network or plan can change.
@@ -69,6 +69,26 @@ def plan_words(plan: Plan) -> str:
         if getattr(plan, name) > 1
     ]
     return f"{' x '.join(degrees) or 'one device'}, {plan.sharding}, recompute {plan.recompute}"
+
+
+def setting_words(network: FamilySettings) -> str:
+    """The numbers of a network's settings and what differs from its family's defaults.
+
+    Left out are latencies, and the width of links inside nodes, which the node's rate
+    gives.
+    """
+    words = [f"ports of {network.port_gbps:g} Gbit/s"]
+    for entry in fields(cast("Any", network)):
+        name, value = entry.name, getattr(network, entry.name)
+        if name in ("family", "port_gbps", "node", "seed") or name.endswith(("_ns", "_width")):
+            continue
+        if value is None or (not isinstance(value, int) and value == entry.default):
+            continue
+        text = " x ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        words.append(f"{name} {text}")
+    if (node := network.node) is not None:
+        words.append(f"nodes of {node.chips} ({node.links}, {node.gb_s:g} GB/s)")
+    return ", ".join(words)
 
 
 @dataclass(frozen=True)
@@ -172,6 +192,7 @@ class DesignPoint:
             "family": self.family,
             "chips": self.chips,
             "gpus": self.gpus,
+            "setting": setting_words(self.network),
             "plan": self.plan_words,
             **{f"plan_{name}": value for name, value in plan.items()},
             "plan_order": ",".join(self.plan.order),
@@ -313,7 +334,8 @@ def network_cost(
     """Dollars and watts of a network and of its links inside nodes, a chip.
 
     SettingsError where the first price set lacks a component or is for another port
-    speed; further sets that do are left out of the ranges.
+    speed; further sets that do are left out of the ranges. Accelerators cost as in the
+    first set alone.
     """
 
     def priced(price_set: str, node_price_set: str | None) -> NetworkPrice:
@@ -330,6 +352,14 @@ def network_cost(
         with suppress(SettingsError):
             bills.setdefault(price_set, priced(price_set, nodes))
     costs = [bill.per_chip for bill in bills.values()]
+    components = {part.component: part.count for part in first.parts}
+    prices = {part.component: part.price.unit_usd for part in first.parts}
+    if settings.include_accelerators:
+        accelerator = catalogue.price(settings.price_set, "accelerator")
+        devices = accelerator.unit_cost.scaled(settings.gpus / sized.chips)
+        costs = [total((cost, devices)) for cost in costs]
+        components["accelerator"] = settings.gpus
+        prices["accelerator"] = accelerator.unit_usd
     powers = [priced(price_set, None).per_chip.watts for price_set in bills]
     watts = [power for power in powers if power is not None]
     return NetworkCost(
@@ -339,8 +369,8 @@ def network_cost(
         watts=powers[0],
         watts_low=min(watts, default=None),
         watts_high=max(watts, default=None),
-        components={part.component: part.count for part in first.parts},
-        prices={part.component: part.price.unit_usd for part in first.parts},
+        components=components,
+        prices=prices,
         price_sets=tuple(bills),
     )
 

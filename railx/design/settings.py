@@ -67,6 +67,10 @@ class PointSettings:
     """Further price sets: with the first, the range of dollars and watts."""
     node_price_set: str | None = "node_assumed"
     """Price set of the links inside nodes and on boards; null: they are free."""
+    include_accelerators: bool = False
+    """Whether dollars and budgets cover the job's accelerators, at the price of an
+    ``accelerator`` in ``price_set``. No source gives one: take a catalogue of your own.
+    """
     port_share: Annotated[float, Fraction()] | None = None
     """Share of a port's rate that collectives reach, on every network; null: that of
     the program's constants, fitted between nodes.
@@ -120,8 +124,6 @@ class DesignSettings(PointSettings):
     """What orders the front: step time, dollars, or joules of a step."""
     most_chips: Annotated[float, AtLeast(1)] = 1.35
     """Most chips of a network over the devices of the job."""
-    include_accelerators: bool = False
-    """Whether budgets cover accelerators, which needs their prices."""
     price_change: Annotated[float, NonNegative()] = 0.2
     """Relative change of each price for which changes of choice are shown."""
     simulated: Annotated[int, AtLeast(1)] = 3
@@ -137,12 +139,6 @@ class DesignSettings(PointSettings):
                     "families",
                     f"got {name!r}; allowed: {', '.join(names) or 'none without networks'}",
                 )
-        if self.include_accelerators:
-            raise SettingsError(
-                "include_accelerators",
-                "got true; allowed: false, as no source in the price catalogue gives the price of"
-                " an accelerator",
-            )
 
     def check_names(self) -> None:
         """Refuse models, devices, programs and price sets that the catalogues lack."""
@@ -167,6 +163,11 @@ class DesignSettings(PointSettings):
                     catalogue.components(name)
                 except SettingsError as error:
                     raise SettingsError(key, error.message) from None
+        if self.include_accelerators and "accelerator" not in catalogue.components(self.price_set):
+            raise SettingsError(
+                "include_accelerators",
+                f"got true; allowed: false, or a catalogue with an accelerator in {self.price_set}",
+            )
         if not self.networks:
             raise SettingsError("networks", "got none; allowed: one or more (conf/design)")
 

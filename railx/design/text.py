@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from railx.design.front import Crossing, Design
-from railx.design.point import DesignPoint
+from railx.design.point import DesignPoint, setting_words
 from railx.text import aligned
 
 __all__ = ["design_lines", "simulated_lines"]
 
 _COLUMNS = (
-    "rank",
+    "#",
     "network",
     "chips",
-    "plan",
     "step_s",
     "usd/chip",
     "W/chip",
     "all-to-all",
     "usable",
     "binds",
+    "fidelity",
 )
+#: Columns of a terminal that lines are broken for.
+_WIDTH = 120
 _OBJECTIVES = {"step_time": "step time", "cost": "dollars", "joules": "joules of a step"}
 
 
@@ -33,6 +36,22 @@ def design_lines(answer: Design) -> list[str]:
         f"budget {settings.budget_usd / 1e6:g} M USD" if settings.budget_usd else "",
         f"at most {settings.watts / 1e3:g} kW" if settings.watts else "",
     ]
+    notes = [
+        f"rates of {best.name}: {best.network_words}",
+        "usable: the largest job that failed servers leave, by the rule of jobs: "
+        + "; ".join(_named(answer.front, lambda point: point.usable.basis)),
+        *(f"note: {line}" for line in _named(answer.front, lambda point: "; ".join(point.notes))),
+        (
+            f"prices: {settings.price_set}, ranges over {', '.join(best.cost.price_sets)}; links"
+            f" inside nodes: {settings.node_price_set or 'free'}, in no watts"
+            f"{'; accelerators in dollars' if settings.include_accelerators else ''}"
+        ),
+    ]
+    if best.expected_error is not None:
+        notes.append(
+            f"step times: closed form, range by the expected error {best.expected_error:.1%}: the"
+            " mean on measured runs on switched nodes, no other network was measured"
+        )
     lines = [
         (
             f"{settings.model} on {settings.gpus} {settings.devices},"
@@ -41,22 +60,10 @@ def design_lines(answer: Design) -> list[str]:
             f" by {_OBJECTIVES[settings.objective]}"
         ),
         "",
-        *aligned([_COLUMNS, *(_cells(rank, point) for rank, point in enumerate(answer.front, 1))]),
+        *_table(answer.front),
         "",
-        f"1. {best.name}: {best.network}",
-        f"   {best.network_words}",
+        *(part for note in notes for part in _wrapped(note, 2)),
     ]
-    notes = dict.fromkeys(note for point in answer.front for note in point.notes)
-    lines.append(
-        "prices: " + ", ".join(best.cost.price_sets) + f" (ranges), {settings.price_set} ranks;"
-        f" links inside nodes: {settings.node_price_set or 'free'}, in no watts"
-    )
-    if best.expected_error is not None:
-        lines.append(
-            f"step times: closed form (analytic), expected error {best.expected_error:.1%}, the"
-            " mean on measured runs on nodes of switches; no other network was measured"
-        )
-    lines += [f"note: {note}" for note in notes]
     lines += ["", "dropped:"] if answer.dropped else []
     lines += [f"  {drop.network}: {drop.reason}" for drop in answer.dropped]
     lines.append("")
@@ -72,6 +79,29 @@ def design_lines(answer: Design) -> list[str]:
     return lines
 
 
+def _table(front: Sequence[DesignPoint]) -> list[str]:
+    """A line of numbers for each point, below it its setting and its plan."""
+    head, *rows = aligned([_COLUMNS, *(_cells(rank, point) for rank, point in enumerate(front, 1))])
+    lines = [head]
+    for row, point in zip(rows, front, strict=True):
+        lines.append(row)
+        lines += _wrapped(f"   setting  {setting_words(point.network)}", 12)
+        lines += _wrapped(f"   plan     {point.plan_words}", 12)
+    return lines
+
+
+def _wrapped(line: str, indent: int) -> list[str]:
+    return textwrap.wrap(line, _WIDTH, subsequent_indent=" " * indent)
+
+
+def _named(front: Sequence[DesignPoint], words_of: Callable[[DesignPoint], str]) -> list[str]:
+    """What is said of points, each with the networks that it is said of."""
+    names: dict[str, list[str]] = {}
+    for point in front:
+        names.setdefault(words_of(point), []).append(point.name)
+    return [f"{words} ({', '.join(rows)})" for words, rows in names.items() if words]
+
+
 def _cells(rank: int, point: DesignPoint) -> tuple[str, ...]:
     cost = point.cost
     watts = "" if cost.watts is None else f"{cost.watts:.0f}"
@@ -79,13 +109,13 @@ def _cells(rank: int, point: DesignPoint) -> tuple[str, ...]:
         str(rank),
         point.name,
         str(point.chips),
-        point.plan_words,
-        f"{point.step_s:.3f} ({point.step_low_s:.2f} to {point.step_high_s:.2f})",
-        f"{cost.usd:.0f} ({cost.usd_low:.0f} to {cost.usd_high:.0f})",
+        f"{point.step_s:.3f} ({point.step_low_s:.2f}-{point.step_high_s:.2f})",
+        f"{cost.usd:.0f} ({cost.usd_low:.0f}-{cost.usd_high:.0f})",
         watts,
         f"{point.all_to_all_gb_s:.1f} GB/s",
-        f"{point.usable.share:.1%} ({point.usable.basis})",
+        f"{point.usable.share:.1%}",
         point.binds,
+        point.fidelity,
     )
 
 

@@ -22,9 +22,10 @@ __all__ = ["COMPONENTS", "Catalogue", "Cost", "Price", "read_catalogue"]
 
 #: The components of networks; a transceiver and a switch port are counted per port, a
 #: copper cable per link, links inside nodes per GB/s of a chip in one direction.
+#: Accelerators are in no network's bill.
 COMPONENTS = (
     *("transceiver", "electrical_switch_port", "ocs_port", "copper_cable"),
-    *("node_mesh_gb_s", "node_switch_gb_s"),
+    *("node_mesh_gb_s", "node_switch_gb_s", "accelerator"),
 )
 _COLUMNS = (
     "price_set",

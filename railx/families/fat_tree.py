@@ -183,7 +183,8 @@ def check(settings: FatTreeSettings) -> None:
     """Refuse incomplete trees, and more links than fit in memory."""
     k = settings.switch_radix
     if settings.tiers not in (2, 3):
-        raise SettingsError("tiers", f"got {settings.tiers}; allowed: 2, 3")
+        alone = ", as one switch joins all chips" if settings.tiers == 1 else ""
+        raise SettingsError("tiers", f"got {settings.tiers}; allowed: 2, 3{alone}")
     if settings.leaf_up != round(settings.uplinks_per_downlink * settings.leaf_down, 9):
         raise SettingsError(
             "taper",

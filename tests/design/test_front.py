@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.design.front import design, dominates, front_of
-from railx.design.point import setting_on
+from railx.design.point import setting_on, setting_words
 from railx.design.rates import RateStore
 from railx.design.settings import DesignSettings
 from railx.design.sizes import sized_for, with_device_node
@@ -18,7 +18,7 @@ from railx.design.text import design_lines
 from railx.errors import UserError
 from railx.performance.advice import setting_of
 from railx.performance.search import Job, price, search
-from railx.settings import SettingsError
+from railx.settings import SettingsError, load
 from tests.builders import topology_settings
 from tests.design.points import PRICES, SAMPLE, designed, drawn
 
@@ -125,6 +125,32 @@ def test_the_search_equals_pricing_everything() -> None:
     assert all(name in text for name in SPACE.networks)
 
 
+def test_every_point_has_its_setting_its_plan_and_its_fidelity() -> None:
+    answer = designed(SAMPLE)
+    lines = design_lines(answer)
+    assert max(map(len, lines)) <= 120
+    for rank, point in enumerate(answer.front, 1):
+        at = next(n for n, line in enumerate(lines) if line.startswith(f"{rank}  {point.name} "))
+        assert lines[at].endswith("analytic")
+        assert lines[at + 1].startswith("   setting  ports of 400 Gbit/s, n ")
+        assert lines[at + 2] == f"   plan     {point.plan_words}"
+    assert "note: drawn (fast, middle, cheap)" in lines
+    rows = answer.as_dict()["front"]
+    assert [row["setting"] for row in rows] == [setting_words(p.network) for p in answer.front]
+    assert load(type(SAMPLE[0].network), rows[0]["settings"]) == SAMPLE[0].network
+
+
+def test_a_setting_is_what_a_network_differs_in() -> None:
+    """Numbers, what is not its family's default, and the node."""
+    tree = topology_settings("fat_tree", taper=0.5, planes=1, switch_radix=8)
+    assert setting_words(tree) == (
+        "ports of 400 Gbit/s, tiers 3, switch_radix 8, planes 1, taper 0.5"
+    )
+    hyperx = topology_settings("hyperx", shape=[3, 4], node={"chips": 4, "gb_s": 300})
+    assert "shape 3 x 4, " in setting_words(hyperx)
+    assert setting_words(hyperx).endswith("nodes of 4 (switch, 300 GB/s)")
+
+
 def test_an_equal_network_is_named_once() -> None:
     torus = topology_settings("torus_2d")
     answer = design(replace(SPACE, networks={"one": torus, "two": torus}))
@@ -166,9 +192,25 @@ def test_a_price_of_zero_is_refused(tmp_path: Path) -> None:
         design(replace(SPACE, catalogue=str(catalogue(tmp_path))))
 
 
-def test_accelerators_without_a_price_are_refused() -> None:
-    with pytest.raises(SettingsError, match="include_accelerators: got true; allowed: false"):
-        replace(SPACE, include_accelerators=True)
+def test_accelerators_are_charged_at_a_price_of_ones_own(tmp_path: Path) -> None:
+    charged = replace(SPACE, gpus=60, include_accelerators=True, families=("slim_fly",))
+    with pytest.raises(SettingsError, match="include_accelerators: got true; allowed: false, or a"):
+        design(charged)
+    path = tmp_path / "prices.csv"
+    lines = Path("resources/catalogue/prices.csv").read_text(encoding="utf-8")
+    row = "opus_400g,accelerator,,30000,700,a device,an offer,2026-11,low,default,25000,40000\n"
+    path.write_text(lines + row, encoding="utf-8")
+    (point,) = design(replace(charged, catalogue=str(path), budget_usd=1e8)).points
+    (bare,) = design(replace(charged, include_accelerators=False)).points
+    assert (point.chips, point.cost.components["accelerator"]) == (bare.chips, 60)
+    assert bare.chips > 60
+    for at, usd in (("usd", 30_000), ("usd_low", 25_000), ("usd_high", 40_000)):
+        more = getattr(point.cost, at) - getattr(bare.cost, at)
+        assert more * point.chips == pytest.approx(60 * usd)
+    assert (point.watts, point.joules) == (bare.watts, bare.joules)
+
+
+def test_unknown_families_are_refused() -> None:
     with pytest.raises(SettingsError, match="families: got 'ether'; allowed: rail_only, railx_"):
         replace(SPACE, families=("ether",))
     assert list(replace(SPACE, families=("slim_fly",)).searched) == ["fly"]

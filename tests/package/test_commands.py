@@ -99,7 +99,7 @@ def test_init_copies_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert written.endswith("topology.schema.json\nfamily: mesh_2d\n")
     # With the schema of a group that was not there.
     assert "planner.schema.json" in copied("planner/joint")
-    assert "nothing to write" in copied("planner/joint")
+    assert copied("planner/joint") == f"there already: {tmp_path / 'conf/planner/joint.yaml'}\n"
     for name in ("default", "gpu", "slurm", "kubernetes"):
         copied(f"profiles/{name}")
     for path in (ROOT / "workflow" / "profiles").rglob("*"):

@@ -15,9 +15,17 @@ from workflow.config import compose_experiment
 SMALL = ("design=small", "gpus=64", "families=[torus_2d,rail_only]")
 
 
-def test_the_answer_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_answer_is_one_object(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("workflow.compilation.announce_compilation", said.append)
+    monkeypatch.setattr("railx.effort._LONG_S", 0.1)
     assert main(["design", *SMALL, "objective=cost", "faults=2%", "--json", "--simulate"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    assert said == ["design"]
+    assert printed.err.startswith("design: a rough estimate is at most 0.00")
+    answer = json.loads(printed.out)
     assert answer["faults"] == 0.02
     costs = [row["usd"] for row in answer["front"]]
     assert costs == sorted(costs)
@@ -43,7 +51,7 @@ def test_networks_of_conf_take_the_place_of_the_space() -> None:
         (["objective=fun"], "objective: got 'fun'; allowed: step_time, cost, joules"),
         (["budget_usd=0"], "budget_usd: got 0.0; allowed: greater than 0"),
         (["faults=80%"], "faults: got 0.8; allowed: from 0 to 0.5"),
-        (["include_accelerators=true"], "include_accelerators: got true; allowed: false, as no"),
+        (["include_accelerators=true"], "include_accelerators: got true; allowed: false, or"),
         (["networks=[ether]"], "networks: got 'ether'; allowed: "),
         (["families=[ether]"], "families: got 'ether'; allowed: "),
         ([*SMALL, "budget_usd=5"], "which buys no network for 64 gpus; allowed: "),

@@ -38,6 +38,7 @@ def add(commands: Any) -> None:
 def _compare(options: argparse.Namespace) -> int:
     from railx.design.comparison import compare_network, comparison_lines, write_page
     from railx.progress import told
+    from workflow.compilation import announce_compilation
     from workflow.config import compose_stage
     from workflow.stages.design import rate_store
 
@@ -49,6 +50,7 @@ def _compare(options: argparse.Namespace) -> int:
     arena, seed = composed["arena"], composed["seed"]
     if not arena.jobs or not arena.networks:
         raise UserError("arena: got no jobs or no networks; allowed: beside, small, full")
+    announce_compilation("compare-network")
     with told("compare-network"):
         comparison = compare_network(
             "mine" if name in arena.networks else name,

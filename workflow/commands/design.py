@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,13 +54,19 @@ def add(commands: Any) -> None:
 def _design(options: argparse.Namespace) -> int:
     from railx.design.front import design
     from railx.design.text import design_lines, simulated_lines
+    from railx.effort import estimate, gathered
     from railx.progress import told
+    from workflow.compilation import announce_compilation
     from workflow.stages.design import rate_store
 
-    settings = design_settings(options.settings)
+    with gathered() as costs:
+        settings = design_settings(options.settings)
     if options.experiment:
         print(_write_experiment(options.experiment, options.settings))
         return 0
+    if words := estimate(costs):
+        print(f"design: {words}", file=sys.stderr, flush=True)
+    announce_compilation("design")
     store = rate_store()
     simulated = []
     with told("design"):

@@ -79,7 +79,9 @@ def _init(options: argparse.Namespace) -> int:
     written = _write(folder, contents | _schemas(folder, contents))
     for name in written:
         print(f"written: {folder / name}")
-    if not written:
+    for name in contents.keys() - set(written) if options.copy else ():
+        print(f"there already: {folder / name}")
+    if not written and not options.copy:
         print(f"nothing to write: {folder} has it all")
     if new:
         print(f"\nnext:\n  cd {shlex.quote(str(folder))}\n  railx reproduce study")

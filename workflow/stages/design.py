@@ -79,7 +79,7 @@ _POINTS = (
     text("model", "objective", "network", "family")
     | integer("gpus_asked", "chips", "gpus", "rank")
     | flag("on_front")
-    | text("plan")
+    | text("setting", "plan")
     | _PLAN
     | real("step_s", "step_low_s", "step_high_s", "expected_error", "tokens_per_s")
     | real(*(f"{part}_s" for part in (*_PARTS, "optimizer", "fixed")))

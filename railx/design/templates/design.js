@@ -3,6 +3,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const input = (id) => document.getElementById(id);
 const value = (id) => Number(input(id).value);
 const digits = (x, n = 3) => Number(x.toPrecision(n)).toLocaleString("en");
+const prices = Object.fromEntries(data.points.flatMap((p) => Object.entries(p.parts)).map(([name, [, usd]]) => [name, usd]));
 let chosen = null;
 
 function between(xs, ys, x) {
@@ -26,13 +27,15 @@ function priced(ask) {
   });
 }
 
+const values = (p) => [p.step_s, p.usd, p.watts ?? Infinity, -p.usable];
+
+function beats(a, b) {
+  const [x, y] = [values(a), values(b)];
+  return x.every((v, i) => v <= y[i]) && x.some((v, i) => v < y[i]);
+}
+
 function split(points, budget) {
   const allowed = points.filter((p) => p.usd <= budget).sort((a, b) => a.step_s - b.step_s);
-  const values = (p) => [p.step_s, p.usd, p.watts ?? Infinity, -p.usable];
-  const beats = (a, b) => {
-    const [x, y] = [values(a), values(b)];
-    return x.every((v, i) => v <= y[i]) && x.some((v, i) => v < y[i]);
-  };
   return { allowed, front: allowed.filter((p) => !allowed.some((q) => beats(q, p))) };
 }
 
@@ -63,9 +66,10 @@ function draw(allowed, front) {
       svg.append(element("text", { x: left - 6, y: y(v) + 4, "text-anchor": "end" }, digits(v)));
     }
   }
-  const steps = Math.max(2, Math.floor(width / 110));
-  for (let i = 0; i <= steps; i += 1) {
-    const v = x0 + ((x1 - x0) * i) / steps;
+  const apart = (x1 - x0) / Math.max(2, Math.floor(width / 80)), power = 10 ** Math.floor(Math.log10(apart));
+  const step = power * [1, 2, 5, 10].find((m) => m * power >= apart);
+  for (let i = Math.ceil(x0 / step); i * step <= x1; i += 1) {
+    const v = i * step;
     svg.append(element("text", { x: x(v), y: height - bottom + 18, "text-anchor": "middle" }, digits(v)));
   }
   svg.append(element("text", { x: width / 2, y: height - 6, "text-anchor": "middle" }, "Step (s)"));
@@ -84,8 +88,8 @@ function draw(allowed, front) {
     svg.append(element("line", { x1: x(Math.max(x0, p.low_s)), x2: x(Math.min(x1, p.high_s)), y1: cy, y2: cy, stroke: colour }));
     const dot = element("circle", { cx, cy, r: 6, stroke: colour, fill: on ? colour : "var(--page)", tabindex: 0, "data-network": p.network });
     dot.append(element("title", {}, p.network));
-    dot.addEventListener("click", () => show(p, on));
-    dot.addEventListener("focus", () => show(p, on));
+    dot.addEventListener("click", () => show(p, front));
+    dot.addEventListener("focus", () => show(p, front));
     svg.append(dot);
   }
   for (const p of front) {
@@ -98,13 +102,31 @@ function draw(allowed, front) {
   host.append(svg);
 }
 
-function show(p, on) {
+function reason(p, front) {
+  const at = front.indexOf(p);
+  if (at < 0) {
+    const better = front.find((q) => beats(q, p));
+    return `Not on the front: ${better.network} is no worse in all four and better in at least one.`;
+  }
+  const words = ["step time", "dollars", "watts", "usable share"];
+  const others = words.map((_, i) => front.map((q) => values(q)[i] - values(p)[i]));
+  const best = words.filter((_, i) => others[i].every((d) => d >= 0) && others[i].some((d) => d > 0));
+  const first = best.length ? `On the front, first by ${best.join(", ")}.` : "On the front: no network is better in all four.";
+  const other = front[at - 1] ?? front[at + 1];
+  if (!other) return first;
+  const change = (to, from) => (to === null || from === null ? "unknown" : `${to < from ? "−" : "+"}${digits(Math.abs(100 * (to / from - 1)), 2)} %`);
+  const keys = ["step_s", "usd", "watts", "usable"];
+  return `${first} ${other.network} instead: ${keys.map((key, i) => `${words[i]} ${change(other[key], p[key])}`).join(", ")}.`;
+}
+
+function show(p, front) {
   chosen = p.network;
   const lines = [
     `${p.network} (${p.family}, ${p.chips} chips): step ${digits(p.step_s, 4)} s, ${digits(p.usd / 1e6)} M USD, ${digits(p.usd_chip)} USD a chip, ${(100 * p.usable).toFixed(1)} % usable.`,
+    reason(p, front),
+    `Setting: ${p.setting}.`,
     `Plan: ${p.plan}. Binds: ${p.binds}. All-to-all ${digits(p.all_to_all_gb_s)} of ${digits(p.injection_gb_s)} GB/s.`,
-    on ? "On the front: nothing is better in all four." : "Not on the front: another network is no worse in all four.",
-    p.notes,
+    p.notes && `Note: ${p.notes}.`,
   ];
   input("reason").replaceChildren(...lines.filter(Boolean).map((line) => Object.assign(document.createElement("p"), { textContent: line })));
 }
@@ -125,16 +147,16 @@ function update() {
   input("gpus_shown").textContent = ask.gpus.toLocaleString("en");
   input("budget_shown").textContent = `${digits(ask.budget / 1e6)} M USD`;
   input("faults_shown").textContent = `${digits(100 * ask.faults)} %`;
-  for (const name of data.components) input(`${name}_shown`).textContent = `× ${digits(ask.factor[name])}`;
+  for (const name of data.components) input(`${name}_shown`).textContent = `${digits(prices[name] * ask.factor[name])} USD`;
   const points = priced(ask), { allowed, front } = split(points, ask.budget);
   const cheapest = points.reduce((a, b) => (b.usd < a.usd ? b : a));
   input("summary").textContent = front.length
-    ? `${front.length} of ${points.length} networks are on the front; the fastest is ${front[0].network} with ${digits(front[0].step_s, 4)} s.`
+    ? `${front.length} of ${points.length} networks are on the front, ${points.length - allowed.length} over the budget; the fastest is ${front[0].network} with ${digits(front[0].step_s, 4)} s.`
     : `This budget buys nothing; the nearest that works is ${cheapest.network} for ${digits(cheapest.usd / 1e6)} M USD.`;
   draw(allowed, front);
   input("front").replaceChildren(...front.map(cells));
   const shown = allowed.find((p) => p.network === chosen) ?? front[0];
-  if (shown) show(shown, front.includes(shown));
+  if (shown) show(shown, front);
   else input("reason").replaceChildren();
 }
 
