@@ -86,7 +86,7 @@ def _of_size(
     try:
         sized = _sized(network, asked, settings)
     except SettingsError as error:
-        yield _value("", "size", None, "chips", "analytic", error.message)
+        yield _value("", "size", None, "chips", "analytic", str(error))
         return
     for row in _measures(name, network, sized, settings, asked, seed, store):
         yield {"chips": sized.chips} | row
