@@ -25,7 +25,8 @@ from railx.performance.devices import device_named
 __all__ = ["page_text", "sizes_of", "write_page"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
-#: Shares of failed servers that usable shares are computed for; between them, a line.
+#: Shares of failed servers that usable shares are computed for, beside the one that is
+#: asked for; between them, a line.
 _RATES = (0.0, 0.005, 0.01, 0.02, 0.04)
 _WORDS = {
     "transceiver": "Transceiver price",
@@ -71,7 +72,7 @@ def page_text(answer: Design, answers: Sequence[Design]) -> str:
     data = {
         "gpus": [one.settings.gpus for one in answers],
         "components": components,
-        "rates": _RATES,
+        "rates": _rates(answer.settings),
         "points": [_plain(settings, point) for settings, point in points],
     }
     # No text ends the element that it stands in.
@@ -93,13 +94,19 @@ def page_text(answer: Design, answers: Sequence[Design]) -> str:
     )
 
 
+def _rates(settings: DesignSettings) -> list[float]:
+    return sorted({*_RATES, settings.faults})
+
+
 def _plain(settings: DesignSettings, point: DesignPoint) -> dict[str, Any]:
     """What the page needs of a point."""
     topology = build_topology(point.graph)
     server = device_named(settings.devices).node_devices
     shares = [
-        usable_share(point.graph, topology.chips, server, rate, 4, settings.seed).share
-        for rate in _RATES
+        usable_share(
+            point.graph, topology.chips, server, rate, settings.fault_samples, settings.seed
+        ).share
+        for rate in _rates(settings)
     ]
     cost = point.cost
     return {
@@ -136,7 +143,7 @@ def _sliders(
     rows = [
         ("gpus", "Devices", 0, len(sizes) - 1, 1, sizes.index(settings.gpus)),
         ("budget", "Budget", least, most, "any", budget),
-        ("faults", "Failed servers", 0, 100 * _RATES[-1], 0.1, 100 * settings.faults),
+        ("faults", "Failed servers", 0, 100 * _rates(settings)[-1], "any", 100 * settings.faults),
         *((name, _WORDS.get(name, name), -2, 2, 0.05, 0) for name in components),
     ]
     keys = ("id", "label", "min", "max", "step", "value")

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from railx.design.front import design
 from railx.design.page import page_text, sizes_of
+from railx.design.settings import DesignSettings
+from tests.builders import topology_settings
 from tests.design.points import SAMPLE, designed
 from tests.report.conftest import chromium
 from tests.report.test_page_browser import LOADED, SIDEWAYS, browser, visit
@@ -39,6 +42,23 @@ def test_the_page_is_one_small_file(page: Path) -> None:
     (data,) = re.findall(r'id="data">(.*?)</script>', text)
     assert json.loads(data)["gpus"] == [50, 100]
     assert len(json.loads(data)["points"]) == 2 * len(SAMPLE)
+
+
+def test_usable_shares_are_those_of_the_design_at_its_faults() -> None:
+    space = DesignSettings(
+        gpus=64,
+        global_batch=64,
+        faults=0.03,
+        fault_samples=6,
+        most_chips=2.0,
+        networks={"railx": topology_settings("railx_hyperx")},
+    )
+    answer = design(space)
+    (data,) = re.findall(r'id="data">(.*?)</script>', page_text(answer, [answer]))
+    rates = json.loads(data)["rates"]
+    assert rates == [0, 0.005, 0.01, 0.02, 0.03, 0.04]
+    (share,) = (point["usable"][4] for point in json.loads(data)["points"])
+    assert 0 < share == answer.front[0].usable.share < 1
 
 
 def test_no_text_of_a_point_is_markup() -> None:
