@@ -210,6 +210,11 @@ def save(figure: Figure, output: Path, dpi: int) -> None:
     write_text(output.with_suffix(".dark.svg"), dark_svg(light, output.stem))
     with atomic_path(output.with_suffix(".png")) as beside:
         figure.savefig(beside, format="png", dpi=dpi, metadata={"Software": None})
+    save_pdf(figure, output)
+
+
+def save_pdf(figure: Figure, output: Path) -> None:
+    """Write the figure as a PDF without a date, its fonts embedded."""
     undated = {"CreationDate": None, "Creator": None, "Producer": None}
     with atomic_path(output.with_suffix(".pdf")) as beside:
         figure.savefig(beside, format="pdf", metadata=undated)

@@ -11,7 +11,15 @@ import pytest
 from filelock import FileLock
 
 from railx.economics import EconomicsSettings, rail_economics, rail_map
-from railx.figures import FIGURES, CanvasSettings, FigureSettings, canvas, draw_figure, figure_of
+from railx.figures import (
+    FIGURES,
+    CanvasSettings,
+    FigureSettings,
+    canvas,
+    draw_figure,
+    figure_of,
+    registry,
+)
 from railx.io import read_json, write_json
 from railx.performance.layer_profile import compared, fit_profile
 from railx.settings import load
@@ -32,6 +40,8 @@ from tests.figures.training_tables import write_live, write_passes, write_planne
 Row = dict[str, Any]
 Rows = list[Row]
 
+#: The figure whose PDF the tests look at.
+PRINTED = "ring_all_reduce"
 #: The Hamiltonian decomposition of the complete directed graph on five nodes.
 CYCLES = ((0, 1, 3, 2, 4), (1, 2, 0, 3, 4), (2, 3, 1, 0, 4), (3, 0, 2, 1, 4))
 
@@ -1048,7 +1058,10 @@ def gallery(inputs: dict[str, dict[str, list[Path]]], shared: Path) -> Gallery:
 
 
 def _draw(name: str, inputs: dict[str, dict[str, list[Path]]], output: Path) -> list[str]:
-    """Draw a shipped figure; the texts that lie on one another are returned."""
+    """Draw a shipped figure; the texts that lie on one another are returned.
+
+    :data:`PRINTED` alone is written as a PDF too: fonts take long to embed.
+    """
     overlaps: list[str] = []
     write = canvas.save
 
@@ -1059,8 +1072,19 @@ def _draw(name: str, inputs: dict[str, dict[str, list[Path]]], output: Path) -> 
     settings = load_settings(name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(canvas, "save", watched)
+        if name != PRINTED:
+            patch.setattr(canvas, "save_pdf", lambda figure, output: None)
         draw_figure(settings, inputs[settings.figure], output)
     return overlaps
+
+
+def draw_words(settings: CanvasSettings, inputs: dict[str, list[Path]], output: Path) -> None:
+    """Draw a figure without its layout and images, which take most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("settle", "refuse_hidden", "save"):
+            patch.setattr(canvas, name, lambda *_: None)
+        patch.setattr(registry, "_draw_narrow", lambda *_: None)
+        draw_figure(settings, inputs, output)
 
 
 @pytest.fixture(scope="session")

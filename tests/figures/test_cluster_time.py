@@ -10,7 +10,7 @@ import pytest
 from railx.figures import draw_figure
 from railx.io import read_json
 from tests.builders import write_result
-from tests.figures.conftest import load_settings
+from tests.figures.conftest import draw_words, load_settings
 
 
 def write(results: Path, run: str, device: str, compute: str = "measured") -> Path:
@@ -50,5 +50,5 @@ def test_wall_time_is_measured_and_cluster_time_replayed(
 )
 def test_it_says_where_computation_comes_from(tmp_path: Path, compute: str, words: str) -> None:
     inputs = {"settings": [write(tmp_path, "one", "cpu", compute)]}
-    draw_figure(load_settings("cluster_time"), inputs, tmp_path / "figure")
+    draw_words(load_settings("cluster_time"), inputs, tmp_path / "figure")
     assert words in read_json(tmp_path / "figure.json")["caption"]

@@ -8,10 +8,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from railx.figures import draw_figure
 from railx.io import read_json
 from tests.builders import write_result
-from tests.figures.conftest import load_settings
+from tests.figures.conftest import draw_words, load_settings
 
 RUNS = {"a": "First", "b": "Second"}
 
@@ -30,7 +29,7 @@ def write(results: Path, run: str, losses: dict[int, float], mode: str = "electr
 def test_losses_are_held_against_those_of_the_first_run(tmp_path: Path) -> None:
     paths = [write(tmp_path, "a", {1: 8.0, 2: 4.0}), write(tmp_path, "b", {1: 8.0, 2: 4.002})]
     settings = load_settings("loss_curves", runs=RUNS)
-    draw_figure(settings, {"iterations": paths}, tmp_path / "figure")
+    draw_words(settings, {"iterations": paths}, tmp_path / "figure")
     data = pd.read_csv(tmp_path / "figure.csv")
     assert data["step"].tolist() == [2, 3, 2, 3]
     assert data["loss"].tolist() == [8.0, 4.0, 8.0, 4.002]
@@ -51,4 +50,4 @@ def test_runs_that_cannot_be_compared_are_named(tmp_path: Path) -> None:
         ),
     ):
         with pytest.raises(ValueError, match=message):
-            draw_figure(settings, {"iterations": [one, other]}, tmp_path / "figure")
+            draw_words(settings, {"iterations": [one, other]}, tmp_path / "figure")

@@ -14,6 +14,7 @@ from railx.figures.tables import milliseconds, published_frame
 from railx.io import read_json
 from railx.settings import SettingsError
 from tests.builders import CONF, PUBLISHED, choice, write_result
+from tests.figures.conftest import draw_words
 from tests.figures.gallery import Gallery
 from tests.figures.papers import claim
 from workflow.config import compose_experiment
@@ -196,9 +197,7 @@ def test_pipelines_are_held_against_the_plans_that_are_named(
     settings = settings_of(
         "pipeline_speedups", only=["pipeline_7b_192k_wikipedia", "flexsp_7b_192k_wikipedia"]
     )
-    draw_figure(
-        settings, given | {"schedule": [*given["schedule"], none, more]}, tmp_path / "drawn"
-    )
+    draw_words(settings, given | {"schedule": [*given["schedule"], none, more]}, tmp_path / "drawn")
     data = pd.read_csv(tmp_path / "drawn.csv")
     assert set(data[data["source"] == "ours"]["baseline"].dropna()) == {"flexsp"}
 

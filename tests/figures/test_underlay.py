@@ -7,15 +7,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from railx.figures import draw_figure
 from railx.io import read_json
-from tests.figures.conftest import load_settings
+from tests.figures.conftest import draw_words, load_settings
 from tests.figures.papers import write_underlays
 
 
 def test_a_bar_is_an_iteration_and_its_parts_are_device_time(tmp_path: Path) -> None:
     inputs = {"mix": write_underlays(tmp_path)}
-    draw_figure(load_settings("underlay"), inputs, tmp_path / "figure")
+    draw_words(load_settings("underlay"), inputs, tmp_path / "figure")
     data = pd.read_csv(tmp_path / "figure.csv")
     panels = list(dict.fromkeys(data["panel"]))
     assert [panel.split(":")[0] for panel in panels] == ["Equal rate", "Equal cost", "Equal rate"]
@@ -38,4 +37,4 @@ def test_a_bar_is_an_iteration_and_its_parts_are_device_time(tmp_path: Path) -> 
 def test_a_plan_that_is_not_there_is_named(tmp_path: Path) -> None:
     inputs = {"mix": write_underlays(tmp_path)}
     with pytest.raises(ValueError, match="single: got other; allowed: flexsp_7b_384k_commoncr"):
-        draw_figure(load_settings("underlay", single="other"), inputs, tmp_path / "figure")
+        draw_words(load_settings("underlay", single="other"), inputs, tmp_path / "figure")
