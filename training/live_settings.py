@@ -58,8 +58,7 @@ class LiveSettings:
     """Reconfiguration latencies, one block in each optical mode."""
     restart_latency_ms: Annotated[float, NonNegative()] | None
     """Latency of a block more, provisioned, in the middle of which the controller is
-    killed and started again. None leaves it out.
-    """
+    killed and started again. None leaves it out."""
     fabric: RailSettings
     """The rails; the sweep sets mode and latency."""
 

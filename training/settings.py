@@ -80,18 +80,15 @@ class OptimizerSettings:
     """Share of a weight that is taken off per step, times the learning rate."""
     clip_norm: Annotated[float, Positive()] | None = None
     """The largest norm of all gradients together; larger ones are scaled down. None
-    leaves them as they are.
-    """
+    leaves them as they are."""
     schedule: Literal["constant", "cosine"] = "constant"
     """What the learning rate does after the warm-up: stay, or fall along half a
-    cosine.
-    """
+    cosine."""
     warmup_steps: Annotated[int, AtLeast(0)] = 0
     """Steps over which the learning rate rises evenly."""
     decay_steps: Annotated[int, AtLeast(0)] = 0
     """The step at which a falling learning rate has come to its last value, the warm-up
-    included; 0 where it is constant.
-    """
+    included; 0 where it is constant."""
     final_share: Annotated[float, Between(0.0, 1.0)] = 0.1
     """The last value of a falling learning rate, as a share of the highest."""
 
@@ -119,20 +116,17 @@ class TrainingSettings:
     """Precision of activations and products."""
     attention: Literal["auto", "sdpa", "varlen", "blocks"] = "auto"
     """Attention kernel; ``auto`` takes the fastest that can run. None of them stores
-    a score for each pair of tokens.
-    """
+    a score for each pair of tokens."""
     parallelism: Parallelism = "ulysses"
     """How the ranks of a group share its sequences: ``ulysses`` exchanges heads for
     tokens around attention; ``ring`` passes keys and values around (torch's context
     parallelism; on CPU ranks); ``tensor`` splits the products of each layer (torch's
     tensor parallelism), for plans whose groups are the same throughout. The last two
-    have no pipelines.
-    """
+    have no pipelines."""
     sharding: Literal["none", "zero3"] = "none"
     """Sharding of parameters, gradients and optimizer state: ``none`` replicates them
     on all ranks of a stage, ``zero3`` shards them. It must equal the sharding that the
-    plan was priced with (``zero_stage`` of its cost model).
-    """
+    plan was priced with (``zero_stage`` of its cost model)."""
     compile: bool = False
     """Whether layers are compiled by ``torch.compile``."""
     loss_chunk_tokens: Annotated[int, AtLeast(1)] = 1024
@@ -161,20 +155,17 @@ class TrainingSettings:
     """How far the losses of the blocks may differ, relative to the loss."""
     checkpoint_every: Annotated[int, AtLeast(0)] = 0
     """Steps from one checkpoint of parameters and optimizer to the next; 0 writes none.
-    A killed run continues from the last one.
-    """
+    A killed run continues from the last one."""
     timeout_s: Annotated[float, Positive(), Between(0, MAX_TIMEOUT_S)] = 120.0
     """A rank that waits longer than this for another one gives up."""
     planning: Literal["file", "while_training"] = "file"
     """Source of batches: ``file``, the finished plan; ``while_training`` plans each of
     them again, with the planner and the inputs of the plan in a separate process, while
-    the ranks train the one before. The result must equal the batch in the file.
-    """
+    the ranks train the one before. The result must equal the batch in the file."""
     allow_sharding_mismatch: bool = False
     """Whether ``sharding`` may differ from that of the plan's prices. The log reports
     the difference; the plan's predictions of memory and times are for the other
-    sharding.
-    """
+    sharding."""
 
     def costs(self) -> Costs:
         """Estimated work by field."""

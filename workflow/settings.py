@@ -99,8 +99,7 @@ class PlanSettings:
     """Name of one of the experiment's corpora."""
     seed: Seed
     """Seed of the batches drawn from the corpus; the experiment's where no file
-    and no override sets it.
-    """
+    and no override sets it."""
     batch: BatchSettings
     """Which sequences each step takes."""
     cluster: ClusterSettings
@@ -130,8 +129,7 @@ class PlanSetting:
     """Time and memory of sequences on the machine."""
     planners: dict[str, Any] = field(default_factory=dict)
     """By PLANNER or PLANNER_CORPUS of a plan's name: the choice of conf/planner where
-    it has another name, or keys of such plans on top of the setting's.
-    """
+    it has another name, or keys of such plans on top of the setting's."""
     corpora: dict[str, str] = field(default_factory=dict)
     """By CORPUS of a plan's name: the corpus where it has another name."""
 

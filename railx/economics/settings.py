@@ -47,19 +47,16 @@ class PricedNetwork:
     copper_links: tuple[str, ...] = ()
     """Kinds of links whose cables are copper, not a fibre with a transceiver at both
     ends. They are ``leaf`` of a fat tree; ``leaf`` and ``local`` of a Dragonfly;
-    ``row`` and ``column`` of a HammingMesh.
-    """
+    ``row`` and ``column`` of a HammingMesh."""
     copper_price_set: str | None = None
     """Price set of the copper cables; null: the network's, which then needs a price
-    for them.
-    """
+    for them."""
     counting: str | None = None
     """A way of counting, other than by used ports, that the family knows; null: by used
     ports. ``whole_switches`` charges all ports of a switch (fat trees, rail-only).
     ``opus_artifact`` counts a rail-optimised network as the released cost script of
     Opus does (transceivers at the chips), ``opus_artifact_both_ends`` has transceivers
-    at the switches too.
-    """
+    at the switches too."""
 
     def __post_init__(self) -> None:
         bill = family_of(self.topology).bill
@@ -163,16 +160,13 @@ class SensitivitySettings:
     """Price of an electrical switch port in transceivers, the other axis."""
     routed_over_ideal: Annotated[float, Fraction()]
     """Share of the ideal all-to-all throughput that the published minimal routing
-    reaches.
-    """
+    reaches."""
     injection_cost_limit: Annotated[float, Fraction()]
     """Cost per injection bandwidth, over that of a tree, below which the claim holds
-    (0.1 in the abstract).
-    """
+    (0.1 in the abstract)."""
     all_to_all_cost_limit: Annotated[float, Fraction()]
     """Cost per all-to-all bandwidth, over that of a tree, below which the claim holds
-    (0.5 in the abstract).
-    """
+    (0.5 in the abstract)."""
     absolute_cost_usd: Annotated[float, Positive()]
     """Cost of the whole network in USD (1.3 billion in the abstract)."""
     absolute_cost_tolerance: Annotated[float, Fraction()]
@@ -185,8 +179,7 @@ class ScaleSettings:
 
     networks: Annotated[tuple[str, ...], NotEmpty()]
     """Networks of ``networks``; each is resized to every number in ``chips`` that its
-    family reaches.
-    """
+    family reaches."""
     reference: str
     """The tree of ``networks`` that costs are divided by, resized to the same chips."""
     chips: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()]
@@ -195,8 +188,7 @@ class ScaleSettings:
     """Price sets of the catalogue, one row each."""
     injection_gb_s_per_chip: Annotated[float, Positive()]
     """Injection bandwidth that all networks of the list have, in GB/s per chip and
-    direction.
-    """
+    direction."""
 
     def costs(self) -> Costs:
         """Estimated work by field."""
@@ -253,8 +245,7 @@ class RailPlatform:
     """Price set of the catalogue."""
     switch_transceivers: bool
     """Whether the ports of electrical switches have transceivers, or those of chips
-    alone.
-    """
+    alone."""
     electrical_switch_radix: Annotated[int, AtLeast(4)]
     """Ports of an electrical switch where used ports are counted."""
 

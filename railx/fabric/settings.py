@@ -53,20 +53,17 @@ class EmulatedSwitchSettings:
     """Emulated: no light is switched."""
     technology: str | None = None
     """Row of resources/published/opus_ocs_technologies.csv of the numbers.
-    None: no particular switch.
-    """
+    None: no particular switch."""
     ports: Annotated[int, AtLeast(2)] | None = None
     """Ports of a switch; a GPU takes two. None: as many as the run needs."""
     switching_ms: Annotated[float, Between(0, DAY_MS)] | None = None
     """Milliseconds from a command for one circuit to light. None: the latency of the
-    run (reconfiguration_latency_ms).
-    """
+    run (reconfiguration_latency_ms)."""
     per_port_ms: Annotated[float, Between(0, DAY_MS)] = 0.0
     """Milliseconds more for each port that moves beyond the first two of a command."""
     state_file: Annotated[str, NotEmpty()] | None = None
     """File that keeps the light, so that a controller that starts anew reads it. None:
-    the switch is dark at every start.
-    """
+    the switch is dark at every start."""
     failures: tuple[PortFailureSettings, ...] = ()
     """Injected failures."""
 
@@ -88,8 +85,7 @@ class NetconfSwitchSettings:
     """host:port of the switch of each rail, rails in order."""
     host_keys: tuple[str, ...]
     """Public host key of each switch in base64, as ssh-keyscan prints it. No other key
-    is accepted.
-    """
+    is accepted."""
     username: Annotated[str, NotEmpty()]
     """User name. The password is in the environment: RAILX_SWITCH_PASSWORD."""
     key_file: Annotated[str, NotEmpty()] | None
@@ -136,8 +132,7 @@ class RailSettings:
     """Port that the controller listens on. 0: any free one."""
     timeout_s: Annotated[float, Positive(), Between(0, MAX_TIMEOUT_S)]
     """Seconds that a rank waits for circuits or for the controller before the run ends
-    in an error. A rank without a heartbeat for so long counts as dead.
-    """
+    in an error. A rank without a heartbeat for so long counts as dead."""
     heartbeat_s: Annotated[float, Positive(), Between(0, MAX_TIMEOUT_S)] = field(
         default=5.0, kw_only=True
     )
@@ -148,8 +143,7 @@ class RailSettings:
     """How the system schedules the controller beside the ranks.
 
     ``real_time``: before them (SCHED_RR), as on a separate machine. That needs
-    CAP_SYS_NICE; without it the controller is scheduled as the ranks are.
-    """
+    CAP_SYS_NICE; without it the controller is scheduled as the ranks are."""
     journal: JournalSettings | None = field(default=None, kw_only=True)
     """Journal of every event, for `railx fabric replay-log`. None: no journal."""
 
@@ -164,8 +158,7 @@ class FabricSettings(RailSettings):
     ``electrical``: packet switches join every pair of GPUs, nothing waits and no
     controller runs. ``on_demand``: when the first operation that needs them is about to
     start. ``provisioned``: when the last operation before it has ended, from a recorded
-    schedule.
-    """
+    schedule."""
     reconfiguration_latency_ms: Annotated[float, Between(0, DAY_MS)]
     """Milliseconds from a switch command to light. 0 where mode is electrical."""
 

@@ -52,17 +52,13 @@ class ChipGridSettings(FamilyBase):
 
     n: Annotated[int, AtLeast(1)] = 1
     """Parallel ports on each side of a chip."""
-
     x_scale: Annotated[int, AtLeast(2)] = 8
     """Chips along x."""
-
     y_scale: Annotated[int, AtLeast(2)] = 8
     """Chips along y."""
-
     latency_ns: Annotated[float, NonNegative()] = 10.0
     """Time of flight of a link, in nanoseconds. Default: an assumption, short
-    electrical links as inside a RailX node.
-    """
+    electrical links as inside a RailX node."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -80,8 +76,7 @@ class ChipTorusSettings(ChipGridSettings):
 
     board_side: Annotated[int, AtLeast(1)] = 1
     """Chips on a side of a board. Links on a board need no transceivers and are in no
-    bill; the graph ignores boards.
-    """
+    bill; the graph ignores boards."""
 
     def __post_init__(self) -> None:
         check_boards(self.board_side, **dict(zip(_SCALES, self.shape, strict=False)))

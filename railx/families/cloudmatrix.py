@@ -30,20 +30,15 @@ class CloudMatrixSettings(RouterSettings):
 
     leaves: Annotated[int, AtLeast(2)] = 48
     """First-tier switches of a plane."""
-
     spines: Annotated[int, AtLeast(1)] = 16
     """Second-tier switches of a plane, each with a port for every leaf."""
-
     chips_per_leaf: Annotated[int, AtLeast(1)] = 8
     """Chips on a leaf."""
-
     planes: Annotated[int, AtLeast(1)] = 7
     """Parallel networks, one port of each chip in every plane."""
-
     port_gbps: Annotated[float, Positive()] = 448.0
     """Rate of a port in one direction, in 10^9 bit/s. Default: 392 GB/s over 7 planes;
-    that it is one direction is an assumption (second hand, others write 196 GB/s).
-    """
+    that it is one direction is an assumption (second hand, others write 196 GB/s)."""
 
     @property
     def routers(self) -> int:

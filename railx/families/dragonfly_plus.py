@@ -29,20 +29,15 @@ class DragonflyPlusSettings(RouterSettings):
 
     leaves: Annotated[int, AtLeast(1)] = 4
     """Leaves of a group."""
-
     spines: Annotated[int, AtLeast(1)] = 4
     """Spines of a group."""
-
     chips_per_leaf: Annotated[int, AtLeast(1)] = 4
     """Chips on a leaf."""
-
     h: Annotated[int, AtLeast(1)] = 4
     """Ports of a spine to other groups."""
-
     groups: Annotated[int, AtLeast(2)] = 9
     """Groups, at most spines h + 1. Every pair of groups has floor(spines h / (groups -
-    1)) links; other ports stay open.
-    """
+    1)) links; other ports stay open."""
 
     def __post_init__(self) -> None:
         most = self.spines * self.h + 1

@@ -54,42 +54,28 @@ class FatTreeSettings(FamilyBase):
 
     tiers: Annotated[int, Between(1, 5)] = 3
     """Tiers of switches: leaf, aggregation and core, or leaf and spine; the graph has 2
-    or 3.
-    """
-
+    or 3."""
     switch_radix: Annotated[int, AtLeast(4)] = 8
     """Ports of a switch; the number of leaves of a plane follows from it."""
-
     leaf_down_ports: Annotated[int, AtLeast(1)] | None = None
     """Ports of a leaf switch to chips, the others face up; null: half of them
-    (non-blocking).
-    """
-
+    (non-blocking)."""
     planes: Annotated[int, AtLeast(1)] = 8
     """Parallel trees, one port of each chip in every plane. Default: the ports of a
-    RailX chip (4 n = 8).
-    """
-
+    RailX chip (4 n = 8)."""
     leaf_latency_ns: Annotated[float, NonNegative()] = 50.0
     """Time of flight between a chip and its leaf switch, in nanoseconds. Default: an
     assumption, half of the links between switches, as in the RailX simulator's fat-tree
-    input files (5 and 10 cycles).
-    """
-
+    input files (5 and 10 cycles)."""
     global_latency_ns: Annotated[float, NonNegative()] = 100.0
     """Time of flight between switches, in nanoseconds. Default: an assumption, about 20
-    m of fibre at 5 ns/m, as external links of RailX.
-    """
-
+    m of fibre at 5 ns/m, as external links of RailX."""
     taper: Annotated[float, Fraction()] | None = None
     """Uplinks per downlink of a leaf, exactly, instead of ``leaf_down_ports``;
-    null: what the ports of a leaf give. The graph needs whole ports.
-    """
-
+    null: what the ports of a leaf give. The graph needs whole ports."""
     populated_chips: Annotated[int, AtLeast(2)] | None = None
     """Chips that are plugged in; null: as many as the tree has room for, as in the
-    graph.
-    """
+    graph."""
 
     def __post_init__(self) -> None:
         k = self.switch_radix

@@ -31,26 +31,19 @@ class HpnSettings(ElectricalRailSettings):
 
     segments: Annotated[int, AtLeast(2)] = 3
     """Groups of servers that share their rail switches, at most ``max_segments``."""
-
     servers_per_segment: Annotated[int, AtLeast(1)] = 4
     """Servers of a segment."""
-
     uplinks: Annotated[int, AtLeast(1)] = 2
     """Ports of a rail switch to the spine, each to another spine switch."""
-
     max_segments: Annotated[int, AtLeast(2)] = 15
     """Segments that the ports of a spine switch join."""
-
     planes: Annotated[int, AtLeast(1)] = 2
     """Parallel networks, one port of each chip in every plane."""
-
     port_gbps: Annotated[float, Positive()] = 200.0
     """Rate of a port in one direction, in 10^9 bit/s."""
-
     global_latency_ns: Annotated[float, NonNegative()] = 100.0
     """Time of flight between a rail switch and the spine, in nanoseconds. Default: an
-    assumption, about 20 m of fibre at 5 ns/m.
-    """
+    assumption, about 20 m of fibre at 5 ns/m."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -34,31 +34,21 @@ class HyperXSettings(FamilyBase):
 
     shape: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()] = (5, 5)
     """Routers along each dimension; the first runs fastest."""
-
     lanes: Annotated[int, AtLeast(1)] = 1
     """Parallel links between any two routers of a line."""
-
     chips_per_switch: Annotated[int, NonNegative()] = 0
     """Chips on a router that is a switch; 0: the chips themselves are the routers. Up
-    to the length of a line the channels carry full uniform load.
-    """
-
+    to the length of a line the channels carry full uniform load."""
     planes: Annotated[int, AtLeast(1)] = 1
     """Identical networks side by side, one port of each chip in every plane; 1 where
-    the chips are the routers.
-    """
-
+    the chips are the routers."""
     leaf_latency_ns: Annotated[float, NonNegative()] = 50.0
     """Time of flight between a chip and its switch, in nanoseconds; unused where the
     chips are the routers. Default: an assumption, half of the links between switches,
-    as in ``fat_tree``.
-    """
-
+    as in ``fat_tree``."""
     latency_ns: Annotated[float, NonNegative()] = 100.0
     """Time of flight between routers, in nanoseconds. Default: an assumption, about 20
-    m of fibre at 5 ns/m, as external links of RailX.
-    """
-
+    m of fibre at 5 ns/m, as external links of RailX."""
     switch_radix: Annotated[int, AtLeast(2)] | None = None
     """Ports of a switch; null: just enough for its chips and its lines."""
 

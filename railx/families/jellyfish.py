@@ -26,13 +26,10 @@ class JellyfishSettings(RouterSettings):
 
     switches: Annotated[int, AtLeast(3)] = 50
     """Routers of a plane. Default: as many as Slim Fly's over GF(5)."""
-
     degree: Annotated[int, AtLeast(2)] = 7
     """Ports of a router to others."""
-
     chips_per_router: Annotated[int, AtLeast(1)] = 4
     """Chips on a router."""
-
     seed: Annotated[int, AtLeast(0)] = 1
     """Seed of the random graph."""
 

@@ -36,28 +36,20 @@ class KHopRingSettings(FamilyBase):
 
     nodes: Annotated[int, AtLeast(3)] = 16
     """Nodes, failed ones included."""
-
     chips_per_node: Annotated[int, AtLeast(1)] = 8
     """Chips of a node. Default: a server of the published fault trace."""
-
     reach: Annotated[int, AtLeast(1)] = 2
     """K: fibres lead from a node to so many nodes on either side."""
-
     failed: tuple[int, ...] = ()
     """Failed nodes, from 0; the other nodes are numbered without them."""
-
     lanes: Annotated[int, AtLeast(1)] = 1
     """Ports of a chip on either side of the ring."""
-
     internal_latency_ns: Annotated[float, NonNegative()] = 10.0
     """Time of flight inside a node, in nanoseconds. Default: an assumption, as inside a
-    RailX node.
-    """
-
+    RailX node."""
     latency_ns: Annotated[float, NonNegative()] = 100.0
     """Time of flight between nodes, in nanoseconds. Default: an assumption, about 20 m
-    of fibre at 5 ns/m.
-    """
+    of fibre at 5 ns/m."""
 
     def __post_init__(self) -> None:
         for node in self.failed:

@@ -52,40 +52,27 @@ class MixNetSettings(ServerSettings):
 
     regions: Annotated[int, AtLeast(2)] = 2
     """Groups of servers that share optical switches and leaves of the tree."""
-
     servers_per_region: Annotated[int, AtLeast(2)] = 8
     """Servers of a region, those of an expert group. Default: 64 chips, the most."""
-
     tree_chips: Annotated[int, AtLeast(1)] = 2
     """Chips of a server on the packet tree; the others are on optical switches."""
-
     planes: Annotated[int, AtLeast(1)] = 1
     """Parallel networks, one port of each chip in every plane; their circuits are
-    alike.
-    """
-
+    alike."""
     switch_radix: Annotated[int, AtLeast(4)] = 64
     """Ports of a packet switch; a spine switch of the graph has one for every leaf."""
-
     fills_ports: bool = True
     """Whether other pairs get circuits when the slowest pair has no port left; false:
-    none do, the letter of the algorithm.
-    """
-
+    none do, the letter of the algorithm."""
     change_ms: Annotated[float, NonNegative()] = 0.0
     """Time that the experts of a layer wait for circuits, in each micro-batch of a
-    training step. Default: all changes are predicted or not needed.
-    """
-
+    training step. Default: all changes are predicted or not needed."""
     leaf_latency_ns: Annotated[float, NonNegative()] = 50.0
     """Time of flight between a chip and its leaf, in nanoseconds. Default: an
-    assumption, as in ``fat_tree``.
-    """
-
+    assumption, as in ``fat_tree``."""
     external_latency_ns: Annotated[float, Positive()] = 100.0
     """Time of flight of a circuit, or between switches, in nanoseconds. Default: an
-    assumption, about 20 m of fibre at 5 ns/m.
-    """
+    assumption, about 20 m of fibre at 5 ns/m."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -51,25 +51,18 @@ class NodeGridSettings(FamilyBase):
 
     m: Annotated[int, AtLeast(1)] = 2
     """Chips on a side of a node, so that a node is a mesh of m x m chips."""
-
     n: Annotated[int, AtLeast(1)] = 2
     """Ports on each of the 4 sides of a chip."""
-
     internal_width: Annotated[float, Positive()] = 4.0
     """Rate of an internal lane over the rate of an external port. Default: input files
-    of the RailX simulator.
-    """
-
+    of the RailX simulator."""
     internal_latency_ns: Annotated[float, NonNegative()] = 10.0
     """Time of flight of a link inside a node, in nanoseconds. Default: an assumption;
     its ratio of 1 to 10 to the external one is that of the RailX simulator's input
-    files (1 and 10 cycles).
-    """
-
+    files (1 and 10 cycles)."""
     external_latency_ns: Annotated[float, NonNegative()] = 100.0
     """Time of flight of a link that leaves a node, in nanoseconds. Default: an
-    assumption, about 20 m of fibre at 5 ns/m.
-    """
+    assumption, about 20 m of fibre at 5 ns/m."""
 
     def __post_init__(self) -> None:
         """Take width and latency of the links inside from ``node``."""
@@ -103,8 +96,7 @@ class RailXSettings(NodeGridSettings):
 
     ocs_radix: Annotated[int, AtLeast(2)] | None = None
     """Ports of an optical switch; null: just enough, 2 for each node of the longest
-    line on it.
-    """
+    line on it."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +105,7 @@ class AllToAllSettings(RailXSettings):
 
     rings: Literal["directed", "undirected"] = "directed"
     """Hamiltonian decomposition that the rails of an all-to-all follow: directed
-    (RailX, appendix A.1) or undirected (any size, 4 and 6 nodes too).
-    """
+    (RailX, appendix A.1) or undirected (any size, 4 and 6 nodes too)."""
 
 
 NodeGridT = TypeVar("NodeGridT", bound=NodeGridSettings)

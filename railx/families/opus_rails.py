@@ -47,29 +47,20 @@ class OpusRailsSettings(ServerSettings):
 
     servers: Annotated[int, AtLeast(2)] = 16
     """Servers, all in a ring on every optical switch."""
-
     ocs_ports: Annotated[int, AtLeast(2)] = 2
     """Optical ports of a chip, two on each of ocs_ports / 2 switches of its rank."""
-
     ocs_radix: Annotated[int, AtLeast(2)] | None = None
     """Ports of an optical switch (a Polatis 6000N has 192); null: just enough, 2 for
-    each server.
-    """
-
+    each server."""
     scale_up_width: Annotated[float, Positive()] = 4.5
     """Rate of a chip's link to its scale-up switch over the rate of all its ports
-    together. Default: 450 GB/s over two ports of 50 GB/s (Opus).
-    """
-
+    together. Default: 450 GB/s over two ports of 50 GB/s (Opus)."""
     external_latency_ns: Annotated[float, NonNegative()] = 100.0
     """Time of flight of an optical circuit, in nanoseconds. Default: an assumption,
-    about 20 m of fibre at 5 ns/m.
-    """
-
+    about 20 m of fibre at 5 ns/m."""
     ocs_ports_per_transceiver: Annotated[int, AtLeast(1)] = 2
     """Optical ports of a chip that share a transceiver, whose rate is theirs together;
-    2 in the released cost script of Opus.
-    """
+    2 in the released cost script of Opus."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -31,7 +31,6 @@ class PolarFlySettings(RouterSettings):
 
     q: Annotated[int, AtLeast(2)] = 7
     """Order of the field, a power of a prime."""
-
     chips_per_router: Annotated[int, AtLeast(1)] | None = None
     """Chips on a router; null: half of the network degree q + 1, as published."""
 

@@ -40,10 +40,8 @@ class PolarStarSettings(RouterSettings):
 
     q: Annotated[int, AtLeast(2)] = 5
     """Order of the field, a power of a prime."""
-
     copy_degree: Annotated[int, NonNegative()] = 3
     """Degree of the small graph, 0 or 3 mod 4."""
-
     chips_per_router: Annotated[int, AtLeast(1)] | None = None
     """Chips on a router; null: a third of the network degree, as published."""
 

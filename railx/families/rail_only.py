@@ -42,17 +42,13 @@ class RailOnlySettings(ElectricalRailSettings):
 
     servers: Annotated[int, AtLeast(2)] = 16
     """Servers, at most one for each port of a rail switch."""
-
     switch_radix: Annotated[int, AtLeast(2)] = 16
     """Ports of a rail switch, all to servers."""
-
     tiers: Annotated[int, Between(1, 5)] = 1
     """Tiers of the tree that each rail is; the graph has 1 to 3, of full switches."""
-
     global_latency_ns: Annotated[float, NonNegative()] = 100.0
     """Time of flight between the switches of a rail, in nanoseconds. Default: an
-    assumption, about 20 m of fibre at 5 ns/m.
-    """
+    assumption, about 20 m of fibre at 5 ns/m."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -35,20 +35,14 @@ class RailOptimisedSettings(ElectricalRailSettings):
 
     pods: Annotated[int, AtLeast(1)] = 2
     """Groups of switch_radix / 2 servers that share their rail switches; the graph
-    needs pods * chips_per_server even and a divisor of switch_radix.
-    """
-
+    needs pods * chips_per_server even and a divisor of switch_radix."""
     switch_radix: Annotated[int, AtLeast(4)] = 16
     """Ports of a rail switch: half to the servers of its pod, half to the spine."""
-
     global_latency_ns: Annotated[float, NonNegative()] = 100.0
     """Time of flight between a rail switch and the spine, in nanoseconds. Default: an
-    assumption, about 20 m of fibre at 5 ns/m.
-    """
-
+    assumption, about 20 m of fibre at 5 ns/m."""
     tiers: Annotated[int, Between(1, 5)] = 2
     """Tiers of the tree over all chips; the graph has 2, rail switches and spine."""
-
     populated_servers: Annotated[int, AtLeast(2)] | None = None
     """Servers that are plugged in; null: all of every pod, as in the graph."""
 

@@ -57,16 +57,12 @@ class ServerSettings(FamilyBase):
 
     chips_per_server: Annotated[int, AtLeast(1)] = 8
     """Chips of a server, and rails. Default: a DGX H200 server."""
-
     scale_up_width: Annotated[float, Positive()] = 9.0
     """Rate of a chip's link to its scale-up switch over the rate of all its ports
-    together. Default: 450 to 50 GB/s of a DGX H200 (Opus).
-    """
-
+    together. Default: 450 to 50 GB/s of a DGX H200 (Opus)."""
     scale_up_latency_ns: Annotated[float, NonNegative()] = 10.0
     """Time of flight between a chip and its scale-up switch, in nanoseconds. Default:
-    an assumption, as inside a RailX node.
-    """
+    an assumption, as inside a RailX node."""
 
     def __post_init__(self) -> None:
         """Take width and latency of the scale-up links from ``node``."""
@@ -96,13 +92,10 @@ class ElectricalRailSettings(ServerSettings):
 
     planes: Annotated[int, AtLeast(1)] = 8
     """Parallel rail networks, one port of each chip in every plane. Default: the ports
-    of a RailX chip (4 n = 8).
-    """
-
+    of a RailX chip (4 n = 8)."""
     leaf_latency_ns: Annotated[float, NonNegative()] = 50.0
     """Time of flight between a chip and its rail switch, in nanoseconds. Default: an
-    assumption, as in ``fat_tree``.
-    """
+    assumption, as in ``fat_tree``."""
 
     @property
     def ports_per_chip(self) -> int:

@@ -67,18 +67,14 @@ class RailXMixedSettings(PartedSettings):
 
     x_scale: Annotated[int, AtLeast(2)] = 6
     """Nodes of a row."""
-
     y_scale: Annotated[int, AtLeast(2)] = 5
     """Nodes of a column."""
-
     parts_x: Annotated[tuple[PartSettings, ...], NotEmpty()] = (
         PartSettings("ring", rails=2, size=6, stride=1),
         PartSettings("all_to_all", rails=2, size=3, stride=1),
     )
     """Parts that share out the m * n rails of a row: a ring or an all-to-all over
-    sub-lines of ``size`` nodes, ``stride`` apart.
-    """
-
+    sub-lines of ``size`` nodes, ``stride`` apart."""
     parts_y: Annotated[tuple[PartSettings, ...], NotEmpty()] = (
         PartSettings("all_to_all", rails=4, size=5, stride=1),
     )

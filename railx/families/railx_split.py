@@ -60,16 +60,12 @@ class RailXSplitSettings(PartedSettings):
 
     sizes_x: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()] = (3, 3)
     """Nodes of the all-to-alls that a row is split in, one size per part."""
-
     split_x: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()] | None = (2, 2)
     """Rails of each part of a row: m * n in all, each a multiple of its size - 1; null:
     as many copies of the all-to-all of each size as fit together, rails that are left
-    over in no part (the graph needs every rail in a part).
-    """
-
+    over in no part (the graph needs every rail in a part)."""
     sizes_y: Annotated[tuple[Annotated[int, AtLeast(2)], ...], NotEmpty()] = (3, 3)
     """Nodes of the all-to-alls that a column is split in, one size per part."""
-
     split_y: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()] | None = (2, 2)
     """Rails of each part of a column, as ``split_x`` of a row."""
 

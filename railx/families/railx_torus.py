@@ -52,7 +52,6 @@ class RailXTorusSettings(RailXSettings):
 
     x_scale: Annotated[int, AtLeast(2)] = 5
     """Nodes of a row."""
-
     y_scale: Annotated[int, AtLeast(2)] = 5
     """Nodes of a column."""
 

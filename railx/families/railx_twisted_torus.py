@@ -66,14 +66,11 @@ class RailXTwistedTorusSettings(RailXSettings):
 
     x_scale: Annotated[int, AtLeast(4)] = 8
     """Nodes of a row, 2 y_scale."""
-
     y_scale: Annotated[int, AtLeast(2)] = 4
     """Nodes of a column."""
-
     wrap: Literal["twisted", "straight"] = "twisted"
     """How a column closes: twisted by y_scale columns, or straight (a plain torus on
-    the same cabling).
-    """
+    the same cabling)."""
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -32,18 +32,13 @@ class RouterSettings(FamilyBase):
 
     planes: Annotated[int, AtLeast(1)] = 8
     """Parallel networks, one port of each chip in every plane. Default: the ports of a
-    RailX chip (4 n = 8).
-    """
-
+    RailX chip (4 n = 8)."""
     leaf_latency_ns: Annotated[float, NonNegative()] = 50.0
     """Time of flight between a chip and its router, in nanoseconds. Default: an
-    assumption, as in ``fat_tree``.
-    """
-
+    assumption, as in ``fat_tree``."""
     latency_ns: Annotated[float, NonNegative()] = 100.0
     """Time of flight between routers, in nanoseconds. Default: an assumption, about 20
-    m of fibre at 5 ns/m, as external links of RailX.
-    """
+    m of fibre at 5 ns/m, as external links of RailX."""
 
     @property
     def routers(self) -> int:

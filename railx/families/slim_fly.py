@@ -31,7 +31,6 @@ class SlimFlySettings(RouterSettings):
 
     q: Annotated[int, AtLeast(3)] = 5
     """Order of the field, a power of a prime."""
-
     chips_per_router: Annotated[int, AtLeast(1)] | None = None
     """Chips on a router; null: half of the network degree, rounded up, as published."""
 

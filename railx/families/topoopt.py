@@ -31,14 +31,11 @@ class TopoOptSettings(RouterSettings):
 
     servers: Annotated[int, AtLeast(3)] = 64
     """Servers. Default: the size of the facts on strides."""
-
     chips_per_server: Annotated[int, AtLeast(1)] = 8
     """Chips of a server, each with one port in every plane."""
-
     strides: tuple[Annotated[int, AtLeast(1)], ...] | None = None
     """Strides of the rings of a plane, two ports of a server each; null: as many rings
-    as the chips of a server have ports for, with geometric strides.
-    """
+    as the chips of a server have ports for, with geometric strides."""
 
     def __post_init__(self) -> None:
         for stride in self.strides or ():

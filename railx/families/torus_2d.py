@@ -28,9 +28,7 @@ class Torus2DSettings(ChipTorusSettings):
 
     n: Annotated[int, AtLeast(1)] = 2
     """Parallel ports on each of the 4 sides of a chip. Default: the ports of a RailX
-    chip.
-    """
-
+    chip."""
     x_scale: Annotated[int, AtLeast(2)] = 10
 
     y_scale: Annotated[int, AtLeast(2)] = 10

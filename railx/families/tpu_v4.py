@@ -55,33 +55,23 @@ class TpuV4Settings(FamilyBase):
 
     cube_side: Annotated[int, AtLeast(1)] = 4
     """Chips on a side of a cube."""
-
     x_cubes: Annotated[int, AtLeast(1)] = 2
     """Cubes along x."""
-
     y_cubes: Annotated[int, AtLeast(1)] = 2
     """Cubes along y."""
-
     z_cubes: Annotated[int, AtLeast(1)] = 2
     """Cubes along z."""
-
     n: Annotated[int, AtLeast(1)] = 1
     """Parallel ports on each of the 6 sides of a chip."""
-
     ocs_radix: Annotated[int, AtLeast(2)] | None = 136
     """Ports of an optical switch, two for each cube; null: just enough. Default: TPU
-    v4.
-    """
-
+    v4."""
     internal_latency_ns: Annotated[float, NonNegative()] = 10.0
     """Time of flight of a link inside a cube, in nanoseconds. Default: an assumption,
-    copper as inside a RailX node.
-    """
-
+    copper as inside a RailX node."""
     external_latency_ns: Annotated[float, NonNegative()] = 100.0
     """Time of flight of an optical circuit, in nanoseconds. Default: an assumption,
-    about 20 m of fibre at 5 ns/m.
-    """
+    about 20 m of fibre at 5 ns/m."""
 
     def __post_init__(self) -> None:
         for name, cubes in zip(("x_cubes", "y_cubes", "z_cubes"), self.cube_shape, strict=True):

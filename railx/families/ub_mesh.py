@@ -39,42 +39,29 @@ class UBMeshSettings(FamilyBase):
 
     chips_per_board: Annotated[int, AtLeast(2)] = 4
     """Chips of a board, all joined."""
-
     boards: Annotated[int, AtLeast(2)] = 4
     """Boards of a rack; chips in the same place of all boards are joined."""
-
     rack_columns: Annotated[int, AtLeast(1)] = 2
     """Racks of a row."""
-
     rack_rows: Annotated[int, AtLeast(1)] = 2
     """Racks of a column."""
-
     lanes: Annotated[int, AtLeast(1)] = 4
     """Lanes between two chips of a rack (derived)."""
-
     uplink_lanes: Annotated[int, AtLeast(1)] = 16
     """Lanes of a chip to other racks."""
-
     rack_lanes: Annotated[int, AtLeast(1)] = 128
     """Lanes between two racks of a row or column."""
-
     borrow_lanes: Annotated[int, AtLeast(0)] = 0
     """Lanes of a rack to the high-radix switch, which other racks are two hops behind
-    (Borrow); 256 are published. Default: paths over racks alone.
-    """
-
+    (Borrow); 256 are published. Default: paths over racks alone."""
     port_gbps: Annotated[float, Positive()] = 112.0
     """Rate of a lane in one direction, in 10^9 bit/s (second hand, low confidence)."""
-
     internal_latency_ns: Annotated[float, NonNegative()] = 10.0
     """Time of flight inside a rack, in nanoseconds. Default: an assumption, as inside a
-    RailX node.
-    """
-
+    RailX node."""
     external_latency_ns: Annotated[float, NonNegative()] = 100.0
     """Time of flight between racks, in nanoseconds. Default: an assumption, about 20 m
-    at 5 ns/m.
-    """
+    at 5 ns/m."""
 
     @property
     def rack_chips(self) -> int:

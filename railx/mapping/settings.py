@@ -254,8 +254,7 @@ class MappingSettings(PriceSettings):
     """Name of the topology whose cost per chip is the common one."""
     node_price_set: str | None = None
     """Price set of links inside nodes, for a comparison that charges them; null: they
-    are free.
-    """
+    are free."""
 
     def __post_init__(self) -> None:
         priced = [name for name, topology in self.topologies.items() if topology.priced]
@@ -303,8 +302,7 @@ class RailStep:
     """Which of them."""
     layouts: Annotated[tuple[LayoutSettings, ...], NotEmpty()]
     """Data and pipeline parallelism on rows and columns of servers; networks take the
-    best. The mesh is empty: a node is a server.
-    """
+    best. The mesh is empty: a node is a server."""
 
     def __post_init__(self) -> None:
         jobs = self.step.jobs()

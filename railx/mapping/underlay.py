@@ -39,20 +39,17 @@ class UnderlyingNetwork:
     topology: TopologySettings | None
     """A network of as many chips as the plans have devices, or more; its rates are set
     by what networks are compared at. null: the bandwidths that the plans' own cluster
-    lists, as they are.
-    """
+    lists, as they are."""
     routing: StaticRoutingName
     """The routing of its messages."""
     groups: dict[str, TopologySettings]
     """Networks that its switches are set to for groups of a size (a power of two), by
-    the size; other sizes take ``topology``.
-    """
+    the size; other sizes take ``topology``."""
     switch_ms: Annotated[float, NonNegative()] = field(default=0.0, kw_only=True)
     """Time of setting the switches, added to every micro-batch."""
     priced: TopologySettings | None
     """A network of the same kind whose bill says what a device's links cost; null: not
-    compared at equal cost.
-    """
+    compared at equal cost."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,7 @@ class UnderlaySettings(PriceSettings):
 
     plans: tuple[str, ...]
     """Plans of the experiment, all of one corpus and for one cluster, whose own
-    bandwidths are one more network.
-    """
+    bandwidths are one more network."""
     networks: dict[str, UnderlyingNetwork]
     """Networks by name."""
     outside_gb_s: tuple[Annotated[float, Positive()], ...]

@@ -20,8 +20,7 @@ class ReplaySettings:
     """Which rows of their tables price communication."""
     compute: Literal["measured", "profile"] = "measured"
     """How long ranks compute: as long as each was busy in its run, or forward and
-    backward passes as long as a profile of a layer says and the rest as measured.
-    """
+    backward passes as long as a profile of a layer says and the rest as measured."""
     profile: str | None = None
     """Profile of the experiment, of the model of every run; null where it is not used.
     """
@@ -31,12 +30,10 @@ class ReplaySettings:
     """Reconfiguration latencies of the provisioned mode."""
     leases: Literal["held", "returned"] = "held"
     """Whether a grant leaves the circuits with its members until others need them, as
-    in a run, or every operation asks for them and gives them back.
-    """
+    in a run, or every operation asks for them and gives them back."""
     message_ms: Annotated[float, NonNegative()] = 0.0
     """How long a message takes between a rank and the controller, one way, with the
-    threads that wake up for it. 0 where nobody has measured it.
-    """
+    threads that wake up for it. 0 where nobody has measured it."""
 
     def __post_init__(self) -> None:
         if (self.compute == "profile") != (self.profile is not None):

@@ -71,8 +71,7 @@ class PublishedStep:
     attention_scores: bool = False
     """Whether products with scores count, which grow with the square of the length: two
     of the width forward and four backward. The generator has none
-    (module3/*/group_query_attention_kernel_fused.csv).
-    """
+    (module3/*/group_query_attention_kernel_fused.csv)."""
 
     def __post_init__(self) -> None:
         divided = {

@@ -37,18 +37,15 @@ class Rings:
     """Of a rate's GB (astra-network-analytical at 0f6d65e, NetworkFunction.cc)."""
     parts: int = 4
     """Parts of a collective, one after the other (examples/stg-template/system.json:
-    ``preferred-dataset-splits``, ``active-chunks-per-dimension``).
-    """
+    ``preferred-dataset-splits``, ``active-chunks-per-dimension``)."""
     latency_ns: float = 936.25
     """Of a link (examples/*/network.yml). A message arrives after it and keeps the link
-    for twice as long (Link.cpp).
-    """
+    for twice as long (Link.cpp)."""
     endpoint_ns: int = 10
     """Before each send (system.json: ``endpoint-delay``; MemBus.cc)."""
     memory_passes: int = 3
     """A part that is summed is read twice and written once at the rate of the device's
-    memory before it is sent on (PacketBundle.cc).
-    """
+    memory before it is sent on (PacketBundle.cc)."""
 
     def message_ns(self, size_bytes: float, gb_s: float) -> int:
         """Until a message of ``size_bytes`` has arrived."""
@@ -158,13 +155,11 @@ class _Circuits:
     latency_ns: int
     bits: list[int]
     """1: the stage asks for its pipeline, 0: for the rings of its replicas. A bit stays
-    set where the switch refused it.
-    """
+    set where the switch refused it."""
     lit: tuple[int, ...] = ()
     in_flight: int = 0
     """Collectives on rails, anywhere: circuits do not change before they have ended
-    (TopologyManager.cpp).
-    """
+    (TopologyManager.cpp)."""
     commands: int = 0
     ready_ns: dict[tuple[int, ...], int] = field(default_factory=dict)
 

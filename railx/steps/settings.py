@@ -49,8 +49,7 @@ class DegreeSettings:
     """Ranks that share the experts of a layer."""
     expert_over: Literal["tensor", "data"] = "tensor"
     """Where groups of experts lie: over the ``tensor`` ranks of a server and then over
-    replicas, or over replicas (``data``) alone.
-    """
+    replicas, or over replicas (``data``) alone."""
 
     def __post_init__(self) -> None:
         inside = self.tensor if self.expert_over == "tensor" else 1
@@ -90,8 +89,7 @@ class ExpertCounts:
     """Tokens that a rank's experts compute. ``stage``: those of all ranks of the stage,
     by the share of experts that the rank holds, which is as many as the group has
     ranks only where the group is the stage. ``rank``: as many as it sends, so that
-    tokens are neither lost nor copied.
-    """
+    tokens are neither lost nor copied."""
     gathered: Literal["whole", "shard"]
     """What a rank gives to a gather: the ``whole`` tensor, or its ``shard``."""
     multiplied_share: Annotated[float, Fraction()]
@@ -108,8 +106,7 @@ class HostSettings:
 
     constants: Annotated[str, NotEmpty()]
     """Entry of resources/performance/constants.yaml: the host's time of a layer's pass,
-    below which no pass is, and of a step.
-    """
+    below which no pass is, and of a step."""
     pass_ms: Annotated[float, NonNegative()]
     """Measured: what each pass of a layer takes besides, one number for a model."""
     fitted_on: tuple[str, ...] = ()
@@ -138,13 +135,11 @@ class StepJob:
     """Tokens of a sequence."""
     parameters: Literal["replicated", "sharded"]
     """Whether each replica holds its parameters whole and reduces gradients, or a shard
-    and gathers them before every pass (FSDP).
-    """
+    and gathers them before every pass (FSDP)."""
     gradients: Literal["at_end", "overlapped", "in_line"]
     """When replicas reduce gradients: after the last backward pass, or those of each
     layer as soon as they are there, behind computation (``overlapped``) or before it
-    goes on (``in_line``). Shards scatter theirs always behind it.
-    """
+    goes on (``in_line``). Shards scatter theirs always behind it."""
     small_reductions: Annotated[int, AtLeast(0)] = 0
     """Small all-reduces over the replicas at the end (norm of gradients)."""
     recomputed: bool = False
@@ -152,14 +147,12 @@ class StepJob:
     sequence_parallel: bool = True
     """Whether tensor ranks split tokens between products. Then four gathers and
     scatters forward and six backward stand for two all-reduces each way, and tensor
-    ranks send their own share to other stages and experts.
-    """
+    ranks send their own share to other stages and experts."""
     bytes_per_element: Annotated[int, AtLeast(1)] = 2
     """Bytes of a parameter, activation or gradient as it is sent."""
     expert_counts: ExpertCounts | None = field(default=None, kw_only=True)
     """Counts of a published generator of steps with experts, which writes all passes
-    its own way; null: layers as they are computed.
-    """
+    its own way; null: layers as they are computed."""
     host: HostSettings | None = field(default=None, kw_only=True)
     """Time of the host; null: devices wait for nothing but each other."""
 
@@ -212,8 +205,7 @@ class SweepSettings:
 
     rules: Annotated[tuple[CircuitRule, ...], NotEmpty()]
     """``circuits``: light paths between ports, as our controller sets them.
-    ``stage_bits``: one bit for each stage of a rail, as Opus encodes it.
-    """
+    ``stage_bits``: one bit for each stage of a rail, as Opus encodes it."""
     latencies_ms: Annotated[tuple[Annotated[float, NonNegative()], ...], NotEmpty()]
     """Reconfiguration latencies, each on demand and provisioned."""
     bandwidths_gb_s: tuple[Annotated[float, Positive()], ...] = ()
@@ -222,12 +214,10 @@ class SweepSettings:
     """Latencies of that sweep."""
     iterations: Annotated[int, AtLeast(1)] = 1
     """Steps that are replayed; the last one counts. 1: a first step, from circuits that
-    are dark; more: a step among others.
-    """
+    are dark; more: a step among others."""
     whole: bool = False
     """Whether all ranks are replayed. Otherwise one rail stands for all of a server,
-    which do the same at the same time.
-    """
+    which do the same at the same time."""
 
 
 @dataclass(frozen=True)
@@ -258,8 +248,7 @@ class StepSettings:
     """The replays of each job."""
     published: Layer | None = None
     """The layer of the published simulation whose graphs are replayed too, with the
-    degrees, batch, length, layers and width of the jobs; null: none.
-    """
+    degrees, batch, length, layers and width of the jobs; null: none."""
 
     def __post_init__(self) -> None:
         for name, variant in self.variants.items():

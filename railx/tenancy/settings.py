@@ -68,8 +68,7 @@ class GridJobSettings:
     """Columns of nodes that the job takes."""
     setting: Wiring
     """How the rails of its lines are set. ``hyperx`` makes every line an all-to-all,
-    ``torus`` every line a ring; ``ring`` is one line of nodes only.
-    """
+    ``torus`` every line a ring; ``ring`` is one line of nodes only."""
 
     def __post_init__(self) -> None:
         if self.setting == "ring" and min(self.rows, self.columns) > 1:
@@ -170,16 +169,13 @@ class StreamSettings:
     """Averages leave out the time before the arrival at this share of them."""
     systems: Annotated[tuple[System, ...], NotEmpty()]
     """``railx`` and ``hammingmesh`` take any rows times any columns, ``torus`` a
-    contiguous block (which may wrap around).
-    """
+    contiguous block (which may wrap around)."""
     policies: Annotated[tuple[FitPolicy, ...], NotEmpty()]
     """Which nodes a job takes: the first that fit, or those that leave the fewest
-    free nodes around it.
-    """
+    free nodes around it."""
     queues: Annotated[tuple[Queue, ...], NotEmpty()]
     """``reject``: a job that does not fit at once is lost. ``fifo``: jobs start in
-    their order. ``backfill``: a later job may pass a waiting one.
-    """
+    their order. ``backfill``: a later job may pass a waiting one."""
     scenarios: Annotated[dict[str, ScenarioSettings], NotEmpty()]
     """Failures by name."""
     repair_hours: Annotated[float, Positive()]

@@ -59,8 +59,7 @@ class Ports:
     """Rate of a port in one direction, the speed at which its parts are priced."""
     cables: Mapping[str, int]
     """Ends of cables by kind of link. An end is a transceiver, two ends are one copper
-    cable.
-    """
+    cable."""
     injection: float
     """Ports that a chip injects through."""
     all_to_all: float | None
@@ -99,8 +98,7 @@ class TreeBill(Generic[S]):
     """Tiers of the tree that the settings describe."""
     filled: Callable[[S, int, float], S]
     """The tree with these tiers and this taper (uplinks per downlink of a leaf). It has
-    as many of its chips as then fit.
-    """
+    as many of its chips as then fit."""
     leaf: str
     """Kind of the links between chips and leaf switches."""
 
@@ -119,8 +117,7 @@ class Bill(Generic[S]):
     """The smallest network with at least so many chips and the same ports per chip.
 
     It is of another family where only that has the shape. SettingsError("chips") names
-    the largest.
-    """
+    the largest."""
     check: Callable[[S], None] = no_check
     """Refuse settings of networks that cannot be priced."""
     copper: tuple[str, ...] = ()
@@ -131,12 +128,10 @@ class Bill(Generic[S]):
     """The part of trees of switches alone."""
     in_node_lanes: Callable[[S], float] | None = None
     """Width of the links inside a node in external ports per chip. They are in no bill;
-    it serves break-even prices.
-    """
+    it serves break-even prices."""
     square: Callable[[S, int | None, int | None], S] | None = None
     """The largest square all-to-all of nodes of m x m chips with n ports per side
-    (None: as they are).
-    """
+    (None: as they are)."""
 
 
 def count_ports(ports: Ports, copper: Collection[str] = ()) -> NetworkCounts:

@@ -72,12 +72,10 @@ class NodeSettings:
     gb_s: Annotated[float, Positive()] = 1200.0
     """Rate of the links of a chip inside its node, one direction, in 10^9 byte/s: the
     mean of all chips of a mesh. Default: RailX's nodes of 4 x 4 chips with 2 ports on a
-    side, links inside 4 times as wide.
-    """
+    side, links inside 4 times as wide."""
     latency_ns: Annotated[float, NonNegative()] = 10.0
     """Time of flight of a link, in nanoseconds. Default: an assumption, as inside a
-    RailX node.
-    """
+    RailX node."""
 
 
 class FamilySettings(Protocol):

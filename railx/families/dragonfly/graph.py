@@ -47,36 +47,25 @@ class DragonflySettings(FamilyBase):
 
     p: Annotated[int, AtLeast(1)] = 2
     """Chips on a switch."""
-
     a: Annotated[int, AtLeast(1)] = 4
     """Switches in a group."""
-
     h: Annotated[int, AtLeast(1)] = 2
     """Ports of a switch to other groups."""
-
     groups: Annotated[int, AtLeast(2)] = 9
     """Groups, at most a h + 1, which is one global link for each pair of groups."""
-
     planes: Annotated[int, AtLeast(1)] = 8
     """Parallel networks, one port of each chip in every plane. Default: the ports of a
-    RailX chip (4 n = 8).
-    """
-
+    RailX chip (4 n = 8)."""
     leaf_latency_ns: Annotated[float, NonNegative()] = 50.0
     """Time of flight between a chip and its switch, in nanoseconds. Default: an
     assumption, half of the global links, as in the RailX simulator's fat-tree input
-    files (5 and 10 cycles).
-    """
-
+    files (5 and 10 cycles)."""
     local_latency_ns: Annotated[float, NonNegative()] = 50.0
     """Time of flight inside a group, in nanoseconds. Default: an assumption, as long as
-    the links to chips.
-    """
-
+    the links to chips."""
     global_latency_ns: Annotated[float, NonNegative()] = 100.0
     """Time of flight between groups, in nanoseconds. Default: an assumption, about 20 m
-    of fibre at 5 ns/m, as external links of RailX.
-    """
+    of fibre at 5 ns/m, as external links of RailX."""
 
     def __post_init__(self) -> None:
         most = self.a * self.h + 1

@@ -55,22 +55,16 @@ class HammingMeshSettings(NodeGridSettings):
 
     x_scale: Annotated[int, AtLeast(2)] = 5
     """Boards of a row."""
-
     y_scale: Annotated[int, AtLeast(2)] = 5
     """Boards of a column."""
-
     switch_radix: Annotated[int, AtLeast(4)] = 10
     """Ports of a row or column switch, two for each board of its line."""
-
     internal_width: Annotated[float, Positive()] = 1.0
     """Rate of an internal lane over the rate of an external port. Default: input file
-    of the RailX simulator.
-    """
-
+    of the RailX simulator."""
     taper: Annotated[float, Fraction()] = 1.0
     """Uplinks per downlink of the two-level trees that join lines of more boards than a
-    switch has room for; 1 is non-blocking. The graph has single switches only.
-    """
+    switch has room for; 1 is non-blocking. The graph has single switches only."""
 
     @property
     def shape(self) -> tuple[int, int]:

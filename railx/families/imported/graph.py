@@ -52,21 +52,15 @@ class ImportedSettings(FamilyBase):
     path: Annotated[str, NotEmpty()] = "resources/topologies/petersen.graphml"
     """The file: GraphML (.graphml), a list of links (.csv, .txt), or a network of
     ASTRA-sim or InfraGraph (.yml, .yaml, .json), as described in docs/exchange.md.
-    Default: the Petersen graph, ten chips with three ports each.
-    """
-
+    Default: the Petersen graph, ten chips with three ports each."""
     digest: str | None = None
     """SHA-256 that the file must have; null takes any file. `railx import topology`
-    prints it.
-    """
-
+    prints it."""
     chips_per_node: Annotated[int, AtLeast(1)] = 1
     """Chips of a node: runs of consecutive chips of the file."""
-
     latency_ns: Annotated[float, NonNegative()] = 10.0
     """Time of flight of the links that the file gives none, in nanoseconds. Default: an
-    assumption, short electrical links, as inside a RailX node.
-    """
+    assumption, short electrical links, as inside a RailX node."""
 
 
 # Graph

@@ -76,9 +76,7 @@ class RailXDragonflySettings(AllToAllSettings):
 
     columns: Annotated[int, AtLeast(2)] = 5
     """Nodes of a group; columns - 1 divides r = m * n, for r / (columns - 1) copies of
-    the all-to-all of a row.
-    """
-
+    the all-to-all of a row."""
     rows: Annotated[int, AtLeast(2)] = 13
     """Groups, at most 2 m n columns + 1."""
 
