@@ -14,17 +14,16 @@ from railx.evidence import (
     PublishedNumbers,
     check_rows_judged,
     judge,
-    load_claims,
     published_tables,
     read_lineage,
     read_papers,
 )
 from railx.io import write_json, write_table
-from tests.builders import PUBLISHED, ROOT, published, write_result
+from tests.builders import PUBLISHED, ROOT, published, shipped_claims, write_result
 from tests.loops import for_every
 
 RESOURCES = ROOT / "resources"
-CLAIMS = load_claims(RESOURCES / "claims", PUBLISHED, RESOURCES / "papers.yaml")
+CLAIMS = shipped_claims()
 PAPERS = read_papers(RESOURCES / "papers.yaml")
 NUMBERS = PublishedNumbers(PUBLISHED)
 TABLES = {table.file: table for table in published_tables(PUBLISHED, PAPERS)}

@@ -9,18 +9,13 @@ from typing import Any
 
 import pytest
 
-from railx.evidence import judge, load_claims
+from railx.evidence import judge
 from railx.intervals import FEWEST
 from railx.io import write_json
-from tests.builders import PUBLISHED, ROOT, write_result
+from tests.builders import shipped_claims, write_result
 from workflow.experiment import checked_experiment
 
-RESOURCES = ROOT / "resources"
-CLAIMS = [
-    claim
-    for claim in load_claims(RESOURCES / "claims", PUBLISHED, RESOURCES / "papers.yaml")
-    if claim.file.endswith("_training.yaml")
-]
+CLAIMS = [claim for claim in shipped_claims() if claim.file.endswith("_training.yaml")]
 TIMED = (
     "opus_on_demand_time_grows_with_latency",
     "opus_on_demand_pays_every_reconfiguration",

@@ -12,13 +12,20 @@ from typing import Any
 
 import pytest
 
-from railx.evidence import Paper, load_claims, published_tables, read_expected, read_papers
+from railx.evidence import Paper, published_tables, read_expected, read_papers
 from railx.figures import draw_figure, figure_of
 from railx.io import write_json, write_table
 from railx.provenance import collect_provenance
 from railx.provenance.jobs import job_record, now_utc
 from railx.report import OtherResult, ReportFigure, ReportTable, write_report
-from tests.builders import PUBLISHED, ROOT, choice, write_result, write_stage_table
+from tests.builders import (
+    PUBLISHED,
+    ROOT,
+    choice,
+    shipped_claims,
+    write_result,
+    write_stage_table,
+)
 
 PAPERS = "resources/papers.yaml"
 QUERY = """select ours -- "quoted" $HOME `pwd` \\ & < 1
@@ -96,7 +103,7 @@ def recorded_rows(experiment: str) -> list[dict[str, Any]]:
     there = read_expected(expected / "paper.yaml")
     template = claim_rows()[0]
     rows = []
-    for claim in load_claims(ROOT / "resources" / "claims", PUBLISHED, ROOT / PAPERS):
+    for claim in shipped_claims():
         settings, judged = claim.settings, here.get(claim.id)
         verdict = judged.verdict if judged else "not here"
         other = there.get(claim.id) if verdict == "not here" and experiment != "paper" else None

@@ -11,21 +11,16 @@ from typing import Any
 
 import pytest
 
-from railx.evidence import judge, load_claims
+from railx.evidence import judge
 from railx.io import read_json, read_rows, write_json
-from tests.builders import PUBLISHED, ROOT
+from tests.builders import ROOT, shipped_claims
 from training.records import SCHEMA, read_record
 from workflow.stages import STAGES
 from workflow.stages.recorded import RECORDINGS
 
 STAGE = STAGES["recorded"]
 TABLES = ("steps", "checks", "measurements")
-CLAIMS = {
-    claim.id: claim
-    for claim in load_claims(
-        ROOT / "resources" / "claims", PUBLISHED, ROOT / "resources/papers.yaml"
-    )
-}
+CLAIMS = {claim.id: claim for claim in shipped_claims()}
 #: The claims that rest on recordings alone.
 OF_RECORDINGS = [claim for claim in CLAIMS.values() if "recorded." in (claim.settings.query or "")]
 SIZES = ("llama_1b", "llama_7b", "llama_13b", "llama_30b")
