@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 from rows import record
 
-__all__ = ["compile_times", "first_call"]
-
 
 def first_call(run: Callable[[], object]) -> float:
     """Seconds of the first run in this process, import of the compiler included, less

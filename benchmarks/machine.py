@@ -8,8 +8,6 @@ import re
 from importlib.metadata import version
 from pathlib import Path
 
-__all__ = ["cores", "describe", "kind"]
-
 
 def describe() -> str:
     """Cores, processor, Python, Numba and NumPy versions, and the load when asked:

@@ -11,8 +11,6 @@ import os
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["FILE", "Better", "Clock", "record"]
-
 #: The variable of the environment that names the file.
 FILE = "RAILX_BENCHMARK_ROWS"
 Better = Literal["less", "more"]

@@ -22,19 +22,6 @@ from typing import Annotated, Any, TypeAlias
 
 from railx.settings import Positive, SettingsError
 
-__all__ = [
-    "Cost",
-    "Costs",
-    "LimitSettings",
-    "check_cost",
-    "check_costs",
-    "estimate",
-    "gathered",
-    "in_words",
-    "machine_memory_bytes",
-    "note",
-]
-
 #: From this work on a command says its estimate first.
 _LONG_S, _LARGE_BYTES = 60.0, 2**31
 

@@ -6,8 +6,6 @@ import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = ["DISK_FULL", "UserError", "allowed_names", "is_explained"]
-
 #: The errors of a system that has no room for a file.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

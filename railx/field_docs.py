@@ -11,8 +11,6 @@ import inspect
 import sys
 from pathlib import Path
 
-__all__ = ["class_doc", "field_doc"]
-
 
 def class_doc(cls: type) -> str:
     """The docstring of a class as one paragraph of plain text after the other.

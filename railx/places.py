@@ -10,18 +10,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = [
-    "CODE",
-    "SHIPPED",
-    "WORK",
-    "cache",
-    "in_repository",
-    "is_checkout",
-    "is_work",
-    "package_folder",
-    "shipped_name",
-]
-
 #: The folder with the packages railx, railx_torch and railx_lab.
 CODE = Path(__file__).resolve().parent.parent
 _SHARE = CODE / "railx_lab"

@@ -6,8 +6,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["aligned", "in_digits"]
-
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of cells as lines, each column as wide as its widest cell."""

@@ -15,8 +15,6 @@ from torch.utils.data import BatchSampler
 
 from railx.errors import UserError
 
-__all__ = ["GROUPS_SCHEMA", "PlanBatchSampler", "Share"]
-
 GROUPS_SCHEMA = "railx.groups/1"
 
 

@@ -21,8 +21,6 @@ from torch._C import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-__all__ = ["dispatched", "unrecorded"]
-
 _T = TypeVar("_T")
 
 # Torch's own hints leave this untyped.

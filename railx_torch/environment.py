@@ -31,8 +31,6 @@ from railx.fabric import Mode
 from railx_torch.session import BackendOptions, Session
 from railx_torch.trace import Recorder
 
-__all__ = ["Environment", "read"]
-
 _INNER = ("gloo", "nccl")
 
 

@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Gate", "has_gates"]
-
 # Torch's own hints leave most of this module untyped.
 _cuda: Any = torch.cuda
 

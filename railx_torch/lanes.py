@@ -26,8 +26,6 @@ from railx.fabric import FabricError, OperationTimeout
 from railx_torch.gate import Gate, has_gates
 from railx_torch.session import Operation, Session
 
-__all__ = ["Lanes", "Pair", "ToHost", "Work", "identity"]
-
 #: How long a group that is shut down waits for the threads of its lanes.
 _SHUTDOWN_S = 5.0
 

@@ -29,8 +29,6 @@ from railx.fabric.client import Asked
 from railx.fabric.cycle import CycleFinder
 from railx_torch.trace import RECONFIGURATION, Issued, Recorder
 
-__all__ = ["BackendOptions", "Operation", "Session", "Statistics", "Watched"]
-
 #: After this many operations whose end nobody waits for, their ends are watched.
 _UNSEEN = 64
 #: The longest and the shortest wait of a collective behind a message whose receiver has

@@ -33,16 +33,6 @@ import torch
 from railx.fabric.circuits import COMMUNICATION
 from railx.io import write_text
 
-__all__ = [
-    "ITERATION",
-    "RECONFIGURATION",
-    "SCHEMA",
-    "Issued",
-    "Recorder",
-    "join_traces",
-    "write_chrome_trace",
-]
-
 #: The kind of an event that waits for light paths.
 RECONFIGURATION = "reconfiguration"
 #: The kind of an event that spans an iteration of a rank.

@@ -20,16 +20,6 @@ from typing import Any
 
 from workflow.reference import reference, unit_of
 
-__all__ = [
-    "commands_page",
-    "notebook_page",
-    "on_files",
-    "on_page_content",
-    "on_page_markdown",
-    "recorded_pages",
-    "tables_page",
-]
-
 #: Links of pages to other places than those beside and below them.
 _ABOVE = re.compile(r"\[([^\]]*)\]\(((?:\.\./)+)([^)]+)\)")
 #: Roles of docstrings, as they come out of a reader that knows none.

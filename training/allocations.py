@@ -17,8 +17,6 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Allocated", "LiveStorages", "allocations"]
-
 # Torch's own hints leave it untyped.
 _Reference: Any = StorageWeakRef
 

@@ -33,8 +33,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from railx.errors import UserError
 
-__all__ = ["Kernel", "Packing", "choose_kernel", "variable_length_attention", "varlen_available"]
-
 Kernel = Literal["sdpa", "varlen", "blocks"]
 
 #: The kernels of scaled_dot_product_attention that store no scores.

@@ -37,17 +37,6 @@ from training.engine import PRECISIONS, Engine
 from training.model import Decoder
 from training.settings import RunSettings
 
-__all__ = [
-    "SCHEMA",
-    "Checkpoint",
-    "check_checkpoint",
-    "find_checkpoint",
-    "load_checkpoint",
-    "newest_checkpoint",
-    "save_checkpoint",
-    "trained",
-]
-
 SCHEMA = "railx.checkpoint/1"
 
 _NAME = re.compile(r"block_(\d+)_step_(\d+)")

@@ -47,8 +47,6 @@ from training.timeline import Timeline
 if TYPE_CHECKING:
     from training.tensor_parallel import TensorParallel
 
-__all__ = ["PRECISIONS", "Engine", "Runner", "Stepped", "decoder_uses"]
-
 #: The precision of activations by its name in the settings.
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 

@@ -45,8 +45,6 @@ from training.load import Reading, others_share, read_processors
 from training.rails import RankContext, gather_all, on_rails
 from training.ranks import UNUSABLE, launch_ranks
 
-__all__ = ["main"]
-
 #: A block of a few iterations writes less than 1 MiB.
 _JOURNAL_MIB = 64
 

@@ -14,8 +14,6 @@ from railx.effort import Cost, Costs
 from railx.fabric.settings import FabricSettings, Mode, RailSettings
 from railx.settings import AtLeast, Between, NonNegative, Positive, SettingsError
 
-__all__ = ["LiveBlock", "LiveSettings", "journal_path", "live_blocks"]
-
 
 @dataclass(frozen=True)
 class LiveSettings:

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Reading", "load_average", "others_share", "read_processors"]
-
 _PROC = Path("/proc")
 #: user, nice, system, irq, softirq and steal; idle and iowait are left out, and guests
 #: are part of user. Steal is time that a hypervisor gave to other guests.

@@ -72,8 +72,6 @@ from training.timeline import Timeline
 from training.unfinished import Unfinished, read_part, write_part
 from training.utilisation import peak_memory_bytes, reset_peak_memory
 
-__all__ = ["Block", "train"]
-
 #: A schedule as JSON: iteration -> kind and members of each operation.
 _Schedule = dict[str, list[list[Any]]]
 

@@ -13,8 +13,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-__all__ = ["IGNORED_LABEL", "chunked_token_loss", "token_loss_sum"]
-
 #: The label of a token that has no next token: it adds nothing to the loss.
 IGNORED_LABEL = -100
 

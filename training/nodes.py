@@ -20,17 +20,6 @@ from pathlib import Path
 from railx.errors import UserError
 from railx.settings import SettingsError
 
-__all__ = [
-    "AGENTS",
-    "COMMAND",
-    "NODES",
-    "check_cuda",
-    "head_address",
-    "nodes_here",
-    "ranks_command",
-    "reachable",
-]
-
 #: The variables of a job whose nodes were started without Slurm: how many they are, and
 #: a folder that all of them see, where the others find the command of their agent.
 NODES = "RAILX_NODES"

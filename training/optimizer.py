@@ -19,8 +19,6 @@ from torch import Tensor, nn
 
 from training.settings import OptimizerSettings
 
-__all__ = ["Optimizer", "learning_rate"]
-
 #: Added to the norm before dividing the limit by it, as in torch.
 _CLIP_EPSILON = 1e-6
 

@@ -32,8 +32,6 @@ from training.allocations import LiveStorages
 from training.pipeline import PipelineParallel
 from training.sequence_parallel import token_cut
 
-__all__ = ["PassLog", "PassRecord", "Predicted", "Stage", "predicted_memory"]
-
 
 @dataclass(frozen=True)
 class PassRecord:

@@ -33,8 +33,6 @@ from railx.planning.replan import Answer, check_inputs
 from railx.settings import SettingsError, to_dict
 from training.settings import RunSettings
 
-__all__ = ["Planned", "PlannerFailed", "Planning", "check_planning", "planning_ahead"]
-
 #: Time limit for the end of a planner process.
 _STOP_S = 10.0
 #: Keys of a batch that describe the solver and its bounds, not the training. They may

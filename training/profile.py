@@ -46,8 +46,6 @@ from training.allocations import allocations
 from training.attention import Kernel, Packing, choose_kernel, variable_length_attention
 from training.model import Attend, Decoder
 
-__all__ = ["PRECISIONS", "main", "measure"]
-
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 _UNUSABLE = 2

@@ -17,8 +17,6 @@ from railx.fabric import Controller, FabricSettings, launch_controller
 from railx_torch import backend
 from railx_torch.trace import Recorder
 
-__all__ = ["RankContext", "gather_all", "on_rails"]
-
 
 @dataclass(frozen=True)
 class RankContext:

@@ -21,8 +21,6 @@ from typing import Any, cast
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-__all__ = ["FAILED", "UNUSABLE", "Failure", "launch_ranks"]
-
 #: Exit code of a run that failed.
 FAILED = 1
 #: Exit code of a run that cannot start with these settings.

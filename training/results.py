@@ -24,8 +24,6 @@ from training.rails import RankContext
 from training.settings import RunSettings, fabric_sweep
 from training.utilisation import used
 
-__all__ = ["SCHEMA", "iteration_rows", "pass_rows", "summary", "write_results"]
-
 SCHEMA = "railx.training/2"
 
 

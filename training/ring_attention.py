@@ -19,8 +19,6 @@ from torch.nn import functional
 from training.data import PackedTokens
 from training.model import IGNORED_LABEL
 
-__all__ = ["RingAttention"]
-
 _torch_ring: Any = _attention
 _aten: Any = torch.ops.aten
 

@@ -59,8 +59,6 @@ from training.settings import (
 )
 from training.unfinished import CHECKPOINT_FOLDERS, Unfinished, run_identity
 
-__all__ = ["launch", "main", "run_rank"]
-
 #: Errors whose message is one line for the user, and the exit code of each.
 _EXIT_CODES = {UserError: UNUSABLE, FabricError: UNUSABLE, PlannerFailed: FAILED}
 

@@ -34,8 +34,6 @@ from training.model import Attend, Decoder
 from training.settings import Parallelism
 from training.timeline import Timeline
 
-__all__ = ["ProcessGroups", "SequenceParallel", "UlyssesAttention", "group_ranks", "token_cut"]
-
 
 def token_cut(tokens: int, degree: int) -> list[int]:
     """The number of packed tokens of each rank of a group.

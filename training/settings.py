@@ -42,23 +42,6 @@ Parallelism = Literal["ulysses", "ring", "tensor"]
 #: The ZeRO stage that each way of sharding is.
 _ZERO_STAGE = {"none": 0, "zero3": 3}
 
-__all__ = [
-    "OptimizerSettings",
-    "Parallelism",
-    "RunSettings",
-    "TrainingSettings",
-    "check_model",
-    "check_plan",
-    "check_planner",
-    "check_positions",
-    "check_sharding",
-    "fabric_rounds",
-    "fabric_sweep",
-    "load_run_settings",
-    "pipeline_shape",
-    "tensor_degree",
-]
-
 
 @dataclass(frozen=True)
 class OptimizerSettings:

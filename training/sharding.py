@@ -42,8 +42,6 @@ from torch import Tensor, nn
 
 from training.timeline import Timeline
 
-__all__ = ["Hold", "Sharding", "Use"]
-
 #: Lifetime of gathered parameters: while their unit computes, or the batch.
 Hold = Literal["unit", "batch"]
 

@@ -23,8 +23,6 @@ from training.model import Decoder
 from training.reduction import GradientReduction
 from training.timeline import Timeline
 
-__all__ = ["TensorParallel"]
-
 
 class TensorParallel:
     """A decoder whose layers are split over ``degree`` consecutive ranks.

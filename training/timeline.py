@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-__all__ = ["SpanRecorder", "Timeline"]
-
 
 class SpanRecorder(Protocol):
     """The recorder of a timeline (``railx_torch.trace.Recorder``)."""

@@ -23,8 +23,6 @@ from railx.settings import to_dict
 from training.checkpoint import Checkpoint, newest_checkpoint
 from training.settings import RunSettings
 
-__all__ = ["CHECKPOINT_FOLDERS", "Unfinished", "read_part", "run_identity", "write_part"]
-
 _FOLDER, _CHECKPOINT = "unfinished", "checkpoint"
 #: Subfolders of a run with checkpoints, the latest first.
 CHECKPOINT_FOLDERS = (_FOLDER, _CHECKPOINT)

@@ -16,16 +16,6 @@ import torch
 from railx.performance.decoder import ModelSettings, forward_flops
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch, sequence_lengths
 
-__all__ = [
-    "PEAK_TFLOP_S",
-    "batch_flops",
-    "flop_utilisation",
-    "peak_memory_bytes",
-    "peak_tflop_s",
-    "reset_peak_memory",
-    "used",
-]
-
 #: Dense bfloat16 operations (10^12 a second) by the beginning of a device's name, from
 #: NVIDIA's data sheets (H100 and H200: the numbers with sparsity, halved). The longest
 #: beginning counts.

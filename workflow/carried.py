@@ -23,8 +23,6 @@ from snakemake.dag import DAG
 from railx.provenance.jobs import JOB_SCHEMA, file_digests, settings_digest
 from workflow.stages import STAGES
 
-__all__ = ["find_carried", "is_current"]
-
 _update_needrun = DAG.update_needrun
 
 

@@ -23,21 +23,6 @@ from railx.errors import allowed_names
 from railx.settings import SettingsError, members
 from workflow.yaml_files import read_yaml_mapping
 
-__all__ = [
-    "BASE",
-    "about",
-    "choice_content",
-    "choices",
-    "conf_file",
-    "conf_files",
-    "file_of",
-    "group_files",
-    "groups_of",
-    "is_choice",
-    "is_group",
-    "layers",
-]
-
 #: Names that begin so are inherited and never chosen.
 BASE = "base"
 #: The key under which a file lists its variants.

@@ -35,8 +35,6 @@ from workflow.commands.shared import (
 from workflow.stage import ByHand, Config, Stage, Summary
 from workflow.stages import STAGES, stage_of
 
-__all__ = ["BY_HAND", "INTERRUPTED", "main"]
-
 #: The exit code after Ctrl-C, as a shell has it.
 INTERRUPTED = 130
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-__all__ = ["announce_compilation", "compile_planners"]
-
 
 def announce_compilation(name: str, say: Callable[[str], None] | None = None) -> None:
     """Say once when Numba compiles in this process, not when it loads what it keeps.

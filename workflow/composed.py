@@ -18,8 +18,6 @@ from typing import Any, cast
 
 from railx import places
 
-__all__ = ["LIMIT", "code_digest", "keep", "key", "read", "remembered"]
-
 #: Configs kept; the oldest goes first.
 LIMIT = 64
 

@@ -30,8 +30,6 @@ from workflow.overrides import parse_overrides
 from workflow.plan_names import TABLES, PlanNames
 from workflow.yaml_files import read_yaml_mapping
 
-__all__ = ["compose"]
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9][A-Za-z0-9_]*)*")
 _MISSING = "???"

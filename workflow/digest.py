@@ -25,8 +25,6 @@ from typing import Any
 from railx import places
 from workflow.composed import keep, key, read, remembered
 
-__all__ = ["code_digest", "code_modules", "module_digest", "package_versions"]
-
 _PACKAGES = ("railx", "railx_torch", "training", "workflow")
 #: Modules that declarations ask before any job. Their answers are settings and inputs
 #: of jobs, which Snakemake compares: a new stage or planner reruns none of the others.

@@ -15,8 +15,6 @@ from railx.settings import SettingsError
 from workflow import composed
 from workflow.choices import conf_files
 
-__all__ = ["checked_experiment", "overrides_from"]
-
 
 def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
     """The experiment that conf/config.yaml and ``overrides`` describe, as plain data.

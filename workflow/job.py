@@ -30,8 +30,6 @@ from railx.provenance.jobs import check_intact, digest_of, job_record, load_aver
 from workflow.compilation import announce_compilation
 from workflow.stages import STAGES
 
-__all__ = ["JobLog", "arrow_alone", "leave", "logged", "make"]
-
 #: Packages that hand pandas' frames to pyarrow, or take them from it.
 _PANDAS = frozenset({"duckdb", "matplotlib", "mlflow", "pandas", "seaborn", "wandb"})
 

@@ -29,8 +29,6 @@ from railx.errors import UserError
 from railx.io import read_json, write_text
 from training.nodes import AGENTS, COMMAND, NODES
 
-__all__ = ["SERVICE", "job_name", "main", "manifests", "properties_of"]
-
 #: The service that gives the pods of a job names, ``JOB-0.railx`` and so on.
 SERVICE = "railx"
 #: How Snakemake writes what a job is into its script.

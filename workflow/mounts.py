@@ -25,8 +25,6 @@ from workflow.renamed import new_name, refusal
 from workflow.settings import LISTED, NAME
 from workflow.yaml_files import read_yaml_mapping
 
-__all__ = ["CONF", "EVERY", "choices", "primary_config"]
-
 CONF = WORK / "conf"
 
 #: Groups that an experiment chooses for every entry of a list at once.

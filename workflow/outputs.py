@@ -16,22 +16,6 @@ from railx.errors import UserError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "Columns",
-    "File",
-    "Json",
-    "Output",
-    "Table",
-    "arrow_schema",
-    "category",
-    "flag",
-    "integer",
-    "real",
-    "text",
-    "typed",
-    "typed_array",
-]
-
 #: Columns in their order, each with the word for its Arrow type.
 Columns = Mapping[str, str]
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from railx.settings import SettingsError
 
-__all__ = ["EXPERIMENT", "check_single", "parse_overrides", "parted"]
-
 #: The choice of an experiment, which needs no parser.
 EXPERIMENT = re.compile(r"experiment=(?!null$)([A-Za-z]\w*)")
 

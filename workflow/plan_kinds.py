@@ -6,8 +6,6 @@ from typing import Any
 
 from workflow.composed import remembered
 
-__all__ = ["plan_kinds"]
-
 
 @remembered
 def plan_kinds() -> dict[str, Any]:

@@ -23,8 +23,6 @@ from railx.errors import allowed_names
 from railx.settings import SettingsError
 from workflow.choices import BASE, choice_content, choices, group_files
 
-__all__ = ["CROSS", "TABLES", "PlanNames", "PlanParts", "crossed"]
-
 #: Keys of a setting that are no keys of its plans.
 TABLES = ("planners", "corpora")
 #: Keys of a product in an experiment.

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from railx.places import in_repository
 
-__all__ = ["PLANS", "planner_code", "record_of"]
-
 #: A file for each plan, with a line for each of its batches.
 PLANS = Path("resources/recorded/plans")
 

@@ -12,8 +12,6 @@ from workflow.stage import Config
 if TYPE_CHECKING:
     from railx.planning.format.plan import Plan
 
-__all__ = ["composed_plans", "planned_by_name"]
-
 
 def composed_plans(batches: Mapping[str, int]) -> Config:
     """An experiment with plans by name, PLANNER_SETTING_CORPUS, of so many batches."""

@@ -12,8 +12,6 @@ from railx.field_docs import class_doc, field_doc
 from railx.settings import OneOf, field_hints, members
 from workflow.settings import groups
 
-__all__ = ["Row", "keys_of", "reference", "unit_of"]
-
 _TYPES = {int: "integer", float: "number", bool: "true or false", str: "text", Any: "anything"}
 
 #: Endings of names and the unit that they stand for; the longest that fits counts.

@@ -15,24 +15,6 @@ from railx.places import in_repository
 from workflow.outputs import Table
 from workflow.stage import Config, FromStage, Stage
 
-__all__ = [
-    "STAGES",
-    "claim_files",
-    "code_of",
-    "files_of",
-    "inputs_of",
-    "packages_of",
-    "printed_tables",
-    "provenance_files",
-    "provenance_path",
-    "results_folder",
-    "shipped",
-    "stage_of",
-    "tracked_files",
-    "tracked_results",
-    "wildcards",
-]
-
 #: Every stage by name; importing ``workflow.stages`` fills it.
 STAGES: dict[str, Stage] = {}
 

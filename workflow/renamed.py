@@ -15,8 +15,6 @@ from railx.errors import allowed_names
 from railx.settings import SettingsError
 from workflow.yaml_files import read_yaml_mapping
 
-__all__ = ["new_name", "refusal"]
-
 
 def new_name(group: str, name: str) -> str | None:
     """The new name of a choice that had an old one; None for any other name."""

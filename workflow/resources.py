@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from railx.evidence import Claim, Paper
 
-__all__ = ["all_claims", "all_papers", "check_resources", "declared_tables"]
-
 #: The folder of work where it has claims of its own, else what comes with the code.
 _ROOT = places.WORK if (places.WORK / "resources" / "claims").is_dir() else places.SHIPPED
 _ENDINGS = (".yaml", ".csv")

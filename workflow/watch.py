@@ -16,8 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-__all__ = ["run_module", "run_program", "watched"]
-
 #: Seconds in which a program that was interrupted may end by itself.
 _ENDS_S = 3.0
 

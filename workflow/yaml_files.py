@@ -12,8 +12,6 @@ from typing import Any
 
 from railx.settings import SettingsError
 
-__all__ = ["read_yaml_mapping"]
-
 #: Numbers with a point or an exponent, as in 1e9, which YAML 1.1 takes for text.
 _FLOAT = re.compile(
     r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?"

@@ -12,8 +12,6 @@ from railx.economics.settings import EconomicsSettings, PricedNetwork
 from railx.errors import UserError
 from railx.settings import SettingsError, check_names, to_dict
 
-__all__ = ["bill_of_materials", "check_price_set", "check_prices", "cost_summary", "price_network"]
-
 
 def bill_of_materials(
     settings: EconomicsSettings, catalogue: Catalogue | None = None

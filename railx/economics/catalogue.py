@@ -18,8 +18,6 @@ from railx.errors import UserError, allowed_names
 from railx.io import in_repository
 from railx.settings import SettingsError
 
-__all__ = ["COMPONENTS", "Catalogue", "Cost", "Price", "read_catalogue"]
-
 #: The components of networks; a transceiver and a switch port are counted per port, a
 #: copper cable per link, links inside nodes per GB/s of a chip in one direction.
 #: Accelerators are in no network's bill.

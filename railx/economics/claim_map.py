@@ -32,8 +32,6 @@ from railx.settings import SettingsError
 from railx.vocabulary.counts import TreeBill
 from railx.vocabulary.topology import FamilySettings
 
-__all__ = ["CLAIMS", "claim_map"]
-
 CLAIMS = ("injection", "all_to_all", "absolute")
 _PRICED = ("transceiver", "ocs_port", "electrical_switch_port")
 

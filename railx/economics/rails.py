@@ -36,8 +36,6 @@ from railx.economics.settings import EconomicsSettings, RailPlatform, RailsSetti
 from railx.settings import SettingsError
 from railx.vocabulary.counts import fewest_tiers, opus_rail_switch_ports, opus_tree_switch_ports
 
-__all__ = ["ARRANGEMENTS", "OpticalRail", "optical_rails", "rail_economics", "rail_map"]
-
 ARRANGEMENTS = ("one", "parallel", "clos", "clos_strict")
 #: Optical ports of a chip: one towards either neighbour of a ring (Opus).
 _OCS_PORTS_PER_CHIP = 2

@@ -14,8 +14,6 @@ from railx.economics.pricing import NetworkPrice, price
 from railx.economics.settings import EconomicsSettings, PricedNetwork
 from railx.settings import SettingsError
 
-__all__ = ["cost_by_scale"]
-
 
 def cost_by_scale(
     settings: EconomicsSettings, catalogue: Catalogue | None = None

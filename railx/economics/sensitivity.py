@@ -19,8 +19,6 @@ from railx.economics.settings import EconomicsSettings, PricedNetwork, Sensitivi
 from railx.settings import SettingsError
 from railx.vocabulary.counts import NetworkCounts
 
-__all__ = ["in_node_lanes_of", "price_sensitivity"]
-
 _PRICED = ("transceiver", "ocs_port", "electrical_switch_port")
 
 

@@ -20,17 +20,6 @@ from railx.settings import (
 from railx.vocabulary.counts import Bill, NetworkCounts, Ports, count_ports
 from railx.vocabulary.topology import FamilySettings
 
-__all__ = [
-    "ClaimMapSettings",
-    "EconomicsSettings",
-    "PricedNetwork",
-    "RailMapSettings",
-    "RailPlatform",
-    "RailsSettings",
-    "ScaleSettings",
-    "SensitivitySettings",
-]
-
 
 @dataclass(frozen=True)
 class PricedNetwork:

@@ -28,8 +28,6 @@ from railx.evidence.errors import ClaimError, NotAvailable
 from railx.evidence.statement import first_paragraph, read_statement
 from railx.io import FIDELITIES, leaves, read_json, read_table
 
-__all__ = ["Database", "open_database", "open_schemas", "table_name"]
-
 _ENDINGS = (".parquet", ".json")
 _FIDELITY = f"enum ({', '.join(repr(name) for name in FIDELITIES)})"
 _MACROS = (

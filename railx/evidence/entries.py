@@ -30,8 +30,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from railx.evidence.published import Published, PublishedNumbers
 from railx.settings import NotEmpty, SettingsError, load
 
-__all__ = ["Definitions", "JudgedRow", "RowSelection", "expand"]
-
 #: What a claim says of the number that it is compared with.
 _REFERENCE = ("file", "id", "column")
 #: A value in a query: no quote, bracket, semicolon, line break or comment.

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from railx.errors import UserError
 
-__all__ = ["ClaimError", "NotAvailable"]
-
 
 class ClaimError(UserError):
     """A mistake in a claim file, a query or the published number that it points to.

@@ -13,8 +13,6 @@ from railx.evidence.verdicts import REPEATED, Verdict
 from railx.io import Fidelity
 from railx.settings import NotEmpty, SettingsError, load
 
-__all__ = ["Recorded", "flipped", "read_expected", "recorded_lines", "rests_on_timing"]
-
 
 @dataclass(frozen=True)
 class Recorded:

@@ -42,22 +42,6 @@ from railx.evidence.expected import Recorded
 from railx.evidence.papers import read_yaml
 from railx.settings import AtLeast, SettingsError, load
 
-__all__ = [
-    "VERDICTS",
-    "FindingsTable",
-    "Sources",
-    "computed_page",
-    "csv_rows",
-    "open_blocks",
-    "query_digest",
-    "read_findings_tables",
-    "recorded_rows",
-    "recorded_table",
-    "recorded_tables_text",
-    "references",
-    "verdicts_table",
-]
-
 #: Where a query finds the recorded verdicts.
 VERDICTS = "expected"
 

@@ -33,8 +33,6 @@ from railx.evidence.verdicts import (
 from railx.intervals import FEWEST, Estimate, estimate, weighted_mean
 from railx.io import FIDELITIES, Fidelity
 
-__all__ = ["CLAIM_COLUMNS", "check_columns", "claims_table", "count_verdicts", "judge"]
-
 _TEXT, _NUMBER, _COUNT, _FLAG = pa.string(), pa.float64(), pa.int64(), pa.bool_()
 #: Columns of evidence/claims.parquet.
 CLAIM_COLUMNS: dict[str, pa.DataType] = {

@@ -25,8 +25,6 @@ from railx.evidence.papers import read_yaml
 from railx.evidence.published import PublishedNumbers, PublishedTable
 from railx.settings import NotEmpty, SettingsError, load
 
-__all__ = ["Input", "Lineage", "read_lineage"]
-
 
 @dataclass(frozen=True)
 class Input:

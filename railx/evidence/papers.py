@@ -12,8 +12,6 @@ import yaml
 from railx.evidence.errors import ClaimError
 from railx.settings import NotEmpty, SettingsError, load
 
-__all__ = ["Paper", "read_papers", "read_yaml"]
-
 #: The loader in C, seven times as fast, where PyYAML was built with it.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

@@ -17,8 +17,6 @@ import duckdb
 
 from railx.evidence.errors import ClaimError
 
-__all__ = ["Statement", "first_paragraph", "read_statement"]
-
 _ALLOWED = "allowed: one SELECT over the run's tables"
 #: Table functions that make rows from their arguments alone.
 _ROW_MAKERS = frozenset({"generate_series", "range", "unnest"})

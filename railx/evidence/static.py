@@ -12,8 +12,6 @@ from railx.evidence.database import open_schemas
 from railx.evidence.errors import ClaimError
 from railx.evidence.judge import check_columns
 
-__all__ = ["check_queries"]
-
 _TEXT = re.compile(r"'(?:[^']|'')*'")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])")
 #: A column by its number, as in ``order by 2``.

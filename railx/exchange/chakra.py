@@ -35,8 +35,6 @@ from railx.exchange.chakra_messages import (
 from railx.io import write_text
 from railx.replay.programs import DOES, KINDS, Programs
 
-__all__ = ["VERSION", "write_chakra"]
-
 #: The version of the schema in traces, as in ASTRA-sim's own.
 VERSION = "0.0.4"
 #: Collectives that ASTRA-sim runs; a broadcast takes the time of the trace.

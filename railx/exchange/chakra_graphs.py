@@ -29,8 +29,6 @@ from railx.exchange.chakra_messages import (
 from railx.exchange.rank_nodes import RankNodes
 from railx.replay.graphs import COMPUTE, NODE_KINDS
 
-__all__ = ["GENERATED", "GroupNumbers", "chakra_nodes"]
-
 _NAMES = {number: name for name, number in COLLECTIVES.items()} | {8: "reduce_scatter"}
 #: Types of nodes in the JSON of Chakra's tools.
 _TYPES = {

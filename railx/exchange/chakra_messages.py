@@ -15,23 +15,6 @@ from typing import Any
 from railx.errors import UserError
 from railx.io import atomic_path
 
-__all__ = [
-    "ALL_GATHER",
-    "COLL",
-    "COLLECTIVES",
-    "COMP",
-    "MEM_LOAD",
-    "MEM_STORE",
-    "METADATA",
-    "RECV",
-    "SEND",
-    "attributes",
-    "message",
-    "message_of_json",
-    "read_messages",
-    "write_messages",
-]
-
 #: Types of nodes.
 METADATA, MEM_LOAD, MEM_STORE, COMP, SEND, RECV, COLL = range(1, 8)
 #: Numbers of collectives in the order of the schema; two of them are one here.

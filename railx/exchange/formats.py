@@ -28,16 +28,6 @@ from railx.exchange.astra_network import analytical, ns3
 from railx.exchange.wires import Exported, Wires, decimal, join, wires
 from railx.vocabulary.topology import LINK_KINDS, Topology
 
-__all__ = [
-    "NETWORK_FORMATS",
-    "NetworkFormat",
-    "anynet",
-    "edge_list",
-    "graphml",
-    "infragraph",
-    "simple_graphml",
-]
-
 
 def edge_list(topology: Topology, name: str) -> Exported:
     """The links; chips are called by their number, switches ``switch0``, ..."""

@@ -18,8 +18,6 @@ import numpy as np
 from railx.io import atomic_path
 from railx.replay.programs import KINDS, Programs
 
-__all__ = ["Message", "messages", "write_goal"]
-
 _BEGIN, _ISSUE, _WAIT, _END = range(4)
 _COMPUTE, _NETWORK = 0, 1
 #: The parts of each kind of collective.

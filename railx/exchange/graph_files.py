@@ -37,8 +37,6 @@ from railx.replay.graph_pricing import DeviceRates, unpriced_node
 from railx.replay.graphs import COMPUTE, NODE_KINDS, is_graph_table, read_graph_table
 from railx.replay.programs import DOES, KINDS, Programs
 
-__all__ = ["check_times", "goal_nodes", "program_nodes", "read_graphs"]
-
 _FILE = re.compile(r"\.(\d+)\.(et|json)$")
 _LOST = {
     "memory": "{} transfers from or to memory have no price: they take no time",

@@ -27,8 +27,6 @@ from railx.planning.format.parts import Group, PlanError
 from railx.planning.format.plan import Plan, priced_zero_stage
 from railx.settings import load
 
-__all__ = ["GROUPS_SCHEMA", "PLAN_FORMATS", "PROGRAMS", "exported_plan", "groups_file"]
-
 GROUPS_SCHEMA = "railx.groups/1"
 PLAN_FORMATS = ("megatron", "deepspeed", "groups")
 #: Where the options of a program were read: repository and commit.

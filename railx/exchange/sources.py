@@ -16,8 +16,6 @@ from railx.io import read_metadata, read_rows
 from railx.replay.programs import DOES, KINDS, Programs, read_programs
 from railx.replay.recording import recorded_programs
 
-__all__ = ["programs_of", "read_source"]
-
 _ISSUE = DOES.index("issue")
 
 

@@ -14,8 +14,6 @@ from railx.errors import UserError
 from railx.exchange.rank_nodes import ImportedGraphs
 from railx.replay.graphs import RankGraphs
 
-__all__ = ["Axes", "symmetric_graphs"]
-
 
 @dataclass(frozen=True)
 class Axes:

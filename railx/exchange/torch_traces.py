@@ -31,8 +31,6 @@ from railx.exchange.chakra_graphs import GroupNumbers
 from railx.exchange.rank_nodes import RankNodes
 from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
 
-__all__ = ["is_torch_trace", "shortest_times", "torch_groups", "torch_nodes"]
-
 #: Kinds of the operators of ``c10d``, and the argument whose bytes count (Chakra's:
 #: of a gather what a member gives, of others the tensor).
 _OPERATORS = {

@@ -28,8 +28,6 @@ from typing import Literal, NamedTuple
 
 from railx.errors import UserError
 
-__all__ = ["COMMUNICATION", "SCALE_UP", "Circuit", "Configuration", "Layout", "Port", "ports_of"]
-
 #: The phase name of operations that need no circuit.
 SCALE_UP = "scale-up"
 

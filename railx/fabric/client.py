@@ -26,8 +26,6 @@ from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.holdings import Holdings, OperationKey, Presentation, Report
 from railx.fabric.protocol import TOKEN, Message, MessageDecoder, ProtocolError, connect, encode
 
-__all__ = ["Asked", "FabricClient", "FabricError", "Grant", "OperationTimeout"]
-
 #: How long a rank that gave up waits for the controller's reason.
 _REASON_TIMEOUT_S = 5.0
 #: How long a failed operation waits for the controller's message about its members.

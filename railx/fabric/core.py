@@ -55,8 +55,6 @@ from railx.fabric.circuits import Circuit, Layout
 from railx.fabric.decisions import granting, ranks, state
 from railx.fabric.decisions.state import State, light
 
-__all__ = ["ControllerCore"]
-
 
 class ControllerCore(State):
     """The state with its events.

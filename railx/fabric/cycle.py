@@ -28,8 +28,6 @@ from dataclasses import dataclass, field
 from railx.errors import UserError
 from railx.fabric.circuits import Configuration
 
-__all__ = ["CircuitSchedule", "CycleFinder"]
-
 
 @dataclass(frozen=True)
 class CircuitSchedule:

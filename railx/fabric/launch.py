@@ -24,8 +24,6 @@ from railx.fabric.protocol import TOKEN, UNIX, address_of
 from railx.fabric.settings import FabricSettings, Priority
 from railx.settings import SettingsError, to_dict
 
-__all__ = ["Controller", "go_first", "launch_controller", "priority_of"]
-
 
 def go_first() -> None:
     """Run this process before those of normal priority.

@@ -17,8 +17,6 @@ from railx.fabric.circuits import Port
 from railx.fabric.protocol import TOKEN, Message, MessageDecoder, ProtocolError, connect, encode
 from railx.text import aligned
 
-__all__ = ["Observer", "ObserverError", "serve_metrics", "status_text"]
-
 
 class ObserverError(UserError, ConnectionError):
     """The controller does not answer, or refuses; one line with the reason."""

@@ -28,8 +28,6 @@ from railx.vocabulary.placement import Placement, Sizes, order_placement
 from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.topology import FamilySettings, NodeSettings, Topology
 
-__all__ = ["check_node", "composed", "inside_nodes", "order_of"]
-
 #: Capabilities that do not depend on links inside nodes; the others are missing.
 _SAME = ("name", "settings", "ports_per_chip", "routings", "switched", "check_circuits", "inside")
 #: Networks that a size is looked for in, where nodes must divide it.

@@ -45,26 +45,6 @@ from railx.vocabulary.placement import Placement, Sizes, run_placement
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import FamilySettings, NodeSettings, Topology, chip_nodes
 
-__all__ = [
-    "FAMILIES",
-    "TopologySettings",
-    "build_routing",
-    "build_topology",
-    "check_nodes",
-    "check_topology",
-    "families_with",
-    "family_named",
-    "family_of",
-    "links_inside",
-    "node_of_chips",
-    "rank_placement",
-    "register",
-    "registered",
-    "routing_names",
-    "static_routing_names",
-    "unregister",
-]
-
 #: All network families.
 FAMILIES: list[Family[Any]] = [
     railx_hyperx.FAMILY,

@@ -13,8 +13,6 @@ from railx.families import build_topology, family_of
 from railx.settings import to_dict
 from railx.vocabulary.topology import FamilySettings, Topology
 
-__all__ = ["check_same_nodes", "check_size", "small_graph", "vertex_count"]
-
 #: Chips and switches up to which a check builds the graph; beyond, it takes seconds.
 _MOST_VERTICES = 10_000
 #: Cost of each chip, port or lane that a field of a family counts.

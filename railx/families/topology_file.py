@@ -21,8 +21,6 @@ from railx.vocabulary.topology import (
     Topology,
 )
 
-__all__ = ["read_topology", "write_topology"]
-
 
 def write_topology(path: str | Path, topology: Topology, name: str | None = None) -> None:
     """Write a Parquet file: links and circuits as rows, distinguished by ``element``.

@@ -11,8 +11,6 @@ from __future__ import annotations
 import functools
 import math
 
-__all__ = ["DARK_BACKGROUND", "contrast", "dark_colour", "luminance", "readable"]
-
 #: The page's background in dark mode.
 DARK_BACKGROUND = "#15191e"
 #: Light colours on dark look duller than their contrast says: it is raised to this

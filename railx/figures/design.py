@@ -16,8 +16,6 @@ from railx.figures.types import DataFrame
 from railx.figures.words import counted, fidelity_line, phrases, spoken
 from railx.settings import AtLeast
 
-__all__ = ["ArenaFigureSettings", "arena", "design_front"]
-
 
 @figure("Cost against step time of networks for a job", "networks", height=4.4)
 @reads(

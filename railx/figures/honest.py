@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-__all__ = ["cut_bars", "refuse_hidden", "say_compressed"]
-
 
 def say_compressed(figure: Figure) -> None:
     """Name the scale in the label of every axis that is not linear.

@@ -11,24 +11,6 @@ from railx.figures.theme import INK, PUBLISHED_LINE, PUBLISHED_MARK
 from railx.figures.types import Axes, DataFrame, Page
 from railx.figures.words import quantity
 
-__all__ = [
-    "at_edge",
-    "beside",
-    "diagonal",
-    "entries",
-    "few_ticks",
-    "name_rows",
-    "panel_title",
-    "patch",
-    "plain_ticks",
-    "published_line",
-    "published_marks",
-    "share_legend",
-    "ticks",
-    "tiles",
-    "time_unit",
-]
-
 #: Mean width of a bold character of DejaVu Sans over its size.
 _BOLD_WIDTH = 0.65
 

@@ -18,8 +18,6 @@ from railx.figures.tables import FigureFiles, Tables, refuse
 from railx.io import write_json, write_text
 from railx.settings import Registered
 
-__all__ = ["FIGURES", "FigureSettings", "draw_figure", "figure_module", "figure_of"]
-
 #: Modules of this package with the figures that each declares.
 _MODULES = {
     "all_claims": "all_claims",

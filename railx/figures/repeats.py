@@ -16,7 +16,6 @@ from railx.intervals import FEWEST
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["REPEAT_COLUMNS", "per_repeat", "repeats_words"]
 
 #: What :func:`per_repeat` reads of ``training.iterations``.
 REPEAT_COLUMNS = (

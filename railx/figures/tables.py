@@ -16,23 +16,6 @@ from railx.errors import UserError
 from railx.figures.types import DataFrame, Series
 from railx.io import read_metadata, read_table
 
-__all__ = [
-    "FigureFiles",
-    "FigureInput",
-    "Rows",
-    "Tables",
-    "milliseconds",
-    "plans_at",
-    "published_frame",
-    "read_frame",
-    "records",
-    "refuse",
-    "refuse_unknown",
-    "stack",
-    "to_frame",
-    "where",
-]
-
 Rows = list[dict[str, Any]]
 #: What a figure is drawn from: the files under each input key.
 FigureFiles = Mapping[str, Sequence[Path]]

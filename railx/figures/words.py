@@ -11,19 +11,6 @@ from railx.figures.theme import label
 from railx.figures.types import DataFrame, Series
 from railx.io import FIDELITIES
 
-__all__ = [
-    "FIDELITY_MEANING",
-    "counted",
-    "fidelity_line",
-    "listed",
-    "ordered",
-    "phrase",
-    "phrases",
-    "quantity",
-    "span",
-    "spoken",
-]
-
 #: One line per fidelity, from the least to the most faithful to a real machine.
 FIDELITY_MEANING: dict[str, str] = {
     "analytic": "calculated: closed form, exact static analysis or cost model",

@@ -20,18 +20,6 @@ from railx.mapping.step import Basis
 from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings, Topology
 
-__all__ = [
-    "ChipCosts",
-    "check_reference",
-    "chip_costs",
-    "comparison_bases",
-    "cost_columns",
-    "equal_bandwidth",
-    "injection_gb_s_per_chip",
-    "network_cost",
-    "network_price",
-]
-
 _BITS_PER_BYTE = 8
 
 

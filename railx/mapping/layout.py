@@ -16,15 +16,6 @@ from railx.settings import SettingsError
 from railx.vocabulary.placement import Sizes
 from railx.vocabulary.topology import FamilySettings
 
-__all__ = [
-    "IntArray",
-    "compute_flops",
-    "group_levels",
-    "group_members",
-    "has_room",
-    "step_transfers",
-]
-
 IntArray: TypeAlias = NDArray[np.int64]
 
 

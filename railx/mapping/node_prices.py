@@ -22,8 +22,6 @@ from railx.performance.topologies import ExactLoads
 from railx.settings import SettingsError
 from railx.vocabulary.topology import Topology
 
-__all__ = ["node_price_rows"]
-
 #: Factors of the rate of ports that are looked between.
 _LOWEST, _HIGHEST = 1e-6, 1e3
 

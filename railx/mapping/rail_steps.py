@@ -51,8 +51,6 @@ from railx.steps.programs import PARALLELISMS_OF_CHANNELS, programs
 from railx.steps.settings import StepJob
 from railx.steps.sweep import last_step
 
-__all__ = ["Exchange", "TurnWiring", "rail_step_rows"]
-
 _RULES: tuple[Mode, ...] = ("on_demand", "provisioned")
 #: Steps that are replayed; the last counts, so that it is one among others.
 _ITERATIONS = 2

@@ -28,8 +28,6 @@ from railx.settings import SettingsError
 from railx.vocabulary.placement import Placement
 from railx.vocabulary.topology import Topology
 
-__all__ = ["FIDELITY", "Basis", "step_ms", "step_times"]
-
 FIDELITY = "analytic"
 _COLUMNS = (
     *("topology", "family", "topology_chips", "job", "chips", "placement", "basis"),

@@ -55,8 +55,6 @@ from railx.performance.networks import fastest_order
 from railx.performance.volumes import Transfer
 from railx.settings import SettingsError
 
-__all__ = ["MODES", "switched_times"]
-
 MODES = ("set_once", "every_phase", "where_it_pays", "packets")
 _COLUMNS = (
     *("network", "job", "gpus", "basis", "mode", "rule", "latency_ms", "changes", "step_ms"),

@@ -22,13 +22,6 @@ from railx.performance.topologies import ExactLoads, at_rates, node_rates_gb_s
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, PowerOfTwo, SettingsError
 from railx.vocabulary.topology import Topology
 
-__all__ = [
-    "Underlay",
-    "UnderlaySettings",
-    "UnderlyingNetwork",
-    "underlays",
-]
-
 
 @dataclass(frozen=True)
 class UnderlyingNetwork:

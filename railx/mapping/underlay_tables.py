@@ -14,8 +14,6 @@ from railx.progress import counted
 from railx.settings import SettingsError
 from railx.workload.corpus import read_corpus_lengths
 
-__all__ = ["bandwidth_table", "mean_times", "mix_table"]
-
 _FIDELITY = {"fidelity": "analytic"}
 
 

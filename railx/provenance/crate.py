@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-__all__ = ["run_crate"]
-
 _PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
     "https://w3id.org/ro/wfrun/workflow/0.5": "Workflow Run Crate",

@@ -19,18 +19,6 @@ from railx.errors import UserError
 from railx.places import CODE, shipped_name
 from railx.provenance.machine import collect_provenance
 
-__all__ = [
-    "DAMAGED",
-    "JOB_SCHEMA",
-    "check_intact",
-    "digest_of",
-    "file_digests",
-    "job_record",
-    "load_average",
-    "now_utc",
-    "settings_digest",
-]
-
 JOB_SCHEMA = "railx.provenance/2"
 
 _MACHINE = ("python", "system", "machine", "cpu", "cores", "memory_gb", "gpus")

@@ -17,8 +17,6 @@ from typing import Any
 
 from railx.places import CODE
 
-__all__ = ["PACKAGES", "SCHEMA", "collect_provenance"]
-
 SCHEMA = "railx.provenance/1"
 
 #: Packages whose version can change a result.

@@ -27,8 +27,6 @@ from railx.fabric.circuits import COMMUNICATION, Configuration
 from railx.fabric.holdings import OperationKey
 from railx.replay.programs import DOES, Programs
 
-__all__ = ["Passes", "Price", "cluster_programs", "recorded_programs"]
-
 #: The phases of computation that a profile knows.
 _PASSES = ("forward", "backward")
 _BEGIN, _ISSUE, _WAIT, _END = map(DOES.index, ("begin", "issue", "wait", "end"))

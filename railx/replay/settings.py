@@ -7,8 +7,6 @@ from typing import Annotated, Literal
 
 from railx.settings import NonNegative, SettingsError
 
-__all__ = ["ReplaySettings"]
-
 _LATENCIES_MS = (0.0, 10.0, 50.0, 100.0, 250.0, 500.0, 750.0, 1000.0)
 
 

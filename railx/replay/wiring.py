@@ -14,8 +14,6 @@ from typing import NamedTuple, TypeAlias
 
 from railx.fabric.circuits import Configuration, Layout
 
-__all__ = ["CircuitModel", "TableWiring", "Wire"]
-
 
 class Wire(NamedTuple):
     """A setting of one or more ports of a rail's switch, with a name."""

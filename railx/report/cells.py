@@ -16,17 +16,6 @@ from railx.io import dotted_leaves, read_json, read_table
 from railx.report.claims import count
 from railx.report.entries import OtherResult, ReportTable
 
-__all__ = [
-    "MOST_ALIKE",
-    "MOST_ROWS",
-    "cell",
-    "cut",
-    "read_others",
-    "seeds",
-    "table_rows",
-    "words",
-]
-
 #: Rows of a result table that the page prints; the file has all.
 MOST_ROWS = 40
 #: Tables of one kind, and jobs of one stage, that the page shows.

@@ -17,18 +17,6 @@ from railx.evidence import CLAIM_COLUMNS, KINDS, VERDICT_GROUPS, VERDICTS, Paper
 from railx.evidence.verdicts import number_text
 from railx.io import FIDELITIES, read_table
 
-__all__ = [
-    "Row",
-    "abstract",
-    "count",
-    "count_groups",
-    "did_not_hold",
-    "interval_text",
-    "missing_in_words",
-    "read_claims",
-    "summary_lines",
-]
-
 #: What a table of a stage is about in words, and the key that adds one to a run.
 _STAGE_WORDS = {
     "bandwidth": ("bandwidth of groups on", "topologies"),

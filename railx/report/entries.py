@@ -16,8 +16,6 @@ from markupsafe import Markup, escape
 from railx.errors import UserError
 from railx.io import read_json
 
-__all__ = ["OtherResult", "ReportFigure", "ReportTable", "caption_html", "figure_words"]
-
 #: Where the first statement of a caption ends.
 _FIRST = re.compile(r"[.:;](?=\s|$)")
 _WORDS = ("title", "paper", "caption", "alternative_text", "published", "tables")

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from railx.errors import UserError
 
-__all__ = ["image_size", "image_source", "rastered", "slim_svg"]
-
 _TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 #: An SVG with more bytes than this is replaced by its PNG.
 _LARGEST_SVG_BYTES = 500_000

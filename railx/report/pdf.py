@@ -11,8 +11,6 @@ from pathlib import Path
 from railx.errors import UserError
 from railx.io import atomic_path
 
-__all__ = ["CHROMIUMS", "find_chromium", "print_pdf"]
-
 #: What may print the page, by the names it is installed under.
 CHROMIUMS = (
     "chromium",

@@ -27,8 +27,6 @@ from railx.io import write_json, write_table
 from railx.report.entries import ReportFigure
 from railx.report.page import write_report
 
-__all__ = ["recorded_rows", "write_recorded_report"]
-
 #: Height of the figure of a paper's claims.
 _PAPER_INCHES = 7.5
 _REASON = "as recorded; the page of a run says why"

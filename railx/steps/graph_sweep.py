@@ -11,8 +11,6 @@ from railx.steps.published_graphs import Links, PublishedStep
 from railx.steps.published_run import PublishedRun, announced, split_links, stage_times
 from railx.steps.settings import StepJob, StepSettings
 
-__all__ = ["graph_time_rows"]
-
 
 def graph_time_rows(step: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
     """A row for each job, count, bandwidth, mode and latency.

@@ -14,8 +14,6 @@ from railx.steps.programs import programs
 from railx.steps.settings import StepJob, StepSettings
 from railx.steps.sweep import circuit_model, job_head, last_step
 
-__all__ = ["fitted_pass_ms", "host_rows", "step_seconds"]
-
 
 def step_seconds(job: StepJob, iterations: int) -> float:
     """The slowest rank's last step over packet switches."""

@@ -17,16 +17,6 @@ from railx.performance.programs import constants_named
 from railx.performance.volumes import activation_bytes, product_flops
 from railx.steps.settings import StepJob
 
-__all__ = [
-    "Direction",
-    "Segment",
-    "Unit",
-    "exchanged_bytes",
-    "hop_bytes",
-    "layer_segments",
-    "stage_units",
-]
-
 Direction = Literal["forward", "backward"]
 #: Products of a pass over those of a forward pass: a gradient takes two.
 _PASSES = {"forward": 1, "backward": 2}

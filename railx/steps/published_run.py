@@ -19,8 +19,6 @@ from railx.performance.devices import DeviceSettings
 from railx.replay.graph_pricing import Counts
 from railx.steps.published_graphs import Links, PublishedStep, StageNodes, stage_nodes
 
-__all__ = ["Announced", "PublishedRun", "Rings", "announced", "split_links", "stage_times"]
-
 #: By rank: after which of its operations it asks for which stage, -1: for its ring.
 Announced: TypeAlias = Sequence[Mapping[int, int]]
 #: Tensor ranks that are simulated. More are like the first: circuits change when the

@@ -16,8 +16,6 @@ from railx.performance.programs import default_constants, program_named
 from railx.progress import counted
 from railx.steps.referee import replayed_step_s
 
-__all__ = ["compared_rows", "draw"]
-
 _SHOWN = (
     *("schedule", "sharding", "recompute", "devices", "data", "tensor", "pipeline", "context"),
     *("expert", "virtual", "micro_batches"),

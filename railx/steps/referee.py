@@ -23,8 +23,6 @@ from railx.replay.run import prepare, replay_programs
 from railx.steps.programs import lay_over_ranks
 from railx.steps.template import Template
 
-__all__ = ["MAX_RANKS", "replayed_step_s"]
-
 #: Ranks of the largest plan that is replayed.
 MAX_RANKS = 1024
 

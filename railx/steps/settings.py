@@ -11,17 +11,6 @@ from railx.performance.weights import WeightedModel
 from railx.settings import AtLeast, Fraction, NonNegative, NotEmpty, Positive, SettingsError
 from railx.steps.published_graphs import Layer
 
-__all__ = [
-    "CircuitRule",
-    "DegreeSettings",
-    "ExpertCounts",
-    "HostSettings",
-    "StepJob",
-    "StepSettings",
-    "SweepSettings",
-    "VariantSettings",
-]
-
 CircuitRule = Literal["circuits", "stage_bits"]
 #: Degrees in which the jobs of a family differ.
 _VARIED_DEGREES = ("data", "pipeline", "expert")

@@ -22,8 +22,6 @@ from railx.steps.settings import StepJob, StepSettings
 from railx.steps.sweep import job_head, last_step, traffic
 from railx.steps.template import Template
 
-__all__ = ["on_split", "split_rates", "split_rows"]
-
 
 def split_rates(sent_bytes: Mapping[str, float], total_gb_s: float) -> dict[str, float]:
     """The bandwidth of each parallelism in GB/s, in proportion to the square root of

@@ -15,8 +15,6 @@ from railx.errors import UserError
 from railx.fabric.circuits import Configuration
 from railx.replay.wiring import TableWiring, Wire
 
-__all__ = ["StageBits", "bit"]
-
 
 def bit(rail: int, stage: int, value: int) -> Wire:
     """The bit of a stage on a rail with its value: it has one value at a time."""

@@ -36,23 +36,6 @@ from railx.steps.settings import StepJob, StepSettings
 from railx.steps.stage_bits import StageBits
 from railx.steps.template import Template
 
-__all__ = [
-    "all_phases",
-    "circuit_model",
-    "job_head",
-    "last_step",
-    "per_pipeline",
-    "phase_rows",
-    "phases",
-    "time_rows",
-    "timeline_rows",
-    "timeline_windows",
-    "traffic",
-    "traffic_rows",
-    "window_rows",
-    "window_statistics",
-]
-
 
 def window_statistics(job: StepJob) -> list[dict[str, Any]]:
     """The windows of a step over all stages and micro-batches.

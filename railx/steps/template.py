@@ -6,8 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Move", "Template"]
-
 
 @dataclass(frozen=True)
 class Move:

@@ -27,15 +27,6 @@ from railx.tenancy.grid import position_rings
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.hamiltonian import undirected_rings
 
-__all__ = [
-    "FaultKind",
-    "LinePlan",
-    "LineSetting",
-    "degraded_rows",
-    "line_bandwidth",
-    "rewired_rings",
-]
-
 FaultKind = Literal["switch", "rail"]
 LineSetting = Literal["hyperx", "ring"]
 LinePlan = Literal["keep", "rewire", "shrink"]

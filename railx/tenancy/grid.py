@@ -19,17 +19,6 @@ from railx.vocabulary.arrays import BoolArray, Int32Array, IntArray
 from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
 from railx.vocabulary.topology import Circuits, join_rows, plus_to_minus_circuits
 
-__all__ = [
-    "Faults",
-    "NodeGrid",
-    "PlacedJob",
-    "check_placements",
-    "placement_circuits",
-    "position_rings",
-    "random_faults",
-    "usable_rails",
-]
-
 
 @dataclass(frozen=True)
 class NodeGrid:

@@ -20,8 +20,6 @@ from railx.vocabulary.arrays import BoolArray
 from railx.vocabulary.line_rings import arcs
 from railx.vocabulary.topology import FamilySettings
 
-__all__ = ["NetworkPlaces"]
-
 
 class NetworkPlaces:
     """A network and its rule of places; SettingsError where its family has none."""

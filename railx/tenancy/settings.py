@@ -11,26 +11,6 @@ from railx.families import TopologySettings, families_with, family_named, family
 from railx.families.family import PlaceRule
 from railx.settings import AtLeast, Between, NonNegative, NotEmpty, Positive, SettingsError
 
-__all__ = [
-    "SYSTEMS",
-    "DegradedSettings",
-    "FaultStudySettings",
-    "FaultTraceSettings",
-    "FitPolicy",
-    "GridJobSettings",
-    "MixSettings",
-    "Queue",
-    "ScenarioSettings",
-    "StreamJobSettings",
-    "StreamSettings",
-    "System",
-    "TenancySettings",
-    "TraceSettings",
-    "Wiring",
-    "check_job",
-    "place_rule",
-]
-
 #: Wiring of the rails of a job's lines: all-to-all in every line, the same ring on all
 #: rails in both dimensions, one line's ring.
 Wiring = Literal["hyperx", "torus", "ring"]

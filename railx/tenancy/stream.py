@@ -21,9 +21,6 @@ from railx.tenancy.allocate import Lines, find_nodes
 from railx.tenancy.settings import FitPolicy, Queue, StreamJobSettings, StreamSettings
 from railx.vocabulary.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["Failures", "Outcome", "Stream", "draw_failures", "draw_stream", "simulate_stream"]
-
-
 # Events at the same time: those that free nodes come first.
 _FINISH, _REPAIR, _FAILURE, _ARRIVAL = range(4)
 

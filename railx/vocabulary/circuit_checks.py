@@ -8,8 +8,6 @@ from railx.vocabulary.grid import Grid, line_nodes
 from railx.vocabulary.line_parts import LinePart
 from railx.vocabulary.topology import Circuits
 
-__all__ = ["check_part", "check_ports"]
-
 
 def check_ports(circuits: Circuits, grid: Grid, *, paired: bool) -> None:
     """Check that every port of a switch belongs to the node at its position.

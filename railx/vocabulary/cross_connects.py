@@ -27,18 +27,6 @@ from railx.settings import to_dict
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.topology import DIMENSIONS, Circuits, Topology
 
-__all__ = [
-    "CIRCUITS_SCHEMA",
-    "circuit_set",
-    "circuits_of",
-    "port_nodes",
-    "switch_names",
-    "switch_places",
-    "write_circuits",
-    "write_circuits_csv",
-]
-
-
 CIRCUITS_SCHEMA = "railx.circuits/1"
 _COLUMNS = ("ocs", "name", "dimension", "line", "rail", "port_a", "port_b", "node_a", "node_b")
 

@@ -15,8 +15,6 @@ import numpy as np
 from railx.settings import SettingsError
 from railx.vocabulary.arrays import IntArray
 
-__all__ = ["Field", "check_order", "field", "prime_power"]
-
 
 @dataclass(frozen=True, eq=False)
 class Field:

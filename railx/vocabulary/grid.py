@@ -30,25 +30,6 @@ from railx.vocabulary.topology import (
     topology_of,
 )
 
-__all__ = [
-    "Arcs",
-    "Grid",
-    "LineWiring",
-    "RailPorts",
-    "build_grid",
-    "build_lines",
-    "grid_halves",
-    "line_circuits",
-    "line_nodes",
-    "line_wiring",
-    "mesh_links",
-    "pair_wiring",
-    "rail_of_links",
-    "rail_ports",
-    "ring_arcs",
-    "successor_arcs",
-]
-
 
 @dataclass(frozen=True)
 class Grid:

@@ -21,9 +21,6 @@ from railx.vocabulary.grid import Grid, line_circuits
 from railx.vocabulary.line_rings import LineRings, RingLink, line_rings
 from railx.vocabulary.topology import Topology
 
-__all__ = ["Arc", "GridRings", "Link", "closed_rings"]
-
-
 #: Source place, destination place, rail and channel of a link (:class:`LineRings`).
 Link: TypeAlias = tuple[int, int, int, int]
 

@@ -22,8 +22,6 @@ import numpy as np
 from railx.errors import UserError
 from railx.vocabulary.arrays import IntArray
 
-__all__ = ["check_decomposition", "hamiltonian_cycles", "undirected_rings"]
-
 
 def hamiltonian_cycles(n: int) -> IntArray:
     """Directed Hamiltonian cycles that use every arc of a complete graph exactly once.

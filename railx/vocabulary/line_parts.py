@@ -21,24 +21,6 @@ from railx.vocabulary.grid import Grid, LineWiring, build_lines, pair_wiring, su
 from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
 from railx.vocabulary.topology import FamilySettings, Topology
 
-__all__ = [
-    "MOST_RAILS",
-    "LinePart",
-    "PartSettings",
-    "Rings",
-    "build_parts",
-    "check_line",
-    "check_radix",
-    "check_rails",
-    "check_rings",
-    "crossing_ports",
-    "cut_dimension",
-    "line_parts",
-    "line_successors",
-    "part_rings",
-    "part_wiring",
-]
-
 Rings = Literal["directed", "undirected"]
 #: A limit far above the rails of any line in the paper.
 MOST_RAILS = 1024

@@ -18,17 +18,6 @@ from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.hamiltonian import undirected_rings
 from railx.vocabulary.topology import Topology
 
-__all__ = [
-    "ChannelIndex",
-    "ChipOrderRing",
-    "LineRings",
-    "RingLink",
-    "arcs",
-    "joined_rings",
-    "line_rings",
-    "torus_rings",
-]
-
 #: A message over a link: message, source place, destination place, rail (-1: any),
 #: channel.
 RingLink: TypeAlias = tuple[int, int, int, int, int]

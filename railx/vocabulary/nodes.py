@@ -22,16 +22,6 @@ from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Links, NodeSettings, Topology, duplex_links, join_rows
 
-__all__ = [
-    "NodeOrder",
-    "block_order",
-    "check_divides",
-    "route_nodes",
-    "run_order",
-    "with_nodes",
-    "without_nodes",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class NodeOrder:

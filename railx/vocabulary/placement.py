@@ -19,16 +19,6 @@ from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.nodes import NodeOrder
 from railx.vocabulary.topology import Topology
 
-__all__ = [
-    "Placement",
-    "Sizes",
-    "block_placement",
-    "node_placement",
-    "order_placement",
-    "run_placement",
-    "snake",
-]
-
 #: Chips of a node, nodes of a row, nodes of a column.
 Sizes: TypeAlias = tuple[int, int, int]
 

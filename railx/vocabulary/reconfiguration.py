@@ -31,19 +31,6 @@ from railx.vocabulary.cross_connects import (
 )
 from railx.vocabulary.topology import Circuits, Topology
 
-__all__ = [
-    "ACTIONS",
-    "RECONFIGURATION_SCHEMA",
-    "ReconfigurationPlan",
-    "TransitionSettings",
-    "apply_plan",
-    "check_end",
-    "check_same_hardware",
-    "reconfiguration_plan",
-    "write_reconfiguration",
-    "write_reconfiguration_csv",
-]
-
 ACTIONS = ("disconnect", "connect")
 
 

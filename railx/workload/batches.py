@@ -13,15 +13,6 @@ from railx.errors import UserError
 from railx.settings import AtLeast, SettingsError
 from railx.workload.lengths import MOST_TOKENS
 
-__all__ = [
-    "BatchSettings",
-    "FilledBatchSettings",
-    "SampledBatch",
-    "check_batch",
-    "checked_lengths",
-    "sample_batches",
-]
-
 
 @dataclass(frozen=True)
 class BatchSettings:

@@ -35,25 +35,6 @@ from railx.workload.tokenizer import (
     train_tokenizer,
 )
 
-__all__ = [
-    "Corpus",
-    "CorpusKind",
-    "CorpusSettings",
-    "Encoded",
-    "FileCorpusSettings",
-    "FolderCorpusSettings",
-    "MixtureCorpusSettings",
-    "QuantileCorpusSettings",
-    "StdlibCorpusSettings",
-    "build_corpus",
-    "folder_documents",
-    "folder_files",
-    "read_corpus_lengths",
-    "split_definitions",
-    "stdlib_documents",
-    "write_corpus",
-]
-
 CorpusKind = Literal["real_text", "real_lengths", "published_quantiles", "synthetic"]
 _Name = Annotated[str, NotEmpty()]
 _Path = Annotated[str, NotEmpty()]

@@ -30,8 +30,6 @@ from railx.workload.lengths import published_quantiles, read_length_file
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["check_corpus", "check_drawn_batch"]
-
 #: Files of lengths up to this size are read; larger ones take seconds.
 _MOST_READ_BYTES = 2**24
 #: Most lengths that a check draws in a fraction of a second.

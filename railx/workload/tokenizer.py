@@ -28,8 +28,6 @@ from railx.errors import UserError
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["BYTES", "Tokenizer", "TokenizerName", "token_type", "train_tokenizer"]
-
 TokenizerName = Literal["bytes", "byte_pair"]
 
 # Each byte is the character of the same number (Latin-1), so that a package for text

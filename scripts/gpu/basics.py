@@ -13,8 +13,6 @@ from typing import Any
 
 from .work import CODE, Findings, Skipped, Work, environment
 
-__all__ = ["attention", "tests", "versions"]
-
 #: What is wanted of the machine.
 _OLDEST_TORCH = 211
 _MEMORY_GIB = 72

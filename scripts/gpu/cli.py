@@ -13,8 +13,6 @@ from .running import run, take
 from .steps import STEPS
 from .work import CODE
 
-__all__ = ["main"]
-
 _ABOUT = """What to measure with one GPU, step by step.
 
 ``folder`` prepares a folder on a machine with everything: the code, the plans and the

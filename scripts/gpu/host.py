@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from railx.performance.decoder import ModelSettings
     from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
 
-__all__ = ["HOST_GB_S", "SWITCHED_S", "exchanged_bytes", "layers_that_fit", "run_seconds"]
-
 #: What a run with switching may take; a step of the list may take longer by a factor.
 SWITCHED_S = 80
 #: Rate of a rank (assumed, see above).

@@ -11,8 +11,6 @@ from typing import Any
 
 from .work import Findings, Work, environment, now_ms, wait_for
 
-__all__ = ["launch", "profile_1b", "profile_7b", "profile_13b", "profile_30b", "slices"]
-
 #: What the papers say of their cost models: FlexSP's at most, InfiniPipe's typically.
 _FLEXSP_ERROR, _INFINIPIPE_ERROR = 0.06, 0.05
 #: How often the slices are measured.

@@ -13,8 +13,6 @@ from typing import Any
 from .ranks import short
 from .work import Findings, Skipped, Work, one_rank, wait_for
 
-__all__ = ["compiled", "eager", "kernels"]
-
 #: The goals on an H100 or H200.
 _MFU = {"eager": 0.40, "compiled": 0.45}
 #: The timed steps: each part goes through the batches of the plan once.

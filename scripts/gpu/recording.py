@@ -7,8 +7,6 @@ import re
 import shutil
 from pathlib import Path
 
-__all__ = ["record"]
-
 
 def record(options: argparse.Namespace) -> int:
     """``record``: copy the records of OUT to RECORDED/NAME, checked."""

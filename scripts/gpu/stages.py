@@ -8,8 +8,6 @@ from typing import Any
 
 from .work import Findings, Work
 
-__all__ = ["stages"]
-
 #: How far the memory model may be off (InfiniPipe says so of its own).
 _ERROR = 0.05
 

@@ -18,8 +18,6 @@ from .stages import stages
 from .streams import fsdp, order, reuse
 from .work import Findings, Work
 
-__all__ = ["STEPS", "Step"]
-
 
 @dataclass(frozen=True)
 class Step:

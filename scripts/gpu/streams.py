@@ -20,8 +20,6 @@ from typing import Any
 from .clocks import DeviceClock
 from .work import Findings, Work, busy, now_ms, one_rank, wait_for
 
-__all__ = ["fsdp", "order", "reuse"]
-
 #: The ranks that exist for the controller alone.
 _PEERS = (1, 2)
 _PATIENCE_S = 30.0

@@ -17,8 +17,6 @@ from typing import Any
 
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port
 
-__all__ = ["Checker", "Span"]
-
 #: After the loss of a port its ranks may still begin on what they hold.
 _NEWS_NS = 3_000_000_000
 

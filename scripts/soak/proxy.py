@@ -16,8 +16,6 @@ from random import Random
 
 from railx.fabric.protocol import FrameDecoder
 
-__all__ = ["Proxy"]
-
 #: What makes a connection somebody's is said once on it.
 _ONCE = {"REGISTER", "REGISTERED", "OBSERVE", "OBSERVING", "LEAVE", "SHUTDOWN"}
 _MAY_BE_LOST = {"PREPARE", "PING", "PONG"}

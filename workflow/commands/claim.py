@@ -24,8 +24,6 @@ from workflow.stages import claim_files, results_folder
 if TYPE_CHECKING:
     from railx.evidence import Claim
 
-__all__ = ["add", "claim_by_id", "judged", "print_judged", "query_files"]
-
 
 def add(commands: Any) -> None:
     parser = shared.command(

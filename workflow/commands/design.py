@@ -16,8 +16,6 @@ from workflow.commands.shared import add_flag, command
 if TYPE_CHECKING:
     from railx.design.settings import DesignSettings
 
-__all__ = ["add", "design_settings"]
-
 _EPILOG = """\
 examples:
   railx design gpus=4096 model=llama3_70b budget_usd=40e6

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from railx.exchange.wires import Exported
     from railx.vocabulary.topology import Topology
 
-__all__ = ["add", "say_lost", "write_exported", "written_to"]
-
 _TRACE_FORMATS = ("chakra", "goal", "chrome")
 _NETWORK_FORMATS = (
     *("graphml", "graphml-simple", "edges", "astra-analytical", "astra-ns3"),

@@ -13,8 +13,6 @@ from railx.errors import UserError, allowed_names
 from railx.places import CODE, SHIPPED, WORK, is_work
 from workflow.commands.shared import add_flag, command
 
-__all__ = ["EXPERIMENT", "SNAKEFILE", "add"]
-
 _STUDY = SHIPPED / "workflow" / "study"
 #: The Snakefile of a folder of work: the pipeline itself stays with the code.
 SNAKEFILE = (_STUDY / "Snakefile").read_text(encoding="utf-8")

@@ -19,25 +19,6 @@ from workflow.stage import Config
 if TYPE_CHECKING:
     from railx.planning.format.plan import Plan
 
-__all__ = [
-    "RESULTS",
-    "add_debug",
-    "add_flag",
-    "add_overrides",
-    "add_results",
-    "add_running",
-    "check_experiment",
-    "command",
-    "experiment_of",
-    "how_to_make",
-    "plan_of",
-    "print_facts",
-    "print_table",
-    "running",
-    "snakemake",
-    "topologies_like",
-]
-
 #: The usual results folder.
 RESULTS = Path("results")
 

@@ -14,8 +14,6 @@ from typing import Any
 from railx.errors import UserError
 from workflow.commands.shared import add_results, check_experiment, command, how_to_make
 
-__all__ = ["add", "say"]
-
 _PAPERS = Path("resources/papers.yaml")
 _CLAIMS = "evidence/claims.parquet"
 _PAGE, _PDF = "report.html", "report.pdf"

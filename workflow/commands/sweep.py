@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from railx.evidence import Claim
 
-__all__ = ["LIMIT", "Point", "add", "points"]
-
 #: Points of one sweep; more is rather a mistake in a range.
 LIMIT = 1000
 _VALUES = "a,b, range(a,b) or choice(a,b)"

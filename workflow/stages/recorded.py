@@ -12,8 +12,6 @@ from railx.errors import UserError
 from workflow.outputs import Json, Table, flag, integer, real, text
 from workflow.stage import Job, Stage, Summary
 
-__all__ = ["RECORDINGS", "STAGE", "run"]
-
 #: Where recordings are kept, and the records of each.
 RECORDINGS = Path("results/recorded/gpu")
 _RECORDS = "*/steps/*.json"

@@ -10,8 +10,6 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-__all__ = ["metrics_text"]
-
 #: Counters of the core: their key, their metric and its help.
 _COUNTERS = {
     "requests": ("requests_total", "Operations that ranks asked circuits for."),

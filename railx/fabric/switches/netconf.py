@@ -39,8 +39,6 @@ from railx.fabric.settings import NetconfSwitchSettings
 from railx.fabric.switches import SwitchCallbacks, Wiring, port_name
 from railx.settings import SettingsError
 
-__all__ = ["MODEL", "PASSWORD", "NetconfSwitch"]
-
 #: Namespace of the model.
 MODEL = "https://railx-lab.example/yang/railx-cross-connect"
 #: The environment variable with the password of the switches.

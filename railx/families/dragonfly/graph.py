@@ -20,19 +20,6 @@ from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Ports, dragonfly_hops, too_large
 from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
 
-__all__ = [
-    "DragonflySettings",
-    "bisection_ports",
-    "build",
-    "check",
-    "global_pairs",
-    "halves",
-    "node_hop_counts",
-    "ports",
-    "ports_per_chip",
-    "resize",
-]
-
 
 @dataclass(frozen=True)
 class DragonflySettings(FamilyBase):

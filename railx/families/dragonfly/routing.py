@@ -17,9 +17,6 @@ from railx.vocabulary.routing.planes import fill_leaves, first_links
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
-__all__ = ["route"]
-
-
 #: States of ``adaptive`` and ``valiant``: in or towards the destination's group after
 #: the first global link, and after the second. State 0 is the source; the others lead
 #: to a global link of the first group.

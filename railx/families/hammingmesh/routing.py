@@ -26,9 +26,6 @@ from railx.vocabulary.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
-__all__ = ["route"]
-
-
 #: States: switches passed or no longer needed, then (``adaptive``) on the way to the
 #: chosen end of row or column.
 _START, _ROW_DONE, _COLUMN_DONE = 0, 1, 2

@@ -21,8 +21,6 @@ import numpy as np
 from railx.errors import UserError
 from railx.families.imported.network import FileLink, Network
 
-__all__ = ["astra_network"]
-
 _GBPS = 8 * 2**30 / 1e9
 _BLOCKS = ("Ring", "FullyConnected", "Switch")
 #: The words of the older form by those of the other one.

@@ -20,8 +20,6 @@ from railx.families.imported.infragraph import infragraph_network
 from railx.families.imported.network import FileLink, Network
 from railx.vocabulary.topology import LINK_KINDS
 
-__all__ = ["ENDINGS", "read_network"]
-
 #: Suffixes of readable files.
 ENDINGS = (".graphml", ".csv", ".txt", ".yml", ".yaml", ".json")
 #: Attributes of a link that a column or an edge may hold.

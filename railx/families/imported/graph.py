@@ -29,16 +29,6 @@ from railx.vocabulary.topology import (
     kind_code,
 )
 
-__all__ = [
-    "ImportedSettings",
-    "bisection_ports",
-    "build",
-    "check",
-    "halves",
-    "ports_per_chip",
-    "route",
-]
-
 
 @dataclass(frozen=True)
 class ImportedSettings(FamilyBase):

@@ -17,8 +17,6 @@ from typing import Any
 from railx.errors import UserError
 from railx.families.imported.network import FileLink, Network
 
-__all__ = ["infragraph_network"]
-
 _PART = re.compile(r"([\w-]+)(?:\[([\d:-]*)\])?$")
 _GBPS = {"gigabits_per_second": 1.0, "gigabytes_per_second": 8.0}
 _NS = {"ns": 1.0, "us": 1e3, "ms": 1e6}

@@ -25,9 +25,6 @@ from railx.vocabulary.routing.node_walks import Exits, exits, fill_final, split_
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
-__all__ = ["route"]
-
-
 #: Walks to the rail of the row, of the column, of the second row, and to the chip.
 _ORDERS: tuple[WalkOrder, ...] = ("yx", "xy", "yx", "xy")
 

@@ -20,8 +20,6 @@ from railx.vocabulary.routing.line_phases import Phase, even_shares, mesh_distan
 from railx.vocabulary.routing.node_walks import Exits, adaptive_sets, exits, fill_final, walk_pools
 from railx.vocabulary.routing.table import TableBuilder
 
-__all__ = ["adaptive_states", "fill_adaptive"]
-
 
 def adaptive_states(phases: Sequence[Phase]) -> int:
     """States of a packet: 0 undecided, then one per link of each coordinate."""

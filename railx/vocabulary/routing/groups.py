@@ -14,8 +14,6 @@ import numpy as np
 
 from railx.vocabulary.arrays import Int32Array, IntArray
 
-__all__ = ["DestinationGroups", "groups_by_coordinates"]
-
 
 @dataclass(frozen=True, eq=False)
 class DestinationGroups:

@@ -9,8 +9,6 @@ from railx.vocabulary.routing.analysis import kernels
 from railx.vocabulary.routing.hop_paths import Hops
 from railx.vocabulary.topology import Topology
 
-__all__ = ["HopLoads"]
-
 
 class HopLoads:
     """Exact loads of the routings ``min`` and ``valiant`` of hops, without a table.

@@ -24,8 +24,6 @@ from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordin
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
-__all__ = ["HOP_ROUTINGS", "Hops", "route_hops"]
-
 #: The routings of :func:`route_hops`.
 HOP_ROUTINGS = ("min", "adaptive", "adaptive_ugal", "valiant")
 

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["dependencies", "loads", "minimal_loads", "pair_loads", "path_sums"]
-
 _DEAD_END = 1
 _CIRCLE = 2
 

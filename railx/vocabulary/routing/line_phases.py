@@ -20,22 +20,6 @@ import numpy as np
 from railx.vocabulary.arrays import BoolArray, FloatArray, IntArray
 from railx.vocabulary.grid import LineWiring
 
-__all__ = [
-    "FlowPhase",
-    "LineRouting",
-    "Phase",
-    "WalkOrder",
-    "arrivals",
-    "by_line",
-    "by_node",
-    "even_shares",
-    "mesh_distance",
-    "mesh_steps",
-    "nearest_shares",
-    "uniform_flow",
-    "walk_orders",
-]
-
 #: The first direction of a walk inside a node.
 WalkOrder = Literal["xy", "yx"]
 LineRouting = Literal["min", "balanced"]

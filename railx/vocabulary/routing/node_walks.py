@@ -31,19 +31,6 @@ from railx.vocabulary.routing.line_phases import (
 from railx.vocabulary.routing.table import TableBuilder
 from railx.vocabulary.topology import Topology
 
-__all__ = [
-    "Exits",
-    "adaptive_sets",
-    "exits",
-    "fill_final",
-    "fill_ordered",
-    "ordered_columns",
-    "ordered_groups",
-    "split_sets",
-    "walk_pools",
-]
-
-
 #: Shares below it are rounding.
 _NO_SHARE = 1e-12
 

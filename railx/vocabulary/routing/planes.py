@@ -7,8 +7,6 @@ import numpy as np
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.routing.table import TableBuilder
 
-__all__ = ["fill_leaves", "first_links"]
-
 
 def fill_leaves(builder: TableBuilder, target: IntArray, switches: int) -> None:
     """Fill the first hop of every chip (state 0) and the last hop to it (every state).

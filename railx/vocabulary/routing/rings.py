@@ -12,9 +12,6 @@ from railx.vocabulary.routing.groups import groups_by_coordinates
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
-__all__ = ["ring_sets", "ring_steps", "route_rings"]
-
-
 #: States of a packet: undecided (at its source and after each ring), then before and
 #: after the wrap link, up and down.
 _UNDECIDED, _UP, _DOWN = 0, 1, 3

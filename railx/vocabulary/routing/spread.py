@@ -7,9 +7,6 @@ import numpy as np
 from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.routing.table import TableBuilder
 
-__all__ = ["VIRTUAL_CHANNELS", "even_sets", "fallback_sets"]
-
-
 #: Trees need one virtual channel; three share the buffers as in the RailX simulator's
 #: inputs.
 VIRTUAL_CHANNELS = 3

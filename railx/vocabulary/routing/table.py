@@ -24,9 +24,6 @@ from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.routing.groups import DestinationGroups
 from railx.vocabulary.topology import Topology
 
-__all__ = ["Destinations", "RoutingTable", "Selection", "TableBuilder"]
-
-
 #: ``weighted``: a choice is drawn with its weight when the packet's head arrives;
 #: ``adaptive``: the choice with the shortest expected wait and path is taken then. Both
 #: are final; within the pool the packet takes any channel with room.

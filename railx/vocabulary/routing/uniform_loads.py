@@ -25,8 +25,6 @@ from railx.vocabulary.routing.line_phases import (
 )
 from railx.vocabulary.topology import INTERNAL, Topology, kind_code
 
-__all__ = ["along_lane_loads", "half_way_round_ns", "phase_lane_loads", "torus_lane_loads"]
-
 
 def torus_lane_loads(topology: Topology, columns: int, rows: int, lanes: int) -> FloatArray:
     """Dimension order on a torus of columns x rows chips.

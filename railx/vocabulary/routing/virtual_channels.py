@@ -20,8 +20,6 @@ from railx.vocabulary.routing.analysis import class_loads
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
-__all__ = ["with_virtual_channels"]
-
 
 def with_virtual_channels(
     topology: Topology, table: RoutingTable, number: int | None
