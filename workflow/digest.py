@@ -80,7 +80,8 @@ def module_digest(module: str) -> str:
     return str(_codes()[module]["bare"])[:16]
 
 
-def _reached(modules: tuple[str, ...]) -> list[str]:
+@cache
+def _reached(modules: tuple[str, ...]) -> tuple[str, ...]:
     """What the modules import, ours and others', sorted."""
     imports, reached, waiting = _imports(), set(_DECLARATIONS), list(modules)
     for module in modules:
@@ -92,7 +93,7 @@ def _reached(modules: tuple[str, ...]) -> list[str]:
             reached.add(module)
             waiting += _packages_of(module) if _is_ours(module) else ()
             waiting += imports.get(module, ())
-    return sorted(reached - _DECLARATIONS)
+    return tuple(sorted(reached - _DECLARATIONS))
 
 
 def _is_ours(module: str) -> bool:

@@ -21,7 +21,7 @@ STAGES: dict[str, Stage] = {}
 
 def results_folder(experiment: Config) -> Path:
     """Where the results of an experiment stand."""
-    return Path("results") / str(experiment["name"])
+    return _path("results", str(experiment["name"]))
 
 
 def stage_of(output: str) -> Stage:
