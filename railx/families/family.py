@@ -74,6 +74,24 @@ def check_even(key: str, ports: int, reason: str, alternative: str = "") -> None
         )
 
 
+def check_radix(
+    ocs_radix: int | None,
+    ends: int,
+    what: str = "nodes",
+    fit: str = "or lines of at most {half} nodes for this radix",
+) -> None:
+    """Refuse an optical switch with fewer than two ports for each of ``ends``.
+
+    ``what`` names them and ``fit`` what the radix allows; ``{half}`` is half the radix.
+    """
+    if ocs_radix is not None and ocs_radix < 2 * ends:
+        raise SettingsError(
+            "ocs_radix",
+            f"got {ocs_radix}; allowed: at least {2 * ends}, two ports for each of {ends} {what}"
+            f" ({fit.format(half=ocs_radix // 2)})",
+        )
+
+
 @dataclass(frozen=True)
 class Lines(Generic[S]):
     """Nodes that share optical or rail switches, for a job that rewires them as it

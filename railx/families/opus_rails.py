@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, Lines, check_even
+from railx.families.family import Family, Lines, check_even, check_radix
 from railx.families.rails import ServerSettings, inside, scale_up_links, server_places
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.counts import Bill, Ports, too_large
@@ -71,13 +71,8 @@ class OpusRailsSettings(ServerSettings):
                 f"got {self.ocs_ports_per_transceiver}; allowed: a divisor of ocs_ports ="
                 f" {self.ocs_ports}",
             )
-        if self.ocs_radix is not None and self.ocs_radix < 2 * self.servers:
-            raise SettingsError(
-                "ocs_radix",
-                f"got {self.ocs_radix}; allowed: at least {2 * self.servers}, two ports for each of"
-                f" {self.servers} servers (or at most {self.ocs_radix // 2} servers for this"
-                " radix)",
-            )
+        fit = "or at most {half} servers for this radix"
+        check_radix(self.ocs_radix, self.servers, "servers", fit)
 
     @property
     def ports_per_chip(self) -> int:

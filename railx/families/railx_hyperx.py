@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from railx.families import railx_lines, railx_split
-from railx.families.family import shared_fields
+from railx.families.family import check_radix, shared_fields
 from railx.families.node_grids import (
     RailXSettings,
     circuit_line_graphs,
@@ -73,22 +73,10 @@ class RailXHyperXSettings(PartedSettings):
                 f" no directed Hamiltonian decomposition (nor has K*_{10 - rails - 1}); allowed: m"
                 " * n = 2, 4 or at least 6, or rings=undirected",
             )
-        self._check_radix(rails)
-
-    def _check_radix(self, rails: int) -> None:
-        needed = 2 * (rails + 1)
-        if self.ocs_radix is not None and self.ocs_radix < needed:
-            fits = (self.ocs_radix // 2 - 1) // self.m
-            fit = (
-                f"or n = {fits} for this radix"
-                if fits * self.m >= 2
-                else "no n fits this radix with this m"
-            )
-            raise SettingsError(
-                "ocs_radix",
-                f"got {self.ocs_radix}; allowed: at least {needed}, two ports for each of"
-                f" {rails + 1} nodes ({fit})",
-            )
+        fits = ((self.ocs_radix or 0) // 2 - 1) // self.m
+        fit = f"or n = {fits} for this radix"
+        fit = fit if fits * self.m >= 2 else "no n fits this radix with this m"
+        check_radix(self.ocs_radix, rails + 1, fit=fit)
 
 
 # Graph

@@ -28,6 +28,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from railx.families.family import check_radix
 from railx.families.node_grids import (
     check,
     circuit_line_graphs,
@@ -47,7 +48,6 @@ from railx.vocabulary.line_parts import (
     LinePart,
     PartSettings,
     check_line,
-    check_radix,
     check_rings,
     line_parts,
 )
@@ -97,7 +97,7 @@ class RailXMixedSettings(PartedSettings):
         ):
             check_line(key, parts, length, self.rails)
             check_rings(key, parts, self.rings)
-        check_radix(self.ocs_radix, *self.shape)
+        check_radix(self.ocs_radix, max(self.shape))
 
 
 # Routing

@@ -23,6 +23,7 @@ from itertools import combinations_with_replacement
 from typing import Annotated, Literal
 
 from railx.families import railx_lines
+from railx.families.family import check_radix
 from railx.families.node_grids import (
     all_rail_lines,
     best_grid,
@@ -38,7 +39,6 @@ from railx.vocabulary.line_parts import (
     MOST_RAILS,
     LinePart,
     PartSettings,
-    check_radix,
     check_rails,
     check_rings,
     line_parts,
@@ -89,7 +89,7 @@ class RailXSplitSettings(PartedSettings):
                 _check_split(axis, sizes, split, rails)
         check_rings("sizes_x", parts_of_line(self.sizes_x, self.rails_x), self.rings)
         check_rings("sizes_y", parts_of_line(self.sizes_y, self.rails_y), self.rings)
-        check_radix(self.ocs_radix, *self.shape)
+        check_radix(self.ocs_radix, max(self.shape))
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from railx.families.family import Lines, shared_fields
+from railx.families.family import Lines, check_radix, shared_fields
 from railx.families.node_grids import (
     NodeGridSettings,
     RailXSettings,
@@ -29,7 +29,7 @@ from railx.families.node_grids import (
     ring_bisection_ports,
 )
 from railx.families.railx_mixed import RailXMixedSettings
-from railx.settings import AtLeast, SettingsError
+from railx.settings import AtLeast
 from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.circuit_checks import check_part, check_ports
 from railx.vocabulary.counts import Bill, Ports, torus_all_to_all_ports
@@ -61,14 +61,8 @@ class RailXTorusSettings(RailXSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        longest = max(self.x_scale, self.y_scale)
-        if self.ocs_radix is not None and self.ocs_radix < 2 * longest:
-            raise SettingsError(
-                "ocs_radix",
-                f"got {self.ocs_radix}; allowed: at least {2 * longest}, two ports for each of"
-                f" {longest} nodes (or x_scale and y_scale of at most {self.ocs_radix // 2} for"
-                " this radix)",
-            )
+        fit = "or x_scale and y_scale of at most {half} for this radix"
+        check_radix(self.ocs_radix, max(self.shape), fit=fit)
 
 
 # Graph

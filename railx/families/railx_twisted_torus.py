@@ -33,6 +33,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.families.family import check_radix
 from railx.families.node_grids import (
     RailXSettings,
     best_grid,
@@ -85,18 +86,10 @@ class RailXTwistedTorusSettings(RailXSettings):
                 f"got {self.x_scale} with y_scale = {self.y_scale}; allowed: x_scale = 2 y_scale;"
                 f" the nearest are {' and '.join(f'{2 * y} x {y}' for y in near)}",
             )
-        if self.ocs_radix is not None and self.ocs_radix < 2 * self.x_scale:
-            most = self.ocs_radix // 4
-            fit = (
-                f"or {2 * most} x {most} nodes for this radix"
-                if most >= 2
-                else "no size fits this radix"
-            )
-            raise SettingsError(
-                "ocs_radix",
-                f"got {self.ocs_radix}; allowed: at least {2 * self.x_scale}, two ports for each of"
-                f" {self.x_scale} nodes of a row or of a pair of columns ({fit})",
-            )
+        most = (self.ocs_radix or 0) // 4
+        fit = f"or {2 * most} x {most} nodes for this radix"
+        fit = fit if most >= 2 else "no size fits this radix"
+        check_radix(self.ocs_radix, self.x_scale, "nodes of a row or of a pair of columns", fit)
 
 
 # Graph

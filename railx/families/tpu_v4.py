@@ -24,7 +24,7 @@ from railx.families.chip_grids import (
     torus_bisection_ports,
     torus_groups,
 )
-from railx.families.family import Family, FamilyBase, any_chips
+from railx.families.family import Family, FamilyBase, any_chips, check_radix
 from railx.settings import AtLeast, NonNegative, SettingsError
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Bill, Ports, smallest_size, torus_all_to_all_ports
@@ -81,12 +81,7 @@ class TpuV4Settings(FamilyBase):
                     f"got {cubes} with cube_side = 1; allowed: a ring of at least 2 chips; the"
                     " nearest is 2, or cube_side 2",
                 )
-        if self.ocs_radix is not None and self.ocs_radix < 2 * self.cubes:
-            raise SettingsError(
-                "ocs_radix",
-                f"got {self.ocs_radix}; allowed: at least {2 * self.cubes}, two ports for each of"
-                f" {self.cubes} cubes (or at most {self.ocs_radix // 2} cubes for this radix)",
-            )
+        check_radix(self.ocs_radix, self.cubes, "cubes", "or at most {half} cubes for this radix")
 
     @property
     def cube_shape(self) -> tuple[int, int, int]:

@@ -234,17 +234,6 @@ def check_rings(key: str, parts: tuple[PartSettings, ...], rings: Rings) -> None
             )
 
 
-def check_radix(ocs_radix: int | None, columns: int, rows: int) -> None:
-    """Refuse a switch with fewer than two ports for each node of the longer line."""
-    longest = max(columns, rows)
-    if ocs_radix is not None and ocs_radix < 2 * longest:
-        raise SettingsError(
-            "ocs_radix",
-            f"got {ocs_radix}; allowed: at least {2 * longest}, two ports for each of {longest}"
-            f" nodes (or lines of at most {ocs_radix // 2} nodes for this radix)",
-        )
-
-
 def _pieces(parts: tuple[PartSettings, ...], length: int) -> int:
     """How many connected components a line has.
 

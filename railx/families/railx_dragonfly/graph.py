@@ -29,6 +29,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from railx.families.family import check_radix
 from railx.families.node_grids import (
     AllToAllSettings,
     all_rail_lines,
@@ -44,7 +45,6 @@ from railx.vocabulary.grid import LineWiring, build_lines, successor_arcs
 from railx.vocabulary.line_parts import (
     LinePart,
     PartSettings,
-    check_radix,
     check_rails,
     check_rings,
     line_parts,
@@ -106,7 +106,7 @@ class RailXDragonflySettings(AllToAllSettings):
                 f"got {self.rows}; allowed: at most {most}, {self.columns} columns of {rails} rails"
                 f" cannot join more; the nearest are {most - 1} and {most}",
             )
-        check_radix(self.ocs_radix, *self.shape)
+        check_radix(self.ocs_radix, max(self.shape))
 
 
 def _row(settings: RailXDragonflySettings) -> PartSettings:
