@@ -98,11 +98,17 @@ def test_what_is_wrong_in_resources_is_one_line(
     copied: Path, file: str, before: str, after: str, message: str
 ) -> None:
     change(copied / "resources" / file, before, after)
+    with pytest.raises((ClaimError, SettingsError)) as error:
+        check_resources(copied)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_wrong_is_looked_at_again(copied: Path) -> None:
+    change(copied / "resources" / "papers.yaml", "idea:", "ideas:")
     for _ in range(2):
-        with pytest.raises((ClaimError, SettingsError)) as error:
+        with pytest.raises(ValueError, match="ideas"):
             check_resources(copied)
-        assert str(error.value).startswith(message)
-        assert "\n" not in str(error.value)
 
 
 def test_what_is_in_order_is_looked_at_once(copied: Path) -> None:
