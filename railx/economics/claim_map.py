@@ -26,14 +26,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from railx.economics.catalogue import Catalogue, read_catalogue
-from railx.economics.sensitivity import in_node_lanes_of
+from railx.economics.sensitivity import PRICED, in_node_lanes_of, named_prices
 from railx.economics.settings import EconomicsSettings, PricedNetwork
 from railx.settings import SettingsError
 from railx.vocabulary.counts import TreeBill
 from railx.vocabulary.topology import FamilySettings
 
 CLAIMS = ("injection", "all_to_all", "absolute")
-_PRICED = ("transceiver", "ocs_port", "electrical_switch_port")
 
 
 @dataclass(frozen=True)
@@ -122,13 +121,8 @@ _ABSOLUTE = ("base", "in_node_lane_over_transceiver")
 
 def _named(settings: EconomicsSettings, catalogue: Catalogue) -> list[_Prices]:
     points = []
-    for name in settings.sensitivity.price_sets:
-        try:
-            prices = {component: catalogue.price(name, component) for component in _PRICED}
-        except SettingsError as error:
-            raise SettingsError("sensitivity.price_sets", error.message) from None
-        source = "; ".join(dict.fromkeys(price.provenance for price in prices.values()))
-        transceiver, ocs, switch = (prices[component].unit_usd for component in _PRICED)
+    for name, usd, source in named_prices(settings.sensitivity.price_sets, catalogue):
+        transceiver, ocs, switch = (usd[component] for component in PRICED)
         points.append(_Prices(name, ocs / transceiver, switch / transceiver, transceiver, source))
     return points
 

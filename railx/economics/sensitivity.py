@@ -10,6 +10,7 @@ c_t per b of both.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from railx.economics.settings import EconomicsSettings, PricedNetwork, Sensitivi
 from railx.settings import SettingsError
 from railx.vocabulary.counts import NetworkCounts
 
-_PRICED = ("transceiver", "ocs_port", "electrical_switch_port")
+PRICED = ("transceiver", "ocs_port", "electrical_switch_port")
 
 
 @dataclass(frozen=True)
@@ -74,24 +75,23 @@ def price_sensitivity(
     return rows
 
 
-def _cases(settings: EconomicsSettings, catalogue: Catalogue) -> list[_Case]:
-    chosen = settings.sensitivity
-    shares = {"ideal": 1.0, "published_routing": chosen.routed_over_ideal}
-    named: list[tuple[str, str, dict[str, float], str]] = []
-    for name in chosen.price_sets:
+def named_prices(
+    price_sets: Sequence[str], catalogue: Catalogue
+) -> Iterator[tuple[str, dict[str, float], str]]:
+    """Name, USD by component and source of each price set."""
+    for name in price_sets:
         try:
-            prices = {component: catalogue.price(name, component) for component in _PRICED}
+            prices = {component: catalogue.price(name, component) for component in PRICED}
         except SettingsError as error:
             raise SettingsError("sensitivity.price_sets", error.message) from None
         source = "; ".join(dict.fromkeys(price.provenance for price in prices.values()))
-        named.append(
-            (
-                "price_set",
-                name,
-                {component: price.unit_usd for component, price in prices.items()},
-                source,
-            )
-        )
+        yield name, {component: price.unit_usd for component, price in prices.items()}, source
+
+
+def _cases(settings: EconomicsSettings, catalogue: Catalogue) -> list[_Case]:
+    chosen = settings.sensitivity
+    shares = {"ideal": 1.0, "published_routing": chosen.routed_over_ideal}
+    named = [("price_set", *prices) for prices in named_prices(chosen.price_sets, catalogue)]
     transceiver = catalogue.price(settings.price_set, "transceiver")
     for ocs in chosen.ocs_port_over_transceiver:
         for switch in chosen.switch_port_over_transceiver:
