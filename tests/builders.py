@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from railx.evidence import Claim
 from railx.families import build_topology
 from railx.io import write_table
 from railx.performance.layer_profile import Point, ProfileSettings, layer_points
@@ -22,7 +21,6 @@ from railx.vocabulary.topology import Topology
 from railx.workload.batches import SampledBatch
 from workflow.config import read_choice
 from workflow.outputs import Table, arrow_schema, typed_array
-from workflow.resources import all_claims
 from workflow.settings import groups
 from workflow.stages import stage_of
 
@@ -41,7 +39,6 @@ __all__ = [
     "profile_rows",
     "published",
     "published_rows",
-    "shipped_claims",
     "stage_columns",
     "topology_settings",
     "write_corpus",
@@ -73,12 +70,6 @@ SMALL_JOB: dict[str, Any] = {
     "gradient_bytes_per_element": 4,
     "chip": {"peak_tflops": 100.0, "efficiency": 0.5},
 }
-
-
-@cache
-def shipped_claims() -> tuple[Claim, ...]:
-    """The claims of resources/claims, read once a process: it takes half a second."""
-    return all_claims()
 
 
 def choice(group: str, name: str, **changes: Any) -> dict[str, Any]:

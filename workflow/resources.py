@@ -7,6 +7,7 @@ against the columns that the stages declare. What was found in order is remember
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,12 +38,10 @@ def check_resources(root: Path = _ROOT) -> None:
         composed.keep(folder, key, {})
 
 
-def all_claims(root: Path = _ROOT) -> tuple[Claim, ...]:
-    """Every claim of resources/claims."""
-    from railx.evidence import load_claims
-
-    resources = root / "resources"
-    return load_claims(resources / "claims", resources / "published", resources / "papers.yaml")
+@cache
+def all_claims() -> tuple[Claim, ...]:
+    """Every claim of resources/claims, read once a process."""
+    return _claims(_ROOT)
 
 
 def all_papers(root: Path = _ROOT) -> dict[str, Paper]:
@@ -77,6 +76,13 @@ def declared_tables() -> dict[str, pa.Schema | None]:
     return schemas
 
 
+def _claims(root: Path) -> tuple[Claim, ...]:
+    from railx.evidence import load_claims
+
+    resources = root / "resources"
+    return load_claims(resources / "claims", resources / "published", resources / "papers.yaml")
+
+
 def _check(root: Path, files: list[Path]) -> None:
     from railx.evidence import (
         PublishedNumbers,
@@ -92,7 +98,7 @@ def _check(root: Path, files: list[Path]) -> None:
         if path.suffix == ".yaml":
             read_yaml(path)
     tables = published_tables(root / "resources" / "published", all_papers(root))
-    claims = all_claims(root)
+    claims = _claims(root)
     numbers = PublishedNumbers(root / "resources" / "published")
     lineage = read_lineage(root / "resources" / "lineage.yaml", numbers, tables, claims)
     check_rows_judged(claims, tables, frozenset().union(*lineage.rows.values()))

@@ -19,11 +19,12 @@ from railx.evidence import (
     read_papers,
 )
 from railx.io import write_json, write_table
-from tests.builders import PUBLISHED, ROOT, published, shipped_claims, write_result
+from tests.builders import PUBLISHED, ROOT, published, write_result
 from tests.loops import for_every
+from workflow.resources import all_claims
 
 RESOURCES = ROOT / "resources"
-CLAIMS = shipped_claims()
+CLAIMS = all_claims()
 PAPERS = read_papers(RESOURCES / "papers.yaml")
 NUMBERS = PublishedNumbers(PUBLISHED)
 TABLES = {table.file: table for table in published_tables(PUBLISHED, PAPERS)}

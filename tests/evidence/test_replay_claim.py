@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from railx.evidence import judge
-from tests.builders import shipped_claims, write_result
+from tests.builders import write_result
+from workflow.resources import all_claims
 
 
 @pytest.mark.parametrize(("off_ms", "verdict"), [(1.0, "reproduced"), (9.0, "not reproduced")])
 def test_a_replay_may_be_two_percent_off(tmp_path: Path, off_ms: float, verdict: str) -> None:
-    wanted = [
-        claim for claim in shipped_claims() if claim.id == "opus_replay_gives_the_recorded_times"
-    ]
+    wanted = [claim for claim in all_claims() if claim.id == "opus_replay_gives_the_recorded_times"]
     rows: list[dict[str, Any]] = [
         {"topology": topology, "mode": mode, "iteration": iteration, "cluster_ms": ms}
         for topology, mode, ms in (

@@ -12,10 +12,11 @@ import pytest
 from railx.evidence import judge
 from railx.intervals import FEWEST
 from railx.io import write_json
-from tests.builders import shipped_claims, write_result
+from tests.builders import write_result
 from workflow.experiment import checked_experiment
+from workflow.resources import all_claims
 
-CLAIMS = [claim for claim in shipped_claims() if claim.file.endswith("_training.yaml")]
+CLAIMS = [claim for claim in all_claims() if claim.file.endswith("_training.yaml")]
 TIMED = (
     "opus_on_demand_time_grows_with_latency",
     "opus_on_demand_pays_every_reconfiguration",

@@ -22,10 +22,10 @@ from tests.builders import (
     PUBLISHED,
     ROOT,
     choice,
-    shipped_claims,
     write_result,
     write_stage_table,
 )
+from workflow.resources import all_claims
 
 PAPERS = "resources/papers.yaml"
 QUERY = """select ours -- "quoted" $HOME `pwd` \\ & < 1
@@ -103,7 +103,7 @@ def recorded_rows(experiment: str) -> list[dict[str, Any]]:
     there = read_expected(expected / "paper.yaml")
     template = claim_rows()[0]
     rows = []
-    for claim in shipped_claims():
+    for claim in all_claims():
         settings, judged = claim.settings, here.get(claim.id)
         verdict = judged.verdict if judged else "not here"
         other = there.get(claim.id) if verdict == "not here" and experiment != "paper" else None

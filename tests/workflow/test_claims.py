@@ -24,16 +24,16 @@ from railx.evidence import (
 )
 from railx.io import write_table
 from railx.settings import SettingsError
-from tests.builders import ROOT, shipped_claims
+from tests.builders import ROOT
 from tests.loops import for_every
 from tests.workflow.conftest import PipelineCopy
 from workflow.cli import main
 from workflow.commands import verdicts
 from workflow.experiment import checked_experiment
-from workflow.resources import all_papers, check_resources, declared_tables
+from workflow.resources import all_claims, all_papers, check_resources, declared_tables
 from workflow.stages import claim_files, results_folder
 
-CLAIMS = shipped_claims()
+CLAIMS = all_claims()
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ import pytest
 from railx.performance.decoder import parameter_count
 from railx.planning.planners import check_plan
 from railx.settings import SettingsError, to_dict
-from tests.builders import ROOT, checked, shipped_claims
+from tests.builders import ROOT, checked
 from tests.commands import python
 from workflow.config import compose_experiment, compose_stage
+from workflow.resources import all_claims
 
 MISFITS = {
     "topologies.railx_hyperx.m=4": (
@@ -301,7 +302,7 @@ def test_the_convergence_experiment_is_large_enough_for_its_claims() -> None:
     experiment = compose_experiment(["experiment=convergence"])
     wanted = {"steps": 50.0, "parameters": 10e6}
     claims = [
-        claim.settings for claim in shipped_claims() if "steps" in (claim.settings.requires or {})
+        claim.settings for claim in all_claims() if "steps" in (claim.settings.requires or {})
     ]
     assert [claim.requires for claim in claims] == [wanted] * len(claims) != []
     batches = set()

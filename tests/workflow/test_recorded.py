@@ -13,14 +13,15 @@ import pytest
 
 from railx.evidence import judge
 from railx.io import read_json, read_rows, write_json
-from tests.builders import ROOT, shipped_claims
+from tests.builders import ROOT
 from training.records import SCHEMA, read_record
+from workflow.resources import all_claims
 from workflow.stages import STAGES
 from workflow.stages.recorded import RECORDINGS
 
 STAGE = STAGES["recorded"]
 TABLES = ("steps", "checks", "measurements")
-CLAIMS = {claim.id: claim for claim in shipped_claims()}
+CLAIMS = {claim.id: claim for claim in all_claims()}
 #: The claims that rest on recordings alone.
 OF_RECORDINGS = [claim for claim in CLAIMS.values() if "recorded." in (claim.settings.query or "")]
 SIZES = ("llama_1b", "llama_7b", "llama_13b", "llama_30b")
