@@ -15,20 +15,6 @@ from railx.errors import UserError
 from railx.progress import counted
 from railx.settings import to_dict
 
-__all__ = [
-    "Crossing",
-    "Design",
-    "Dropped",
-    "Flip",
-    "crossings",
-    "decided",
-    "design",
-    "dominates",
-    "flips",
-    "front_of",
-    "score",
-]
-
 
 class Dropped(NamedTuple):
     """A network that is not on the front, and why."""

@@ -22,8 +22,6 @@ from railx.families import build_topology
 from railx.io import write_text
 from railx.performance.devices import device_named
 
-__all__ = ["page_text", "sizes_of", "write_page"]
-
 _TEMPLATES = Path(__file__).parent / "templates"
 #: Shares of failed servers that usable shares are computed for, beside the one that is
 #: asked for; between them, a line.

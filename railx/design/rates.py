@@ -48,8 +48,6 @@ from railx.vocabulary.routing.analysis import pair_loads
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, FamilySettings, Topology
 
-__all__ = ["GroupRates", "RateStore", "folded"]
-
 #: Files kept; the oldest goes first.
 _MOST_FILES = 512
 #: The routing whose rates follow from those of uniform traffic.

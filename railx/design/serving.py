@@ -16,8 +16,6 @@ from railx.performance.plans import Plans
 from railx.performance.serving import decode_times, prefill_times, serving_memory_bytes
 from railx.vocabulary.topology import FamilySettings
 
-__all__ = ["best_serving"]
-
 #: Sequences of a replica that are tried.
 _SEQUENCES = tuple(2**power for power in range(9))
 _TENSOR = (1, 2, 4, 8)

@@ -25,16 +25,6 @@ from railx.settings import (
 )
 from railx.tenancy.settings import FaultTraceSettings
 
-__all__ = [
-    "OBJECTIVES",
-    "ArenaSettings",
-    "DesignSettings",
-    "Objective",
-    "PointSettings",
-    "ServingJob",
-    "TrainingJob",
-]
-
 Objective: TypeAlias = Literal["step_time", "cost", "joules"]
 OBJECTIVES: tuple[Objective, ...] = ("step_time", "cost", "joules")
 

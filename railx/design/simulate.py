@@ -30,8 +30,6 @@ from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, Topology
 
-__all__ = ["packet_rates", "simulate", "simulate_point"]
-
 #: Relative difference from which the term that differs is named.
 _TOLERATED = 0.1
 #: An all-to-all in packets: loads over the most that links can carry, and the window.

@@ -13,8 +13,6 @@ from railx.performance.devices import Device
 from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings, NodeSettings
 
-__all__ = ["Sized", "bill_chips", "sized_for", "with_device_node"]
-
 #: Smallest radix of the full trees that stand for partly filled ones.
 _LEAST_RADIX = 4
 

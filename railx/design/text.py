@@ -10,8 +10,6 @@ from railx.design.front import Crossing, Design
 from railx.design.point import DesignPoint, setting_words
 from railx.text import aligned
 
-__all__ = ["design_lines", "simulated_lines"]
-
 _COLUMNS = (
     "#",
     "network",

@@ -11,8 +11,6 @@ from railx.tenancy.places import NetworkPlaces
 from railx.vocabulary.arrays import BoolArray
 from railx.vocabulary.topology import FamilySettings
 
-__all__ = ["Usable", "usable_share"]
-
 
 class Usable(NamedTuple):
     """Mean share of the chips in the largest job, and how it was got: the rule of jobs

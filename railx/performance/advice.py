@@ -34,16 +34,6 @@ from railx.settings import AtLeast, Fraction, NotEmpty, Positive, SettingsError
 if TYPE_CHECKING:
     from railx.vocabulary.topology import FamilySettings
 
-__all__ = [
-    "RING_NETWORKS",
-    "Advice",
-    "AdviceSettings",
-    "GivenPlan",
-    "NetworkOverrides",
-    "advise",
-    "setting_of",
-]
-
 #: Networks priced by rings: switches that never are the bottleneck.
 RING_NETWORKS = ("rail_optimised", "fat_tree")
 #: Tokens of a step where no batch is given (Llama 3's first phase, arXiv 2407.21783).

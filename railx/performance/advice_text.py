@@ -8,8 +8,6 @@ from typing import Any
 from railx.performance.advice import Advice
 from railx.performance.plans import AXES
 
-__all__ = ["advice_lines", "comparison_lines"]
-
 
 def advice_lines(advice: Advice) -> list[str]:
     """The best plans, why the first is the best, and what it is compared with."""

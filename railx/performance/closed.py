@@ -22,8 +22,6 @@ from railx.performance.models import Model
 from railx.performance.networks import TwoLevelRing
 from railx.performance.plans import SCHEDULES, Array, Plans
 
-__all__ = ["PARTS", "StepTimes", "step_lower_bound_s", "step_times"]
-
 #: What a step's time is made of, in order.
 PARTS = (
     "compute",

@@ -18,8 +18,6 @@ from typing import Annotated, Any
 from railx.effort import Cost, Costs
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, PowerOfTwo, SettingsError
 
-__all__ = ["ClusterSettings", "all_to_all_gb_s", "bandwidth_gb_s", "with_topology"]
-
 
 @dataclass(frozen=True)
 class ClusterSettings:

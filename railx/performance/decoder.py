@@ -15,18 +15,6 @@ from railx.effort import Cost, Costs
 from railx.performance.models import Model
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError
 
-__all__ = [
-    "ModelSettings",
-    "activation_bytes_per_token",
-    "all_to_all_bytes_per_token",
-    "attention_flops",
-    "forward_flops",
-    "key_value_width",
-    "linear_flops_per_token",
-    "parameter_count",
-    "stage_parameters",
-]
-
 #: Backward over forward operations: the gradient of each product needs two products.
 _BACKWARD_OVER_FORWARD = 2
 

@@ -9,8 +9,6 @@ from railx.errors import UserError
 from railx.performance.resources import catalogue, entry
 from railx.settings import AtLeast, Fraction, NonNegative, NotEmpty, Positive
 
-__all__ = ["BYTES", "ChipSettings", "Device", "DeviceSettings", "Precision", "device_named"]
-
 Precision = Literal["fp16", "bf16", "fp8", "fp4"]
 #: Bytes of an operand of a matrix product.
 BYTES = {"fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}

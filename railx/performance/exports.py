@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from railx.performance.models import Model
 from railx.performance.plans import AXES, Plan
 
-__all__ = ["megatron_options", "torchtitan_toml"]
-
 #: Placements of Megatron-LM and their flags (megatron/training/initialize.py).
 _MEGATRON_ORDERS: dict[tuple[str, ...], list[str]] = {
     AXES: [],

@@ -17,8 +17,6 @@ from railx.performance.plans import Array
 from railx.performance.programs import FITTED, Constants
 from railx.performance.validation import Case, predict
 
-__all__ = ["MOST_FITTED", "digest_of", "fit", "fit_gains", "names_to_fit"]
-
 #: Fitted numbers of a set at most.
 MOST_FITTED = 8
 #: Numbers that a fit changes where its start does not say which.

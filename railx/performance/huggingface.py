@@ -11,8 +11,6 @@ from railx.errors import UserError
 from railx.performance.models import Model
 from railx.settings import SettingsError
 
-__all__ = ["model_from_config"]
-
 _PLAIN = {
     "layers": "num_hidden_layers",
     "hidden": "hidden_size",

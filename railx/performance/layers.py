@@ -27,8 +27,6 @@ from railx.performance.plans import RECOMPUTATIONS, SHARDINGS, Array, Plans
 from railx.performance.programs import Constants, Program
 from railx.performance.volumes import activation_bytes
 
-__all__ = ["Exchange", "LayerPasses", "Layers", "Setting"]
-
 _FULL, _SELECTIVE = RECOMPUTATIONS.index("full"), RECOMPUTATIONS.index("selective")
 #: Share of a layer's products that selective recomputation of every second one repeats:
 #: wk, wo and w3 of Llama's layers (4/13 to 0.4 of the weights).

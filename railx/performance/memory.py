@@ -17,15 +17,6 @@ from railx.performance.models import LayerKind, Model
 from railx.performance.plans import RECOMPUTATIONS, SCHEDULES, SHARDINGS, Array, Plan, Plans
 from railx.performance.programs import Program
 
-__all__ = [
-    "MEMORY_PARTS",
-    "StepMemory",
-    "TrainedModel",
-    "layer_activation_bytes",
-    "plan_memory_gb",
-    "step_memory",
-]
-
 #: Kinds of bytes, in order.
 MEMORY_PARTS = (
     "parameters",

@@ -13,18 +13,6 @@ import numpy.typing as npt
 
 from railx.settings import AtLeast, NonNegative, SettingsError
 
-__all__ = [
-    "ALL_INNERMOST",
-    "AXES",
-    "ORDERS",
-    "RECOMPUTATIONS",
-    "SCHEDULES",
-    "SHARDINGS",
-    "Array",
-    "Plan",
-    "Plans",
-]
-
 Array: TypeAlias = npt.NDArray[Any]
 #: Axes of a plan's ranks; experts are spread over the context and data axes.
 AXES = ("tensor", "context", "data", "pipeline")

@@ -8,15 +8,6 @@ from typing import Annotated, Any, Literal
 from railx.performance.resources import catalogue, entry
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive
 
-__all__ = [
-    "FITTED",
-    "Constants",
-    "Program",
-    "constants_named",
-    "default_constants",
-    "program_named",
-]
-
 
 @dataclass(frozen=True)
 class Program:

@@ -52,24 +52,6 @@ from railx.settings import (
     load,
 )
 
-__all__ = [
-    "AnalyticCostSettings",
-    "ChunkTime",
-    "CostModel",
-    "CostModelSettings",
-    "FittedCostSettings",
-    "GroupTime",
-    "ProfiledCostSettings",
-    "ShardingTraffic",
-    "StepCostSettings",
-    "bandwidth_unit",
-    "build_cost_model",
-    "layer_latencies_ms",
-    "model_state_mib",
-    "state_share",
-    "with_profile",
-]
-
 _MIB = 2.0**20
 
 

@@ -19,15 +19,6 @@ from railx.performance.layers import Layers, Setting
 from railx.performance.models import LayerKind, Model
 from railx.performance.plans import Array, Plans
 
-__all__ = [
-    "SERVING_PARTS",
-    "ServingTimes",
-    "cache_bytes_per_token",
-    "decode_times",
-    "prefill_times",
-    "serving_memory_bytes",
-]
-
 #: What a step of serving is made of: layers by what binds them, exchanges, the output.
 SERVING_PARTS = ("compute", "weights", "cache", "tensor", "context", "expert", "pipeline", "output")
 

@@ -27,8 +27,6 @@ from railx.performance.programs import (
 from railx.performance.sequence_cost import StepCostSettings
 from railx.settings import SettingsError
 
-__all__ = ["all_to_all_table", "with_step_model"]
-
 #: Tokens of the sequences that are timed, long enough for any launch to hide.
 _TOKENS = (16_384, 32_768, 65_536)
 #: Bytes that a rank exchanges in the table of bandwidths: latency does not count.

@@ -33,19 +33,6 @@ from railx.performance.plans import Array
 from railx.performance.resources import entry
 from railx.settings import AtLeast, Fraction, NonNegative, NotEmpty, Positive
 
-__all__ = [
-    "DIVISIONS",
-    "Division",
-    "LayersOnly",
-    "PaperDevice",
-    "PaperJob",
-    "PricedPlans",
-    "candidates",
-    "job_named",
-    "price",
-    "search",
-]
-
 Division: TypeAlias = Literal["1d", "2d", "2d-seqp"]
 DIVISIONS: tuple[Division, ...] = get_args(Division)
 #: Axes of a plan; n1 is ``tensor``, n2 is ``sequence``.

@@ -26,8 +26,6 @@ from railx.performance.subramanian import (
 )
 from railx.places import SHIPPED
 
-__all__ = ["FIDELITY", "PublishedPlan", "published_plan_rows", "published_rows", "sweep_rows"]
-
 FIDELITY = "analytic"
 _BEST_PLANS = SHIPPED / "resources" / "performance" / "subramanian_best.csv"
 _MODELS = ("gpt3_1T", "vit_era5")

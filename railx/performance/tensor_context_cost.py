@@ -38,8 +38,6 @@ from railx.performance.decoder import (
 )
 from railx.performance.sequence_cost import CostModel
 
-__all__ = ["Exchange", "Shape", "ShapeTime", "timed_shape"]
-
 #: Gathers and reductions of activations that tensor parallelism makes in a layer,
 #: forward and backward.
 _GATHERS = 8

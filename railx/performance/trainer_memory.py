@@ -27,8 +27,6 @@ from typing import Literal
 
 from railx.performance.decoder import ModelSettings, key_value_width
 
-__all__ = ["Kernels", "Memory", "ModelShard", "Pass", "pass_bytes", "rank_memory", "unit_sizes"]
-
 
 @dataclass(frozen=True)
 class ModelShard:

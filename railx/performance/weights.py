@@ -8,8 +8,6 @@ from typing import Annotated
 from railx.effort import Cost, Costs
 from railx.settings import AtLeast, Fraction, NotEmpty, SettingsError
 
-__all__ = ["WeightedModel"]
-
 
 @dataclass(frozen=True)
 class WeightedModel:

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["compiled", "copy", "inner", "next_random"]
-
 
 def compiled(function: Callable[..., Any]) -> Any:
     """A function that Python and compiled code call, compiled once and stored."""

@@ -40,8 +40,6 @@ from railx.planning.sequence.flexsp import FLEXSP, FlexSPSettings
 from railx.settings import AtLeast, SettingsError
 from railx.workload.batches import SampledBatch
 
-__all__ = ["JOINT", "JointSettings", "pipeline_bound_ms", "shapes_of"]
-
 #: Shapes for which chunks are searched at full effort at most, and the share of a
 #: plan's time that this may save.
 _MOST_SEARCHED = 2

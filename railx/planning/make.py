@@ -19,8 +19,6 @@ from railx.planning.planners import planner_of
 from railx.settings import SettingsError, to_dict
 from railx.workload.batches import BatchSettings, SampledBatch, sample_batches
 
-__all__ = ["make_plan", "plan_batches"]
-
 #: A longer time (ms) of a sequence, 30,000 years, is a mistake and overflows solvers.
 _MOST_MS = 1e15
 

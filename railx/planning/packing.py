@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["least_loaded", "longest_fitting", "tokens_of_work"]
-
 
 def least_loaded(positions: Iterable[int], loads: npt.ArrayLike, bins: int) -> list[list[int]]:
     """Distribute positions in their order, each to the least loaded bin so far.

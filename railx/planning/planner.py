@@ -14,17 +14,6 @@ from railx.planning.groups import Assignment, micro_batch
 from railx.progress import counted
 from railx.workload.batches import SampledBatch
 
-__all__ = [
-    "Batches",
-    "Planner",
-    "PlannerBase",
-    "PlanningTask",
-    "StagedSettings",
-    "assignment_of",
-    "batch_by_batch",
-    "planned_batch",
-]
-
 #: The batches of a plan, in the format of its kind.
 Batches = tuple[SequenceParallelBatch, ...] | tuple[PipelineBatch, ...]
 

@@ -20,14 +20,6 @@ from railx.planning.sequence.flexsp_milp import FLEXSP_MILP
 from railx.planning.sequence.static import STATIC
 from railx.settings import Registered, SettingsError
 
-__all__ = [
-    "PLANNERS",
-    "PlannerSettings",
-    "check_cost_model",
-    "check_plan",
-    "planner_of",
-]
-
 #: Every planner.
 PLANNERS: tuple[Planner, ...] = (
     STATIC,

@@ -26,16 +26,6 @@ from railx.planning.planner import PlannerBase, PlanningTask, assignment_of
 from railx.settings import SettingsError, load, to_dict
 from railx.workload.batches import SampledBatch
 
-__all__ = [
-    "BatchRecord",
-    "check_record",
-    "digests",
-    "groups_of",
-    "read_records",
-    "recorded",
-    "write_records",
-]
-
 #: The inputs of a planner, in the words of an error.
 _INPUTS = {
     "code": "the planner's code",

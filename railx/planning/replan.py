@@ -31,8 +31,6 @@ from railx.planning.planners import PlannerSettings
 from railx.settings import load
 from railx.workload.batches import SampledBatch
 
-__all__ = ["Answer", "check_inputs", "main", "replanner"]
-
 #: Keys of a plan's ``settings`` required for planning again.
 _INPUTS = ("planner", *NAMED, "seed")
 

@@ -22,8 +22,6 @@ from railx.planning.planners import PlannerSettings
 from railx.settings import SettingsError, load
 from railx.workload.batches import BatchSettings
 
-__all__ = ["mix_rows", "on_network", "remade", "repriced"]
-
 
 def repriced(plan: Plan, cost: CostModel) -> tuple[SequenceParallelBatch, ...]:
     """The batches of a plan with the times of another cost model; assignments stay."""

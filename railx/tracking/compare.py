@@ -27,8 +27,6 @@ from railx.tracking.store import (
     store_address,
 )
 
-__all__ = ["COMPARISON_SCHEMA", "compare_invocations", "list_invocations", "only_changed"]
-
 COMPARISON_SCHEMA = "railx.comparison/1"
 #: Origins and stages whose numbers are times of one run, which differ from run to run.
 _TIMED_FIDELITIES = ("emulated", "measured_cpu", "measured_gpu")

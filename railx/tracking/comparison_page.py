@@ -11,8 +11,6 @@ from railx.io import write_text
 from railx.text import aligned
 from railx.tracking.compare import only_changed
 
-__all__ = ["changed_lines", "comparison_lines", "write_comparison"]
-
 #: Lines of a part on one screen.
 _MOST_LINES = 10
 

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Ledger"]
-
 _FILE = "ledger.jsonl"
 _PATIENCE_S = 60.0
 

@@ -16,8 +16,6 @@ from typing import Any
 from railx.io import read_table
 from railx.tracking.results import Invocation, StageResult, numbers
 
-__all__ = ["RECORD", "RECORD_SCHEMA", "invocation_record", "table_json"]
-
 RECORD_SCHEMA = "railx.invocation/1"
 #: Its name among the artifacts of an invocation's run.
 RECORD = "invocation.json"

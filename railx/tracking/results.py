@@ -13,18 +13,6 @@ from typing import Any
 from railx.io import dotted_leaves
 from railx.provenance import digest_of
 
-__all__ = [
-    "Curve",
-    "Invocation",
-    "StageResult",
-    "TrackedRun",
-    "few_numbers",
-    "file_digest",
-    "numbers",
-    "result_digest",
-    "verdict_counts",
-]
-
 #: Letters of a name that the head of a chart shows.
 _CHART_LETTERS = 36
 

@@ -18,8 +18,6 @@ from railx.tracking.results import Invocation, StageResult, TrackedRun
 from railx.tracking.settings import TrackingSettings
 from railx.tracking.wandb_runs import first_wandb_runs, log_to_wandb
 
-__all__ = ["log_runs"]
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 
 

@@ -8,8 +8,6 @@ from urllib.parse import urlsplit
 
 from railx.settings import NonNegative, NotEmpty, SettingsError
 
-__all__ = ["TrackingSettings"]
-
 
 @dataclass(frozen=True)
 class TrackingSettings:

@@ -20,8 +20,6 @@ from railx.errors import UserError
 from railx.io import read_json, read_rows
 from railx.tracking.results import Curve, StageResult, file_digest, numbers, result_digest
 
-__all__ = ["Curves", "read_curves", "stage_result"]
-
 #: Columns of Snakemake's benchmark files and how they are called here.
 _BENCHMARK = {"s": "seconds", "cpu_time": "cpu_seconds", "max_rss": "most_memory_mb"}
 #: What is kept of a verdict.

@@ -19,23 +19,6 @@ from urllib.parse import unquote, urlsplit
 from railx.errors import UserError
 from railx.io import write_text
 
-__all__ = [
-    "DIGEST",
-    "FIRST",
-    "INVOCATION",
-    "INVOCATION_STAGE",
-    "KEY",
-    "NAME",
-    "STAGE",
-    "TAG",
-    "artifact_folder",
-    "begin",
-    "finished_runs",
-    "open_experiment",
-    "open_store",
-    "store_address",
-]
-
 #: Prefix of the tags that this project sets.
 TAG = "railx."
 STAGE, NAME, DIGEST, KEY, INVOCATION, FIRST = (

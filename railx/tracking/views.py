@@ -16,14 +16,6 @@ from railx.io import write_json
 from railx.tracking.results import Curve, StageResult, verdict_counts
 from railx.tracking.settings import TrackingSettings
 
-__all__ = [
-    "VIEWS_SCHEMA",
-    "build_report",
-    "build_workspace",
-    "logged_names",
-    "write_views",
-]
-
 VIEWS_SCHEMA = "railx.wandb_views/1"
 #: What W&B knows of a run itself: its group is the invocation, its name the result.
 _INVOCATION, _RESULT = "Group", "Name"

@@ -24,8 +24,6 @@ from railx.tracking.settings import TrackingSettings
 from railx.tracking.store import INVOCATION_STAGE
 from railx.tracking.views import logged_names, write_views
 
-__all__ = ["first_wandb_runs", "log_to_wandb", "wandb_session"]
-
 #: W&B's own limit on a tag.
 _TAG_CHARACTERS = 64
 #: Characters of a run's id before its digest, of the 128 that W&B takes.

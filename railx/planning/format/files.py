@@ -34,9 +34,6 @@ from railx.planning.format.predictions import check_predictions, named_cost_mode
 from railx.planning.format.schedule import check_order, live_sizes, stage_layers
 from railx.settings import AtLeast, PowerOfTwo, SettingsError, load, to_dict
 
-__all__ = ["plan_file", "read_plan", "validate_plan", "write_plan"]
-
-
 #: The batches of a plan by its kind.
 _BATCH_TYPES: Mapping[str, type[SequenceParallelBatch] | type[PipelineBatch]] = {
     "sequence_parallel": SequenceParallelBatch,

@@ -11,19 +11,6 @@ from railx.errors import UserError
 from railx.planning.format.simulation import ScheduleName
 from railx.settings import AtLeast, NonNegative, NotEmpty, PowerOfTwo
 
-__all__ = [
-    "Chunk",
-    "ChunkKind",
-    "Count",
-    "Group",
-    "MicroBatch",
-    "Milliseconds",
-    "Pipeline",
-    "PlanError",
-    "Slice",
-    "agree",
-]
-
 ChunkKind = Literal["batched", "split", "hybrid"]
 Count = Annotated[int, NonNegative()]
 Milliseconds = Annotated[float, NonNegative()]

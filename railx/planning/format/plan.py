@@ -36,19 +36,6 @@ from railx.planning.format.parts import Count, MicroBatch, Milliseconds, Pipelin
 from railx.planning.format.schedule import pipeline_ms
 from railx.settings import AtLeast, NotEmpty
 
-__all__ = [
-    "SCHEMA",
-    "PipelineBatch",
-    "Plan",
-    "PlanKind",
-    "Predictions",
-    "SequenceParallelBatch",
-    "check_ranks",
-    "layers_of",
-    "priced_zero_stage",
-    "sequence_lengths",
-]
-
 SCHEMA: Literal["railx.plan/3"] = "railx.plan/3"
 #: The two formats of a plan.
 PlanKind = Literal["sequence_parallel", "pipeline"]

@@ -38,26 +38,6 @@ from railx.planning.format.schedule import (
 )
 from railx.settings import SettingsError, load
 
-__all__ = [
-    "NAMED",
-    "PlanCosts",
-    "StageMemory",
-    "StageTime",
-    "batch_starts",
-    "check_predictions",
-    "chunk_bytes",
-    "cost_of",
-    "fits",
-    "memory_over_time",
-    "named_cost_model",
-    "peak_bytes",
-    "pipeline_tokens_per_device",
-    "stage_times",
-    "tensor_ranks",
-    "virtual_cost",
-    "weight_ms",
-]
-
 
 def weight_ms(cost: PipelineCost, tokens: int) -> float:
     """The weight pass of a chunk: the gradients of weights in its backward pass.

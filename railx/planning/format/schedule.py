@@ -32,31 +32,6 @@ from railx.planning.format.simulation import (
     run_orders,
 )
 
-__all__ = [
-    "RUNNABLE",
-    "Op",
-    "OpKind",
-    "ScheduledOp",
-    "backward_order",
-    "check_order",
-    "coded",
-    "durations_ms",
-    "live_sizes",
-    "longest_split",
-    "operations",
-    "operations_1f1b",
-    "ordered",
-    "peak_live",
-    "peak_live_chunks",
-    "pipeline_ms",
-    "runnable",
-    "runs_of",
-    "schedule_name",
-    "shape_of",
-    "simulate_pipeline",
-    "stage_layers",
-]
-
 #: A pass: forward, backward, or the delayed weight pass of a backward pass.
 OpKind = Literal["forward", "backward", "weight"]
 _KINDS: tuple[OpKind, ...] = ("forward", "backward", "weight")

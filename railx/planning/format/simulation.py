@@ -25,19 +25,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-__all__ = [
-    "BACKWARD",
-    "FORWARD",
-    "SCHEDULES",
-    "WEIGHT",
-    "ScheduleName",
-    "Shape",
-    "Times",
-    "durations_of",
-    "orders_of",
-    "run_orders",
-]
-
 #: Orders that have a name.
 #:
 #: * ``1f1b``: InfiniPipe's. With one slice a sequence it is DAPPLE's, with fixed slices

@@ -29,16 +29,6 @@ from railx.planning.format.schedule import (
     simulate_pipeline,
 )
 
-__all__ = [
-    "chrome_trace",
-    "memory_rows",
-    "order_rows",
-    "plan_rows",
-    "plan_summary",
-    "schedule_rows",
-    "stage_rows",
-]
-
 
 def plan_rows(plan: Plan, name: str, corpus: str) -> list[dict[str, Any]]:
     """One row for each group (sequence-parallel) or chunk (pipeline) of a plan.

@@ -50,21 +50,6 @@ from railx.planning.format.schedule import (
 )
 from railx.planning.format.simulation import FORWARD, Shape, Times, orders_of, run_orders
 
-__all__ = [
-    "CANDIDATE_SCHEDULES",
-    "SCHEDULE_ACCOUNT_KEYS",
-    "SCHEDULE_NAMES",
-    "TRAINABLE_SCHEDULES",
-    "Choice",
-    "ScheduleChoice",
-    "SearchedOrders",
-    "best_batch",
-    "best_schedule",
-    "comparison_rows",
-    "search_orders",
-    "with_schedule",
-]
-
 #: A named schedule, or a searched order.
 ScheduleChoice = Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "searched"]
 SCHEDULE_NAMES: tuple[ScheduleChoice, ...] = (

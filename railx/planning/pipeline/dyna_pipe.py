@@ -47,8 +47,6 @@ from railx.planning.planner import Planner, PlanningTask
 from railx.progress import counted
 from railx.workload.batches import SampledBatch
 
-__all__ = ["DYNA_PIPE", "DynaPipeSettings", "consecutive_cuts", "plan_dyna_pipe_batch"]
-
 
 @dataclass(frozen=True)
 class DynaPipeSettings(FixedChunkSettings):

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from railx.planning.sequence.search import Problem, SearchResult
 
 
-__all__ = ["FLEXSP", "FlexSPSettings", "plan_flexsp_batch", "simple_bound_ms"]
-
 #: A larger degree is searched only where a sequence fills more than this share of its
 #: micro-batch's time; otherwise no group can use it.
 _USEFUL = 0.85

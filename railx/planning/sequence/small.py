@@ -40,14 +40,6 @@ import numpy as np
 from railx.planning.compiled import compiled, copy, inner, next_random
 from railx.planning.sequence.search import Floats, Integers, Problem, SearchResult
 
-__all__ = [
-    "MOST_EQUALS",
-    "MOST_SEQUENCES",
-    "exchange",
-    "optimum",
-    "optimum_of_equals",
-]
-
 #: Most sequences of a batch that is solved.
 MOST_SEQUENCES = 12
 #: Most sequences of a batch of equal sequences that is solved.
