@@ -127,9 +127,9 @@ FRESH, POOL, GRANTED, LINK, PORT_BUSY, ARRIVED = range(6)
 
 DONE, NEEDS_ROOM = 0, 1
 
-#: Wraps every index: an unsigned index skips the test for negative values, which makes
-#: the core a third faster.
-u = np.uint32
+#: Wraps every index: an unsigned index skips the test for negative values, and 64 bits
+#: need no conversion.
+u = np.uint64
 
 _ONE, _ALL, _SIX = np.uint64(1), np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(6)
 _IN_WORD = np.uint64(63)
