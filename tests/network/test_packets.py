@@ -325,6 +325,27 @@ def live_packets(state: Any) -> np.ndarray:
     return state.packets[state.packets[:, engine.BORN] >= 0]
 
 
+def channel_rows(net: Any, state: Any) -> np.ndarray:
+    """The records of the channels, one a row."""
+    return state.records.reshape(-1, 1 << net.parameters[engine.RECORD_BITS])
+
+
+def fifo_numbers(net: Any, fifos: np.ndarray) -> np.ndarray:
+    """Channel * virtual channels + the own one, of FIFOs named by their places."""
+    channel, place = np.divmod(fifos, 1 << net.parameters[engine.RECORD_BITS])
+    own, rest = np.divmod(place - engine.CHANNEL_COLUMNS, engine.FIFO_COLUMNS)
+    assert (rest == 0).all()
+    return channel * net.parameters[engine.VCS] + own
+
+
+def fifo_rows(net: Any, state: Any) -> np.ndarray:
+    """First packet, last packet and packets that fit of each FIFO."""
+    number = int(net.parameters[engine.VCS])
+    end = engine.CHANNEL_COLUMNS + engine.FIFO_COLUMNS * number
+    rows = channel_rows(net, state)[:, engine.CHANNEL_COLUMNS : end]
+    return rows.reshape(-1, engine.FIFO_COLUMNS) >> np.array([0, 0, 1])
+
+
 @pytest.mark.parametrize(
     "changes", [{}, {"injection_ports": 2, "ejection_ports": 2}, {"routing": "adaptive"}]
 )
@@ -343,8 +364,8 @@ def test_no_packet_is_lost_and_no_buffer_overflows_at_any_time(changes: dict[str
         assert len(live) == counters[engine.CREATED] - counters[engine.DELIVERED]
         assert queued.sum() == counters[engine.CREATED] - counters[engine.INJECTED]
         assert counters[engine.CREATED] == int(cycle * 3.0 * 36 / 5 + 1e-9)
-        held = np.bincount(live[~queued, engine.FIFO], minlength=len(state.fifos))
-        room = state.fifos[:, engine.ROOM]
+        room = fifo_rows(net, state)[:, engine.ROOM]
+        held = np.bincount(fifo_numbers(net, live[~queued, engine.FIFO]), minlength=len(room))
         assert (room >= 0).all()
         assert (
             held <= 18 // 5 - room
@@ -362,11 +383,12 @@ def test_a_drained_network_is_empty(changes: dict[str, Any]) -> None:
     net = build_net(topology, table, burst(topology, 3000, 100, seed=1), network, 1)
     state = run_until(net, build_state(topology, table, net, network, 1), 20000)
     assert state.counters[engine.DELIVERED] == 3000
-    assert (state.fifos[:, engine.ROOM] == 2).all()
-    assert (state.fifos[:, : engine.ROOM] == -1).all()
-    assert (state.channels[:, [engine.PORT, engine.WAITING]] == -1).all()
-    assert (state.channels[:, engine.ENDS_NEXT] == engine.IDLE).all()
-    assert (state.channels[:, engine.PORT_WAITERS] == 0).all()
+    channels, fifos = channel_rows(net, state), fifo_rows(net, state)
+    assert (fifos[:, engine.ROOM] == 2).all()
+    assert (fifos[:, : engine.ROOM] == -1).all()
+    assert (channels[:, [engine.PORT, engine.WAITING]] == -1).all()
+    assert (channels[:, engine.ENDS_NEXT] == engine.IDLE).all()
+    assert (channels[:, engine.KIND] % 2 == 0).all()
     assert (state.row_queue == 0).all()
     assert (state.wheel == -1).all()
     assert (state.pools[:, [engine.QUEUE_HEAD, engine.QUEUE_TAIL, engine.HEAP]] == -1).all()
@@ -409,8 +431,9 @@ def test_any_number_of_virtual_channels_loses_nothing_and_cannot_block(
         live = live_packets(state)
         inside = live[:, engine.FIFO] >= 0
         assert len(live) == state.counters[engine.CREATED] - state.counters[engine.DELIVERED]
-        held = np.bincount(live[inside, engine.FIFO], minlength=len(state.fifos))
-        assert (held <= packets_a_buffer - state.fifos[:, engine.ROOM]).all()
+        room = fifo_rows(net, state)[:, engine.ROOM]
+        held = np.bincount(fifo_numbers(net, live[inside, engine.FIFO]), minlength=len(room))
+        assert (held <= packets_a_buffer - room).all()
         for fifo in set(live[inside, engine.FIFO].tolist()):
             in_order(state, fifo)
     state = run_until(net, state, 5000)
@@ -421,14 +444,14 @@ def test_any_number_of_virtual_channels_loses_nothing_and_cannot_block(
 def in_order(state: Any, fifo: int) -> None:
     """The list of a FIFO ends, and holds its own packets only, each once."""
     seen: list[int] = []
-    packet = int(state.fifos[fifo, engine.HEAD])
+    packet = int(state.records[fifo + engine.HEAD])
     while packet >= 0:
         assert packet not in seen
         row = packet % len(state.packets)
         assert state.packets[row, engine.FIFO] == fifo
         seen.append(packet)
         packet = int(state.packets[row, engine.NEXT])
-    assert (seen[-1] if seen else -1) == state.fifos[fifo, engine.TAIL]
+    assert (seen[-1] if seen else -1) == state.records[fifo + engine.TAIL]
 
 
 @pytest.mark.parametrize(
@@ -457,6 +480,7 @@ def test_packets_take_every_channel_of_their_class_and_none_of_another(
         fifos = first + step * np.arange(count)
         if step == 0:
             fifos = net.pool_fifo[first : first + count]
+        fifos = fifo_numbers(net, fifos)
         assert len(set(fifos.tolist())) == len(fifos)
         assert {expected[channel] for channel in fifos % number} == {own}
         assert set((fifos % number).tolist()) == set(np.flatnonzero(np.array(expected) == own))
@@ -464,7 +488,8 @@ def test_packets_take_every_channel_of_their_class_and_none_of_another(
     for cycle in range(20, 400, 20):
         state = run_until(net, state, cycle)
         live = live_packets(state)
-        taken |= set((live[live[:, engine.FIFO] >= 0, engine.FIFO] % number).tolist())
+        inside = live[live[:, engine.FIFO] >= 0, engine.FIFO]
+        taken |= set((fifo_numbers(net, inside) % number).tolist())
     assert taken == set(range(number))
 
 

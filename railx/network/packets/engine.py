@@ -17,10 +17,11 @@ packets are a ring of ages, and so is ``turns``: a bit for each packet that may 
 this cycle. Reading it in order needs no sort, and a packet that a grant wakes takes its
 turn by a bit that is set ahead.
 
-Data are arrays of structs of int32 with two packets or channels in a cache line: the
-time goes to cache misses, not to arithmetic. Columns carry the names below; -1 is none
-everywhere. Channels are the lanes of link rows in order. FIFO c * virtual_channels + v
-is the input buffer behind channel c.
+Data are arrays of structs of int32: the time goes to cache misses, not to arithmetic.
+Two packets are in a cache line. A channel and the FIFOs behind it, its input buffers,
+are a record of one line (up to three virtual channels), and both are named by the place
+of their first number in the records. Channels are the lanes of link rows in order.
+Columns carry the names below; -1 is none everywhere.
 """
 
 # Types inside compiled functions are Numba's to check.
@@ -55,16 +56,18 @@ LINK_COLUMNS = 4
 LEAVING = FAR
 # Channels: next in the wheel (IDLE: no packet is on it), FIFO it is fed from, heap of
 # packets that wait for it, vertex at its end, FIFO that is leaving its input port,
-# packets that wait for this port, packets carried in the window, row of ``kinds``.
-ENDS_NEXT, FROM, WAITING, END, PORT, PORT_WAITERS, CARRIED, KIND = range(8)
-CHANNEL_COLUMNS = 8
+# packets carried in the window, twice the row of ``kinds``, plus one while packets wait
+# for this port. Its FIFOs follow.
+ENDS_NEXT, FROM, WAITING, END, PORT, CARRIED, KIND = range(7)
+CHANNEL_COLUMNS = 7
 IDLE = -2
 # Kinds of channels: cycles of a packet, latency, 1 << 16 where they leave a node.
 SERIAL, LATENCY, EXTERNAL = range(3)
 KIND_COLUMNS = 3
-# FIFOs: first and last packet, packets that still fit, pool (-1: see ``fifo_pool``).
-HEAD, TAIL, ROOM, ONLY_POOL = range(4)
-FIFO_COLUMNS = 4
+# FIFOs: first and last packet, twice the packets that still fit, plus one where packets
+# may wait for a pool of it (so that most releases of room touch no pool).
+HEAD, TAIL, ROOM = range(3)
+FIFO_COLUMNS = 3
 # Pools: source packets that wait (in order of age), heap of other packets, last cycle
 # woken.
 QUEUE_HEAD, QUEUE_TAIL, HEAP, STAMP = range(4)
@@ -73,9 +76,11 @@ POOL_COLUMNS = 4
 # are a part of ``pool_fifo`` from the first on), first link row.
 FIRST, COUNT, STEP, POOL_ROW = range(4)
 RANGE_COLUMNS = 4
-# Choices: pool, state after the hop, probed link row, FIFOs as of pools.
-CHOICE_POOL, CHOICE_STATE, PROBE, CHOICE_FIRST, CHOICE_COUNT, CHOICE_STEP = range(6)
-CHOICE_COLUMNS = 8
+# Choices: FIFOs as of pools, state after the hop; their rarely read part: pool, probed
+# link row.
+CHOICE_FIRST, CHOICE_COUNT, CHOICE_STEP, CHOICE_STATE = range(4)
+CHOICE_COLUMNS = 4
+CHOICE_POOL, PROBE = range(2)
 # Chips: source queue (injection ports only), free injection ports, heap that waits for
 # ejection, free ejection ports.
 SOURCE_HEAD, SOURCE_TAIL, INJECTION, EJECT_HEAP, EJECTION = range(5)
@@ -117,8 +122,9 @@ COUNTERS = 11
     BATCHES,
     IN_ORDER,
     MOST_ROOM,
-) = range(15)
-PARAMETERS = 15
+    RECORD_BITS,
+) = range(16)
+PARAMETERS = 16
 # Traffic modes.
 UNIFORM, ALL_TO_ALL, FLOWS, HOT_SPOT, TRACE = range(5)
 # What a packet waits for: nothing yet; pulled from a pool's waiters; woken with its
@@ -159,7 +165,7 @@ class Net(NamedTuple):
     kinds: Any  # int32[kinds, KIND_COLUMNS]
     pool_range: Any  # int32[pools, RANGE_COLUMNS]
     pool_fifo: Any  # int32[]: FIFOs of the pools
-    fifo_pool_start: Any  # int32[fifos + 1]
+    fifo_pool_start: Any  # int32[FIFOs + 1], by number: channel * virtual channels + its own
     fifo_pool: Any  # int32[]: pools of each FIFO
     channel_row: Any  # int32[channels]: link row
     entry: Any  # int32[states, vertices, columns]: the set, or -2 - choice where it has one alone
@@ -169,6 +175,7 @@ class Net(NamedTuple):
     goal: Any  # int32[chips, 2 * levels]: column and coordinate of each level
     set_start: Any  # int32[sets + 1]
     choice: Any  # int32[choices, CHOICE_COLUMNS]
+    choice_pool: Any  # int32[choices, 2]: CHOICE_POOL, PROBE
     choice_limit: Any  # float64[choices]: running sum of weights inside the set
     choice_delay: Any  # float64[choices]: cycles
     row_rate: Any  # float64[link rows]: flits per cycle of all lanes
@@ -187,15 +194,14 @@ class State(NamedTuple):
     links: Any  # int32[slots, LINK_COLUMNS]
     turns: Any  # uint64[slots / 64]: a bit for each packet that may move in this cycle
     words: Any  # uint64[slots / 4096, at least 1]: a bit for each word of turns that is not 0
-    channels: Any  # int32[channels, CHANNEL_COLUMNS]
-    fifos: Any  # int32[fifos, FIFO_COLUMNS]
+    records: Any  # int32[channels << RECORD_BITS]
     pools: Any  # int32[pools, POOL_COLUMNS]
     chips: Any  # int32[chips, CHIP_COLUMNS]
     timers: Any  # int32[timers, 2]: next, what
     wheel: Any  # int32[WHEEL_ROWS, cycles]
     row_queue: Any  # int32[link rows]: packets that wait for or are assigned to the row
     # Router of the RailX simulator alone:
-    queued: Any  # int32[fifos]: packets that stand in it, leave it or fly to it to go on
+    queued: Any  # int32[FIFOs], by number: packets that stand in, leave or fly to it to go on
     carried: Any  # int32[channels]: the packet on it
     histogram: Any  # int64[cycles]: latencies in the window
     batches: Any  # int64[batches, 2]: sum of latencies, packets
@@ -282,7 +288,7 @@ class Rules(NamedTuple):
     """The parameters of a run as numbers, which the compiler keeps in registers."""
 
     vcs: Any  # virtual channels of a channel
-    part: Any  # 2^33 over vcs, rounded up: divides by a product
+    bits: Any  # a channel's record has 1 << bits numbers
     mask: Any  # cycles of the wheel less one
     ring: Any  # rows of packets less one
     flits: Any  # of a packet
@@ -305,7 +311,7 @@ def rules_of(net: Net, state: State, now: Int) -> Any:
     warmup, finish = parameters[WARMUP], parameters[FINISH]
     return Rules(
         vcs=parameters[VCS],
-        part=(1 << 33) // parameters[VCS] + 1,
+        bits=parameters[RECORD_BITS],
         mask=parameters[MASK],
         ring=np.int64(len(state.packets)) - 1,
         flits=parameters[FLITS],
@@ -324,8 +330,21 @@ def rules_of(net: Net, state: State, now: Int) -> Any:
 
 @_phase
 def channel_of(rules: Rules, fifo: Int) -> Any:
-    """fifo // virtual_channels."""
-    return (fifo * rules.part) >> 33
+    """The channel before a FIFO."""
+    return fifo & (-1 << rules.bits)
+
+
+@_phase
+def channel_number(rules: Rules, fifo: Int) -> Any:
+    """The number of the channel before a FIFO, or of a channel."""
+    return fifo >> rules.bits
+
+
+@_phase
+def fifo_number(rules: Rules, fifo: Int) -> Any:
+    """The number of a FIFO, without gaps."""
+    place = (fifo - channel_of(rules, fifo) - CHANNEL_COLUMNS) // FIFO_COLUMNS
+    return channel_number(rules, fifo) * rules.vcs + place
 
 
 @_phase
@@ -468,31 +487,31 @@ def tails_leave(net: Net, state: State, rules: Rules) -> None:
 
     The oldest packet that waits for the channel may move.
     """
-    channels, wheel = state.channels, state.wheel
+    records, wheel = state.records, state.wheel
     slot = rules.now & rules.mask
     channel = np.int64(wheel[ENDS, u(slot)])
     wheel[ENDS, u(slot)] = -1
     while channel >= 0:
-        following = np.int64(channels[u(channel), ENDS_NEXT])
-        channels[u(channel), ENDS_NEXT] = IDLE
+        following = np.int64(records[u(channel + ENDS_NEXT)])
+        records[u(channel + ENDS_NEXT)] = IDLE
         if rules.adaptive:
-            state.row_queue[net.channel_row[u(channel)]] -= 1
-        waiting = np.int64(channels[u(channel), WAITING])
+            state.row_queue[net.channel_row[u(channel_number(rules, channel))]] -= 1
+        waiting = np.int64(records[u(channel + WAITING)])
         if waiting >= 0:
-            channels[u(channel), WAITING] = pop(state.links, rules.ring, waiting)
+            records[u(channel + WAITING)] = pop(state.links, rules.ring, waiting)
             wake(state, rules, waiting)
-        fifo = np.int64(channels[u(channel), FROM])
+        fifo = np.int64(records[u(channel + FROM)])
         if fifo >= 0:
             leave_port(net, state, rules, fifo)
             if not rules.in_order:
-                state.queued[u(fifo)] -= 1
+                state.queued[u(fifo_number(rules, fifo))] -= 1
         channel = following
 
 
 @_phase
 def heads_arrive(net: Net, state: State, rules: Rules) -> None:
     """Heads arrive at the end of their FIFO."""
-    packets, fifos, wheel = state.packets, state.fifos, state.wheel
+    packets, records, wheel = state.packets, state.records, state.wheel
     slot = rules.now & rules.mask
     packet = np.int64(wheel[HEADS, u(slot)])
     wheel[HEADS, u(slot)] = -1
@@ -506,14 +525,14 @@ def heads_arrive(net: Net, state: State, rules: Rules) -> None:
             wake(state, rules, packet)
             packet = following
             continue
-        last = np.int64(fifos[u(fifo), TAIL])
-        fifos[u(fifo), TAIL] = packet
+        last = np.int64(records[u(fifo + TAIL)])
+        records[u(fifo + TAIL)] = packet
         if last >= 0:
             packets[u(last & rules.ring), NEXT] = packet
         else:
-            fifos[u(fifo), HEAD] = packet
+            records[u(fifo + HEAD)] = packet
             # While another packet leaves this FIFO, its tail's event will look.
-            if state.channels[u(channel_of(rules, fifo)), PORT] != fifo:
+            if state.records[u(channel_of(rules, fifo) + PORT)] != fifo:
                 look_at_front(net, state, rules, fifo, False)
         packet = following
 
@@ -521,7 +540,7 @@ def heads_arrive(net: Net, state: State, rules: Rules) -> None:
 @_compiled
 def ports_end(net: Net, state: State, rules: Rules) -> None:
     """Injection and ejection ports end; the oldest packet that waits may move."""
-    packets, channels, chips = state.packets, state.channels, state.chips
+    packets, records, chips = state.packets, state.records, state.chips
     counters, timers, wheel = state.counters, state.timers, state.wheel
     slot = rules.now & rules.mask
     timer = np.int64(wheel[TIMERS, u(slot)])
@@ -538,7 +557,7 @@ def ports_end(net: Net, state: State, rules: Rules) -> None:
             else:
                 wake(state, rules, pop_source(state, rules, chip))
         else:
-            chip = np.int64(channels[u(channel_of(rules, what)), END])
+            chip = np.int64(records[u(channel_of(rules, what) + END)])
             chips[u(chip), EJECTION] += 1
             waiting = np.int64(chips[u(chip), EJECT_HEAP])
             if waiting >= 0:
@@ -570,18 +589,19 @@ def start_timer(state: State, rules: Rules, cycles: Int, what: Int) -> None:
 @_phase
 def leave_port(net: Net, state: State, rules: Rules, fifo: Int) -> None:
     """A packet has left a FIFO through the input port, which others may use now."""
-    packets, channels, fifos = state.packets, state.channels, state.fifos
+    packets, records = state.packets, state.records
     port = channel_of(rules, fifo)
-    channels[u(port), PORT] = -1
-    if channels[u(port), PORT_WAITERS] > 0:
-        channels[u(port), PORT_WAITERS] = 0
-        for other in range(port * rules.vcs, port * rules.vcs + rules.vcs):
-            packet = np.int64(fifos[u(other), HEAD])
+    records[u(port + PORT)] = -1
+    if records[u(port + KIND)] & 1:
+        records[u(port + KIND)] -= 1
+        first = port + CHANNEL_COLUMNS
+        for other in range(first, first + FIFO_COLUMNS * rules.vcs, FIFO_COLUMNS):
+            packet = np.int64(records[u(other + HEAD)])
             if packet >= 0 and packets[u(packet & rules.ring), STATUS] == PORT_BUSY:
                 packets[u(packet & rules.ring), STATUS] = GRANTED
                 wake(state, rules, packet)
     if rules.in_order:
-        fifos[u(fifo), ROOM] += 1
+        records[u(fifo + ROOM)] += 2
     look_at_front(net, state, rules, fifo, rules.in_order)
 
 
@@ -592,42 +612,48 @@ def look_at_front(net: Net, state: State, rules: Rules, fifo: Int, freed: Any) -
     Packets at their destination leave the network, the next one has to move on, and
     free room wakes its waiters.
     """
-    packets, fifos = state.packets, state.fifos
-    packet = np.int64(fifos[u(fifo), HEAD])
+    packets, records = state.packets, state.records
+    packet = np.int64(records[u(fifo + HEAD)])
     if packet >= 0 and rules.in_order and not rules.limited_out:
-        end = state.channels[u(channel_of(rules, fifo)), END]
+        end = state.records[u(channel_of(rules, fifo) + END)]
         if packets[u(packet & rules.ring), DST] == end:
             freed = True
             while packet >= 0 and packets[u(packet & rules.ring), DST] == end:
                 following = np.int64(packets[u(packet & rules.ring), NEXT])
                 deliver(state, rules, packet)
-                fifos[u(fifo), ROOM] += 1
+                records[u(fifo + ROOM)] += 2
                 packet = following
-            fifos[u(fifo), HEAD] = packet
+            records[u(fifo + HEAD)] = packet
             if packet < 0:
-                fifos[u(fifo), TAIL] = -1
+                records[u(fifo + TAIL)] = -1
     if packet >= 0:
         wake(state, rules, packet)
-    if freed:
-        pool = np.int64(fifos[u(fifo), ONLY_POOL])
-        if pool >= 0:
-            wake_pool(state, rules, pool)
-        else:
-            for i in range(net.fifo_pool_start[u(fifo)], net.fifo_pool_start[u(fifo + 1)]):
-                wake_pool(state, rules, np.int64(net.fifo_pool[u(i)]))
+    if freed and records[u(fifo + ROOM)] & 1:
+        wake_pools(net, state, rules, fifo)
+
+
+@_compiled
+def wake_pools(net: Net, state: State, rules: Rules, fifo: Int) -> None:
+    """A FIFO has room: wake the oldest waiter of each of its pools, once per cycle."""
+    pools, number, waiters = state.pools, fifo_number(rules, fifo), 0
+    for i in range(net.fifo_pool_start[u(number)], net.fifo_pool_start[u(number + 1)]):
+        pool = np.int64(net.fifo_pool[u(i)])
+        if not has_waiters(state, pool):
+            continue
+        waiters += 1
+        if pools[u(pool), STAMP] != rules.now:
+            pools[u(pool), STAMP] = rules.now
+            packet = oldest_in_pool(state, rules, pool)
+            state.packets[u(packet & rules.ring), STATUS] = POOL
+            wake(state, rules, packet)
+    if waiters == 0:
+        state.records[u(fifo + ROOM)] -= 1
 
 
 @_phase
-def wake_pool(state: State, rules: Rules, pool: Int) -> None:
-    """A FIFO of the pool has room: wake the oldest waiter, once per cycle."""
-    pools = state.pools
-    if (pools[u(pool), QUEUE_HEAD] >= 0 or pools[u(pool), HEAP] >= 0) and pools[
-        u(pool), STAMP
-    ] != rules.now:
-        pools[u(pool), STAMP] = rules.now
-        packet = oldest_in_pool(state, rules, pool)
-        state.packets[u(packet & rules.ring), STATUS] = POOL
-        wake(state, rules, packet)
+def has_waiters(state: State, pool: Int) -> Any:
+    """Whether packets wait for a pool."""
+    return state.pools[u(pool), QUEUE_HEAD] >= 0 or state.pools[u(pool), HEAP] >= 0
 
 
 @_phase
@@ -675,7 +701,7 @@ def route(net: Net, state: State, rules: Rules, packet: Int) -> Any:
     """
     packets, row = state.packets, u(packet & rules.ring)
     fifo = np.int64(packets[row, FIFO])
-    vertex = np.int64(state.channels[u(channel_of(rules, fifo)), END]) if fifo >= 0 else -1 - fifo
+    vertex = np.int64(state.records[u(channel_of(rules, fifo) + END)]) if fifo >= 0 else -1 - fifo
     column = column_of(net, vertex, np.int64(packets[row, DST]))
     entry = np.int64(net.entry[u(packets[row, STATE]), u(vertex), u(column)])
     if entry < 0:
@@ -705,7 +731,7 @@ def shortest_wait(net: Net, state: State, rules: Rules, first: Int, last: Int) -
     """
     best, shortest, ties = first, np.inf, 0
     for i in range(first, last):
-        row = net.choice[u(i), PROBE]
+        row = net.choice_pool[u(i), PROBE]
         wait = state.row_queue[u(row)] * rules.flits / net.row_rate[u(row)] + net.choice_delay[u(i)]
         if wait < shortest - 1e-9:
             shortest, best, ties = wait, i, 1
@@ -722,7 +748,7 @@ def count_far(net: Net, state: State, row: Any, best: Int) -> None:
     links, queue = state.links, state.row_queue
     if links[row, FAR] >= 0:
         queue[links[row, FAR]] -= 1
-    links[row, FAR] = net.choice[u(best), PROBE]
+    links[row, FAR] = net.choice_pool[u(best), PROBE]
     queue[links[row, FAR]] += 1
 
 
@@ -732,13 +758,13 @@ def count_near(net: Net, state: State, rules: Rules, row: Any, best: Int) -> Non
     included.
     """
     links, queue = state.links, state.row_queue
-    near = np.int64(net.pool_range[u(net.choice[u(best), CHOICE_POOL]), POOL_ROW])
+    near = np.int64(net.pool_range[u(net.choice_pool[u(best), CHOICE_POOL]), POOL_ROW])
     far = np.int64(links[row, FAR])
     if far >= 0 and far != near:
         first, count, step = fifos_of_choice(net, best)
         for i in range(count):
             fifo = fifo_of(net, first, step, i)
-            if net.channel_row[u(channel_of(rules, fifo))] == far:
+            if net.channel_row[u(channel_number(rules, fifo))] == far:
                 near = far
                 break
     if near != far:
@@ -785,7 +811,7 @@ def allocate(net: Net, state: State, rules: Rules, packet: Int, status: Int, cho
 
     ``choice``: of a fresh packet; others come from the waiters of their pool.
     """
-    packets, fifos, row = state.packets, state.fifos, u(packet & rules.ring)
+    packets, records, row = state.packets, state.records, u(packet & rules.ring)
     if status == FRESH:
         first, count, step = fifos_of_choice(net, choice)
     else:
@@ -796,23 +822,28 @@ def allocate(net: Net, state: State, rules: Rules, packet: Int, status: Int, cho
     granted, most = np.int64(-1), np.int64(0)
     for i in range(count):
         fifo = fifo_of(net, first, step, i)
-        room = np.int64(fifos[u(fifo), ROOM])
-        if room == rules.capacity if rules.in_order else room > 0 and state.queued[u(fifo)] == 0:
+        room = np.int64(records[u(fifo + ROOM)] >> 1)
+        preferred = room == rules.capacity
+        if not rules.in_order:
+            preferred = room > 0 and state.queued[u(fifo_number(rules, fifo))] == 0
+        if preferred:
             granted = fifo
             break
         if room > most if net.parameters[MOST_ROOM] else granted < 0 and room > 0:
             granted, most = fifo, room
     if granted < 0:
         if status == FRESH:
-            packets[row, WAY] = net.choice[u(choice), CHOICE_POOL]
+            packets[row, WAY] = net.choice_pool[u(choice), CHOICE_POOL]
+        for i in range(count):
+            records[u(fifo_of(net, first, step, i) + ROOM)] |= 1
         wait_for_pool(state, rules, packet, status)
         return granted
-    fifos[u(granted), ROOM] -= 1
+    records[u(granted + ROOM)] -= 2
     if rules.adaptive:
-        claim(state, row, np.int64(net.channel_row[u(channel_of(rules, granted))]))
+        claim(state, row, np.int64(net.channel_row[u(channel_number(rules, granted))]))
     if status == POOL:
         for i in range(count):
-            if fifos[u(fifo_of(net, first, step, i)), ROOM] > 0:
+            if records[u(fifo_of(net, first, step, i) + ROOM)] > 1:
                 if not rules.in_order:
                     wake_younger(state, rules, np.int64(packets[row, WAY]), packet)
                     break
@@ -873,17 +904,17 @@ def traverse(net: Net, state: State, rules: Rules, packet: Int, status: Int, gra
 
     It waits for the channel or for its input port.
     """
-    packets, channels, row = state.packets, state.channels, u(packet & rules.ring)
+    packets, records, row = state.packets, state.records, u(packet & rules.ring)
     channel, fifo = channel_of(rules, granted), np.int64(packets[row, FIFO])
-    if channels[u(channel), ENDS_NEXT] != IDLE:
+    if records[u(channel + ENDS_NEXT)] != IDLE:
         packets[row, STATUS] = LINK
-        waiting = np.int64(channels[u(channel), WAITING])
-        channels[u(channel), WAITING] = push(state.links, rules.ring, waiting, packet)
+        waiting = np.int64(records[u(channel + WAITING)])
+        records[u(channel + WAITING)] = push(state.links, rules.ring, waiting, packet)
         return
     if fifo >= 0 and not take_input_port(state, rules, packet, fifo):
-        waiting = np.int64(channels[u(channel), WAITING])
+        waiting = np.int64(records[u(channel + WAITING)])
         if status == LINK and waiting >= 0:  # the next one may have the channel
-            channels[u(channel), WAITING] = pop(state.links, rules.ring, waiting)
+            records[u(channel + WAITING)] = pop(state.links, rules.ring, waiting)
             wake(state, rules, waiting)
         return
     send(net, state, rules, packet, channel, granted, fifo)
@@ -895,16 +926,16 @@ def take_input_port(state: State, rules: Rules, packet: Int, fifo: Int) -> Any:
 
     False where another packet is leaving there: the packet waits.
     """
-    packets, channels, fifos = state.packets, state.channels, state.fifos
+    packets, records = state.packets, state.records
     port, row = channel_of(rules, fifo), u(packet & rules.ring)
-    if channels[u(port), PORT] >= 0:
+    if records[u(port + PORT)] >= 0:
         packets[row, STATUS] = PORT_BUSY
-        channels[u(port), PORT_WAITERS] += 1
+        records[u(port + KIND)] |= 1
         return False
-    channels[u(port), PORT] = fifo
-    fifos[u(fifo), HEAD] = packets[row, NEXT]
+    records[u(port + PORT)] = fifo
+    records[u(fifo + HEAD)] = packets[row, NEXT]
     if packets[row, NEXT] < 0:
-        fifos[u(fifo), TAIL] = -1
+        records[u(fifo + TAIL)] = -1
     return True
 
 
@@ -915,32 +946,32 @@ def send(
     """The head leaves; the wheel gets the cycles of its tail's departure and its
     arrival.
     """
-    counters, packets, channels, wheel = state.counters, state.packets, state.channels, state.wheel
+    counters, packets, records, wheel = state.counters, state.packets, state.records, state.wheel
     now, mask, row = rules.now, rules.mask, u(packet & rules.ring)
-    kind = u(channels[u(channel), KIND])
+    kind = u(records[u(channel + KIND)] >> 1)
     serial = np.int64(net.kinds[kind, SERIAL])
     slot = (now + serial) & mask
-    channels[u(channel), FROM] = fifo
-    channels[u(channel), ENDS_NEXT] = wheel[ENDS, u(slot)]
+    records[u(channel + FROM)] = fifo
+    records[u(channel + ENDS_NEXT)] = wheel[ENDS, u(slot)]
     wheel[ENDS, u(slot)] = channel
     counters[HOPS_DONE] += 1
     if rules.measured:
-        channels[u(channel), CARRIED] += 1
+        records[u(channel + CARRIED)] += 1
     if fifo < 0:
         counters[INJECTED] += 1
         if rules.limited_in:
             start_timer(state, rules, max(serial, rules.flits), fifo)
     delay = np.int64(net.kinds[kind, LATENCY]) + 1
-    if channels[u(channel), END] == packets[row, DST]:
+    if records[u(channel + END)] == packets[row, DST]:
         delay = max(delay, serial)
     if not rules.in_order:
-        state.carried[u(channel)] = packet
+        state.carried[u(channel_number(rules, channel))] = packet
         if fifo >= 0 and serial == 1:
             state.links[row, LEAVING] = fifo
-        if channels[u(channel), END] == packets[row, DST]:
+        if records[u(channel + END)] == packets[row, DST]:
             delay -= 1  # it is gone in that cycle's turn
         else:
-            state.queued[u(granted)] += 1
+            state.queued[u(fifo_number(rules, granted))] += 1
     packets[row, STATUS] = FRESH
     packets[row, FIFO] = granted
     packets[row, HOPS] += 1 + net.kinds[kind, EXTERNAL]
@@ -954,7 +985,7 @@ def at_destination(state: State, rules: Rules, packet: Int) -> Any:
     """Whether a packet is in a FIFO of its destination."""
     packets, row = state.packets, u(packet & rules.ring)
     fifo = np.int64(packets[row, FIFO])
-    return fifo >= 0 and state.channels[u(channel_of(rules, fifo)), END] == packets[row, DST]
+    return fifo >= 0 and state.records[u(channel_of(rules, fifo) + END)] == packets[row, DST]
 
 
 @_compiled
@@ -1008,7 +1039,7 @@ def tails_move(state: State, rules: Rules) -> None:
 
     The packets that ask their pool again since the last cycle have a turn, too.
     """
-    packets, channels, links, wheel = state.packets, state.channels, state.links, state.wheel
+    packets, records, links, wheel = state.packets, state.records, state.links, state.wheel
     slot = rules.now & rules.mask
     packet = np.int64(wheel[AGAIN, u(slot)])
     wheel[AGAIN, u(slot)] = -1
@@ -1019,22 +1050,28 @@ def tails_move(state: State, rules: Rules) -> None:
         packet = following
     channel = np.int64(wheel[ENDS, u((rules.now + 1) & rules.mask)])
     while channel >= 0:
-        fifo = np.int64(channels[u(channel), FROM])
+        fifo = np.int64(records[u(channel + FROM)])
         if fifo >= 0:
-            packet = np.int64(state.carried[u(channel)])
+            packet = np.int64(state.carried[u(channel_number(rules, channel))])
             slot_of = np.uint64(packet & rules.ring)
             has_turn = state.turns[u(slot_of >> _SIX)] >> (slot_of & _IN_WORD) & _ONE
             wake(state, rules, packet)
             links[u(slot_of), LEAVING] = fifo if has_turn else -2 - fifo
-        channel = np.int64(channels[u(channel), ENDS_NEXT])
+        channel = np.int64(records[u(channel + ENDS_NEXT)])
 
 
 @_compiled
 def make_room(net: Net, state: State, rules: Rules, packet: Int, fifo: Int) -> None:
     """A packet has left a FIFO: younger waiters may ask now, older ones next cycle."""
-    state.fifos[u(fifo), ROOM] += 1
-    for i in range(net.fifo_pool_start[u(fifo)], net.fifo_pool_start[u(fifo + 1)]):
-        wake_younger(state, rules, np.int64(net.fifo_pool[u(i)]), packet)
+    state.records[u(fifo + ROOM)] += 2
+    if state.records[u(fifo + ROOM)] & 1:
+        number, waiters = fifo_number(rules, fifo), 0
+        for i in range(net.fifo_pool_start[u(number)], net.fifo_pool_start[u(number + 1)]):
+            pool = np.int64(net.fifo_pool[u(i)])
+            wake_younger(state, rules, pool, packet)
+            waiters += has_waiters(state, pool)
+        if waiters == 0:
+            state.records[u(fifo + ROOM)] -= 1
 
 
 @_compiled

@@ -95,17 +95,13 @@ def build_net(
     order = np.argsort(pool_fifo[taken], kind="stable")
     fifo_pool = pool[taken][order]
     members = np.bincount(pool_fifo[taken], minlength=len(channels) * table.virtual_channels)
+    pool_fifo = _places(pool_fifo, table.virtual_channels)
     pool_range = _ranges(pool_fifo, pool_start)
     first_link = table.pool_link[table.pool_start[:-1]]
     choice = _lines(len(table.choice_pool), engine.CHOICE_COLUMNS, 0)
-    choice[:, engine.CHOICE_POOL], choice[:, engine.CHOICE_STATE] = (
-        table.choice_pool,
-        table.choice_state,
-    )
-    choice[:, engine.PROBE] = np.where(
-        table.choice_probe >= 0, table.choice_probe, first_link[table.choice_pool]
-    )
+    choice[:, engine.CHOICE_STATE] = table.choice_state
     choice[:, engine.CHOICE_FIRST : engine.CHOICE_STEP + 1] = pool_range[table.choice_pool]
+    probe = np.where(table.choice_probe >= 0, table.choice_probe, first_link[table.choice_pool])
     if network.router == "railx_simulator" and channels.latency.min() < 1:
         raise SettingsError(
             "router",
@@ -114,6 +110,7 @@ def build_net(
         )
     parameters = np.zeros(engine.PARAMETERS, dtype=np.int64)
     parameters[engine.VCS] = table.virtual_channels
+    parameters[engine.RECORD_BITS] = _record_bits(table.virtual_channels)
     parameters[engine.MASK] = _wheel_cycles(channels, network) - 1
     parameters[engine.FLITS] = network.packet_flits
     parameters[engine.SOURCE_CYCLES] = network.source_cycles
@@ -145,6 +142,7 @@ def build_net(
         goal=goal,
         set_start=_int32(table.set_start),
         choice=choice,
+        choice_pool=_int32(np.column_stack([table.choice_pool, probe])),
         choice_limit=_running_sums(table),
         choice_delay=np.ascontiguousarray(
             table.choice_delay_ns / network.cycle_ns, dtype=np.float64
@@ -165,15 +163,13 @@ def build_state(
 
     channels = channels_of(topology, network)
     vcs, chips = table.virtual_channels, topology.chips
-    rows = _lines(len(channels), engine.CHANNEL_COLUMNS, -1)
-    rows[:, engine.ENDS_NEXT] = engine.IDLE
-    rows[:, [engine.CARRIED, engine.PORT_WAITERS]] = 0
-    rows[:, engine.END] = topology.links.dst[channels.row]
-    rows[:, engine.KIND] = _kinds(topology, channels)[1]
-    fifos = _lines(len(channels) * vcs, engine.FIFO_COLUMNS, -1)
-    fifos[:, engine.ROOM] = net.parameters[engine.CAPACITY]
-    alone = np.diff(net.fifo_pool_start) == 1
-    fifos[alone, engine.ONLY_POOL] = net.fifo_pool[net.fifo_pool_start[:-1][alone]]
+    records = _lines(len(channels), 1 << _record_bits(vcs), -1)
+    records[:, engine.ENDS_NEXT] = engine.IDLE
+    records[:, engine.CARRIED] = 0
+    records[:, engine.END] = topology.links.dst[channels.row]
+    records[:, engine.KIND] = 2 * _kinds(topology, channels)[1]
+    fifos = _places(np.arange(len(channels) * vcs), vcs)
+    records.reshape(-1)[fifos + engine.ROOM] = 2 * net.parameters[engine.CAPACITY]
     chip_rows = np.full((chips, engine.CHIP_COLUMNS), -1, dtype=np.int32)
     inject, eject = network.injection_ports or 0, network.ejection_ports or 0
     chip_rows[:, engine.INJECTION], chip_rows[:, engine.EJECTION] = inject, eject
@@ -190,8 +186,7 @@ def build_state(
         counters=np.zeros(engine.COUNTERS, dtype=np.int64),
         random=streams,
         **_ring(slots),
-        channels=rows,
-        fifos=fifos,
+        records=records.reshape(-1),
         pools=_lines(len(table.pool_class), engine.POOL_COLUMNS, -1),
         chips=chip_rows,
         timers=timers,
@@ -200,7 +195,7 @@ def build_state(
         ),
         row_queue=np.zeros(len(topology.links), dtype=np.int32),
         queued=np.zeros(1 if net.parameters[engine.IN_ORDER] else len(fifos), dtype=np.int32),
-        carried=np.zeros(1 if net.parameters[engine.IN_ORDER] else len(rows), dtype=np.int32),
+        carried=np.zeros(1 if net.parameters[engine.IN_ORDER] else len(channels), dtype=np.int32),
         histogram=np.zeros(network.warmup_cycles + network.measured_cycles + 1, dtype=np.int64),
         batches=np.zeros((network.batches, 2), dtype=np.int64),
         arrival=np.full(
@@ -234,6 +229,23 @@ def _ring(slots: int) -> dict[str, Any]:
         "turns": np.zeros(slots // 64, dtype=np.uint64),
         "words": np.zeros(max(1, slots // 4096), dtype=np.uint64),
     }
+
+
+def _record_bits(virtual_channels: int) -> int:
+    """A channel and its FIFOs have 2 to the power of this numbers, or a cache line."""
+    from railx.network.packets import engine
+
+    numbers = engine.CHANNEL_COLUMNS + engine.FIFO_COLUMNS * virtual_channels
+    return max(4, (numbers - 1).bit_length())
+
+
+def _places(fifo: IntArray, virtual_channels: int) -> IntArray:
+    """The places in the records of the FIFOs with these numbers."""
+    from railx.network.packets import engine
+
+    channel, own = np.divmod(fifo, virtual_channels)
+    first = (channel << _record_bits(virtual_channels)) + engine.CHANNEL_COLUMNS
+    return np.asarray(first + engine.FIFO_COLUMNS * own)
 
 
 def _wheel_cycles(channels: Channels, network: PacketNetworkSettings) -> int:

@@ -202,6 +202,7 @@ def _result(
     flit_hops = count["HOPS_DONE"] * network.packet_flits
     total, packets = state.batches.sum(axis=0).tolist()
     middle, high, largest = _quantiles(state.histogram)
+    carried = state.records[engine.CARRIED :: 1 << net.parameters[engine.RECORD_BITS]]
     return PacketResult(
         offered_flits_per_chip_cycle=count["W_CREATED"] * per_flit,
         accepted_flits_per_chip_cycle=arrived * per_flit,
@@ -223,7 +224,7 @@ def _result(
         flit_hops_per_second=flit_hops / seconds,
         virtual_channels=int(net.parameters[engine.VCS]),
         channel_row=channels.row,
-        channel_load=state.channels[:, engine.CARRIED] * channels.serial / network.measured_cycles,
+        channel_load=carried * channels.serial / network.measured_cycles,
     )
 
 
