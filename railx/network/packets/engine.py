@@ -42,9 +42,9 @@ Int: TypeAlias = int | np.integer[Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Packets, by age & mask: cycle of creation (-1: the row is free), destination, FIFO (-1
-# - chip at its source), next in a list, the pool that it waits for and after the grant
-# the granted FIFO, links taken (external ones << 16), state in the routing table, what
-# it waits for.
+# - chip at its source), next in a list, the entry of the table, then the pool that it
+# waits for and after the grant the granted FIFO, links taken (external ones << 16), state
+# in the routing table, what it waits for.
 BORN, DST, FIFO, NEXT, WAY, HOPS, STATE, STATUS = range(8)
 PACKET_COLUMNS = 8
 # Their rarely read part: links of heaps; adaptive routing: link rows whose queue counts
@@ -216,6 +216,24 @@ def lowest_bit(_context: Any, _word: Any) -> Any:
         return builder.cttz(arguments[0], cgutils.true_bit)
 
     return types.uint64(types.uint64), code
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch(_context: Any, array: Any, _index: Any) -> Any:
+    """Begin to load the cache line of a number of an array of one dimension."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        line = builder.bitcast(builder.gep(data, [arguments[1]]), cgutils.voidptr_t)
+        of = cgutils.ir.FunctionType(
+            cgutils.ir.VoidType(), [cgutils.voidptr_t] + 3 * [cgutils.int32_t]
+        )
+        function = cgutils.get_or_insert_function(builder.module, of, "llvm.prefetch.p0")
+        read, keep, data_cache = (cgutils.int32_t(number) for number in (0, 3, 1))
+        builder.call(function, [line, read, keep, data_cache])
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64), code
 
 
 # --- Heaps of packets
@@ -418,7 +436,7 @@ def draw(net: Net, state: State) -> Any:
     return src, dst + 1 if dst >= src else dst
 
 
-@_compiled
+@_phase
 def create_packets(net: Net, state: State, rules: Rules, due: Int) -> None:
     """Sources make ``due`` packets, which may be routed ``source_cycles`` later."""
     counters, packets, wheel = state.counters, state.packets, state.wheel
@@ -438,6 +456,7 @@ def create_packets(net: Net, state: State, rules: Rules, due: Int) -> None:
         packets[row, STATUS] = FRESH
         if rules.adaptive or not rules.in_order:
             state.links[row, FAR] = -1
+        look_up(net, state, rules, counters[CREATED], src)
         counters[CREATED] += 1
     if rules.measured:
         counters[W_CREATED] += due
@@ -627,6 +646,8 @@ def look_at_front(net: Net, state: State, rules: Rules, fifo: Int, freed: Any) -
             if packet < 0:
                 records[u(fifo + TAIL)] = -1
     if packet >= 0:
+        vertex = np.int64(records[u(channel_of(rules, fifo) + END)])
+        look_up(net, state, rules, packet, vertex)
         wake(state, rules, packet)
     if freed and records[u(fifo + ROOM)] & 1:
         wake_pools(net, state, rules, fifo)
@@ -694,16 +715,27 @@ def column_of(net: Net, vertex: Int, chip: Int) -> Any:
 
 
 @_phase
+def look_up(net: Net, state: State, rules: Rules, packet: Int, vertex: Int) -> None:
+    """Look a packet's entry up at a vertex, and begin to load its first FIFO.
+
+    Before the turns: arrivals follow each other without waiting for their cache misses.
+    """
+    packets, row = state.packets, u(packet & rules.ring)
+    column = column_of(net, vertex, np.int64(packets[row, DST]))
+    entry = np.int64(net.entry[u(packets[row, STATE]), u(vertex), u(column)])
+    packets[row, WAY] = entry
+    if entry < -1:
+        prefetch(state.records, u(net.choice[u(-2 - entry), CHOICE_FIRST]))
+
+
+@_phase
 def route(net: Net, state: State, rules: Rules, packet: Int) -> Any:
     """The choice of a packet's next hop.
 
     The only one, one drawn by weight, or the one with the shortest wait.
     """
     packets, row = state.packets, u(packet & rules.ring)
-    fifo = np.int64(packets[row, FIFO])
-    vertex = np.int64(state.records[u(channel_of(rules, fifo) + END)]) if fifo >= 0 else -1 - fifo
-    column = column_of(net, vertex, np.int64(packets[row, DST]))
-    entry = np.int64(net.entry[u(packets[row, STATE]), u(vertex), u(column)])
+    entry = np.int64(packets[row, WAY])
     if entry < 0:
         first = -2 - entry
         last = first + 1
