@@ -43,8 +43,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Packets, by age & mask: cycle of creation (-1: the row is free), destination, FIFO (-1
 # - chip at its source), next in a list, the entry of the table, then the pool that it
-# waits for and after the grant the granted FIFO, links taken (external ones << 16), state
-# in the routing table, what it waits for.
+# waits for and after the grant the granted FIFO, links taken (external ones << 16),
+# state in the routing table, what it waits for.
 BORN, DST, FIFO, NEXT, WAY, HOPS, STATE, STATUS = range(8)
 PACKET_COLUMNS = 8
 # Their rarely read part: links of heaps; adaptive routing: link rows whose queue counts
@@ -323,7 +323,7 @@ class Rules(NamedTuple):
 
 
 @_phase
-def rules_of(net: Net, state: State, now: Int) -> Any:
+def rules_of(net: Net, state: State, now: Int, plain: bool) -> Any:
     """The rules of cycle ``now``."""
     parameters = net.parameters
     warmup, finish = parameters[WARMUP], parameters[FINISH]
@@ -334,12 +334,12 @@ def rules_of(net: Net, state: State, now: Int) -> Any:
         ring=np.int64(len(state.packets)) - 1,
         flits=parameters[FLITS],
         source_cycles=parameters[SOURCE_CYCLES],
-        limited_in=parameters[PORTS_IN] > 0,
-        limited_out=parameters[PORTS_OUT] > 0,
-        adaptive=parameters[ADAPTIVE] != 0,
-        in_order=parameters[IN_ORDER] != 0,
+        limited_in=not plain and parameters[PORTS_IN] > 0,
+        limited_out=not plain and parameters[PORTS_OUT] > 0,
+        adaptive=not plain and parameters[ADAPTIVE] != 0,
+        in_order=plain or parameters[IN_ORDER] != 0,
         capacity=parameters[CAPACITY],
-        trace=parameters[MODE] == TRACE,
+        trace=not plain and parameters[MODE] == TRACE,
         now=now,
         measured=warmup <= now < finish,
         batch=(now - warmup) * parameters[BATCHES] // (finish - warmup),
@@ -1181,14 +1181,14 @@ def move_packets(net: Net, state: State, rules: Rules) -> None:
                     take_turn(net, state, rules, packet)
 
 
-@_compiled
-def advance(net: Net, state: State, until: int) -> int:
-    """Run cycles until ``until`` (exclusive); NEEDS_ROOM if ``packets`` must grow
-    first.
+@_phase
+def run_cycles(net: Net, state: State, until: int, plain: bool) -> int:
+    """The cycles of :func:`advance`; ``plain``: routers in order, without adaptive
+    routing, limited ports or a trace.
     """
     now = state.counters[NOW]
     while now < until:
-        rules = rules_of(net, state, now)
+        rules = rules_of(net, state, now, plain)
         due = packets_due(net, state, rules)
         if not has_room(state, rules, due):
             state.counters[NOW] = now
@@ -1205,3 +1205,16 @@ def advance(net: Net, state: State, until: int) -> int:
         now += 1
     state.counters[NOW] = now
     return DONE
+
+
+@_compiled
+def advance(net: Net, state: State, until: int) -> int:
+    """Run cycles until ``until`` (exclusive); NEEDS_ROOM if ``packets`` must grow
+    first.
+    """
+    parameters = net.parameters
+    special = parameters[PORTS_IN] > 0 or parameters[PORTS_OUT] > 0 or parameters[ADAPTIVE] != 0
+    if special or parameters[IN_ORDER] == 0 or parameters[MODE] == TRACE:
+        return run_cycles(net, state, until, False)
+    # Most runs: compiled apart, without the tests for all that they do not have.
+    return run_cycles(net, state, until, True)
