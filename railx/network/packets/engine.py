@@ -317,6 +317,7 @@ class Rules(NamedTuple):
     in_order: Any  # whether packets leave FIFOs in order at their destination, too
     capacity: Any  # packets of a FIFO
     trace: Any
+    most_room: Any  # whether a channel with most room is taken, not the first
     now: Any
     measured: Any  # whether now is in the window
     batch: Any  # of the window
@@ -327,6 +328,13 @@ def rules_of(net: Net, state: State, now: Int, plain: bool) -> Any:
     """The rules of cycle ``now``."""
     parameters = net.parameters
     warmup, finish = parameters[WARMUP], parameters[FINISH]
+    limited_in = not plain and parameters[PORTS_IN] > 0
+    limited_out = not plain and parameters[PORTS_OUT] > 0
+    adaptive = not plain and parameters[ADAPTIVE] != 0
+    in_order = plain or parameters[IN_ORDER] != 0
+    trace = not plain and parameters[MODE] == TRACE
+    most_room = not plain and parameters[MOST_ROOM] != 0
+    measured = warmup <= now < finish
     return Rules(
         vcs=parameters[VCS],
         bits=parameters[RECORD_BITS],
@@ -334,14 +342,15 @@ def rules_of(net: Net, state: State, now: Int, plain: bool) -> Any:
         ring=np.int64(len(state.packets)) - 1,
         flits=parameters[FLITS],
         source_cycles=parameters[SOURCE_CYCLES],
-        limited_in=not plain and parameters[PORTS_IN] > 0,
-        limited_out=not plain and parameters[PORTS_OUT] > 0,
-        adaptive=not plain and parameters[ADAPTIVE] != 0,
-        in_order=plain or parameters[IN_ORDER] != 0,
+        limited_in=limited_in,
+        limited_out=limited_out,
+        adaptive=adaptive,
+        in_order=in_order,
         capacity=parameters[CAPACITY],
-        trace=not plain and parameters[MODE] == TRACE,
+        trace=trace,
+        most_room=most_room,
         now=now,
-        measured=warmup <= now < finish,
+        measured=measured,
         batch=(now - warmup) * parameters[BATCHES] // (finish - warmup),
     )
 
@@ -861,7 +870,7 @@ def allocate(net: Net, state: State, rules: Rules, packet: Int, status: Int, cho
         if preferred:
             granted = fifo
             break
-        if room > most if net.parameters[MOST_ROOM] else granted < 0 and room > 0:
+        if room > most if rules.most_room else granted < 0 and room > 0:
             granted, most = fifo, room
     if granted < 0:
         if status == FRESH:
@@ -1183,8 +1192,8 @@ def move_packets(net: Net, state: State, rules: Rules) -> None:
 
 @_phase
 def run_cycles(net: Net, state: State, until: int, plain: bool) -> int:
-    """The cycles of :func:`advance`; ``plain``: routers in order, without adaptive
-    routing, limited ports or a trace.
+    """The cycles of :func:`advance`; ``plain``: routers in order that take the first
+    parallel channel, without adaptive routing, limited ports or a trace.
     """
     now = state.counters[NOW]
     while now < until:
@@ -1214,7 +1223,8 @@ def advance(net: Net, state: State, until: int) -> int:
     """
     parameters = net.parameters
     special = parameters[PORTS_IN] > 0 or parameters[PORTS_OUT] > 0 or parameters[ADAPTIVE] != 0
-    if special or parameters[IN_ORDER] == 0 or parameters[MODE] == TRACE:
+    special = special or parameters[MOST_ROOM] != 0 or parameters[MODE] == TRACE
+    if special or parameters[IN_ORDER] == 0:
         return run_cycles(net, state, until, False)
     # Most runs: compiled apart, without the tests for all that they do not have.
     return run_cycles(net, state, until, True)
