@@ -50,7 +50,8 @@ def prepare(
     topology = build_topology(load(TopologySettings, plain, "topology"))
     model = read_choice("network", "packet") | {"routing": routing} | window
     network: PacketNetworkSettings = load(PacketNetworkSettings, model, "network")
-    return topology, build_routing(topology, routing), UniformTraffic("uniform", offered), network
+    table = build_routing(topology, routing, grouped=True)
+    return topology, table, UniformTraffic("uniform", offered), network
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]

@@ -11,12 +11,12 @@ run fills it). Prints a table. In November 2026, chips, peak memory in GiB, seco
 before the first cycle, ms per cycle, million flit-hops/s, and GiB and million
 flit-hops/s with tables over all pairs:
 
-       400  0.20  0.6   0.06  19.6  0.20  17.1
-     1,296  0.21  0.7   1.14   6.4  0.23   6.1
-     2,704  0.24  1.1   6.02   3.5  0.31   3.4
-     4,624  0.27  1.1  14.15   3.2  0.60   2.6
-     7,056  0.34  1.9  29.64   2.7  1.18   2.2
-    10,000  0.43  3.4  65.37   1.9
+       400  0.21  0.5   0.02  55.8  0.21  58.5
+     1,296  0.22  0.7   0.26  28.0  0.23  23.8
+     2,704  0.24  0.8   1.03  20.6  0.30  20.9
+     4,624  0.28  0.9   2.60  17.3  0.43  12.6
+     7,056  0.29  1.4   8.73   9.1
+    10,000  0.31  2.1  17.63   7.1
 """
 
 from __future__ import annotations
