@@ -114,7 +114,7 @@ ROOMS = {
             for name in (
                 *("evidence/claims", "evidence/database", "evidence/entries", "evidence/expected"),
                 *("evidence/judge", "evidence/published", "evidence/statement", "evidence/static"),
-                *("evidence/verdicts", "intervals"),
+                *("evidence/verdicts", "intervals/__init__"),
             )
         ),
         (

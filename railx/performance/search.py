@@ -217,9 +217,9 @@ class _Ranking:
     Every other plan takes at least ``complete_s``.
 
     Of all candidates, each that may become the fastest is in its best placement where
-    :meth:`place` asked for it. It stays in the usual one where it is slower than the
-    fastest even with all groups inside nodes, and of equals. Placements move no bytes
-    of memory, so that all fit.
+    :meth:`find_placements` asked for it. It stays in the usual one where it is slower
+    than the fastest even with all groups inside nodes, and of equals. Placements move
+    no bytes of memory, so that all fit.
     """
 
     def __init__(self, setting: Setting, job: Job, plans: Plans | None) -> None:
@@ -275,7 +275,7 @@ class _Ranking:
         def first_s() -> float:
             return float(self.priced.times.total_s[wanted[self.rows]][:1].min(initial=math.inf))
 
-        self.place(wanted, first_s)
+        self.find_placements(wanted, first_s)
         while True:
             rows = self._left[wanted[self._left]][:_MANY]
             if not len(rows) or first_s() < self._lower_bound_s[rows[0]]:
@@ -291,11 +291,14 @@ class _Ranking:
         order = np.lexsort((self.rows, self._usual_s[self.rows], self.priced.times.total_s))
         self.rows, self.priced = self.rows[order], self.priced.take(order)
 
-    def place(self, wanted: Array, last_s: Callable[[], float]) -> None:
-        """Place plans best, bool[plans], where they may take less than ``last_s``."""
+    def find_placements(self, some: Array, last_s: Callable[[], float]) -> None:
+        """Find the best placement of ``some`` plans, bool[plans].
+
+        Only of those that may take less than ``last_s``.
+        """
         number = _MANY
         while True:
-            inside_s = np.where(wanted, self._inside_s, math.inf)[self.rows]
+            inside_s = np.where(some, self._inside_s, math.inf)[self.rows]
             rows = np.flatnonzero(inside_s < last_s())
             if not len(rows):
                 return
@@ -332,7 +335,9 @@ def search(
     which one does.
     """
     ranking = _Ranking(setting, job, plans)
-    ranking.place(np.ones(len(ranking.plans), bool), lambda: _last_s(ranking.priced, shown))
+    ranking.find_placements(
+        np.ones(len(ranking.plans), bool), lambda: _last_s(ranking.priced, shown)
+    )
     for rival in rivals:
         ranking.extend_to_first(rival)
     while ranking.complete_s <= _last_s(ranking.priced, shown):
@@ -351,7 +356,7 @@ def search_below(
     priced, the fastest first.
     """
     ideal = _Ranking(replace(setting, network=bound), job, None)
-    ideal.place(np.ones(len(ideal.plans), bool), lambda: _last_s(ideal.priced, None))
+    ideal.find_placements(np.ones(len(ideal.plans), bool), lambda: _last_s(ideal.priced, None))
     for rival in rivals:
         ideal.extend_to_first(rival)
     left = np.ones(len(ideal.plans), bool)

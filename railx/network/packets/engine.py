@@ -370,8 +370,8 @@ def channel_number(rules: Rules, fifo: Int) -> Any:
 @_phase
 def fifo_number(rules: Rules, fifo: Int) -> Any:
     """The number of a FIFO, without gaps."""
-    place = (fifo - channel_of(rules, fifo) - CHANNEL_COLUMNS) // FIFO_COLUMNS
-    return channel_number(rules, fifo) * rules.vcs + place
+    lane = (fifo - channel_of(rules, fifo) - CHANNEL_COLUMNS) // FIFO_COLUMNS
+    return channel_number(rules, fifo) * rules.vcs + lane
 
 
 @_phase

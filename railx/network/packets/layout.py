@@ -243,9 +243,9 @@ def _places(fifo: IntArray, virtual_channels: int) -> IntArray:
     """The places in the records of the FIFOs with these numbers."""
     from railx.network.packets import engine
 
-    channel, own = np.divmod(fifo, virtual_channels)
+    channel, lane = np.divmod(fifo, virtual_channels)
     first = (channel << _record_bits(virtual_channels)) + engine.CHANNEL_COLUMNS
-    return np.asarray(first + engine.FIFO_COLUMNS * own)
+    return np.asarray(first + engine.FIFO_COLUMNS * lane)
 
 
 def _wheel_cycles(channels: Channels, network: PacketNetworkSettings) -> int:
