@@ -23,7 +23,7 @@ from railx.performance.models import Model, model_named
 from railx.performance.networks import TwoLevelRing
 from railx.performance.plans import AXES, ORDERS, Array, Plan, Plans
 from railx.performance.programs import Constants, constants_named, default_constants, program_named
-from railx.performance.search import Job, candidates, first_plans, price, search
+from railx.performance.search import Job, Priced, candidates, first_plans, price, search
 from railx.performance.validation import (
     constants_of,
     errors_by_group,
@@ -269,7 +269,8 @@ def test_search_equals_pricing_every_candidate() -> None:
         assert setting.model.heads % plan.tensor == 0
 
 
-def test_search_finds_the_best_placement() -> None:
+def slow_outside_nodes() -> tuple[Setting, Job]:
+    """A job on nodes of two devices, where its placement matters much."""
     setting, job = setting_of(constants=constants_named("torchtitan_h100")), Job(64, 1024, 4096)
     network = TwoLevelRing.of(
         setting.device,
@@ -278,7 +279,11 @@ def test_search_finds_the_best_placement() -> None:
         node_devices=2,
         slow_gb_s=1,
     )
-    setting = replace(setting, network=network)
+    return replace(setting, network=network), job
+
+
+def test_search_finds_the_best_placement() -> None:
+    setting, job = slow_outside_nodes()
     plans = candidates(setting.model, job, 2)
     columns = {name: np.tile(values, len(ORDERS)) for name, values in plans.columns.items()}
     columns["order"] = np.repeat(np.arange(len(ORDERS)), len(plans))
@@ -288,6 +293,23 @@ def test_search_finds_the_best_placement() -> None:
     best = search(setting, job)
     assert best.times.total_s[0] == fastest
     assert best.plans.plan(0).order != AXES
+
+
+def test_the_first_plan_of_a_rival_is_in_its_best_placement() -> None:
+    setting, job = slow_outside_nodes()
+
+    def orders(priced: Priced) -> dict[Plan, tuple[str, ...]]:
+        plans = [priced.plans.plan(row) for row in range(len(priced))]
+        return {replace(plan, order=AXES): plan.order for plan in plans}
+
+    best = orders(search(setting, job))
+    placed = orders(search(setting, job, None, 1))
+    plan = next(plan for plan, order in best.items() if order != AXES and placed[plan] == AXES)
+
+    def rival(_: Setting, plans: Plans) -> Array:
+        return np.array([plans.plan(row) == plan for row in range(len(plans))])
+
+    assert orders(search(setting, job, None, 1, [rival]))[plan] == best[plan]
 
 
 def test_exports_name_the_placement_and_the_layers_of_uneven_stages() -> None:
