@@ -331,11 +331,11 @@ def channel_rows(net: Any, state: Any) -> np.ndarray:
 
 
 def fifo_numbers(net: Any, fifos: np.ndarray) -> np.ndarray:
-    """Channel * virtual channels + the own one, of FIFOs named by their places."""
-    channel, place = np.divmod(fifos, 1 << net.parameters[engine.RECORD_BITS])
-    own, rest = np.divmod(place - engine.CHANNEL_COLUMNS, engine.FIFO_COLUMNS)
+    """Numbers of FIFOs, channel * virtual channels + lane, from their offsets."""
+    channel, offset = np.divmod(fifos, 1 << net.parameters[engine.RECORD_BITS])
+    lane, rest = np.divmod(offset - engine.CHANNEL_COLUMNS, engine.FIFO_COLUMNS)
     assert (rest == 0).all()
-    return channel * net.parameters[engine.VCS] + own
+    return channel * net.parameters[engine.VCS] + lane
 
 
 def fifo_rows(net: Any, state: Any) -> np.ndarray:

@@ -19,8 +19,8 @@ turn by a bit that is set ahead.
 
 Data are arrays of structs of int32: the time goes to cache misses, not to arithmetic.
 Two packets are in a cache line. A channel and the FIFOs behind it, its input buffers,
-are a record of one line (up to three virtual channels), and both are named by the place
-of their first number in the records. Channels are the lanes of link rows in order.
+are a record of one line (up to three virtual channels). Both are named by the offset of
+their first number in the records. Channels are the lanes of link rows in order.
 Columns carry the names below; -1 is none everywhere.
 """
 

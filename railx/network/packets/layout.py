@@ -95,7 +95,7 @@ def build_net(
     order = np.argsort(pool_fifo[taken], kind="stable")
     fifo_pool = pool[taken][order]
     members = np.bincount(pool_fifo[taken], minlength=len(channels) * table.virtual_channels)
-    pool_fifo = _places(pool_fifo, table.virtual_channels)
+    pool_fifo = _offsets(pool_fifo, table.virtual_channels)
     pool_range = _ranges(pool_fifo, pool_start)
     first_link = table.pool_link[table.pool_start[:-1]]
     choice = _lines(len(table.choice_pool), engine.CHOICE_COLUMNS, 0)
@@ -168,7 +168,7 @@ def build_state(
     records[:, engine.CARRIED] = 0
     records[:, engine.END] = topology.links.dst[channels.row]
     records[:, engine.KIND] = 2 * _kinds(topology, channels)[1]
-    fifos = _places(np.arange(len(channels) * vcs), vcs)
+    fifos = _offsets(np.arange(len(channels) * vcs), vcs)
     records.reshape(-1)[fifos + engine.ROOM] = 2 * net.parameters[engine.CAPACITY]
     chip_rows = np.full((chips, engine.CHIP_COLUMNS), -1, dtype=np.int32)
     inject, eject = network.injection_ports or 0, network.ejection_ports or 0
@@ -232,15 +232,15 @@ def _ring(slots: int) -> dict[str, Any]:
 
 
 def _record_bits(virtual_channels: int) -> int:
-    """A channel and its FIFOs have 2 to the power of this numbers, or a cache line."""
+    """Log2 of the numbers in the record of a channel: a cache line or more."""
     from railx.network.packets import engine
 
     numbers = engine.CHANNEL_COLUMNS + engine.FIFO_COLUMNS * virtual_channels
     return max(4, (numbers - 1).bit_length())
 
 
-def _places(fifo: IntArray, virtual_channels: int) -> IntArray:
-    """The places in the records of the FIFOs with these numbers."""
+def _offsets(fifo: IntArray, virtual_channels: int) -> IntArray:
+    """Offsets in the records of the FIFOs with these numbers."""
     from railx.network.packets import engine
 
     channel, lane = np.divmod(fifo, virtual_channels)
