@@ -56,6 +56,7 @@ for name in [name for name in STAGES if not workflow.is_rule(name)]:
         params:
             settings=settings(name),
             code=code(name),
+        threads: threads_of(name)
         log:
             log_file(name),
         benchmark:

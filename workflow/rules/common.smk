@@ -110,6 +110,11 @@ def code(name):
     return found
 
 
+def threads_of(name):
+    """The threads of a job that runs on one node."""
+    return lambda wildcards: STAGES[name].needs(EXPERIMENT, item_of(wildcards)).threads_per_rank
+
+
 def cluster_resources(name):
     """What a job asks of a cluster's nodes, as its profile describes them; unset on one machine."""
 

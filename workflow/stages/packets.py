@@ -19,6 +19,7 @@ from workflow.stage import (
     Inputs,
     Item,
     Job,
+    Needs,
     Stage,
     Summary,
     Tracked,
@@ -27,7 +28,7 @@ from workflow.stage import (
 if TYPE_CHECKING:
     from railx.network.packets import Sweep
 
-__all__ = ["STAGE", "WINDOW", "run", "run_single_load"]
+__all__ = ["STAGE", "WINDOW", "needs", "run", "run_single_load"]
 
 
 def run(job: Job) -> Summary:
@@ -55,7 +56,8 @@ def run(job: Job) -> Summary:
     swept = merged(sweeps)
     job.write_table("points", ({"sweep": job.item, **row} for row in swept.rows))
     summary = {"sweep": job.item, **swept.summary}
-    job.write_json("speed", {"fidelity": "measured_cpu", "threads": 1, "runs": swept.speed})
+    threads = sweep.network.threads
+    job.write_json("speed", {"fidelity": "measured_cpu", "threads": threads, "runs": swept.speed})
     return summary
 
 
@@ -79,6 +81,11 @@ def run_single_load(job: Job) -> Summary:
     row = summary_row(graph, graph.family, traffic, network, window, seed)
     job.write_table("window", [row])
     return {**row, **speed_of(window)}
+
+
+def needs(sweep: Config) -> Needs:
+    """The threads of each run of a sweep."""
+    return Needs(threads_per_rank=sweep["network"]["threads"])
 
 
 def _inputs(experiment: Config, sweep: str) -> Inputs:
@@ -194,6 +201,7 @@ STAGE = Stage(
         "sweep": experiment["sweeps"][sweep],
         "seed": experiment["seed"],
     },
+    needs=lambda experiment, sweep: needs(experiment["sweeps"][sweep]),
     inputs=_inputs,
     outputs={
         "points": Table("{sweep}/points.parquet", _POINTS, claims=True),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from workflow.outputs import Json, Table, flag
 from workflow.stage import Config, FromStage, Item, Job, Stage, Summary
-from workflow.stages.packets import WINDOW
+from workflow.stages.packets import WINDOW, needs
 
 
 def run(job: Job) -> Summary:
@@ -28,7 +28,8 @@ def run(job: Job) -> Summary:
     job.write_table("rows", (row for sweep in sweeps for row in sweep.rows))
     job.write_json("summaries", [sweep.summary for sweep in sweeps])
     runs = [speed for sweep in sweeps for speed in sweep.speed]
-    job.write_json("speed", {"fidelity": "measured_cpu", "threads": 1, "runs": runs})
+    threads = sweep.network.threads
+    job.write_json("speed", {"fidelity": "measured_cpu", "threads": threads, "runs": runs})
     return {"shard": job.item, "seeds": len(seeds), "runs": len(runs)}
 
 
@@ -53,6 +54,7 @@ STAGE = Stage(
         "sweep": experiment["sweeps"][_sweep_of(shard)[0]],
         "seed": experiment["seed"],
     },
+    needs=lambda experiment, shard: needs(experiment["sweeps"][_sweep_of(shard)[0]]),
     inputs=lambda experiment, shard: {
         "topology": FromStage(
             "topology.graph", experiment["sweeps"][_sweep_of(shard)[0]]["topology"]

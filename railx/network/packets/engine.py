@@ -61,9 +61,10 @@ LEAVING = FAR
 ENDS_NEXT, FROM, WAITING, END, PORT, CARRIED, KIND = range(7)
 CHANNEL_COLUMNS = 7
 IDLE = -2
-# Kinds of channels: cycles of a packet, latency, 1 << 16 where they leave a node.
-SERIAL, LATENCY, EXTERNAL = range(3)
-KIND_COLUMNS = 3
+# Kinds of channels: cycles of a packet, latency, 1 << 16 where they leave a node, parts
+# that their ends belong to.
+SERIAL, LATENCY, EXTERNAL, FROM_PART, TO_PART = range(5)
+KIND_COLUMNS = 5
 # FIFOs: first and last packet, twice the packets that still fit, plus one where packets
 # may wait for a pool of it (so that most releases of room touch no pool).
 HEAD, TAIL, ROOM = range(3)
@@ -133,6 +134,17 @@ FRESH, POOL, GRANTED, LINK, PORT_BUSY, ARRIVED = range(6)
 
 DONE, NEEDS_ROOM = 0, 1
 
+# Messages from a part of the network to another, in rows of a box; the first row has
+# their number alone. A head that flies over: packet, cycle of creation, destination,
+# FIFO, links taken, state, row of the wheel. Room in a FIFO: -1, packets that have
+# left it, and the FIFO.
+MESSAGE, SENT_BORN, SENT_DST, SENT_FIFO, SENT_HOPS, SENT_STATE, SENT_SLOT = range(7)
+FREED = SENT_BORN
+MESSAGE_COLUMNS = 8
+#: A part's number in ``progress`` is in a cache line of its own.
+PROGRESS_STEP = 8
+_SPINS = 4000
+
 #: Wraps every index: an unsigned index skips the test for negative values, and 64 bits
 #: need no conversion.
 u = np.uint64
@@ -163,6 +175,7 @@ class Net(NamedTuple):
     parameters: Any  # int64[PARAMETERS]
     rates: Any  # float64[2]: packets per cycle, share of hot traffic
     kinds: Any  # int32[kinds, KIND_COLUMNS]
+    part: Any  # int32[chips]: the part that each belongs to
     pool_range: Any  # int32[pools, RANGE_COLUMNS]
     pool_fifo: Any  # int32[]: FIFOs of the pools
     fifo_pool_start: Any  # int32[FIFOs + 1], by number: channel * virtual channels + its own
@@ -206,6 +219,10 @@ class State(NamedTuple):
     histogram: Any  # int64[cycles]: latencies in the window
     batches: Any  # int64[batches, 2]: sum of latencies, packets
     arrival: Any  # int32[]: cycle of delivery by age (traces only)
+    # Runs in parts alone:
+    part: int  # whose state this is
+    boxes: Any  # int32[2, parts, parts, messages, MESSAGE_COLUMNS]: by parity of cycle, from, to
+    progress: Any  # int64[parts * PROGRESS_STEP]: times that each part has met the others
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -234,6 +251,32 @@ def prefetch(_context: Any, array: Any, _index: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, types.uint64), code
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def publish(_context: Any, array: Any, _index: Any, _value: Any) -> Any:
+    """Store a number of an int64 array after all that this thread has stored before."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        builder.store_atomic(arguments[2], builder.gep(data, [arguments[1]]), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.int64), code
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def published(_context: Any, array: Any, _index: Any) -> Any:
+    """A number of an int64 array, before all that this thread loads later."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.load_atomic(builder.gep(data, [arguments[1]]), "acquire", 8)
+
+    return types.int64(array, types.int64), code
+
+
+_give_way = types.ExternalFunction("sched_yield", types.int32())
 
 
 # --- Heaps of packets
@@ -318,13 +361,14 @@ class Rules(NamedTuple):
     capacity: Any  # packets of a FIFO
     trace: Any
     most_room: Any  # whether a channel with most room is taken, not the first
+    divided: Any  # whether the network is simulated in parts
     now: Any
     measured: Any  # whether now is in the window
     batch: Any  # of the window
 
 
 @_phase
-def rules_of(net: Net, state: State, now: Int, plain: bool) -> Any:
+def rules_of(net: Net, state: State, now: Int, plain: bool, divided: bool) -> Any:
     """The rules of cycle ``now``."""
     parameters = net.parameters
     warmup, finish = parameters[WARMUP], parameters[FINISH]
@@ -349,6 +393,7 @@ def rules_of(net: Net, state: State, now: Int, plain: bool) -> Any:
         capacity=parameters[CAPACITY],
         trace=trace,
         most_room=most_room,
+        divided=divided,
         now=now,
         measured=measured,
         batch=(now - warmup) * parameters[BATCHES] // (finish - warmup),
@@ -406,11 +451,11 @@ def has_room(state: State, rules: Rules, due: Int) -> Any:
     """Whether the ring has rows for ``due`` more packets.
 
     The word of the oldest one is used from its bit on alone, so that the order of the
-    ring is that of ages.
+    ring is that of ages. A part does not know the oldest packet of all.
     """
     counters, packets = state.counters, state.packets
     newest = counters[CREATED] + due
-    if newest - (counters[OLDEST] & ~63) > rules.ring + 1:
+    if not rules.divided and newest - (counters[OLDEST] & ~63) > rules.ring + 1:
         oldest = counters[OLDEST]
         while oldest < counters[CREATED] and packets[u(oldest & rules.ring), BORN] < 0:
             oldest += 1
@@ -455,6 +500,9 @@ def create_packets(net: Net, state: State, rules: Rules, due: Int) -> None:
         wheel[READY_END, u(slot)] = counters[CREATED] + due
     for _ in range(due):
         src, dst = draw(net, state)
+        if rules.divided and net.part[u(src)] != state.part:
+            counters[CREATED] += 1
+            continue
         row = u(counters[CREATED] & rules.ring)
         packets[row, BORN] = rules.now
         packets[row, DST] = dst
@@ -479,6 +527,8 @@ def sources_ready(state: State, rules: Rules) -> None:
     ready, end = np.int64(wheel[READY, u(slot)]), np.int64(wheel[READY_END, u(slot)])
     wheel[READY, u(slot)] = wheel[READY_END, u(slot)] = -1
     for packet in range(ready, end):
+        if rules.divided and packets[u(packet & rules.ring), BORN] < 0:
+            continue
         if not rules.limited_in:
             wake(state, rules, packet)
             continue
@@ -561,7 +611,7 @@ def heads_arrive(net: Net, state: State, rules: Rules) -> None:
             records[u(fifo + HEAD)] = packet
             # While another packet leaves this FIFO, its tail's event will look.
             if state.records[u(channel_of(rules, fifo) + PORT)] != fifo:
-                look_at_front(net, state, rules, fifo, False)
+                look_at_front(net, state, rules, fifo, 0)
         packet = following
 
 
@@ -628,28 +678,24 @@ def leave_port(net: Net, state: State, rules: Rules, fifo: Int) -> None:
             if packet >= 0 and packets[u(packet & rules.ring), STATUS] == PORT_BUSY:
                 packets[u(packet & rules.ring), STATUS] = GRANTED
                 wake(state, rules, packet)
-    if rules.in_order:
-        records[u(fifo + ROOM)] += 2
-    look_at_front(net, state, rules, fifo, rules.in_order)
+    look_at_front(net, state, rules, fifo, 1 if rules.in_order else 0)
 
 
 @_phase
-def look_at_front(net: Net, state: State, rules: Rules, fifo: Int, freed: Any) -> None:
-    """Handle a FIFO with a new front.
+def look_at_front(net: Net, state: State, rules: Rules, fifo: Int, freed: Int) -> None:
+    """Handle a FIFO with a new front, which ``freed`` packets have left.
 
-    Packets at their destination leave the network, the next one has to move on, and
-    free room wakes its waiters.
+    Packets at their destination leave the network, and the next one has to move on.
     """
     packets, records = state.packets, state.records
     packet = np.int64(records[u(fifo + HEAD)])
     if packet >= 0 and rules.in_order and not rules.limited_out:
         end = state.records[u(channel_of(rules, fifo) + END)]
         if packets[u(packet & rules.ring), DST] == end:
-            freed = True
             while packet >= 0 and packets[u(packet & rules.ring), DST] == end:
                 following = np.int64(packets[u(packet & rules.ring), NEXT])
                 deliver(state, rules, packet)
-                records[u(fifo + ROOM)] += 2
+                freed += 1
                 packet = following
             records[u(fifo + HEAD)] = packet
             if packet < 0:
@@ -658,7 +704,25 @@ def look_at_front(net: Net, state: State, rules: Rules, fifo: Int, freed: Any) -
         vertex = np.int64(records[u(channel_of(rules, fifo) + END)])
         look_up(net, state, rules, packet, vertex)
         wake(state, rules, packet)
-    if freed and records[u(fifo + ROOM)] & 1:
+    if freed > 0:
+        free_room(net, state, rules, fifo, freed)
+
+
+@_phase
+def free_room(net: Net, state: State, rules: Rules, fifo: Int, freed: Int) -> None:
+    """Packets have left a FIFO: wake who waits for room, in the part before it."""
+    records = state.records
+    if rules.divided:
+        kind = u(records[u(channel_of(rules, fifo) + KIND)] >> 1)
+        part = np.int64(net.kinds[kind, FROM_PART])
+        if part != state.part:
+            box, row = new_message(state, rules.now, part)
+            box[row, MESSAGE] = -1
+            box[row, FREED] = freed
+            box[row, SENT_FIFO] = fifo
+            return
+    records[u(fifo + ROOM)] += 2 * freed
+    if records[u(fifo + ROOM)] & 1:
         wake_pools(net, state, rules, fifo)
 
 
@@ -1003,6 +1067,7 @@ def send(
         if rules.limited_in:
             start_timer(state, rules, max(serial, rules.flits), fifo)
     delay = np.int64(net.kinds[kind, LATENCY]) + 1
+    packets[row, HOPS] += 1 + net.kinds[kind, EXTERNAL]
     if records[u(channel + END)] == packets[row, DST]:
         delay = max(delay, serial)
     if not rules.in_order:
@@ -1013,10 +1078,12 @@ def send(
             delay -= 1  # it is gone in that cycle's turn
         else:
             state.queued[u(fifo_number(rules, granted))] += 1
+    slot = (now + delay) & mask
+    if rules.divided and net.kinds[kind, TO_PART] != state.part:
+        send_head(state, rules, packet, granted, slot, np.int64(net.kinds[kind, TO_PART]))
+        return
     packets[row, STATUS] = FRESH
     packets[row, FIFO] = granted
-    packets[row, HOPS] += 1 + net.kinds[kind, EXTERNAL]
-    slot = (now + delay) & mask
     packets[row, NEXT] = wheel[HEADS, u(slot)]
     wheel[HEADS, u(slot)] = packet
 
@@ -1156,6 +1223,75 @@ def take_turn(net: Net, state: State, rules: Rules, packet: Int) -> None:
         make_room(net, state, rules, packet, leaving)
 
 
+# --- Parts of a network
+
+
+@_phase
+def new_message(state: State, cycle: Int, part: Int) -> Any:
+    """The box to a part for when all parts meet in ``cycle``, and a row in it."""
+    box = state.boxes[u(cycle & 1), u(state.part), u(part)]
+    box[0, MESSAGE] += 1
+    return box, u(box[0, MESSAGE])
+
+
+@_phase
+def send_head(state: State, rules: Rules, packet: Int, fifo: Int, slot: Int, part: Int) -> None:
+    """A head leaves for a FIFO of another part, which takes the packet over."""
+    packets, source = state.packets, u(packet & rules.ring)
+    box, row = new_message(state, rules.now + 1, part)
+    box[row, MESSAGE] = packet
+    box[row, SENT_BORN] = packets[source, BORN]
+    box[row, SENT_DST] = packets[source, DST]
+    box[row, SENT_FIFO] = fifo
+    box[row, SENT_HOPS] = packets[source, HOPS]
+    box[row, SENT_STATE] = packets[source, STATE]
+    box[row, SENT_SLOT] = slot
+    packets[source, BORN] = -1
+
+
+@_phase
+def arrive(state: State) -> None:
+    """This part has sent its messages of the cycle."""
+    progress, mine = state.progress, PROGRESS_STEP * state.part
+    publish(progress, mine, progress[mine] + 1)
+
+
+@_phase
+def wait_for_others(state: State) -> None:
+    """Wait until all parts have arrived as often as this one."""
+    progress = state.progress
+    mine = progress[PROGRESS_STEP * state.part]
+    for other in range(0, len(progress), PROGRESS_STEP):
+        spins = 0
+        while published(progress, other) < mine:
+            spins += 1
+            if spins > _SPINS:
+                _give_way()
+
+
+@_phase
+def read_messages(net: Net, state: State, rules: Rules, cycle: Int) -> None:
+    """Take the messages of the other parts for ``cycle``; empty the boxes for the next."""
+    packets, wheel = state.packets, state.wheel
+    for part in range(state.boxes.shape[1]):
+        state.boxes[u((cycle + 1) & 1), u(state.part), u(part), 0, MESSAGE] = 0
+        box = state.boxes[u(cycle & 1), u(part), u(state.part)]
+        for i in range(1, box[0, MESSAGE] + 1):
+            packet, fifo = np.int64(box[u(i), MESSAGE]), np.int64(box[u(i), SENT_FIFO])
+            if packet < 0:
+                free_room(net, state, rules, fifo, np.int64(box[u(i), FREED]))
+                continue
+            row, slot = u(packet & rules.ring), u(box[u(i), SENT_SLOT])
+            packets[row, BORN] = box[u(i), SENT_BORN]
+            packets[row, DST] = box[u(i), SENT_DST]
+            packets[row, FIFO] = fifo
+            packets[row, HOPS] = box[u(i), SENT_HOPS]
+            packets[row, STATE] = box[u(i), SENT_STATE]
+            packets[row, STATUS] = FRESH
+            packets[row, NEXT] = wheel[HEADS, slot]
+            wheel[HEADS, slot] = packet
+
+
 # --- A cycle
 
 
@@ -1191,29 +1327,41 @@ def move_packets(net: Net, state: State, rules: Rules) -> None:
 
 
 @_phase
-def run_cycles(net: Net, state: State, until: int, plain: bool) -> int:
+def run_cycles(net: Net, state: State, until: int, plain: bool, divided: bool) -> int:
     """The cycles of :func:`advance`; ``plain``: routers in order that take the first
-    parallel channel, without adaptive routing, limited ports or a trace.
+    parallel channel, without adaptive routing, limited ports or a trace. ``divided``:
+    those of a part of the network.
     """
-    now = state.counters[NOW]
+    now, result = state.counters[NOW], DONE
     while now < until:
-        rules = rules_of(net, state, now, plain)
+        rules = rules_of(net, state, now, plain, divided)
         due = packets_due(net, state, rules)
         if not has_room(state, rules, due):
-            state.counters[NOW] = now
-            return NEEDS_ROOM
-        create_packets(net, state, rules, due)
-        sources_ready(state, rules)
+            result = NEEDS_ROOM
+            break
+        if not divided:
+            create_packets(net, state, rules, due)
+            sources_ready(state, rules)
         tails_leave(net, state, rules)
         heads_arrive(net, state, rules)
+        if divided:  # its sources give a part something to do until the others are as far
+            arrive(state)
+            create_packets(net, state, rules, due)
+            sources_ready(state, rules)
+            wait_for_others(state)
+            read_messages(net, state, rules, now)
         if rules.limited_in or rules.limited_out:
             ports_end(net, state, rules)
         if not rules.in_order:
             tails_move(state, rules)
         move_packets(net, state, rules)
         now += 1
+    if divided:  # take the heads of the last cycle
+        arrive(state)
+        wait_for_others(state)
+        read_messages(net, state, rules_of(net, state, now, plain, divided), now)
     state.counters[NOW] = now
-    return DONE
+    return result
 
 
 @_compiled
@@ -1221,10 +1369,29 @@ def advance(net: Net, state: State, until: int) -> int:
     """Run cycles until ``until`` (exclusive); NEEDS_ROOM if ``packets`` must grow
     first.
     """
+    if not is_plain(net):
+        return run_cycles(net, state, until, False, False)
+    # Most runs: compiled apart, without the tests for all that they do not have.
+    return run_cycles(net, state, until, True, False)
+
+
+@_phase
+def is_plain(net: Net) -> Any:
+    """Whether a run has nothing but what most runs have."""
     parameters = net.parameters
     special = parameters[PORTS_IN] > 0 or parameters[PORTS_OUT] > 0 or parameters[ADAPTIVE] != 0
     special = special or parameters[MOST_ROOM] != 0 or parameters[MODE] == TRACE
-    if special or parameters[IN_ORDER] == 0:
-        return run_cycles(net, state, until, False)
-    # Most runs: compiled apart, without the tests for all that they do not have.
-    return run_cycles(net, state, until, True)
+    return not special and parameters[IN_ORDER] != 0
+
+
+@njit(cache=True, _nrt=False, nogil=True)
+def advance_part(net: Net, state: State, until: int) -> int:
+    """Run cycles of a plain run's part, beside the threads of all other parts.
+
+    Each part has a state of its own; ``records``, ``boxes`` and ``progress`` are those
+    of all. A channel belongs to the part before it, what is behind it to the part at
+    its end. The parts meet in every cycle between its releases and its grants: room
+    that they free for each other is known then, and heads that they send each other
+    arrive two cycles later at the earliest. So the result is that of :func:`advance`.
+    """
+    return run_cycles(net, state, until, True, True)

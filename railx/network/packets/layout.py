@@ -82,11 +82,16 @@ def build_net(
     traffic: TrafficSettings | Trace,
     network: PacketNetworkSettings,
     seed: int,
+    parts: int = 1,
 ) -> Any:
-    """The arrays that a run reads (:class:`railx.network.packets.engine.Net`)."""
+    """The arrays that a run reads (:class:`railx.network.packets.engine.Net`).
+
+    ``parts``: the chips, and the switches, are divided among them in order.
+    """
     from railx.network.packets import engine
 
     channels = channels_of(topology, network)
+    part = _parts(topology, parts)
     coordinates, goal = _columns(topology, table)
     pool_fifo, pool_start = _pool_fifos(topology, table, channels)
     pool = np.repeat(np.arange(len(table.pool_class)), np.diff(pool_start))
@@ -131,7 +136,8 @@ def build_net(
     return engine.Net(
         parameters=parameters,
         rates=np.array([load * topology.chips / network.packet_flits, hot_share]),
-        kinds=_kinds(topology, channels)[0],
+        kinds=_kinds(topology, channels, part)[0],
+        part=_int32(part[: topology.chips]),
         pool_range=_int32(np.column_stack([pool_range, first_link])),
         pool_fifo=_int32(pool_fifo),
         fifo_pool_start=_int32(np.concatenate([[0], np.cumsum(members)])),
@@ -156,9 +162,16 @@ def build_net(
 
 
 def build_state(
-    topology: Topology, table: RoutingTable, net: Any, network: PacketNetworkSettings, seed: int
+    topology: Topology,
+    table: RoutingTable,
+    net: Any,
+    network: PacketNetworkSettings,
+    seed: int,
+    parts: int = 1,
 ) -> Any:
-    """An empty network at cycle 0 (:class:`railx.network.packets.engine.State`)."""
+    """An empty network at cycle 0 (:class:`railx.network.packets.engine.State`), its
+    part 0.
+    """
     from railx.network.packets import engine
 
     channels = channels_of(topology, network)
@@ -167,7 +180,8 @@ def build_state(
     records[:, engine.ENDS_NEXT] = engine.IDLE
     records[:, engine.CARRIED] = 0
     records[:, engine.END] = topology.links.dst[channels.row]
-    records[:, engine.KIND] = 2 * _kinds(topology, channels)[1]
+    part = _parts(topology, parts)
+    records[:, engine.KIND] = 2 * _kinds(topology, channels, part)[1]
     fifos = _offsets(np.arange(len(channels) * vcs), vcs)
     records.reshape(-1)[fifos + engine.ROOM] = 2 * net.parameters[engine.CAPACITY]
     chip_rows = np.full((chips, engine.CHIP_COLUMNS), -1, dtype=np.int32)
@@ -203,6 +217,9 @@ def build_state(
             -1,
             dtype=np.int32,
         ),
+        part=0,
+        boxes=_boxes(topology, part, parts),
+        progress=np.zeros(parts * engine.PROGRESS_STEP, dtype=np.int64),
     )
 
 
@@ -258,10 +275,40 @@ def _wheel_cycles(channels: Channels, network: PacketNetworkSettings) -> int:
     return 1 << (longest + 1).bit_length()
 
 
-def _kinds(topology: Topology, channels: Channels) -> tuple[Int32Array, IntArray]:
+def _parts(topology: Topology, parts: int) -> IntArray:
+    """The part of each vertex: chips, and switches, in blocks of equal size."""
+    switches = topology.vertices - topology.chips
+    blocks = [np.arange(count) * parts // max(count, 1) for count in (topology.chips, switches)]
+    return np.concatenate(blocks)
+
+
+def _boxes(topology: Topology, part: IntArray, parts: int) -> Int32Array:
+    """Empty boxes for messages between parts.
+
+    In a cycle a channel has a head and two FIFOs that packets leave, by a tail and at
+    their destination.
+    """
+    from railx.network.packets import engine
+
+    ends = part[topology.links.src], part[topology.links.dst]
+    crossing = np.zeros((parts, parts), dtype=np.int64)
+    np.add.at(crossing, ends, topology.links.lanes)
+    np.fill_diagonal(crossing, 0)
+    rows = 1 + 3 * int(np.maximum(crossing, crossing.T).max())
+    return np.zeros((2, parts, parts, rows, engine.MESSAGE_COLUMNS), dtype=np.int32)
+
+
+def _kinds(
+    topology: Topology, channels: Channels, part: IntArray
+) -> tuple[Int32Array, IntArray]:
     """Rows of ``kinds`` of the Net, and the row of each channel."""
-    leaves = np.where(topology.links.kind[channels.row] != INTERNAL, 1 << 16, 0)
-    rows = np.stack([channels.serial, channels.latency, leaves], axis=1)
+    links = topology.links
+    leaves = np.where(links.kind != INTERNAL, 1 << 16, 0)
+    of_links = (leaves, part[links.src], part[links.dst])
+    rows = np.stack(
+        [channels.serial, channels.latency, *(column[channels.row] for column in of_links)],
+        axis=1,
+    )
     kinds, row = np.unique(rows, axis=0, return_inverse=True)
     return _int32(kinds), row.reshape(-1)
 

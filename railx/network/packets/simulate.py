@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from railx.network.packets.layout import Trace, build_net, build_state, channels_of, more_slots
+from railx.network.packets.parts import check_divisible, load_compiled, run_parts_until
 from railx.network.settings import PacketNetworkSettings, TrafficSettings
 from railx.progress import counting
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
@@ -101,11 +102,19 @@ def simulate_packets(
     from railx.network.packets import engine
 
     table = with_virtual_channels(topology, table, network.virtual_channels)
-    net = build_net(topology, table, traffic, network, seed)
-    state = build_state(topology, table, net, network, seed)
-    engine.advance(net, state, 0)  # compiles, or loads what is compiled, before the clock runs
-    start = time.perf_counter()
-    state = run_until(net, state, network.warmup_cycles + network.measured_cycles)
+    net = build_net(topology, table, traffic, network, seed, network.threads)
+    state = build_state(topology, table, net, network, seed, network.threads)
+    cycles = network.warmup_cycles + network.measured_cycles
+    # compiles, or loads what is compiled, before the clock runs
+    if network.threads == 1:
+        engine.advance(net, state, 0)
+        start = time.perf_counter()
+        state = run_until(net, state, cycles)
+    else:
+        check_divisible(net, network.threads)
+        load_compiled(net, state)
+        start = time.perf_counter()
+        state = run_parts_until(net, state, cycles, _step(state))
     return _result(topology, network, net, state, time.perf_counter() - start)
 
 
@@ -132,13 +141,17 @@ def run_until(net: Any, state: Any, cycle: int) -> Any:
     """Advance to ``cycle``, with more room for packets as needed; return the state."""
     from railx.network.packets import engine
 
-    step = max(1, _CHIP_CYCLES // len(state.chips))
+    step = _step(state)
     with counting("cycles", cycle) as count:
         while (now := int(state.counters[engine.NOW])) < cycle:
             count.done_units, count.done = now, float(now)
             while engine.advance(net, state, min(now + step, cycle)) == engine.NEEDS_ROOM:
                 state = more_slots(state)
     return state
+
+
+def _step(state: Any) -> int:
+    return max(1, _CHIP_CYCLES // len(state.chips))
 
 
 def summary_row(
