@@ -1,5 +1,5 @@
-"""Speed of the packet simulator on one thread: flit-hops per second, and how long the
-first call takes to compile.
+"""Speed of the packet simulator: flit-hops per second on one thread, what two threads
+gain, and how long the first call takes to compile.
 
     python benchmarks/packet_simulator.py [--repeats 5]
 
@@ -11,6 +11,7 @@ change both alike.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -38,8 +39,11 @@ CASES: dict[str, tuple[str, dict[str, Any], str, float]] = {
     "RailX m=2 n=2, 100 chips, 1.3 (near saturation)": ("railx_hyperx", {}, "min", 1.3),
     "8 x 8 mesh, 0.2": ("mesh_2d", {"x_scale": 8, "y_scale": 8, "n": 1}, "min", 0.2),
     "RailX m=4 n=2, 1,296 chips, 0.2": ("railx_hyperx_m4n2", {}, "min", 0.2),
+    "RailX m=4 n=2, 1,296 chips, 0.5": ("railx_hyperx_m4n2", {}, "min", 0.5),
     "RailX m=4 n=2, 1,296 chips, 0.9 (near saturation)": ("railx_hyperx_m4n2", {}, "min", 0.9),
 }
+#: What the names of the larger cases have.
+LARGE = "1,296"
 
 
 def prepare(
@@ -76,8 +80,7 @@ def speed(case: str, repeats: int) -> dict[str, Any]:
     """Flit-hops per second of a case: median, least and most of ``repeats`` runs after
     one that warms up.
     """
-    large = "1,296" in case
-    setting = prepare(case, warmup_cycles=1000, measured_cycles=4_000 if large else 40_000)
+    setting = prepare(case, warmup_cycles=1000, measured_cycles=4_000 if LARGE in case else 40_000)
     order = np.random.default_rng(1).permutation(1 << 17)
     follow = np.empty_like(order)
     follow[order] = np.roll(order, -1)
@@ -98,6 +101,17 @@ def speed(case: str, repeats: int) -> dict[str, Any]:
         "most": max(rates),
         "cycles_per_second": median(run.cycles_per_second for run in runs),
     }
+
+
+def gain_of_threads(case: str, repeats: int) -> float:
+    """Seconds on one thread over seconds on two, median of alternated runs."""
+    topology, table, traffic, network = prepare(case, warmup_cycles=500, measured_cycles=10_000)
+    both = [dataclasses.replace(network, threads=threads) for threads in (1, 2)]
+    runs = [
+        [simulate_packets(topology, table, traffic, way, 1).cycles_per_second for way in both]
+        for _ in range(repeats)
+    ]
+    return median(two / one for one, two in runs)
 
 
 def first_run() -> float:
@@ -139,6 +153,10 @@ def main() -> None:
         f"\nFirst call: {cold:.1f} s with an empty cache of compiled code, {warm:.2f} s with a full"
         " one."
     )
+    print("\nTwo threads over one, on idle cores:\n\n| simulated | ratio |\n|---|---|")
+    for case in CASES:
+        if LARGE in case:
+            print(f"| {case} | {gain_of_threads(case, options.repeats):.2f} |")
     if options.json:
         options.json.write_text(
             json.dumps(

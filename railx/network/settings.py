@@ -216,8 +216,8 @@ class PacketNetworkSettings:
     with ``most_room``, so that all carry alike, as exact loads have it.
     """
     threads: Annotated[int, Between(1, 64)] = 1
-    """Threads that simulate a run, each a part of the network; the result is the same for
-    any number. Two pay from about 1,000 chips on.
+    """Threads that simulate a run, each a part of the network; the result is the same
+    for any number. Two pay on idle cores from about 1,000 chips on.
     """
 
     def __post_init__(self) -> None:

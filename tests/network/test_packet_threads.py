@@ -58,8 +58,8 @@ def outcome(
 def test_any_number_of_threads_gives_the_same_run(
     network: tuple[str, dict[str, Any]], load: float, packets_a_buffer: int, threads: int, seed: int
 ) -> None:
-    """From a quiet network to one that queues, with rows for packets that grow in number."""
-    changes = {
+    """From a quiet network to one whose queues outgrow the rows for packets."""
+    changes: dict[str, Any] = {
         "buffer_flits": 4 * packets_a_buffer,
         "warmup_cycles": 50,
         "measured_cycles": 300,

@@ -161,12 +161,12 @@ def _phase(function: Function) -> Function:
 
 
 def _compiled(function: Function) -> Function:
-    """Compile with a disk cache.
+    """Compile with a disk cache; other threads run meanwhile.
 
     Nothing here allocates, so arrays go without reference counts, whose atomic updates
     would take half of the time.
     """
-    return cast("Function", njit(cache=True, _nrt=False)(function))
+    return cast("Function", njit(cache=True, nogil=True, _nrt=False)(function))
 
 
 class Net(NamedTuple):
@@ -1271,7 +1271,10 @@ def wait_for_others(state: State) -> None:
 
 @_phase
 def read_messages(net: Net, state: State, rules: Rules, cycle: Int) -> None:
-    """Take the messages of the other parts for ``cycle``; empty the boxes for the next."""
+    """Take the messages of the other parts for ``cycle``.
+
+    The boxes for the next cycle are empty then.
+    """
     packets, wheel = state.packets, state.wheel
     for part in range(state.boxes.shape[1]):
         state.boxes[u((cycle + 1) & 1), u(state.part), u(part), 0, MESSAGE] = 0
@@ -1384,7 +1387,7 @@ def is_plain(net: Net) -> Any:
     return not special and parameters[IN_ORDER] != 0
 
 
-@njit(cache=True, _nrt=False, nogil=True)
+@_compiled
 def advance_part(net: Net, state: State, until: int) -> int:
     """Run cycles of a plain run's part, beside the threads of all other parts.
 

@@ -298,9 +298,7 @@ def _boxes(topology: Topology, part: IntArray, parts: int) -> Int32Array:
     return np.zeros((2, parts, parts, rows, engine.MESSAGE_COLUMNS), dtype=np.int32)
 
 
-def _kinds(
-    topology: Topology, channels: Channels, part: IntArray
-) -> tuple[Int32Array, IntArray]:
+def _kinds(topology: Topology, channels: Channels, part: IntArray) -> tuple[Int32Array, IntArray]:
     """Rows of ``kinds`` of the Net, and the row of each channel."""
     links = topology.links
     leaves = np.where(links.kind != INTERNAL, 1 << 16, 0)

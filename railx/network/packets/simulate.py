@@ -43,7 +43,7 @@ from railx.vocabulary.topology import Topology
 __all__ = ["PacketResult", "simulate_packets", "simulate_trace", "speed_of", "summary_row"]
 
 #: Cycles times chips per call of the core, some seconds on large networks. Between
-#: calls other threads run, such as the progress report.
+#: calls the progress is counted.
 _CHIP_CYCLES = 500_000
 
 
