@@ -58,6 +58,11 @@ _ENOUGH = 0.998
 _GROWN = 1.0005
 #: A number of micro-batches this close to an integer is one.
 _BROKEN = 2e-2
+#: All durations of the longest sequence's micro-batch. They are cut in two where their
+#: relative mean deviation is more than this, and both programmes promise this factor.
+_ALL = (0.0, math.inf)
+_SPREAD = 0.08
+_WORTH = 1.002
 #: Most steps of a programme, the start of its duals over the least cost, and the gap at
 #: which it ends; about 20 suffice.
 _STEPS = 60
@@ -95,12 +100,22 @@ class _Prices:
     """Number of each duration."""
     losses: Floats
     """Of each duration, that of a micro-batch beside one of the best."""
+    longest: Floats
+    """Share of the longest sequence in micro-batches of each duration."""
     total_ms: float
     """The bound by the programme's objective."""
 
     def best(self) -> Floats:
         """The durations that lose least."""
         return np.sort(self.durations[np.argsort(self.losses, kind="stable")[:_RETAINED]])
+
+    def middle(self) -> float | None:
+        """Mean duration of the longest sequence's micro-batch; None for only one."""
+        if not self.longest.sum() > 0:
+            return None
+        mean = float(np.average(self.durations, weights=self.longest))
+        deviation = np.average(np.abs(self.durations - mean), weights=self.longest)
+        return mean if deviation > _SPREAD * mean else None
 
 
 def batch_lower_bound_ms(
@@ -138,7 +153,9 @@ def batch_lower_bound_ms(
     *Bound.* Let v be the least of T + b1 - V(T) over all T. Summed over the M
     micro-batches of a plan, its time is at least Σ p_i + M v. M is at least the tokens
     of the batch over N cap. Where a range of M is cut in two, the bound is the lesser
-    one. A plan with a micro-batch longer than all T looked at takes longer than that.
+    one. So it is where a duration cuts the plans in two, by the micro-batch of the
+    longest sequence: V of the durations on the other side does without that sequence.
+    A plan with a micro-batch longer than all T looked at takes longer than that.
 
     Nothing rests on where prices and weights come from: a linear programme over classes
     of sequences and some durations, y_k micro-batches of duration T_k with n_kd devices
@@ -170,10 +187,12 @@ def batch_lower_bound_ms(
 
 @dataclass
 class _Range:
-    """A range of the number of micro-batches, and what is proven for it."""
+    """Plans of a range of the number of micro-batches, and what is proven for them."""
 
     fewest: int
     most: int | None
+    longest: tuple[float, float]
+    """Range of the duration of the longest sequence's micro-batch."""
     durations: Floats
     earlier: tuple[Floats, Floats]
     """Durations and their weights in programmes before."""
@@ -186,12 +205,14 @@ def _bound_ms(problem: _Problem, fewest: int) -> float:
     """The best bound by the prices of at least ``fewest`` micro-batches.
 
     Where a programme of few classes has a broken number of micro-batches, the ranges
-    below and above it are bounded on their own. The lesser bound is raised first.
+    below and above it are bounded on their own, and so are those of the duration of the
+    longest sequence's micro-batch where it is divided among several. The least bound is
+    raised first.
     """
     coarse = _classes(problem, *_COARSE_CLASSES)
     fine = _classes(problem, *_CLASSES)
     durations = _durations(problem, fewest)
-    first = _prices(*coarse, durations, fewest, None)
+    first = _prices(*coarse, durations, fewest, None, _ALL)
     number = float(first.micro_batches.sum())
     below, above = math.floor(number + _BROKEN), math.ceil(number - _BROKEN)
     limits: list[tuple[int, int | None]] = [(fewest, None)]
@@ -200,8 +221,23 @@ def _bound_ms(problem: _Problem, fewest: int) -> float:
     ranges = []
     for low, high in limits:
         if len(limits) > 1 or low > fewest:
-            first = _prices(*coarse, durations, low, high)
-        ranges.append(_Range(low, high, first.best(), (first.durations, first.weights)))
+            first = _prices(*coarse, durations, low, high, _ALL)
+        programmes = {_ALL: first}
+        middle = first.middle()
+        # Of sequences of one length any may be the longest.
+        is_alone = problem.lengths[:2].min() < problem.lengths[0]
+        if high is None and middle is not None and is_alone:
+            halves = {}
+            for part in ((0.0, middle), (middle, math.inf)):
+                halves[part] = _prices(*coarse, durations, low, high, part)
+                if halves[part].total_ms < first.total_ms * _WORTH:
+                    break
+            else:
+                programmes = halves
+        ranges += [
+            _Range(low, high, part, solved.best(), (solved.durations, solved.weights))
+            for part, solved in programmes.items()
+        ]
     for _ in range(_ROUNDS):
         least = min(ranges, key=lambda span: span.bound_ms)
         if least.done:
@@ -212,11 +248,9 @@ def _bound_ms(problem: _Problem, fewest: int) -> float:
 
 def _raise(problem: _Problem, classes: _Problem, sizes: Floats, span: _Range) -> None:
     """Raise the bound of a range by another programme."""
-    priced = _prices(classes, sizes, span.durations, span.fewest, span.most)
+    priced = _prices(classes, sizes, span.durations, span.fewest, span.most, span.longest)
     span.earlier = _merged(span.earlier, (priced.durations, priced.weights))
-    certified, added = _certified(
-        problem, classes, sizes, priced, span.earlier, span.fewest, span.most
-    )
+    certified, added = _certified(problem, classes, sizes, priced, span)
     enough = certified >= priced.total_ms * _ENOUGH
     span.rounds += 1
     span.done = enough or (span.rounds > 2 and certified < span.bound_ms * _GROWN)
@@ -279,7 +313,12 @@ def _durations(problem: _Problem, fewest: int) -> Floats:
 
 
 def _prices(
-    classes: _Problem, sizes: Floats, durations: Floats, fewest: int, most: int | None
+    classes: _Problem,
+    sizes: Floats,
+    durations: Floats,
+    fewest: int,
+    most: int | None,
+    longest: tuple[float, float],
 ) -> _Prices:
     """Prices of a sequence of each class, and the number of micro-batches."""
     kinds = len(classes.degrees)
@@ -293,8 +332,9 @@ def _prices(
             np.nextafter(duration, np.inf),
             shares[index],
         )
+    shares[(durations < longest[0]) | (durations >= longest[1]), 0] = np.inf
     scale = float(durations.mean())
-    prices, count, duals, losses, objective = class_prices(
+    prices, count, duals, losses, parts, objective = class_prices(
         shares * (sizes / classes.devices)[:, None, None],
         (durations + classes.constant_ms) / scale,
         float(fewest),
@@ -308,7 +348,7 @@ def _prices(
     weights = np.nan_to_num(np.maximum(-duals, 0.0)).astype(np.float32).astype(np.float64)
     weights[:, :, 0] += 1e-9
     weights /= weights.sum(axis=2, keepdims=True)
-    return _Prices(rounded, weights, durations, count, losses, objective * scale)
+    return _Prices(rounded, weights, durations, count, losses, parts, objective * scale)
 
 
 def _spread(problem: _Problem, classes: _Problem, sizes: Floats, prices: Floats) -> Floats:
@@ -337,15 +377,13 @@ def _certified(
     classes: _Problem,
     sizes: Floats,
     priced: _Prices,
-    earlier: tuple[Floats, Floats],
-    fewest: int,
-    most: int | None,
+    span: _Range,
 ) -> tuple[float, Floats]:
-    """The bound that prices of the classes prove for ``fewest`` to ``most``
-    micro-batches.
+    """The bound that prices of the classes prove for the plans of a range.
 
     With it, the durations of the largest loss.
     """
+    fewest, most = span.fewest, span.most
     price = _spread(problem, classes, sizes, priced.prices)
     lowest = float(problem.alone_ms.min())
     needed = float(np.min(problem.alone_ms[0]))
@@ -358,7 +396,8 @@ def _certified(
     if lowest < start:
         grid = np.concatenate((np.geomspace(lowest, start, 8)[:-1], grid))
     grid[0] = lowest
-    edges = np.outer((1, 2), classes.alone_ms[:_EDGES]).ravel()
+    # No interval of durations has a part on either side of a cut.
+    edges = np.concatenate((np.outer((1, 2), classes.alone_ms[:_EDGES]).ravel(), span.longest))
     grid = np.unique(np.concatenate((grid, edges[(edges > grid[0]) & (edges < grid[-1])])))
     _, first, counts = np.unique(problem.lengths, return_index=True, return_counts=True)
     starts, stops, worth, falls = _worths(
@@ -375,7 +414,8 @@ def _certified(
         float(problem.tokens),
         grid,
         min(_HALVED, max(_GRID, _EVALUATED // len(first))),
-        *earlier,
+        *span.earlier,
+        *span.longest,
     )
     ends = np.stack((worth - falls * (1 - starts / stops), worth), axis=1)
     charge = np.stack((starts, stops), axis=1) + problem.constant_ms
@@ -411,6 +451,8 @@ def _worths(
     halved,
     durations,
     weights,
+    longest_from,
+    longest_to,
 ):
     """Intervals of durations, V at the end of each, and how much of it falls with T/T".
 
@@ -449,8 +491,8 @@ def _worths(
         ends[chosen], falls[chosen] = _worth(
             lengths, alone, price,
             counts, class_lengths, class_alone, class_price, sizes, degrees,
-            devices, room, stops[chosen], durations, weights, raised[chosen], shares,
-            class_shares,
+            devices, room, stops[chosen], durations, weights,
+            longest_from < stops[chosen] <= longest_to, raised[chosen], shares, class_shares,
         )  # fmt: skip
         if chosen == number:
             number += 1
@@ -460,10 +502,11 @@ def _worths(
 @inner
 def _worth(
     lengths, alone, price, counts, class_lengths, class_alone, class_price, sizes, degrees,
-    devices, room, stop, durations, weights, improve, shares, class_shares,
+    devices, room, stop, durations, weights, with_longest, improve, shares, class_shares,
 ):  # fmt: skip
     """V of micro-batches that end before ``stop``, and how much of it falls with T/T".
 
+    The longest sequence is the first of the classes and the last of the lengths.
     Weights are tried on the classes: those of the programme's durations before and
     after, their mean, time alone, and, to ``improve`` them, the best of these moved
     towards the shares that are used most.
@@ -471,6 +514,8 @@ def _worth(
     cap = room / devices
     _shares(class_alone, class_lengths, degrees, cap, stop, class_shares)
     _shares(alone, lengths, degrees, cap, stop, shares)
+    if not with_longest:
+        class_shares[0], shares[-1] = np.inf, np.inf
     after = 0
     while after < len(durations) - 1 and durations[after] < stop:
         after += 1
@@ -661,8 +706,9 @@ class _Factors(NamedTuple):
 
 def class_prices(
     shares: Floats, cost: Floats, number: float, is_minimum: bool, rounds: int
-) -> tuple[Floats, Floats, Floats, Floats, float]:
-    """Prices of the classes, micro-batches, duals t, losses of durations, the least.
+) -> tuple[Floats, Floats, Floats, Floats, Floats, float]:
+    """Prices of the classes, micro-batches, duals t, losses of durations, the first
+    class's shares in them, the least.
 
     ``shares`` [k, c, d, j] of all devices that classes take of groups are infinite
     where a class does not fit. ``cost`` [k]. ``number`` of micro-batches: at least, or
@@ -687,7 +733,8 @@ def class_prices(
     work = [_Parts.of(shares.shape) for _ in range(4)]
     changes = _Duals.of(shares.shape)
     _solve(a, cost, fits, number, sign, rounds, x, duals, changes, _Factors.of(shares.shape), *work)
-    return duals.pi, x.y, duals.t, work[0].y, float(cost @ x.y)
+    longest = x.z[:, 0].sum(axis=1)
+    return duals.pi, x.y, duals.t, work[0].y, longest, float(cost @ x.y)
 
 
 @compiled
