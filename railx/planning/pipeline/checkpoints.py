@@ -43,21 +43,6 @@ from railx.planning.format.parts import Pipeline
 from railx.planning.format.schedule import backward_order, longest_split
 from railx.planning.pipeline.chunks import Chunked
 
-__all__ = [
-    "CheckpointProblem",
-    "Solution",
-    "exact",
-    "fast",
-    "fits",
-    "lp_bound",
-    "peak_bytes",
-    "problem_of",
-    "problem_of_pipeline",
-    "quick",
-    "rough",
-    "rows",
-]
-
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 

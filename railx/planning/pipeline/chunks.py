@@ -37,21 +37,6 @@ from railx.planning.format.parts import Chunk, Pipeline, Slice
 from railx.planning.groups import Lengths
 from railx.planning.packing import least_loaded, tokens_of_work
 
-__all__ = [
-    "Chunked",
-    "Chunking",
-    "chunk_of",
-    "cut_and_pack",
-    "equal_work_starts",
-    "even_mesh",
-    "join",
-    "longest_slice",
-    "mesh",
-    "pipeline_of",
-    "recomputing",
-    "share_among_replicas",
-]
-
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 #: How sequences become chunks, as described above.

@@ -90,33 +90,6 @@ from railx.progress import counted
 from railx.settings import AtLeast, NonNegative, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
 
-__all__ = [
-    "CHUNK_FLOW",
-    "DAPPLE",
-    "SEQ1F1B",
-    "SLIM_PIPE",
-    "ChunkFlowSettings",
-    "ChunkRule",
-    "DappleSettings",
-    "FixedChunkSettings",
-    "Seq1F1BSettings",
-    "SlimPipeSettings",
-    "Splitting",
-    "balanced",
-    "check_settings",
-    "chunk_flow_rule",
-    "dapple_rule",
-    "every_rule",
-    "plan_with_rules",
-    "refusal",
-    "retained_counts",
-    "seq1f1b_rule",
-    "sizes_of",
-    "slim_pipe_rule",
-    "spread",
-    "static_layers",
-]
-
 Integers = npt.NDArray[np.int64]
 #: The slices of long sequences [n]: each one's sequence [m] and start [m] in tokens.
 _Slices = tuple[Integers, Integers]

@@ -25,18 +25,6 @@ from railx.planning.pipeline.chunks import Chunked, Chunking
 from railx.planning.planner import StagedSettings
 from railx.settings import AtLeast, NonNegative, PowerOfTwo
 
-__all__ = [
-    "Group",
-    "Grouping",
-    "PipelineSettings",
-    "chunks_bound_ms",
-    "counts_of",
-    "divide",
-    "fastest",
-    "grouping_ms",
-    "sequence_starts",
-]
-
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 #: Recomputed layers: as many as memory requires (fast or exact), all, or none.

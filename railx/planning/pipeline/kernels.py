@@ -20,8 +20,6 @@ import numpy.typing as npt
 
 from railx.planning.compiled import compiled, inner
 
-__all__ = ["ADAPTIVE", "FULL", "NONE", "Divisible", "divide", "makespan_1f1b_ms", "pack", "sweep"]
-
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 

@@ -27,8 +27,6 @@ from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.compiled import compiled, copy, inner, next_random
 from railx.planning.format.parts import Slice
 
-__all__ = ["Refined", "refine"]
-
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 

@@ -93,24 +93,6 @@ from railx.progress import counted
 from railx.settings import AtLeast, NonNegative, PowerOfTwo
 from railx.workload.batches import SampledBatch
 
-__all__ = [
-    "ANY_DEGREE",
-    "BYTE_SCALE",
-    "WLB",
-    "AnyDegreeSettings",
-    "ByteScaleSettings",
-    "Unit",
-    "WLBSettings",
-    "packed_by_work",
-    "plan_any_degree_batch",
-    "plan_byte_scale_batch",
-    "plan_wlb_batch",
-    "rounds",
-    "shard_imbalance",
-    "units",
-    "with_every_degree",
-]
-
 #: Halvings of the interval of T.
 _HALVINGS = 14
 

@@ -51,13 +51,6 @@ from railx.planning.planner import (
 from railx.settings import AtLeast, SettingsError
 from railx.workload.batches import SampledBatch
 
-__all__ = [
-    "DYNAMIC_CP",
-    "DynamicCPSettings",
-    "ScheduledGroup",
-    "balanced_schedules",
-]
-
 #: A bucket is closed at this multiple of its share of the work.
 _BUCKET_SLACK = 1.1
 #: Ranks are in balance when the least loaded is this close to the most loaded.

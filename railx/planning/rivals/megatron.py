@@ -68,16 +68,6 @@ from railx.progress import counted
 from railx.settings import AtLeast, Fraction, NonNegative, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
 
-__all__ = [
-    "MEGATRON",
-    "MEGATRON_PIPELINE",
-    "MegatronPipelineSettings",
-    "MegatronSettings",
-    "every_shape",
-    "shapes",
-    "stage_cost",
-]
-
 
 @dataclass(frozen=True)
 class TensorContextSettings(PlannerBase):

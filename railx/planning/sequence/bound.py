@@ -20,11 +20,6 @@ import numpy.typing as npt
 from railx.performance.sequence_cost import CostModel
 from railx.planning.compiled import compiled, inner
 
-__all__ = [
-    "batch_lower_bound_ms",
-    "class_prices",
-]
-
 Floats = npt.NDArray[np.float64]
 Lengths = npt.NDArray[np.int64]
 

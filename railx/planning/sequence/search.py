@@ -28,8 +28,6 @@ import numpy.typing as npt
 from railx.performance.sequence_cost import CostModel
 from railx.planning.compiled import compiled, copy, inner, next_random
 
-__all__ = ["Problem", "SearchResult", "first_limits", "search"]
-
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 

@@ -37,17 +37,6 @@ from railx.progress import counted
 from railx.settings import Fraction, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
 
-__all__ = [
-    "STATIC",
-    "StaticSettings",
-    "best_static",
-    "plan_static_batch",
-    "static_assignments",
-    "static_degree",
-    "total_ms",
-]
-
-
 #: How the last micro-batch is levelled.
 Levelling = Literal["published", "full"]
 #: Longest context that FlexSP's code runs with degree 32, and the degree from which it
