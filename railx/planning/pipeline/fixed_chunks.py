@@ -376,25 +376,14 @@ def _indices(counts: Integers) -> _Slices:
 
 def balanced(run: list[Chunk]) -> list[Chunk]:
     """The slices of a sequence with the mean of their times."""
-    forward, backward, exchange, layer = (
-        fmean(getattr(chunk, name) for chunk in run)
-        for name in (
-            "predicted_forward_ms",
-            "predicted_backward_ms",
-            "predicted_all_to_all_ms",
-            "predicted_layer_forward_ms",
-        )
+    names = (
+        "predicted_forward_ms",
+        "predicted_backward_ms",
+        "predicted_all_to_all_ms",
+        "predicted_layer_forward_ms",
     )
-    return [
-        replace(
-            chunk,
-            predicted_forward_ms=forward,
-            predicted_backward_ms=backward,
-            predicted_all_to_all_ms=exchange,
-            predicted_layer_forward_ms=layer,
-        )
-        for chunk in run
-    ]
+    means: dict[str, Any] = {name: fmean(getattr(chunk, name) for chunk in run) for name in names}
+    return [replace(chunk, **means) for chunk in run]
 
 
 def sizes_of(given: int | None, longest: int, most_parts: int, alignment: int) -> list[int]:

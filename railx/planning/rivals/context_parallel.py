@@ -219,9 +219,7 @@ def _smallest_degree(
     length: int, work_ms: float, free: int, cost: CostModel, limit_ms: float
 ) -> int | None:
     for degree in range(ceil(length / cost.tokens_per_device), free + 1):
-        exchange = length * cost.all_to_all_ms[degree] + cost.latency_for(degree)
-        time = work_ms / degree + cost.constant_ms + exchange
-        if time <= limit_ms:
+        if _time_ms(_Open(degree, [], length, work_ms), cost) <= limit_ms:
             return degree
     return None
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from railx.performance.sequence_cost import CostModel
 from railx.planning.compiled import compiled, inner
+from railx.planning.sequence.search import Problem
 
 Floats = npt.NDArray[np.float64]
 Lengths = npt.NDArray[np.int64]
@@ -161,21 +162,24 @@ def batch_lower_bound_ms(
 
     p are the prices of its first rows, θ those of its third ones, as shares of 1.
     """
-    allowed = np.array(sorted(degree for degree in degrees if degree <= devices), dtype=np.float64)
+    allowed = tuple(sorted(degree for degree in degrees if degree <= devices))
     if len(lengths) == 0:
         return 0.0
     ordered = np.sort(np.asarray(lengths, dtype=np.int64))[::-1]
-    if len(allowed) == 0 or ordered[0] > cost.tokens_per_device * allowed[-1]:
+    if not allowed or ordered[0] > cost.tokens_per_device * allowed[-1]:
         return math.inf
-    tokens = ordered.astype(np.float64)
-    per_token = np.array([cost.all_to_all_for(int(degree)) for degree in allowed])
-    alone = cost.sequence_ms(ordered)[:, None] / allowed + tokens[:, None] * per_token
-    alone[tokens[:, None] > cost.tokens_per_device * allowed] = np.inf
+    searched = Problem.of(ordered, devices, allowed, cost)
     problem = _Problem(
-        tokens, devices, allowed, alone, cost.constant_ms, devices * cost.tokens_per_device
+        searched.tokens,
+        devices,
+        searched.degree.astype(np.float64),
+        searched.share_ms,
+        cost.constant_ms,
+        devices * cost.tokens_per_device,
     )
     fewest = -(-int(ordered.sum()) // problem.tokens)
-    simple = max(float((alone * allowed).min(axis=1).sum()) / devices, float(alone[0].min()))
+    cheapest = float(searched.cheapest.sum())
+    simple = max(cheapest / devices, float(searched.share_ms[0].min()))
     bound = max(simple + fewest * cost.constant_ms, _bound_ms(problem, fewest))
     return bound * (1 - _ROUNDING)
 

@@ -31,8 +31,8 @@ from railx.effort import Cost, Costs
 from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.groups import Assignment, Lengths, check_lengths_fit, micro_batch
-from railx.planning.planner import Planner, PlannerBase, PlanningTask
+from railx.planning.groups import Assignment, Lengths, check_lengths_fit
+from railx.planning.planner import Planner, PlannerBase, PlanningTask, planned_batch
 from railx.planning.sequence.static import best_static, total_ms
 from railx.progress import counted
 from railx.settings import AtLeast, NonNegative, Positive
@@ -187,13 +187,14 @@ def plan_flexsp_batch(
     bound = batch_lower_bound_ms(lengths, devices, degrees, cost)
     work = _Work(lengths, settings, cost, seed, bound, time.process_time() + settings.time_guard_s)
     if len(lengths) <= MOST_SEQUENCES:
-        _solve(work, devices, degrees, optimum)
+        _solve(work, optimum, lengths, devices, degrees)
         bound = max(bound, work.best.time_ms)
     else:
         powers = tuple(degree for degree in degrees if degree & (degree - 1) == 0)
         nearly = lengths[-1] >= _NEARLY_EQUAL * lengths[0]
         if powers and nearly and len(lengths) <= MOST_EQUALS:
-            _solve(work, devices, powers, optimum_of_equals)
+            # Shorter ones take no longer than those as long as the longest.
+            _solve(work, optimum_of_equals, np.full_like(lengths, lengths[0]), devices, powers)
             if powers == degrees and lengths[0] == lengths[-1]:
                 work.bound_ms = bound = max(bound, work.best.time_ms)
         ladders = _ladders(devices, degrees)
@@ -214,30 +215,20 @@ def plan_flexsp_batch(
         "rounds": work.rounds,
         "chosen": best.origin,
     }
-    sequences = batch.sequences[order]
-    return SequenceParallelBatch(
-        iteration,
-        tuple(micro_batch(assignment, sequences, lengths, cost) for assignment in best.assignments),
-        report,
-    )
+    longest_first = SampledBatch(batch.sequences[order], lengths)
+    return planned_batch(iteration, longest_first, best.assignments, cost, report)
 
 
 def _solve(
     work: _Work,
+    optimum: Callable[[Problem], SearchResult],
+    lengths: Lengths,
     devices: int,
     degrees: tuple[int, ...],
-    optimum: Callable[[Problem], SearchResult],
 ) -> None:
-    """The optimum as the best plan, where these degrees allow one.
-
-    That of equals is for sequences as long as the longest: shorter ones take no longer.
-    """
+    """The optimum of such lengths as the best plan, where these degrees allow one."""
     from railx.planning.sequence.search import Problem
-    from railx.planning.sequence.small import optimum_of_equals
 
-    lengths = work.lengths
-    if optimum is optimum_of_equals:
-        lengths = np.full_like(lengths, lengths[0])
     solved = optimum(Problem.of(lengths, devices, degrees, work.cost))
     work.looks += solved.looks
     if solved.time_ms == math.inf:
@@ -256,10 +247,9 @@ def simple_bound_ms(
     All devices share the device time of every sequence at its cheapest degree, and as
     many micro-batches as memory demands pay the constant.
     """
-    width = np.array(degrees, dtype=np.int64)
-    per_token = np.array([cost.all_to_all_ms[degree] for degree in degrees])
-    work = cost.sequence_ms(lengths)[:, None] + lengths[:, None] * (per_token * width)
-    work = np.where(lengths[:, None] <= width * cost.tokens_per_device, work, np.inf).min(axis=1)
+    from railx.planning.sequence.search import Problem
+
+    work = Problem.of(lengths, devices, degrees, cost).cheapest
     micro_batches = math.ceil(lengths.sum() / (cost.tokens_per_device * devices))
     return float(float(work.sum()) / devices + micro_batches * cost.constant_ms)
 
@@ -297,11 +287,7 @@ def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
             continue
         best = ladder.best_of.setdefault(step, _Best())
         if before is not None and before.time_ms < best.time_ms:
-            best.time_ms, best.assignments, best.limits = (
-                before.time_ms,
-                before.assignments,
-                before.limits,
-            )
+            best = ladder.best_of[step] = replace(before)
         looks = _LOOKS if step[0] == 1 else _FEWER_LOOKS
         _search_round(work, best, ladder.devices, step, number, looks[min(position, 2)])
         # The step alone decides, so that more degrees only add rounds.

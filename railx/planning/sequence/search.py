@@ -86,7 +86,7 @@ class Problem(NamedTuple):
     def of(lengths: Integers, devices: int, degrees: tuple[int, ...], cost: CostModel) -> Problem:
         """The problem of lengths [n], longest first."""
         tokens, degree = lengths.astype(np.float64), np.array(degrees, dtype=np.int64)
-        per_token = np.array([cost.all_to_all_ms[d] for d in degrees])
+        per_token = np.array([cost.all_to_all_for(d) for d in degrees])
         share_ms = cost.sequence_ms(tokens)[:, None] / degree + tokens[:, None] * per_token
         share_ms[tokens[:, None] > cost.tokens_per_device * degree] = np.inf
         latency = np.array([cost.latency_for(d) for d in degrees])

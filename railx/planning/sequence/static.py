@@ -29,10 +29,9 @@ from railx.planning.groups import (
     best_fit_decreasing,
     check_lengths_fit,
     levelled,
-    micro_batch,
     micro_batch_ms,
 )
-from railx.planning.planner import Planner, PlannerBase, PlanningTask
+from railx.planning.planner import Planner, PlannerBase, PlanningTask, planned_batch
 from railx.progress import counted
 from railx.settings import Fraction, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
@@ -214,10 +213,7 @@ def plan_static_batch(
         degree, assignments = best_static(batch.lengths, devices, cost, fill, levelling=levelling)
     else:
         assignments = static_assignments(batch.lengths, degree, devices, cost, fill, levelling)
-    micro_batches = tuple(
-        micro_batch(assignment, batch.sequences, batch.lengths, cost) for assignment in assignments
-    )
-    return SequenceParallelBatch(iteration, micro_batches, {"degree": degree})
+    return planned_batch(iteration, batch, assignments, cost, {"degree": degree})
 
 
 def _plan(settings: StaticSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
