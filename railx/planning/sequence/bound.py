@@ -69,21 +69,6 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class _Problem:
-    """A batch, longest first, and its needs in a group of each degree."""
-
-    lengths: Floats
-    devices: int
-    degrees: Floats
-    """[d]"""
-    alone_ms: Floats
-    """Time of each sequence alone in a group [n, d]; infinite where it does not fit."""
-    constant_ms: float
-    tokens: int
-    """What all devices hold together."""
-
-
-@dataclass(frozen=True)
 class _Prices:
     """The programme's solution, which need not be exact."""
 
@@ -168,18 +153,10 @@ def batch_lower_bound_ms(
     ordered = np.sort(np.asarray(lengths, dtype=np.int64))[::-1]
     if not allowed or ordered[0] > cost.tokens_per_device * allowed[-1]:
         return math.inf
-    searched = Problem.of(ordered, devices, allowed, cost)
-    problem = _Problem(
-        searched.tokens,
-        devices,
-        searched.degree.astype(np.float64),
-        searched.share_ms,
-        cost.constant_ms,
-        devices * cost.tokens_per_device,
-    )
-    fewest = -(-int(ordered.sum()) // problem.tokens)
-    cheapest = float(searched.cheapest.sum())
-    simple = max(cheapest / devices, float(searched.share_ms[0].min()))
+    problem = Problem.of(ordered, devices, allowed, cost)
+    fewest = -(-int(ordered.sum()) // (devices * cost.tokens_per_device))
+    cheapest = float(problem.cheapest.sum())
+    simple = max(cheapest / devices, float(problem.share_ms[0].min()))
     bound = max(simple + fewest * cost.constant_ms, _bound_ms(problem, fewest))
     return bound * (1 - _ROUNDING)
 
@@ -200,7 +177,7 @@ class _Range:
     done: bool = False
 
 
-def _bound_ms(problem: _Problem, fewest: int) -> float:
+def _bound_ms(problem: Problem, fewest: int) -> float:
     """The best bound by the prices of at least ``fewest`` micro-batches.
 
     Where a programme of few classes has a broken number of micro-batches, the ranges
@@ -224,7 +201,7 @@ def _bound_ms(problem: _Problem, fewest: int) -> float:
         programmes = {_ALL: first}
         middle = first.middle()
         # Of sequences of one length any may be the longest.
-        is_alone = problem.lengths[:2].min() < problem.lengths[0]
+        is_alone = problem.tokens[:2].min() < problem.tokens[0]
         if high is None and middle is not None and is_alone:
             halves = {}
             for part in ((0.0, middle), (middle, math.inf)):
@@ -245,7 +222,7 @@ def _bound_ms(problem: _Problem, fewest: int) -> float:
     return min(span.bound_ms for span in ranges)
 
 
-def _raise(problem: _Problem, classes: _Problem, sizes: Floats, span: _Range) -> None:
+def _raise(problem: Problem, classes: Problem, sizes: Floats, span: _Range) -> None:
     """Raise the bound of a range by another programme."""
     priced = _prices(classes, sizes, span.durations, span.fewest, span.most, span.longest)
     span.earlier = _merged(span.earlier, (priced.durations, priced.weights))
@@ -266,12 +243,12 @@ def _merged(earlier: tuple[Floats, Floats], newer: tuple[Floats, Floats]) -> tup
     return durations[order], weights[order]
 
 
-def _classes(problem: _Problem, alone: int, shared: int) -> tuple[_Problem, Floats]:
+def _classes(problem: Problem, alone: int, shared: int) -> tuple[Problem, Floats]:
     """Classes, as sequences of their mean length, and their sizes.
 
-    A class fits the same degrees.
+    A class fits the same degrees. Tokens and times of shares alone are theirs.
     """
-    lengths = problem.lengths
+    lengths = problem.tokens
     alone = min(alone, len(lengths))
     rest = lengths[alone:]
     cuts = np.zeros(len(lengths), dtype=np.bool_)
@@ -279,40 +256,33 @@ def _classes(problem: _Problem, alone: int, shared: int) -> tuple[_Problem, Floa
     if len(rest):
         filled = np.cumsum(rest)
         index = np.minimum((filled / filled[-1] * shared - 1e-9).astype(np.int64), shared - 1)
-        fits = np.isfinite(problem.alone_ms).sum(axis=1)
+        fits = np.isfinite(problem.share_ms).sum(axis=1)
         cuts[alone:] |= np.diff(index, prepend=-1) > 0
         cuts[1:] |= np.diff(fits) != 0
         cuts[1:] |= np.diff(np.floor(np.log2(lengths))) != 0
     starts = np.flatnonzero(cuts)
     sizes = np.diff(starts, append=len(lengths)).astype(np.float64)
-    finite = np.where(np.isfinite(problem.alone_ms), problem.alone_ms, 0.0)
+    finite = np.where(np.isfinite(problem.share_ms), problem.share_ms, 0.0)
     mean = np.add.reduceat(finite, starts, axis=0) / sizes[:, None]
-    mean[~np.isfinite(problem.alone_ms[starts])] = np.inf
-    middle = _Problem(
-        np.add.reduceat(problem.lengths, starts) / sizes,
-        problem.devices,
-        problem.degrees,
-        mean,
-        problem.constant_ms,
-        problem.tokens,
-    )
+    mean[~np.isfinite(problem.share_ms[starts])] = np.inf
+    middle = problem._replace(tokens=np.add.reduceat(problem.tokens, starts) / sizes, share_ms=mean)
     return middle, sizes
 
 
-def _durations(problem: _Problem, fewest: int) -> Floats:
+def _durations(problem: Problem, fewest: int) -> Floats:
     """The durations of the programme, ascending."""
-    needed = float(np.min(problem.alone_ms[0]))
-    cheapest = float(np.min(problem.alone_ms * problem.degrees, axis=1).sum())
+    needed = float(np.min(problem.share_ms[0]))
+    cheapest = float(problem.cheapest.sum())
     average = cheapest / problem.devices / fewest
     lowest, highest = 0.25 * min(average, needed), 2.5 * max(average, needed)
-    longest = problem.alone_ms[0][np.isfinite(problem.alone_ms[0])]
+    longest = problem.share_ms[0][np.isfinite(problem.share_ms[0])]
     near = np.geomspace(0.6 * average, 1.4 * average, _NEAR)
     grid = np.concatenate((np.geomspace(lowest, highest, _FAR), near, longest * (1 + 1e-9)))
     return np.unique(grid[grid <= highest])
 
 
 def _prices(
-    classes: _Problem,
+    classes: Problem,
     sizes: Floats,
     durations: Floats,
     fewest: int,
@@ -320,14 +290,14 @@ def _prices(
     longest: tuple[float, float],
 ) -> _Prices:
     """Prices of a sequence of each class, and the number of micro-batches."""
-    kinds = len(classes.degrees)
+    kinds = len(classes.degree)
     shares = np.empty((len(durations), len(sizes), kinds, _SHARES))
     for index, duration in enumerate(durations):
         _shares(
-            classes.alone_ms,
-            classes.lengths,
-            classes.degrees,
-            classes.tokens / classes.devices,
+            classes.share_ms,
+            classes.tokens,
+            classes.degree,
+            classes.cap,
             np.nextafter(duration, np.inf),
             shares[index],
         )
@@ -350,21 +320,21 @@ def _prices(
     return _Prices(rounded, weights, durations, count, losses, parts, objective * scale)
 
 
-def _spread(problem: _Problem, classes: _Problem, sizes: Floats, prices: Floats) -> Floats:
+def _spread(problem: Problem, classes: Problem, sizes: Floats, prices: Floats) -> Floats:
     """A price for each sequence from those of the classes.
 
     The price of a token is interpolated, which is exact where prices have the form of
     times. Sequences that fit other degrees do not count.
     """
-    price = np.empty(len(problem.lengths))
+    price = np.empty(len(problem.tokens))
     starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-    square = np.add.reduceat(problem.lengths**2, starts[:-1]) / sizes
-    position, token = square / classes.lengths, prices / classes.lengths
-    fits = np.isfinite(problem.alone_ms).sum(axis=1)
-    class_fits = np.isfinite(classes.alone_ms).sum(axis=1)
+    square = np.add.reduceat(problem.tokens**2, starts[:-1]) / sizes
+    position, token = square / classes.tokens, prices / classes.tokens
+    fits = np.isfinite(problem.share_ms).sum(axis=1)
+    class_fits = np.isfinite(classes.share_ms).sum(axis=1)
     for kind in np.unique(class_fits):
         members, those = fits == kind, class_fits == kind
-        member_lengths = problem.lengths[members]
+        member_lengths = problem.tokens[members]
         price[members] = member_lengths * np.interp(
             member_lengths, position[those][::-1], token[those][::-1]
         )
@@ -372,8 +342,8 @@ def _spread(problem: _Problem, classes: _Problem, sizes: Floats, prices: Floats)
 
 
 def _certified(
-    problem: _Problem,
-    classes: _Problem,
+    problem: Problem,
+    classes: Problem,
     sizes: Floats,
     priced: _Prices,
     span: _Range,
@@ -384,9 +354,9 @@ def _certified(
     """
     fewest, most = span.fewest, span.most
     price = _spread(problem, classes, sizes, priced.prices)
-    lowest = float(problem.alone_ms.min())
-    needed = float(np.min(problem.alone_ms[0]))
-    cheapest = float(np.min(problem.alone_ms * problem.degrees, axis=1).sum())
+    lowest = float(problem.share_ms.min())
+    needed = float(np.min(problem.share_ms[0]))
+    cheapest = float(problem.cheapest.sum())
     average = cheapest / problem.devices / fewest
     start = 0.2 * min(average, needed)
     stop = 3 * max(average, needed)
@@ -396,21 +366,21 @@ def _certified(
         grid = np.concatenate((np.geomspace(lowest, start, 8)[:-1], grid))
     grid[0] = lowest
     # No interval of durations has a part on either side of a cut.
-    edges = np.concatenate((np.outer((1, 2), classes.alone_ms[:_EDGES]).ravel(), span.longest))
+    edges = np.concatenate((np.outer((1, 2), classes.share_ms[:_EDGES]).ravel(), span.longest))
     grid = np.unique(np.concatenate((grid, edges[(edges > grid[0]) & (edges < grid[-1])])))
-    _, first, counts = np.unique(problem.lengths, return_index=True, return_counts=True)
+    _, first, counts = np.unique(problem.tokens, return_index=True, return_counts=True)
     starts, stops, worth, falls = _worths(
-        problem.lengths[first],
-        problem.alone_ms[first],
+        problem.tokens[first],
+        problem.share_ms[first],
         price[first],
         counts.astype(np.float64),
-        classes.lengths,
-        classes.alone_ms,
+        classes.tokens,
+        classes.share_ms,
         priced.prices,
         sizes,
-        problem.degrees,
+        problem.degree,
         float(problem.devices),
-        float(problem.tokens),
+        problem.cap,
         grid,
         min(_HALVED, max(_GRID, _EVALUATED // len(first))),
         *span.earlier,
@@ -445,7 +415,7 @@ def _worths(
     sizes,
     degrees,
     devices,
-    room,
+    cap,
     grid,
     halved,
     durations,
@@ -490,7 +460,7 @@ def _worths(
         ends[chosen], falls[chosen] = _worth(
             lengths, alone, price,
             counts, class_lengths, class_alone, class_price, sizes, degrees,
-            devices, room, stops[chosen], durations, weights,
+            devices, cap, stops[chosen], durations, weights,
             longest_from < stops[chosen] <= longest_to, raised[chosen], shares, class_shares,
         )  # fmt: skip
         if chosen == number:
@@ -501,7 +471,7 @@ def _worths(
 @inner
 def _worth(
     lengths, alone, price, counts, class_lengths, class_alone, class_price, sizes, degrees,
-    devices, room, stop, durations, weights, with_longest, improve, shares, class_shares,
+    devices, cap, stop, durations, weights, with_longest, improve, shares, class_shares,
 ):  # fmt: skip
     """V of micro-batches that end before ``stop``, and how much of it falls with T/T".
 
@@ -510,7 +480,6 @@ def _worth(
     after, their mean, time alone, and, to ``improve`` them, the best of these moved
     towards the shares that are used most.
     """
-    cap = room / devices
     _shares(class_alone, class_lengths, degrees, cap, stop, class_shares)
     _shares(alone, lengths, degrees, cap, stop, shares)
     if not with_longest:
