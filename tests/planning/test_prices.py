@@ -63,9 +63,11 @@ def test_least_is_a_general_solvers(seed: int, at_least: bool) -> None:
     longer[-1] = False
     shares[longer] = np.inf
     number = float(np.ceil(shares[-1, ..., 1].min(axis=1).sum()) + (0 if at_least else 4))
-    prices, counts, duals, losses, least = class_prices(shares, cost, number, at_least, 60)
+    prices, counts, duals, losses, longest, least = class_prices(shares, cost, number, at_least, 60)
     assert least == pytest.approx(_least(shares, cost, number, at_least), rel=1e-3)
     assert (counts >= 0).all()
+    assert longest.sum() == pytest.approx(1)
+    assert (longest <= counts + 1e-9).all()
     assert (duals <= 1e-9).all()
     assert losses @ counts <= 1e-3 * least
     assert (prices >= -1e-6).all()
