@@ -28,18 +28,6 @@ from railx.io import atomic_path, write_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "FONTS",
-    "IMAGES",
-    "canvas",
-    "dark_svg",
-    "narrow_canvas",
-    "save",
-    "save_narrow",
-    "settle",
-    "tidy_svg",
-]
-
 #: Mean width of a character of DejaVu Sans over its size.
 _WIDTH = 0.53
 

@@ -7,26 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, make_dataclass
 from typing import Annotated, Any, Literal, Protocol, cast, get_type_hints
 
-from railx.figures.tables import FigureInput, Tables
+from railx.figures.tables import FigureInput
+from railx.figures.tables import Tables as Tables
 from railx.figures.types import DataFrame, Page
 from railx.settings import Between, NonNegative
-
-__all__ = [
-    "AxisScale",
-    "Canvas",
-    "CanvasSettings",
-    "Choice",
-    "Draw",
-    "Drawn",
-    "Figure",
-    "Height",
-    "PlanChoice",
-    "Tables",
-    "Texts",
-    "figure",
-    "reads",
-]
-
 
 AxisScale = Literal["linear", "log"]
 Height = Annotated[float, Between(2, 30)]

@@ -17,8 +17,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 
-__all__ = ["NARROW_INCHES", "NarrowFigure", "NoNarrowForm", "cut_off"]
-
 #: Which panels share an axis, as in matplotlib.
 Sharing = bool | Literal["none", "all", "row", "col"]
 #: 480 CSS pixels: on a screen of 400 pixels text of 9.5 points is 9.5 pixels high.

@@ -12,31 +12,6 @@ from typing import Any
 
 from railx.figures.contrast import contrast
 
-__all__ = [
-    "BASES",
-    "DERIVED",
-    "FAINT",
-    "GREY",
-    "INK",
-    "LINE_POINTS",
-    "MODES",
-    "MODE_LABELS",
-    "OPUS_JOBS",
-    "PALETTE",
-    "PUBLISHED",
-    "PUBLISHED_LINE",
-    "PUBLISHED_MARK",
-    "SYSTEMS",
-    "colours",
-    "degree_colours",
-    "dot",
-    "label",
-    "lighter",
-    "published_mark",
-    "published_series",
-    "text_colour",
-]
-
 #: The order in which unnamed things take their colours. Each has a contrast of 3 or
 #: more with white.
 PALETTE: tuple[str, ...] = (
