@@ -58,7 +58,7 @@ def _spread(colour: str) -> float:
 
 
 def _shades(colour: str) -> list[str]:
-    """The colours of this hue from black to white, as far from grey where they can be."""
+    """The colours of this hue from dark to light, as far from grey as they can be."""
     from matplotlib.colors import to_hex
     from seaborn import set_hls_values
 

@@ -49,93 +49,48 @@ class NarrowFigure(Figure):
 
     frame: Callable[[float], None]
 
-    def subplots(  # type: ignore[override]
+    def subplots(
         self,
         nrows: int = 1,
         ncols: int = 1,
         *,
         sharex: Sharing = False,
         sharey: Sharing = False,
-        squeeze: bool = True,
-        width_ratios: Sequence[float] | None = None,
-        height_ratios: Sequence[float] | None = None,
+        **shape: Any,
     ) -> Any:
         """The grid of panels as it was asked for, in one column.
 
         Panels that share an axis still share it.
         """
-        if ncols == 1:
-            return super().subplots(
-                nrows, 1, sharex=sharex, sharey=sharey, squeeze=squeeze,
-                height_ratios=height_ratios,
-            )  # fmt: skip
-        self._lengthen(ncols, nrows * ncols)
-        ratios = [1.0] * nrows if height_ratios is None else list(height_ratios)
-        return self._stack(self, nrows, ncols, ratios, sharex, sharey, squeeze)
-
-    def _stack(
-        self,
-        part: FigureBase,
-        nrows: int,
-        ncols: int,
-        ratios: Sequence[float],
-        sharex: Sharing,
-        sharey: Sharing,
-        squeeze: bool,
-    ) -> Any:
-        """A grid of panels in one column of a part of the page."""
-        column = part.add_gridspec(nrows * ncols, 1, height_ratios=np.repeat(ratios, ncols))
-        panels = np.empty((nrows, ncols), dtype=object)
-        for row, line in np.ndindex(nrows, ncols):
-            panels[row, line] = part.add_subplot(
-                column[row * ncols + line],
-                sharex=_shares(panels, row, line, sharex),
-                sharey=_shares(panels, row, line, sharey),
-            )
-        self._labels = [
-            *([] if sharey in (False, "none", "col") else [(list(line), "y") for line in panels]),
-            *([] if sharex in (False, "none", "row") else [(list(line), "x") for line in panels.T]),
-        ]
-        return panels if not squeeze else panels[0] if nrows == 1 else panels
+        panels: Any = super().subplots(nrows, ncols, sharex=sharex, sharey=sharey, **shape)
+        if ncols > 1:
+            self._lengthen(_stack(self, list(np.ravel(panels))), nrows * ncols)
+            grid = np.reshape(panels, (nrows, ncols))
+            lines = [] if sharey in (False, "none", "col") else [(list(line), "y") for line in grid]
+            columns: Any = [] if sharex in (False, "none", "row") else grid.T
+            self._labels = [*lines, *((list(column), "x") for column in columns)]
+        return panels
 
     def _lengthen(self, factor: float, panels: int) -> None:
         """Make the page as long as so many panels below one another need."""
         if panels * _LEAST_PANEL_INCHES > _MOST_INCHES:
             raise NoNarrowForm("its panels are too many")
-        height = min(_MOST_INCHES, self.get_figheight() * factor * _PANEL_HEIGHT)
-        self.set_figheight(height)
-        self.frame(height)
+        self._frame_at(self.get_figheight() * factor * _PANEL_HEIGHT)
+
+    def _frame_at(self, inches: float) -> None:
+        self.set_figheight(min(_MOST_INCHES, inches))
+        self.frame(self.get_figheight())
 
     def subplot_mosaic(  # type: ignore[override]
-        self,
-        mosaic: Sequence[Sequence[str]],
-        *,
-        height_ratios: Sequence[float] | None = None,
-        width_ratios: Sequence[float] | None = None,
-        sharex: bool = False,
-        sharey: bool = False,
+        self, mosaic: Any, *, sharex: bool = False, sharey: bool = False, **shape: Any
     ) -> dict[str, Axes]:
-        """The panels of a mosaic in one column, each as high as its line.
-
-        A dot in the mosaic is no panel.
-        """
-        del width_ratios
-        ratios = [1.0] * len(mosaic) if height_ratios is None else height_ratios
-        heights: dict[str, float] = {}
-        for line, height in zip(mosaic, ratios, strict=True):
-            for name in line:
-                if name != ".":
-                    heights[name] = heights.get(name, 0.0) + height / line.count(name)
-        self._lengthen(sum(heights.values()) / sum(ratios), len(heights))
-        column = self.add_gridspec(len(heights), 1, height_ratios=list(heights.values()))
-        panels: dict[str, Axes] = {}
-        for row, name in enumerate(heights):
-            first = next(iter(panels.values()), None)
-            shared = {"sharex": first if sharex else None, "sharey": first if sharey else None}
-            panels[name] = self.add_subplot(column[row], **shared)
-        self._labels = [(list(panels.values()), "y")] if sharey else []
-        self._columns = [list(panels.values())] if sharex else []
-        return panels
+        """The panels of a mosaic in one column, each as high as its line."""
+        named = super().subplot_mosaic(mosaic, sharex=sharex, sharey=sharey, **shape)
+        panels = list(named.values())
+        self._lengthen(_stack(self, panels), len(panels))
+        self._labels = [(panels, "y")] if sharey else []
+        self._columns = [panels] if sharex else []
+        return named
 
     def subfigures(  # type: ignore[override]
         self, nrows: int = 1, ncols: int = 1, *, height_ratios: Sequence[float] | None = None
@@ -148,18 +103,14 @@ class NarrowFigure(Figure):
         ratios = np.ones(nrows) if height_ratios is None else np.array(height_ratios)
         inches = self.get_figheight() * ratios / ratios.sum()
 
-        def stacked(
-            row: int, nrows: int = 1, ncols: int = 1, *, sharey: Sharing = False,
-            squeeze: bool = True,
-        ) -> Any:  # fmt: skip
-            if ncols == 1:
-                return FigureBase.subplots(parts[row], nrows, 1, sharey=sharey, squeeze=squeeze)
-            inches[row] *= ncols * _PANEL_HEIGHT
-            grid.set_height_ratios(inches)
-            height = min(_MOST_INCHES, inches.sum())
-            self.set_figheight(height)
-            self.frame(height)
-            return self._stack(parts[row], nrows, ncols, [1.0] * nrows, False, sharey, squeeze)
+        def stacked(row: int, nrows: int = 1, ncols: int = 1, **shape: Any) -> Any:
+            panels = FigureBase.subplots(parts[row], nrows, ncols, **shape)
+            if ncols > 1:
+                inches[row] *= _stack(parts[row], list(np.ravel(panels))) * _PANEL_HEIGHT
+                grid.set_height_ratios(inches)
+                self._frame_at(inches.sum())
+                self._labels = [(list(np.ravel(panels)), "y")] if shape.get("sharey") else []
+            return panels
 
         for row, part in enumerate(parts):
             part.subplots = functools.partial(stacked, row)
@@ -205,10 +156,21 @@ def _broken(text: str, letters: int) -> str:
     return "\n".join(part for line in text.splitlines() for part in wrap(line, letters) or [""])
 
 
-def _shares(panels: Any, row: int, line: int, how: Sharing) -> Axes | None:
-    """The panel with which a new one shares an axis."""
-    first = {True: (0, 0), "all": (0, 0), "row": (row, 0), "col": (0, line)}.get(how)
-    return None if first is None or first == (row, line) else panels[first]
+def _stack(page: FigureBase, panels: Sequence[Axes]) -> float:
+    """Put the panels of a grid into one column, each as high as its lines.
+
+    How many times as high as the grid the column is.
+    """
+    specs: list[Any] = [axes.get_subplotspec() for axes in panels]
+    ratios = specs[0].get_gridspec().get_height_ratios()
+    heights = [sum(ratios[row] for row in spec.rowspan) for spec in specs]
+    column = page.add_gridspec(len(panels), 1, height_ratios=heights)
+    for row, axes in enumerate(panels):
+        axes.set_subplotspec(column[row])
+        axes.tick_params(which="both", labelbottom=True, labelleft=True)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.offsetText.set_visible(True)
+    return float(sum(heights) / sum(ratios))
 
 
 def cut_off(figure: Figure) -> str:

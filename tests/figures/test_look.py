@@ -197,6 +197,7 @@ def test_what_cannot_be_stacked_or_read_has_no_narrow_form() -> None:
     for asked in (lambda: page.subfigures(1, 2), lambda: page.subplots(2, 9)):
         with pytest.raises(NoNarrowForm):
             asked()
+    page = NarrowFigure(figsize=(NARROW_INCHES, 6))
     axes = page.subplots()
     page.draw_without_rendering()
     assert cut_off(page) == ""
