@@ -8,17 +8,16 @@ compares them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import beside, share_legend, ticks
 from railx.figures.tables import records, refuse, refuse_unknown, stack, where
-from railx.figures.theme import BASES, GREY, PALETTE
+from railx.figures.theme import BASES, GREY, OPUS_JOBS, PALETTE
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrase, phrases
-from railx.settings import mapping
 
 _DRAWN = "latency_ms changes step_ms stall_ms"
 _BILL = "cost_per_gpu_usd watts_per_gpu reason fidelity"
@@ -30,36 +29,35 @@ _ZERO = 10
 
 
 @dataclass(frozen=True)
-class SwitchedLine:
-    """A network in one of its modes."""
+class _Line:
+    """A network in one of its modes.
+
+    ``mode`` (set_once, every_phase, where_it_pays or packets) and ``rule`` (provisioned
+    or on_demand) are those of the table.
+    """
 
     words: str
-    """Words for it."""
     network: str
-    """Network of the table."""
     mode: str
-    """Mode of the table: set_once, every_phase, where_it_pays or packets."""
     rule: str = "provisioned"
-    """Rule of the table: provisioned or on_demand."""
     dashed: bool = False
-    """Whether the line is dashed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CircuitPanelsSettings(CanvasSettings):
-    """Step times over the latency of the switches."""
+@dataclass(frozen=True)
+class _Look:
+    """What a figure shows.
+
+    ``jobs`` have words and a column of panels each, with the edges ``below`` and
+    ``above`` in times of the first of the ``lines`` at equal bandwidth; lines go on
+    beyond them. ``bars`` are networks with words, for the bars of cost and power of the
+    last job at equal bandwidth.
+    """
 
     jobs: dict[str, str]
-    """Jobs of the table with words for each, a column of panels each."""
-    lines: tuple[SwitchedLine, ...]
-    """What is drawn; the first is what times are divided by, at equal bandwidth."""
+    lines: tuple[_Line, ...]
     bars: dict[str, str]
-    """Networks with words, for the bars of cost and power of the last job at equal
-    bandwidth."""
     below: float
-    """Lower edge of the panels, in times of the first line."""
-    above: dict[str, float]
-    """Upper edge of the panels by job; lines go on beyond it."""
+    above: tuple[float, ...]
 
 
 _BARS = {
@@ -69,73 +67,53 @@ _BARS = {
     "electrical_rails": "Rails, spine",
     "electrical_rails_artifact": "As artifact counts",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class SwitchedCircuitsSettings(CircuitPanelsSettings):
-    """Step times over the latency of the switches."""
-
-    jobs: dict[str, str] = mapping(dense="Dense", dense_long="Long sequences", experts="Experts")
-    lines: tuple[SwitchedLine, ...] = (
-        SwitchedLine("RailX set once", "railx", "set_once"),
-        SwitchedLine("Opus, every phase, asked for ahead", "photonic_rails", "every_phase"),
-        SwitchedLine(
-            "Opus, every phase, on demand", "photonic_rails", "every_phase", "on_demand", True
-        ),
-        SwitchedLine("Both: RailX switched where it pays", "railx", "where_it_pays", dashed=True),
-        SwitchedLine("Opus switched where it pays", "photonic_rails", "where_it_pays", dashed=True),
-        SwitchedLine("Electrical rails with a spine", "electrical_rails", "packets"),
-        SwitchedLine(
-            "Electrical rails without a spine", "electrical_rails_alone", "packets", dashed=True
-        ),
-    )
-    bars: dict[str, str] = field(default_factory=_BARS.copy)
-    below: float = 0.5
-    above: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("dense", "dense_long", "experts"), 1.5)
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RailStepsSettings(CircuitPanelsSettings):
-    """Step times of generated steps over the latency of the switches."""
-
-    jobs: dict[str, str] = mapping(
-        llama16="Llama-3 8B, 16 GPUs",
-        llama64="Llama-3 8B, 64 GPUs",
-        deepseek_236b="DeepSeek-V2 236B",
-    )
-    lines: tuple[SwitchedLine, ...] = (
-        SwitchedLine("Electrical rails", "electrical_rails", "packets"),
-        SwitchedLine("RailX set once", "railx", "set_once"),
-        SwitchedLine("RailX set once with 8 rails", "railx_8_rails", "set_once"),
-        SwitchedLine(
+_SWITCHED = _Look(
+    {"dense": "Dense", "dense_long": "Long sequences", "experts": "Experts"},
+    (
+        _Line("RailX set once", "railx", "set_once"),
+        _Line("Opus, every phase, asked for ahead", "photonic_rails", "every_phase"),
+        _Line("Opus, every phase, on demand", "photonic_rails", "every_phase", "on_demand", True),
+        _Line("Both: RailX switched where it pays", "railx", "where_it_pays", dashed=True),
+        _Line("Opus switched where it pays", "photonic_rails", "where_it_pays", dashed=True),
+        _Line("Electrical rails with a spine", "electrical_rails", "packets"),
+        _Line("Electrical rails without a spine", "electrical_rails_alone", "packets", dashed=True),
+    ),
+    _BARS,
+    below=0.5,
+    above=(1.5, 1.5, 1.5),
+)
+_GENERATED = _Look(
+    {
+        "llama16": OPUS_JOBS["llama16"],
+        "llama64": OPUS_JOBS["llama64"],
+        "deepseek_236b": "DeepSeek-V2 236B",
+    },
+    (
+        _Line("Electrical rails", "electrical_rails", "packets"),
+        _Line("RailX set once", "railx", "set_once"),
+        _Line("RailX set once with 8 rails", "railx_8_rails", "set_once"),
+        _Line(
             "Both: RailX of 8 rails switched where it pays",
-            "railx_8_rails",
-            "where_it_pays",
+            *("railx_8_rails", "where_it_pays"),
             dashed=True,
         ),
-        SwitchedLine("Opus, asked for ahead", "photonic_rails", "every_phase"),
-        SwitchedLine("Opus, on demand", "photonic_rails", "every_phase", "on_demand", True),
-        SwitchedLine(
-            "Opus with 4 ports, set once", "photonic_rails_4_ports", "set_once", dashed=True
-        ),
-    )
-    bars: dict[str, str] = field(
-        default_factory=lambda: {
-            "railx": _BARS["railx"],
-            "photonic_rails": _BARS["photonic_rails"],
-            "photonic_rails_4_ports": "Photonic rails, 4 ports",
-            **_BARS,
-        }
-    )
-    below: float = 0.95
-    above: dict[str, float] = mapping(llama16=1.2, llama64=1.2, deepseek_236b=4.0)
+        _Line("Opus, asked for ahead", "photonic_rails", "every_phase"),
+        _Line("Opus, on demand", "photonic_rails", "every_phase", "on_demand", True),
+        _Line("Opus with 4 ports, set once", "photonic_rails_4_ports", "set_once", dashed=True),
+    ),
+    {
+        **{name: _BARS[name] for name in ("railx", "photonic_rails")},
+        "photonic_rails_4_ports": "Photonic rails, 4 ports",
+        **_BARS,
+    },
+    below=0.95,
+    above=(1.2, 1.2, 4.0),
+)
 
 
 @figure("Circuits set once for a job, switched in it, or both", "all", height=9.6)
 @reads(steps=f"switched.steps: network job gpus basis mode rule {_DRAWN} {_BILL}")
-def switched_circuits(settings: SwitchedCircuitsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+def switched_circuits(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A row of panels per basis, and bars of cost and power."""
     table = tables.read("steps")
     subtitle = f"""Time of a training step on {int(table["gpus"].max()):,} GPUs over the latency of
@@ -143,7 +121,7 @@ def switched_circuits(settings: SwitchedCircuitsSettings, tables: Tables, canvas
         published here. Equal bandwidth: as many ports a GPU, of which RailX's mostly end in its
         node. Equal cost: ports as fast as RailX's bill buys. Lines may leave the panels."""
     note = "Nothing overlaps but switching with its windows"
-    return _draw(settings, table, canvas, subtitle, note, "at equal bandwidth")
+    return _draw(_SWITCHED, table, canvas, subtitle, note, "at equal bandwidth")
 
 
 @figure(
@@ -155,7 +133,7 @@ def switched_circuits(settings: SwitchedCircuitsSettings, tables: Tables, canvas
     generated="switched.generated: step reconfigurations network gpus basis mode rule latency_ms"
     f" step_ms stall_ms {_BILL}"
 )
-def rail_steps(settings: RailStepsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+def rail_steps(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A row of panels per basis, and bars of cost and power."""
     # Jobs of the table are variants of the steps.
     table = tables.read("generated").drop(columns="job", errors="ignore")
@@ -165,53 +143,48 @@ def rail_steps(settings: RailStepsSettings, tables: Tables, canvas: Canvas) -> D
         here. Equal bandwidth: the rate that leaves the job's servers. Equal cost: the rate that the
         bill of photonic rails buys. Bars are at equal bandwidth. Lines may leave the panels."""
     note = "Servers are the same everywhere, and what overlaps in the step overlaps here"
-    bars_of = f"of {list(settings.jobs.values())[-1]}"
-    return _draw(settings, table, canvas, subtitle, note, bars_of)
+    bars_of = f"of {list(_GENERATED.jobs.values())[-1]}"
+    return _draw(_GENERATED, table, canvas, subtitle, note, bars_of)
 
 
 def _draw(
-    settings: CircuitPanelsSettings,
-    table: DataFrame,
-    canvas: Canvas,
-    subtitle: str,
-    note: str,
-    bars_of: str,
+    look: _Look, table: DataFrame, canvas: Canvas, subtitle: str, note: str, bars_of: str
 ) -> Drawn:
-    points = _points(settings, table)
-    last = where(table, basis="equal_bandwidth", job=list(settings.jobs)[-1])
-    bars = last.drop_duplicates("network").set_index("network").loc[list(settings.bars)]
-    bars = bars.assign(words=list(settings.bars.values()))
-    base, wide = settings.lines[0].words, len(settings.jobs)
+    points = _points(look, table)
+    last = where(table, basis="equal_bandwidth", job=list(look.jobs)[-1])
+    bars = last.drop_duplicates("network").set_index("network").loc[list(look.bars)]
+    bars = bars.assign(words=list(look.bars.values()))
+    base, wide = look.lines[0].words, len(look.jobs)
     with canvas(subtitle, fidelity_line(table["fidelity"], note)) as page:
         lines: list[Any] = [
-            [f"{basis} {job}" for job in settings.jobs for _ in "  "] for basis in BASES
+            [f"{basis} {job}" for job in look.jobs for _ in "  "] for basis in BASES
         ]
         bar_line: Any = ["cost"] * wide + ["power"] * wide
         panels = page.subplot_mosaic(
             [*lines, bar_line], height_ratios=[1, 1, 0.62], width_ratios=[1] * 2 * wide
         )
         for basis, basis_words in BASES.items():
-            for column, (job, name) in enumerate(settings.jobs.items()):
+            for column, (job, name) in enumerate(look.jobs.items()):
                 axes = panels[f"{basis} {job}"]
-                _panel(axes, settings, where(points, basis=basis, job=job))
+                _panel(axes, look, where(points, basis=basis, job=job))
                 axes.set(title=name, xlabel="Switching latency (ms)")
-                axes.set_ylim(settings.below, settings.above[job])
+                axes.set_ylim(look.below, look.above[column])
                 if column == 0:
                     axes.set_ylabel(f"{basis_words.capitalize()}\nstep time ({base}: 1)")
         _bar_panel(panels["cost"], bars, "cost_per_gpu_usd", f"Cost {bars_of} (USD per GPU)")
         _bar_panel(panels["power"], bars, "watts_per_gpu", f"Power {bars_of} (W per GPU)")
-        legend = {line.words: _style(settings, i) for i, line in enumerate(settings.lines)}
+        legend = {line.words: _style(look, i) for i, line in enumerate(look.lines)}
         share_legend(page, legend, 2)
-    return Drawn(*_texts(settings, points, bars, bars_of), points)
+    return Drawn(*_texts(look, points, bars, bars_of), points)
 
 
-def _style(settings: CircuitPanelsSettings, number: int) -> dict[str, Any]:
-    line = settings.lines[number]
+def _style(look: _Look, number: int) -> dict[str, Any]:
+    line = look.lines[number]
     colour = GREY
     if line.mode != "packets":
         # A colour for each network and mode; rules of one mode differ in the dashes.
         modes = dict.fromkeys(
-            (other.network, other.mode) for other in settings.lines if other.mode != "packets"
+            (other.network, other.mode) for other in look.lines if other.mode != "packets"
         )
         position = list(modes).index((line.network, line.mode))
         colour = PALETTE[_COLOURS[position % len(_COLOURS)]]
@@ -223,18 +196,16 @@ def _style(settings: CircuitPanelsSettings, number: int) -> dict[str, Any]:
     }
 
 
-def _points(settings: CircuitPanelsSettings, table: DataFrame) -> DataFrame:
+def _points(look: _Look, table: DataFrame) -> DataFrame:
     """A row for each job, basis, line and latency; times over the first line's."""
-    refuse_unknown("jobs", settings.jobs, table["job"])
-    refuse_unknown("bars", settings.bars, table["network"])
-    refuse_unknown("lines", [line.network for line in settings.lines], table["network"])
-    if set(settings.above) != set(settings.jobs):
-        refuse(f"above: got {', '.join(settings.above)}", "the jobs")
+    refuse_unknown("jobs", look.jobs, table["job"])
+    refuse_unknown("bars", look.bars, table["network"])
+    refuse_unknown("lines", [line.network for line in look.lines], table["network"])
     steps = table[table["step_ms"].notna()]
     parts = []
-    for job, basis in product(settings.jobs, BASES):
+    for job, basis in product(look.jobs, BASES):
         drawn = where(steps, job=job, basis=basis)
-        for number, line in enumerate(settings.lines):
+        for number, line in enumerate(look.lines):
             chosen = where(drawn, network=line.network, mode=line.mode, rule=line.rule)
             if chosen.empty:
                 refuse(
@@ -248,13 +219,13 @@ def _points(settings: CircuitPanelsSettings, table: DataFrame) -> DataFrame:
     return points.assign(relative=points["step_ms"] / points["job"].map(lowest))
 
 
-def _panel(axes: Axes, settings: CircuitPanelsSettings, points: DataFrame) -> None:
+def _panel(axes: Axes, look: _Look, points: DataFrame) -> None:
     latencies = sorted({value for value in points["latency_ms"] if value > 0})
     zero = latencies[0] / _ZERO
-    for number in range(len(settings.lines)):
+    for number in range(len(look.lines)):
         rows = where(points, line=number)
         x = rows["latency_ms"].where(rows["latency_ms"] > 0, zero)
-        axes.plot(x, rows["relative"], **_style(settings, number))
+        axes.plot(x, rows["relative"], **_style(look, number))
     powers = [power for power in (0.1, 10.0, 1000.0) if latencies[0] <= power <= latencies[-1]]
 
     def text(latency: float) -> str:
@@ -271,11 +242,9 @@ def _bar_panel(axes: Axes, bars: DataFrame, column: str, title: str) -> None:
     axes.set(xlim=(0, 1.8 * float(bars[column].max())), xticks=[], yticks=[], title=title)
 
 
-def _texts(
-    settings: CircuitPanelsSettings, points: DataFrame, bars: DataFrame, bars_of: str
-) -> Texts:
+def _texts(look: _Look, points: DataFrame, bars: DataFrame, bars_of: str) -> Texts:
     parts = []
-    for (basis, basis_words), (job, name) in product(BASES.items(), settings.jobs.items()):
+    for (basis, basis_words), (job, name) in product(BASES.items(), look.jobs.items()):
         rows = where(points, basis=basis, job=job)
         at = float(rows.loc[rows["latency_ms"] >= 10, "latency_ms"].min())
         fastest = where(rows, latency_ms=at).sort_values("step_ms")
@@ -288,7 +257,7 @@ def _texts(
     costs = f"{bars_of.capitalize()}: {phrases(bars, cost)}."
     caption = f"Ours alone, no paper has this comparison. {' '.join(parts)} {costs}"
     wide = where(points, basis="equal_bandwidth")
-    wide = wide.assign(name=wide["job"].map(settings.jobs))
+    wide = wide.assign(name=wide["job"].map(look.jobs))
     ends = wide.groupby(["job", "line"], sort=False).agg(
         name=("name", "first"),
         words=("words", "first"),
@@ -298,5 +267,5 @@ def _texts(
     )
     text = "{name}, {words}: {first:q} without latency, {last:q} at {latency_ms:g} ms"
     alternative = f"""Step times over switching latency at equal bandwidth and at equal cost, with
-        bars of cost and power of {len(settings.bars)} networks. {phrases(ends, text)}."""
+        bars of cost and power of {len(look.bars)} networks. {phrases(ends, text)}."""
     return caption, alternative

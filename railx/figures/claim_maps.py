@@ -18,8 +18,8 @@ from railx.figures.panels import few_ticks, patch, share_legend
 from railx.figures.tables import records, refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter, text_colour
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import fidelity_line, listed, phrase, phrases, quantity, span, spoken
-from railx.settings import Fraction, NotEmpty, mapping
+from railx.figures.words import fidelity_line, listed, phrases, quantity, span, spoken
+from railx.settings import Fraction, NotEmpty
 
 # RailX: half-planes of price ratios, and a strip of USD
 
@@ -42,19 +42,16 @@ _HOLDS = (PALETTE[2], 0.78)
 _RATIOS = ("ocs_port_over_transceiver", "switch_port_over_transceiver")
 
 Lines = Mapping[str, tuple[float, ...]]
-
-
-@dataclass(frozen=True)
-class ClaimMapFigureSettings(CanvasSettings):
-    """Where the cost claims hold over price ratios (RailX, arXiv 2507.18889)."""
-
-    injection_lines: dict[str, tuple[float, ...]] = mapping(m=(1, 2, 3), tiers=(1,))
-    """Further boundaries of the claim per injection bandwidth: factors and levels of
-    the claim map."""
-    all_to_all_lines: dict[str, tuple[float, ...]] = mapping(
-        all_to_all_share=(0.766,), leaf_cable_over_transceiver=(0.9,), tiers=(2, 1), taper=(0.5,)
-    )
-    """Further boundaries of the claim per all-to-all bandwidth, in the same way."""
+#: Further boundaries by claim: factors and levels of the claim map.
+_MOVED: dict[str, Lines] = {
+    "injection": {"m": (1, 2, 3), "tiers": (1,)},
+    "all_to_all": {
+        "all_to_all_share": (0.766,),
+        "leaf_cable_over_transceiver": (0.9,),
+        "tiers": (2, 1),
+        "taper": (0.5,),
+    },
+}
 
 
 @figure("Where the cost claims hold", "railx", height=6)
@@ -63,8 +60,8 @@ class ClaimMapFigureSettings(CanvasSettings):
     " ocs_port_over_transceiver switch_port_over_transceiver limit tolerance holds boundary_slope"
     " boundary_intercept source fidelity"
 )
-def claim_map(settings: ClaimMapFigureSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """One panel per claim."""
+def claim_map(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """Where the cost claims hold over price ratios (RailX, arXiv 2507.18889)."""
     table = tables.read("claim_map")
     lists = where(table, view="price_set").drop_duplicates("prices")
     sources = zip(lists["prices"], lists["source"], cycle(_PRICE_MARKS), strict=False)
@@ -72,17 +69,13 @@ def claim_map(settings: ClaimMapFigureSettings, tables: Tables, canvas: Canvas) 
         name: _INFERRED if "not a price" in str(source) else mark for name, source, mark in sources
     }
     table["mark"] = table["prices"].map(marks)
-    lines: dict[str, Lines] = {
-        "injection": settings.injection_lines,
-        "all_to_all": settings.all_to_all_lines,
-    }
     subtitle = """Shaded: the claim holds at the base case (ideal all-to-all, fat tree of three full
         tiers with optics throughout). Lines: its boundary, and where other assumptions move it.
         Marks: price lists, filled where the claim holds at the base case. Optics: a transceiver."""
     title = "For which prices the cost claims hold"
     with canvas(subtitle, fidelity_line(table["fidelity"]), title=title) as page:
         panels = page.subplots(1, 3)
-        for axes, (claim, extra) in zip(panels, lines.items(), strict=False):
+        for axes, (claim, extra) in zip(panels, _MOVED.items(), strict=False):
             _relative(axes, where(table, claim=claim), claim, extra)
         _absolute(panels[2], _base(table, "absolute"))
         legend: dict[str, Any] = {
@@ -90,7 +83,7 @@ def claim_map(settings: ClaimMapFigureSettings, tables: Tables, canvas: Canvas) 
             for name, mark in marks.items()
         }
         share_legend(page, legend | {"claim holds": patch(lighter(*_HOLDS))}, len(legend) + 1)
-    return Drawn(*_map_texts(table), _data(tables, table, lines))
+    return Drawn(*_map_texts(table), _data(tables, table))
 
 
 def _base(table: DataFrame, claim: str) -> DataFrame:
@@ -98,11 +91,11 @@ def _base(table: DataFrame, claim: str) -> DataFrame:
     return where(table, claim=claim, factor="base", view="price_set")
 
 
-def _data(tables: Tables, table: DataFrame, lines: Mapping[str, Lines]) -> DataFrame:
+def _data(tables: Tables, table: DataFrame) -> DataFrame:
     """The boundaries and the price lists."""
     chosen = {
         (claim, factor, float(level))
-        for claim, factors in lines.items()
+        for claim, factors in _MOVED.items()
         for factor, levels in factors.items()
         for level in levels
     }
@@ -156,9 +149,7 @@ def _relative(axes: Axes, rows: DataFrame, claim: str, lines: Lines) -> None:
     for i, (factor, level) in enumerate(levels):
         at = rows[(rows["factor"] == factor) & np.isclose(rows["level"].astype(float), level)]
         if at.empty:
-            others = rows[rows["factor"] != "base"].drop_duplicates(["factor", "level"])
-            got = f"lines.{factor}: the table has no level {level:g}"
-            refuse(got, phrases(others, "{factor} {level:g}", ", "))
+            refuse(f"claim_map: {factor} has no level {level:g}", "a table with it")
         name = _FACTORS.get(factor, factor + " {0:g}").format(level)
         style: dict[str, Any] = {"linestyle": _DASHES[1 + i % 4], "linewidth": 1.4, "label": name}
         axes.plot(x, _line(at.iloc[0], x), color=PALETTE[(0, 5, 3, 7, 6)[i % 5]], **style)
@@ -231,55 +222,25 @@ _RAIL_MARKS = "osv^DP"
 _MAP_PORTS = "switch_ports_per_gpu"
 
 
-@dataclass(frozen=True)
-class RailBoundary:
-    """A platform whose boundary is drawn."""
-
-    words: str
-    """Words for it."""
-    platform: str
-    """Platform of the map."""
-    transceivers_per_gpu: int
-    """Transceivers of a GPU on photonic rails."""
-
-
-@dataclass(frozen=True)
-class RailPoint:
-    """A point of the map at the first boundary's platform."""
-
-    words: str
-    """Words for it."""
-    usd: float
-    """USD of a transceiver."""
-    watts: float
-    """W of a transceiver."""
-    ports: float
-    """Switch ports of a GPU."""
-
-
-@dataclass(frozen=True)
-class RailClaimsSettings(CanvasSettings):
-    """Where the claims on cost and power of photonic rails hold.
-
-    4 times lower cost and 23 times lower power: Opus (arXiv 2602.12521), abstract.
-    """
-
-    boundaries: tuple[RailBoundary, ...] = (
-        RailBoundary("400G, one transceiver a GPU", "h200_400g", 1),
-        RailBoundary("400G, two transceivers a GPU", "h200_400g", 2),
-        RailBoundary("800G, optics at GPUs alone", "gb200_800g", 1),
-        RailBoundary("800G, optics at switches too", "gb200_800g_both_ends", 1),
-    )
-    """Boundaries; the region of the first is shaded and has contours."""
-    points: tuple[RailPoint, ...] = (
-        RailPoint("5 ports, 879 USD: the script", 879, 10, 5),
-        RailPoint("5 ports, 219 USD: its older notebook", 219, 10, 5),
-        RailPoint("3 ports, 879 USD: leaf and spine, used ports", 879, 10, 3),
-        RailPoint("1 port, 879 USD: rails without a spine", 879, 10, 1),
-    )
-    """Points that are marked, filled where the claim holds at the first boundary."""
-    contours: dict[str, tuple[float, ...]] = mapping(cost=(1, 2, 3, 5), power=(5, 10, 15, 20, 30))
-    """Ratios with a contour line, by claim (cost, power)."""
+#: Boundaries by their words: platform and transceivers of a GPU on photonic rails. The
+#: region of the first is shaded and has contours.
+_BASE = "400G, one transceiver a GPU"
+_BOUNDARIES = {
+    _BASE: ("h200_400g", 1),
+    "400G, two transceivers a GPU": ("h200_400g", 2),
+    "800G, optics at GPUs alone": ("gb200_800g", 1),
+    "800G, optics at switches too": ("gb200_800g_both_ends", 1),
+}
+#: Points that are marked, filled where the claim holds at the first boundary: words,
+#: USD and W of a transceiver, switch ports of a GPU.
+_POINTS = (
+    ("5 ports, 879 USD: the script", {"cost": 879, "power": 10}, 5),
+    ("5 ports, 219 USD: its older notebook", {"cost": 219, "power": 10}, 5),
+    ("3 ports, 879 USD: leaf and spine, used ports", {"cost": 879, "power": 10}, 3),
+    ("1 port, 879 USD: rails without a spine", {"cost": 879, "power": 10}, 1),
+)
+#: Ratios with a contour line.
+_CONTOURS = {"cost": (1, 2, 3, 5), "power": (5, 10, 15, 20, 30)}
 
 
 @figure("What the saving of photonic rails rests on", "opus", height=6.2)
@@ -287,27 +248,30 @@ class RailClaimsSettings(CanvasSettings):
     map="economics.rail_map: platform transceivers_per_gpu claim transceiver switch_ports_per_gpu"
     " ratio limit holds ports_at_boundary fidelity"
 )
-def rail_claims(settings: RailClaimsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A panel for cost and one for power."""
+def rail_claims(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """Where the claims on cost and power of photonic rails hold.
+
+    4 times lower cost and 23 times lower power: Opus (arXiv 2602.12521), abstract.
+    """
     table = tables.read("map")
-    points = _points(settings, table)
+    points = _points(table)
     limits = {str(claim): float(rows["limit"].iloc[0]) for claim, rows in table.groupby("claim")}
     subtitle = f"""Electrical over photonic rails. Shaded: the claim holds
-        ({settings.boundaries[0].words}). Lines: where it just holds; grey contours: times lower
+        ({_BASE}). Lines: where it just holds; grey contours: times lower
         with photonic rails. Marks: filled where the claim holds."""
     note = "Port prices and power: the artifact's"
     with canvas(subtitle, fidelity_line(table["fidelity"], note)) as page:
         panels = page.subplots(1, 2)
         for axes, (claim, (title, unit, _)) in zip(panels, _CLAIMS.items(), strict=True):
-            _panel(axes, settings, where(table, claim=claim), claim, points)
+            _panel(axes, where(table, claim=claim), claim, points)
             axes.set_title(f"{title}: {quantity(limits[claim])} times lower")
             axes.set(xlabel=unit, ylabel="Electrical switch ports per GPU")
         legend: dict[str, Any] = {"Claim holds": patch(lighter(*_HOLDS))}
-        legend |= {edge.words: _edge_style(i) for i, edge in enumerate(settings.boundaries)}
-        for mark, point in zip(_RAIL_MARKS, settings.points, strict=False):
-            legend[point.words] = dot(INK, 7, marker=mark)
+        legend |= {words: _edge_style(i) for i, words in enumerate(_BOUNDARIES)}
+        for mark, (words, *_) in zip(_RAIL_MARKS, _POINTS, strict=False):
+            legend[words] = dot(INK, 7, marker=mark)
         share_legend(page, legend, 2)
-    return Drawn(*_texts(settings, points, limits), points)
+    return Drawn(*_texts(points, limits), points)
 
 
 def _edge_style(number: int) -> dict[str, Any]:
@@ -315,50 +279,43 @@ def _edge_style(number: int) -> dict[str, Any]:
     return {"color": colour, "linestyle": _DASHES[number % 4], "linewidth": 1.8}
 
 
-def _of(table: DataFrame, boundary: RailBoundary) -> DataFrame:
-    keys = {"platform": boundary.platform, "transceivers_per_gpu": boundary.transceivers_per_gpu}
-    rows = where(table, **keys)
+def _of(table: DataFrame, platform: str, transceivers: int) -> DataFrame:
+    rows = where(table, platform=platform, transceivers_per_gpu=transceivers)
     if rows.empty:
-        pair = "{platform} with {transceivers_per_gpu}"
-        allowed = phrases(table[[*keys]].drop_duplicates(), pair, ", ")
-        refuse(f"boundaries: got {phrase(pair, keys)}", allowed)
+        refuse(f"map: no {platform} with {transceivers}", "a table with it")
     return rows
 
 
-def _points(settings: RailClaimsSettings, table: DataFrame) -> DataFrame:
+def _points(table: DataFrame) -> DataFrame:
     """The marked points and the boundaries."""
     columns = ["claim", "transceiver", _MAP_PORTS, "ratio", "holds"]
-    base = _of(table, settings.boundaries[0])
+    base = _of(table, *_BOUNDARIES[_BASE])
     parts = []
-    for point, claim in product(settings.points, _CLAIMS):
-        level = {"cost": point.usd, "power": point.watts}[claim]
+    for (words, levels, ports), claim in product(_POINTS, _CLAIMS):
         rows = where(base, claim=claim)
-        near = np.isclose(rows["transceiver"], level) & np.isclose(rows[_MAP_PORTS], point.ports)
+        near = np.isclose(rows["transceiver"], levels[claim]) & np.isclose(rows[_MAP_PORTS], ports)
         if not near.any():
-            got = f"points: no {claim} at {level:g} and {point.ports:g} ports"
-            refuse(got, "points of the map")
-        at: dict[str, Any] = {"transceiver": float(level), _MAP_PORTS: float(point.ports)}
-        parts.append(rows[near].head(1).assign(kind="point", words=point.words, **at))
-    for boundary in settings.boundaries:
-        edge = _of(table, boundary).drop_duplicates(["claim", "transceiver"])
+            refuse(f"map: no {claim} at {levels[claim]} and {ports} ports", "a table with it")
+        at: dict[str, Any] = {"transceiver": float(levels[claim]), _MAP_PORTS: float(ports)}
+        parts.append(rows[near].head(1).assign(kind="point", words=words, **at))
+    for words, network in _BOUNDARIES.items():
+        edge = _of(table, *network).drop_duplicates(["claim", "transceiver"])
         at = {_MAP_PORTS: edge["ports_at_boundary"], "ratio": edge["limit"], "holds": True}
-        parts.append(edge.assign(kind="boundary", words=boundary.words, **at))
+        parts.append(edge.assign(kind="boundary", words=words, **at))
     return stack(parts)[["kind", "words", *columns]]
 
 
-def _panel(
-    axes: Axes, settings: RailClaimsSettings, table: DataFrame, claim: str, points: DataFrame
-) -> None:
-    base = _of(table, settings.boundaries[0])
+def _panel(axes: Axes, table: DataFrame, claim: str, points: DataFrame) -> None:
+    base = _of(table, *_BOUNDARIES[_BASE])
     right, top = float(base["transceiver"].max()), float(base[_MAP_PORTS].max())
     edges = [
-        _of(table, boundary).groupby("transceiver")["ports_at_boundary"].first()
-        for boundary in settings.boundaries
+        _of(table, *network).groupby("transceiver")["ports_at_boundary"].first()
+        for network in _BOUNDARIES.values()
     ]
     _shade(axes, edges[0].index, edges[0], max(top, float(edges[0].max())) + 1)
     box = {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"}
     style: dict[str, Any] = {"ha": "center", "va": "center", "color": GREY, "bbox": box}
-    for ratio in settings.contours[claim]:
+    for ratio in _CONTOURS[claim]:
         ports = _contour(base, ratio)
         axes.plot(ports.index, ports, color=GREY, linewidth=0.9)
         inside = ports[ports.between(0.3, 0.96 * top, inclusive="neither")]
@@ -382,14 +339,13 @@ def _contour(base: DataFrame, ratio: float) -> Series[Any]:
     return low[_MAP_PORTS] + (ratio - low["ratio"]) / slope
 
 
-def _texts(settings: RailClaimsSettings, points: DataFrame, limits: dict[str, float]) -> Texts:
+def _texts(points: DataFrame, limits: dict[str, float]) -> Texts:
     parts = []
     marked = where(points, kind="point")
     for claim, (title, _, unit) in _CLAIMS.items():
         rows = where(marked, claim=claim)
         level = float(rows["transceiver"].iloc[0])
-        words = settings.boundaries[0].words
-        edge = where(points, claim=claim, kind="boundary", words=words)
+        edge = where(points, claim=claim, kind="boundary", words=_BASE)
         edge = edge[np.isclose(edge["transceiver"], level)]
         parts.append(f"""{title}: {phrases(rows, "{ratio:q} times at {words}")}. With transceivers
             of {quantity(level)} {unit} the {quantity(limits[claim])} times of the abstract take
@@ -398,7 +354,7 @@ def _texts(settings: RailClaimsSettings, points: DataFrame, limits: dict[str, fl
     marks = phrases(marked, "{words}: {ratio:q} times lower {claim}, {verb}")
     alternative = f"""Two maps of switch ports per GPU over the price and over the power of a
         transceiver, with the region where photonic rails save as much as claimed and
-        {len(settings.boundaries)} boundaries. {marks}."""
+        {len(_BOUNDARIES)} boundaries. {marks}."""
     return " ".join(parts), alternative
 
 

@@ -7,19 +7,19 @@ for each dot (``source`` says whose it is) and the labels of its rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import beside, name_rows, share_legend, ticks
-from railx.figures.tables import records, refuse, refuse_unknown, to_frame, where
+from railx.figures.tables import records, refuse_unknown, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, phrase, phrases, quantity, span
-from railx.settings import NotEmpty, mapping
+from railx.settings import NotEmpty
 
 
 def dots(axes: Axes, rows: DataFrame, x: Any, y: Any, colour: str, size: float = 7) -> None:
@@ -45,37 +45,14 @@ _MAX_PAIRS = 8
 _NO_PLAN = "This experiment has no plan for a published case"
 
 
-@dataclass(frozen=True)
-class PublishedCase:
-    """The published case that a plan was made for."""
-
-    model: str
-    """Model, as the published tables name it."""
-    context: str
-    """Longest context, as the published tables name it."""
-    corpus: str
-    """Corpus, as the published tables name it."""
-    system: Literal["megatron", "deepspeed", "flexsp_batch_ada", "flexsp"]
-    """System that the plan imitates."""
-
-
-def _published_cases() -> dict[str, PublishedCase]:
-    """Every published case by the name of its plan."""
-    corpora = ("github", "commoncrawl", "wikipedia")
-    return {
-        f"{planner}_{'_'.join(case)}": PublishedCase(*case, system)  # type: ignore[arg-type]
-        for case in product(("7b", "13b", "30b"), ("192k", "384k"), corpora)
-        for system, (planner, _) in _ADAPTIVE.items()
-    }
-
-
-@dataclass(frozen=True)
-class AdaptiveSpeedupsSettings(CanvasSettings):
-    """Speed-ups of adaptive groups, published beside ours."""
-
-    plans: dict[str, PublishedCase] = field(default_factory=_published_cases)
-    """Plans and the published case of each; those that the experiment lacks are left
-    out."""
+#: Every published case by the name of the plan that imitates it.
+PUBLISHED_PLANS = {
+    f"{planner}_{model}_{context}_{corpus}": (model, context, corpus, system)
+    for model, context, corpus in product(
+        ("7b", "13b", "30b"), ("192k", "384k"), ("github", "commoncrawl", "wikipedia")
+    )
+    for system, (planner, _) in _ADAPTIVE.items()
+}
 
 
 @figure("Groups that adapt to the batch: speed-up and time of an iteration", "flexsp", height=9)
@@ -86,10 +63,14 @@ class AdaptiveSpeedupsSettings(CanvasSettings):
     seconds="flexsp_iteration_seconds.csv: model context corpus system seconds_per_iteration"
     " reading_error_seconds",
 )
-def adaptive_speedups(settings: AdaptiveSpeedupsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A column per corpus: speed-ups above, seconds of an iteration below."""
+def adaptive_speedups(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """Speed-ups of adaptive groups, published beside ours.
+
+    A column per corpus: speed-ups above, seconds of an iteration below. Plans that the
+    experiment lacks are left out.
+    """
     seconds = tables.read("seconds")
-    ours = _ours(settings, tables, seconds)
+    ours = _ours(tables)
     points = _adaptive_points(tables, ours)
     fastest = where(points, quantity="speedup")["value"].max()
     corpora = list(dict.fromkeys(seconds["corpus"]))
@@ -124,20 +105,14 @@ def adaptive_speedups(settings: AdaptiveSpeedupsSettings, tables: Tables, canvas
     return Drawn(*_adaptive_texts(points, corpora), points)
 
 
-def _ours(settings: AdaptiveSpeedupsSettings, tables: Tables, seconds: DataFrame) -> DataFrame:
+def _ours(tables: Tables) -> DataFrame:
     """Mean seconds of an iteration of each plan that reproduces a published case."""
-    case_columns = [*_CASE, "system"]
-    published = set(seconds[case_columns].itertuples(index=False, name=None))
-    cases = [(plan, *astuple(case)) for plan, case in settings.plans.items()]
-    for plan, *case in cases:
-        if tuple(case) not in published:
-            got = f"plans.{plan}: got {', '.join(case)}"
-            refuse(got, "a case of the published iteration seconds")
     groups = tables.read("groups")
     plans = groups.drop_duplicates("plan").rename(columns={"corpus": "lengths"})
     plans = plans.assign(value=plans["plan"].map(plan_seconds(groups)))
-    ours = to_frame(cases, ["plan", *case_columns]).merge(plans, on="plan")
-    return ours[[*case_columns, "value", "lengths", "plan", "fidelity"]]
+    columns = [*_CASE, "system"]
+    cases = to_frame([(plan, *case) for plan, case in PUBLISHED_PLANS.items()], ["plan", *columns])
+    return cases.merge(plans, on="plan")[[*columns, "value", "lengths", "plan", "fidelity"]]
 
 
 def plan_seconds(groups: DataFrame) -> Series[Any]:
@@ -254,21 +229,17 @@ _BASELINES = {
 _PLANNERS = {"flexsp": ("flexsp", "FlexSP"), "static": ("deepspeed", "one degree")}
 
 
-@dataclass(frozen=True)
-class PipelineSpeedupsSettings(Choice):
-    """Speed-ups of elastic pipelines, published beside ours."""
-
-    rows: dict[str, str] = mapping(
-        speedup_over_megatron_most="Most over Megatron-LM",
-        speedup_over_deepspeed_most="Most over DeepSpeed",
-        speedup_over_flexsp_most="Most over FlexSP",
-        speedup_over_flexsp_7b_commoncrawl_48k="7B, CommonCrawl, 48K, over FlexSP",
-        speedup_over_flexsp_case_study="Case study, 13B, over FlexSP",
-        speedup_over_seq1f1b_96k_most="Most at 96K over Seq1F1B",
-        speedup_over_seq1f1b_48k_most="Most at 48K over Seq1F1B",
-        bubble_share_most="Case study, 13B, with transfers between stages",
-    )
-    """Published rows to show by id, in that order, and the words for each."""
+#: Published rows by id, in their order, and the words for each.
+_HEADLINES = {
+    "speedup_over_megatron_most": "Most over Megatron-LM",
+    "speedup_over_deepspeed_most": "Most over DeepSpeed",
+    "speedup_over_flexsp_most": "Most over FlexSP",
+    "speedup_over_flexsp_7b_commoncrawl_48k": "7B, CommonCrawl, 48K, over FlexSP",
+    "speedup_over_flexsp_case_study": "Case study, 13B, over FlexSP",
+    "speedup_over_seq1f1b_96k_most": "Most at 96K over Seq1F1B",
+    "speedup_over_seq1f1b_48k_most": "Most at 48K over Seq1F1B",
+    "bubble_share_most": "Case study, 13B, with transfers between stages",
+}
 
 
 @figure("Elastic pipelines: speed-up and bubbles", "infinipipe", height=8)
@@ -279,20 +250,19 @@ class PipelineSpeedupsSettings(Choice):
     " fidelity",
     published="infinipipe.csv: id value place",
 )
-def pipeline_speedups(settings: PipelineSpeedupsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A row per published headline and per pair of our plans, and the bubbles below."""
+def pipeline_speedups(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
+    """Speed-ups of elastic pipelines, published beside ours.
+
+    A row per published headline and per pair of our plans, and the bubbles below.
+    """
     published = tables.values("published")
-    refuse_unknown("rows", settings.rows, published.index)
     groups = tables.read("groups", "plan", settings.only)
     schedule = tables.read("schedule", "plan", settings.only)
-    baselines = {
-        name: next((system for system in _BASELINES if f"over_{system}" in name), "")
-        for name in settings.rows
-    }
-    headlines = [
-        ("published", "speedup" if base else "bubble", settings.rows[name], base, published[name])
-        for name, base in baselines.items()
-    ]
+    headlines = []
+    for name, words in _HEADLINES.items():
+        base = next((system for system in _BASELINES if f"over_{system}" in name), "")
+        shown = "speedup" if base else "bubble"
+        headlines.append(("published", shown, words, base, published[name]))
     columns = ["source", "quantity", "row", "baseline", "value"]
     points = to_frame([*headlines, *_our_pipelines(groups, schedule)], columns)
     subtitle = """Published: hollow diamonds, 32 A800, Llama models. Ours: dots, times that the cost
@@ -397,22 +367,21 @@ class NetworkPricesSettings(CanvasSettings):
 
     price_set: Annotated[str, NotEmpty()] = "hammingmesh_2022"
     """Price list of our costs over scale."""
-    published_reference: Annotated[str, NotEmpty()] = "non-blocking fat tree"
-    """Published network that the others are divided by."""
-    networks: dict[str, str] = field(
-        default_factory=lambda: {
-            "non-blocking fat tree": "fat_tree_full",
-            "fat tree tapered to 50 %": "fat_tree_full_half_taper",
-            "fat tree tapered to 25 %": "",
-            "Dragonfly": "dragonfly_full",
-            "2D HyperX": "",  # ours has three dimensions
-            "HammingMesh with 2 x 2 boards": "",
-            "HammingMesh with 4 x 4 boards": "hammingmesh_m4_full",
-            "2D torus": "torus_2d_full",
-        }
-    )
-    """Published networks in the order of the rows, and the network of ours that stands
-    for each; empty: none does."""
+
+
+#: Published networks in the order of the rows, and the network of ours that stands for
+#: each; empty: none does. The others are divided by the first.
+_REFERENCE = "non-blocking fat tree"
+_NETWORKS = {
+    _REFERENCE: "fat_tree_full",
+    "fat tree tapered to 50 %": "fat_tree_full_half_taper",
+    "fat tree tapered to 25 %": "",
+    "Dragonfly": "dragonfly_full",
+    "2D HyperX": "",  # ours has three dimensions
+    "HammingMesh with 2 x 2 boards": "",
+    "HammingMesh with 4 x 4 boards": "hammingmesh_m4_full",
+    "2D torus": "torus_2d_full",
+}
 
 
 @figure("Prices of networks relative to a fat tree", "railx", height=5)
@@ -432,7 +401,7 @@ def network_prices(settings: NetworkPricesSettings, tables: Tables, canvas: Canv
     with canvas(subtitle, fidelity_line(scale["fidelity"])) as page:
         panels = page.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
         for axes, size in zip(panels, sizes, strict=True):
-            _price_panel(axes, points[points["size"] == size], list(settings.networks))
+            _price_panel(axes, points[points["size"] == size], list(_NETWORKS))
             axes.set_title(f"About {size:,} chips")
         legend = {"Published (HammingMesh)": published_mark(INK), "Ours": dot(PALETTE[0])}
         share_legend(page, legend, 2)
@@ -441,18 +410,16 @@ def network_prices(settings: NetworkPricesSettings, tables: Tables, canvas: Canv
 
 def _price_points(settings: NetworkPricesSettings, tables: Tables) -> DataFrame:
     published, scale = tables.read("published"), tables.read("scale")
-    reference = settings.published_reference
-    refuse_unknown("networks", (reference, *settings.networks), published["network"])
     refuse_unknown("price_set", [settings.price_set], scale["price_set"])
     chosen = where(scale, price_set=settings.price_set)
     costs = chosen.set_index(["topology", "target_chips"])["usd_per_injection_gb_s"].to_dict()
     rows = []
     for size, prices in published.groupby("accelerators"):
         million = prices.set_index("network")["million_usd"].astype(float)
-        tree = costs.get((settings.networks[reference], size))
-        for name, ours in settings.networks.items():
+        tree = costs.get((_NETWORKS[_REFERENCE], size))
+        for name, ours in _NETWORKS.items():
             row = {"size": int(str(size)), "network": name}
-            ratio = million[name] / million[reference]
+            ratio = million[name] / million[_REFERENCE]
             rows.append(row | {"source": "published", "ratio": ratio, "million_usd": million[name]})
             cost = costs.get((ours, size))
             if cost and tree:

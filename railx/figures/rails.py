@@ -34,7 +34,7 @@ from railx.figures.theme import (
 )
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, listed, quantity, span
-from railx.settings import AtLeast, mapping
+from railx.settings import AtLeast
 
 # Bills per GPU
 
@@ -72,25 +72,17 @@ _COUNTED = {
 _DRAWN = ["platform", "quantity", "series", "source", "ocs_port_price_factor", "gpus", "value"]
 
 
-@dataclass(frozen=True)
-class RailPlatformWords:
-    """A platform of the bills and the published one that it stands for."""
-
-    words: str
-    """Words for the platform."""
-    published: str
-    """Published platform (column config); empty: none."""
+#: Platforms of the bills, a column of panels each: words, and the published platform.
+_PLATFORMS = {
+    "h200_400g": ("H200, servers of 8, 400G", "H200_400G_fig15_trx879"),
+    "gb200_800g": ("GB200, servers of 32, 800G", "GB200_800G_fig15_trx879"),
+}
 
 
 @dataclass(frozen=True)
 class RailBillsSettings(CanvasSettings):
     """Cost and power of rails per GPU, by size."""
 
-    platforms: dict[str, RailPlatformWords] = mapping(
-        h200_400g=RailPlatformWords("H200, servers of 8, 400G", "H200_400G_fig15_trx879"),
-        gb200_800g=RailPlatformWords("GB200, servers of 32, 800G", "GB200_800G_fig15_trx879"),
-    )
-    """Platforms of the bills, a column of panels each."""
     switch: str = "polatis_6000n"
     """Optical switch that rails beyond one of it are made of."""
     least_gpus: Annotated[int, AtLeast(1)] = 128
@@ -117,11 +109,11 @@ def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> D
     switch = settings.switch.replace("_", " ").replace("polatis 6000n", "the Polatis 6000N")
     note = f"Port prices beyond one switch are assumed, the price of {switch}'s"
     with canvas(subtitle, fidelity_line(bills["fidelity"], note)) as page:
-        panels = page.subplots(2, len(settings.platforms), sharex=False, squeeze=False)
+        panels = page.subplots(2, len(_PLATFORMS), sharex=False, squeeze=False)
         for row, (key, (_, _, ylabel, _)) in zip(panels, _BILLS_PANELS.items(), strict=True):
-            for axes, (platform, words) in zip(row, settings.platforms.items(), strict=True):
+            for axes, (platform, (words, _)) in zip(row, _PLATFORMS.items(), strict=True):
                 _bills_panel(axes, where(points, platform=platform, quantity=key))
-                axes.set(title=words.words if key == "cost" else "", xlabel="GPUs", ylabel=ylabel)
+                axes.set(title=words if key == "cost" else "", xlabel="GPUs", ylabel=ylabel)
                 if key == "power":
                     ticks(axes.yaxis, [10, 20, 50, 100, 200, 500], "{x:,.0f}", 10)
                     axes.set_ylim(8, 500)
@@ -130,24 +122,24 @@ def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> D
         legend: dict[str, Any] = {_SERIES[name][0]: _style(name) for name in _SERIES}
         legend["Half to twice the price of an optical port"] = patch(lighter(PALETTE[3], 0.7))
         share_legend(page, legend | {PUBLISHED.capitalize(): PUBLISHED_MARK}, 2)
-    return Drawn(*_bill_texts(settings, points), points)
+    return Drawn(*_bill_texts(points), points)
 
 
 def _bills_points(settings: RailBillsSettings, tables: Tables) -> DataFrame:
     """A row for each mark."""
     bills, published = tables.read("rails"), tables.read("published")
-    refuse_unknown("platforms", settings.platforms, bills["platform"])
+    refuse_unknown("platforms", _PLATFORMS, bills["platform"])
     refuse_unknown("switch", [settings.switch], bills["switch"].dropna())
     bills, published = (rows[rows["gpus"] >= settings.least_gpus] for rows in (bills, published))
     electrical = bills["network"] != "photonic_rails"
     bills = bills[electrical | (bills["transceivers_per_gpu"] == settings.transceivers_per_gpu)]
     parts = []
-    for (platform, words), (key, (column, unit, *_)) in product(
-        settings.platforms.items(), _BILLS_PANELS.items()
+    for (platform, (_, config)), (key, (column, unit, *_)) in product(
+        _PLATFORMS.items(), _BILLS_PANELS.items()
     ):
         ours = bills[bills["platform"] == platform]
         ours = ours.assign(value=ours[column], source="ours")
-        theirs = where(published, config=words.published)
+        theirs = where(published, config=config)
         head = {"platform": platform, "quantity": key}
         for series, network in _NETWORKS.items():
             rows = where(ours, **network)
@@ -192,12 +184,12 @@ def _bills_panel(axes: Axes, points: DataFrame) -> None:
     axes.set_xlim(0.85 * sizes[0], 1.18 * sizes[-1])
 
 
-def _bill_texts(settings: RailBillsSettings, points: DataFrame) -> Texts:
+def _bill_texts(points: DataFrame) -> Texts:
     sentences = []
     ours = where(points, source="ours")
     plain = where(ours, ocs_port_price_factor=1)
     costs = plain.set_index(["platform", "quantity", "series", "gpus"])["value"].sort_index()
-    for platform, words in settings.platforms.items():
+    for platform, (words, _) in _PLATFORMS.items():
         parts = []
         for key, (*_, unit) in _BILLS_PANELS.items():
             photonic = costs[platform, key, "opus"]
@@ -208,7 +200,7 @@ def _bill_texts(settings: RailBillsSettings, points: DataFrame) -> Texts:
                 ratios.append(f"{quantity(other[gpus] / photonic[gpus])} times {text}")
             parts.append(f"""{quantity(photonic.iloc[0])} {unit} a GPU on photonic rails, on
                 electrical ones {listed(ratios)}""")
-        sentences.append(f"{words.words}: {'; '.join(parts)}.")
+        sentences.append(f"{words}: {'; '.join(parts)}.")
     beyond = where(ours, series="clos")
     if not beyond.empty:
         sentences.append(f"""The published bills charge two optical ports a GPU at any size; from
@@ -216,7 +208,7 @@ def _bill_texts(settings: RailBillsSettings, points: DataFrame) -> Texts:
             spines take three ports for each of a GPU.""")
     sizes = sorted(set(points["gpus"]))
     alternative = f"""Cost and power per GPU of electrical and photonic rails from {sizes[0]:,} to
-        {sizes[-1]:,} GPUs on {len(settings.platforms)} platforms. Lines are nearly level in size;
+        {sizes[-1]:,} GPUs on {len(_PLATFORMS)} platforms. Lines are nearly level in size;
         those counted as the artifact does lie highest, electrical rails without a spine nearest to
         photonic ones, which rise where a rail needs leaves and spines of switches."""
     return " ".join(sentences), alternative
@@ -231,30 +223,12 @@ _SAVINGS_PANELS = {
 }
 
 
-@dataclass(frozen=True)
-class SavingsPlatform:
-    """A published platform and the one of ours that stands for it."""
-
-    words: str
-    """Words for the platform."""
-    platform: str
-    """Ours, a platform of the table of rails."""
-
-
-@dataclass(frozen=True)
-class RailSavingsSettings(CanvasSettings):
-    """Cost and power of electrical over photonic rails, by size."""
-
-    platforms: dict[str, SavingsPlatform] = mapping(
-        H200_400G_fig15_trx879=SavingsPlatform("H200, 400G, transceiver at 879 USD", "h200_400g"),
-        GB200_800G_fig15_trx879=SavingsPlatform(
-            "GB200, 800G, transceiver at 879 USD", "gb200_800g"
-        ),
-        H100_400G_notebook_trx219=SavingsPlatform(
-            "H100, 400G, transceiver at 219 USD", "h100_400g_notebook"
-        ),
-    )
-    """Published platforms (column config), in the order of the legend."""
+#: Published platforms in the order of the legend: words, and ours that stands for it.
+_SAVING = {
+    "H200_400G_fig15_trx879": ("H200, 400G, transceiver at 879 USD", "h200_400g"),
+    "GB200_800G_fig15_trx879": ("GB200, 800G, transceiver at 879 USD", "gb200_800g"),
+    "H100_400G_notebook_trx219": ("H100, 400G, transceiver at 219 USD", "h100_400g_notebook"),
+}
 
 
 @figure("What photonic rails save, by size of the cluster", "opus", height=5.4)
@@ -265,14 +239,14 @@ class RailSavingsSettings(CanvasSettings):
     " power_ratio_rail_over_opus",
     headline="opus.csv: id value",
 )
-def rail_savings(settings: RailSavingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A panel for cost and one for power."""
+def rail_savings(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """Cost and power of electrical over photonic rails, by size."""
     headline, rails = tables.values("headline"), tables.read("rails")
-    points = _savings_points(settings, tables)
+    points = _savings_points(tables)
     subtitle = """Electrical rails over photonic rails: network cost, network power. Hollow
         diamonds: published bills; dots: ours, counted as the published script does. The axes of
         ratios begin at 0."""
-    colours = dict(zip(settings.platforms, PALETTE, strict=False))
+    colours = dict(zip(_SAVING, PALETTE, strict=False))
     note = "Published bills: the artifact's, recalculated"
     with canvas(subtitle, fidelity_line(rails["fidelity"], note)) as page:
         panels = page.subplots(1, len(_SAVINGS_PANELS))
@@ -280,24 +254,23 @@ def rail_savings(settings: RailSavingsSettings, tables: Tables, canvas: Canvas) 
             _savings_panel(axes, where(points, quantity=key), colours, float(headline[promise]))
             axes.set(title=title, xlabel="GPUs", ylabel="Times lower with photonic rails")
         legend: dict[str, Any] = {
-            pair.words: published_series(colours[key]) for key, pair in settings.platforms.items()
+            words: published_series(colours[name]) for name, (words, _) in _SAVING.items()
         }
         legend["Ours, in the colour of its platform"] = dot(INK)
         share_legend(page, legend | {f"Abstract, {PUBLISHED}": PUBLISHED_LINE}, 2)
-    return Drawn(*_savings_texts(settings, points, headline), points)
+    return Drawn(*_savings_texts(points, headline), points)
 
 
-def _savings_points(settings: RailSavingsSettings, tables: Tables) -> DataFrame:
+def _savings_points(tables: Tables) -> DataFrame:
     """A row for each platform, quantity, source and size."""
     published, rails = tables.read("published"), tables.read("rails")
-    refuse_unknown("platforms", settings.platforms, published["config"])
     counted = where(rails, network="photonic_rails", counting="artifact", transceivers_per_gpu=1)
     parts = []
-    for name, pair in settings.platforms.items():
-        refuse_unknown(f"platforms.{name}.platform", [pair.platform], counted["platform"])
+    for name, (_, platform) in _SAVING.items():
+        refuse_unknown("platforms", [platform], counted["platform"])
         sources = {
             "published": (where(published, config=name), "ratio_rail_over_opus"),
-            "ours": (where(counted, platform=pair.platform), "ratio"),
+            "ours": (where(counted, platform=platform), "ratio"),
         }
         for key, (source, (rows, column)) in product(_SAVINGS_PANELS, sources.items()):
             head = {"source": source, "quantity": key, "platform": name}
@@ -321,24 +294,22 @@ def _savings_panel(axes: Axes, points: DataFrame, colours: dict[str, str], promi
     axes.set_ylim(0, 1.12 * max(float(points["ratio"].max()), promise))
 
 
-def _savings_texts(
-    settings: RailSavingsSettings, points: DataFrame, headline: Series[Any]
-) -> Texts:
+def _savings_texts(points: DataFrame, headline: Series[Any]) -> Texts:
     keys = ["quantity", "platform"]
     both = points.pivot_table(index=[*keys, "gpus"], columns="source", values="ratio").dropna()
     sentences = []
     for key, (title, promise) in _SAVINGS_PANELS.items():
         parts = []
-        for platform, pair in settings.platforms.items():
+        for platform, (words, _) in _SAVING.items():
             rows = both.xs((key, platform))
             apart = float((rows["ours"] / rows["published"] - 1).abs().max())
-            parts.append(f"""{pair.words} {span(rows["published"])}, ours within
+            parts.append(f"""{words} {span(rows["published"])}, ours within
                 {quantity(100 * apart)} % at {len(rows)} sizes""")
         times = f"{headline[promise]:g} times lower in the abstract"
         sentences.append(f"{title}, {times}: {'; '.join(parts)}.")
     sizes = sorted(set(points["gpus"]))
     means = points.groupby(keys, sort=False)["ratio"].mean()
-    best = {key: settings.platforms[str(means[key].idxmax())].words for key in _SAVINGS_PANELS}
+    best = {key: _SAVING[str(means[key].idxmax())][0] for key in _SAVINGS_PANELS}
     alternative = f"""Lines of the cost and of the power of electrical over photonic rails from
         {sizes[0]:,} to {sizes[-1]:,} GPUs, one per platform, nearly level in size; the highest
         saving in cost is {best["cost"]}, in power {best["power"]}."""

@@ -52,8 +52,6 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     # Lists that may name nothing, or all; text that may be left out.
     "empty": {
         "DesignSettings": ("families", "price_sets"),
-        "SavingsPlatform": ("platform", "words"),
-        "AdaptiveSpeedupsSettings": ("plans",),
         "BandwidthSettings": (
             "derived",
             "only",
@@ -63,10 +61,6 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "tables",
         ),
         "ChannelLoadsSettings": ("only",),
-        "ClaimMapFigureSettings": (
-            "all_to_all_lines",
-            "injection_lines",
-        ),
         "ClusterSettings": (
             "all_to_all_latency_ms",
             "gather_gb_s",
@@ -109,39 +103,13 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "LiveSettings": ("latencies_ms",),
         "LiveSwitchingSettings": ("only",),
-        "NetworkPricesSettings": ("networks",),
         "PipelineScheduleSettings": ("only",),
-        "PipelineSpeedupsSettings": ("rows",),
         "PlannersSettings": ("published",),
         "PlanningHiddenSettings": ("only",),
         "PricedNetwork": ("copper_links",),
         "ProfileSettings": ("exchange_degrees",),
-        "PublishedCase": (
-            "context",
-            "corpus",
-            "model",
-        ),
-        "RailBillsSettings": (
-            "platforms",
-            "switch",
-        ),
-        "RailClaimsSettings": (
-            "boundaries",
-            "contours",
-            "points",
-        ),
-        "RailPlatformWords": (
-            "published",
-            "words",
-        ),
+        "RailBillsSettings": ("switch",),
         "RailRingsSettings": ("only",),
-        "RailSavingsSettings": ("platforms",),
-        "RailStepsSettings": (
-            "above",
-            "bars",
-            "jobs",
-            "lines",
-        ),
         "ReconfigurationSettings": ("only",),
         "ReplaySettings": (
             "on_demand_latencies_ms",
@@ -173,12 +141,6 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "TechnologiesSettings": (
             "chips_per_server",
             "sides",
-        ),
-        "SwitchedCircuitsSettings": (
-            "above",
-            "bars",
-            "jobs",
-            "lines",
         ),
         "OverheadSettings": ("only",),
         "TopologyMetricsSettings": ("only",),
@@ -306,7 +268,6 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     # Text for readers, and words that a figure looks up in the tables of a run.
     "name": {
-        "SavingsPlatform": ("platform", "words"),
         "AllToAllDegreeSettings": (
             "model",
             "plans",
@@ -328,25 +289,13 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "name",
         ),
         "ModelSettings": ("name",),
-        "NetworkPricesSettings": (
-            "price_set",
-            "published_reference",
-        ),
+        "NetworkPricesSettings": ("price_set",),
         "PlannersSettings": (
             "context",
             "model",
         ),
-        "PublishedCase": (
-            "context",
-            "corpus",
-            "model",
-        ),
         "QuantileCorpusSettings": ("name",),
         "RailBillsSettings": ("switch",),
-        "RailPlatformWords": (
-            "published",
-            "words",
-        ),
         "RailSettings": ("host",),
         "StdlibCorpusSettings": ("name",),
         "WeightedModel": ("name",),
@@ -372,11 +321,6 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "single",
         ),
         "UnderlyingNetwork": ("label",),
-    },
-    # Names of the user's own.
-    "unknown": {
-        "RailStepsSettings": ("above",),
-        "SwitchedCircuitsSettings": ("above",),
     },
 }
 
