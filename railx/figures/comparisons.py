@@ -55,6 +55,15 @@ PUBLISHED_PLANS = {
 }
 
 
+@dataclass(frozen=True)
+class AdaptiveSpeedupsSettings(CanvasSettings):
+    """Speed-ups of adaptive groups, published beside ours."""
+
+    plans: tuple[str, ...] = tuple(PUBLISHED_PLANS)
+    """Plans that imitate published cases; those that the experiment lacks are left
+    out."""
+
+
 @figure("Groups that adapt to the batch: speed-up and time of an iteration", "flexsp", height=9)
 @reads(
     groups="plan.groups (sequence_parallel): plan corpus iteration micro_batch predicted_ms"
@@ -63,14 +72,11 @@ PUBLISHED_PLANS = {
     seconds="flexsp_iteration_seconds.csv: model context corpus system seconds_per_iteration"
     " reading_error_seconds",
 )
-def adaptive_speedups(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """Speed-ups of adaptive groups, published beside ours.
-
-    A column per corpus: speed-ups above, seconds of an iteration below. Plans that the
-    experiment lacks are left out.
-    """
+def adaptive_speedups(settings: AdaptiveSpeedupsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A column per corpus: speed-ups above, seconds of an iteration below."""
+    refuse_unknown("plans", settings.plans, PUBLISHED_PLANS)
     seconds = tables.read("seconds")
-    ours = _ours(tables)
+    ours = _ours(settings, tables)
     points = _adaptive_points(tables, ours)
     fastest = where(points, quantity="speedup")["value"].max()
     corpora = list(dict.fromkeys(seconds["corpus"]))
@@ -105,14 +111,15 @@ def adaptive_speedups(settings: CanvasSettings, tables: Tables, canvas: Canvas) 
     return Drawn(*_adaptive_texts(points, corpora), points)
 
 
-def _ours(tables: Tables) -> DataFrame:
+def _ours(settings: AdaptiveSpeedupsSettings, tables: Tables) -> DataFrame:
     """Mean seconds of an iteration of each plan that reproduces a published case."""
     groups = tables.read("groups")
     plans = groups.drop_duplicates("plan").rename(columns={"corpus": "lengths"})
     plans = plans.assign(value=plans["plan"].map(plan_seconds(groups)))
     columns = [*_CASE, "system"]
-    cases = to_frame([(plan, *case) for plan, case in PUBLISHED_PLANS.items()], ["plan", *columns])
-    return cases.merge(plans, on="plan")[[*columns, "value", "lengths", "plan", "fidelity"]]
+    cases = [(plan, *PUBLISHED_PLANS[plan]) for plan in settings.plans]
+    ours = to_frame(cases, ["plan", *columns])
+    return ours.merge(plans, on="plan")[[*columns, "value", "lengths", "plan", "fidelity"]]
 
 
 def plan_seconds(groups: DataFrame) -> Series[Any]:

@@ -52,6 +52,7 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     # Lists that may name nothing, or all; text that may be left out.
     "empty": {
         "DesignSettings": ("families", "price_sets"),
+        "AdaptiveSpeedupsSettings": ("plans",),
         "BandwidthSettings": (
             "derived",
             "only",
@@ -268,6 +269,7 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     # Text for readers, and words that a figure looks up in the tables of a run.
     "name": {
+        "AdaptiveSpeedupsSettings": ("plans",),
         "AllToAllDegreeSettings": (
             "model",
             "plans",
