@@ -26,7 +26,7 @@ beside the best: plan.tensor, plan.context, plan.pipeline, plan.expert, plan.vir
 plan.micro_batch, plan.recompute, plan.sharding. network is rail_optimised
 or fat_tree, priced by rings, or a choice of conf/topology, priced by exact loads. Times are
 of the model in docs/performance.md."""
-#: New objects before the collector looks for circles; by default it takes a fifth of the time.
+#: New objects after which the collector looks for circles; the usual 700 cost a fifth.
 _OBJECTS = 1_000_000
 #: Keys of the command line that are fields of another name.
 _KEYS = {"model.path": "model_path"}

@@ -58,7 +58,7 @@ def route(
 
 
 def groups(settings: RailXDragonflySettings, routing: str) -> int:
-    """Columns of the grouped table: by node, by column of a row and by chip of a node."""
+    """Columns of the grouped table: nodes, columns of a row, chips of a node."""
     return settings.columns * settings.rows + settings.columns + settings.m**2
 
 
