@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
 from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, too_large
 from railx.vocabulary.line_rings import LineRings, joined_rings
+from railx.vocabulary.routing.line_loads import LineLoads, LineOrder
 from railx.vocabulary.routing.planes import fill_leaves
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, topology_of
@@ -340,6 +342,10 @@ def _line_pools(
     return builder.pools_between(vertex[:, None], near, vc)
 
 
+def _line_loads(order: LineOrder, settings: HyperXSettings, plane: Topology) -> LineLoads:
+    return LineLoads(plane, settings.shape, settings.chips_per_switch, order)
+
+
 # Bill of materials
 
 
@@ -402,8 +408,11 @@ FAMILY = Family(
     plane=lambda of: (build(replace(of, planes=1)), of.planes),
     node_hop_counts=node_hop_counts,
     chip_rings=chip_rings,
-    # Shortest paths differ in the order of their dimensions alone.
-    hop_loads={"balanced": "min"},
+    pair_loads={
+        "min": partial(_line_loads, "ordered"),
+        "balanced": partial(_line_loads, "any_order"),
+        "valiant": partial(_line_loads, "valiant"),
+    },
     # A chip that is a router takes all with its last coordinate: a HyperX is left, of
     # fewer chips than the largest sub-grid has.
     job_places=any_chips(

@@ -140,10 +140,13 @@ def routed_loads(
         outside = routed_loads(between, routing, destinations)
         return partial(_loads_apart, topology, outside, inside)
     plane, planes = family.plane(topology.settings) if family.plane else (topology, 1)
-    if routing in family.hop_loads:
-        return partial(
-            _loads_of_planes, topology, planes, HopLoads(plane, family.hop_loads[routing])
-        )
+    without_table: PairLoads | None = None
+    if routing in family.pair_loads:
+        without_table = family.pair_loads[routing](topology.settings, plane)
+    elif routing in family.hop_loads:
+        without_table = HopLoads(plane, family.hop_loads[routing])
+    if without_table is not None:
+        return partial(_loads_of_planes, topology, planes, without_table)
     table = build_routing(plane, routing, destinations, grouped=True)
     if planes > 1:
         return partial(_loads_of_planes, topology, planes, partial(pair_loads, plane, table))
