@@ -234,8 +234,9 @@ class Family(Generic[S]):
     hop_loads: Mapping[str, str] = field(default_factory=dict)
     """Routings whose exact loads follow from hops, without a table: those of a routing
     of :class:`railx.vocabulary.routing.hop_loads.HopLoads`."""
-    pair_loads: Mapping[str, Callable[[S, Topology], PairLoads]] = field(default_factory=dict)
-    """Routings whose exact loads on a plane follow from settings, without a table."""
+    pair_loads: Callable[[S, Topology, str], PairLoads | None] | None = None
+    """Exact loads of a routing on a plane by its settings, without a table; the result
+    is None for settings or routings without such."""
     longest_path_ns: Callable[[S], float] | None = None
     """Bound of the latency of any path under uniform traffic, at any size."""
     grid_rings: Callable[[S, Topology], GridRings] | None = None

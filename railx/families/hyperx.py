@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -206,6 +205,12 @@ def chip_rings(settings: HyperXSettings) -> tuple[LineRings, ...] | None:
 # Routing
 
 
+#: Routings by the order in which they correct coordinates.
+_ORDERS: dict[str, LineOrder] = {
+    "min": "ordered",
+    "balanced": "any_order",
+    "valiant": "valiant",
+}
 #: Virtual channels of ``min``. It needs one; three match the other networks of the
 #: comparison (RailX simulator).
 _MIN_CHANNELS = 3
@@ -342,8 +347,14 @@ def _line_pools(
     return builder.pools_between(vertex[:, None], near, vc)
 
 
-def _line_loads(order: LineOrder, settings: HyperXSettings, plane: Topology) -> LineLoads:
-    return LineLoads(plane, settings.shape, settings.chips_per_switch, order)
+def _line_loads(settings: HyperXSettings, plane: Topology, routing: str) -> LineLoads | None:
+    """Loads where the chips are the routers.
+
+    Rounding decides whether detours are asked where paths reach just half of a port, as
+    on switches: there the table's sums stay.
+    """
+    order = _ORDERS.get(routing) if settings.switchless else None
+    return None if order is None else LineLoads(plane, settings.shape, order)
 
 
 # Bill of materials
@@ -408,11 +419,9 @@ FAMILY = Family(
     plane=lambda of: (build(replace(of, planes=1)), of.planes),
     node_hop_counts=node_hop_counts,
     chip_rings=chip_rings,
-    pair_loads={
-        "min": partial(_line_loads, "ordered"),
-        "balanced": partial(_line_loads, "any_order"),
-        "valiant": partial(_line_loads, "valiant"),
-    },
+    # Shortest paths differ in the order of their dimensions alone.
+    hop_loads={"balanced": "min"},
+    pair_loads=_line_loads,
     # A chip that is a router takes all with its last coordinate: a HyperX is left, of
     # fewer chips than the largest sub-grid has.
     job_places=any_chips(

@@ -140,10 +140,9 @@ def routed_loads(
         outside = routed_loads(between, routing, destinations)
         return partial(_loads_apart, topology, outside, inside)
     plane, planes = family.plane(topology.settings) if family.plane else (topology, 1)
-    without_table: PairLoads | None = None
-    if routing in family.pair_loads:
-        without_table = family.pair_loads[routing](topology.settings, plane)
-    elif routing in family.hop_loads:
+    closed = family.pair_loads
+    without_table = None if closed is None else closed(topology.settings, plane, routing)
+    if without_table is None and routing in family.hop_loads:
         without_table = HopLoads(plane, family.hop_loads[routing])
     if without_table is not None:
         return partial(_loads_of_planes, topology, planes, without_table)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from railx.vocabulary.arrays import BoolArray, FloatArray, IntArray
+from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.topology import Topology
 
 #: ``ordered``: along the dimensions in order; ``any_order``: in random order;
@@ -32,29 +32,19 @@ class _Dimension(NamedTuple):
 
 
 class LineLoads:
-    """Exact loads on routers on a grid whose lines are all-to-alls.
+    """Exact loads on chips on a grid whose lines are all-to-alls.
 
-    ``shape``: routers along each dimension, the first running fastest. ``chips``: those
-    on a router that is a switch, which are consecutive; 0: the chips are the routers.
-    All links between routers have one time of flight, and all between a chip and its
-    switch.
+    ``shape``: chips along each dimension, the first running fastest. All links have one
+    time of flight.
     """
 
-    def __init__(
-        self, topology: Topology, shape: tuple[int, ...], chips: int, order: LineOrder
-    ) -> None:
-        self._topology, self._chips, self._order = topology, max(1, chips), order
+    def __init__(self, topology: Topology, shape: tuple[int, ...], order: LineOrder) -> None:
+        self._topology, self._order = topology, order
         links, routers = topology.links, math.prod(shape)
-        first = topology.chips if chips else 0
-        src, dst = links.src.astype(np.int64) - first, links.dst.astype(np.int64) - first
-        between: BoolArray = (src >= 0) & (dst >= 0)
-        self._up, self._down = np.flatnonzero(src < 0), np.flatnonzero(dst < 0)
-        self._hop_ns = float(links.latency_ns[between].max())
-        self._leaf_ns = float(links.latency_ns[self._up].max(initial=0.0))
         self._dimensions: list[_Dimension] = []
         router, stride = np.arange(routers), 1
         row = np.full((routers, routers), -1, dtype=np.int64)
-        row[src[between], dst[between]] = np.flatnonzero(between)
+        row[links.src, links.dst] = np.arange(len(links))
         for length in shape:
             near = (
                 router[:, None] + (np.arange(length) - router[:, None] // stride % length) * stride
@@ -67,20 +57,15 @@ class LineLoads:
     ) -> tuple[FloatArray, float]:
         """As :func:`railx.vocabulary.routing.analysis.pair_loads`."""
         links = self._topology.links
-        at, to = src // self._chips, dst // self._chips
         load = np.zeros(len(links))
-        for row, part in self._parts(at, to, amount):
+        for row, part in self._parts(src, dst, amount):
             load += np.bincount(row, part, len(load))
         hops = sum(
-            (dimension.position(at) != dimension.position(to))
+            (dimension.position(src) != dimension.position(dst))
             * (2 if self._order == "valiant" and dimension.length > 2 else 1)
             for dimension in self._dimensions
         )
-        flight_ns = float(np.max(hops, initial=0)) * self._hop_ns
-        if len(self._up) and len(src):
-            load[self._up] = np.bincount(src, amount, self._topology.chips)[links.src[self._up]]
-            load[self._down] = np.bincount(dst, amount, self._topology.chips)[links.dst[self._down]]
-            flight_ns += 2 * self._leaf_ns
+        flight_ns = float(np.max(hops, initial=0)) * float(links.latency_ns.max())
         return np.repeat(load / links.lanes, links.lanes), flight_ns
 
     def _parts(
