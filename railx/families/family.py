@@ -16,11 +16,13 @@ from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.line_rings import ChipOrderRing, LineRings
 from railx.vocabulary.nodes import NodeOrder
 from railx.vocabulary.placement import Placement, Sizes
+from railx.vocabulary.routing.analysis import PairLoads
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.topology import Circuits, FamilySettings, NodeSettings, Topology
 
 __all__ = [
+    "Apart",
     "Family",
     "FamilyBase",
     "JobPlaces",
@@ -37,6 +39,9 @@ S = TypeVar("S", bound=FamilySettings)
 
 #: How jobs take units of a network.
 PlaceRule: TypeAlias = Literal["any", "lines", "blocks", "boxes", "runs"]
+#: A network without the links inside its nodes, and the loads of these links, which
+#: follow its own, of pairs of chips inside a node.
+Apart: TypeAlias = tuple[Topology, PairLoads]
 #: Length of a line and the directed edges (int[edges, 2]) between its positions.
 LineGraph: TypeAlias = tuple[int, IntArray]
 
@@ -221,11 +226,17 @@ class Family(Generic[S]):
     plane: Callable[[S], tuple[Topology, int]] | None = None
     """One of the equal planes that share all traffic evenly, and their number; links of
     a plane follow those of the one before."""
+    apart: Callable[[S, Topology], Apart] | None = None
+    """The network between its nodes, and the loads of pairs inside one, where neither
+    takes a link of the other."""
     same_loads: tuple[str, ...] = ()
     """Routings that load the links as ``min`` does, whatever the traffic."""
     hop_loads: Mapping[str, str] = field(default_factory=dict)
     """Routings whose exact loads follow from hops, without a table: those of a routing
     of :class:`railx.vocabulary.routing.hop_loads.HopLoads`."""
+    pair_loads: Callable[[S, Topology, str], PairLoads | None] | None = None
+    """Exact loads of a routing on a plane by its settings, without a table; the result
+    is None for settings or routings without such."""
     longest_path_ns: Callable[[S], float] | None = None
     """Bound of the latency of any path under uniform traffic, at any size."""
     grid_rings: Callable[[S, Topology], GridRings] | None = None

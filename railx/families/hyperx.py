@@ -19,6 +19,7 @@ from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
 from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, too_large
 from railx.vocabulary.line_rings import LineRings, joined_rings
+from railx.vocabulary.routing.line_loads import LineLoads, LineOrder
 from railx.vocabulary.routing.planes import fill_leaves
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, topology_of
@@ -204,6 +205,12 @@ def chip_rings(settings: HyperXSettings) -> tuple[LineRings, ...] | None:
 # Routing
 
 
+#: Routings by the order in which they correct coordinates.
+_ORDERS: dict[str, LineOrder] = {
+    "min": "ordered",
+    "balanced": "any_order",
+    "valiant": "valiant",
+}
 #: Virtual channels of ``min``. It needs one; three match the other networks of the
 #: comparison (RailX simulator).
 _MIN_CHANNELS = 3
@@ -340,6 +347,16 @@ def _line_pools(
     return builder.pools_between(vertex[:, None], near, vc)
 
 
+def _line_loads(settings: HyperXSettings, plane: Topology, routing: str) -> LineLoads | None:
+    """Loads where the chips are the routers.
+
+    Rounding decides whether detours are asked where paths reach just half of a port, as
+    on switches: there the table's sums stay.
+    """
+    order = _ORDERS.get(routing) if settings.switchless else None
+    return None if order is None else LineLoads(plane, settings.shape, order)
+
+
 # Bill of materials
 
 
@@ -404,6 +421,7 @@ FAMILY = Family(
     chip_rings=chip_rings,
     # Shortest paths differ in the order of their dimensions alone.
     hop_loads={"balanced": "min"},
+    pair_loads=_line_loads,
     # A chip that is a router takes all with its last coordinate: a HyperX is left, of
     # fewer chips than the largest sub-grid has.
     job_places=any_chips(

@@ -10,15 +10,17 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
 from math import isclose
-from typing import Any
+from typing import Any, cast
 
-from railx.families.family import Family, JobPlaces, any_chips
+from railx.families.family import Apart, Family, FamilyBase, JobPlaces, any_chips
 from railx.settings import SettingsError
 from railx.vocabulary.counts import Bill
 from railx.vocabulary.nodes import (
     NodeOrder,
     check_divides,
+    loads_inside,
     route_nodes,
     run_order,
     with_nodes,
@@ -58,6 +60,13 @@ def composed(family: Family[Any]) -> Family[Any]:
             topology, family.route(settings, alone, routing, destinations), order, node
         )
 
+    def apart(settings: FamilySettings, topology: Topology) -> Apart:
+        node, order = _node(settings), order_of(family, settings, topology.chips)
+        alone = without_nodes(topology, order, node)
+        plain: FamilySettings = replace(cast("FamilyBase", settings), node=None)
+        between = replace(alone, settings=plain)
+        return between, partial(loads_inside, order, node)
+
     def placement(settings: FamilySettings, topology: Topology, sizes: Sizes) -> Placement:
         order = order_of(family, settings, topology.chips)
         if sizes[0] > order.size and family.placement is not None:
@@ -71,6 +80,7 @@ def composed(family: Family[Any]) -> Family[Any]:
         build=build,
         check=check,
         route=route,
+        apart=apart if family.traffic_circuits is None else None,
         placement=placement,
         bill=None if bill is None else _bill(family, bill),
     )

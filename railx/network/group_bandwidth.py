@@ -135,15 +135,37 @@ def routed_loads(
     ``destinations``: chips that a table leads to, ascending; None: all.
     """
     family = family_of(topology)
+    if family.apart is not None:
+        between, inside = family.apart(topology.settings, topology)
+        outside = routed_loads(between, routing, destinations)
+        return partial(_loads_apart, topology, outside, inside)
     plane, planes = family.plane(topology.settings) if family.plane else (topology, 1)
-    if routing in family.hop_loads:
-        return partial(
-            _loads_of_planes, topology, planes, HopLoads(plane, family.hop_loads[routing])
-        )
+    closed = family.pair_loads
+    without_table = None if closed is None else closed(topology.settings, plane, routing)
+    if without_table is None and routing in family.hop_loads:
+        without_table = HopLoads(plane, family.hop_loads[routing])
+    if without_table is not None:
+        return partial(_loads_of_planes, topology, planes, without_table)
     table = build_routing(plane, routing, destinations, grouped=True)
     if planes > 1:
         return partial(_loads_of_planes, topology, planes, partial(pair_loads, plane, table))
     return partial(loads_by_table, topology, table)
+
+
+def _loads_apart(
+    topology: Topology,
+    between: RoutedLoads,
+    inside: PairLoads,
+    src: IntArray,
+    dst: IntArray,
+    share: FloatArray,
+) -> tuple[Topology, FloatArray, float]:
+    """What :data:`RoutedLoads` returns, from loads between nodes and inside."""
+    together = topology.chip_node[src] == topology.chip_node[dst]
+    _, load, flight_ns = between(src[~together], dst[~together], share[~together])
+    load_inside, inside_ns = inside(src[together], dst[together], share[together])
+    longest_ns = inside_ns if together.all() else max(flight_ns, inside_ns)
+    return topology, np.concatenate([load, load_inside]), longest_ns
 
 
 def _loads_of_planes(

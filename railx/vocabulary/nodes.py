@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from railx.settings import SettingsError
-from railx.vocabulary.arrays import Int32Array, IntArray
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Links, NodeSettings, Topology, duplex_links, join_rows
 
@@ -186,6 +186,43 @@ def without_nodes(topology: Topology, order: NodeOrder, node: NodeSettings) -> T
     )
 
 
+def loads_inside(
+    order: NodeOrder, node: NodeSettings, src: IntArray, dst: IntArray, amount: FloatArray
+) -> tuple[FloatArray, float]:
+    """The load of each link of the nodes, as they follow those of the network, and the
+    longest flight in nanoseconds, of pairs of chips of one node each.
+    """
+    home, at, goal = order.chip_node[src].astype(np.int64), order.place[src], order.place[dst]
+    if node.links == "switch":
+        up, down = 2 * (home * order.size + at), 2 * (home * order.size + goal) + 1
+        load = _summed(np.concatenate([up, down]), np.tile(amount, 2), _rows(order, node))
+        return load, 2 * node.latency_ns if len(src) else 0.0
+    row, following = _mesh_rows(order), order.next_places()
+    load, hops = np.zeros(_rows(order, node)), 0
+    while len(at):
+        near = following[at, goal]
+        taken = home * 2 * len(order.pairs()) + row[at, near]
+        load += _summed(taken, amount, len(load))
+        on = near != goal
+        home, at, goal, amount = home[on], near[on], goal[on], amount[on]
+        hops += 1
+    return load, hops * node.latency_ns
+
+
+def _summed(link: IntArray, amount: FloatArray, links: int) -> FloatArray:
+    sums: FloatArray = np.bincount(link, amount, links).astype(np.float64)
+    return sums
+
+
+def _mesh_rows(order: NodeOrder) -> IntArray:
+    """The link between neighbours in a mesh among those of a node: int64[from, to]."""
+    pairs = order.pairs()
+    row = np.zeros((order.size, order.size), dtype=np.int64)
+    row[pairs[:, 0], pairs[:, 1]] = 2 * np.arange(len(pairs))
+    row[pairs[:, 1], pairs[:, 0]] = 2 * np.arange(len(pairs)) + 1
+    return row
+
+
 def _rows(order: NodeOrder, node: NodeSettings) -> int:
     pairs = order.size if node.links == "switch" else len(order.pairs())
     return 2 * len(order.chips) * pairs
@@ -215,10 +252,7 @@ def route_nodes(
         entry[0, switch, column] = sets + 2 * (home * order.size + goal) + 1
     else:
         pairs = order.pairs()
-        row = np.zeros((order.size, order.size), dtype=np.int64)
-        row[pairs[:, 0], pairs[:, 1]] = 2 * np.arange(len(pairs))
-        row[pairs[:, 1], pairs[:, 0]] = 2 * np.arange(len(pairs)) + 1
-        hop = row[places[:, None], order.next_places()]
+        hop = _mesh_rows(order)[places[:, None], order.next_places()]
         entry[0, here, column[:, None]] = sets + 2 * len(pairs) * home[:, None] + hop[:, goal].T
     # A packet to its own chip never starts.
     entry[0, to, column] = table.entry[0, to, column]

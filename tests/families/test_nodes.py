@@ -28,6 +28,7 @@ from railx.families import (
     read_topology,
     write_topology,
 )
+from railx.network.group_bandwidth import routed_loads
 from railx.network.metrics import topology_metrics
 from railx.performance.topologies import ExactLoads, node_rates_gb_s
 from railx.settings import SettingsError, load
@@ -35,6 +36,7 @@ from railx.vocabulary.nodes import block_order, run_order
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,
+    pair_loads,
     path_lengths,
     table_lane_loads,
 )
@@ -138,6 +140,30 @@ def test_packets_stay_in_their_node_or_take_the_network(case: Any, links: Any) -
     metrics = topology_metrics(topology)
     assert metrics["nodes"] == topology.nodes
     assert metrics["bisection_gbps"] is None
+
+
+@for_every("links", ["mesh", "switch"])
+@for_every("case", ALONE, name=name_of)
+def test_loads_inside_and_between_nodes_are_those_of_the_table(case: Any, links: Any) -> None:
+    """Pairs inside nodes alone, between them alone, and both; unequal amounts."""
+    name, changes, size = case
+    of = replace(settings_of(name, changes), node=NodeSettings(size, links, 750.0, 25.0))
+    topology, draw = build_topology(of), np.random.default_rng(3)
+    assert family_of(of).apart is not None
+    same = topology.chip_node[:, None] == topology.chip_node
+    itself = np.eye(topology.chips, dtype=bool)
+    for routing in family_of(of).routings:
+        loads, table = routed_loads(topology, routing), build_routing(topology, routing)
+        for allowed in (same & ~itself, ~same, ~itself):
+            src, dst = np.nonzero(allowed & (draw.random(same.shape) < 0.5))
+            amount = draw.random(len(src))
+            network, load, flight_ns = loads(src, dst, amount)
+            expected, longest_ns = pair_loads(topology, table, src, dst, amount)
+            assert network is topology
+            assert np.allclose(load, expected, rtol=1e-12, atol=1e-13)
+            assert flight_ns == pytest.approx(longest_ns)
+        none = np.zeros(0, dtype=np.int64)
+        assert loads(none, none, np.zeros(0))[2] == 0
 
 
 @for_every("case", WITH_NODES, name=name_of)

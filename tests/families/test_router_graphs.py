@@ -55,6 +55,7 @@ OTHERS: list[tuple[str, dict[str, Any]]] = [
     ("ub_mesh", {}),
     ("hyperx", {"shape": (3, 4), "chips_per_switch": 2, "planes": 3}),
     ("hyperx", {"shape": (3, 2, 4), "lanes": 2}),
+    ("hyperx", {"shape": (2, 3, 2, 2)}),
     ("dragonfly", {"planes": 2}),
 ]
 

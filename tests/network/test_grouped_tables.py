@@ -42,6 +42,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "railx_hyperx": ("railx_hyperx", {"m": 2, "n": 1}),
     "railx_hyperx of single chips": ("railx_hyperx", {"m": 1, "n": 4}),
     "railx_split": ("railx_split_3d", {}),
+    "railx_dragonfly": ("railx_dragonfly", {"m": 2, "n": 1, "columns": 3, "rows": 7}),
     "torus_2d": ("torus_2d", {"x_scale": 5, "y_scale": 4}),
     "torus_3d": ("torus_3d", {}),
     "railx_torus": ("railx_torus", {"x_scale": 3, "y_scale": 2}),

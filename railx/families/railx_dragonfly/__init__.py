@@ -15,7 +15,7 @@ from railx.families.railx_dragonfly.graph import (
     resize,
     symmetric_sources,
 )
-from railx.families.railx_dragonfly.routing import route
+from railx.families.railx_dragonfly.routing import groups, route
 from railx.vocabulary.counts import Bill
 from railx.vocabulary.placement import node_placement
 
@@ -28,6 +28,8 @@ FAMILY = node_grid_family(
     check=check,
     bisection_ports=bisection_ports,
     route=route,
+    grouped_routings=("min", "balanced"),
+    groups=groups,
     node_hop_counts=node_hop_counts,
     symmetric_sources=symmetric_sources,
     check_circuits=check_circuits,

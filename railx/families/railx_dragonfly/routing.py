@@ -12,8 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from railx.families.railx_dragonfly.graph import RailXDragonflySettings, row_differences, row_wiring
-from railx.vocabulary.arrays import BoolArray, FloatArray, Int32Array, IntArray
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.grid import rail_ports
+from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordinates
 from railx.vocabulary.routing.line_phases import (
     Phase,
     WalkOrder,
@@ -21,7 +22,7 @@ from railx.vocabulary.routing.line_phases import (
     mesh_distance,
     nearest_shares,
 )
-from railx.vocabulary.routing.node_walks import Exits, exits, fill_final, split_sets, walk_pools
+from railx.vocabulary.routing.node_walks import Exits, exits, split_sets, walk_pools
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
@@ -45,10 +46,39 @@ def route(
     """
     plan = _Plan(settings, balanced=routing == "balanced")
     builder = TableBuilder(
-        topology, routing, states=plan.states, virtual_channels=4, destinations=destinations
+        topology,
+        routing,
+        states=plan.states,
+        virtual_channels=4,
+        destinations=destinations,
+        groups=_groups(settings, topology, destinations),
     )
     _fill(builder, plan)
     return builder.build()
+
+
+def groups(settings: RailXDragonflySettings, routing: str) -> int:
+    """Columns of the grouped table: nodes, columns of a row, chips of a node."""
+    return settings.columns * settings.rows + settings.columns + settings.m**2
+
+
+def _groups(
+    settings: RailXDragonflySettings, topology: Topology, destinations: Destinations
+) -> DestinationGroups:
+    """A vertex sees the node of a destination in another row, the column of one in its
+    row, and the chip of one in its node.
+    """
+    chips, columns = settings.m**2, settings.columns
+    node = np.arange(topology.chips) // chips
+    to = np.arange(topology.chips) if destinations is None else destinations.astype(np.int64)
+    to_node = to // chips
+    return groups_by_coordinates(
+        topology.chips,
+        [node // columns, node % columns],
+        [to_node // columns, to_node % columns],
+        [to_node, to_node % columns, to % chips],
+        [columns * settings.rows, columns, chips],
+    )
 
 
 class _Plan:
@@ -136,12 +166,11 @@ class _Plan:
 
 
 def _fill(builder: TableBuilder, plan: _Plan) -> None:
+    assert builder.groups is not None
+    other_row, other_column, inside = map(builder.groups.on_level, range(3))
     node, local = np.divmod(np.arange(builder.topology.chips), plan.chips)
     x, y = node % plan.columns, node // plan.columns
-    to_node = builder.destinations.astype(np.int64) // plan.chips
-    rows_up = (to_node // plan.columns - y[:, None]) % plan.rows
-    to_x = np.broadcast_to(to_node % plan.columns, rows_up.shape)
-    other_row, other_column = rows_up != 0, (rows_up == 0) & (to_x != x[:, None])
+    rows_up = (np.arange(plan.rows) - y[:, None]) % plan.rows  # [chip, row]
     walks = [
         walk_pools(
             builder, plan.settings.m, order, vc, by_rail=plan.balanced and vc < len(_ORDERS) - 1
@@ -150,17 +179,19 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
     ]
     first, across, last = _paths(builder, plan, walks, node, x)
 
-    def fill(state: int, sets: Int32Array, here: BoolArray, target: IntArray) -> None:
-        builder.entry[state][here] = np.take_along_axis(sets, target, axis=1)[here]
+    def fill_rows(state: int, sets: Int32Array) -> None:
+        """Sets by chip and difference of rows, the same for all columns of a row."""
+        by_row = np.take_along_axis(sets, rows_up, axis=1)
+        builder.entry[state][:, other_row] = np.repeat(by_row, plan.columns, axis=1)
 
-    fill(0, split_sets(builder, last, plan.last[x, local]), other_column, to_x)
-    fill(1, split_sets(builder, across, plan.across[x, local]), other_row, rows_up)
+    builder.entry[0][:, other_column] = split_sets(builder, last, plan.last[x, local])
+    fill_rows(1, split_sets(builder, across, plan.across[x, local]))
     for (j, k), path in first.items():
-        fill(plan.first_state(j, k), path.sets(builder), other_row, rows_up)
+        fill_rows(plan.first_state(j, k), path.sets(builder))
     for q, path in enumerate(across):
-        fill(plan.column_state(q), path.sets(builder), other_row, rows_up)
+        fill_rows(plan.column_state(q), path.sets(builder))
     for k, path in enumerate(last):
-        fill(plan.last_state(k), path.sets(builder), other_column, to_x)
+        builder.entry[plan.last_state(k)][:, other_column] = path.sets(builder)
     # At the source: any link to a suitable column, or a link of this column.
     paths, shares = [], []
     for (j, k), path in first.items():
@@ -176,8 +207,10 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
         paths.append(path)
     flat = [_repeat(path, plan.columns) for path in paths]
     weight = np.stack(shares, axis=-1).reshape(len(node), -1, len(paths))
-    fill(0, split_sets(builder, flat, weight), other_row, rows_up * plan.columns + to_x)
-    fill_final(builder, walks[3])
+    at_source = split_sets(builder, flat, weight).reshape(len(node), plan.rows, plan.columns)
+    by_node = np.take_along_axis(at_source, rows_up[:, :, None], axis=1)
+    builder.entry[0][:, other_row] = by_node.reshape(len(node), -1)
+    builder.entry[0][:, inside] = builder.single(walks[3][0], 0)
 
 
 def _paths(

@@ -60,7 +60,8 @@ class Options:
 
     Option rows of set k are start[k] to start[k + 1]. ``weight`` splits a choice evenly
     over the lanes of its pool and the virtual channels ``vc`` of its class. ``lane`` is
-    the only lane used of the link, -1: all.
+    the only lane used of the link, -1: all. ``slot`` is the place in the loads of all
+    slots: the shared traffic of each link row, then the lanes.
     """
 
     start: Int32Array
@@ -69,6 +70,7 @@ class Options:
     lane: Int32Array
     state: Int32Array
     weight: FloatArray
+    slot: IntArray
 
 
 class RoutingGraph(NamedTuple):
@@ -195,8 +197,8 @@ def table_channel_loads(
             f"demand: shape {demand.shape}; allowed: {expected}, chips by destinations of the table"
         )
     options = spread_options(topology, table)
-    slot, loads = _lane_slots(topology, options)
-    _add_loads(topology, table, options, demand, slot, loads)
+    loads = _no_loads(topology)
+    _add_loads(topology, table, options, demand, options.slot, loads)
     return _by_lane(topology, loads)
 
 
@@ -209,12 +211,13 @@ def pair_loads(
     The loads are those of :func:`table_channel_loads` for this demand, in time and
     memory for these pairs alone; a table with groups stays as small as it is.
     """
-    # By destination, then source; a single key is sorted in half of the time.
-    order = np.argsort(dst.astype(np.int64) * topology.chips + src)
+    # By destination, then source; keys of 16 bits are sorted by radix, 64 do for all.
+    key = np.uint16 if topology.chips <= 1 << 16 else np.int64
+    order = np.lexsort((src.astype(key), dst.astype(key)))
     src, dst, amount = src[order], dst[order], amount[order]
     first = np.searchsorted(dst, np.append(table.destinations, topology.chips))
     options = spread_options(topology, table)
-    slot, loads = _lane_slots(topology, options)
+    loads = _no_loads(topology)
     graph = routing_graph(topology, options, table.entry, table.destinations)
     stuck, groups = np.zeros(3, dtype=np.int64), table.groups
     seen: tuple[Int32Array, ...]
@@ -225,20 +228,15 @@ def pair_loads(
     else:
         seen = tuple(map(np.ascontiguousarray, (groups.coordinates, groups.goal, groups.column)))
     flight_ns = kernels().pair_loads(
-        graph, seen, first, src, amount, topology.links.latency_ns, stuck, slot, loads
+        graph, seen, first, src, amount, topology.links.latency_ns, stuck, options.slot, loads
     )
     _raise_if_stuck(topology, table, stuck)
     return _by_lane(topology, loads), float(flight_ns)
 
 
-def _lane_slots(topology: Topology, options: Options) -> tuple[IntArray, FloatArray]:
-    """The slot of every option, and empty loads of all slots: the shared traffic of
-    each row, then the lanes.
-    """
-    lanes = topology.links.lanes.astype(np.int64)
-    first = len(lanes) + np.cumsum(lanes) - lanes
-    slot = np.where(options.lane < 0, options.link, first[options.link] + options.lane)
-    return slot, np.zeros(len(lanes) + lanes.sum())
+def _no_loads(topology: Topology) -> FloatArray:
+    """Empty loads of all slots."""
+    return np.zeros(len(topology.links) + int(topology.links.lanes.sum()))
 
 
 def _by_lane(topology: Topology, loads: FloatArray) -> FloatArray:
@@ -376,13 +374,17 @@ def _spread(topology: Topology, table: RoutingTable) -> Options:
     at = table.pool_start[pool] + member[index]
     channels = np.bincount(table.channel_class)[table.pool_class[pool]]
     per_choice = np.concatenate([[0], np.cumsum(rows)])
+    link, lane = table.pool_link[at], table.pool_lane[pool]
+    rows = topology.links.lanes.astype(np.int64)
+    first_lane = len(rows) + np.cumsum(rows) - rows
     return Options(
         start=per_choice[table.set_start].astype(np.int32),
-        link=table.pool_link[at].astype(np.int32),
+        link=link.astype(np.int32),
         vc=vc[index].astype(np.int32),
-        lane=table.pool_lane[pool].astype(np.int32),
+        lane=lane.astype(np.int32),
         state=table.choice_state[choice].astype(np.int32),
         weight=table.choice_weight[choice] * lanes[at] / pool_lanes[pool] / channels,
+        slot=np.where(lane < 0, link, first_lane[link] + lane),
     )
 
 

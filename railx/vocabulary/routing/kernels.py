@@ -204,6 +204,7 @@ def pair_loads(
     mark = np.zeros(states * vertices, dtype=np.int8)
     stack = np.empty(states * vertices, dtype=np.int32)
     following = np.empty(states * vertices, dtype=np.int32)
+    end = np.empty(states * vertices, dtype=np.int32)
     order = np.empty(states * vertices, dtype=np.int32)
     sets = np.empty(states * vertices, dtype=np.int32)
     flow, beyond = np.zeros(states * vertices), np.zeros(states * vertices)
@@ -218,24 +219,32 @@ def pair_loads(
             if mark[chip] != 0:
                 continue
             depth = 0
-            stack[0], mark[chip] = chip, 1
+            stack[0], mark[chip], beyond[chip] = chip, 1, 0.0
             sets[chip] = entry[0, chip, _column(seen, chip, index)]
             if sets[chip] < 0:
                 stuck[0], stuck[1], stuck[2] = _DEAD_END, chip, target
                 return longest
-            following[0] = start[sets[chip]]
+            following[0], end[0] = start[sets[chip]], start[sets[chip] + 1]
             while depth >= 0:
                 slot, at = stack[depth], following[depth]
-                if at == start[sets[slot] + 1]:
+                if at == end[depth]:
                     mark[slot] = 2
                     order[count] = slot
                     count += 1
                     depth -= 1
+                    if depth >= 0:
+                        at = following[depth] - 1
+                        if weight[at] > 0:
+                            whole = values[link[at]] + beyond[slot]
+                            beyond[stack[depth]] = max(beyond[stack[depth]], whole)
                     continue
                 following[depth] = at + 1
                 vertex = link_dst[link[at]]
                 near = state[at] * vertices + vertex
                 if vertex == target or mark[near] == 2:
+                    if weight[at] > 0:
+                        rest = 0.0 if vertex == target else beyond[near]
+                        beyond[slot] = max(beyond[slot], values[link[at]] + rest)
                     continue
                 if mark[near] == 1:
                     stuck[0], stuck[1], stuck[2] = _CIRCLE, near, target
@@ -245,16 +254,8 @@ def pair_loads(
                     stuck[0], stuck[1], stuck[2] = _DEAD_END, near, target
                     return longest
                 depth += 1
-                stack[depth], mark[near] = near, 1
-                following[depth] = start[sets[near]]
-        for i in range(count):
-            slot, most = order[i], 0.0
-            for at in range(start[sets[slot]], start[sets[slot] + 1]):
-                vertex = link_dst[link[at]]
-                if weight[at] > 0:
-                    rest = 0.0 if vertex == target else beyond[state[at] * vertices + vertex]
-                    most = max(most, values[link[at]] + rest)
-            beyond[slot] = most
+                stack[depth], mark[near], beyond[near] = near, 1, 0.0
+                following[depth], end[depth] = start[sets[near]], start[sets[near] + 1]
         for at_source in range(first[index], first[index + 1]):
             if source[at_source] != target:
                 longest = max(longest, beyond[source[at_source]])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -134,13 +135,16 @@ def split_sets(builder: TableBuilder, paths: Sequence[Exits], shares: FloatArray
     alone = weight.max(axis=-1) > 1 - _NO_SHARE
     sets[alone] = builder.single(direct_pool[alone], direct_state[alone])
     split = ~alone & (total[..., 0] > 0)
-    lists = (values[split].tolist() for values in (pool, state, weight))
-    ids = []
-    for pools, states, weights in zip(*lists, strict=True):
-        used = [n for n, share in enumerate(weights) if share]
-        choices = [(pools[n], states[n]) for n in used]
-        ids.append(builder.choice_set(choices, [weights[n] for n in used]))
-    sets[split] = ids
+    # Most paths have no share: only those that have one become objects of Python.
+    pool, state, weight = pool[split], state[split], weight[split]
+    used = weight > 0
+    ends = np.cumsum(used.sum(axis=-1)).tolist()
+    choices = list(zip(pool[used].tolist(), state[used].tolist(), strict=True))
+    weights = weight[used].tolist()
+    sets[split] = [
+        builder.choice_set(choices[first:end], weights[first:end])
+        for first, end in pairwise([0, *ends])
+    ]
     return sets
 
 

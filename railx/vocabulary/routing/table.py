@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -31,6 +31,10 @@ Selection = Literal["weighted", "adaptive"]
 #: Destination chips, int32[D]; None: all chips.
 Destinations: TypeAlias = Int32Array | None
 
+#: Choices of a set: pool, state after the hop, weight, probe, delay in nanoseconds.
+_Choices: TypeAlias = tuple[tuple[int, int, float, int, float], ...]
+#: Weight, probe and delay of a choice that is the only one.
+_ALONE = (1.0, -1, 0.0)
 #: Destinations in a block of a table with groups.
 _BLOCK = 256
 
@@ -182,7 +186,10 @@ class TableBuilder:
         columns = len(self.destinations) if groups is None else groups.columns
         self.entry = np.full((states, topology.vertices, columns), -1, dtype=np.int32)
         self._pools: dict[tuple[int, tuple[int, ...], int], int] = {}
-        self._sets: dict[tuple[tuple[int, int, float, int, float], ...], int] = {}
+        #: Numbers of sets of several choices; of one choice, by pool and state.
+        self._sets: dict[_Choices, int] = {}
+        self._singles = np.full((0, states), -1, dtype=np.int32)
+        self._count = 0
         links = topology.links
         order = np.lexsort((np.arange(len(links)), links.dst, links.src))
         self._ordered_rows = order
@@ -243,27 +250,53 @@ class TableBuilder:
         pools, states = np.broadcast_arrays(
             np.asarray(pools, dtype=np.int64), np.asarray(state, dtype=np.int64)
         )
-        # Few states occur, and the array below has a place for each pool and state.
-        occurs = np.flatnonzero(np.bincount(states.ravel(), minlength=1))
-        rank = np.zeros(int(occurs.max(initial=0)) + 1, dtype=np.int64)
-        rank[occurs] = np.arange(len(occurs))
-        count = max(1, len(occurs))
-        key = np.where(pools < 0, -1, pools * count + rank[states])
+        self._singles_of(int(pools.max(initial=-1)) + 1)
+        here, known = pools >= 0, self._singles.ravel()
+        key = (pools * self._singles.shape[1] + states)[here]
         # Sorting the keys, as numpy does to find distinct ones, takes most of the time.
-        used = np.zeros(int(key.max(initial=-1)) + 2, dtype=np.bool_)
-        used[key] = True
-        used[-1] = False
-        distinct, sets = np.flatnonzero(used), self._sets
-        ids = np.full(len(used), -1, dtype=np.int32)
-        # As choice_set, whose checks cost a large torus a second.
-        ids[distinct] = [
-            sets.setdefault(((pool, state, 1.0, -1, 0.0),), len(sets))
-            for pool, state in zip(
-                (distinct // count).tolist(), occurs[distinct % count].tolist(), strict=True
-            )
-        ]
-        result: Int32Array = ids[key]
+        if key.size < known.size // 8:
+            distinct = np.unique(key)
+        else:
+            used = np.zeros(known.size, dtype=np.bool_)
+            used[key] = True
+            distinct = np.flatnonzero(used)
+        fresh = distinct[known[distinct] < 0]
+        known[fresh] = self._count + np.arange(len(fresh))
+        self._count += len(fresh)
+        result: Int32Array = np.where(here, self._singles[pools, states], -1)
         return result
+
+    def _singles_of(self, pools: int) -> None:
+        """Make room for sets of one choice of so many pools."""
+        if pools > len(self._singles):
+            more = max(pools, 2 * len(self._singles)) - len(self._singles)
+            self._singles = np.pad(self._singles, ((0, more), (0, 0)), constant_values=-1)
+
+    def _number(self, row: _Choices) -> int:
+        """The number of a set."""
+        if len(row) == 1 and row[0][2:] == _ALONE:
+            pool, state = row[0][:2]
+            self._singles_of(pool + 1)
+            if self._singles[pool, state] < 0:
+                self._singles[pool, state] = self._count
+                self._count += 1
+            return int(self._singles[pool, state])
+        number = self._sets.setdefault(row, self._count)
+        self._count += number == self._count
+        return number
+
+    def _rows(self, numbers: IntArray) -> dict[int, _Choices]:
+        """The choices of some sets."""
+        rows = {number: row for row, number in self._sets.items()}
+        pool, state = np.nonzero(self._singles >= 0)
+        at = np.empty(self._count, dtype=np.int64)
+        at[self._singles[pool, state]] = np.arange(len(pool))
+        return {
+            number: rows[number]
+            if number in rows
+            else ((int(pool[at[number]]), int(state[at[number]]), *_ALONE),)
+            for number in numbers.tolist()
+        }
 
     def choice_set(
         self,
@@ -296,7 +329,7 @@ class TableBuilder:
             )
             if weight > 0 or self.selection == "adaptive"
         )
-        return self._sets.setdefault(row, len(self._sets))
+        return self._number(row)
 
     def merge(
         self, first: NDArray[np.integer], second: NDArray[np.integer], share: float = 0.5
@@ -304,23 +337,20 @@ class TableBuilder:
         """Sets with the choices of two sets; ``share`` of the traffic goes to the
         first.
         """
-        rows, sets = list(self._sets), self._sets
         key = np.asarray(first, dtype=np.int64) << 32 | np.asarray(second, dtype=np.int64)
         distinct, where = np.unique(key, return_inverse=True)
         pairs = np.divmod(distinct, 1 << 32)
         # As choice_set, whose checks cost a large torus a second.
         parts = [
             {
-                number: tuple(
-                    (*choice[:2], choice[2] * part, *choice[3:]) for choice in rows[number]
-                )
-                for number in (set(numbers.tolist()) if part > 0 else ())
+                number: tuple((*choice[:2], choice[2] * part, *choice[3:]) for choice in row)
+                for number, row in (self._rows(np.unique(numbers)).items() if part > 0 else ())
             }
             for numbers, part in zip(pairs, (share, 1 - share), strict=True)
         ]
         ids = np.array(
             [
-                sets.setdefault(parts[0].get(one, ()) + parts[1].get(other, ()), len(sets))
+                self._number(parts[0].get(one, ()) + parts[1].get(other, ()))
                 for one, other in zip(*(numbers.tolist() for numbers in pairs), strict=True)
             ],
             dtype=np.int32,
@@ -329,20 +359,33 @@ class TableBuilder:
 
     def build(self) -> RoutingTable:
         """The table; call it once ``entry`` is filled."""
-        choices = [choice for row in self._sets for choice in row]
-        pool, state, weight, probe, delay = zip(*choices, strict=True)
+        length = np.ones(self._count, dtype=np.int64)
+        several = np.fromiter(self._sets.values(), np.int64, len(self._sets))
+        length[several] = [len(row) for row in self._sets]
+        start = np.concatenate([[0], np.cumsum(length)])
+        pool, state, probe = np.full((3, start[-1]), -1, dtype=np.int32)
+        weight, delay = np.ones(start[-1]), np.zeros(start[-1])
+        alone = np.nonzero(self._singles >= 0)
+        pool[start[self._singles[alone]]], state[start[self._singles[alone]]] = alone
+        at = np.repeat(
+            start[several] - np.cumsum(length[several]) + length[several], length[several]
+        )
+        at += np.arange(len(at))
+        choices = zip(*chain.from_iterable(self._sets), strict=True)
+        for column, values in zip((pool, state, weight, probe, delay), choices, strict=False):
+            column[at] = values
         return RoutingTable(
             routing=self.routing,
             selection=self.selection,
             channel_class=np.arange(self.virtual_channels, dtype=np.int32),
             destinations=self.destinations,
             entry=self.entry,
-            set_start=_starts([len(row) for row in self._sets]),
-            choice_pool=np.array(pool, dtype=np.int32),
-            choice_state=np.array(state, dtype=np.int32),
-            choice_weight=np.array(weight),
-            choice_probe=np.array(probe, dtype=np.int32),
-            choice_delay_ns=np.array(delay),
+            set_start=start.astype(np.int32),
+            choice_pool=pool,
+            choice_state=state,
+            choice_weight=weight,
+            choice_probe=probe,
+            choice_delay_ns=delay,
             pool_start=_starts([len(links) for _, links, _ in self._pools]),
             pool_link=np.array(
                 [link for _, links, _ in self._pools for link in links], dtype=np.int32
