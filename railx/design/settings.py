@@ -33,7 +33,7 @@ OBJECTIVES: tuple[Objective, ...] = ("step_time", "cost", "joules")
 class PointSettings:
     """A job, its prices and the faults: all of a design point but the network."""
 
-    gpus: Annotated[int, AtLeast(2)] = 256
+    gpus: Annotated[int, Between(2, 10_000_000)] = 256
     """Devices that the job has."""
     model: Annotated[str, NotEmpty()] = "llama3_8b"
     """Model of the catalogue."""
@@ -213,7 +213,7 @@ class ArenaSettings:
 
     networks: dict[str, TopologySettings] = field(default_factory=dict)
     """Networks by name; each takes its smallest size with as many chips as asked."""
-    chips: tuple[Annotated[int, AtLeast(2)], ...] = (1296, 4096, 200704)
+    chips: tuple[Annotated[int, Between(2, 10_000_000)], ...] = (1296, 4096, 200704)
     """Sizes. A network takes its smallest of as many chips, or its largest, and has one
     row that says why where that is too small.
     """
