@@ -40,16 +40,14 @@ class LineLoads:
 
     def __init__(self, topology: Topology, shape: tuple[int, ...], order: LineOrder) -> None:
         self._topology, self._order = topology, order
-        links, routers = topology.links, math.prod(shape)
         self._dimensions: list[_Dimension] = []
-        router, stride = np.arange(routers), 1
-        row = np.full((routers, routers), -1, dtype=np.int64)
-        row[links.src, links.dst] = np.arange(len(links))
+        src, dst, stride = topology.links.src, topology.links.dst, 1
         for length in shape:
-            near = (
-                router[:, None] + (np.arange(length) - router[:, None] // stride % length) * stride
-            )
-            self._dimensions.append(_Dimension(stride, length, row[router[:, None], near]))
+            row = np.full((math.prod(shape), length), -1, dtype=np.int64)
+            position = dst // stride % length
+            along = np.flatnonzero(position != src // stride % length)
+            row[src[along], position[along]] = along
+            self._dimensions.append(_Dimension(stride, length, row))
             stride *= length
 
     def __call__(
