@@ -250,7 +250,7 @@ class TableBuilder:
         pools, states = np.broadcast_arrays(
             np.asarray(pools, dtype=np.int64), np.asarray(state, dtype=np.int64)
         )
-        self._singles_of(int(pools.max(initial=-1)) + 1)
+        self._singles_of(int(pools.max(initial=0)) + 1)  # -1 needs a row, too
         here, known = pools >= 0, self._singles.ravel()
         key = (pools * self._singles.shape[1] + states)[here]
         # Sorting the keys, as numpy does to find distinct ones, takes most of the time.
