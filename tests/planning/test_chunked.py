@@ -260,6 +260,25 @@ def test_chunk_flow_recomputes_no_more_than_memory_asks_for() -> None:
     assert tight[0].solver["kept_chunks"] < 6
 
 
+@pytest.mark.parametrize(("packs", "same"), [(20, True), (0, False)])
+def test_chunk_flow_needs_most_memory_for_the_packs_behind_a_long_sequence(
+    packs: int, same: bool
+) -> None:
+    """Whether chunks that run again keep the inputs of layers matters without packs."""
+    rule, cost = chunk_flow_rule(100, 1), cost_of()
+    without = replace(cost, input_bytes=0.0)
+    lengths = np.array([600] + [90] * packs)
+    chunked = rule.chunked(np.arange(len(lengths)), lengths, cost)
+    early = np.arange(chunked.chunks) - chunked.run_start < chunked.count - 1
+    layers = np.where(early, np.array(cost.layer_counts)[:, None], 0)
+    with_inputs, alone = (
+        checkpoints.peak_bytes(checkpoints.problem_of(chunked, 0, chunked.chunks, kind), layers)
+        for kind in (cost, without)
+    )
+    assert early.sum() == 5
+    assert (with_inputs == alone).all() == same
+
+
 def test_chunk_flow_packs_nothing_beside_a_tail() -> None:
     made, _, _ = _made("chunk_flow", task_of([180, 15], tokens=4000), chunk_tokens=100)
     assert [chunk.tokens for chunk in made[0].pipelines[0].chunks] == [100, 80, 15]

@@ -45,6 +45,12 @@ that the input of each layer stays besides keys and values, where ChunkFlow keep
 and values alone. The warm-up is that of Seq1F1B; the text that we have of the paper
 does not give ChunkFlow's. The tail of a sequence is a chunk of its own.
 
+Keys and values alone would not make ChunkFlow fit a 30B model either (48K tokens, 4
+stages of 8 A800): of chunks of 2,048 tokens the first stage holds 28.6 GiB at its peak
+and the last 26.0, with the inputs of layers or without, where 11.8 and 13.6 are free.
+The peak is behind the longest sequence, of 24 slices: 1F1B keeps as many packs of short
+sequences, which keep all. So 30B needs recomputed layers (``checkpointed_layers``).
+
 **SlimPipe** (arXiv 2504.14519) cuts every sequence over the slice size into slices of
 equal tokens, which run slice by slice in 1F1B order, backward passes right to left.
 Later slices attend to more context; the stages of a pipeline, which work on different
