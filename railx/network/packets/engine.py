@@ -143,6 +143,7 @@ FREED = SENT_BORN
 MESSAGE_COLUMNS = 8
 #: A part's number in ``progress`` is in a cache line of its own.
 PROGRESS_STEP = 8
+#: Looks at another part's progress, some microseconds, before others get the core.
 _SPINS = 4000
 
 #: Wraps every index: an unsigned index skips the test for negative values, and 64 bits
@@ -1391,9 +1392,9 @@ def is_plain(net: Net) -> Any:
 def advance_part(net: Net, state: State, until: int) -> int:
     """Run cycles of a plain run's part, beside the threads of all other parts.
 
-    Each part has a state of its own; ``records``, ``boxes`` and ``progress`` are those
-    of all. A channel belongs to the part before it, what is behind it to the part at
-    its end. The parts meet in every cycle between its releases and its grants: room
+    Each part has a state of its own; all share ``boxes`` and ``progress``. A channel and
+    the room behind it belong to the part before it, input ports and the packets in
+    FIFOs to the part at its end. The parts meet in every cycle between its releases and its grants: room
     that they free for each other is known then, and heads that they send each other
     arrive two cycles later at the earliest. So the result is that of :func:`advance`.
     """
