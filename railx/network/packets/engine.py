@@ -1392,10 +1392,11 @@ def is_plain(net: Net) -> Any:
 def advance_part(net: Net, state: State, until: int) -> int:
     """Run cycles of a plain run's part, beside the threads of all other parts.
 
-    Each part has a state of its own; all share ``boxes`` and ``progress``. A channel and
-    the room behind it belong to the part before it, input ports and the packets in
-    FIFOs to the part at its end. The parts meet in every cycle between its releases and its grants: room
-    that they free for each other is known then, and heads that they send each other
-    arrive two cycles later at the earliest. So the result is that of :func:`advance`.
+    Each part has a state of its own; all share ``boxes`` and ``progress``. A channel
+    and the room behind it belong to the part before it, input ports and the packets in
+    FIFOs to the part at its end. The parts meet in every cycle between its releases and
+    its grants: room that they free for each other is known then, and heads that they
+    send each other arrive two cycles later at the earliest. So the result is that of
+    :func:`advance`.
     """
     return run_cycles(net, state, until, True, True)
