@@ -16,9 +16,8 @@ from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.line_rings import ChipOrderRing, LineRings
 from railx.vocabulary.nodes import NodeOrder
 from railx.vocabulary.placement import Placement, Sizes
-from railx.vocabulary.routing.analysis import PairLoads
 from railx.vocabulary.routing.line_phases import LineRouting
-from railx.vocabulary.routing.table import Destinations, RoutingTable
+from railx.vocabulary.routing.table import Destinations, PairLoads, RoutingTable
 from railx.vocabulary.topology import Circuits, FamilySettings, NodeSettings, Topology
 
 __all__ = [

@@ -32,9 +32,9 @@ from railx.network.settings import BandwidthSettings
 from railx.network.traffic import routed_for
 from railx.settings import SettingsError
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
-from railx.vocabulary.routing.analysis import PairLoads, pair_loads
+from railx.vocabulary.routing.analysis import pair_loads
 from railx.vocabulary.routing.hop_loads import HopLoads
-from railx.vocabulary.routing.table import RoutingTable
+from railx.vocabulary.routing.table import PairLoads, RoutingTable
 from railx.vocabulary.topology import INTERNAL, Topology
 
 __all__ = [

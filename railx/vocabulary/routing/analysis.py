@@ -7,11 +7,11 @@ exact loads (forwards) and exact hop counts (backwards) in one pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -22,7 +22,6 @@ from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 
 __all__ = [
     "Options",
-    "PairLoads",
     "PathLengths",
     "RoutingGraph",
     "check_deadlock_free",
@@ -37,10 +36,6 @@ __all__ = [
     "table_channel_loads",
     "table_lane_loads",
 ]
-
-#: Sources, destinations and amounts (arrays[pairs]) to the load of every lane and the
-#: longest flight in nanoseconds, as :func:`pair_loads` on a topology and a table.
-PairLoads: TypeAlias = Callable[[IntArray, IntArray, FloatArray], tuple[FloatArray, float]]
 
 
 @dataclass(frozen=True, eq=False)

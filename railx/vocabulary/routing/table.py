@@ -11,7 +11,7 @@ describe the same routing.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
@@ -30,6 +30,11 @@ from railx.vocabulary.topology import Topology
 Selection = Literal["weighted", "adaptive"]
 #: Destination chips, int32[D]; None: all chips.
 Destinations: TypeAlias = Int32Array | None
+
+#: Sources, destinations and amounts (arrays[pairs]) to the load of every lane and the
+#: longest flight in nanoseconds, as
+#: :func:`railx.vocabulary.routing.analysis.pair_loads` on a topology and a table.
+PairLoads: TypeAlias = Callable[[IntArray, IntArray, FloatArray], tuple[FloatArray, float]]
 
 #: Choices of a set: pool, state after the hop, weight, probe, delay in nanoseconds.
 _Choices: TypeAlias = tuple[tuple[int, int, float, int, float], ...]
