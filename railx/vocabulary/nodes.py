@@ -201,8 +201,8 @@ def loads_inside(
     load, hops = np.zeros(_rows(order, node)), 0
     while len(at):
         near = following[at, goal]
-        taken = home * 2 * len(order.pairs()) + row[at, near]
-        load += _summed(taken, amount, len(load))
+        link = home * 2 * len(order.pairs()) + row[at, near]
+        load += _summed(link, amount, len(load))
         on = near != goal
         home, at, goal, amount = home[on], near[on], goal[on], amount[on]
         hops += 1

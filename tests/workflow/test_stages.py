@@ -77,9 +77,23 @@ def test_rules_have_the_same_directives_in_the_same_order() -> None:
         assert found == [word for word in order if word in found]
         assert set(order) - set(found) <= {"name", "threads", "resources"}
         assert 'scripts/stage.py"' in rule
-        helpers = "files_in|files_out|settings|code|words|log_file|benchmark_file|cluster_resources"
+        helpers = "files_in|files_out|settings|code|words|log_file|benchmark_file"
+        helpers += "|cluster_resources|threads_of"
         arguments = set(re.findall(rf'\b(?:{helpers})\("?(\w+)"?\)', rule))
         assert arguments == {name}
+    assert "\n    threads: threads_of(name)\n" in dict(rules)["name"]
+
+
+def test_jobs_of_packets_ask_for_the_threads_of_a_run() -> None:
+    shards = [f"sweeps.railx_hyperx_m4n6_min.{change}" for change in ("repeats=2", "shards=2")]
+    for changes, threads in (([], 2), (["sweeps.railx_hyperx_m4n6_min.network.threads=1"], 1)):
+        given = ["experiment=large_network", *shards, *changes]
+        composed: dict[str, Any] = to_dict(compose_experiment(given))
+        for stage, items in (("packets", 1), ("seeds", 2)):
+            jobs = list(STAGES[stage].items(composed))
+            assert len(jobs) == items
+            needs = [STAGES[stage].needs(composed, job) for job in jobs]
+            assert [need.threads_per_rank for need in needs] == [threads] * items
 
 
 def test_paths_hold_the_wildcard_of_the_stage_and_no_other() -> None:

@@ -54,7 +54,7 @@ def run_parts_until(net: Any, state: Any, cycle: int, step: int) -> Any:
     """
     from railx.network.packets import engine
 
-    state = state._replace(**{name: _in_own_lines(getattr(state, name)) for name in _SHARED})
+    state = state._replace(**{name: _aligned_copy(getattr(state, name)) for name in _SHARED})
     states = _divide(state)
 
     def advance(part: Any) -> None:
@@ -75,7 +75,7 @@ def _divide(state: Any) -> list[Any]:
         state._replace(
             part=part,
             **{
-                name: _in_own_lines(value)
+                name: _aligned_copy(value)
                 for name, value in state._asdict().items()
                 if name != "part" and name not in _SHARED
             },
@@ -84,7 +84,7 @@ def _divide(state: Any) -> list[Any]:
     ]
 
 
-def _in_own_lines(array: NDArray[Any]) -> NDArray[Any]:
+def _aligned_copy(array: NDArray[Any]) -> NDArray[Any]:
     """A copy that shares no cache line with other data, which other threads write."""
     memory = np.empty(array.nbytes + 2 * _LINE_BYTES, dtype=np.uint8)
     first = -memory.ctypes.data % _LINE_BYTES

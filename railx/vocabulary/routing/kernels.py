@@ -235,8 +235,8 @@ def pair_loads(
                     if depth >= 0:
                         at = following[depth] - 1
                         if weight[at] > 0:
-                            whole = values[link[at]] + beyond[slot]
-                            beyond[stack[depth]] = max(beyond[stack[depth]], whole)
+                            rest = values[link[at]] + beyond[slot]
+                            beyond[stack[depth]] = max(beyond[stack[depth]], rest)
                     continue
                 following[depth] = at + 1
                 vertex = link_dst[link[at]]
