@@ -81,7 +81,10 @@ def test_rules_have_the_same_directives_in_the_same_order() -> None:
         helpers += "|cluster_resources|threads_of"
         arguments = set(re.findall(rf'\b(?:{helpers})\("?(\w+)"?\)', rule))
         assert arguments == {name}
-    assert "\n    threads: threads_of(name)\n" in dict(rules)["name"]
+    threads = [
+        re.findall(r"^    threads: (.+)", rule, re.M) for name, rule in rules if name == "name"
+    ]
+    assert sorted(threads) == [["WHOLE_MACHINE"], ["threads_of(name)"]]
 
 
 def test_jobs_of_packets_ask_for_the_threads_of_a_run() -> None:
