@@ -259,7 +259,7 @@ def rail_claims(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Dra
     subtitle = f"""Electrical over photonic rails. Shaded: the claim holds
         ({_BASE}). Lines: where it just holds; grey contours: times lower
         with photonic rails. Marks: filled where the claim holds."""
-    note = "Port prices and power: the artifact's"
+    note = "Port prices and power are those of the artifact"
     with canvas(subtitle, fidelity_line(table["fidelity"], note)) as page:
         panels = page.subplots(1, 2)
         for axes, (claim, (title, unit, _)) in zip(panels, _CLAIMS.items(), strict=True):

@@ -107,7 +107,7 @@ def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> D
         spines of such switches; shaded: circuits may move, at half to twice the sourced price per
         port."""
     switch = settings.switch.replace("_", " ").replace("polatis 6000n", "the Polatis 6000N")
-    note = f"Port prices beyond one switch are assumed, the price of {switch}'s"
+    note = f"Port prices beyond one switch are assumed to be those of {switch}"
     with canvas(subtitle, fidelity_line(bills["fidelity"], note)) as page:
         panels = page.subplots(2, len(_PLATFORMS), sharex=False, squeeze=False)
         for row, (key, (_, _, ylabel, _)) in zip(panels, _BILLS_PANELS.items(), strict=True):
