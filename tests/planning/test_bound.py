@@ -106,7 +106,7 @@ def test_any_cut_by_the_longest_sequence_proves_a_bound(
 ) -> None:
     optimum = optimum_ms(lengths, devices, cost)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(bound, "_WORTH", 0.0)
+        patched.setattr(bound, "_MIN_CUT_GAIN", 0.0)
         patched.setattr(bound._Prices, "middle", lambda _: share * min(optimum, 1e9))
         proven = batch_lower_bound_ms(np.array(lengths), devices, cost.any_degrees, cost)
     assert proven <= optimum * (1 + 1e-9)
@@ -129,7 +129,7 @@ def test_no_interval_crosses_the_cut_by_a_single_longest_sequence(
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(bound, "_worths", checked)
-        patched.setattr(bound, "_WORTH", 0.0)
+        patched.setattr(bound, "_MIN_CUT_GAIN", 0.0)
         patched.setattr(bound._Prices, "middle", lambda _: 50.0)
         batch_lower_bound_ms(np.array(lengths), 4, (1, 2), small)
     assert looked_at == {0.0, math.inf} | cuts

@@ -54,11 +54,12 @@ _ENOUGH = 0.998
 _GROWN = 1.0005
 #: A number of micro-batches this close to an integer is one.
 _BROKEN = 2e-2
-#: All durations of the longest sequence's micro-batch. They are cut in two where their
-#: relative mean deviation is more than this, and both programmes promise this factor.
-_ALL = (0.0, math.inf)
-_SPREAD = 0.08
-_WORTH = 1.002
+#: Range of the duration of the longest sequence's micro-batch. It is cut in two where
+#: the mean deviation over the mean is larger than this, and the bound grows by this
+#: factor.
+_ANY_DURATION = (0.0, math.inf)
+_MIN_CUT_DEVIATION = 0.08
+_MIN_CUT_GAIN = 1.002
 #: Most steps of a programme, the start of its duals over the least cost, and the gap at
 #: which it ends; about 20 suffice.
 _STEPS = 60
@@ -96,7 +97,7 @@ class _Prices:
             return None
         mean = float(np.average(self.durations, weights=self.longest))
         deviation = np.average(np.abs(self.durations - mean), weights=self.longest)
-        return mean if deviation > _SPREAD * mean else None
+        return mean if deviation > _MIN_CUT_DEVIATION * mean else None
 
 
 def batch_lower_bound_ms(
@@ -188,7 +189,7 @@ def _bound_ms(problem: Problem, fewest: int) -> float:
     coarse = _classes(problem, *_COARSE_CLASSES)
     fine = _classes(problem, *_CLASSES)
     durations = _durations(problem, fewest)
-    first = _prices(*coarse, durations, fewest, None, _ALL)
+    first = _prices(*coarse, durations, fewest, None, _ANY_DURATION)
     number = float(first.micro_batches.sum())
     below, above = math.floor(number + _BROKEN), math.ceil(number - _BROKEN)
     limits: list[tuple[int, int | None]] = [(fewest, None)]
@@ -197,8 +198,8 @@ def _bound_ms(problem: Problem, fewest: int) -> float:
     ranges = []
     for low, high in limits:
         if len(limits) > 1 or low > fewest:
-            first = _prices(*coarse, durations, low, high, _ALL)
-        programmes = {_ALL: first}
+            first = _prices(*coarse, durations, low, high, _ANY_DURATION)
+        programmes = {_ANY_DURATION: first}
         middle = first.middle()
         # Of sequences of one length any may be the longest.
         is_alone = problem.tokens[:2].min() < problem.tokens[0]
@@ -206,7 +207,7 @@ def _bound_ms(problem: Problem, fewest: int) -> float:
             halves = {}
             for part in ((0.0, middle), (middle, math.inf)):
                 halves[part] = _prices(*coarse, durations, low, high, part)
-                if halves[part].total_ms < first.total_ms * _WORTH:
+                if halves[part].total_ms < first.total_ms * _MIN_CUT_GAIN:
                     break
             else:
                 programmes = halves
