@@ -99,7 +99,7 @@ mutants: $(READY) ## break a room's code on purpose and see whether its tests no
 	@test -n "$(ROOM)" || { echo "error: ROOM: is missing; allowed: planning, fabric, safety, network, performance, evidence, replay, steps, economics, training, input, exchange, cluster, package" >&2; exit 2; }
 	@$(BIN)/python scripts/mutants.py $(ROOM) --generated $(GENERATED) --seed $(SEED)
 
-mistakes: $(READY) ## every setting of every experiment with values that nobody can mean: each must be refused in one line (minutes)
+mistakes: $(READY) ## every setting of every experiment with values that nobody can mean: each must be refused in one line
 	@PYTHONPATH="$(CURDIR)" $(BIN)/python -m tests.workflow.mistakes
 
 explore: $(READY) ## every state of small jobs on the optical control plane, with its faults (minutes; STATES=1000000)

@@ -145,10 +145,6 @@ def _measures(
     yield from _prices(name, sized, settings)
     if asked > settings.graph_chips:
         return
-    if name in settings.all_pairs and asked > settings.packet_chips:
-        note = f"a routing table of all pairs: no graph above {settings.packet_chips} chips"
-        yield _value("", "graph", None, "", "analytic", note)
-        return
     graph = build_topology(sized.graph)
     bound = 0.0
     for row in _static(graph, seed):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, TypeAlias
 
 from railx.economics import read_catalogue
@@ -97,6 +97,39 @@ class PointSettings:
         """Sequences of a step."""
         return self.global_batch or max(self.gpus, 2**22 // self.tokens)
 
+    def check_names(self) -> None:
+        """Refuse models, devices, programs and price sets that the catalogues lack."""
+        for key, name, lookup in (
+            ("model", self.model, model_named),
+            ("devices", self.devices, device_named),
+            ("program", self.program, program_named),
+        ):
+            try:
+                lookup(name)
+            except UserError as error:
+                raise SettingsError(key, str(error).partition(": ")[2]) from None
+        try:
+            catalogue = read_catalogue(self.catalogue)
+        except UserError as error:
+            raise SettingsError("catalogue", str(error)) from None
+        sets = {"price_set": (self.price_set,), "price_sets": self.price_sets}
+        sets["node_price_set"] = () if self.node_price_set is None else (self.node_price_set,)
+        for key, names in sets.items():
+            for name in names:
+                try:
+                    catalogue.components(name)
+                except SettingsError as error:
+                    raise SettingsError(key, error.message) from None
+        if self.include_accelerators and "accelerator" not in catalogue.components(self.price_set):
+            raise SettingsError(
+                "include_accelerators",
+                f"got true; allowed: false, or a catalogue with an accelerator in {self.price_set}",
+            )
+
+    def costs(self) -> Costs:
+        """Estimated work by field."""
+        return {"fault_samples": Cost(2e-3) * self.fault_samples}
+
 
 @dataclass(frozen=True)
 class DesignSettings(PointSettings):
@@ -131,33 +164,8 @@ class DesignSettings(PointSettings):
                 )
 
     def check_names(self) -> None:
-        """Refuse models, devices, programs and price sets that the catalogues lack."""
-        for key, name, lookup in (
-            ("model", self.model, model_named),
-            ("devices", self.devices, device_named),
-            ("program", self.program, program_named),
-        ):
-            try:
-                lookup(name)
-            except UserError as error:
-                raise SettingsError(key, str(error).partition(": ")[2]) from None
-        try:
-            catalogue = read_catalogue(self.catalogue)
-        except UserError as error:
-            raise SettingsError("catalogue", str(error)) from None
-        sets = {"price_set": (self.price_set,), "price_sets": self.price_sets}
-        sets["node_price_set"] = () if self.node_price_set is None else (self.node_price_set,)
-        for key, names in sets.items():
-            for name in names:
-                try:
-                    catalogue.components(name)
-                except SettingsError as error:
-                    raise SettingsError(key, error.message) from None
-        if self.include_accelerators and "accelerator" not in catalogue.components(self.price_set):
-            raise SettingsError(
-                "include_accelerators",
-                f"got true; allowed: false, or a catalogue with an accelerator in {self.price_set}",
-            )
+        """Refuse no networks, and names that the catalogues lack."""
+        super().check_names()
         if not self.networks:
             raise SettingsError("networks", "got none; allowed: one or more (conf/design)")
 
@@ -213,7 +221,11 @@ class ArenaSettings:
 
     networks: dict[str, TopologySettings] = field(default_factory=dict)
     """Networks by name; each takes its smallest size with as many chips as asked."""
-    chips: tuple[Annotated[int, Between(2, 10_000_000)], ...] = (1296, 4096, 200704)
+    chips: Annotated[tuple[Annotated[int, Between(2, 10_000_000)], ...], NotEmpty()] = (
+        1296,
+        4096,
+        200704,
+    )
     """Sizes. A network takes its smallest of as many chips, or its largest, and has one
     row that says why where that is too small.
     """
@@ -222,10 +234,6 @@ class ArenaSettings:
     packet_chips: Annotated[int, AtLeast(2)] = 1500
     """Largest network with packets of all patterns; above, uniform traffic at the
     largest share alone.
-    """
-    all_pairs: tuple[str, ...] = ()
-    """Networks whose routing table has every pair of chips: above ``packet_chips`` they
-    have closed forms alone.
     """
     traffics: dict[str, TrafficSettings] = field(default_factory=dict)
     """Patterns by name; their own load is not used."""
@@ -247,6 +255,19 @@ class ArenaSettings:
     """Most chips of a network over those asked, or those asked over its own."""
     payload_mb: Annotated[float, Positive()] = 64.0
     """Payload of the collectives, in 10^6 bytes a chip."""
+
+    def check_names(self, key: str) -> None:
+        """Refuse names that the catalogues lack; SettingsError names the key below
+        ``key``.
+        """
+        jobs = {
+            f"jobs.{name}": replace(self.point, model=job.model) for name, job in self.jobs.items()
+        }
+        for name, point in ({"point": self.point} | jobs).items():
+            try:
+                point.check_names()
+            except SettingsError as error:
+                raise error.under(f"{key}.{name}") from None
 
     def costs(self) -> Costs:
         """Estimated work by field."""

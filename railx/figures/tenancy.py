@@ -238,7 +238,7 @@ def _apart(rows: DataFrame) -> str:
 class FaultTraceSettings(Choice):
     """Usable share of networks over a trace of faults."""
 
-    draw: int = 0
+    draw: Annotated[int, Between(0, 999)] = 0
     """Places of the servers, of those drawn."""
 
 

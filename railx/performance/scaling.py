@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from railx.settings import AtLeast, NotEmpty
+from railx.settings import AtLeast, Between, NotEmpty
 
 __all__ = ["ScalingSettings"]
 
-Devices = Annotated[int, AtLeast(1)]
+Devices = Annotated[int, Between(1, 10_000_000)]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from railx.performance.validation import (
     read_set,
 )
 from railx.places import SHIPPED
-from railx.settings import AtLeast, NotEmpty, SettingsError
+from railx.settings import Between, NotEmpty, SettingsError
 
 __all__ = ["FIDELITY", "FILES", "ValidationSettings", "error_rows", "measured_rows"]
 
@@ -52,7 +52,7 @@ class ValidationSettings:
 
     sets: Annotated[tuple[str, ...], NotEmpty()] = tuple(FILES)
     """Names of the sets."""
-    replayed_plans: Annotated[int, AtLeast(1)] = 40
+    replayed_plans: Annotated[int, Between(1, 100_000)] = 40
     """Random plans whose closed form is held against their replay."""
 
     def __post_init__(self) -> None:

@@ -182,18 +182,23 @@ class FaultTraceSettings:
 
     file: Annotated[str, NotEmpty()]
     """The trace, a CSV file of the repository: time_days, node, event."""
-    servers: Annotated[int, AtLeast(1)]
+    servers: Annotated[int, Between(1, 1_000_000)]
     """Servers of the traced cluster, those that never failed among them."""
-    chips_per_server: Annotated[int, AtLeast(1)]
+    chips_per_server: Annotated[int, Between(1, 1024)]
     """Chips that a server of the trace takes with it."""
     days: Annotated[float, Positive()]
     """How long the trace is."""
-    job_chips: Annotated[tuple[Annotated[int, AtLeast(1)], ...], NotEmpty()]
+    job_chips: Annotated[tuple[Annotated[int, Between(1, 10_000_000)], ...], NotEmpty()]
     """Sizes of small jobs, as groups of tensor or expert parallelism."""
     draws: Annotated[int, AtLeast(1)]
     """Random orders of the servers."""
     step_days: Annotated[float, Positive()] | None = field(default=None, kw_only=True)
     """Time between two looks at the cluster; null: at every change."""
+
+    def costs(self) -> Costs:
+        """Estimated work by field, for a network."""
+        looks = 1200 if self.step_days is None else self.days / self.step_days
+        return {"draws": Cost(5e-3 * looks) * self.draws}
 
 
 @dataclass(frozen=True)
@@ -233,8 +238,7 @@ class TraceSettings(FaultTraceSettings):
 
     def costs(self) -> Costs:
         """Estimated work by field."""
-        looks = 1200 if self.step_days is None else self.days / self.step_days
-        return {"draws": Cost(5e-3 * looks * len(self.networks)) * self.draws}
+        return {key: cost * len(self.networks) for key, cost in super().costs().items()}
 
 
 @dataclass(frozen=True)

@@ -146,16 +146,6 @@ def test_above_the_graphs_closed_forms_alone_stand(rows: list[dict[str, Any]]) -
     assert not large & {"step", "uniform_bound", "latency_mean", "collective"}
 
 
-def test_a_network_with_tables_of_all_pairs_has_no_large_graph() -> None:
-    pairs = replace(SETTINGS, chips=(64,), packet_chips=32, all_pairs=("torus_2d",), jobs={})
-    (graph,) = (row for row in arena_rows("torus_2d", pairs, 1) if row["measure"] == "graph")
-    assert (graph["value"], graph["note"]) == (
-        None,
-        "a routing table of all pairs: no graph above 32 chips",
-    )
-    assert not any(row["fidelity"] == "packet" for row in arena_rows("torus_2d", pairs, 1))
-
-
 def test_a_size_that_a_network_lacks_is_a_row_that_says_so() -> None:
     rows = list(arena_rows("rail_only", replace(SETTINGS, chips=(10**6,)), 1))
     (row,) = rows

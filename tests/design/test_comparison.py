@@ -96,6 +96,14 @@ def test_a_size_that_the_network_lacks_is_refused() -> None:
         (["network=torus_2d"], "network=torus_2d: got no network; allowed: a FILE"),
         (["topology=torus"], "topology: got 'torus'; allowed: "),
         (["topology=torus_2d", "arena=none"], "arena: got no jobs or no networks; allowed: "),
+        (
+            ["topology=torus_2d", "arena=small", "arena.point.price_set=nope"],
+            "arena.point.price_set: got 'nope'; allowed: ",
+        ),
+        (
+            ["topology=torus_2d", "arena=small", "arena.jobs.dense_70b.model=nope"],
+            "arena.jobs.dense_70b.model: got nope; allowed: ",
+        ),
     ],
 )
 def test_bad_input_is_one_line(

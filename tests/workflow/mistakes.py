@@ -83,6 +83,9 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "technology",
         ),
         "Experiment": (
+            "corpora",
+            "plans",
+            "runs",
             "figures",
             "live",
             "networks",
@@ -157,6 +160,26 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "plans",
         ),
         "UnderlyingNetwork": ("groups",),
+        "KHopRingSettings": ("failed",),
+        "TraceSettings": ("spare_shares",),
+        "ArenaFigureSettings": (
+            "only",
+            "marked",
+        ),
+        "TopoOptSettings": ("strides",),
+        "ArenaSettings": (
+            "networks",
+            "traffics",
+            "loads_over_bound",
+            "jobs",
+        ),
+        "PointSettings": ("price_sets",),
+        "HostSettings": ("fitted_on",),
+        "NodePricesSettings": ("only",),
+        "FaultTraceSettings": ("only",),
+        "PipelineSpeedupsSettings": ("only",),
+        "PlansAtScaleSettings": ("model",),
+        "ShardedReplicasSettings": ("device",),
     },
     # Numbers that only enter formulas, and limits of searches that end by themselves.
     "huge": {
@@ -197,6 +220,7 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "FlexSPMilpSettings": ("work_limit",),
         "JobSettings": (
+            "micro_batch_sequences",
             "bytes_per_element",
             "gradient_bytes_per_element",
             "sequence_tokens",
@@ -266,6 +290,21 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "TrackingSettings": ("table_rows",),
         "TrainingSettings": ("checkpoint_every",),
         "VariantSettings": ("micro_batch_sequences",),
+        "ArenaFigureSettings": ("chips",),
+        "ScalingSettings": ("published_every",),
+        "ArenaSettings": ("packet_chips",),
+        "ExpertTraffic": ("group",),
+        "TrainingJob": ("tokens",),
+        "ServingJob": (
+            "tokens",
+            "expert",
+        ),
+        "PointSettings": (
+            "tokens",
+            "global_batch",
+            "direct_members",
+        ),
+        "ExpertCounts": ("exchanged_copies",),
     },
     # Text for readers, and words that a figure looks up in the tables of a run.
     "name": {
@@ -323,6 +362,20 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
             "single",
         ),
         "UnderlyingNetwork": ("label",),
+        "TraceSettings": ("file",),
+        "FaultTraceSettings": (
+            "file",
+            "only",
+        ),
+        "AllClaimsSettings": ("paper",),
+        "ArenaFigureSettings": ("marked",),
+        "FileCorpusSettings": (
+            "name",
+            "column",
+        ),
+        "HostSettings": ("fitted_on",),
+        "PlansAtScaleSettings": ("model",),
+        "ShardedReplicasSettings": ("device",),
     },
 }
 

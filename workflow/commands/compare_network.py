@@ -50,6 +50,7 @@ def _compare(options: argparse.Namespace) -> int:
     arena, seed = composed["arena"], composed["seed"]
     if not arena.jobs or not arena.networks:
         raise UserError("arena: got no jobs or no networks; allowed: beside, small, full")
+    arena.check_names("arena")
     announce_compilation("compare-network")
     with told("compare-network"):
         comparison = compare_network(

@@ -30,21 +30,8 @@ def run(job: Job) -> Summary:
 
 
 def check(experiment: Experiment) -> None:
-    """Refuse unknown models and devices."""
-    from railx.performance.devices import device_named
-    from railx.performance.models import model_named
-    from railx.settings import SettingsError
-
-    arena = experiment.arena
-    try:
-        device_named(arena.point.devices)
-    except SettingsError as error:
-        raise error.under("arena.point") from None
-    for name, job in arena.jobs.items():
-        try:
-            model_named(job.model)
-        except SettingsError as error:
-            raise error.under(f"arena.jobs.{name}") from None
+    """Refuse names that the catalogues lack."""
+    experiment.arena.check_names("arena")
 
 
 STAGE = Stage(

@@ -120,12 +120,16 @@ _MOST_PLACED = 4_000
 
 def check(experiment: Experiment) -> None:
     """Refuse routings that a topology lacks, and jobs without room."""
+    from railx.economics import read_catalogue
     from railx.families import family_of
     from railx.families.sizes import vertex_count
     from railx.mapping.layout import has_room
-    from railx.settings import SettingsError
+    from railx.settings import SettingsError, check_names
 
     mapping, topologies = experiment.mapping, experiment.topologies
+    if mapping.node_price_set is not None:
+        sets = read_catalogue(mapping.catalogue).price_sets
+        check_names("mapping.node_price_set", (mapping.node_price_set,), sets)
     for name, mapped in mapping.topologies.items():
         offered = family_of(topologies[name]).routings
         for routing in mapped.routings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workflow.outputs import File, Json, Table, flag, integer, real, text
-from workflow.stage import ByHand, Item, Job, Stage, Summary, Tracked
+from workflow.stage import ByHand, Experiment, Item, Job, Stage, Summary, Tracked
 
 
 def run(job: Job) -> Summary:
@@ -116,6 +116,23 @@ _HOST = (
     | text("fidelity")
 )
 
+
+def check(experiment: Experiment) -> None:
+    """Refuse constants of a host that no program has."""
+    from railx.errors import UserError
+    from railx.performance.programs import constants_named
+    from railx.settings import SettingsError
+
+    for name, step in experiment.steps.items():
+        if step.job.host is None:
+            continue
+        try:
+            constants_named(step.job.host.constants)
+        except UserError as error:
+            key = f"steps.{name}.job.host.constants"
+            raise SettingsError(key, str(error).partition(": ")[2]) from None
+
+
 STAGE = Stage(
     name="steps",
     help="generated training steps on rails: times, windows, phases, traffic, terms of the host",
@@ -147,4 +164,5 @@ STAGE = Stage(
     tracked=Tracked(
         "summary", ("times", "windows", "timeline", "phases", "traffic", "split", "host")
     ),
+    check=check,
 )
