@@ -87,8 +87,8 @@ CHOICE_POOL, PROBE = range(2)
 SOURCE_HEAD, SOURCE_TAIL, INJECTION, EJECT_HEAP, EJECTION = range(5)
 CHIP_COLUMNS = 5
 # The wheel of coming cycles: heads that arrive, channels that end, ports that end, the
-# first packet that is ready at its source and one past the last, packets that ask their
-# pool again.
+# first packet that is ready at its source and one past the last (in a part: those of its
+# chips, a list), packets that ask their pool again.
 HEADS, ENDS, TIMERS, READY, READY_END, AGAIN = range(6)
 WHEEL_ROWS = 6
 # Counters.
@@ -496,7 +496,7 @@ def create_packets(net: Net, state: State, rules: Rules, due: Int) -> None:
     """Sources make ``due`` packets, which may be routed ``source_cycles`` later."""
     counters, packets, wheel = state.counters, state.packets, state.wheel
     slot = (rules.now + rules.source_cycles) & rules.mask
-    if due > 0:
+    if due > 0 and not rules.divided:
         wheel[READY, u(slot)] = counters[CREATED]
         wheel[READY_END, u(slot)] = counters[CREATED] + due
     for _ in range(due):
@@ -509,6 +509,9 @@ def create_packets(net: Net, state: State, rules: Rules, due: Int) -> None:
         packets[row, DST] = dst
         packets[row, FIFO] = -1 - src
         packets[row, NEXT] = -1
+        if rules.divided:
+            packets[row, NEXT] = wheel[READY, u(slot)]
+            wheel[READY, u(slot)] = counters[CREATED]
         packets[row, HOPS] = 0
         packets[row, STATE] = 0
         packets[row, STATUS] = FRESH
@@ -525,11 +528,16 @@ def sources_ready(state: State, rules: Rules) -> None:
     """Packets are ready at their sources; under limited injection they need a port."""
     packets, chips, wheel = state.packets, state.chips, state.wheel
     slot = rules.now & rules.mask
+    if rules.divided:
+        packet = np.int64(wheel[READY, u(slot)])
+        wheel[READY, u(slot)] = -1
+        while packet >= 0:
+            wake(state, rules, packet)
+            packet = np.int64(packets[u(packet & rules.ring), NEXT])
+        return
     ready, end = np.int64(wheel[READY, u(slot)]), np.int64(wheel[READY_END, u(slot)])
     wheel[READY, u(slot)] = wheel[READY_END, u(slot)] = -1
     for packet in range(ready, end):
-        if rules.divided and packets[u(packet & rules.ring), BORN] < 0:
-            continue
         if not rules.limited_in:
             wake(state, rules, packet)
             continue
