@@ -163,7 +163,8 @@ def tables_page() -> str:
         "# Tables",
         "",
         "The tables that stages write. A table's name in",
-        "`railx sql` is STAGE.TABLE.",
+        "`railx sql` is STAGE.TABLE, or STAGE.ITEM.TABLE for one topology, plan or run. Without",
+        "the item it is all of them, with a column `item`.",
         "",
     ]
     for name, stage in STAGES.items():

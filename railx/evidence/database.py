@@ -2,10 +2,12 @@
 
 A table's name is its path below the results folder without the ending, dots for
 slashes: ``network/railx_hyperx/bounds.parquet`` is ``network.railx_hyperx.bounds`` and
-``economics/summary.parquet`` is ``economics.summary``. A JSON object is a table of one
-row: nested keys are joined by underscores, lists stay lists (``unnest`` makes rows of
-them). Tables are read by pyarrow when a query names them; the database itself can open
-no file, and its configuration is locked.
+``economics/summary.parquet`` is ``economics.summary``. Without an item it is the tables
+of all items of the stage, one below the other, with the item in the column ``item``:
+``network.bounds``. A JSON object is a table of one row: nested keys are joined by
+underscores, lists stay lists (``unnest`` makes rows of them). Tables are read by
+pyarrow when a query names them; the database itself can open no file, and its
+configuration is locked.
 
 A column ``fidelity`` is ordered as ``railx.io.FIDELITIES``, so that comparing and
 ``min`` follow that order. ``lowest(fidelity)`` is the least faithful of a group and
@@ -104,11 +106,16 @@ class Database:
         return tuple(sorted(self._paths))
 
     def named(self, sql: str) -> tuple[str, ...]:
-        """The tables that a query names, whether they are there or not.
+        """The tables that a query names, whether they are there or not; those of every
+        item for a name without one.
 
         Raises ClaimError for what is not one SELECT.
         """
-        return read_statement(self._connection, sql).tables
+        return tuple(
+            dict.fromkeys(
+                table for name in self._asked(sql) for table in self._items(name) or (name,)
+            )
+        )
 
     def query(self, sql: str) -> pa.Table:
         """The rows of a query, which must be exactly one SELECT.
@@ -116,7 +123,7 @@ class Database:
         Raises NotAvailable where a table that it names is not among the results, and
         ClaimError (one line) for everything else that is wrong with it.
         """
-        named = self.named(sql)
+        named = self._asked(sql)
         for name in named:
             self._load(name)
         self._connection.execute("begin transaction read only")
@@ -130,10 +137,10 @@ class Database:
     def columns(self, sql: str, tables: Sequence[str] | None = None) -> tuple[str, ...]:
         """The columns that a query gives, without running it.
 
-        ``tables`` are those that :meth:`named` gave for it; None: it is asked again.
+        ``tables`` are those that it names, if they are known.
         Raises what :meth:`query` raises.
         """
-        named = self.named(sql) if tables is None else tables
+        named = self._asked(sql) if tables is None else tables
         for name in named:
             self._load(name)
         try:
@@ -154,9 +161,46 @@ class Database:
             )
         return result.column(0)[0].as_py()
 
+    def _asked(self, sql: str) -> tuple[str, ...]:
+        """The names of tables in a query, as it has them."""
+        return read_statement(self._connection, sql).tables
+
+    def _items(self, name: str) -> tuple[str, ...]:
+        """The tables of the items of a stage that ``STAGE.TABLE`` stands for."""
+        stage, _, table = name.partition(".")
+        if name in self._paths:
+            return ()
+        return tuple(
+            item
+            for item in self.tables
+            if _is_item(item) and item.startswith(f"{stage}.") and item.endswith(f".{table}")
+        )
+
+    def _load_items(self, name: str, items: Sequence[str]) -> None:
+        """Copy the tables of all items of a stage into one."""
+        for item in items:
+            self._load(item)
+        has_item = any("item" in self._columns[item] for item in items)
+        rows = (
+            f"select {'' if has_item else _text(item.split('.')[1]) + ' as item, '}*"
+            f" from {_quoted(item)}"
+            for item in items
+        )
+        try:
+            self._connection.execute(
+                f"create table {_quoted(name)} as {' union all by name '.join(rows)}"
+            )
+        except duckdb.Error as error:
+            raise ClaimError(f"table: {name} is no table ({first_paragraph(error)})") from None
+        described = self._connection.execute(f"describe {_quoted(name)}").fetchall()
+        self._columns[name] = tuple(column for column, *_ in described)
+
     def _load(self, name: str) -> None:
         """Copy a table into the database, once."""
         if name in self._columns:
+            return
+        if items := self._items(name):
+            self._load_items(name, items)
             return
         if name not in self._paths:
             same_stage = f"{name.split('.')[0]}."
@@ -242,6 +286,10 @@ def _sql_type(field: pa.Field) -> str:
 
 def _quoted(name: str) -> str:
     return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
 
 
 def _read(path: Path, name: str) -> pa.Table:

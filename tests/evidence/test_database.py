@@ -109,6 +109,38 @@ def test_two_and_three_part_names_resolve(database: Database) -> None:
     assert joined.to_pydict() == {"ours": [8.0]}
 
 
+def test_without_the_item_a_table_is_that_of_all_items(results: Path) -> None:
+    flow = [{"routing": "min", "bound_over_ideal": 4.5, "fidelity": "flow"}]
+    write_result(results, "network.bounds", flow, "torus's")
+    write_json(results / "training/other/result.json", {"device": "cuda", "item": "mine"})
+    files = (*FILES, "network/torus's/bounds.parquet", "training/other/result.json")
+    with open_database(results, files) as database:
+        rows = database.query(
+            "select item, bound_over_ideal, fidelity > 'analytic' as simulated from network.bounds"
+            " order by bound_over_ideal"
+        )
+        assert [tuple(row.values()) for row in rows.to_pylist()] == [
+            ("small_hyperx", 1.5, True),
+            ("small_hyperx", 2.5, False),
+            ("torus's", 4.5, True),
+        ]
+        assert database.named("select 1 from network.bounds, economics.summary") == (
+            "network.small_hyperx.bounds",
+            "network.torus's.bounds",
+            "economics.summary",
+        )
+        # A column of that name stays what it is; keys that a table lacks are null.
+        rows = database.query("select item, device, mix_jobs from training.result order by device")
+        assert [tuple(row.values()) for row in rows.to_pylist()] == [
+            (None, "cpu", 3),
+            ("mine", "cuda", None),
+        ]
+        with pytest.raises(ClaimError, match="no column load; allowed: item, topology, family"):
+            database.query("select load from network.bounds")
+        with pytest.raises(NotAvailable, match=r"network\.loads is not among the results"):
+            database.query("select 1 from network.loads")
+
+
 def test_every_named_table_is_named_once_and_without_the_querys_own(database: Database) -> None:
     query = (
         "with own as (select * from plan.absent.groups), more as (from own)"

@@ -17,7 +17,8 @@ def add(commands: Any) -> None:
         "sql",
         "ask the tables of a run with SQL",
         "Ask the tables of a run with SQL, as the claims do: a table's name is its path below"
-        " results/EXPERIMENT without the ending, dots for slashes.",
+        " results/EXPERIMENT without the ending, dots for slashes. Without the item in its middle"
+        " it is the tables of all items, with a column item.",
         "example:\n"
         '  railx sql "select topology, cost_usd from economics.summary" --experiment quick\n'
         "  railx sql --claim railx_absolute_cost --experiment quick",
