@@ -87,8 +87,8 @@ CHOICE_POOL, PROBE = range(2)
 SOURCE_HEAD, SOURCE_TAIL, INJECTION, EJECT_HEAP, EJECTION = range(5)
 CHIP_COLUMNS = 5
 # The wheel of coming cycles: heads that arrive, channels that end, ports that end, the
-# first packet that is ready at its source and one past the last (in a part: those of its
-# chips, a list), packets that ask their pool again.
+# first packet that is ready at its source and one past the last (in a part: those of
+# its chips, a list), packets that ask their pool again.
 HEADS, ENDS, TIMERS, READY, READY_END, AGAIN = range(6)
 WHEEL_ROWS = 6
 # Counters.
