@@ -46,6 +46,10 @@ DEGREES = ("data", "tensor", "context", "pipeline", "expert")
 _FEW = 16
 #: Plans that any search prices first.
 _MANY = 1024
+#: Plans that are priced at a time where a network is slow to ask.
+_AT_ONCE = 4
+#: By how much a time that bounds another may be longer by rounding.
+_ROUNDING = 1e-9
 #: Numbers of replicas tried for each shape: the largest that divide the batch.
 _REPLICAS = 3
 #: Parts of a step that no network changes.
@@ -346,14 +350,22 @@ def search(
 
 
 def search_below(
-    setting: Setting, job: Job, bound: Network, shown: int, rivals: Sequence[Rival] = ()
+    setting: Setting,
+    job: Job,
+    bound: Network,
+    shown: int,
+    rivals: Sequence[Rival] = (),
+    answered: Network | None = None,
 ) -> Priced:
     """As :func:`search` on a network that takes long to price a plan.
 
-    ``bound``: a network that makes every transfer at least as fast. Plans are priced in
-    its order, until none that is left could be among the first ``shown`` that differ in
-    a degree; of each of ``rivals``, the first is priced as well. The plans that were
-    priced, the fastest first.
+    ``bound``: a network that makes every transfer at least as fast. Plans are compared
+    in its order, until none that is left could be among the first ``shown`` that differ
+    in a degree; of each of ``rivals``, the first is compared as well. ``answered``: a
+    network that takes the exact time of transfers that the setting's was asked before,
+    and the bound's of others; None: the bound. Of the plans that are compared those are
+    priced that could be shown, or be the fastest of a rival, even on this. The plans
+    that were priced, the fastest first.
     """
     ideal = _Ranking(replace(setting, network=bound), job, None)
     ideal.find_placements(np.ones(len(ideal.plans), bool), lambda: _last_s(ideal.priced, None))
@@ -362,7 +374,7 @@ def search_below(
     left = np.ones(len(ideal.plans), bool)
 
     def fastest_left(number: int, below_s: float) -> Array:
-        """The next rows of the ranking that were not priced here."""
+        """The next rows of the ranking that were not compared here."""
         while True:
             total_s, waiting = ideal.priced.times.total_s, left[ideal.rows]
             rows = np.flatnonzero(waiting & (total_s < below_s))[:number]
@@ -374,14 +386,83 @@ def search_below(
     rows = fastest_left(_FEW, _last_s(ideal.priced, None))
     firsts = [np.flatnonzero(rival(setting, ideal.priced.plans))[:1] for rival in rivals]
     rows = np.unique(np.concatenate([rows, *firsts]))
-    priced = price(setting, ideal.priced.plans.take(rows))
-    while True:
+    compared = _Compared(setting, ideal.priced.take(rows[:0]), bound if answered is None else answered)
+    while len(rows):
         left[ideal.rows[rows]] = False
-        priced = priced.take(np.argsort(priced.times.total_s, kind="stable"))
-        rows = fastest_left(len(priced), _last_s(priced, shown))
-        if not len(rows):
-            return priced
-        priced = priced.joined(price(setting, ideal.priced.plans.take(rows)))
+        compared.add(ideal.priced.take(rows))
+        rows = fastest_left(len(compared.plans), compared.last_s(shown))
+    for rival in rivals:
+        compared.price_first(rival)
+    return compared.priced
+
+
+class _Compared:
+    """Plans in the order that they came, priced as far as needed.
+
+    ``exact``: which of them are; the others have the times of ``answered``.
+    """
+
+    def __init__(self, setting: Setting, none: Priced, answered: Network) -> None:
+        self._setting, self._answered = setting, replace(setting, network=answered)
+        self._rows, self._exact = none, np.zeros(0, bool)
+
+    @property
+    def plans(self) -> Plans:
+        return self._rows.plans
+
+    @property
+    def priced(self) -> Priced:
+        """Those that are priced, the fastest first, equal ones as they came."""
+        priced = self._rows.take(self._exact)
+        return Priced(self._setting, priced.plans, priced.times, priced.memory).take(
+            np.argsort(priced.times.total_s, kind="stable")
+        )
+
+    def add(self, plans: Priced) -> None:
+        self._rows = self._rows.joined(plans)
+        self._exact = np.append(self._exact, np.zeros(len(plans), bool))
+
+    def last_s(self, shown: int) -> float:
+        """Seconds of the last plan that is shown of all, exact."""
+
+        def last_s() -> float:
+            priced = self.priced
+            enough = len(priced) and len(first_plans(priced, shown)) == shown
+            return _last_s(priced, shown) if enough else math.inf
+
+        self._price_below(np.ones(len(self._exact), bool), last_s)
+        return _last_s(self.priced, shown)
+
+    def price_first(self, rival: Rival) -> None:
+        """Price the first plan of a rival."""
+        wanted = rival(self._setting, self.plans)
+
+        def first_s() -> float:
+            seconds = self._rows.times.total_s[wanted & self._exact]
+            return float(seconds.min(initial=math.inf))
+
+        self._price_below(wanted, first_s)
+
+    def _price_below(self, wanted: Array, last_s: Callable[[], float]) -> None:
+        """Price those of some plans that may take no longer than ``last_s``."""
+        bounded = np.ones(len(self._exact), bool)
+        while True:
+            # What was answered since may slow down those that seem fast enough.
+            may = self._rows.times.total_s * (1 - _ROUNDING) <= last_s()
+            rows = np.flatnonzero(~self._exact & wanted & may)
+            if not len(rows):
+                return
+            if bounded[rows].any():
+                self._price(rows, self._answered)
+                bounded[rows] = False
+                continue
+            rows = rows[np.argsort(self._rows.times.total_s[rows], kind="stable")][:_AT_ONCE]
+            self._price(rows, self._setting)
+            self._exact[rows] = True
+            bounded[:] = True
+
+    def _price(self, rows: Array, setting: Setting) -> None:
+        self._rows = self._rows.replaced(rows, price(setting, self.plans.take(rows)))
 
 
 def _last_s(priced: Priced, shown: int | None) -> float:
