@@ -47,7 +47,7 @@ _FEW = 16
 #: Plans that any search prices first.
 _MANY = 1024
 #: Plans that are priced at a time where a network is slow to ask.
-_AT_ONCE = 4
+_AT_ONCE = 8
 #: By how much a time that bounds another may be longer by rounding.
 _ROUNDING = 1e-9
 #: Numbers of replicas tried for each shape: the largest that divide the batch.
@@ -386,7 +386,9 @@ def search_below(
     rows = fastest_left(_FEW, _last_s(ideal.priced, None))
     firsts = [np.flatnonzero(rival(setting, ideal.priced.plans))[:1] for rival in rivals]
     rows = np.unique(np.concatenate([rows, *firsts]))
-    compared = _Compared(setting, ideal.priced.take(rows[:0]), bound if answered is None else answered)
+    compared = _Compared(
+        setting, bound if answered is None else answered, ideal.priced.take(rows[:0])
+    )
     while len(rows):
         left[ideal.rows[rows]] = False
         compared.add(ideal.priced.take(rows))
@@ -399,70 +401,62 @@ def search_below(
 class _Compared:
     """Plans in the order that they came, priced as far as needed.
 
-    ``exact``: which of them are; the others have the times of ``answered``.
+    ``priced``: some of ``plans``, the fastest first, of equal ones that which came
+    first. Every other takes at least ``_bound_s`` seconds, float[plans].
     """
 
-    def __init__(self, setting: Setting, none: Priced, answered: Network) -> None:
-        self._setting, self._answered = setting, replace(setting, network=answered)
-        self._rows, self._exact = none, np.zeros(0, bool)
-
-    @property
-    def plans(self) -> Plans:
-        return self._rows.plans
-
-    @property
-    def priced(self) -> Priced:
-        """Those that are priced, the fastest first, equal ones as they came."""
-        priced = self._rows.take(self._exact)
-        return Priced(self._setting, priced.plans, priced.times, priced.memory).take(
-            np.argsort(priced.times.total_s, kind="stable")
-        )
+    def __init__(self, setting: Setting, answered: Network, none: Priced) -> None:
+        self.priced, self.plans = replace(none, setting=setting), none.plans
+        self._answered = replace(setting, network=answered)
+        self._rows, self._bound_s = np.zeros(0, int), np.zeros(0)
 
     def add(self, plans: Priced) -> None:
-        self._rows = self._rows.joined(plans)
-        self._exact = np.append(self._exact, np.zeros(len(plans), bool))
+        """More plans, priced on a network that bounds them."""
+        columns = plans.plans.columns.items()
+        self.plans = Plans({n: np.concatenate([self.plans[n], more]) for n, more in columns})
+        self._bound_s = np.append(self._bound_s, plans.times.total_s)
 
     def last_s(self, shown: int) -> float:
-        """Seconds of the last plan that is shown of all, exact."""
+        """Seconds of the last of all plans that is shown."""
 
         def last_s() -> float:
-            priced = self.priced
-            enough = len(priced) and len(first_plans(priced, shown)) == shown
-            return _last_s(priced, shown) if enough else math.inf
+            enough = len(self.priced) and len(first_plans(self.priced, shown)) == shown
+            return _last_s(self.priced, shown) if enough else math.inf
 
-        self._price_below(np.ones(len(self._exact), bool), last_s)
+        self._price_below(np.ones(len(self.plans), bool), last_s)
         return _last_s(self.priced, shown)
 
     def price_first(self, rival: Rival) -> None:
         """Price the first plan of a rival."""
-        wanted = rival(self._setting, self.plans)
+        wanted = rival(self.priced.setting, self.plans)
 
         def first_s() -> float:
-            seconds = self._rows.times.total_s[wanted & self._exact]
-            return float(seconds.min(initial=math.inf))
+            return float(self.priced.times.total_s[wanted[self._rows]].min(initial=math.inf))
 
         self._price_below(wanted, first_s)
 
     def _price_below(self, wanted: Array, last_s: Callable[[], float]) -> None:
-        """Price those of some plans that may take no longer than ``last_s``."""
-        bounded = np.ones(len(self._exact), bool)
+        """Price those of some plans, bool[plans], that may take no longer than
+        ``last_s``.
+        """
+        waiting = wanted.copy()
+        waiting[self._rows] = False
+        newest = np.zeros(len(waiting), bool)
         while True:
-            # What was answered since may slow down those that seem fast enough.
-            may = self._rows.times.total_s * (1 - _ROUNDING) <= last_s()
-            rows = np.flatnonzero(~self._exact & wanted & may)
+            rows = np.flatnonzero(waiting & (self._bound_s * (1 - _ROUNDING) <= last_s()))
             if not len(rows):
                 return
-            if bounded[rows].any():
-                self._price(rows, self._answered)
-                bounded[rows] = False
+            if not newest[rows].all():
+                # What was answered since the last time may rule them out.
+                bounded = price(self._answered, self.plans.take(rows))
+                self._bound_s[rows], newest[rows] = bounded.times.total_s, True
                 continue
-            rows = rows[np.argsort(self._rows.times.total_s[rows], kind="stable")][:_AT_ONCE]
-            self._price(rows, self._setting)
-            self._exact[rows] = True
-            bounded[:] = True
-
-    def _price(self, rows: Array, setting: Setting) -> None:
-        self._rows = self._rows.replaced(rows, price(setting, self.plans.take(rows)))
+            rows = rows[np.argsort(self._bound_s[rows], kind="stable")][:_AT_ONCE]
+            self.priced = self.priced.joined(price(self.priced.setting, self.plans.take(rows)))
+            self._rows = np.append(self._rows, rows)
+            order = np.lexsort((self._rows, self.priced.times.total_s))
+            self.priced, self._rows = self.priced.take(order), self._rows[order]
+            waiting[rows], newest[:] = False, False
 
 
 def _last_s(priced: Priced, shown: int | None) -> float:

@@ -179,17 +179,15 @@ class _Singles:
             self._by_state[state] = begin, numbers = low, wider
         return numbers[first - begin : last + 1 - begin]
 
-    def table(self) -> tuple[IntArray, IntArray, Int32Array]:
+    def table(self) -> tuple[IntArray, IntArray, IntArray]:
         """Pool, state and number of each set."""
-        pools, states, singles = [], [], []
+        none = np.empty((3, 0), dtype=np.int64)
+        columns = [none]
         for state, (begin, numbers) in self._by_state.items():
             used = np.flatnonzero(numbers >= 0)
-            pools.append(begin + used)
-            states.append(np.full(len(used), state))
-            singles.append(numbers[used])
-        none = np.empty(0, dtype=np.int64)
-        pool, state, single = (np.concatenate([none, *parts]) for parts in (pools, states, singles))
-        return pool, state, single
+            columns.append(np.stack([begin + used, np.full(len(used), state), numbers[used]]))
+        pool, state_of, number = np.concatenate(columns, axis=1)
+        return pool, state_of, number
 
 
 class TableBuilder:
@@ -304,23 +302,23 @@ class TableBuilder:
         if not len(distinct):
             return np.full(pools.shape, -1, dtype=np.int32)
         state_of, pool = np.divmod(distinct, size)
-        first = np.flatnonzero(np.diff(state_of, prepend=-1))
-        number = np.empty(len(distinct), dtype=np.int32)
-        # A range of pools of each state, far fewer than all pools of all states.
-        ranges: list[Int32Array] = []
+        first = np.flatnonzero(np.diff(state_of, prepend=-1)).tolist()
+        parts = [slice(*ends) for ends in pairwise([*first, len(pool)])]
+        # The pools of each state, from the first to the last one, end to end.
+        ranges = [
+            self._singles.of(int(state_of[part.start]), *pool[part][[0, -1]].tolist())
+            for part in parts
+        ]
+        ends = np.cumsum([len(numbers) for numbers in ranges])
         begin = np.zeros(states_used, dtype=np.int64)
-        for low, high in pairwise([*first.tolist(), len(distinct)]):
-            begin[state_of[low]] = sum(map(len, ranges)) - pool[low]
-            ranges.append(self._singles.of(int(state_of[low]), int(pool[low]), int(pool[high - 1])))
-            number[low:high] = ranges[-1][pool[low:high] - pool[low]]
+        begin[state_of[first]] = [0, *ends[:-1]] - pool[first]
+        number = np.concatenate(ranges)[begin[state_of] + pool]
         fresh = np.flatnonzero(number < 0)
         fresh = fresh[np.lexsort((state_of[fresh], pool[fresh]))]
         number[fresh] = self._count + np.arange(len(fresh))
         self._count += len(fresh)
-        for part, (low, high) in zip(
-            ranges, pairwise([*first.tolist(), len(distinct)]), strict=True
-        ):
-            part[pool[low:high] - pool[low]] = number[low:high]
+        for numbers, part in zip(ranges, parts, strict=True):
+            numbers[pool[part] - pool[part.start]] = number[part]
         at = np.where(here, begin[np.where(here, states, 0)] + pools, 0)
         result: Int32Array = np.where(here, np.concatenate(ranges)[at], -1)
         return result
@@ -329,11 +327,11 @@ class TableBuilder:
         """The number of a set."""
         if len(row) == 1 and row[0][2:] == _ALONE:
             pool, state = row[0][:2]
-            number = self._singles.of(state, pool, pool)
-            if number[0] < 0:
-                number[0] = self._count
+            single = self._singles.of(state, pool, pool)
+            if single[0] < 0:
+                single[0] = self._count
                 self._count += 1
-            return int(number[0])
+            return int(single[0])
         number = self._sets.setdefault(row, self._count)
         self._count += number == self._count
         return number
