@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from railx.errors import UserError
 from railx.families import FAMILIES, build_topology, family_of
 from railx.network.group_bandwidth import MemberRates, RoutedLoads, routed_loads, strided_groups
+from railx.performance import search as plan_search
 from railx.performance import topologies
 from railx.performance.advice import AdviceSettings, advise
+from railx.performance.closed import PARTS, StepTimes
 from railx.performance.devices import device_named
 from railx.performance.layers import Setting
 from railx.performance.models import model_named
@@ -204,6 +206,22 @@ def test_a_bounded_search_shows_what_pricing_all_of_its_plans_shows(
     for ours, theirs in zip(*rows, strict=True):
         assert few.plans.plan(ours) == brute.plans.plan(theirs)
         assert few.times.total_s[ours] == brute.times.total_s[theirs]
+
+
+def test_of_equal_plans_that_which_came_first_is_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, setting = setting_on("torus_2d")
+    some = search(setting, JOB).take(np.arange(12)[::-1])
+
+    def equal(setting: Setting, plans: Plans) -> Priced:
+        parts = dict.fromkeys(PARTS, np.ones(len(plans)))
+        return replace(price(setting, plans), times=StepTimes(parts))
+
+    monkeypatch.setattr(plan_search, "price", equal)
+    compared = plan_search._Compared(setting, setting.network, some.take(np.arange(0)))
+    compared.add(some)
+    assert compared.last_s(len(some)) == len(PARTS)
+    ours, theirs = ([p.plans.plan(row) for row in range(12)] for p in (compared.priced, some))
+    assert ours == theirs
 
 
 def test_a_search_that_learns_asks_less() -> None:
