@@ -343,7 +343,9 @@ def on_devices(
     at_device = at_rates(topology, outside_gb_s, inside_gb_s)
     network = ExactLoads(at_device, static, None, node, known, selective=True)
     fast_gb_s = inside_gb_s if chips > 1 else outside_gb_s
-    return network, TwoLevelRing(node, fast_gb_s, outside_gb_s, 0.0, 0.0, 1.0, 1.0)
+    # Where plans take a part of a node for one, groups that leave it may stay inside.
+    bound_gb_s = outside_gb_s if node >= chips else max(fast_gb_s, outside_gb_s)
+    return network, TwoLevelRing(node, fast_gb_s, bound_gb_s, 0.0, 0.0, 1.0, 1.0)
 
 
 def chips_of(settings: FamilySettings) -> int:

@@ -46,10 +46,12 @@ H100 = device_named("h100")
 JOB = Job(24, 48, 8192)
 
 
-def setting_on(name: str) -> tuple[Setting, Setting]:
+def setting_on(name: str, node_devices: int | None = None) -> tuple[Setting, Setting]:
     """A small model on a topology, and on the network that bounds it."""
     topology = sized(topology_settings(name), (), JOB.devices, "network")
-    exact, bound = on_devices(topology, H100, fast_share=0.8, slow_share=0.2)
+    exact, bound = on_devices(
+        topology, H100, fast_share=0.8, slow_share=0.2, node_devices=node_devices
+    )
     model = replace(model_named("llama3_8b"), layers=8)
     program, constants = program_named("torchtitan"), constants_named("torchtitan_h100")
     setting = Setting(model, H100, exact, program, constants)
@@ -62,9 +64,12 @@ def answered_on(exact: Setting, bound: Network) -> Answered:
     return Answered(exact.network, bound)
 
 
+@pytest.mark.parametrize("node_devices", [None, 2])
 @pytest.mark.parametrize("name", FAMILY_NAMES)
-def test_the_bound_of_a_network_is_faster_for_every_plan(name: str) -> None:
-    exact, bound = setting_on(name)
+def test_the_bound_of_a_network_is_faster_for_every_plan(
+    name: str, node_devices: int | None
+) -> None:
+    exact, bound = setting_on(name, node_devices)
     plans = candidates(exact.model, JOB, exact.network.node_devices)
     some = plans.take(np.arange(0, len(plans), 29))
     for order in (0, len(ORDERS) - 1):
