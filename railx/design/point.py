@@ -21,6 +21,7 @@ from railx.performance.layers import Setting
 from railx.performance.networks import TwoLevelRing
 from railx.performance.plans import Plan
 from railx.performance.search import Job, Priced, search_below
+from railx.performance.topologies import Answered
 from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings
 
@@ -290,7 +291,7 @@ def _planned(sized: Sized, settings: PointSettings, store: RateStore | None) -> 
     rates = setting.network
     assert isinstance(rates, GroupRates)
     job = Job(settings.gpus, settings.batch, settings.tokens, settings.memory_share)
-    priced = search_below(setting, job, bound, 1)
+    priced = search_below(setting, job, bound, 1, answered=Answered(rates, bound))
     rates.keep()
     usable = usable_share(
         sized.graph,

@@ -263,7 +263,8 @@ class _Router:
         self.grid = chip_grid(settings.m, *settings.shape)
         self.rows, self.columns = self.grid.shape
         self.shift = _chip_shift(settings)
-        y, x = np.empty((2, self.grid.size), dtype=np.int64)
+        # 32 bits: arrays of all pairs of chips take half the memory.
+        y, x = np.empty((2, self.grid.size), dtype=np.int32)
         y[self.grid.ravel()], x[self.grid.ravel()] = np.divmod(
             np.arange(self.grid.size), self.columns
         )

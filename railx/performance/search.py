@@ -46,6 +46,10 @@ DEGREES = ("data", "tensor", "context", "pipeline", "expert")
 _FEW = 16
 #: Plans that any search prices first.
 _MANY = 1024
+#: Plans that are priced at a time where a network is slow to ask.
+_AT_ONCE = 8
+#: By how much a time that bounds another may be longer by rounding.
+_ROUNDING = 1e-9
 #: Numbers of replicas tried for each shape: the largest that divide the batch.
 _REPLICAS = 3
 #: Parts of a step that no network changes.
@@ -346,14 +350,22 @@ def search(
 
 
 def search_below(
-    setting: Setting, job: Job, bound: Network, shown: int, rivals: Sequence[Rival] = ()
+    setting: Setting,
+    job: Job,
+    bound: Network,
+    shown: int,
+    rivals: Sequence[Rival] = (),
+    answered: Network | None = None,
 ) -> Priced:
     """As :func:`search` on a network that takes long to price a plan.
 
-    ``bound``: a network that makes every transfer at least as fast. Plans are priced in
-    its order, until none that is left could be among the first ``shown`` that differ in
-    a degree; of each of ``rivals``, the first is priced as well. The plans that were
-    priced, the fastest first.
+    ``bound``: a network that makes every transfer at least as fast. Plans are compared
+    in its order, until none that is left could be among the first ``shown`` that differ
+    in a degree; of each of ``rivals``, the first is compared as well. ``answered``: a
+    network that takes the exact time of transfers that the setting's was asked before,
+    and the bound's of others; None: the bound. Of the plans that are compared those are
+    priced that could be shown, or be the fastest of a rival, even on this. The plans
+    that were priced, the fastest first.
     """
     ideal = _Ranking(replace(setting, network=bound), job, None)
     ideal.find_placements(np.ones(len(ideal.plans), bool), lambda: _last_s(ideal.priced, None))
@@ -362,7 +374,7 @@ def search_below(
     left = np.ones(len(ideal.plans), bool)
 
     def fastest_left(number: int, below_s: float) -> Array:
-        """The next rows of the ranking that were not priced here."""
+        """The next rows of the ranking that were not compared here."""
         while True:
             total_s, waiting = ideal.priced.times.total_s, left[ideal.rows]
             rows = np.flatnonzero(waiting & (total_s < below_s))[:number]
@@ -374,14 +386,77 @@ def search_below(
     rows = fastest_left(_FEW, _last_s(ideal.priced, None))
     firsts = [np.flatnonzero(rival(setting, ideal.priced.plans))[:1] for rival in rivals]
     rows = np.unique(np.concatenate([rows, *firsts]))
-    priced = price(setting, ideal.priced.plans.take(rows))
-    while True:
+    compared = _Compared(
+        setting, bound if answered is None else answered, ideal.priced.take(rows[:0])
+    )
+    while len(rows):
         left[ideal.rows[rows]] = False
-        priced = priced.take(np.argsort(priced.times.total_s, kind="stable"))
-        rows = fastest_left(len(priced), _last_s(priced, shown))
-        if not len(rows):
-            return priced
-        priced = priced.joined(price(setting, ideal.priced.plans.take(rows)))
+        compared.add(ideal.priced.take(rows))
+        rows = fastest_left(len(compared.plans), compared.last_s(shown))
+    for rival in rivals:
+        compared.price_first(rival)
+    return compared.priced
+
+
+class _Compared:
+    """Plans in the order that they came, priced as far as needed.
+
+    ``priced``: some of ``plans``, the fastest first, of equal ones that which came
+    first. Every other takes at least ``_bound_s`` seconds, float[plans].
+    """
+
+    def __init__(self, setting: Setting, answered: Network, none: Priced) -> None:
+        self.priced, self.plans = replace(none, setting=setting), none.plans
+        self._answered = replace(setting, network=answered)
+        self._rows, self._bound_s = np.zeros(0, int), np.zeros(0)
+
+    def add(self, plans: Priced) -> None:
+        """More plans, priced on a network that bounds them."""
+        columns = plans.plans.columns.items()
+        self.plans = Plans({n: np.concatenate([self.plans[n], more]) for n, more in columns})
+        self._bound_s = np.append(self._bound_s, plans.times.total_s)
+
+    def last_s(self, shown: int) -> float:
+        """Seconds of the last of all plans that is shown."""
+
+        def last_s() -> float:
+            enough = len(self.priced) and len(first_plans(self.priced, shown)) == shown
+            return _last_s(self.priced, shown) if enough else math.inf
+
+        self._price_below(np.ones(len(self.plans), bool), last_s)
+        return _last_s(self.priced, shown)
+
+    def price_first(self, rival: Rival) -> None:
+        """Price the first plan of a rival."""
+        wanted = rival(self.priced.setting, self.plans)
+
+        def first_s() -> float:
+            return float(self.priced.times.total_s[wanted[self._rows]].min(initial=math.inf))
+
+        self._price_below(wanted, first_s)
+
+    def _price_below(self, wanted: Array, last_s: Callable[[], float]) -> None:
+        """Price those of some plans, bool[plans], that may take no longer than
+        ``last_s``.
+        """
+        waiting = wanted.copy()
+        waiting[self._rows] = False
+        newest = np.zeros(len(waiting), bool)
+        while True:
+            rows = np.flatnonzero(waiting & (self._bound_s * (1 - _ROUNDING) <= last_s()))
+            if not len(rows):
+                return
+            if not newest[rows].all():
+                # What was answered since the last time may rule them out.
+                bounded = price(self._answered, self.plans.take(rows))
+                self._bound_s[rows], newest[rows] = bounded.times.total_s, True
+                continue
+            rows = rows[np.argsort(self._bound_s[rows], kind="stable")][:_AT_ONCE]
+            self.priced = self.priced.joined(price(self.priced.setting, self.plans.take(rows)))
+            self._rows = np.append(self._rows, rows)
+            order = np.lexsort((self._rows, self.priced.times.total_s))
+            self.priced, self._rows = self.priced.take(order), self._rows[order]
+            waiting[rows], newest[:] = False, False
 
 
 def _last_s(priced: Priced, shown: int | None) -> float:

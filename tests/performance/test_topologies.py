@@ -5,29 +5,38 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import astuple, replace
+from functools import cache
+from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from railx.errors import UserError
 from railx.families import FAMILIES, build_topology, family_of
 from railx.network.group_bandwidth import MemberRates, RoutedLoads, routed_loads, strided_groups
+from railx.performance import search as plan_search
 from railx.performance import topologies
 from railx.performance.advice import AdviceSettings, advise
+from railx.performance.closed import PARTS, StepTimes
 from railx.performance.devices import device_named
 from railx.performance.layers import Setting
 from railx.performance.models import model_named
+from railx.performance.networks import Kind, Network
 from railx.performance.plans import ORDERS, Array, Plans
 from railx.performance.programs import constants_named, program_named
 from railx.performance.search import (
     Job,
+    Priced,
+    Rival,
     candidates,
     first_plans,
     price,
     search,
     search_below,
 )
-from railx.performance.topologies import ExactLoads, node_rates_gb_s, on_devices, sized
+from railx.performance.topologies import Answered, ExactLoads, node_rates_gb_s, on_devices, sized
 from railx.settings import SettingsError
 from railx.vocabulary.topology import Topology
 from tests.builders import topology_settings
@@ -37,19 +46,30 @@ H100 = device_named("h100")
 JOB = Job(24, 48, 8192)
 
 
-def setting_on(name: str) -> tuple[Setting, Setting]:
+def setting_on(name: str, node_devices: int | None = None) -> tuple[Setting, Setting]:
     """A small model on a topology, and on the network that bounds it."""
     topology = sized(topology_settings(name), (), JOB.devices, "network")
-    exact, bound = on_devices(topology, H100, fast_share=0.8, slow_share=0.2)
+    exact, bound = on_devices(
+        topology, H100, fast_share=0.8, slow_share=0.2, node_devices=node_devices
+    )
     model = replace(model_named("llama3_8b"), layers=8)
     program, constants = program_named("torchtitan"), constants_named("torchtitan_h100")
     setting = Setting(model, H100, exact, program, constants)
     return setting, replace(setting, network=bound)
 
 
+def answered_on(exact: Setting, bound: Network) -> Answered:
+    """What the network of a setting was asked, and what bounds the rest."""
+    assert isinstance(exact.network, ExactLoads)
+    return Answered(exact.network, bound)
+
+
+@pytest.mark.parametrize("node_devices", [None, 2])
 @pytest.mark.parametrize("name", FAMILY_NAMES)
-def test_the_bound_of_a_network_is_faster_for_every_plan(name: str) -> None:
-    exact, bound = setting_on(name)
+def test_the_bound_of_a_network_is_faster_for_every_plan(
+    name: str, node_devices: int | None
+) -> None:
+    exact, bound = setting_on(name, node_devices)
     plans = candidates(exact.model, JOB, exact.network.node_devices)
     some = plans.take(np.arange(0, len(plans), 29))
     for order in (0, len(ORDERS) - 1):
@@ -59,8 +79,10 @@ def test_the_bound_of_a_network_is_faster_for_every_plan(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["torus_2d", "opus_rails"])
-def test_a_bounded_search_equals_pricing_every_plan(name: str) -> None:
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_bounded_search_equals_pricing_every_plan(name: str, learns: bool) -> None:
     exact, bound = setting_on(name)
+    answered = answered_on(exact, bound.network) if learns else None
     ideal = search(bound, JOB).plans
     every = price(exact, ideal).times.total_s
     ranked = price(exact, ideal.take(np.argsort(every, kind="stable")))
@@ -69,7 +91,7 @@ def test_a_bounded_search_equals_pricing_every_plan(name: str) -> None:
         slowest = ideal.plan(len(ideal) - 1)
         return np.array([plans.plan(row) == slowest for row in range(len(plans))])
 
-    few = search_below(exact, JOB, bound.network, 3, [last])
+    few = search_below(exact, JOB, bound.network, 3, [last], answered)
     first, brute = (
         plans.take(np.array(first_plans(plans, 3))).times.total_s for plans in (few, ranked)
     )
@@ -77,6 +99,147 @@ def test_a_bounded_search_equals_pricing_every_plan(name: str) -> None:
     # A rival is priced, too, however slow.
     assert every[-1] in few.times.total_s
     assert len(few) < len(every)
+
+
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+def test_answered_transfers_take_their_exact_time_and_others_the_bound(name: str) -> None:
+    exact, bound = setting_on(name)
+    plans = candidates(exact.model, JOB, exact.network.node_devices)
+    some = plans.take(np.arange(0, len(plans), 97))
+    answered = replace(exact, network=answered_on(exact, bound.network))
+    first_s, bound_s = (price(on, some).times.total_s for on in (answered, bound))
+    assert first_s.tolist() == bound_s.tolist()
+    exact_s = price(exact, some.take(np.arange(3))).times.total_s
+    partly_s = price(answered, some).times.total_s
+    assert partly_s[:3].tolist() == exact_s.tolist()
+    exact_s = price(exact, some).times.total_s
+    assert (bound_s <= partly_s).all()
+    assert (partly_s * (1 - 1e-9) <= exact_s).all()
+    assert price(answered, some).times.total_s.tolist() == exact_s.tolist()
+
+
+class Slower:
+    """A network on which each transfer of a group takes longer than on another by a
+    factor drawn for it; ``asked`` are the groups so far.
+    """
+
+    def __init__(self, bound: Network, seed: int) -> None:
+        self.bound, self.seed = bound, seed
+        self.node_devices, self.words = bound.node_devices, "slower"
+        self.asked: set[tuple[str, int, int]] = set()
+
+    def time_s(self, kind: Kind, size_bytes: Array, members: Array, inside: Array) -> Array:
+        self.asked |= set(self.keys(kind, size_bytes, members, inside))
+        return self.known_s(kind, size_bytes, members, inside)
+
+    def known_s(self, kind: Kind, size_bytes: Array, members: Array, inside: Array) -> Array:
+        """Of groups that were asked the time, of others that of the bound."""
+        keys = self.keys(kind, size_bytes, members, inside)
+        factor = [self.factor(key) if key in self.asked else 1.0 for key in keys]
+        return self.bound.time_s(kind, size_bytes, members, inside) * factor
+
+    @staticmethod
+    def keys(
+        kind: Kind, size_bytes: Array, members: Array, inside: Array
+    ) -> list[tuple[str, int, int]]:
+        _, *groups = np.broadcast_arrays(size_bytes, members, inside)
+        return [(kind, int(count), int(near)) for count, near in np.transpose(groups)]
+
+    @cache  # noqa: B019
+    def factor(self, key: tuple[str, int, int]) -> float:
+        return 1 + Random(f"{self.seed} {key}").choice([0.0, 0.01, 0.3, 2.0])
+
+
+class AnsweredSlower(Slower):
+    """What of a slower network is known, else what bounds it."""
+
+    def __init__(self, slower: Slower) -> None:
+        super().__init__(slower.bound, slower.seed)
+        self.asked = slower.asked
+
+    def time_s(self, kind: Kind, size_bytes: Array, members: Array, inside: Array) -> Array:
+        return self.known_s(kind, size_bytes, members, inside)
+
+
+def compared_by_brute_force(
+    exact: Setting, bound: Setting, ideal: Plans, rivals: Sequence[Rival], shown: int
+) -> Priced:
+    """Plans in the order of the bound: as many again as before, all priced, until the
+    bound of the rest is above the last that is shown.
+    """
+    every = price(exact, ideal)
+    bound_s = price(bound, ideal).times.total_s
+    left = np.ones(len(ideal), bool)
+    rows = {*range(16), *(int(np.flatnonzero(rival(exact, ideal))[0]) for rival in rivals)}
+    taken: list[int] = []
+    while rows:
+        taken += sorted(rows)
+        left[taken] = False
+        order = np.argsort(every.times.total_s[taken], kind="stable")
+        ranked = every.take(np.array(taken)[order])
+        last_s = ranked.times.total_s[first_plans(ranked, shown)[-1]]
+        rows = set(np.flatnonzero(left & (bound_s < last_s))[: len(taken)].tolist())
+    return ranked
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), learns=st.booleans(), shown=st.integers(1, 4))
+def test_a_bounded_search_shows_what_pricing_all_of_its_plans_shows(
+    seed: int, learns: bool, shown: int
+) -> None:
+    _, bound = setting_on("torus_2d")
+    slower = Slower(bound.network, seed)
+    exact = replace(bound, network=slower)
+
+    def staged(setting: Setting, plans: Plans) -> Array:
+        return np.asarray(plans["pipeline"] == plans["pipeline"].max())
+
+    def wide(setting: Setting, plans: Plans) -> Array:
+        return np.asarray((plans["tensor"] == 8) & (plans["recompute"] == 2))
+
+    rivals = [staged, wide]
+    answered = AnsweredSlower(slower) if learns else None
+    few = search_below(exact, JOB, bound.network, shown, rivals, answered)
+    asked = len(slower.asked)
+    brute = compared_by_brute_force(exact, bound, search(bound, JOB).plans, rivals, shown)
+    assert asked <= len(slower.asked)
+    rows = [
+        [*first_plans(priced, shown)]
+        + [int(np.flatnonzero(rival(exact, priced.plans))[0]) for rival in rivals]
+        for priced in (few, brute)
+    ]
+    for ours, theirs in zip(*rows, strict=True):
+        assert few.plans.plan(ours) == brute.plans.plan(theirs)
+        assert few.times.total_s[ours] == brute.times.total_s[theirs]
+
+
+def test_of_equal_plans_that_which_came_first_is_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, setting = setting_on("torus_2d")
+    some = search(setting, JOB).take(np.arange(12)[::-1])
+
+    def equal(setting: Setting, plans: Plans) -> Priced:
+        parts = dict.fromkeys(PARTS, np.ones(len(plans)))
+        return replace(price(setting, plans), times=StepTimes(parts))
+
+    monkeypatch.setattr(plan_search, "price", equal)
+    compared = plan_search._Compared(setting, setting.network, some.take(np.arange(0)))
+    compared.add(some)
+    assert compared.last_s(len(some)) == len(PARTS)
+    ours, theirs = ([p.plans.plan(row) for row in range(12)] for p in (compared.priced, some))
+    assert ours == theirs
+
+
+def test_a_search_that_learns_asks_less() -> None:
+    _, bound = setting_on("torus_2d")
+    asked = []
+    for learns in (False, True):
+        slower = [Slower(bound.network, seed) for seed in range(8)]
+        for network in slower:
+            answered = AnsweredSlower(network) if learns else None
+            exact = replace(bound, network=network)
+            search_below(exact, JOB, bound.network, 3, [], answered)
+        asked.append(sum(len(network.asked) for network in slower))
+    assert asked[1] < asked[0]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from railx.families import build_routing, build_topology
 from railx.families.torus_2d import Torus2DSettings
 from railx.network.metrics import chip_hop_counts
 from railx.settings import SettingsError
+from railx.vocabulary.routing import node_walks
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,
@@ -24,6 +25,7 @@ from railx.vocabulary.routing.analysis import (
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import Topology
+from tests.builders import topology_settings
 
 
 def torus(columns: int, rows: int, lanes: int = 1) -> Topology:
@@ -153,6 +155,46 @@ def test_wrong_channels_weights_and_links_are_refused() -> None:
         builder.choice_set([(0, 0), (1, 0)], [0.5, 0.4])
     with pytest.raises(ValueError, match="mine: no link from vertex 0 to vertex 5"):
         builder.pools_between(np.array([0]), np.array([5]), 0)
+
+
+@given(
+    calls=st.lists(
+        st.lists(st.tuples(st.integers(-1, 400), st.integers(0, 6)), min_size=1, max_size=8),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_a_choice_alone_has_one_set_whenever_it_is_asked(
+    calls: list[list[tuple[int, int]]],
+) -> None:
+    """Numbered by pool and state within a call, whatever was asked before."""
+    builder = TableBuilder(torus(3, 3), "up", states=7, virtual_channels=1)
+    numbers: dict[tuple[int, int], int] = {}
+    for number, choices in enumerate(calls):
+        for choice in sorted(set(choices)):
+            if choice[0] >= 0:
+                numbers.setdefault(choice, len(numbers))
+        pools, states = np.array(choices).T
+        sets = builder.single(pools, states)
+        if number % 2 and pools[0] >= 0:
+            assert builder.choice_set([choices[0]]) == sets[0]
+        assert sets.tolist() == [numbers.get(choice, -1) for choice in choices]
+    table = builder.build()
+    alone = zip(table.choice_pool.tolist(), table.choice_state.tolist(), strict=True)
+    assert list(alone) == list(numbers)
+
+
+@pytest.mark.parametrize("name", ["railx_dragonfly", "railx_hyperx", "railx_mixed"])
+def test_shares_are_divided_block_by_block(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = build_topology(topology_settings(name))
+    tables = []
+    for block in (1, 1 << 30):
+        monkeypatch.setattr(node_walks, "_BLOCK", block)
+        tables.append(build_routing(topology, "balanced"))
+    for field in dataclasses.fields(RoutingTable):
+        parts = [getattr(table, field.name) for table in tables]
+        if isinstance(parts[0], np.ndarray):
+            assert parts[0].tolist() == parts[1].tolist()
 
 
 def test_spare_virtual_channels_carry_the_loads_of_their_class() -> None:

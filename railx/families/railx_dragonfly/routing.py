@@ -193,21 +193,20 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
     for k, path in enumerate(last):
         builder.entry[plan.last_state(k)][:, other_column] = path.sets(builder)
     # At the source: any link to a suitable column, or a link of this column.
-    paths, shares = [], []
-    for (j, k), path in first.items():
+    paths = [*first.values(), *across]
+    weight = np.empty((len(node), plan.rows, plan.columns, len(paths)))
+    for number, (j, k) in enumerate(first):
         column = plan.candidates[:, j]
         to_column = plan.by_column[x][:, :, np.arange(plan.rows), column].transpose(
             0, 2, 1
         )  # [chip, difference, b]
-        shares.append(to_column * plan.first[x, local][:, column, k][:, :, None])
-        paths.append(path)
-    for q, path in enumerate(across):
-        stays = plan.by_column[x, :, :, x].transpose(0, 2, 1)
-        shares.append(stays * plan.across[x, local][:, :, q][:, :, None])
-        paths.append(path)
-    flat = [_repeat(path, plan.columns) for path in paths]
-    weight = np.stack(shares, axis=-1).reshape(len(node), -1, len(paths))
-    at_source = split_sets(builder, flat, weight).reshape(len(node), plan.rows, plan.columns)
+        weight[..., number] = to_column * plan.first[x, local][:, column, k][:, :, None]
+    stays = plan.by_column[x, :, :, x].transpose(0, 2, 1)
+    shares = plan.across[x, local][..., None]  # [chip, difference, port, 1]
+    for q in range(len(across)):
+        weight[..., len(first) + q] = stays * shares[:, :, q]
+    flat = weight.reshape(len(node), -1, len(paths))
+    at_source = split_sets(builder, paths, flat, plan.columns).reshape(weight.shape[:3])
     by_node = np.take_along_axis(at_source, rows_up[:, :, None], axis=1)
     builder.entry[0][:, other_row] = by_node.reshape(len(node), -1)
     builder.entry[0][:, inside] = builder.single(walks[3][0], 0)
@@ -247,15 +246,6 @@ def _paths(
         for k in range(plan.row.links)
     ]
     return first, across, last
-
-
-def _repeat(path: Exits, times: int) -> Exits:
-    return Exits(
-        *(
-            np.repeat(getattr(path, name), times, axis=1)
-            for name in ("pool", "state", "rail", "steps")
-        )
-    )
 
 
 def _row_ports(settings: RailXDragonflySettings) -> IntArray:

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from railx.progress import counted
-from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
+from railx.vocabulary.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from railx.vocabulary.grid import rail_of_links, rail_ports
 from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordinates
 from railx.vocabulary.routing.line_phases import (
@@ -34,6 +34,8 @@ from railx.vocabulary.topology import Topology
 
 #: Shares below it are rounding.
 _NO_SHARE = 1e-12
+#: Shares of a block of chips that are divided at once.
+_BLOCK = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,36 +118,59 @@ def exits(
     )
 
 
-def split_sets(builder: TableBuilder, paths: Sequence[Exits], shares: FloatArray) -> Int32Array:
+def split_sets(
+    builder: TableBuilder, paths: Sequence[Exits], shares: FloatArray, repeats: int = 1
+) -> Int32Array:
     """Sets (int[chips, T]) that split traffic by ``shares`` (float[chips, T, paths]).
 
-    -1 where no path has a share.
+    -1 where no path has a share. Each target of the paths is so many of T in a row.
+    """
+    # Block by block of chips: most paths have no share, and all would fill the memory.
+    chips = max(1, _BLOCK // max(1, shares[0].size))
+    blocks = [slice(begin, begin + chips) for begin in range(0, len(shares), chips)]
+    parts = [_split_paths(paths, shares[block], block, repeats) for block in blocks]
+    pool, state, alone, split = (
+        np.concatenate(part) for part in zip(*(part[:4] for part in parts), strict=True)
+    )
+    sets = np.full(shares.shape[:2], -1, dtype=np.int32)
+    sets[alone] = builder.single(pool[alone], state[alone])
+    sets[split] = [
+        builder.choice_set(choices[first:end], weights[first:end])
+        for *_, choices, weights, ends in parts
+        for first, end in pairwise([0, *ends])
+    ]
+    return sets
+
+
+def _split_paths(
+    paths: Sequence[Exits], shares: FloatArray, block: slice, repeats: int
+) -> tuple[
+    Int32Array, Int32Array, BoolArray, BoolArray, list[tuple[int, int]], list[float], list[int]
+]:
+    """The sets of some chips: pool and state of the largest share, where it is alone
+    and where there are several; choices and weights of these, and where each set ends.
     """
     pool, state = (
-        np.stack([getattr(path, name) for path in paths], axis=-1) for name in ("pool", "state")
+        np.stack([getattr(path, name)[block] for path in paths], axis=-1, dtype=np.int32)
+        for name in ("pool", "state")
     )
+    if repeats > 1:
+        pool, state = (np.repeat(values, repeats, axis=1) for values in (pool, state))
     weight = np.where((pool < 0) | (shares < _NO_SHARE), 0, shares)
     total = weight.sum(axis=-1, keepdims=True)
-    weight = weight / np.where(total > 0, total, 1)
-    sets = np.full(shares.shape[:2], -1, dtype=np.int32)
+    weight /= np.where(total > 0, total, 1)
     chosen = weight.argmax(axis=-1)[..., None]
     direct_pool, direct_state = (
         np.take_along_axis(values, chosen, axis=-1)[..., 0] for values in (pool, state)
     )
     alone = weight.max(axis=-1) > 1 - _NO_SHARE
-    sets[alone] = builder.single(direct_pool[alone], direct_state[alone])
     split = ~alone & (total[..., 0] > 0)
-    # Most paths have no share: only those that have one become objects of Python.
+    # Only paths that have a share become objects of Python.
     pool, state, weight = pool[split], state[split], weight[split]
     used = weight > 0
     ends = np.cumsum(used.sum(axis=-1)).tolist()
     choices = list(zip(pool[used].tolist(), state[used].tolist(), strict=True))
-    weights = weight[used].tolist()
-    sets[split] = [
-        builder.choice_set(choices[first:end], weights[first:end])
-        for first, end in pairwise([0, *ends])
-    ]
-    return sets
+    return direct_pool, direct_state, alone, split, choices, weight[used].tolist(), ends
 
 
 def adaptive_sets(

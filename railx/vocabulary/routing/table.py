@@ -156,6 +156,40 @@ class RoutingTable:
         return member, of_class[first[pool] + turn], start
 
 
+class _Singles:
+    """The numbers of sets of one choice, by state and pool; -1 for none.
+
+    Each state has those of the pools from its first to its last one. All pools of all
+    states would be a hundred times as many.
+    """
+
+    def __init__(self) -> None:
+        self._by_state: dict[int, tuple[int, Int32Array]] = {}
+
+    def of(self, state: int, first: int, last: int) -> Int32Array:
+        """Those of the pools from first to last, to read and to write."""
+        begin, numbers = self._by_state.get(state, (first, np.empty(0, dtype=np.int32)))
+        end = begin + len(numbers)
+        if first < begin or last >= end:
+            # Twice as many at least, as they may come one by one.
+            low = begin if first >= begin else max(0, min(first, begin - len(numbers)))
+            high = end if last < end else max(last + 1, end + len(numbers))
+            wider = np.full(high - low, -1, dtype=np.int32)
+            wider[begin - low : end - low] = numbers
+            self._by_state[state] = begin, numbers = low, wider
+        return numbers[first - begin : last + 1 - begin]
+
+    def table(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Pool, state and number of each set."""
+        none = np.empty((3, 0), dtype=np.int64)
+        columns = [none]
+        for state, (begin, numbers) in self._by_state.items():
+            used = np.flatnonzero(numbers >= 0)
+            columns.append(np.stack([begin + used, np.full(len(used), state), numbers[used]]))
+        pool, state_of, number = np.concatenate(columns, axis=1)
+        return pool, state_of, number
+
+
 class TableBuilder:
     """Collects distinct pools and sets.
 
@@ -191,9 +225,9 @@ class TableBuilder:
         columns = len(self.destinations) if groups is None else groups.columns
         self.entry = np.full((states, topology.vertices, columns), -1, dtype=np.int32)
         self._pools: dict[tuple[int, tuple[int, ...], int], int] = {}
-        #: Numbers of sets of several choices; of one choice, by pool and state.
+        #: Numbers of sets of several choices, and of one choice.
         self._sets: dict[_Choices, int] = {}
-        self._singles = np.full((0, states), -1, dtype=np.int32)
+        self._singles = _Singles()
         self._count = 0
         links = topology.links
         order = np.lexsort((np.arange(len(links)), links.dst, links.src))
@@ -255,37 +289,49 @@ class TableBuilder:
         pools, states = np.broadcast_arrays(
             np.asarray(pools, dtype=np.int64), np.asarray(state, dtype=np.int64)
         )
-        self._singles_of(int(pools.max(initial=0)) + 1)  # -1 needs a row, too
-        here, known = pools >= 0, self._singles.ravel()
-        key = (pools * self._singles.shape[1] + states)[here]
+        here, states_used = pools >= 0, len(self.entry)
+        size = int(pools.max(initial=-1)) + 1
+        key = (states * size + pools)[here]
         # Sorting the keys, as numpy does to find distinct ones, takes most of the time.
-        if key.size < known.size // 8:
+        if key.size < size * states_used // 8:
             distinct = np.unique(key)
         else:
-            used = np.zeros(known.size, dtype=np.bool_)
+            used = np.zeros(size * states_used, dtype=np.bool_)
             used[key] = True
             distinct = np.flatnonzero(used)
-        fresh = distinct[known[distinct] < 0]
-        known[fresh] = self._count + np.arange(len(fresh))
+        if not len(distinct):
+            return np.full(pools.shape, -1, dtype=np.int32)
+        state_of, pool = np.divmod(distinct, size)
+        first = np.flatnonzero(np.diff(state_of, prepend=-1)).tolist()
+        parts = [slice(*ends) for ends in pairwise([*first, len(pool)])]
+        # The pools of each state, from the first to the last one, end to end.
+        ranges = [
+            self._singles.of(int(state_of[part.start]), *pool[part][[0, -1]].tolist())
+            for part in parts
+        ]
+        ends = np.cumsum([len(numbers) for numbers in ranges])
+        begin = np.zeros(states_used, dtype=np.int64)
+        begin[state_of[first]] = [0, *ends[:-1]] - pool[first]
+        number = np.concatenate(ranges)[begin[state_of] + pool]
+        fresh = np.flatnonzero(number < 0)
+        fresh = fresh[np.lexsort((state_of[fresh], pool[fresh]))]
+        number[fresh] = self._count + np.arange(len(fresh))
         self._count += len(fresh)
-        result: Int32Array = np.where(here, self._singles[pools, states], -1)
+        for numbers, part in zip(ranges, parts, strict=True):
+            numbers[pool[part] - pool[part.start]] = number[part]
+        at = np.where(here, begin[np.where(here, states, 0)] + pools, 0)
+        result: Int32Array = np.where(here, np.concatenate(ranges)[at], -1)
         return result
-
-    def _singles_of(self, pools: int) -> None:
-        """Make room for sets of one choice of so many pools."""
-        if pools > len(self._singles):
-            more = max(pools, 2 * len(self._singles)) - len(self._singles)
-            self._singles = np.pad(self._singles, ((0, more), (0, 0)), constant_values=-1)
 
     def _number(self, row: _Choices) -> int:
         """The number of a set."""
         if len(row) == 1 and row[0][2:] == _ALONE:
             pool, state = row[0][:2]
-            self._singles_of(pool + 1)
-            if self._singles[pool, state] < 0:
-                self._singles[pool, state] = self._count
+            single = self._singles.of(state, pool, pool)
+            if single[0] < 0:
+                single[0] = self._count
                 self._count += 1
-            return int(self._singles[pool, state])
+            return int(single[0])
         number = self._sets.setdefault(row, self._count)
         self._count += number == self._count
         return number
@@ -293,9 +339,9 @@ class TableBuilder:
     def _rows(self, numbers: IntArray) -> dict[int, _Choices]:
         """The choices of some sets."""
         rows = {number: row for row, number in self._sets.items()}
-        pool, state = np.nonzero(self._singles >= 0)
+        pool, state, single = self._singles.table()
         at = np.empty(self._count, dtype=np.int64)
-        at[self._singles[pool, state]] = np.arange(len(pool))
+        at[single] = np.arange(len(single))
         return {
             number: rows[number]
             if number in rows
@@ -370,8 +416,8 @@ class TableBuilder:
         start = np.concatenate([[0], np.cumsum(length)])
         pool, state, probe = np.full((3, start[-1]), -1, dtype=np.int32)
         weight, delay = np.ones(start[-1]), np.zeros(start[-1])
-        alone = np.nonzero(self._singles >= 0)
-        pool[start[self._singles[alone]]], state[start[self._singles[alone]]] = alone
+        pool_alone, state_alone, single = self._singles.table()
+        pool[start[single]], state[start[single]] = pool_alone, state_alone
         at = np.repeat(
             start[several] - np.cumsum(length[several]) + length[several], length[several]
         )
