@@ -111,14 +111,14 @@ def refine(
     state = _state_of(runs, layers, index, lengths, most, cost.shape.stages)
     costs = _costs_of(cost)
     trial, best = (_State._make(array.copy() for array in state) for _ in range(2))
-    found = _search(
+    time_ms, orders = _search(
         costs, state, trial, best, lengths, alignment_tokens, passes, seed, recompute,
         min(most, most_slices),
     )  # fmt: skip
-    time_ms, cuts, cut_count, run, order, size, counts, orders = found
     if time_ms == math.inf:
         return None
-    return _refined(time_ms, numbers, lengths, cuts, cut_count, run, order[:size], counts, orders)
+    runs_of_best, layers_of_best = _written(best, numbers, lengths, costs.layers)
+    return Refined(float(time_ms), runs_of_best, layers_of_best, orders.tolist())
 
 
 def _state_of(
@@ -193,31 +193,25 @@ def _costs_of(cost: PipelineCost) -> _Costs:
     )
 
 
-def _refined(
-    time_ms: float,
-    numbers: list[int],
-    lengths: Integers,
-    cuts: Integers,
-    cut_count: Integers,
-    run: Integers,
-    order: Integers,
-    counts: Integers,
-    orders: Integers,
-) -> Refined:
-    runs = []
-    for number in order.tolist():
-        members = np.flatnonzero(run == number).tolist()
+def _written(
+    state: _State, numbers: list[int], lengths: Integers, most_layers: Integers
+) -> tuple[list[list[list[Slice]]], list[list[int]]]:
+    """Slices by run and chunk, and recomputed layers by chunk and stage, of a state."""
+    runs, layers = [], []
+    for number in state.order[: state.size[0]].tolist():
+        members = np.flatnonzero(state.run == number).tolist()
         chunks: list[list[Slice]] = [[]]
-        for member in sorted(members, key=lambda one: -int(cut_count[one])):
+        for member in sorted(members, key=lambda one: -int(state.cut_count[one])):
             length, sequence = int(lengths[member]), numbers[member]
-            edges = [0, *cuts[member, : cut_count[member]].tolist(), length]
+            edges = [0, *state.cuts[member, : state.cut_count[member]].tolist(), length]
             parts = [Slice(sequence, *ends, length) for ends in pairwise(edges)]
             if len(parts) > 1:
                 chunks = [[part] for part in parts]
             else:
                 chunks[-1] += parts
         runs.append(chunks)
-    return Refined(float(time_ms), runs, counts.T.tolist(), orders.tolist())
+        layers += np.minimum(state.layers[number, : len(chunks)], most_layers).tolist()
+    return runs, layers
 
 
 @inner
@@ -565,7 +559,7 @@ def _search(
     costs: Any, state: Any, trial: Any, best: Any, lengths: Any, alignment: int, passes: int,
     seed: int, recompute: bool, most: int,
 ) -> Any:  # fmt: skip
-    """Annealing; the best plan's arrays, layers [d, c] and orders [d, 2 c].
+    """Annealing; time in ms and orders [d, 2 c] of the best plan, which ``best`` gets.
 
     ``trial`` and ``best`` begin as copies of ``state``.
     """
@@ -598,15 +592,4 @@ def _search(
     orders = np.zeros((stages, 2 * chunks), np.int64)
     if least < np.inf:
         _simulate(costs, table, chunks, best.patience, np.inf, work, orders)
-    counts = np.zeros((stages, chunks), np.int64)
-    chunk = 0
-    for position in range(best.size[0]):
-        number = best.order[position]
-        owner = best.owner[number]
-        for nth in range(1 if owner < 0 else best.cut_count[owner] + 1):
-            for stage in range(stages):
-                counts[stage, chunk] = min(best.layers[number, nth, stage], costs.layers[stage])
-            chunk += 1
-    return (
-        least, best.cuts, best.cut_count, best.run, best.order, best.size[0], counts, orders,
-    )  # fmt: skip
+    return least, orders
