@@ -32,7 +32,6 @@ from railx.planning.format.plan import PipelineBatch, Plan
 from railx.planning.format.schedule import (
     ScheduledOp,
     peak_live,
-    pipeline_ms,
     simulate_pipeline,
     stage_layers,
 )
@@ -133,19 +132,6 @@ def fits(pipeline: Pipeline, cost: PipelineCost) -> bool:
         peak <= cost.capacity_bytes(stage) * _ROUNDING
         for stage, peak in enumerate(peak_bytes(pipeline, cost))
     )
-
-
-def batch_starts(batch: PipelineBatch) -> list[float]:
-    """Start of each pipeline of a batch in ms, after the earlier ones of its
-    replica.
-    """
-    clock: dict[int, float] = {}
-    starts = []
-    for pipeline in batch.pipelines:
-        start = clock.get(pipeline.replica, 0.0)
-        starts.append(start)
-        clock[pipeline.replica] = start + pipeline_ms(pipeline)
-    return starts
 
 
 def chunk_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[list[float]]:

@@ -182,15 +182,16 @@ def durations_of(
     return table
 
 
+def _alternating(forward: Sequence[int], backward: Sequence[int], warm_up: int) -> list[int]:
+    """``warm_up`` forward passes, then a forward and a backward pass in turn."""
+    pairs = zip(forward[warm_up:], backward, strict=False)
+    order = [*forward[:warm_up], *itertools.chain.from_iterable(pairs)]
+    return order + list(backward[len(forward) - warm_up :])
+
+
 def _order_1f1b(shape: Shape, stage: int) -> list[int]:
-    n, backward = shape.chunks, shape.backward
-    warm_up = shape.warm_up(stage)
-    order = list(range(warm_up))
-    for step in range(n - warm_up):
-        order.append(warm_up + step)
-        order.append(n + backward[step])
-    order += [n + chunk for chunk in backward[n - warm_up :]]
-    return order
+    n = shape.chunks
+    return _alternating(range(n), [n + chunk for chunk in shape.backward], shape.warm_up(stage))
 
 
 def _zero_bubble(shape: Shape, stage: int) -> list[int]:
@@ -229,12 +230,7 @@ def _interleaved(shape: Shape, stage: int, extra: int) -> list[int]:
         for chunk in shape.backward[first : first + stages]
     ]
     warm_up = min(2 * (stages - stage - 1) + (parts - 1) * stages + extra, parts * n)
-    order = forward[:warm_up]
-    for step, number in enumerate(backward):
-        if warm_up + step < parts * n:
-            order.append(forward[warm_up + step])
-        order.append(number)
-    return order
+    return _alternating(forward, backward, warm_up)
 
 
 def _all_interleaved(shape: Shape) -> list[list[int]]:

@@ -41,10 +41,8 @@ import numpy.typing as npt
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.schedule import backward_order, longest_split
+from railx.planning.packing import Floats, Integers
 from railx.planning.pipeline.chunks import Chunked
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 #: Tolerance of sums, as a share of a stage's memory.
 SLACK = 1e-9
@@ -214,13 +212,11 @@ class Solution:
         return max(0.0, float(self.counts.sum()) / self.bound - 1) if self.bound else 0.0
 
 
-def exact(
-    problem: CheckpointProblem, gap: float = 0.0, most_nodes: int | None = None
-) -> Solution | None:
+def exact(problem: CheckpointProblem, most_nodes: int | None = None) -> Solution | None:
     """The counts with the least sum; None where none suffice.
 
-    The paper's programme, by HiGHS, to a relative ``gap`` or a limit of search nodes,
-    which makes the counts the same everywhere. At the limit the sum is at most that of
+    The paper's programme, by HiGHS, to the optimum or a limit of search nodes, which
+    makes the counts the same everywhere. At the limit the sum is at most that of
     :func:`quick`.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -229,7 +225,7 @@ def exact(
     if not len(needed):
         return Solution(np.zeros(problem.diagonals, dtype=np.int64), 0.0)
     scale = problem.saved.max()
-    options: Any = {"mip_rel_gap": gap}
+    options: Any = {"mip_rel_gap": 0.0}
     if most_nodes is not None:
         options["node_limit"] = most_nodes
     result: Any = milp(

@@ -16,12 +16,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.planning.compiled import compiled, inner
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from railx.planning.packing import Floats, Integers
 
 
 @compiled

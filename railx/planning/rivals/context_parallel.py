@@ -72,12 +72,7 @@ from railx.effort import Cost, Costs
 from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.groups import (
-    Assignment,
-    Lengths,
-    best_fit_decreasing,
-    check_lengths_fit,
-)
+from railx.planning.groups import Assignment, Lengths, best_fit_decreasing
 from railx.planning.packing import tokens_of_work
 from railx.planning.planner import (
     Planner,
@@ -85,11 +80,11 @@ from railx.planning.planner import (
     PlanningTask,
     assignment_of,
     batch_by_batch,
+    check_group_holds,
     planned_batch,
 )
 from railx.planning.sequence.blaster import cut_batch
 from railx.planning.sequence.static import total_ms
-from railx.progress import counted
 from railx.settings import AtLeast, NonNegative, PowerOfTwo
 from railx.workload.batches import SampledBatch
 
@@ -139,8 +134,7 @@ def plan_any_degree_batch(
 ) -> SequenceParallelBatch:
     """Plan one batch; PlanError names a sequence that all devices cannot hold."""
     lengths, cost = batch.lengths, with_every_degree(cost, devices)
-    limit = cost.tokens_per_device * devices
-    check_lengths_fit(batch.sequences, lengths, limit, f"a group of degree {devices}")
+    check_group_holds(batch, cost.tokens_per_device, devices)
     fewest = ceil(int(lengths.sum()) / (cost.tokens_per_device * devices))
     plans: list[list[Assignment]] = []
     tried = 0
@@ -386,8 +380,8 @@ def plan_byte_scale_batch(
     iteration: int, batch: SampledBatch, settings: ByteScaleSettings, devices: int, cost: CostModel
 ) -> SequenceParallelBatch:
     """Plan one batch; PlanError names a sequence that all devices cannot hold."""
-    lengths, limit = batch.lengths, cost.tokens_per_device * devices
-    check_lengths_fit(batch.sequences, lengths, limit, f"a group of degree {devices}")
+    check_group_holds(batch, cost.tokens_per_device, devices)
+    lengths = batch.lengths
     ordered = units(lengths, cost)
     works_ms = [float(cost.sequence_ms(lengths[list(unit.members)]).sum()) for unit in ordered]
     filled, waitless = rounds(ordered, works_ms, settings, devices)
@@ -462,7 +456,7 @@ def plan_wlb_batch(
     group.
     """
     lengths, capacity = batch.lengths, cost.tokens_per_device * degree
-    check_lengths_fit(batch.sequences, lengths, capacity, f"a group of degree {degree}")
+    check_group_holds(batch, cost.tokens_per_device, degree)
     works_ms = cost.sequence_ms(lengths).tolist()
     groups = devices // degree
     count = ceil(int(lengths.sum()) / (capacity * groups))
@@ -473,11 +467,8 @@ def plan_wlb_batch(
     side_by_side = [filled[start : start + groups] for start in range(0, len(filled), groups)]
     assignments = [assignment_of((degree, members) for members in taken) for taken in side_by_side]
     per_sequence_ms = sum(
-        (
-            max(_per_sequence_ms(lengths[members], degree, cost) for members in taken)
-            for taken in side_by_side
-        ),
-        0.0,
+        max(_per_sequence_ms(lengths[members], degree, cost) for members in taken)
+        for taken in side_by_side
     )
     account = {"degree": degree, "per_sequence_ms": per_sequence_ms}
     return planned_batch(iteration, batch, assignments, cost, account)
@@ -502,9 +493,8 @@ def _wlb(settings: WLBSettings, task: PlanningTask) -> tuple[SequenceParallelBat
         raise PlanError(
             f"planner.degree: got {degree}; allowed: {', '.join(map(str, cost.degrees))}"
         )
-    return tuple(
-        plan_wlb_batch(index, batch, degree, task.devices, cost)
-        for index, batch in enumerate(counted(task.batches, "batches"))
+    return task.planned(
+        lambda index, batch: plan_wlb_batch(index, batch, degree, task.devices, cost)
     )
 
 

@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.performance.sequence_cost import CostModel
 from railx.planning.compiled import compiled, inner
+from railx.planning.groups import Lengths
+from railx.planning.packing import Floats
 from railx.planning.sequence.search import Problem
-
-Floats = npt.NDArray[np.float64]
-Lengths = npt.NDArray[np.int64]
 
 #: The longest sequences are single classes, the others share classes of about equal
 #: tokens: so many of both, to find durations and to price.
@@ -392,13 +390,13 @@ class _Priced(NamedTuple):
     """Sequences or classes of them [n], for compiled code.
 
     ``tokens`` [n] and ``share_ms`` [n, d] are those of a :class:`Problem`. Each has a
-    price [n] and stands for ``count`` [n] alike.
+    price [n] and stands for ``many`` [n] alike.
     """
 
     tokens: Floats
     share_ms: Floats
     price: Floats
-    count: Floats
+    many: Floats
 
 
 @compiled
@@ -490,7 +488,7 @@ def _worth(
     for index in range(len(distinct.tokens)):
         need, _ = _need(shares[index], chosen)
         if need < np.inf:
-            surplus += distinct.count[index] * max(0.0, distinct.price[index] - rate * need)
+            surplus += distinct.many[index] * max(0.0, distinct.price[index] - rate * need)
     for degree in range(len(degrees)):
         timed = min(timed, chosen[degree, 0])
     return devices * rate + surplus, devices * rate * timed
@@ -518,7 +516,7 @@ def _filled(shares, classes, devices, theta, uses):
 
     ``uses`` [d, j] get the shares that the classes in it take of their groups.
     """
-    price, sizes = classes.price, classes.count
+    price, sizes = classes.price, classes.many
     needs, worth = np.empty(len(sizes)), np.empty(len(sizes))
     kinds = np.empty(len(sizes), dtype=np.int64)
     for member in range(len(sizes)):

@@ -31,8 +31,14 @@ from railx.effort import Cost, Costs
 from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.groups import Assignment, Lengths, check_lengths_fit
-from railx.planning.planner import Planner, PlannerBase, PlanningTask, planned_batch
+from railx.planning.groups import Assignment, Lengths
+from railx.planning.planner import (
+    Planner,
+    PlannerBase,
+    PlanningTask,
+    check_group_holds,
+    planned_batch,
+)
 from railx.planning.sequence.static import best_static, total_ms
 from railx.progress import counted
 from railx.settings import AtLeast, NonNegative, Positive
@@ -175,12 +181,7 @@ def plan_flexsp_batch(
             f"planner.smallest_degree: got {settings.smallest_degree}; allowed: 1, as the cluster"
             " has no larger degree"
         )
-    check_lengths_fit(
-        batch.sequences,
-        batch.lengths,
-        cost.tokens_per_device * degrees[-1],
-        f"a group of degree {degrees[-1]}",
-    )
+    check_group_holds(batch, cost.tokens_per_device, degrees[-1])
     cost = replace(cost, all_to_all_ms={degree: cost.all_to_all_ms[degree] for degree in degrees})
     order = np.argsort(-batch.lengths, kind="stable")
     lengths = batch.lengths[order]
@@ -377,9 +378,10 @@ def _try_static(work: _Work, devices: int) -> None:
 
 
 def _plan(settings: FlexSPSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
-    return tuple(
-        plan_flexsp_batch(index, batch, settings, task.devices, task.cost, task.seed)
-        for index, batch in enumerate(counted(task.batches, "batches"))
+    return task.planned(
+        lambda index, batch: plan_flexsp_batch(
+            index, batch, settings, task.devices, task.cost, task.seed
+        )
     )
 
 

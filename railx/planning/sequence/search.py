@@ -23,13 +23,10 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.performance.sequence_cost import CostModel
 from railx.planning.compiled import compiled, copy, inner, next_random
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from railx.planning.packing import Floats, Integers
 
 #: How a sequence chooses its group: which hole counts as small (of time, of memory,
 #: their sum, device time, their difference), times when it opens a group although
