@@ -148,9 +148,7 @@ class Plan:
         return cast("tuple[PipelineBatch, ...]", self.batches)
 
 
-def sequence_lengths(
-    batch: SequenceParallelBatch | PipelineBatch,
-) -> Iterator[tuple[int, int]]:
+def sequence_lengths(batch: SequenceParallelBatch | PipelineBatch) -> Iterator[tuple[int, int]]:
     """The sequences that a batch processes and their lengths, in its order."""
     if isinstance(batch, SequenceParallelBatch):
         for micro_batch in batch.micro_batches:

@@ -27,14 +27,9 @@ from railx.performance.pipeline_cost import (
     build_pipeline_cost,
 )
 from railx.performance.sequence_cost import CostModel, CostModelSettings, build_cost_model
-from railx.planning.format.parts import Chunk, Group, Pipeline, PlanError, agree
+from railx.planning.format.parts import Chunk, Group, Pipeline, PlanError, agree, check_agrees
 from railx.planning.format.plan import PipelineBatch, Plan
-from railx.planning.format.schedule import (
-    ScheduledOp,
-    peak_live,
-    simulate_pipeline,
-    stage_layers,
-)
+from railx.planning.format.schedule import ScheduledOp, peak_live, simulate_pipeline, stage_layers
 from railx.settings import SettingsError, load
 
 
@@ -92,9 +87,7 @@ def stage_times(rows: Sequence[ScheduledOp], start_ms: float = 0.0) -> list[Stag
 
 
 def memory_over_time(
-    pipeline: Pipeline,
-    cost: PipelineCost | None = None,
-    rows: Sequence[ScheduledOp] | None = None,
+    pipeline: Pipeline, cost: PipelineCost | None = None, rows: Sequence[ScheduledOp] | None = None
 ) -> list[list[StageMemory]]:
     """By stage the moments at which its live chunks change, in order of time.
 
@@ -257,9 +250,7 @@ def cost_of(plan: Plan) -> PipelineCost | None:
         raise PlanError(f"settings.{error}") from None
 
 
-def _named_settings(
-    plan: Plan,
-) -> tuple[ClusterSettings, ModelSettings, CostModelSettings, int]:
+def _named_settings(plan: Plan) -> tuple[ClusterSettings, ModelSettings, CostModelSettings, int]:
     """Cluster, model, cost model and longest context of a plan with all four."""
     given: dict[str, Any] = {key: plan.settings[key] for key in NAMED}
     longest = given["max_length_tokens"]
@@ -414,7 +405,4 @@ def _check_chunk(chunk: Chunk, cost: PipelineCost, part: PipelineCost, where: st
 
 
 def _check_ms(where: str, key: str, said: float, right: float) -> None:
-    if not agree(said, right):
-        raise PlanError(
-            f"{where}: {key} {said}; allowed: {right}, what the plan's cost model gives"
-        )
+    check_agrees(where, key, said, right, "what the plan's cost model gives")

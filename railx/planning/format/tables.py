@@ -146,11 +146,7 @@ def _simulations(
     for index, (pipeline, (start_ms, _)) in enumerate(
         zip(batch.pipelines, batch.spans_ms, strict=True)
     ):
-        head = {
-            "pipeline": index,
-            "replica": pipeline.replica,
-            "schedule": schedule_name(pipeline),
-        }
+        head = {"pipeline": index, "replica": pipeline.replica, "schedule": schedule_name(pipeline)}
         yield head, pipeline, simulate_pipeline(pipeline, start_ms)
 
 

@@ -33,7 +33,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -60,8 +60,7 @@ _SMALL = 28
 _NODES = 500
 
 
-@dataclass(frozen=True)
-class CheckpointProblem:
+class CheckpointProblem(NamedTuple):
     """Chunks [n] in forward order on stages [d], all memory in bytes per rank.
 
     ``stored`` [d, n] are the activations of a chunk on a stage without recomputing,
@@ -294,19 +293,8 @@ def _swept(
     from railx.planning.pipeline.kernels import sweep
 
     counts = start.copy()
-    enough = sweep(
-        np.array(problem.stored, order="C"),
-        problem.saved,
-        problem.capacity,
-        problem.layers,
-        problem.backward,
-        problem.longest_split,
-        rule,
-        SLACK,
-        trades,
-        counts,
-    )
-    return counts if enough else None
+    in_rows = problem._replace(stored=np.ascontiguousarray(problem.stored))
+    return counts if sweep(in_rows, rule, trades, counts) else None
 
 
 def _steps(problem: CheckpointProblem, stage: int) -> tuple[int, int, Integers]:

@@ -107,10 +107,7 @@ class PipelineSettings(StagedSettings):
 
     def costs(self) -> Costs:
         """Estimated work by field."""
-        return {
-            "effort": Cost(0.4) * self.effort,
-            "exact_nodes": Cost(1e-3) * self.exact_nodes,
-        }
+        return {"effort": Cost(0.4) * self.effort, "exact_nodes": Cost(1e-3) * self.exact_nodes}
 
 
 @dataclass(frozen=True)
@@ -348,9 +345,8 @@ def _division(
         chunked.count,
     )
     mode = modes.get(settings.checkpointing, kernels.ADAPTIVE)
-    bounds, closed_form_ms, simulated_ms = kernels.divide(
-        chunks, np.append(starts, chunked.chunks), checkpoints.SLACK, mode, simulated
-    )
+    edges = np.append(starts, chunked.chunks)
+    bounds, closed_form_ms, simulated_ms = kernels.divide(chunks, edges, mode, simulated)
     if not len(bounds):
         return None
     return Division(chunked, tuple(bounds.tolist()), closed_form_ms, simulated_ms)

@@ -41,12 +41,7 @@ from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.predictions import fits
-from railx.planning.format.schedule import (
-    coded,
-    longest_split,
-    pipeline_ms,
-    runs_of,
-)
+from railx.planning.format.schedule import coded, longest_split, pipeline_ms, runs_of
 from railx.planning.groups import Lengths
 from railx.planning.packing import Integers, longest_fitting
 from railx.planning.pipeline import checkpoints
@@ -88,11 +83,7 @@ from railx.workload.batches import SampledBatch
 if TYPE_CHECKING:
     from railx.planning.pipeline.refinement import Refined
 
-__all__ = [
-    "PIPELINE",
-    "PipelineSettings",
-    "plan_pipeline_batch",
-]
+__all__ = ["PIPELINE", "PipelineSettings", "plan_pipeline_batch"]
 
 #: Slices by run and chunk, and each chunk's recomputed layers by stage.
 Runs = Sequence[Sequence[Sequence[Slice]]]

@@ -6,9 +6,7 @@
   ``railx.planning.format.simulation`` (tests hold them equal);
 * :func:`pack`: short sequences into chunks (``chunks``);
 * :func:`sweep`: recomputed layers over the steps of a schedule (``checkpoints``).
-  Chunks are in forward order, ``backward`` holds them in backward order. ``room``
-  [d, n] is the memory left on a stage at a step, infinite where a step has no row,
-  ``last`` [d] the number of steps with a row, ``give`` [d] the tolerance for rounding.
+  Chunks are in forward order.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ import numpy as np
 
 from railx.planning.compiled import compiled, inner
 from railx.planning.packing import Floats, Integers
+from railx.planning.pipeline.checkpoints import SLACK, CheckpointProblem
 
 
 @compiled
@@ -150,7 +149,7 @@ class Divisible(NamedTuple):
 
 @compiled
 def divide(
-    chunks: Divisible, edges: Integers, slack: float, mode: int, simulated: bool
+    chunks: Divisible, edges: Integers, mode: int, simulated: bool
 ) -> tuple[Integers, float, float]:
     """Where the pipelines begin and end, their price by eq. 14, and their time in ms.
 
@@ -175,7 +174,7 @@ def divide(
             mean_layer_ms = chunks.layer_ms[first:last].mean()
             if not simulated and price[start] + fill_ms + mean_layer_ms * layer_sum >= price[end]:
                 continue
-            layers, layer_sum = _recomputed_layers(chunks, first, last, slack, mode)
+            layers, layer_sum = _recomputed_layers(chunks, first, last, mode)
             if layer_sum < 0:
                 break  # more units in front only hold more at once
             more_ms = fill_ms + mean_layer_ms * layer_sum
@@ -197,15 +196,13 @@ def divide(
     time_ms = 0.0
     for group in range(groups):
         first, last = bounds[group], bounds[group + 1]
-        layers, _ = _recomputed_layers(chunks, first, last, slack, mode)
+        layers, _ = _recomputed_layers(chunks, first, last, mode)
         time_ms += _time_ms(chunks, first, last, layers)
     return bounds, price[units] + total.sum(), time_ms
 
 
 @inner
-def _recomputed_layers(
-    every: Divisible, first: int, last: int, slack: float, mode: int
-) -> tuple[Integers, int]:
+def _recomputed_layers(every: Divisible, first: int, last: int, mode: int) -> tuple[Integers, int]:
     """Layers [d, n] that a pipeline of chunks [first, last) recomputes, and their sum.
 
     -1: it does not fit.
@@ -219,10 +216,8 @@ def _recomputed_layers(
     if mode == ADAPTIVE:
         counts = np.zeros(diagonals, np.int64)
         smallest = layer_counts.min()
-        if sweep(
-            stored.copy(), saved, capacity, smallest, order, longest_split, _SIMPLE, slack,
-            _SIMPLE, counts,
-        ):  # fmt: skip
+        problem = CheckpointProblem(stored.copy(), saved, capacity, smallest, order, longest_split)
+        if sweep(problem, _SIMPLE, _SIMPLE, counts):
             for position in range(chunks):
                 for stage in range(stages):
                     layers[stage, order[position]] = counts[position + stages - 1 - stage]
@@ -239,7 +234,7 @@ def _recomputed_layers(
         for step in range(max(chunks - warm, 1)):
             if warm + step < chunks:
                 live += retained[stage, warm + step]
-            if live > capacity[stage] * (1 + slack):
+            if live > capacity[stage] * (1 + SLACK):
                 return layers, -1
             live -= retained[stage, order[step]]
     return layers, 0 if mode == NONE else layer_counts.max() * diagonals
@@ -261,33 +256,21 @@ _NEAR = 1e-6
 
 
 class _Rows(NamedTuple):
-    """Rows of the programme: ``room`` [d, n], ``last`` and ``give`` [d] as above.
+    """Rows of the programme.
 
-    ``saved`` [n] by a recomputed layer of a chunk; ``backward`` [n] and
-    ``longest_split`` are the schedule's.
+    ``room`` [d, n] is the memory left on a stage at a step, infinite where a step has
+    no row, ``last`` [d] the number of steps with a row, ``give`` [d] the tolerance for
+    rounding.
     """
 
-    saved: Floats
+    problem: CheckpointProblem
     give: Floats
     room: Floats
     last: Integers
-    backward: Integers
-    longest_split: int
 
 
 @compiled
-def sweep(
-    stored: Floats,
-    saved: Floats,
-    capacity: Floats,
-    layers: int,
-    backward: Integers,
-    longest_split: int,
-    rule: int,
-    slack: float,
-    trades: int,
-    counts: Integers,
-) -> bool:
+def sweep(problem: CheckpointProblem, rule: int, trades: int, counts: Integers) -> bool:
     """Raise ``counts`` until every row is met, then lower them; False where none
     suffice.
 
@@ -295,8 +278,9 @@ def sweep(
     live, 1 the most saving per layer, 2 the most saving of the missing bytes anywhere.
     ``trades`` are rounds of adding layers where that makes more of others superfluous.
     """
+    stored, saved, capacity, layers, backward, longest_split = problem
     stages, chunks = stored.shape
-    give = slack * capacity
+    give = SLACK * capacity
     room = np.full((stages, chunks), np.inf)
     last = np.zeros(stages, np.int64)
     for stage in range(stages):
@@ -309,7 +293,7 @@ def sweep(
                 live_bytes += stored[stage, warm + step]
             room[stage, step] = capacity[stage] - live_bytes
             live_bytes -= stored[stage, backward[step]]
-    rows = _Rows(saved, give, room, last, backward, longest_split)
+    rows = _Rows(problem, give, room, last)
     diagonals = chunks + stages - 1
     for diagonal in range(diagonals):
         first = counts[diagonal]
@@ -367,8 +351,8 @@ def _live(rows: _Rows, diagonal: int, stage: int) -> tuple[int, int, int]:
     position = diagonal - after
     if position < 0 or position >= chunks:
         return 0, 0, 0
-    chunk = rows.backward[position]
-    warm = min(after + rows.longest_split - 1, chunks)
+    chunk = rows.problem.backward[position]
+    warm = min(after + rows.problem.longest_split - 1, chunks)
     return chunk, max(chunk - warm, 0), min(position + 1, rows.last[stage])
 
 
@@ -379,7 +363,7 @@ def _add(rows: _Rows, diagonal: int, more: int, counts: Integers) -> None:
     for stage in range(len(rows.room)):
         chunk, first, end = _live(rows, diagonal, stage)
         for step in range(first, end):
-            rows.room[stage, step] += more * rows.saved[chunk]
+            rows.room[stage, step] += more * rows.problem.saved[chunk]
 
 
 @inner
@@ -390,7 +374,7 @@ def _worth(rows: _Rows, diagonal: int) -> float:
         chunk, first, end = _live(rows, diagonal, stage)
         for step in range(first, end):
             if rows.room[stage, step] < 0:
-                worth += min(rows.saved[chunk], -rows.room[stage, step])
+                worth += min(rows.problem.saved[chunk], -rows.room[stage, step])
     return worth
 
 
@@ -400,11 +384,11 @@ def _spare(rows: _Rows, diagonal: int) -> int:
     spare = 1 << 30
     for stage in range(len(rows.room)):
         chunk, first, end = _live(rows, diagonal, stage)
-        if first < end and rows.saved[chunk] <= 0:
+        if first < end and rows.problem.saved[chunk] <= 0:
             continue
         for step in range(first, end):
             free = rows.room[stage, step] + rows.give[stage]
-            spare = min(spare, int(free / rows.saved[chunk]))
+            spare = min(spare, int(free / rows.problem.saved[chunk]))
             if spare <= 0:
                 return 0
     return spare
@@ -429,7 +413,7 @@ def _trade(rows: _Rows, counts: Integers, layers: int) -> bool:
     """
     improved = False
     before = counts.copy()
-    reach = 2 * (rows.longest_split + rows.room.shape[0])
+    reach = 2 * (rows.problem.longest_split + rows.room.shape[0])
     for diagonal in range(len(counts)):
         near = range(max(diagonal - reach, 0), min(diagonal + reach + 1, len(counts)))
         for more in (1, 2):

@@ -108,9 +108,7 @@ class AnyDegreeSettings(PlannerBase):
 
     def costs(self) -> Costs:
         """Estimated work by field."""
-        return {
-            "trials": Cost(0.1) * self.trials,
-        }
+        return {"trials": Cost(0.1) * self.trials}
 
 
 @dataclass
@@ -293,9 +291,7 @@ class ByteScaleSettings(PlannerBase):
 
     def costs(self) -> Costs:
         """Estimated work by field."""
-        return {
-            "buckets": Cost(1e-3, 1e3) * self.buckets,
-        }
+        return {"buckets": Cost(1e-3, 1e3) * self.buckets}
 
 
 @dataclass(frozen=True)

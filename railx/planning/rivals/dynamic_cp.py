@@ -223,11 +223,7 @@ def packed_in_order(positions: Sequence[int], lengths: Lengths, capacity: int) -
 
 
 def plan_dynamic_cp_batch(
-    iteration: int,
-    batch: SampledBatch,
-    settings: DynamicCPSettings,
-    devices: int,
-    cost: CostModel,
+    iteration: int, batch: SampledBatch, settings: DynamicCPSettings, devices: int, cost: CostModel
 ) -> SequenceParallelBatch:
     """Plan one batch; PlanError names a sequence that all devices cannot hold."""
     tokens_per_rank = settings.tokens_per_rank or cost.tokens_per_device

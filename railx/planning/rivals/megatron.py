@@ -234,10 +234,7 @@ def _timed_group(group: Group, shape: Shape) -> Group:
         predicted_ms=time.total_ms,
         predicted_compute_ms=time.compute_ms,
         predicted_all_to_all_ms=0.0,
-        predicted_other_ms={
-            "tensor_parallel": time.tensor_ms,
-            "context_parallel": time.context_ms,
-        },
+        predicted_other_ms={"tensor_parallel": time.tensor_ms, "context_parallel": time.context_ms},
     )
 
 

@@ -338,11 +338,7 @@ def _spread(problem: Problem, classes: Problem, sizes: Floats, prices: Floats) -
 
 
 def _certified(
-    problem: Problem,
-    classes: Problem,
-    sizes: Floats,
-    priced: _Prices,
-    span: _Range,
+    problem: Problem, classes: Problem, sizes: Floats, priced: _Prices, span: _Range
 ) -> tuple[float, Floats]:
     """The bound that prices of the classes prove for the plans of a range.
 

@@ -103,9 +103,7 @@ class FlexSPSettings(PlannerBase):
     def costs(self) -> Costs:
         """Estimated work by field."""
         # A round takes up to a second, and searches end early.
-        return {
-            "effort": Cost(0.1) * self.effort,
-        }
+        return {"effort": Cost(0.1) * self.effort}
 
 
 @dataclass

@@ -23,13 +23,7 @@ from typing import Annotated, Literal
 from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.groups import (
-    Assignment,
-    Lengths,
-    best_fit_decreasing,
-    levelled,
-    micro_batch_ms,
-)
+from railx.planning.groups import Assignment, Lengths, best_fit_decreasing, levelled, micro_batch_ms
 from railx.planning.planner import (
     Planner,
     PlannerBase,
