@@ -21,7 +21,6 @@ from typing import Any
 from railx.performance.cluster import ClusterSettings
 from railx.performance.decoder import ModelSettings
 from railx.performance.pipeline_cost import (
-    PassTime,
     PipelineCost,
     PipelineShape,
     build_pipeline_cost,
@@ -155,21 +154,12 @@ def virtual_cost(cost: PipelineCost, virtual_stages: int) -> PipelineCost:
     return replace(
         cost,
         shape=replace(cost.shape, stages=stages),
-        forward=_scaled(cost.forward, share),
-        backward=_scaled(cost.backward, share),
-        all_to_all=_scaled(cost.all_to_all, share),
+        forward=cost.forward.part(share, 1, 0.0),
+        backward=cost.backward.part(share, 1, 0.0),
+        all_to_all=cost.all_to_all.part(share, 1, 0.0),
         layer_counts=counts,
         capacities=cost.capacities * virtual_stages,
         gather_ms=cost.gather_ms * share,
-    )
-
-
-def _scaled(time: PassTime, share: float) -> PassTime:
-    return replace(
-        time,
-        quadratic_ms=time.quadratic_ms * share,
-        linear_ms=time.linear_ms * share,
-        constant_ms=time.constant_ms * share,
     )
 
 

@@ -202,28 +202,26 @@ def _group_rows(batch: SequenceParallelBatch) -> list[dict[str, Any]]:
 
 
 def _chunk_rows(batch: PipelineBatch) -> list[dict[str, Any]]:
-    rows = []
-    for index, pipeline in enumerate(batch.pipelines):
-        for number, chunk in enumerate(pipeline.chunks):
-            rows.append(
-                {
-                    "iteration": batch.iteration,
-                    "micro_batch": index,
-                    "group": number,
-                    "first_rank": pipeline.ranks[0],
-                    "degree": pipeline.stages * pipeline.degree,
-                    "sequences": len(chunk.slices),
-                    "tokens": chunk.tokens,
-                    "longest_tokens": max(part.length for part in chunk.slices),
-                    "predicted_ms": chunk.predicted_ms,
-                    "predicted_compute_ms": chunk.predicted_ms - chunk.predicted_all_to_all_ms,
-                    "predicted_all_to_all_ms": chunk.predicted_all_to_all_ms,
-                    "predicted_other_ms": 0.0,
-                    "chunk_kind": chunk.kind,
-                    "fidelity": "analytic",
-                }
-            )
-    return rows
+    return [
+        {
+            "iteration": batch.iteration,
+            "micro_batch": index,
+            "group": number,
+            "first_rank": pipeline.ranks[0],
+            "degree": pipeline.stages * pipeline.degree,
+            "sequences": len(chunk.slices),
+            "tokens": chunk.tokens,
+            "longest_tokens": max(part.length for part in chunk.slices),
+            "predicted_ms": chunk.predicted_ms,
+            "predicted_compute_ms": chunk.predicted_ms - chunk.predicted_all_to_all_ms,
+            "predicted_all_to_all_ms": chunk.predicted_all_to_all_ms,
+            "predicted_other_ms": 0.0,
+            "chunk_kind": chunk.kind,
+            "fidelity": "analytic",
+        }
+        for index, pipeline in enumerate(batch.pipelines)
+        for number, chunk in enumerate(pipeline.chunks)
+    ]
 
 
 def chrome_trace(batch: PipelineBatch, cost: PipelineCost | None = None) -> dict[str, Any]:

@@ -252,15 +252,15 @@ def _fits_as_it_is(chunked: Chunked, settings: PipelineSettings, cost: PipelineC
     return checkpoints.fits(checkpoints.problem_of(chunked, 0, chunked.chunks, cost))
 
 
-def grouping_ms(grouped: Grouping, cost: PipelineCost) -> float:
-    """Simulated time of the pipelines one after another."""
+def timed(grouped: Grouping, cost: PipelineCost) -> Grouping:
+    """Chunks with the simulated time of their pipelines, one after another."""
     chunked, total_ms = grouped.chunked, 0.0
     for group in grouped.groups:
         span = slice(group.first, group.end)
         again = group.recomputed.layers * cost.layer_forward_ms(chunked.forward_ms[span])
         back: Floats = np.asarray(chunked.backward_ms[span] + again)
         total_ms += _makespan_1f1b_ms(chunked, group.first, group.end, back, cost)
-    return total_ms
+    return replace(grouped, simulated_ms=total_ms)
 
 
 def _makespan_1f1b_ms(
@@ -331,17 +331,13 @@ def _division(
     from railx.planning.pipeline import kernels
 
     modes = {"full": kernels.FULL, "none": kernels.NONE}
-    problem = checkpoints.problem_of(chunked, 0, chunked.chunks, cost)
     chunks = kernels.Divisible(
-        problem.stored,
-        problem.saved,
-        problem.capacity,
+        checkpoints.problem_of(chunked, 0, chunked.chunks, cost),
         np.array(cost.layer_counts, dtype=np.int64),
         chunked.forward_ms,
         chunked.backward_ms,
         cost.layer_forward_ms(chunked.forward_ms),
         _sends_ms(chunked.tokens, cost),
-        problem.backward,
         chunked.count,
     )
     mode = modes.get(settings.checkpointing, kernels.ADAPTIVE)
@@ -362,8 +358,7 @@ def _solved(
         counts = counts_of(problem, settings, cost, care)
         assert counts is not None  # they were priced
         groups.append(Group(first, end, counts))
-    solved = Grouping(divided.chunked, tuple(groups))
-    return replace(solved, simulated_ms=grouping_ms(solved, cost))
+    return timed(Grouping(divided.chunked, tuple(groups)), cost)
 
 
 def counts_of(

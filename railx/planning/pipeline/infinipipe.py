@@ -74,8 +74,8 @@ from railx.planning.pipeline.grouping import (
     chunks_bound_ms,
     counts_of,
     fastest,
-    grouping_ms,
     sequence_starts,
+    timed,
 )
 from railx.planning.planner import Planner, PlanningTask, check_replicas
 from railx.workload.batches import SampledBatch
@@ -209,11 +209,10 @@ def _refined(
         )
         for pipelines in alternatives
     ]
-    rounds = [(start, passes // 8) for start in starts]
     best: Refined | None = None
     for number in range(len(starts) + settings.effort):
         if number < len(starts):
-            start, length = rounds[number]
+            start, length = starts[number], passes // 8
         elif best is not None:
             start, length = (best.runs, best.layers), passes
         refined = refine(
@@ -445,9 +444,9 @@ def _static(
     if fewest is None or (none and fewest[1].any()):
         return None
     recomputed = Recomputation(fewest[1], int(fewest[1].max(axis=0).sum()))
-    grouped = Grouping(chunked, (Group(0, chunked.chunks, recomputed),), chunking=rule.name)
-    simulated_ms = grouping_ms(grouped, cost)
-    return replace(grouped, simulated_ms=simulated_ms) if simulated_ms < limit_ms else None
+    group = Group(0, chunked.chunks, recomputed)
+    grouped = timed(Grouping(chunked, (group,), chunking=rule.name), cost)
+    return grouped if grouped.simulated_ms < limit_ms else None
 
 
 def _candidates(

@@ -128,22 +128,19 @@ _SIMPLE: Any = np.int64(0)
 
 
 class Divisible(NamedTuple):
-    """Chunks [n] that are divided into pipelines on stages [d], all memory in bytes.
+    """Chunks [n] that are divided into pipelines on stages [d].
 
-    ``stored`` [d, n], ``saved`` and ``capacity`` are those of a ``CheckpointProblem``.
-    Times of a chunk are in ms, ``layer_ms`` that of recomputing a layer. ``order``:
-    chunks in backward order, ``counts``: how many chunks the sequence of each has.
+    ``problem`` is that of all of them in one pipeline. Times of a chunk are in ms,
+    ``layer_ms`` that of recomputing a layer. ``counts``: how many chunks the sequence
+    of each has.
     """
 
-    stored: Floats
-    saved: Floats
-    capacity: Floats
+    problem: CheckpointProblem
     layer_counts: Integers
     forward: Floats
     backward: Floats
     layer_ms: Floats
     sends: Floats
-    order: Integers
     counts: Integers
 
 
@@ -161,7 +158,7 @@ def divide(
     A pipeline with more units in front is taken to recompute no less, so that one whose
     price is above another's with as little is not looked at.
     """
-    stages, units = chunks.stored.shape[0], len(edges) - 1
+    stages, units = len(chunks.layer_counts), len(edges) - 1
     price = np.full(units + 1, np.inf)
     price[0] = 0.0
     came = np.zeros(units + 1, np.int64)
@@ -207,9 +204,10 @@ def _recomputed_layers(every: Divisible, first: int, last: int, mode: int) -> tu
 
     -1: it does not fit.
     """
-    stored, saved = every.stored[:, first:last], every.saved[first:last]
-    capacity, layer_counts = every.capacity, every.layer_counts
-    order, longest_split = every.order[first:last] - first, every.counts[first:last].max()
+    stored, saved = every.problem.stored[:, first:last], every.problem.saved[first:last]
+    capacity, layer_counts = every.problem.capacity, every.layer_counts
+    order = every.problem.backward[first:last] - first
+    longest_split = every.counts[first:last].max()
     stages, chunks = stored.shape
     layers = np.zeros((stages, chunks), np.int64)
     diagonals = chunks + stages - 1
@@ -246,7 +244,7 @@ def _time_ms(chunks: Divisible, first: int, last: int, layers: Integers) -> floa
     back = chunks.backward[first:last] + layers * chunks.layer_ms[first:last]
     time_ms: float = makespan_1f1b_ms(
         chunks.forward[first:last], back, chunks.sends[first:last],
-        chunks.order[first:last] - first, chunks.counts[first:last].max(),
+        chunks.problem.backward[first:last] - first, chunks.counts[first:last].max(),
     )  # fmt: skip
     return time_ms
 

@@ -157,17 +157,10 @@ def _state_of(
 
 
 def _costs_of(cost: PipelineCost) -> _Costs:
-    exchange = cost.all_to_all
     stages = range(cost.shape.stages)
-    forward, backward = (
-        np.array(
-            [
-                one.quadratic_ms + exchange.quadratic_ms / 2,
-                one.linear_ms + exchange.linear_ms / 2,
-                one.constant_ms + exchange.constant_ms / 2,
-            ]
-        )
-        for one in (cost.forward, cost.backward)
+    forward, backward, exchange = (
+        np.array([time.quadratic_ms, time.linear_ms, time.constant_ms])
+        for time in (cost.forward, cost.backward, cost.all_to_all)
     )
     kept, both = (
         np.array([float(cost.activation_bytes(1, split, stage)) for stage in stages])
@@ -176,8 +169,8 @@ def _costs_of(cost: PipelineCost) -> _Costs:
     several = float(cost.shape.stages > 1)
     saved = float(cost.layer_saving_bytes(1, False))
     return _Costs(
-        forward,
-        backward,
+        forward + exchange / 2,
+        backward + exchange / 2,
         several * np.array([cost.send.linear_ms, cost.send.constant_ms]),
         np.array(cost.layer_counts),
         np.array(cost.capacities) * (1 + _ROUNDING),

@@ -296,11 +296,15 @@ class ByteScaleSettings(PlannerBase):
 
 @dataclass(frozen=True)
 class Unit:
-    """Sequences that run together on ``degree`` ranks, by position, and their time."""
+    """Sequences that run together on ``degree`` ranks, by position.
+
+    With their time, and their computation on one device.
+    """
 
     degree: int
     members: tuple[int, ...]
     time_ms: float
+    work_ms: float
 
 
 def units(lengths: Lengths, cost: CostModel) -> list[Unit]:
@@ -315,24 +319,19 @@ def units(lengths: Lengths, cost: CostModel) -> list[Unit]:
         packed = best_fit_decreasing(lengths[short], capacity)
         pending += [(1, tuple(int(short[index]) for index in members)) for members in packed]
 
-    def work_ms(members: tuple[int, ...]) -> float:
-        return float(cost.sequence_ms(lengths[list(members)]).sum())
+    def unit(degree: int, members: tuple[int, ...]) -> Unit:
+        together = lengths[list(members)]
+        time_ms = cost.group_time_ms(together, degree).total_ms
+        return Unit(degree, members, time_ms, float(cost.sequence_ms(together).sum()))
 
-    pending.sort(key=lambda unit: (-work_ms(unit[1]), unit[1]))
-    return [
-        Unit(degree, members, cost.group_time_ms(lengths[list(members)], degree).total_ms)
-        for degree, members in pending
-    ]
+    return sorted((unit(*pair) for pair in pending), key=lambda unit: (-unit.work_ms, unit.members))
 
 
 def rounds(
-    ordered: Sequence[Unit], works_ms: Sequence[float], settings: ByteScaleSettings, ranks: int
+    ordered: Sequence[Unit], settings: ByteScaleSettings, ranks: int
 ) -> tuple[list[list[Unit]], float]:
-    """Algorithm 2: rounds of units, and the time of the most loaded rank.
-
-    ``works_ms`` are the units' computation.
-    """
-    buckets = _buckets(ordered, works_ms, settings.buckets)
+    """Algorithm 2: rounds of units, and the time of the most loaded rank."""
+    buckets = _buckets(ordered, settings.buckets)
     busy_ms = np.zeros(ranks)
     filled: list[list[Unit]] = []
     turn = 0
@@ -361,10 +360,11 @@ def rounds(
     return filled, float(busy_ms.max())
 
 
-def _buckets(ordered: Sequence[Unit], works_ms: Sequence[float], count: int) -> list[list[Unit]]:
+def _buckets(ordered: Sequence[Unit], count: int) -> list[list[Unit]]:
     """Cut units into ``count`` runs of about equal computation, some perhaps empty."""
+    works_ms = np.array([unit.work_ms for unit in ordered])
     ends = np.cumsum(works_ms)
-    before = ends - np.asarray(works_ms)
+    before = ends - works_ms
     index = np.minimum((before / ends[-1] * count).astype(int), count - 1)
     return [
         [unit for unit, number in zip(ordered, index, strict=True) if number == bucket]
@@ -377,10 +377,7 @@ def plan_byte_scale_batch(
 ) -> SequenceParallelBatch:
     """Plan one batch; PlanError names a sequence that all devices cannot hold."""
     check_group_holds(batch, cost.tokens_per_device, devices)
-    lengths = batch.lengths
-    ordered = units(lengths, cost)
-    works_ms = [float(cost.sequence_ms(lengths[list(unit.members)]).sum()) for unit in ordered]
-    filled, waitless = rounds(ordered, works_ms, settings, devices)
+    filled, waitless = rounds(units(batch.lengths, cost), settings, devices)
     assignments = [assignment_of((unit.degree, unit.members) for unit in taken) for taken in filled]
     return planned_batch(iteration, batch, assignments, cost, {"without_waiting_ms": waitless})
 
