@@ -336,18 +336,12 @@ def _check_pipelines(plan: Plan, named: PlanCosts) -> None:
             for stage, peak in enumerate(peak_bytes(pipeline, cost)):
                 capacity = cost.capacity_bytes(stage)
                 if peak > capacity and not agree(peak, capacity):
+                    by_states = "memory_gib leaves beside its states"
+                    key = by_states if cost.given_tokens is None else "tokens_per_device says"
                     raise PlanError(
                         f"{where}: stage {stage} holds {peak / 2**20:.1f} MiB of activations;"
-                        f" allowed: at most {capacity / 2**20:.1f} MiB, what"
-                        f" settings.cluster.{_memory_key(cost)}"
+                        f" allowed: at most {capacity / 2**20:.1f} MiB, what settings.cluster.{key}"
                     )
-
-
-def _memory_key(cost: PipelineCost) -> str:
-    """The key of the cluster that determines the memory of a rank."""
-    if cost.given_tokens is not None:
-        return "tokens_per_device says"
-    return "memory_gib leaves beside its states"
 
 
 def _check_tokens_per_device(plan: Plan, expected: int) -> None:

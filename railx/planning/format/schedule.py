@@ -290,7 +290,8 @@ def _orders(pipeline: Pipeline) -> list[list[int]]:
     def number_of(code: str, stage: int) -> int:
         if code in plain:
             return plain[code]
-        return _number(_parsed(code, pipeline, f"stage {stage}"), pipeline)
+        op = _parsed(code, pipeline, f"stage {stage}")
+        return (_KINDS.index(op.kind) * parts + op.part) * chunks + op.chunk
 
     return [
         [number_of(code, stage) for code in order] for stage, order in enumerate(pipeline.order)
@@ -336,11 +337,6 @@ def _op(number: int, pipeline: Pipeline) -> Op:
     rest, chunk = divmod(number, len(pipeline.chunks))
     kind, part = divmod(rest, pipeline.virtual_stages)
     return Op(_KINDS[kind], chunk, part)
-
-
-def _number(op: Op, pipeline: Pipeline) -> int:
-    kind = _KINDS.index(op.kind)
-    return (kind * pipeline.virtual_stages + op.part) * len(pipeline.chunks) + op.chunk
 
 
 def _parsed(code: str, pipeline: Pipeline, where: str) -> Op:

@@ -87,14 +87,16 @@ class Shape:
 
 def orders_of(name: ScheduleName, shape: Shape) -> list[list[int]]:
     """The passes of each stage in the order of a named schedule."""
+    n = shape.chunks
     if name == "gpipe":
-        n = shape.chunks
         return [[*range(n), *range(2 * n - 1, n - 1, -1)] for _ in range(shape.stages)]
     if name == "zero_bubble":
         return [_zero_bubble(shape, stage) for stage in range(shape.stages)]
     if name == "interleaved":
         return _all_interleaved(shape)
-    return [_order_1f1b(shape, stage) for stage in range(shape.stages)]
+    backward = [n + chunk for chunk in shape.backward]
+    warm_ups = map(shape.warm_up, range(shape.stages))
+    return [_alternating(range(n), backward, warm_up) for warm_up in warm_ups]
 
 
 def run_orders(
@@ -187,11 +189,6 @@ def _alternating(forward: Sequence[int], backward: Sequence[int], warm_up: int) 
     pairs = zip(forward[warm_up:], backward, strict=False)
     order = [*forward[:warm_up], *itertools.chain.from_iterable(pairs)]
     return order + list(backward[len(forward) - warm_up :])
-
-
-def _order_1f1b(shape: Shape, stage: int) -> list[int]:
-    n = shape.chunks
-    return _alternating(range(n), [n + chunk for chunk in shape.backward], shape.warm_up(stage))
 
 
 def _zero_bubble(shape: Shape, stage: int) -> list[int]:

@@ -312,14 +312,12 @@ def _divided(
     """Recomputed layers of each stage, divided among its virtual stages."""
     if not checkpoint_layers:
         return ()
-    stages = len(checkpoint_layers)
-    shared = []
-    for part in range(parts):
-        for stage, recomputed in enumerate(checkpoint_layers):
-            share, rest = divmod(recomputed, parts)
-            count = share + (part < rest)
-            shared.append(count if counts is None else min(count, counts[part * stages + stage]))
-    return tuple(shared)
+    shared = [
+        recomputed // parts + (part < recomputed % parts)
+        for part in range(parts)
+        for recomputed in checkpoint_layers
+    ]
+    return tuple(shared if counts is None else map(min, shared, counts))
 
 
 #: Passes near the edge of a part of the longest path that are moved to the edge.

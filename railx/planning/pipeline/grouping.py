@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import attrgetter
 from typing import Annotated, Literal
 
 import numpy as np
@@ -150,8 +151,7 @@ class Grouping:
     chunking: str = "balanced"
 
 
-def _time_of(grouped: Grouping | Division) -> float:
-    return grouped.simulated_ms
+_time_of = attrgetter("simulated_ms")
 
 
 def chunks_bound_ms(chunked: Chunked, cost: PipelineCost) -> float:

@@ -321,27 +321,22 @@ def _simulate(
 
 
 @inner
-def _copy_run(source: Any, target: Any, number: int) -> None:
-    target.owner[number] = source.owner[number]
-    copy(target.whole[number], source.whole[number], source.whole.shape[1])
-    layers = source.layers[number].ravel()
-    copy(target.layers[number].ravel(), layers, len(layers))
-
-
-@inner
 def _copy(source: Any, target: Any, touched: Any) -> None:
     """Copy the sequences and runs that a move touched, and what all share.
 
     ``touched`` [4] are two sequences and two runs, -1 for none.
     """
     for slot in range(2):
-        member = touched[slot]
+        member, number = touched[slot], touched[2 + slot]
         if member >= 0:
             copy(target.cuts[member], source.cuts[member], source.cuts.shape[1])
             target.cut_count[member] = source.cut_count[member]
             target.run[member] = source.run[member]
-        if touched[2 + slot] >= 0:
-            _copy_run(source, target, touched[2 + slot])
+        if number >= 0:
+            target.owner[number] = source.owner[number]
+            copy(target.whole[number], source.whole[number], source.whole.shape[1])
+            layers = source.layers[number].ravel()
+            copy(target.layers[number].ravel(), layers, len(layers))
     # A move that opens a run and empties another changes the free number behind them.
     most = min(max(source.size[0], target.size[0]) + 2, len(source.order))
     copy(target.order, source.order, most)

@@ -409,18 +409,12 @@ def packed_by_work(
     """Positions in each of ``bins`` bins; None where a document fits nowhere."""
     members: list[list[int]] = [[] for _ in range(bins)]
     tokens, work = np.zeros(bins, dtype=np.int64), np.zeros(bins)
-
-    def put(index: int, position: int) -> None:
-        members[index].append(position)
-        tokens[index] += lengths[position]
-        work[index] += works_ms[position]
-
-    for position in sorted(
-        range(len(lengths)), key=lambda position: (-lengths[position], position)
-    ):
+    for position in np.argsort(-lengths, kind="stable").tolist():
         for index in (int(np.argmin(work)), int(np.argmin(tokens))):
             if tokens[index] + lengths[position] <= capacity:
-                put(index, position)
+                members[index].append(position)
+                tokens[index] += lengths[position]
+                work[index] += works_ms[position]
                 break
         else:
             return None

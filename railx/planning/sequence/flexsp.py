@@ -276,8 +276,9 @@ def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
     """One round for each step of a ladder, each from the plan of the previous one."""
     before: _Best | None = None
     position = 0
+    quick_ms = simple_bound_ms(work.lengths, ladder.devices, ladder.steps[-1], work.cost)
     for step in ladder.steps:
-        if work.done() or not _may_beat(work, ladder):
+        if work.done() or quick_ms >= work.best.time_ms:
             return
         if work.lengths[0] > work.cost.tokens_per_device * step[-1]:
             continue
@@ -296,12 +297,6 @@ def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
         if best.time_ms < work.best.time_ms:
             work.best = best
         before = best
-
-
-def _may_beat(work: _Work, ladder: _Ladder) -> bool:
-    """Whether a quick bound leaves a chance for plans of this ladder."""
-    most = ladder.steps[-1]
-    return simple_bound_ms(work.lengths, ladder.devices, most, work.cost) < work.best.time_ms
 
 
 def _has_use(work: _Work, best: _Best, degrees: tuple[int, ...]) -> bool:
