@@ -33,7 +33,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,10 +42,9 @@ from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.schedule import backward_order, longest_split
 from railx.planning.packing import Floats, Integers
+from railx.planning.pipeline.checkpoint_problem import SLACK, CheckpointProblem
 from railx.planning.pipeline.chunks import Chunked
 
-#: Tolerance of sums, as a share of a stage's memory.
-SLACK = 1e-9
 #: Tolerance of a solver's whole numbers.
 _NEAR = 1e-6
 #: Rules for the diagonal that recomputes more: longest live, most saved per layer, most
@@ -58,48 +57,6 @@ _TRADES = 3
 #: Most diagonals for which the default runs the solver, and most nodes of its search.
 _SMALL = 28
 _NODES = 500
-
-
-class CheckpointProblem(NamedTuple):
-    """Chunks [n] in forward order on stages [d], all memory in bytes per rank.
-
-    ``stored`` [d, n] are the activations of a chunk on a stage without recomputing,
-    ``saved`` [n] the saving of each recomputed layer, ``capacity`` [d] the memory of a
-    stage for activations, ``layers`` the most that a diagonal may count. ``backward``
-    [n] are chunks in backward order, ``longest_split`` is N_split.
-    """
-
-    stored: Floats
-    saved: Floats
-    capacity: Floats
-    layers: int
-    backward: Integers
-    longest_split: int
-
-    @property
-    def stages(self) -> int:
-        return len(self.capacity)
-
-    @property
-    def chunks(self) -> int:
-        return len(self.saved)
-
-    @property
-    def diagonals(self) -> int:
-        return self.chunks + self.stages - 1
-
-    @property
-    def position(self) -> Integers:
-        """Each chunk's place [n] in the backward order (f2b of the paper)."""
-        positions = np.empty_like(self.backward)
-        positions[self.backward] = np.arange(len(self.backward))
-        return positions
-
-    def counts(self, diagonals: Integers) -> Integers:
-        """Layers [d, n] that each stage recomputes of each chunk (eq. 16)."""
-        after = np.arange(self.stages)[::-1]
-        layers: Integers = diagonals[self.position[None, :] + after[:, None]]
-        return layers
 
 
 def problem_of_pipeline(pipeline: Pipeline, cost: PipelineCost) -> CheckpointProblem:

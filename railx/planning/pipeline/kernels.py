@@ -17,7 +17,7 @@ import numpy as np
 
 from railx.planning.compiled import compiled, inner
 from railx.planning.packing import Floats, Integers
-from railx.planning.pipeline.checkpoints import SLACK, CheckpointProblem
+from railx.planning.pipeline.checkpoint_problem import SLACK, CheckpointProblem
 
 
 @compiled
