@@ -41,6 +41,7 @@ from railx.performance.sequence_cost import CostModelSettings, build_cost_model
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.pipeline import checkpoints
+from railx.planning.pipeline.checkpoint_problem import CheckpointProblem
 from railx.planning.pipeline.infinipipe import (
     PipelineSettings,
     plan_pipeline_batch,
@@ -230,12 +231,12 @@ def _print_checkpoints(model: str, draws: int, settings: PipelineSettings) -> No
     print(f"\n* as few as the programme: {equal} of {number}; within 2 % of the bound: {near}")
 
 
-def _programme(problem: checkpoints.CheckpointProblem) -> Any:
+def _programme(problem: CheckpointProblem) -> Any:
     solution = checkpoints.exact(problem)
     return None if solution is None else solution.counts
 
 
-def _solved(solve: Any, problems: list[checkpoints.CheckpointProblem]) -> tuple[int, float]:
+def _solved(solve: Any, problems: list[CheckpointProblem]) -> tuple[int, float]:
     """Σ C of all problems and processor seconds."""
     before = time.process_time()
     found = [solve(problem) for problem in problems]

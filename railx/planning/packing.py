@@ -1,4 +1,4 @@
-"""Arithmetic that planners of groups and of pipelines share."""
+"""Arithmetic and types that planners of groups and of pipelines share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+#: Times and bytes, and whatever is counted: tokens, layers, places.
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 
 def least_loaded(positions: Iterable[int], loads: npt.ArrayLike, bins: int) -> list[list[int]]:

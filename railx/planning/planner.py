@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from railx.performance.pipeline_cost import PipelineShape
 from railx.performance.sequence_cost import CostModel
+from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import PipelineBatch, PlanKind, Predictions, SequenceParallelBatch
 from railx.planning.format.predictions import PlanCosts
-from railx.planning.groups import Assignment, micro_batch
+from railx.planning.groups import Assignment, check_lengths_fit, micro_batch
 from railx.progress import counted
 from railx.workload.batches import SampledBatch
 
+#: A batch in the format of a plan's kind.
+_Batch = TypeVar("_Batch", SequenceParallelBatch, PipelineBatch)
 #: The batches of a plan, in the format of its kind.
 Batches = tuple[SequenceParallelBatch, ...] | tuple[PipelineBatch, ...]
 
@@ -53,6 +56,26 @@ class PlanningTask(PlanCosts):
         """All devices of the cluster."""
         return self.cluster.devices
 
+    def planned(self, plan: Callable[[int, SampledBatch], _Batch]) -> tuple[_Batch, ...]:
+        """All batches, each planned by its number and itself, with progress."""
+        batches = enumerate(counted(self.batches, "batches"))
+        return tuple(plan(index, batch) for index, batch in batches)
+
+
+def check_group_holds(batch: SampledBatch, tokens_per_device: int, degree: int) -> None:
+    """Refuse a sequence longer than a group holds; PlanError names it."""
+    limit, where = tokens_per_device * degree, f"a group of degree {degree}"
+    check_lengths_fit(batch.sequences, batch.lengths, limit, where)
+
+
+def check_replicas(replicas: int, sequences: int) -> None:
+    """Refuse more replicas than sequences of a batch."""
+    if sequences < replicas:
+        raise PlanError(
+            f"planner.replicas: got {replicas}; allowed: at most {sequences}, the sequences of a"
+            " batch"
+        )
+
 
 def batch_by_batch(
     plan: Callable[[int, SampledBatch, Any, int, CostModel], SequenceParallelBatch],
@@ -64,9 +87,8 @@ def batch_by_batch(
     """
 
     def planned(settings: Any, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
-        return tuple(
-            plan(index, batch, settings, task.devices, task.cost)
-            for index, batch in enumerate(counted(task.batches, "batches"))
+        return task.planned(
+            lambda index, batch: plan(index, batch, settings, task.devices, task.cost)
         )
 
     return planned

@@ -16,7 +16,7 @@ from railx.planning.format.simulation import (
     orders_of,
     run_orders,
 )
-from railx.planning.pipeline.checkpoints import CheckpointProblem
+from railx.planning.pipeline.checkpoint_problem import CheckpointProblem
 
 __all__ = ["cost_of", "held_bytes", "makespan_ms", "pipeline_of", "problem_of"]
 

@@ -48,50 +48,49 @@ def test_a_plan_by_hand(small: CostModel) -> None:
 
 
 def _alone(*times: float) -> list[Unit]:
-    return [Unit(1, (index,), time) for index, time in enumerate(times)]
+    return [Unit(1, (index,), time, time) for index, time in enumerate(times)]
 
 
 def test_ranks_that_share_a_sequence_wait_for_the_last_of_them() -> None:
     """4 begins after 10 on both ranks, so that 11 ends at 25 on whichever has it."""
-    ordered = [Unit(1, (0,), 10.0), Unit(2, (1,), 4.0), Unit(1, (2,), 11.0)]
-    made, most = rounds(ordered, [unit.time_ms for unit in ordered], DP, 2)
+    ordered = [Unit(1, (0,), 10.0, 10.0), Unit(2, (1,), 4.0, 4.0), Unit(1, (2,), 11.0, 11.0)]
+    made, most = rounds(ordered, DP, 2)
     assert [[unit.members[0] for unit in taken] for taken in made] == [[0], [1], [2]]
     assert most == 25
 
 
 def test_ranks_take_from_the_first_bucket_or_from_all_in_turn() -> None:
     ordered = _alone(4.0, 4.0, 2.0, 2.0, 2.0, 2.0)
-    works = [unit.time_ms for unit in ordered]
     two = ByteScaleSettings("byte_scale", "dp", 2, 0.05)
-    first, most = rounds(ordered, works, two, 2)
+    first, most = rounds(ordered, two, 2)
     assert [[u.members[0] for u in taken] for taken in first] == [[0, 1], [2, 3], [4, 5]]
     assert most == 8
-    turns, most = rounds(ordered, works, PP, 2)
+    turns, most = rounds(ordered, PP, 2)
     assert [[u.members[0] for u in taken] for taken in turns] == [[0, 2], [1], [3], [4, 5]]
     assert most == 8
 
 
 def test_only_ranks_that_lag_take_more() -> None:
     ordered = _alone(10.0, 3.0, 3.0, 3.0)
-    made, most = rounds(ordered, [10.0, 3, 3, 3], DP, 2)
+    made, most = rounds(ordered, DP, 2)
     assert [[u.members[0] for u in taken] for taken in made] == [[0, 1], [2], [3]]
     assert most == 10
     slow = ByteScaleSettings("byte_scale", "dp", 1, 0.9)
-    made, most = rounds(ordered, [10.0, 3, 3, 3], slow, 2)
+    made, most = rounds(ordered, slow, 2)
     assert [[u.members[0] for u in taken] for taken in made] == [[0, 1], [2, 3]]
     assert most == 13
 
 
 def test_ranks_as_busy_as_the_most_loaded_take_nothing_without_slack() -> None:
     none = ByteScaleSettings("byte_scale", "dp", 1, 0.0)
-    made, most = rounds(_alone(4.0, 1.0, 1.0, 1.0), [4.0, 1, 1, 1], none, 2)
+    made, most = rounds(_alone(4.0, 1.0, 1.0, 1.0), none, 2)
     assert [[u.members[0] for u in taken] for taken in made] == [[0, 1], [2], [3]]
     assert most == 4
 
 
 def test_the_least_loaded_rank_takes_first() -> None:
     """Ranks of 9, 5 and 3: the last takes the 5, the second the 1."""
-    _, most = rounds(_alone(9.0, 5.0, 3.0, 5.0, 1.0), [9.0, 5, 3, 5, 1], DP, 3)
+    _, most = rounds(_alone(9.0, 5.0, 3.0, 5.0, 1.0), DP, 3)
     assert most == 9
 
 

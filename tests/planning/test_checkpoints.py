@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.schedule import pipeline_ms
+from railx.planning.pipeline.checkpoint_problem import CheckpointProblem
 from railx.planning.pipeline.checkpoints import (
-    CheckpointProblem,
     exact,
     fast,
     fits,

@@ -13,7 +13,6 @@ from railx.performance.pipeline_cost import PassTime, PipelineCost, PipelineShap
 from railx.planning.format.parts import Chunk, Pipeline, Slice
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.predictions import (
-    batch_starts,
     chunk_bytes,
     cost_of,
     fits,
@@ -125,7 +124,8 @@ def test_busy_and_idle_make_up_the_pipeline() -> None:
 
 def test_a_pipeline_starts_after_those_of_its_replica() -> None:
     pipelines = (Pipeline(2, 0, CHUNKS), Pipeline(2, 1, CHUNKS[:2]), Pipeline(2, 0, CHUNKS[:2]))
-    assert batch_starts(PipelineBatch(0, pipelines)) == [0.0, 0.0, pipeline_ms(pipelines[0])]
+    first_ms = pipeline_ms(pipelines[0])
+    assert [start for start, _ in PipelineBatch(0, pipelines).spans_ms] == [0.0, 0.0, first_ms]
 
 
 def test_a_virtual_stage_costs_its_share_of_the_layers() -> None:

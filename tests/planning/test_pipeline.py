@@ -19,7 +19,8 @@ from railx.planning.format.plan import SCHEMA, PipelineBatch, Plan
 from railx.planning.format.schedule import backward_order, longest_split, pipeline_ms
 from railx.planning.make import make_plan
 from railx.planning.pipeline import checkpoints
-from railx.planning.pipeline.checkpoints import CheckpointProblem, Solution
+from railx.planning.pipeline.checkpoint_problem import CheckpointProblem
+from railx.planning.pipeline.checkpoints import Solution
 from railx.planning.pipeline.chunks import share_among_replicas
 from railx.planning.pipeline.infinipipe import (
     PipelineSettings,

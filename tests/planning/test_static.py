@@ -124,7 +124,6 @@ def test_the_best_degree_may_be_a_large_one_or_a_small_one(small: CostModel) -> 
     assert best_static(np.array([90]), 4, small, 0.9)[0] == 4
     tens = np.array([10] * 4)
     assert best_static(tens, 4, small, 0.9)[0] == 1
-    assert best_static(tens, 4, small, 0.9, smallest_degree=2)[0] == 2
 
 
 def test_a_sequence_over_the_degree_is_named(small: CostModel) -> None:

@@ -199,7 +199,7 @@ def test_comments_and_docstrings_change_nothing(pipeline: MadePipeline) -> None:
         pipeline.changed("railx/network/traffic.py", "__all__", "# A comment.\n__all__"),
         pipeline.changed("railx/planning/sequence/flexsp.py", '"""', '"""Changed. '),
         pipeline.changed(
-            "railx/planning/pipeline/chunks.py", "Floats =", "# A comment.\n\nFloats ="
+            "railx/planning/pipeline/chunks.py", "Chunking =", "# A comment.\n\nChunking ="
         ),
         pipeline.changed("workflow/stages/figure.py", '"""', '"""Changed. '),
     ):

@@ -9,6 +9,7 @@ seed and its account (``solver``), is not checked in any file.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -19,7 +20,7 @@ from typing import Annotated, Any, Literal, cast
 
 from railx.errors import UserError
 from railx.io import read_json, write_json
-from railx.planning.format.parts import Chunk, Group, Pipeline, PlanError, agree
+from railx.planning.format.parts import Chunk, Group, Pipeline, PlanError, agree, check_agrees
 from railx.planning.format.plan import (
     SCHEMA,
     PipelineBatch,
@@ -151,28 +152,11 @@ def _dicts(value: Any) -> list[dict[str, Any]]:
 
 def _bare(batches: Any) -> Any:
     """The batches of a file without their derived values."""
-    if not isinstance(batches, list):
-        return batches
-    return [_without(batch) if isinstance(batch, dict) else batch for batch in batches]
-
-
-def _without(batch: Mapping[str, Any]) -> dict[str, Any]:
-    bare = {key: value for key, value in batch.items() if key != "predicted_ms"}
-    if _dicts(bare.get("micro_batches")):
-        bare["micro_batches"] = [
-            {
-                **micro_batch,
-                "groups": [
-                    {key: value for key, value in group.items() if key != "degree"}
-                    if isinstance(group, dict)
-                    else group
-                    for group in micro_batch["groups"]
-                ],
-            }
-            if isinstance(micro_batch, dict) and isinstance(micro_batch.get("groups"), list)
-            else micro_batch
-            for micro_batch in bare["micro_batches"]
-        ]
+    bare = copy.deepcopy(batches)
+    for batch in _dicts(bare):
+        batch.pop("predicted_ms", None)
+        for group in _groups(batch):
+            group.pop("degree", None)
     return bare
 
 
@@ -272,11 +256,8 @@ def _validate_sequence_parallel(batch: SequenceParallelBatch, plan: Plan, where:
         for number, group in enumerate(micro_batch.groups):
             _validate_group(group, plan, f"{inside}, group {number}")
         slowest = max((group.predicted_ms for group in micro_batch.groups), default=0.0)
-        if not agree(micro_batch.predicted_ms, slowest):
-            raise PlanError(
-                f"{inside}: predicted_ms {micro_batch.predicted_ms}; allowed: {slowest}, that of"
-                " its slowest group"
-            )
+        said = micro_batch.predicted_ms
+        check_agrees(inside, "predicted_ms", said, slowest, "that of its slowest group")
         _unique((rank for group in micro_batch.groups for rank in group.ranks), f"{inside}: rank")
     _unique((sequence for sequence, _ in sequence_lengths(batch)), f"{where}: sequence")
 
@@ -303,16 +284,10 @@ def _validate_group(group: Group, plan: Plan, where: str) -> None:
             f"{where}: {group.tokens} tokens; allowed: at most {plan.tokens_per_device * degree},"
             f" what {degree} ranks hold"
         )
-    parts = (
-        group.predicted_compute_ms,
-        group.predicted_all_to_all_ms,
-        *group.predicted_other_ms.values(),
-    )
-    if not agree(group.predicted_ms, sum(parts)):
-        raise PlanError(
-            f"{where}: predicted_ms {group.predicted_ms}; allowed: {sum(parts)}, compute,"
-            " all-to-all and other terms together"
-        )
+    other_ms = group.predicted_other_ms.values()
+    total_ms = sum((group.predicted_compute_ms, group.predicted_all_to_all_ms, *other_ms))
+    together = "compute, all-to-all and other terms together"
+    check_agrees(where, "predicted_ms", group.predicted_ms, total_ms, together)
 
 
 def _validate_pipelines(batch: PipelineBatch, plan: Plan, where: str) -> None:

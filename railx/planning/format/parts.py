@@ -174,3 +174,9 @@ class Pipeline:
 def agree(value: float, other: float) -> bool:
     """Whether two times are equal up to rounding of their sums."""
     return math.isclose(value, other, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def check_agrees(where: str, key: str, said: float, right: float, what: str) -> None:
+    """Refuse a time that differs from the right one, which is ``what``."""
+    if not agree(said, right):
+        raise PlanError(f"{where}: {key} {said}; allowed: {right}, {what}")

@@ -93,13 +93,20 @@ class PipelineBatch:
     predicted_other_ms: Milliseconds = 0.0
 
     @property
+    def spans_ms(self) -> list[tuple[float, float]]:
+        """Start and end of each pipeline, after the earlier ones of its replica."""
+        clock: dict[int, float] = {}
+        spans = []
+        for pipeline in self.pipelines:
+            start_ms = clock.get(pipeline.replica, 0.0)
+            clock[pipeline.replica] = start_ms + pipeline_ms(pipeline)
+            spans.append((start_ms, clock[pipeline.replica]))
+        return spans
+
+    @property
     def predicted_ms(self) -> float:
         """Simulated time of the whole batch: until the last replica is done."""
-        replicas: dict[int, float] = {}
-        for pipeline in self.pipelines:
-            start_ms = replicas.get(pipeline.replica, 0.0)
-            replicas[pipeline.replica] = start_ms + pipeline_ms(pipeline)
-        return max(replicas.values()) + self.predicted_other_ms
+        return max(end_ms for _, end_ms in self.spans_ms) + self.predicted_other_ms
 
     @property
     def tokens(self) -> int:
@@ -141,9 +148,7 @@ class Plan:
         return cast("tuple[PipelineBatch, ...]", self.batches)
 
 
-def sequence_lengths(
-    batch: SequenceParallelBatch | PipelineBatch,
-) -> Iterator[tuple[int, int]]:
+def sequence_lengths(batch: SequenceParallelBatch | PipelineBatch) -> Iterator[tuple[int, int]]:
     """The sequences that a batch processes and their lengths, in its order."""
     if isinstance(batch, SequenceParallelBatch):
         for micro_batch in batch.micro_batches:

@@ -21,21 +21,14 @@ from typing import Any
 from railx.performance.cluster import ClusterSettings
 from railx.performance.decoder import ModelSettings
 from railx.performance.pipeline_cost import (
-    PassTime,
     PipelineCost,
     PipelineShape,
     build_pipeline_cost,
 )
 from railx.performance.sequence_cost import CostModel, CostModelSettings, build_cost_model
-from railx.planning.format.parts import Chunk, Group, Pipeline, PlanError, agree
+from railx.planning.format.parts import Chunk, Group, Pipeline, PlanError, agree, check_agrees
 from railx.planning.format.plan import PipelineBatch, Plan
-from railx.planning.format.schedule import (
-    ScheduledOp,
-    peak_live,
-    pipeline_ms,
-    simulate_pipeline,
-    stage_layers,
-)
+from railx.planning.format.schedule import ScheduledOp, peak_live, simulate_pipeline, stage_layers
 from railx.settings import SettingsError, load
 
 
@@ -93,9 +86,7 @@ def stage_times(rows: Sequence[ScheduledOp], start_ms: float = 0.0) -> list[Stag
 
 
 def memory_over_time(
-    pipeline: Pipeline,
-    cost: PipelineCost | None = None,
-    rows: Sequence[ScheduledOp] | None = None,
+    pipeline: Pipeline, cost: PipelineCost | None = None, rows: Sequence[ScheduledOp] | None = None
 ) -> list[list[StageMemory]]:
     """By stage the moments at which its live chunks change, in order of time.
 
@@ -135,19 +126,6 @@ def fits(pipeline: Pipeline, cost: PipelineCost) -> bool:
     )
 
 
-def batch_starts(batch: PipelineBatch) -> list[float]:
-    """Start of each pipeline of a batch in ms, after the earlier ones of its
-    replica.
-    """
-    clock: dict[int, float] = {}
-    starts = []
-    for pipeline in batch.pipelines:
-        start = clock.get(pipeline.replica, 0.0)
-        starts.append(start)
-        clock[pipeline.replica] = start + pipeline_ms(pipeline)
-    return starts
-
-
 def chunk_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[list[float]]:
     """Activation bytes of a rank, by model stage and chunk."""
     parts = virtual_cost(cost, pipeline.virtual_stages)
@@ -176,21 +154,12 @@ def virtual_cost(cost: PipelineCost, virtual_stages: int) -> PipelineCost:
     return replace(
         cost,
         shape=replace(cost.shape, stages=stages),
-        forward=_scaled(cost.forward, share),
-        backward=_scaled(cost.backward, share),
-        all_to_all=_scaled(cost.all_to_all, share),
+        forward=cost.forward.part(share, 1, 0.0),
+        backward=cost.backward.part(share, 1, 0.0),
+        all_to_all=cost.all_to_all.part(share, 1, 0.0),
         layer_counts=counts,
         capacities=cost.capacities * virtual_stages,
         gather_ms=cost.gather_ms * share,
-    )
-
-
-def _scaled(time: PassTime, share: float) -> PassTime:
-    return replace(
-        time,
-        quadratic_ms=time.quadratic_ms * share,
-        linear_ms=time.linear_ms * share,
-        constant_ms=time.constant_ms * share,
     )
 
 
@@ -271,9 +240,7 @@ def cost_of(plan: Plan) -> PipelineCost | None:
         raise PlanError(f"settings.{error}") from None
 
 
-def _named_settings(
-    plan: Plan,
-) -> tuple[ClusterSettings, ModelSettings, CostModelSettings, int]:
+def _named_settings(plan: Plan) -> tuple[ClusterSettings, ModelSettings, CostModelSettings, int]:
     """Cluster, model, cost model and longest context of a plan with all four."""
     given: dict[str, Any] = {key: plan.settings[key] for key in NAMED}
     longest = given["max_length_tokens"]
@@ -369,18 +336,12 @@ def _check_pipelines(plan: Plan, named: PlanCosts) -> None:
             for stage, peak in enumerate(peak_bytes(pipeline, cost)):
                 capacity = cost.capacity_bytes(stage)
                 if peak > capacity and not agree(peak, capacity):
+                    by_states = "memory_gib leaves beside its states"
+                    key = by_states if cost.given_tokens is None else "tokens_per_device says"
                     raise PlanError(
                         f"{where}: stage {stage} holds {peak / 2**20:.1f} MiB of activations;"
-                        f" allowed: at most {capacity / 2**20:.1f} MiB, what"
-                        f" settings.cluster.{_memory_key(cost)}"
+                        f" allowed: at most {capacity / 2**20:.1f} MiB, what settings.cluster.{key}"
                     )
-
-
-def _memory_key(cost: PipelineCost) -> str:
-    """The key of the cluster that determines the memory of a rank."""
-    if cost.given_tokens is not None:
-        return "tokens_per_device says"
-    return "memory_gib leaves beside its states"
 
 
 def _check_tokens_per_device(plan: Plan, expected: int) -> None:
@@ -428,7 +389,4 @@ def _check_chunk(chunk: Chunk, cost: PipelineCost, part: PipelineCost, where: st
 
 
 def _check_ms(where: str, key: str, said: float, right: float) -> None:
-    if not agree(said, right):
-        raise PlanError(
-            f"{where}: {key} {said}; allowed: {right}, what the plan's cost model gives"
-        )
+    check_agrees(where, key, said, right, "what the plan's cost model gives")

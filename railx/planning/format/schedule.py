@@ -163,11 +163,8 @@ def simulate_pipeline(pipeline: Pipeline, start_ms: float = 0.0) -> list[Schedul
     rows = []
     for stage, order in enumerate(orders):
         for number in order:
-            op, begin_ms, end_ms = (
-                _op(number, pipeline),
-                times.begins[stage][number],
-                times.ends[stage][number],
-            )
+            op = _op(number, pipeline)
+            begin_ms, end_ms = times.begins[stage][number], times.ends[stage][number]
             rows.append(ScheduledOp(stage, op.chunk, op.kind, begin_ms, end_ms, op.part))
     return rows
 
@@ -180,10 +177,9 @@ def pipeline_ms(pipeline: Pipeline) -> float:
 def durations_ms(pipeline: Pipeline) -> list[list[float]]:
     """``durations`` of the simulation: the time of each pass, by stage."""
     chunks = pipeline.chunks
-    later = pipeline.schedule == "zero_bubble" and not pipeline.order
-    later = later or any(code.startswith("W") for order in pipeline.order for code in order)
+    delays = _delays_weights(pipeline)
     return durations_of(
-        "zero_bubble" if later else "1f1b",
+        "zero_bubble" if delays else "1f1b",
         shape_of(pipeline),
         [chunk.predicted_forward_ms for chunk in chunks],
         [
@@ -202,8 +198,7 @@ def schedule_name(pipeline: Pipeline) -> str:
 def runnable(pipeline: Pipeline) -> bool:
     """Whether the training runtime runs it; other schedules are only simulated."""
     if pipeline.order:
-        weights = any(code.startswith("W") for order in pipeline.order for code in order)
-        return pipeline.virtual_stages == 1 and not weights
+        return pipeline.virtual_stages == 1 and not _delays_weights(pipeline)
     return pipeline.schedule in RUNNABLE
 
 
@@ -221,8 +216,7 @@ def check_order(pipeline: Pipeline, where: str) -> None:
             f"{where}: orders of {len(pipeline.order)} stages; allowed: one for each of"
             f" {pipeline.stages} stages, or none"
         )
-    weights = any(code.startswith("W") for order in pipeline.order for code in order)
-    closing = _KINDS if weights else _KINDS[:2]
+    closing = _KINDS if _delays_weights(pipeline) else _KINDS[:2]
     runs = _runs(pipeline.chunks)
     edges = [
         (end - count, end - 1)
@@ -294,16 +288,21 @@ def _orders(pipeline: Pipeline) -> list[list[int]]:
     }
 
     def number_of(code: str, stage: int) -> int:
-        number = plain.get(code)
-        return (
-            _number(_parsed(code, pipeline, f"stage {stage}"), pipeline)
-            if number is None
-            else number
-        )
+        if code in plain:
+            return plain[code]
+        op = _parsed(code, pipeline, f"stage {stage}")
+        return (_KINDS.index(op.kind) * parts + op.part) * chunks + op.chunk
 
     return [
         [number_of(code, stage) for code in order] for stage, order in enumerate(pipeline.order)
     ]
+
+
+def _delays_weights(pipeline: Pipeline) -> bool:
+    """Whether the order has weight passes."""
+    if not pipeline.order:
+        return pipeline.schedule == "zero_bubble"
+    return any(code.startswith("W") for order in pipeline.order for code in order)
 
 
 def _backward_ms(chunk: Chunk, model_stage: int) -> float:
@@ -338,11 +337,6 @@ def _op(number: int, pipeline: Pipeline) -> Op:
     rest, chunk = divmod(number, len(pipeline.chunks))
     kind, part = divmod(rest, pipeline.virtual_stages)
     return Op(_KINDS[kind], chunk, part)
-
-
-def _number(op: Op, pipeline: Pipeline) -> int:
-    kind = _KINDS.index(op.kind)
-    return (kind * pipeline.virtual_stages + op.part) * len(pipeline.chunks) + op.chunk
 
 
 def _parsed(code: str, pipeline: Pipeline, where: str) -> Op:

@@ -87,14 +87,16 @@ class Shape:
 
 def orders_of(name: ScheduleName, shape: Shape) -> list[list[int]]:
     """The passes of each stage in the order of a named schedule."""
+    n = shape.chunks
     if name == "gpipe":
-        n = shape.chunks
         return [[*range(n), *range(2 * n - 1, n - 1, -1)] for _ in range(shape.stages)]
     if name == "zero_bubble":
         return [_zero_bubble(shape, stage) for stage in range(shape.stages)]
     if name == "interleaved":
         return _all_interleaved(shape)
-    return [_order_1f1b(shape, stage) for stage in range(shape.stages)]
+    backward = [n + chunk for chunk in shape.backward]
+    warm_ups = map(shape.warm_up, range(shape.stages))
+    return [_alternating(range(n), backward, warm_up) for warm_up in warm_ups]
 
 
 def run_orders(
@@ -182,15 +184,11 @@ def durations_of(
     return table
 
 
-def _order_1f1b(shape: Shape, stage: int) -> list[int]:
-    n, backward = shape.chunks, shape.backward
-    warm_up = shape.warm_up(stage)
-    order = list(range(warm_up))
-    for step in range(n - warm_up):
-        order.append(warm_up + step)
-        order.append(n + backward[step])
-    order += [n + chunk for chunk in backward[n - warm_up :]]
-    return order
+def _alternating(forward: Sequence[int], backward: Sequence[int], warm_up: int) -> list[int]:
+    """``warm_up`` forward passes, then a forward and a backward pass in turn."""
+    pairs = zip(forward[warm_up:], backward, strict=False)
+    order = [*forward[:warm_up], *itertools.chain.from_iterable(pairs)]
+    return order + list(backward[len(forward) - warm_up :])
 
 
 def _zero_bubble(shape: Shape, stage: int) -> list[int]:
@@ -229,12 +227,7 @@ def _interleaved(shape: Shape, stage: int, extra: int) -> list[int]:
         for chunk in shape.backward[first : first + stages]
     ]
     warm_up = min(2 * (stages - stage - 1) + (parts - 1) * stages + extra, parts * n)
-    order = forward[:warm_up]
-    for step, number in enumerate(backward):
-        if warm_up + step < parts * n:
-            order.append(forward[warm_up + step])
-        order.append(number)
-    return order
+    return _alternating(forward, backward, warm_up)
 
 
 def _all_interleaved(shape: Shape) -> list[list[int]]:

@@ -12,9 +12,8 @@ from typing import Any
 
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Pipeline
-from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
+from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch, sequence_lengths
 from railx.planning.format.predictions import (
-    batch_starts,
     memory_over_time,
     named_cost_model,
     peak_bytes,
@@ -144,14 +143,10 @@ def _simulations(
     batch: PipelineBatch,
 ) -> Iterator[tuple[dict[str, Any], Pipeline, list[ScheduledOp]]]:
     """Simulated pipelines of a batch, with the columns that their rows share."""
-    for index, (pipeline, start_ms) in enumerate(
-        zip(batch.pipelines, batch_starts(batch), strict=True)
+    for index, (pipeline, (start_ms, _)) in enumerate(
+        zip(batch.pipelines, batch.spans_ms, strict=True)
     ):
-        head = {
-            "pipeline": index,
-            "replica": pipeline.replica,
-            "schedule": schedule_name(pipeline),
-        }
+        head = {"pipeline": index, "replica": pipeline.replica, "schedule": schedule_name(pipeline)}
         yield head, pipeline, simulate_pipeline(pipeline, start_ms)
 
 
@@ -161,34 +156,21 @@ def plan_summary(plan: Plan) -> dict[str, Any]:
 
     By the cost model, also the exposed traffic of ZeRO-3 in that time.
     """
+    times = [batch.predicted_ms for batch in plan.batches]
+    tokens = sum(batch.tokens for batch in plan.batches)
     if plan.kind == "sequence_parallel":
-        steps = plan.sequence_parallel_batches()
-        times = [batch.predicted_ms for batch in steps]
-        sequences = sum(
-            len(g.sequences) for batch in steps for m in batch.micro_batches for g in m.groups
-        )
-        tokens = sum(batch.tokens for batch in steps)
         priced = plan.predictions == "cost_model"
         micro_batch_ms = named_cost_model(plan).cost.sharding_ms if priced else 0.0
-        sharding_ms = sum(len(batch.micro_batches) for batch in steps) * micro_batch_ms
+        micro_batches = sum(len(step.micro_batches) for step in plan.sequence_parallel_batches())
+        sharding_ms = micro_batches * micro_batch_ms
     else:
-        pipelined = plan.pipeline_batches()
-        times = [batch.predicted_ms for batch in pipelined]
-        sharding_ms = sum(batch.predicted_other_ms for batch in pipelined)
-        chunks = [
-            chunk
-            for batch in pipelined
-            for pipeline in batch.pipelines
-            for chunk in pipeline.chunks
-        ]
-        sequences = sum(part.start == 0 for chunk in chunks for part in chunk.slices)
-        tokens = sum(chunk.tokens for chunk in chunks)
+        sharding_ms = sum(batch.predicted_other_ms for batch in plan.pipeline_batches())
     return {
         "planner": plan.planner,
         "kind": plan.kind,
         "devices": plan.devices,
         "batches": len(plan.batches),
-        "sequences": sequences,
+        "sequences": sum(len(list(sequence_lengths(batch))) for batch in plan.batches),
         "total_tokens": tokens,
         "predicted_batch_ms": sum(times) / len(times),
         "predicted_sharding_ms": sharding_ms / len(times),
@@ -220,28 +202,26 @@ def _group_rows(batch: SequenceParallelBatch) -> list[dict[str, Any]]:
 
 
 def _chunk_rows(batch: PipelineBatch) -> list[dict[str, Any]]:
-    rows = []
-    for index, pipeline in enumerate(batch.pipelines):
-        for number, chunk in enumerate(pipeline.chunks):
-            rows.append(
-                {
-                    "iteration": batch.iteration,
-                    "micro_batch": index,
-                    "group": number,
-                    "first_rank": pipeline.ranks[0],
-                    "degree": pipeline.stages * pipeline.degree,
-                    "sequences": len(chunk.slices),
-                    "tokens": chunk.tokens,
-                    "longest_tokens": max(part.length for part in chunk.slices),
-                    "predicted_ms": chunk.predicted_ms,
-                    "predicted_compute_ms": chunk.predicted_ms - chunk.predicted_all_to_all_ms,
-                    "predicted_all_to_all_ms": chunk.predicted_all_to_all_ms,
-                    "predicted_other_ms": 0.0,
-                    "chunk_kind": chunk.kind,
-                    "fidelity": "analytic",
-                }
-            )
-    return rows
+    return [
+        {
+            "iteration": batch.iteration,
+            "micro_batch": index,
+            "group": number,
+            "first_rank": pipeline.ranks[0],
+            "degree": pipeline.stages * pipeline.degree,
+            "sequences": len(chunk.slices),
+            "tokens": chunk.tokens,
+            "longest_tokens": max(part.length for part in chunk.slices),
+            "predicted_ms": chunk.predicted_ms,
+            "predicted_compute_ms": chunk.predicted_ms - chunk.predicted_all_to_all_ms,
+            "predicted_all_to_all_ms": chunk.predicted_all_to_all_ms,
+            "predicted_other_ms": 0.0,
+            "chunk_kind": chunk.kind,
+            "fidelity": "analytic",
+        }
+        for index, pipeline in enumerate(batch.pipelines)
+        for number, chunk in enumerate(pipeline.chunks)
+    ]
 
 
 def chrome_trace(batch: PipelineBatch, cost: PipelineCost | None = None) -> dict[str, Any]:

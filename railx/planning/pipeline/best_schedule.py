@@ -26,7 +26,7 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Chunk, Pipeline
@@ -52,13 +52,7 @@ from railx.planning.format.simulation import FORWARD, Shape, Times, orders_of, r
 
 #: A named schedule, or a searched order.
 ScheduleChoice = Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "searched"]
-SCHEDULE_NAMES: tuple[ScheduleChoice, ...] = (
-    "1f1b",
-    "gpipe",
-    "interleaved",
-    "zero_bubble",
-    "searched",
-)
+SCHEDULE_NAMES: tuple[ScheduleChoice, ...] = get_args(ScheduleChoice)
 #: Candidates for a batch, the paper's first: a tie takes the first.
 CANDIDATE_SCHEDULES: tuple[ScheduleChoice, ...] = ("1f1b", "searched", "gpipe", "zero_bubble")
 #: The candidates that the training runtime runs.
@@ -318,14 +312,12 @@ def _divided(
     """Recomputed layers of each stage, divided among its virtual stages."""
     if not checkpoint_layers:
         return ()
-    stages = len(checkpoint_layers)
-    shared = []
-    for part in range(parts):
-        for stage, recomputed in enumerate(checkpoint_layers):
-            share, rest = divmod(recomputed, parts)
-            count = share + (part < rest)
-            shared.append(count if counts is None else min(count, counts[part * stages + stage]))
-    return tuple(shared)
+    shared = [
+        recomputed // parts + (part < recomputed % parts)
+        for part in range(parts)
+        for recomputed in checkpoint_layers
+    ]
+    return tuple(shared if counts is None else map(min, shared, counts))
 
 
 #: Passes near the edge of a part of the longest path that are moved to the edge.

@@ -41,13 +41,10 @@ import numpy.typing as npt
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.schedule import backward_order, longest_split
+from railx.planning.packing import Floats, Integers
+from railx.planning.pipeline.checkpoint_problem import SLACK, CheckpointProblem
 from railx.planning.pipeline.chunks import Chunked
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-
-#: Tolerance of sums, as a share of a stage's memory.
-SLACK = 1e-9
 #: Tolerance of a solver's whole numbers.
 _NEAR = 1e-6
 #: Rules for the diagonal that recomputes more: longest live, most saved per layer, most
@@ -60,49 +57,6 @@ _TRADES = 3
 #: Most diagonals for which the default runs the solver, and most nodes of its search.
 _SMALL = 28
 _NODES = 500
-
-
-@dataclass(frozen=True)
-class CheckpointProblem:
-    """Chunks [n] in forward order on stages [d], all memory in bytes per rank.
-
-    ``stored`` [d, n] are the activations of a chunk on a stage without recomputing,
-    ``saved`` [n] the saving of each recomputed layer, ``capacity`` [d] the memory of a
-    stage for activations, ``layers`` the most that a diagonal may count. ``backward``
-    [n] are chunks in backward order, ``longest_split`` is N_split.
-    """
-
-    stored: Floats
-    saved: Floats
-    capacity: Floats
-    layers: int
-    backward: Integers
-    longest_split: int
-
-    @property
-    def stages(self) -> int:
-        return len(self.capacity)
-
-    @property
-    def chunks(self) -> int:
-        return len(self.saved)
-
-    @property
-    def diagonals(self) -> int:
-        return self.chunks + self.stages - 1
-
-    @property
-    def position(self) -> Integers:
-        """Each chunk's place [n] in the backward order (f2b of the paper)."""
-        positions = np.empty_like(self.backward)
-        positions[self.backward] = np.arange(len(self.backward))
-        return positions
-
-    def counts(self, diagonals: Integers) -> Integers:
-        """Layers [d, n] that each stage recomputes of each chunk (eq. 16)."""
-        after = np.arange(self.stages)[::-1]
-        layers: Integers = diagonals[self.position[None, :] + after[:, None]]
-        return layers
 
 
 def problem_of_pipeline(pipeline: Pipeline, cost: PipelineCost) -> CheckpointProblem:
@@ -214,13 +168,11 @@ class Solution:
         return max(0.0, float(self.counts.sum()) / self.bound - 1) if self.bound else 0.0
 
 
-def exact(
-    problem: CheckpointProblem, gap: float = 0.0, most_nodes: int | None = None
-) -> Solution | None:
+def exact(problem: CheckpointProblem, most_nodes: int | None = None) -> Solution | None:
     """The counts with the least sum; None where none suffice.
 
-    The paper's programme, by HiGHS, to a relative ``gap`` or a limit of search nodes,
-    which makes the counts the same everywhere. At the limit the sum is at most that of
+    The paper's programme, by HiGHS, to the optimum or a limit of search nodes, which
+    makes the counts the same everywhere. At the limit the sum is at most that of
     :func:`quick`.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -229,7 +181,7 @@ def exact(
     if not len(needed):
         return Solution(np.zeros(problem.diagonals, dtype=np.int64), 0.0)
     scale = problem.saved.max()
-    options: Any = {"mip_rel_gap": gap}
+    options: Any = {"mip_rel_gap": 0.0}
     if most_nodes is not None:
         options["node_limit"] = most_nodes
     result: Any = milp(
@@ -298,19 +250,8 @@ def _swept(
     from railx.planning.pipeline.kernels import sweep
 
     counts = start.copy()
-    enough = sweep(
-        np.array(problem.stored, order="C"),
-        problem.saved,
-        problem.capacity,
-        problem.layers,
-        problem.backward,
-        problem.longest_split,
-        rule,
-        SLACK,
-        trades,
-        counts,
-    )
-    return counts if enough else None
+    in_rows = problem._replace(stored=np.ascontiguousarray(problem.stored))
+    return counts if sweep(in_rows, rule, trades, counts) else None
 
 
 def _steps(problem: CheckpointProblem, stage: int) -> tuple[int, int, Integers]:

@@ -35,10 +35,8 @@ import numpy.typing as npt
 from railx.performance.pipeline_cost import PipelineCost, PipelineShape
 from railx.planning.format.parts import Chunk, Pipeline, Slice
 from railx.planning.groups import Lengths
-from railx.planning.packing import least_loaded, tokens_of_work
+from railx.planning.packing import Floats, Integers, least_loaded, tokens_of_work
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 #: How sequences become chunks, as described above.
 Chunking = Literal["balanced", "published", "even"]
 

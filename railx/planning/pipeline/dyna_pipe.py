@@ -37,12 +37,7 @@ from railx.planning.format.predictions import fits
 from railx.planning.format.schedule import pipeline_ms
 from railx.planning.packing import least_loaded
 from railx.planning.pipeline.chunks import chunk_of, pipeline_of, recomputing
-from railx.planning.pipeline.fixed_chunks import (
-    FixedChunkSettings,
-    check_settings,
-    refusal,
-    spread,
-)
+from railx.planning.pipeline.fixed_chunks import FixedChunkSettings, check_settings, refusal, spread
 from railx.planning.planner import Planner, PlanningTask
 from railx.progress import counted
 from railx.workload.batches import SampledBatch

@@ -69,18 +69,17 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import fmean
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Chunk, Pipeline, PlanError
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.groups import Lengths
-from railx.planning.packing import longest_fitting
+from railx.planning.packing import Integers, longest_fitting
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.chunks import (
     Chunked,
@@ -91,12 +90,11 @@ from railx.planning.pipeline.chunks import (
     recomputing,
     share_among_replicas,
 )
-from railx.planning.planner import Planner, PlanningTask, StagedSettings
+from railx.planning.planner import Planner, PlanningTask, StagedSettings, check_replicas
 from railx.progress import counted
 from railx.settings import AtLeast, NonNegative, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
 
-Integers = npt.NDArray[np.int64]
 #: The slices of long sequences [n]: each one's sequence [m] and start [m] in tokens.
 _Slices = tuple[Integers, Integers]
 #: The chunks of a sequence with other times.
@@ -448,14 +446,9 @@ def plan_with_rules(
 ) -> tuple[PipelineBatch, ...]:
     """The batches of the fastest rule; PlanError where none fits memory."""
     check_settings(settings, task)
-    best: tuple[PipelineBatch, ...] | None = None
-    best_ms = np.inf
-    for rule in rules:
-        batches = _plan_with_rule(rule, settings, task, cost)
-        if batches is not None:
-            total = sum(batch.predicted_ms for batch in batches)
-            if total < best_ms:
-                best, best_ms = batches, total
+    planned = (_plan_with_rule(rule, settings, task, cost) for rule in rules)
+    fitting = (batches for batches in planned if batches is not None)
+    best = min(fitting, key=lambda plan: sum(batch.predicted_ms for batch in plan), default=None)
     if best is None:
 
         def holds(batch: SampledBatch) -> bool:
@@ -476,12 +469,7 @@ def check_settings(settings: FixedChunkSettings, task: PlanningTask) -> None:
             "planner.checkpointed_layers",
             f"got {layers}; allowed: at most {task.model.layers}, the layers of {task.model.name}",
         )
-    fewest = min(len(batch.lengths) for batch in task.batches)
-    if fewest < settings.replicas:
-        raise PlanError(
-            f"planner.replicas: got {settings.replicas}; allowed: at most {fewest}, the sequences"
-            " of a batch"
-        )
+    check_replicas(settings.replicas, min(len(batch.lengths) for batch in task.batches))
 
 
 def refusal(
@@ -525,7 +513,7 @@ def _plan_with_rule(
         ]
         for batch in counted(task.batches, "batches")
     ]
-    for chunked in (replica for replicas in drawn for replica in replicas):
+    for chunked in chain.from_iterable(drawn):
         fewest = static_layers(chunked, rule.kept_chunks, range(count, most + 1), cost)
         if fewest is None:
             return None

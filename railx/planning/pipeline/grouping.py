@@ -11,22 +11,21 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import attrgetter
 from typing import Annotated, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.effort import Cost, Costs
 from railx.performance.pipeline_cost import PipelineCost
+from railx.planning.packing import Floats, Integers
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.best_schedule import ScheduleChoice
-from railx.planning.pipeline.checkpoints import CheckpointProblem
+from railx.planning.pipeline.checkpoint_problem import CheckpointProblem
 from railx.planning.pipeline.chunks import Chunked, Chunking
 from railx.planning.planner import StagedSettings
 from railx.settings import AtLeast, NonNegative, PowerOfTwo
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 #: Recomputed layers: as many as memory requires (fast or exact), all, or none.
 Checkpointing = Literal["adaptive", "exact", "full", "none"]
 #: The order of passes: a schedule, an order that is searched for, or the fastest.
@@ -109,34 +108,25 @@ class PipelineSettings(StagedSettings):
 
     def costs(self) -> Costs:
         """Estimated work by field."""
-        return {
-            "effort": Cost(0.4) * self.effort,
-            "exact_nodes": Cost(1e-3) * self.exact_nodes,
-        }
+        return {"effort": Cost(0.4) * self.effort, "exact_nodes": Cost(1e-3) * self.exact_nodes}
 
 
 @dataclass(frozen=True)
-class Group:
-    """A pipeline of neighbouring chunks and its recomputation.
+class Recomputation:
+    """Recomputed layers [d, n], Σ C of diagonals, the gap of the exact programme."""
 
-    Recomputed layers [d, n], the sum of their diagonals, and the gap of the exact
-    programme.
-    """
-
-    first: int
-    end: int
     layers: Integers
     diagonals: int
     gap: float = 0.0
 
 
 @dataclass(frozen=True)
-class Recomputation:
-    """Σ C, a function for its layers [d, n], and the gap of the exact programme."""
+class Group:
+    """A pipeline of neighbouring chunks and its recomputation."""
 
-    total: int
-    layers: Callable[[], Integers]
-    gap: float = 0.0
+    first: int
+    end: int
+    recomputed: Recomputation
 
 
 @dataclass(frozen=True)
@@ -161,8 +151,7 @@ class Grouping:
     chunking: str = "balanced"
 
 
-def _time_of(grouped: Grouping | Division) -> float:
-    return grouped.simulated_ms
+_time_of = attrgetter("simulated_ms")
 
 
 def chunks_bound_ms(chunked: Chunked, cost: PipelineCost) -> float:
@@ -263,15 +252,15 @@ def _fits_as_it_is(chunked: Chunked, settings: PipelineSettings, cost: PipelineC
     return checkpoints.fits(checkpoints.problem_of(chunked, 0, chunked.chunks, cost))
 
 
-def grouping_ms(grouped: Grouping, cost: PipelineCost) -> float:
-    """Simulated time of the pipelines one after another."""
+def timed(grouped: Grouping, cost: PipelineCost) -> Grouping:
+    """Chunks with the simulated time of their pipelines, one after another."""
     chunked, total_ms = grouped.chunked, 0.0
     for group in grouped.groups:
         span = slice(group.first, group.end)
-        again = group.layers * cost.layer_forward_ms(chunked.forward_ms[span])
+        again = group.recomputed.layers * cost.layer_forward_ms(chunked.forward_ms[span])
         back: Floats = np.asarray(chunked.backward_ms[span] + again)
         total_ms += _makespan_1f1b_ms(chunked, group.first, group.end, back, cost)
-    return total_ms
+    return replace(grouped, simulated_ms=total_ms)
 
 
 def _makespan_1f1b_ms(
@@ -342,23 +331,18 @@ def _division(
     from railx.planning.pipeline import kernels
 
     modes = {"full": kernels.FULL, "none": kernels.NONE}
-    problem = checkpoints.problem_of(chunked, 0, chunked.chunks, cost)
     chunks = kernels.Divisible(
-        problem.stored,
-        problem.saved,
-        problem.capacity,
+        checkpoints.problem_of(chunked, 0, chunked.chunks, cost),
         np.array(cost.layer_counts, dtype=np.int64),
         chunked.forward_ms,
         chunked.backward_ms,
         cost.layer_forward_ms(chunked.forward_ms),
         _sends_ms(chunked.tokens, cost),
-        problem.backward,
         chunked.count,
     )
     mode = modes.get(settings.checkpointing, kernels.ADAPTIVE)
-    bounds, closed_form_ms, simulated_ms = kernels.divide(
-        chunks, np.append(starts, chunked.chunks), checkpoints.SLACK, mode, simulated
-    )
+    edges = np.append(starts, chunked.chunks)
+    bounds, closed_form_ms, simulated_ms = kernels.divide(chunks, edges, mode, simulated)
     if not len(bounds):
         return None
     return Division(chunked, tuple(bounds.tolist()), closed_form_ms, simulated_ms)
@@ -373,9 +357,8 @@ def _solved(
         problem = checkpoints.problem_of(divided.chunked, first, end, cost)
         counts = counts_of(problem, settings, cost, care)
         assert counts is not None  # they were priced
-        groups.append(Group(first, end, counts.layers(), counts.total, counts.gap))
-    solved = Grouping(divided.chunked, tuple(groups))
-    return replace(solved, simulated_ms=grouping_ms(solved, cost))
+        groups.append(Group(first, end, counts))
+    return timed(Grouping(divided.chunked, tuple(groups)), cost)
 
 
 def counts_of(
@@ -385,7 +368,7 @@ def counts_of(
     shape = (problem.stages, problem.chunks)
     if settings.checkpointing == "none":
         fits = checkpoints.fits(problem)
-        return Recomputation(0, lambda: np.zeros(shape, dtype=np.int64)) if fits else None
+        return Recomputation(np.zeros(shape, dtype=np.int64), 0) if fits else None
     if settings.checkpointing != "full":
         solution: checkpoints.Solution | None = None
         if care == "thorough" and settings.checkpointing == "exact":
@@ -395,11 +378,11 @@ def counts_of(
             diagonals = _METHODS[care](problem)
         if diagonals is not None:
             gap = 0.0 if solution is None else solution.gap
-            return Recomputation(int(diagonals.sum()), lambda: problem.counts(diagonals), gap)
+            return Recomputation(problem.counts(diagonals), int(diagonals.sum()), gap)
         if len(set(cost.layer_counts)) == 1:
             return None
     # Stages with more layers than the smallest may have to recompute those too.
     everything = np.broadcast_to(np.array(cost.layer_counts)[:, None], shape)
-    widest = max(cost.layers_of(stage) for stage in range(cost.shape.stages))
-    of_all = Recomputation(widest * problem.diagonals, lambda: everything)
+    widest = max(cost.layer_counts)
+    of_all = Recomputation(everything, widest * problem.diagonals)
     return of_all if checkpoints.fits(problem, everything) else None

@@ -36,20 +36,14 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.predictions import fits
-from railx.planning.format.schedule import (
-    coded,
-    longest_split,
-    pipeline_ms,
-    runs_of,
-)
+from railx.planning.format.schedule import coded, longest_split, pipeline_ms, runs_of
 from railx.planning.groups import Lengths
-from railx.planning.packing import longest_fitting
+from railx.planning.packing import Integers, longest_fitting
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.best_schedule import (
     CANDIDATE_SCHEDULES,
@@ -76,27 +70,21 @@ from railx.planning.pipeline.grouping import (
     Group,
     Grouping,
     PipelineSettings,
+    Recomputation,
     chunks_bound_ms,
     counts_of,
     fastest,
-    grouping_ms,
     sequence_starts,
+    timed,
 )
-from railx.planning.planner import Planner, PlanningTask
-from railx.progress import counted
+from railx.planning.planner import Planner, PlanningTask, check_replicas
 from railx.workload.batches import SampledBatch
 
 if TYPE_CHECKING:
     from railx.planning.pipeline.refinement import Refined
 
-__all__ = [
-    "PIPELINE",
-    "PipelineSettings",
-    "plan_pipeline_batch",
-]
+__all__ = ["PIPELINE", "PipelineSettings", "plan_pipeline_batch"]
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 #: Slices by run and chunk, and each chunk's recomputed layers by stage.
 Runs = Sequence[Sequence[Sequence[Slice]]]
 Layers = Sequence[Sequence[int]]
@@ -130,11 +118,7 @@ def plan_pipeline_batch(
     where a sequence fits no pipeline or a stage's memory is too small for any chunk; it
     names the sequence, or the stage and the key.
     """
-    if len(batch.lengths) < settings.replicas:
-        raise PlanError(
-            f"planner.replicas: got {settings.replicas}; allowed: at most {len(batch.lengths)}, the"
-            " sequences of a batch"
-        )
+    check_replicas(settings.replicas, len(batch.lengths))
     longest = context or int(batch.lengths.max())
     if settings.chunking == "searched":
         return _searched(iteration, batch, settings, cost, longest)
@@ -225,11 +209,10 @@ def _refined(
         )
         for pipelines in alternatives
     ]
-    rounds = [(start, passes // 8) for start in starts]
     best: Refined | None = None
     for number in range(len(starts) + settings.effort):
         if number < len(starts):
-            start, length = rounds[number]
+            start, length = starts[number], passes // 8
         elif best is not None:
             start, length = (best.runs, best.layers), passes
         refined = refine(
@@ -296,12 +279,12 @@ def _planned(
         "slices_of_the_longest": [int(grouping.chunked.count.max()) for grouping in groupings],
         "longest_over_mean": [grouping.chunked.longest_over_mean for grouping in groupings],
         "recomputed_diagonals": [
-            sum(group.diagonals for group in grouping.groups) for grouping in groupings
+            sum(group.recomputed.diagonals for group in grouping.groups) for grouping in groupings
         ],
     }
     if settings.checkpointing == "exact":
         account["checkpoint_gap"] = [
-            max(group.gap for group in grouping.groups) for grouping in groupings
+            max(group.recomputed.gap for group in grouping.groups) for grouping in groupings
         ]
     return PipelineBatch(iteration, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
 
@@ -349,10 +332,10 @@ def _recomputing_less(
     planned_layers = [chunk.checkpoint_layers or (0,) for chunk in pipeline.chunks]
     counts = counts_of(checkpoints.problem_of_pipeline(pipeline, cost), settings, cost, "thorough")
     if counts is not None and any(map(any, planned_layers)):
-        layers = map(tuple, counts.layers().T.tolist())
+        layers = map(tuple, counts.layers.T.tolist())
         other = replace(pipeline, chunks=tuple(map(recomputing, pipeline.chunks, layers)))
         if pipeline_ms(other) < pipeline_ms(pipeline):
-            return other, counts.total
+            return other, counts.diagonals
     return pipeline, sum(map(max, planned_layers))
 
 
@@ -387,9 +370,9 @@ def _best(
     context: int,
 ) -> Grouping | None:
     """The pipelines with the least simulated time; None where nothing fits memory."""
-    if settings.chunking != "best":
-        return _best_processed(sequences, lengths, settings, cost)
     processed = _best_processed(sequences, lengths, settings, cost)
+    if settings.chunking != "best":
+        return processed
     rules = every_rule(context, settings.most_slices, settings.alignment_tokens, cost)
     fixed = [(rule, rule.chunked(sequences, lengths, cost)) for rule in rules]
     return _of_fixed_chunks(fixed, processed, settings, cost)
@@ -460,10 +443,10 @@ def _static(
     fewest = static_layers(chunked, rule.kept_chunks, counts, cost)
     if fewest is None or (none and fewest[1].any()):
         return None
-    group = Group(0, chunked.chunks, fewest[1], int(fewest[1].max(axis=0).sum()))
-    grouped = Grouping(chunked, (group,), chunking=rule.name)
-    simulated_ms = grouping_ms(grouped, cost)
-    return replace(grouped, simulated_ms=simulated_ms) if simulated_ms < limit_ms else None
+    recomputed = Recomputation(fewest[1], int(fewest[1].max(axis=0).sum()))
+    group = Group(0, chunked.chunks, recomputed)
+    grouped = timed(Grouping(chunked, (group,), chunking=rule.name), cost)
+    return grouped if grouped.simulated_ms < limit_ms else None
 
 
 def _candidates(
@@ -537,7 +520,7 @@ def _token_limits(
 def _pipelines(grouped: Grouping, replica: int, cost: PipelineCost) -> list[Pipeline]:
     pipelines = []
     for group in grouped.groups:
-        layers = map(tuple, group.layers.T.tolist())
+        layers = map(tuple, group.recomputed.layers.T.tolist())
         members = zip(range(group.first, group.end), layers, strict=True)
         chunks = [_chunk(grouped.chunked, *member, cost) for member in members]
         pipelines.append(pipeline_of(chunks, replica, cost.shape))
@@ -637,9 +620,10 @@ def _short_memory(
 
 def _plan(settings: PipelineSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
     cost = task.pipelines(settings.shape)
-    return tuple(
-        plan_pipeline_batch(index, batch, settings, cost, task.max_length_tokens)
-        for index, batch in enumerate(counted(task.batches, "batches"))
+    return task.planned(
+        lambda index, batch: plan_pipeline_batch(
+            index, batch, settings, cost, task.max_length_tokens
+        )
     )
 
 

@@ -6,9 +6,7 @@
   ``railx.planning.format.simulation`` (tests hold them equal);
 * :func:`pack`: short sequences into chunks (``chunks``);
 * :func:`sweep`: recomputed layers over the steps of a schedule (``checkpoints``).
-  Chunks are in forward order, ``backward`` holds them in backward order. ``room``
-  [d, n] is the memory left on a stage at a step, infinite where a step has no row,
-  ``last`` [d] the number of steps with a row, ``give`` [d] the tolerance for rounding.
+  Chunks are in forward order.
 """
 
 from __future__ import annotations
@@ -16,12 +14,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.planning.compiled import compiled, inner
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from railx.planning.packing import Floats, Integers
+from railx.planning.pipeline.checkpoint_problem import SLACK, CheckpointProblem
 
 
 @compiled
@@ -132,28 +128,25 @@ _SIMPLE: Any = np.int64(0)
 
 
 class Divisible(NamedTuple):
-    """Chunks [n] that are divided into pipelines on stages [d], all memory in bytes.
+    """Chunks [n] that are divided into pipelines on stages [d].
 
-    ``stored`` [d, n], ``saved`` and ``capacity`` are those of a ``CheckpointProblem``.
-    Times of a chunk are in ms, ``layer_ms`` that of recomputing a layer. ``order``:
-    chunks in backward order, ``counts``: how many chunks the sequence of each has.
+    ``problem`` is that of all of them in one pipeline. Times of a chunk are in ms,
+    ``layer_ms`` that of recomputing a layer. ``counts``: how many chunks the sequence
+    of each has.
     """
 
-    stored: Floats
-    saved: Floats
-    capacity: Floats
+    problem: CheckpointProblem
     layer_counts: Integers
     forward: Floats
     backward: Floats
     layer_ms: Floats
     sends: Floats
-    order: Integers
     counts: Integers
 
 
 @compiled
 def divide(
-    chunks: Divisible, edges: Integers, slack: float, mode: int, simulated: bool
+    chunks: Divisible, edges: Integers, mode: int, simulated: bool
 ) -> tuple[Integers, float, float]:
     """Where the pipelines begin and end, their price by eq. 14, and their time in ms.
 
@@ -165,7 +158,7 @@ def divide(
     A pipeline with more units in front is taken to recompute no less, so that one whose
     price is above another's with as little is not looked at.
     """
-    stages, units = chunks.stored.shape[0], len(edges) - 1
+    stages, units = len(chunks.layer_counts), len(edges) - 1
     price = np.full(units + 1, np.inf)
     price[0] = 0.0
     came = np.zeros(units + 1, np.int64)
@@ -178,7 +171,7 @@ def divide(
             mean_layer_ms = chunks.layer_ms[first:last].mean()
             if not simulated and price[start] + fill_ms + mean_layer_ms * layer_sum >= price[end]:
                 continue
-            layers, layer_sum = _recomputed_layers(chunks, first, last, slack, mode)
+            layers, layer_sum = _recomputed_layers(chunks, first, last, mode)
             if layer_sum < 0:
                 break  # more units in front only hold more at once
             more_ms = fill_ms + mean_layer_ms * layer_sum
@@ -200,32 +193,29 @@ def divide(
     time_ms = 0.0
     for group in range(groups):
         first, last = bounds[group], bounds[group + 1]
-        layers, _ = _recomputed_layers(chunks, first, last, slack, mode)
+        layers, _ = _recomputed_layers(chunks, first, last, mode)
         time_ms += _time_ms(chunks, first, last, layers)
     return bounds, price[units] + total.sum(), time_ms
 
 
 @inner
-def _recomputed_layers(
-    every: Divisible, first: int, last: int, slack: float, mode: int
-) -> tuple[Integers, int]:
+def _recomputed_layers(every: Divisible, first: int, last: int, mode: int) -> tuple[Integers, int]:
     """Layers [d, n] that a pipeline of chunks [first, last) recomputes, and their sum.
 
     -1: it does not fit.
     """
-    stored, saved = every.stored[:, first:last], every.saved[first:last]
-    capacity, layer_counts = every.capacity, every.layer_counts
-    order, longest_split = every.order[first:last] - first, every.counts[first:last].max()
+    stored, saved = every.problem.stored[:, first:last], every.problem.saved[first:last]
+    capacity, layer_counts = every.problem.capacity, every.layer_counts
+    order = every.problem.backward[first:last] - first
+    longest_split = every.counts[first:last].max()
     stages, chunks = stored.shape
     layers = np.zeros((stages, chunks), np.int64)
     diagonals = chunks + stages - 1
     if mode == ADAPTIVE:
         counts = np.zeros(diagonals, np.int64)
         smallest = layer_counts.min()
-        if sweep(
-            stored.copy(), saved, capacity, smallest, order, longest_split, _SIMPLE, slack,
-            _SIMPLE, counts,
-        ):  # fmt: skip
+        problem = CheckpointProblem(stored.copy(), saved, capacity, smallest, order, longest_split)
+        if sweep(problem, _SIMPLE, _SIMPLE, counts):
             for position in range(chunks):
                 for stage in range(stages):
                     layers[stage, order[position]] = counts[position + stages - 1 - stage]
@@ -242,7 +232,7 @@ def _recomputed_layers(
         for step in range(max(chunks - warm, 1)):
             if warm + step < chunks:
                 live += retained[stage, warm + step]
-            if live > capacity[stage] * (1 + slack):
+            if live > capacity[stage] * (1 + SLACK):
                 return layers, -1
             live -= retained[stage, order[step]]
     return layers, 0 if mode == NONE else layer_counts.max() * diagonals
@@ -254,7 +244,7 @@ def _time_ms(chunks: Divisible, first: int, last: int, layers: Integers) -> floa
     back = chunks.backward[first:last] + layers * chunks.layer_ms[first:last]
     time_ms: float = makespan_1f1b_ms(
         chunks.forward[first:last], back, chunks.sends[first:last],
-        chunks.order[first:last] - first, chunks.counts[first:last].max(),
+        chunks.problem.backward[first:last] - first, chunks.counts[first:last].max(),
     )  # fmt: skip
     return time_ms
 
@@ -264,33 +254,21 @@ _NEAR = 1e-6
 
 
 class _Rows(NamedTuple):
-    """Rows of the programme: ``room`` [d, n], ``last`` and ``give`` [d] as above.
+    """Rows of the programme.
 
-    ``saved`` [n] by a recomputed layer of a chunk; ``backward`` [n] and
-    ``longest_split`` are the schedule's.
+    ``room`` [d, n] is the memory left on a stage at a step, infinite where a step has
+    no row, ``last`` [d] the number of steps with a row, ``give`` [d] the tolerance for
+    rounding.
     """
 
-    saved: Floats
+    problem: CheckpointProblem
     give: Floats
     room: Floats
     last: Integers
-    backward: Integers
-    longest_split: int
 
 
 @compiled
-def sweep(
-    stored: Floats,
-    saved: Floats,
-    capacity: Floats,
-    layers: int,
-    backward: Integers,
-    longest_split: int,
-    rule: int,
-    slack: float,
-    trades: int,
-    counts: Integers,
-) -> bool:
+def sweep(problem: CheckpointProblem, rule: int, trades: int, counts: Integers) -> bool:
     """Raise ``counts`` until every row is met, then lower them; False where none
     suffice.
 
@@ -298,8 +276,9 @@ def sweep(
     live, 1 the most saving per layer, 2 the most saving of the missing bytes anywhere.
     ``trades`` are rounds of adding layers where that makes more of others superfluous.
     """
+    stored, saved, capacity, layers, backward, longest_split = problem
     stages, chunks = stored.shape
-    give = slack * capacity
+    give = SLACK * capacity
     room = np.full((stages, chunks), np.inf)
     last = np.zeros(stages, np.int64)
     for stage in range(stages):
@@ -312,7 +291,7 @@ def sweep(
                 live_bytes += stored[stage, warm + step]
             room[stage, step] = capacity[stage] - live_bytes
             live_bytes -= stored[stage, backward[step]]
-    rows = _Rows(saved, give, room, last, backward, longest_split)
+    rows = _Rows(problem, give, room, last)
     diagonals = chunks + stages - 1
     for diagonal in range(diagonals):
         first = counts[diagonal]
@@ -370,8 +349,8 @@ def _live(rows: _Rows, diagonal: int, stage: int) -> tuple[int, int, int]:
     position = diagonal - after
     if position < 0 or position >= chunks:
         return 0, 0, 0
-    chunk = rows.backward[position]
-    warm = min(after + rows.longest_split - 1, chunks)
+    chunk = rows.problem.backward[position]
+    warm = min(after + rows.problem.longest_split - 1, chunks)
     return chunk, max(chunk - warm, 0), min(position + 1, rows.last[stage])
 
 
@@ -382,7 +361,7 @@ def _add(rows: _Rows, diagonal: int, more: int, counts: Integers) -> None:
     for stage in range(len(rows.room)):
         chunk, first, end = _live(rows, diagonal, stage)
         for step in range(first, end):
-            rows.room[stage, step] += more * rows.saved[chunk]
+            rows.room[stage, step] += more * rows.problem.saved[chunk]
 
 
 @inner
@@ -393,7 +372,7 @@ def _worth(rows: _Rows, diagonal: int) -> float:
         chunk, first, end = _live(rows, diagonal, stage)
         for step in range(first, end):
             if rows.room[stage, step] < 0:
-                worth += min(rows.saved[chunk], -rows.room[stage, step])
+                worth += min(rows.problem.saved[chunk], -rows.room[stage, step])
     return worth
 
 
@@ -403,11 +382,11 @@ def _spare(rows: _Rows, diagonal: int) -> int:
     spare = 1 << 30
     for stage in range(len(rows.room)):
         chunk, first, end = _live(rows, diagonal, stage)
-        if first < end and rows.saved[chunk] <= 0:
+        if first < end and rows.problem.saved[chunk] <= 0:
             continue
         for step in range(first, end):
             free = rows.room[stage, step] + rows.give[stage]
-            spare = min(spare, int(free / rows.saved[chunk]))
+            spare = min(spare, int(free / rows.problem.saved[chunk]))
             if spare <= 0:
                 return 0
     return spare
@@ -432,7 +411,7 @@ def _trade(rows: _Rows, counts: Integers, layers: int) -> bool:
     """
     improved = False
     before = counts.copy()
-    reach = 2 * (rows.longest_split + rows.room.shape[0])
+    reach = 2 * (rows.problem.longest_split + rows.room.shape[0])
     for diagonal in range(len(counts)):
         near = range(max(diagonal - reach, 0), min(diagonal + reach + 1, len(counts)))
         for more in (1, 2):

@@ -21,14 +21,11 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.compiled import compiled, copy, inner, next_random
 from railx.planning.format.parts import Slice
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from railx.planning.packing import Floats, Integers
 
 #: Share of the time by which the first moves may make a plan of one chunk slower; of
 #: several, a move changes as much less.
@@ -111,14 +108,14 @@ def refine(
     state = _state_of(runs, layers, index, lengths, most, cost.shape.stages)
     costs = _costs_of(cost)
     trial, best = (_State._make(array.copy() for array in state) for _ in range(2))
-    found = _search(
+    time_ms, orders = _search(
         costs, state, trial, best, lengths, alignment_tokens, passes, seed, recompute,
         min(most, most_slices),
     )  # fmt: skip
-    time_ms, cuts, cut_count, run, order, size, counts, orders = found
     if time_ms == math.inf:
         return None
-    return _refined(time_ms, numbers, lengths, cuts, cut_count, run, order[:size], counts, orders)
+    runs_of_best, layers_of_best = _written(best, numbers, lengths, costs.layers)
+    return Refined(float(time_ms), runs_of_best, layers_of_best, orders.tolist())
 
 
 def _state_of(
@@ -160,17 +157,10 @@ def _state_of(
 
 
 def _costs_of(cost: PipelineCost) -> _Costs:
-    exchange = cost.all_to_all
     stages = range(cost.shape.stages)
-    forward, backward = (
-        np.array(
-            [
-                one.quadratic_ms + exchange.quadratic_ms / 2,
-                one.linear_ms + exchange.linear_ms / 2,
-                one.constant_ms + exchange.constant_ms / 2,
-            ]
-        )
-        for one in (cost.forward, cost.backward)
+    forward, backward, exchange = (
+        np.array([time.quadratic_ms, time.linear_ms, time.constant_ms])
+        for time in (cost.forward, cost.backward, cost.all_to_all)
     )
     kept, both = (
         np.array([float(cost.activation_bytes(1, split, stage)) for stage in stages])
@@ -179,8 +169,8 @@ def _costs_of(cost: PipelineCost) -> _Costs:
     several = float(cost.shape.stages > 1)
     saved = float(cost.layer_saving_bytes(1, False))
     return _Costs(
-        forward,
-        backward,
+        forward + exchange / 2,
+        backward + exchange / 2,
         several * np.array([cost.send.linear_ms, cost.send.constant_ms]),
         np.array(cost.layer_counts),
         np.array(cost.capacities) * (1 + _ROUNDING),
@@ -193,31 +183,25 @@ def _costs_of(cost: PipelineCost) -> _Costs:
     )
 
 
-def _refined(
-    time_ms: float,
-    numbers: list[int],
-    lengths: Integers,
-    cuts: Integers,
-    cut_count: Integers,
-    run: Integers,
-    order: Integers,
-    counts: Integers,
-    orders: Integers,
-) -> Refined:
-    runs = []
-    for number in order.tolist():
-        members = np.flatnonzero(run == number).tolist()
+def _written(
+    state: _State, numbers: list[int], lengths: Integers, most_layers: Integers
+) -> tuple[list[list[list[Slice]]], list[list[int]]]:
+    """Slices by run and chunk, and recomputed layers by chunk and stage, of a state."""
+    runs, layers = [], []
+    for number in state.order[: state.size[0]].tolist():
+        members = np.flatnonzero(state.run == number).tolist()
         chunks: list[list[Slice]] = [[]]
-        for member in sorted(members, key=lambda one: -int(cut_count[one])):
+        for member in sorted(members, key=lambda one: -int(state.cut_count[one])):
             length, sequence = int(lengths[member]), numbers[member]
-            edges = [0, *cuts[member, : cut_count[member]].tolist(), length]
+            edges = [0, *state.cuts[member, : state.cut_count[member]].tolist(), length]
             parts = [Slice(sequence, *ends, length) for ends in pairwise(edges)]
             if len(parts) > 1:
                 chunks = [[part] for part in parts]
             else:
                 chunks[-1] += parts
         runs.append(chunks)
-    return Refined(float(time_ms), runs, counts.T.tolist(), orders.tolist())
+        layers += np.minimum(state.layers[number, : len(chunks)], most_layers).tolist()
+    return runs, layers
 
 
 @inner
@@ -337,27 +321,22 @@ def _simulate(
 
 
 @inner
-def _copy_run(source: Any, target: Any, number: int) -> None:
-    target.owner[number] = source.owner[number]
-    copy(target.whole[number], source.whole[number], source.whole.shape[1])
-    layers = source.layers[number].ravel()
-    copy(target.layers[number].ravel(), layers, len(layers))
-
-
-@inner
 def _copy(source: Any, target: Any, touched: Any) -> None:
     """Copy the sequences and runs that a move touched, and what all share.
 
     ``touched`` [4] are two sequences and two runs, -1 for none.
     """
     for slot in range(2):
-        member = touched[slot]
+        member, number = touched[slot], touched[2 + slot]
         if member >= 0:
             copy(target.cuts[member], source.cuts[member], source.cuts.shape[1])
             target.cut_count[member] = source.cut_count[member]
             target.run[member] = source.run[member]
-        if touched[2 + slot] >= 0:
-            _copy_run(source, target, touched[2 + slot])
+        if number >= 0:
+            target.owner[number] = source.owner[number]
+            copy(target.whole[number], source.whole[number], source.whole.shape[1])
+            layers = source.layers[number].ravel()
+            copy(target.layers[number].ravel(), layers, len(layers))
     # A move that opens a run and empties another changes the free number behind them.
     most = min(max(source.size[0], target.size[0]) + 2, len(source.order))
     copy(target.order, source.order, most)
@@ -565,7 +544,7 @@ def _search(
     costs: Any, state: Any, trial: Any, best: Any, lengths: Any, alignment: int, passes: int,
     seed: int, recompute: bool, most: int,
 ) -> Any:  # fmt: skip
-    """Annealing; the best plan's arrays, layers [d, c] and orders [d, 2 c].
+    """Annealing; time in ms and orders [d, 2 c] of the best plan, which ``best`` gets.
 
     ``trial`` and ``best`` begin as copies of ``state``.
     """
@@ -598,15 +577,4 @@ def _search(
     orders = np.zeros((stages, 2 * chunks), np.int64)
     if least < np.inf:
         _simulate(costs, table, chunks, best.patience, np.inf, work, orders)
-    counts = np.zeros((stages, chunks), np.int64)
-    chunk = 0
-    for position in range(best.size[0]):
-        number = best.order[position]
-        owner = best.owner[number]
-        for nth in range(1 if owner < 0 else best.cut_count[owner] + 1):
-            for stage in range(stages):
-                counts[stage, chunk] = min(best.layers[number, nth, stage], costs.layers[stage])
-            chunk += 1
-    return (
-        least, best.cuts, best.cut_count, best.run, best.order, best.size[0], counts, orders,
-    )  # fmt: skip
+    return least, orders

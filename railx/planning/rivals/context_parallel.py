@@ -72,12 +72,7 @@ from railx.effort import Cost, Costs
 from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.groups import (
-    Assignment,
-    Lengths,
-    best_fit_decreasing,
-    check_lengths_fit,
-)
+from railx.planning.groups import Assignment, Lengths, best_fit_decreasing
 from railx.planning.packing import tokens_of_work
 from railx.planning.planner import (
     Planner,
@@ -85,11 +80,11 @@ from railx.planning.planner import (
     PlanningTask,
     assignment_of,
     batch_by_batch,
+    check_group_holds,
     planned_batch,
 )
 from railx.planning.sequence.blaster import cut_batch
 from railx.planning.sequence.static import total_ms
-from railx.progress import counted
 from railx.settings import AtLeast, NonNegative, PowerOfTwo
 from railx.workload.batches import SampledBatch
 
@@ -113,9 +108,7 @@ class AnyDegreeSettings(PlannerBase):
 
     def costs(self) -> Costs:
         """Estimated work by field."""
-        return {
-            "trials": Cost(0.1) * self.trials,
-        }
+        return {"trials": Cost(0.1) * self.trials}
 
 
 @dataclass
@@ -139,8 +132,7 @@ def plan_any_degree_batch(
 ) -> SequenceParallelBatch:
     """Plan one batch; PlanError names a sequence that all devices cannot hold."""
     lengths, cost = batch.lengths, with_every_degree(cost, devices)
-    limit = cost.tokens_per_device * devices
-    check_lengths_fit(batch.sequences, lengths, limit, f"a group of degree {devices}")
+    check_group_holds(batch, cost.tokens_per_device, devices)
     fewest = ceil(int(lengths.sum()) / (cost.tokens_per_device * devices))
     plans: list[list[Assignment]] = []
     tried = 0
@@ -299,18 +291,20 @@ class ByteScaleSettings(PlannerBase):
 
     def costs(self) -> Costs:
         """Estimated work by field."""
-        return {
-            "buckets": Cost(1e-3, 1e3) * self.buckets,
-        }
+        return {"buckets": Cost(1e-3, 1e3) * self.buckets}
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Sequences that run together on ``degree`` ranks, by position, and their time."""
+    """Sequences that run together on ``degree`` ranks, by position.
+
+    With their time, and their computation on one device.
+    """
 
     degree: int
     members: tuple[int, ...]
     time_ms: float
+    work_ms: float
 
 
 def units(lengths: Lengths, cost: CostModel) -> list[Unit]:
@@ -325,24 +319,19 @@ def units(lengths: Lengths, cost: CostModel) -> list[Unit]:
         packed = best_fit_decreasing(lengths[short], capacity)
         pending += [(1, tuple(int(short[index]) for index in members)) for members in packed]
 
-    def work_ms(members: tuple[int, ...]) -> float:
-        return float(cost.sequence_ms(lengths[list(members)]).sum())
+    def unit(degree: int, members: tuple[int, ...]) -> Unit:
+        together = lengths[list(members)]
+        time_ms = cost.group_time_ms(together, degree).total_ms
+        return Unit(degree, members, time_ms, float(cost.sequence_ms(together).sum()))
 
-    pending.sort(key=lambda unit: (-work_ms(unit[1]), unit[1]))
-    return [
-        Unit(degree, members, cost.group_time_ms(lengths[list(members)], degree).total_ms)
-        for degree, members in pending
-    ]
+    return sorted((unit(*pair) for pair in pending), key=lambda unit: (-unit.work_ms, unit.members))
 
 
 def rounds(
-    ordered: Sequence[Unit], works_ms: Sequence[float], settings: ByteScaleSettings, ranks: int
+    ordered: Sequence[Unit], settings: ByteScaleSettings, ranks: int
 ) -> tuple[list[list[Unit]], float]:
-    """Algorithm 2: rounds of units, and the time of the most loaded rank.
-
-    ``works_ms`` are the units' computation.
-    """
-    buckets = _buckets(ordered, works_ms, settings.buckets)
+    """Algorithm 2: rounds of units, and the time of the most loaded rank."""
+    buckets = _buckets(ordered, settings.buckets)
     busy_ms = np.zeros(ranks)
     filled: list[list[Unit]] = []
     turn = 0
@@ -371,10 +360,11 @@ def rounds(
     return filled, float(busy_ms.max())
 
 
-def _buckets(ordered: Sequence[Unit], works_ms: Sequence[float], count: int) -> list[list[Unit]]:
+def _buckets(ordered: Sequence[Unit], count: int) -> list[list[Unit]]:
     """Cut units into ``count`` runs of about equal computation, some perhaps empty."""
+    works_ms = np.array([unit.work_ms for unit in ordered])
     ends = np.cumsum(works_ms)
-    before = ends - np.asarray(works_ms)
+    before = ends - works_ms
     index = np.minimum((before / ends[-1] * count).astype(int), count - 1)
     return [
         [unit for unit, number in zip(ordered, index, strict=True) if number == bucket]
@@ -386,11 +376,8 @@ def plan_byte_scale_batch(
     iteration: int, batch: SampledBatch, settings: ByteScaleSettings, devices: int, cost: CostModel
 ) -> SequenceParallelBatch:
     """Plan one batch; PlanError names a sequence that all devices cannot hold."""
-    lengths, limit = batch.lengths, cost.tokens_per_device * devices
-    check_lengths_fit(batch.sequences, lengths, limit, f"a group of degree {devices}")
-    ordered = units(lengths, cost)
-    works_ms = [float(cost.sequence_ms(lengths[list(unit.members)]).sum()) for unit in ordered]
-    filled, waitless = rounds(ordered, works_ms, settings, devices)
+    check_group_holds(batch, cost.tokens_per_device, devices)
+    filled, waitless = rounds(units(batch.lengths, cost), settings, devices)
     assignments = [assignment_of((unit.degree, unit.members) for unit in taken) for taken in filled]
     return planned_batch(iteration, batch, assignments, cost, {"without_waiting_ms": waitless})
 
@@ -422,18 +409,12 @@ def packed_by_work(
     """Positions in each of ``bins`` bins; None where a document fits nowhere."""
     members: list[list[int]] = [[] for _ in range(bins)]
     tokens, work = np.zeros(bins, dtype=np.int64), np.zeros(bins)
-
-    def put(index: int, position: int) -> None:
-        members[index].append(position)
-        tokens[index] += lengths[position]
-        work[index] += works_ms[position]
-
-    for position in sorted(
-        range(len(lengths)), key=lambda position: (-lengths[position], position)
-    ):
+    for position in np.argsort(-lengths, kind="stable").tolist():
         for index in (int(np.argmin(work)), int(np.argmin(tokens))):
             if tokens[index] + lengths[position] <= capacity:
-                put(index, position)
+                members[index].append(position)
+                tokens[index] += lengths[position]
+                work[index] += works_ms[position]
                 break
         else:
             return None
@@ -462,7 +443,7 @@ def plan_wlb_batch(
     group.
     """
     lengths, capacity = batch.lengths, cost.tokens_per_device * degree
-    check_lengths_fit(batch.sequences, lengths, capacity, f"a group of degree {degree}")
+    check_group_holds(batch, cost.tokens_per_device, degree)
     works_ms = cost.sequence_ms(lengths).tolist()
     groups = devices // degree
     count = ceil(int(lengths.sum()) / (capacity * groups))
@@ -473,11 +454,8 @@ def plan_wlb_batch(
     side_by_side = [filled[start : start + groups] for start in range(0, len(filled), groups)]
     assignments = [assignment_of((degree, members) for members in taken) for taken in side_by_side]
     per_sequence_ms = sum(
-        (
-            max(_per_sequence_ms(lengths[members], degree, cost) for members in taken)
-            for taken in side_by_side
-        ),
-        0.0,
+        max(_per_sequence_ms(lengths[members], degree, cost) for members in taken)
+        for taken in side_by_side
     )
     account = {"degree": degree, "per_sequence_ms": per_sequence_ms}
     return planned_batch(iteration, batch, assignments, cost, account)
@@ -502,9 +480,8 @@ def _wlb(settings: WLBSettings, task: PlanningTask) -> tuple[SequenceParallelBat
         raise PlanError(
             f"planner.degree: got {degree}; allowed: {', '.join(map(str, cost.degrees))}"
         )
-    return tuple(
-        plan_wlb_batch(index, batch, degree, task.devices, cost)
-        for index, batch in enumerate(counted(task.batches, "batches"))
+    return task.planned(
+        lambda index, batch: plan_wlb_batch(index, batch, degree, task.devices, cost)
     )
 
 

@@ -39,13 +39,14 @@ from typing import Annotated, Literal
 
 from railx.performance.sequence_cost import CostModel
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.groups import Lengths, check_lengths_fit
+from railx.planning.groups import Lengths
 from railx.planning.planner import (
     Planner,
     PlannerBase,
     PlanningTask,
     assignment_of,
     batch_by_batch,
+    check_group_holds,
     planned_batch,
 )
 from railx.settings import AtLeast, SettingsError
@@ -222,17 +223,12 @@ def packed_in_order(positions: Sequence[int], lengths: Lengths, capacity: int) -
 
 
 def plan_dynamic_cp_batch(
-    iteration: int,
-    batch: SampledBatch,
-    settings: DynamicCPSettings,
-    devices: int,
-    cost: CostModel,
+    iteration: int, batch: SampledBatch, settings: DynamicCPSettings, devices: int, cost: CostModel
 ) -> SequenceParallelBatch:
     """Plan one batch; PlanError names a sequence that all devices cannot hold."""
     tokens_per_rank = settings.tokens_per_rank or cost.tokens_per_device
     largest = 1 << (devices.bit_length() - 1)
-    where = f"a group of degree {largest}"
-    check_lengths_fit(batch.sequences, batch.lengths, tokens_per_rank * largest, where)
+    check_group_holds(batch, tokens_per_rank, largest)
     lengths: Lengths = batch.lengths
     assignments, waitless = [], 0.0
     for schedule in balanced_schedules(lengths.tolist(), tokens_per_rank, devices):

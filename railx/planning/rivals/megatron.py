@@ -62,7 +62,7 @@ from railx.planning.pipeline.fixed_chunks import (
     plan_with_rules,
     sizes_of,
 )
-from railx.planning.planner import Planner, PlannerBase, PlanningTask
+from railx.planning.planner import Batches, Planner, PlannerBase, PlanningTask
 from railx.planning.sequence.static import Levelling, static_assignments
 from railx.progress import counted
 from railx.settings import AtLeast, Fraction, NonNegative, PowerOfTwo, SettingsError
@@ -234,22 +234,17 @@ def _timed_group(group: Group, shape: Shape) -> Group:
         predicted_ms=time.total_ms,
         predicted_compute_ms=time.compute_ms,
         predicted_all_to_all_ms=0.0,
-        predicted_other_ms={
-            "tensor_parallel": time.tensor_ms,
-            "context_parallel": time.context_ms,
-        },
+        predicted_other_ms={"tensor_parallel": time.tensor_ms, "context_parallel": time.context_ms},
     )
 
 
 def _groups(settings: MegatronSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
-    plans = [
-        tuple(
-            plan_megatron_batch(index, batch, settings, task.devices, shape)
-            for index, batch in enumerate(counted(task.batches, "batches"))
+    def with_shape(shape: Shape) -> tuple[SequenceParallelBatch, ...]:
+        return task.planned(
+            lambda index, batch: plan_megatron_batch(index, batch, settings, task.devices, shape)
         )
-        for shape in counted(shapes(settings, task), "shapes")
-    ]
-    return min(plans, key=lambda plan: sum(batch.predicted_ms for batch in plan))
+
+    return min(map(with_shape, counted(shapes(settings, task), "shapes")), key=_total_ms)
 
 
 #: The entry of the list of planners.
@@ -407,7 +402,7 @@ def _with_shape(
     return plan_with_rules(chunk_settings, task, [rule(size) for size in sizes], cost)
 
 
-def _total_ms(batches: tuple[PipelineBatch, ...]) -> float:
+def _total_ms(batches: Batches) -> float:
     return sum(batch.predicted_ms for batch in batches)
 
 

@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.performance.sequence_cost import CostModel
 from railx.planning.compiled import compiled, inner
+from railx.planning.groups import Lengths
+from railx.planning.packing import Floats
 from railx.planning.sequence.search import Problem
-
-Floats = npt.NDArray[np.float64]
-Lengths = npt.NDArray[np.int64]
 
 #: The longest sequences are single classes, the others share classes of about equal
 #: tokens: so many of both, to find durations and to price.
@@ -272,14 +270,18 @@ def _classes(problem: Problem, alone: int, shared: int) -> tuple[Problem, Floats
 
 def _durations(problem: Problem, fewest: int) -> Floats:
     """The durations of the programme, ascending."""
-    needed = float(np.min(problem.share_ms[0]))
-    cheapest = float(problem.cheapest.sum())
-    average = cheapest / problem.devices / fewest
+    average, needed = _typical_ms(problem, fewest)
     lowest, highest = 0.25 * min(average, needed), 2.5 * max(average, needed)
     longest = problem.share_ms[0][np.isfinite(problem.share_ms[0])]
     near = np.geomspace(0.6 * average, 1.4 * average, _NEAR)
     grid = np.concatenate((np.geomspace(lowest, highest, _FAR), near, longest * (1 + 1e-9)))
     return np.unique(grid[grid <= highest])
+
+
+def _typical_ms(problem: Problem, fewest: int) -> tuple[float, float]:
+    """Mean time of ``fewest`` micro-batches, and that of the longest sequence alone."""
+    mean = float(problem.cheapest.sum()) / problem.devices / fewest
+    return mean, float(np.min(problem.share_ms[0]))
 
 
 def _prices(
@@ -293,15 +295,8 @@ def _prices(
     """Prices of a sequence of each class, and the number of micro-batches."""
     kinds = len(classes.degree)
     shares = np.empty((len(durations), len(sizes), kinds, _SHARES))
-    for index, duration in enumerate(durations):
-        _shares(
-            classes.share_ms,
-            classes.tokens,
-            classes.degree,
-            classes.cap,
-            np.nextafter(duration, np.inf),
-            shares[index],
-        )
+    for index, stop in enumerate(np.nextafter(durations, np.inf)):
+        _shares(classes.share_ms, classes.tokens, classes.degree, classes.cap, stop, shares[index])
     shares[(durations < longest[0]) | (durations >= longest[1]), 0] = np.inf
     scale = float(durations.mean())
     prices, count, duals, losses, parts, objective = class_prices(
@@ -343,11 +338,7 @@ def _spread(problem: Problem, classes: Problem, sizes: Floats, prices: Floats) -
 
 
 def _certified(
-    problem: Problem,
-    classes: Problem,
-    sizes: Floats,
-    priced: _Prices,
-    span: _Range,
+    problem: Problem, classes: Problem, sizes: Floats, priced: _Prices, span: _Range
 ) -> tuple[float, Floats]:
     """The bound that prices of the classes prove for the plans of a range.
 
@@ -356,9 +347,7 @@ def _certified(
     fewest, most = span.fewest, span.most
     price = _spread(problem, classes, sizes, priced.prices)
     lowest = float(problem.share_ms.min())
-    needed = float(np.min(problem.share_ms[0]))
-    cheapest = float(problem.cheapest.sum())
-    average = cheapest / problem.devices / fewest
+    average, needed = _typical_ms(problem, fewest)
     start = 0.2 * min(average, needed)
     stop = 3 * max(average, needed)
     grid = np.geomspace(max(start, lowest), stop, _GRID)
@@ -369,23 +358,12 @@ def _certified(
     # No interval of durations has a part on either side of a cut.
     edges = np.concatenate((np.outer((1, 2), classes.share_ms[:_EDGES]).ravel(), span.longest))
     grid = np.unique(np.concatenate((grid, edges[(edges > grid[0]) & (edges < grid[-1])])))
-    _, first, counts = np.unique(problem.tokens, return_index=True, return_counts=True)
+    tokens, first, counts = np.unique(problem.tokens, return_index=True, return_counts=True)
+    distinct = _Priced(tokens, problem.share_ms[first], price[first], counts.astype(np.float64))
+    priced_classes = _Priced(classes.tokens, classes.share_ms, priced.prices, sizes)
+    halved = min(_HALVED, max(_GRID, _EVALUATED // len(first)))
     starts, stops, worth, falls = _worths(
-        problem.tokens[first],
-        problem.share_ms[first],
-        price[first],
-        counts.astype(np.float64),
-        classes.tokens,
-        classes.share_ms,
-        priced.prices,
-        sizes,
-        problem.degree,
-        float(problem.devices),
-        problem.cap,
-        grid,
-        min(_HALVED, max(_GRID, _EVALUATED // len(first))),
-        *span.earlier,
-        *span.longest,
+        problem, distinct, priced_classes, grid, halved, *span.earlier, *span.longest
     )
     ends = np.stack((worth - falls * (1 - starts / stops), worth), axis=1)
     charge = np.stack((starts, stops), axis=1) + problem.constant_ms
@@ -404,26 +382,23 @@ def _certified(
     return max(float(proven[chosen]), 0.0), np.array(added)
 
 
+class _Priced(NamedTuple):
+    """Sequences or classes of them [n], for compiled code.
+
+    ``tokens`` [n] and ``share_ms`` [n, d] are those of a :class:`Problem`. Each has a
+    price [n] and stands for ``many`` [n] alike.
+    """
+
+    tokens: Floats
+    share_ms: Floats
+    price: Floats
+    many: Floats
+
+
 @compiled
 def _worths(
-    lengths,
-    alone,
-    price,
-    counts,
-    class_lengths,
-    class_alone,
-    class_price,
-    sizes,
-    degrees,
-    devices,
-    cap,
-    grid,
-    halved,
-    durations,
-    weights,
-    longest_from,
-    longest_to,
-):
+    problem, distinct, classes, grid, halved, durations, weights, longest_from, longest_to
+):  # fmt: skip
     """Intervals of durations, V at the end of each, and how much of it falls with T/T".
 
     Those of ``grid``; the one that proves least is halved, again and again.
@@ -431,8 +406,8 @@ def _worths(
     first = len(grid) - 1
     most = first + halved
     starts, stops, ends, falls = np.empty(most), np.empty(most), np.empty(most), np.empty(most)
-    shares = np.empty((len(lengths), len(degrees), weights.shape[2]))
-    class_shares = np.empty((len(sizes), len(degrees), weights.shape[2]))
+    shares = np.empty((len(distinct.tokens), *weights.shape[1:]))
+    class_shares = np.empty((len(classes.tokens), *weights.shape[1:]))
     raised = np.zeros(most, dtype=np.bool_)
     number, evaluations = 0, 0
     while number < first or (number < most and evaluations < first + halved):
@@ -459,9 +434,7 @@ def _worths(
                 chosen = number
             raised[chosen] = True
         ends[chosen], falls[chosen] = _worth(
-            lengths, alone, price,
-            counts, class_lengths, class_alone, class_price, sizes, degrees,
-            devices, cap, stops[chosen], durations, weights,
+            problem, distinct, classes, stops[chosen], durations, weights,
             longest_from < stops[chosen] <= longest_to, raised[chosen], shares, class_shares,
         )  # fmt: skip
         if chosen == number:
@@ -471,8 +444,8 @@ def _worths(
 
 @inner
 def _worth(
-    lengths, alone, price, counts, class_lengths, class_alone, class_price, sizes, degrees,
-    devices, cap, stop, durations, weights, with_longest, improve, shares, class_shares,
+    problem, distinct, classes, stop, durations, weights, with_longest, improve, shares,
+    class_shares,
 ):  # fmt: skip
     """V of micro-batches that end before ``stop``, and how much of it falls with T/T".
 
@@ -481,8 +454,9 @@ def _worth(
     after, their mean, time alone, and, to ``improve`` them, the best of these moved
     towards the shares that are used most.
     """
-    _shares(class_alone, class_lengths, degrees, cap, stop, class_shares)
-    _shares(alone, lengths, degrees, cap, stop, shares)
+    devices, degrees, cap = problem.devices, problem.degree, problem.cap
+    _shares(classes.share_ms, classes.tokens, degrees, cap, stop, class_shares)
+    _shares(distinct.share_ms, distinct.tokens, degrees, cap, stop, shares)
     if not with_longest:
         class_shares[0], shares[-1] = np.inf, np.inf
     after = 0
@@ -502,15 +476,15 @@ def _worth(
             if option == 4:
                 theta[:], uses[:] = chosen, used
             _move(theta, uses, 4.0 / (option - 3))
-        value, last = _filled(class_shares, class_price, sizes, devices, theta, uses)
+        value, last = _filled(class_shares, classes, devices, theta, uses)
         if value < least:
             least, rate = value, last
             chosen[:], used[:] = theta, uses
     surplus, timed = 0.0, 1.0
-    for index in range(len(lengths)):
+    for index in range(len(distinct.tokens)):
         need, _ = _need(shares[index], chosen)
         if need < np.inf:
-            surplus += counts[index] * max(0.0, price[index] - rate * need)
+            surplus += distinct.many[index] * max(0.0, distinct.price[index] - rate * need)
     for degree in range(len(degrees)):
         timed = min(timed, chosen[degree, 0])
     return devices * rate + surplus, devices * rate * timed
@@ -533,11 +507,12 @@ def _move(theta, uses, step):
 
 
 @inner
-def _filled(shares, price, sizes, devices, theta, uses):
+def _filled(shares, classes, devices, theta, uses):
     """The knapsack of the classes, filled by worth: its value, a device's rate.
 
     ``uses`` [d, j] get the shares that the classes in it take of their groups.
     """
+    price, sizes = classes.price, classes.many
     needs, worth = np.empty(len(sizes)), np.empty(len(sizes))
     kinds = np.empty(len(sizes), dtype=np.int64)
     for member in range(len(sizes)):
@@ -626,8 +601,9 @@ class _Parts(NamedTuple):
 
 
 class _Duals(NamedTuple):
-    """Prices of the rows, or changes of them."""
+    """A vector of all rows' prices, or changes of them, and views of its parts."""
 
+    all: Floats
     pi: Floats
     """Of classes [c]: all of it is in some group."""
     w: Floats
@@ -643,7 +619,10 @@ class _Duals(NamedTuple):
     def of(shape: tuple[int, ...]) -> _Duals:
         """All 0."""
         k, c, d, j = shape
-        return _Duals(*(np.zeros(size) for size in (c, (k, c), (k, d, j), k, 1)))
+        ends = np.cumsum([c, k * c, k * d * j, k])
+        every = np.zeros(int(ends[-1]) + 1)
+        pi, w, t, u, eta = np.split(every, ends)
+        return _Duals(every, pi, w.reshape(k, c), t.reshape(k, d, j), u, eta)
 
 
 class _Factors(NamedTuple):
@@ -711,7 +690,6 @@ def _solve(
     a, cost, fits, number, sign, rounds, x, duals, changes, factors, s, dx, ds, h
 ):  # fmt: skip
     """Steps of the method, in place."""
-    durations, classes, kinds, parts = a.shape
     count = 0
     for index in range(len(x.all)):
         count += x.all[index] > 0
@@ -720,7 +698,7 @@ def _solve(
         gap, least = 0.0, 0.0
         for index in range(len(x.all)):
             gap += x.all[index] * s.all[index]
-        for k in range(durations):
+        for k in range(len(cost)):
             least += cost[k] * x.y[k]
         missing = number - x.y.sum() - sign * x.g[0]
         if gap < _GAP * least and abs(missing) < _GAP * number:
@@ -748,16 +726,8 @@ def _solve(
             break
         for index in range(len(x.all)):
             x.all[index] += primal * dx.all[index]
-        for k in range(durations):
-            duals.u[k] += other * changes.u[k]
-            for c in range(classes):
-                duals.w[k, c] += other * changes.w[k, c]
-            for d in range(kinds):
-                for j in range(parts):
-                    duals.t[k, d, j] += other * changes.t[k, d, j]
-        for c in range(classes):
-            duals.pi[c] += other * changes.pi[c]
-        duals.eta[0] += other * changes.eta[0]
+        for index in range(len(duals.all)):
+            duals.all[index] += other * changes.all[index]
 
 
 @inner

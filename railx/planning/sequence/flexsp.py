@@ -31,8 +31,14 @@ from railx.effort import Cost, Costs
 from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.groups import Assignment, Lengths, check_lengths_fit
-from railx.planning.planner import Planner, PlannerBase, PlanningTask, planned_batch
+from railx.planning.groups import Assignment, Lengths
+from railx.planning.planner import (
+    Planner,
+    PlannerBase,
+    PlanningTask,
+    check_group_holds,
+    planned_batch,
+)
 from railx.planning.sequence.static import best_static, total_ms
 from railx.progress import counted
 from railx.settings import AtLeast, NonNegative, Positive
@@ -97,9 +103,7 @@ class FlexSPSettings(PlannerBase):
     def costs(self) -> Costs:
         """Estimated work by field."""
         # A round takes up to a second, and searches end early.
-        return {
-            "effort": Cost(0.1) * self.effort,
-        }
+        return {"effort": Cost(0.1) * self.effort}
 
 
 @dataclass
@@ -175,12 +179,7 @@ def plan_flexsp_batch(
             f"planner.smallest_degree: got {settings.smallest_degree}; allowed: 1, as the cluster"
             " has no larger degree"
         )
-    check_lengths_fit(
-        batch.sequences,
-        batch.lengths,
-        cost.tokens_per_device * degrees[-1],
-        f"a group of degree {degrees[-1]}",
-    )
+    check_group_holds(batch, cost.tokens_per_device, degrees[-1])
     cost = replace(cost, all_to_all_ms={degree: cost.all_to_all_ms[degree] for degree in degrees})
     order = np.argsort(-batch.lengths, kind="stable")
     lengths = batch.lengths[order]
@@ -277,8 +276,9 @@ def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
     """One round for each step of a ladder, each from the plan of the previous one."""
     before: _Best | None = None
     position = 0
+    quick_ms = simple_bound_ms(work.lengths, ladder.devices, ladder.steps[-1], work.cost)
     for step in ladder.steps:
-        if work.done() or not _may_beat(work, ladder):
+        if work.done() or quick_ms >= work.best.time_ms:
             return
         if work.lengths[0] > work.cost.tokens_per_device * step[-1]:
             continue
@@ -297,12 +297,6 @@ def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
         if best.time_ms < work.best.time_ms:
             work.best = best
         before = best
-
-
-def _may_beat(work: _Work, ladder: _Ladder) -> bool:
-    """Whether a quick bound leaves a chance for plans of this ladder."""
-    most = ladder.steps[-1]
-    return simple_bound_ms(work.lengths, ladder.devices, most, work.cost) < work.best.time_ms
 
 
 def _has_use(work: _Work, best: _Best, degrees: tuple[int, ...]) -> bool:
@@ -377,9 +371,10 @@ def _try_static(work: _Work, devices: int) -> None:
 
 
 def _plan(settings: FlexSPSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
-    return tuple(
-        plan_flexsp_batch(index, batch, settings, task.devices, task.cost, task.seed)
-        for index, batch in enumerate(counted(task.batches, "batches"))
+    return task.planned(
+        lambda index, batch: plan_flexsp_batch(
+            index, batch, settings, task.devices, task.cost, task.seed
+        )
     )
 
 

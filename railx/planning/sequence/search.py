@@ -23,13 +23,10 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.performance.sequence_cost import CostModel
 from railx.planning.compiled import compiled, copy, inner, next_random
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from railx.planning.packing import Floats, Integers
 
 #: How a sequence chooses its group: which hole counts as small (of time, of memory,
 #: their sum, device time, their difference), times when it opens a group although
@@ -147,10 +144,10 @@ def search(
     without a plan.
     """
     limits, counts = _stacked((starts or []) + first_limits(problem), len(problem.tokens))
-    time_ms, micro_batch, group, kind, times, count, used = _search(
-        problem, limits, counts, looks, seed
+    time_ms, count, used, best = _search(problem, limits, counts, looks, seed)
+    return SearchResult(
+        float(time_ms), best.micro_batch, best.group, best.kind, best.time[:count], int(used)
     )
-    return SearchResult(float(time_ms), micro_batch, group, kind, times[:count], int(used))
 
 
 def first_limits(problem: Problem) -> list[Floats]:
@@ -652,6 +649,7 @@ def _empty(n: int, width: int, most_groups: int) -> Any:
 def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> Any:
     """First plans under all first rules, short annealing of the best few, then one.
 
+    Returns time in ms, micro-batches, looks and the plan.
     The short ones are warmer: what they are for is the number of micro-batches.
     """
     n, width, total = len(problem.tokens), starts.shape[1], len(starts)
@@ -692,7 +690,7 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
     ranked = np.argsort(times)
     chosen = ranked[0]
     if times[chosen] == math.inf:
-        return math.inf, best.micro_batch, best.group, best.kind, best.time, 0, plan.looks[0]
+        return math.inf, 0, plan.looks[0], best
     # One of each number of micro-batches, at most four; none where no looks are left.
     rounds, seen = 0, np.zeros(width + 1, np.bool_)
     for index in ranked:
@@ -711,7 +709,4 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
             problem, plan, now, best, record, limits[chosen], rules[chosen], orders[chosen],
             built[chosen], looks - plan.looks[0], 0.001, state,
         )  # fmt: skip
-    return (
-        record[0], best.micro_batch, best.group, best.kind, best.time, int(record[1]),
-        plan.looks[0],
-    )  # fmt: skip
+    return record[0], int(record[1]), plan.looks[0], best

@@ -38,7 +38,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from railx.planning.compiled import compiled, copy, inner, next_random
-from railx.planning.sequence.search import Floats, Integers, Problem, SearchResult
+from railx.planning.packing import Floats, Integers
+from railx.planning.sequence.search import Problem, SearchResult
 
 #: Most sequences of a batch that is solved.
 MOST_SEQUENCES = 12

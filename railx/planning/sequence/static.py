@@ -23,16 +23,14 @@ from typing import Annotated, Literal
 from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
-from railx.planning.groups import (
-    Assignment,
-    Lengths,
-    best_fit_decreasing,
-    check_lengths_fit,
-    levelled,
-    micro_batch_ms,
+from railx.planning.groups import Assignment, Lengths, best_fit_decreasing, levelled, micro_batch_ms
+from railx.planning.planner import (
+    Planner,
+    PlannerBase,
+    PlanningTask,
+    check_group_holds,
+    planned_batch,
 )
-from railx.planning.planner import Planner, PlannerBase, PlanningTask, planned_batch
-from railx.progress import counted
 from railx.settings import Fraction, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
 
@@ -169,12 +167,7 @@ def _level_as_published(
 
 
 def best_static(
-    lengths: Lengths,
-    devices: int,
-    cost: CostModel,
-    fill: float,
-    smallest_degree: int = 1,
-    levelling: Levelling = "full",
+    lengths: Lengths, devices: int, cost: CostModel, fill: float, levelling: Levelling = "full"
 ) -> tuple[int, list[Assignment]]:
     """The best degree for this batch by predicted time, and its micro-batches
     (BatchAda).
@@ -183,7 +176,7 @@ def best_static(
     candidates = [
         (degree, static_assignments(lengths, degree, devices, cost, fill, levelling))
         for degree in cost.degrees
-        if degree >= smallest_degree and longest <= cost.tokens_per_device * degree
+        if longest <= cost.tokens_per_device * degree
     ]
     return min(candidates, key=lambda item: (total_ms(item[1], lengths, cost), item[0]))
 
@@ -207,10 +200,9 @@ def plan_static_batch(
     PlanError names a sequence that fits no group.
     """
     largest = degree or cost.degrees[-1]
-    limit = cost.tokens_per_device * largest
-    check_lengths_fit(batch.sequences, batch.lengths, limit, f"a group of degree {largest}")
+    check_group_holds(batch, cost.tokens_per_device, largest)
     if degree is None:
-        degree, assignments = best_static(batch.lengths, devices, cost, fill, levelling=levelling)
+        degree, assignments = best_static(batch.lengths, devices, cost, fill, levelling)
     else:
         assignments = static_assignments(batch.lengths, degree, devices, cost, fill, levelling)
     return planned_batch(iteration, batch, assignments, cost, {"degree": degree})
@@ -218,11 +210,10 @@ def plan_static_batch(
 
 def _plan(settings: StaticSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
     degree = static_degree(settings, task.cost, task.max_length_tokens)
-    return tuple(
-        plan_static_batch(
+    return task.planned(
+        lambda index, batch: plan_static_batch(
             index, batch, degree, task.devices, task.cost, settings.fill, settings.levelling
         )
-        for index, batch in enumerate(counted(task.batches, "batches"))
     )
 
 
