@@ -88,7 +88,6 @@ def canvas(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    output = Path(output)
     with mpl.rc_context(_style(settings, output)):
         figure = Figure(
             figsize=(settings.width_inches, settings.height_inches), layout="constrained"
@@ -140,7 +139,7 @@ def narrow_canvas(
                 raise NoNarrowForm(str(cramped)) from None
         if outside := cut_off(figure):
             raise NoNarrowForm(f"it does not fit: {outside}")
-        save_narrow(figure, output)
+        write_text(output.with_suffix(".narrow.svg"), _svg(figure, f"{output.stem}-narrow"))
 
 
 def _style(settings: CanvasSettings, output: Path) -> Any:
@@ -206,11 +205,6 @@ def save_pdf(figure: Figure, output: Path) -> None:
     undated = {"CreationDate": None, "Creator": None, "Producer": None}
     with atomic_path(output.with_suffix(".pdf")) as beside:
         figure.savefig(beside, format="pdf", metadata=undated)
-
-
-def save_narrow(figure: Figure, output: Path) -> None:
-    """Write the narrow form of a figure beside ``output``, as an SVG alone."""
-    write_text(output.with_suffix(".narrow.svg"), _svg(figure, f"{output.stem}-narrow"))
 
 
 def _svg(figure: Figure, name: str) -> str:
