@@ -13,20 +13,11 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, Texts, figure, reads
-from railx.figures.panels import panel_title, published_line, share_legend, ticks, tiles
+from railx.figures.panels import share_legend, ticks, tiles
+from railx.figures.published import PUBLISHED_LINE, published_line, published_series
 from railx.figures.repeats import REPEAT_COLUMNS, per_repeat, repeats_words
 from railx.figures.tables import records, refuse, stack, to_frame, where
-from railx.figures.theme import (
-    INK,
-    MODE_LABELS,
-    MODES,
-    OPUS_JOBS,
-    PUBLISHED,
-    PUBLISHED_LINE,
-    colours,
-    label,
-    published_series,
-)
+from railx.figures.theme import INK, MODE_LABELS, MODES, OPUS_JOBS, PUBLISHED, colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, quantity
 from railx.intervals import estimate
@@ -187,7 +178,7 @@ def _overhead_ours(repeats: DataFrame, confidence: float) -> DataFrame:
     keys = ["run", "device", "mode", _LATENCY]
     switched = repeats[repeats["mode"].isin(MODES)]
     for (run, device, mode, latency), runs in switched.groupby(keys, sort=False):
-        panel = f"{label(str(run))} ({str(device).upper()})"
+        panel = f"{label(run)} ({str(device).upper()})"
         head = {"panel": panel, "mode": mode, _LATENCY: float(str(latency))}
         percents = 100 * (runs["over_electrical"] - 1)
         median = estimate(list(percents[runs["counts"]]), confidence)
@@ -346,16 +337,13 @@ def step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas
         and the graphs of the published simulation."""
     with canvas(subtitle, fidelity_line(ours["fidelity"], _STEP_NOTE)) as page:
         columns = min(3, len(panels))
-        grid = tiles(page, len(panels), columns, sharex=True)
+        grid = tiles(page, [_PANELS[name] for name in panels], columns, settings, sharex=True)
         for axes, name in zip(grid, panels, strict=True):
             _step_panel(axes, where(points, panel=name))
-            axes.set_title(panel_title(_PANELS[name], columns, settings))
         # One label for all panels: a panel is too narrow for it.
         page.supylabel("Added time (ms)")
         last = (len(panels) - 1) // columns * columns
         page.axes[last + (columns - 1) // 2].set_xlabel("Switching latency (ms)")
-        for axes in grid[-columns:]:
-            axes.tick_params(labelbottom=True)
         legend: dict[str, Any] = {}
         for mode, colour in colours(MODES).items():
             legend[f"{MODE_LABELS[mode]}, ours"] = {"color": colour}

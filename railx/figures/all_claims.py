@@ -155,9 +155,9 @@ def _rows(frame: DataFrame, by_place: bool = False) -> tuple[list[tuple[float, s
         elif len(others):
             kind = "other published" if section else "published"
             section.append(_Row(f"{len(others)} {kind}", others))
-        sections.append((label(str(paper)), section))
+        sections.append((label(paper), section))
     derived = [
-        _Row(f"{label(str(paper))}, {len(claims)}", claims)
+        _Row(f"{label(paper)}, {len(claims)}", claims)
         for paper, claims in frame[frame["kind"] != "published"].groupby("paper", sort=False)
     ]
     if derived:
@@ -284,7 +284,7 @@ def _dots(axes: Axes, edge: Axes, row: _Row, largest: float) -> None:
 def _beyond(axes: Axes, ratios: Series[Any], at: float, row: _Row, count: int) -> None:
     """The numbers of dots at an end of the axis; of many the range, above the dots."""
     few = len(ratios) <= _FEW
-    numbers = "\n".join(quantity(float(ratio)) for ratio in ratios)
+    numbers = "\n".join(quantity(ratio) for ratio in ratios)
     aside, ha = (-1, "right") if at > 1 else (1, "left")
     if few:
         beside(axes, numbers, at, row.y, 7 * aside, ha=ha)
@@ -311,7 +311,7 @@ def _texts(frame: DataFrame, counts: Series[Any]) -> Texts:
     published = where(frame, kind="published")
     others = len(frame) - len(published)
     by_paper = "; ".join(
-        f"{label(str(paper))} {_counted(claims['verdict'].value_counts())}"
+        f"{label(paper)} {_counted(claims['verdict'].value_counts())}"
         for paper, claims in published.groupby("paper", sort=False)
     )
     failed = phrases(

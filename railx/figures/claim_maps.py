@@ -18,7 +18,7 @@ from railx.figures.panels import few_ticks, patch, share_legend
 from railx.figures.tables import records, refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter, text_colour
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import fidelity_line, listed, phrases, quantity, span, spoken
+from railx.figures.words import fidelity_line, listed, phrase_list, phrases, quantity, span, spoken
 from railx.settings import Fraction, NotEmpty
 
 # RailX: half-planes of price ratios, and a strip of USD
@@ -113,7 +113,7 @@ def _map_texts(table: DataFrame) -> Texts:
         limit, tolerance = (float(points[name].iloc[0]) for name in ("limit", "tolerance"))
         priced = points[~points["source"].astype(str).str.contains("not a price")]
         passed, failed = (
-            listed([spoken(label(name)) for name in where(priced, holds=holds)["prices"]])
+            listed([spoken(name) for name in where(priced, holds=holds)["prices"]])
             for holds in (True, False)
         )
         bound = f"below {quantity(100 * limit)} % of a fat tree"
@@ -349,7 +349,7 @@ def _texts(points: DataFrame, limits: dict[str, float]) -> Texts:
         edge = edge[np.isclose(edge["transceiver"], level)]
         parts.append(f"""{title}: {phrases(rows, "{ratio:q} times at {words}")}. With transceivers
             of {quantity(level)} {unit} the {quantity(limits[claim])} times of the abstract take
-            {quantity(float(edge[_MAP_PORTS].iloc[0]))} switch ports a GPU.""")
+            {quantity(edge[_MAP_PORTS].iloc[0])} switch ports a GPU.""")
     marked = marked.assign(verb=np.where(marked["holds"], "holds", "does not hold"))
     marks = phrases(marked, "{words}: {ratio:q} times lower {claim}, {verb}")
     alternative = f"""Two maps of switch ports per GPU over the price and over the power of a
@@ -389,7 +389,7 @@ def price_sensitivity(settings: PriceSensitivitySettings, tables: Tables, canvas
     table = tables.read("sensitivity")
     rows = where(table, view="ratio", reference=settings.reference, all_to_all=settings.all_to_all)
     if rows.empty:
-        pairs = sorted(set(phrases(table, "{reference} with {all_to_all}", "\n").splitlines()))
+        pairs = sorted(set(phrase_list(table, "{reference} with {all_to_all}")))
         got = f"reference: no price ratios for {settings.reference} with {settings.all_to_all}"
         refuse(got, pairs)
     for port, column in _GRID_PORTS.items():
@@ -412,14 +412,14 @@ def price_sensitivity(settings: PriceSensitivitySettings, tables: Tables, canvas
     for bandwidth, limit in limits.items():
         shares = 100 * rows[_column(bandwidth)]
         parts.append(f"""Per {bandwidth} bandwidth it goes from {span(shares)} % of
-            {spoken(label(settings.reference))}; {int((shares < 100 * limit).sum())} of {len(rows)}
+            {spoken(settings.reference)}; {int((shares < 100 * limit).sum())} of {len(rows)}
             price ratios stay below the {PUBLISHED} {quantity(100 * limit)} %.""")
         lines = ", ".join(
             f"switch port {index:g}: {' '.join(map(quantity, line))}"
             for index, line in cells[bandwidth].iterrows()
         )
         grids.append(f"per {bandwidth} {lines}")
-    caption = f"""Cost of {spoken(label(str(rows["topology"].iloc[0])))} for the same bandwidth,
+    caption = f"""Cost of {spoken(rows["topology"].iloc[0])} for the same bandwidth,
         over the prices of an optical and of an electrical switch port relative to a transceiver
         (all-to-all bandwidth: {basis}). {" ".join(parts)}"""
     alternative = f"""Two grids of cost shares in percent, optical ports from cheap to dear.

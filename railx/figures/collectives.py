@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
-from railx.figures.panels import entries, panel_title, share_legend, ticks, tiles
+from railx.figures.panels import entries, share_legend, ticks, tiles
 from railx.figures.tables import refuse, refuse_unknown, where
 from railx.figures.theme import GREY, PALETTE, colours, dot, label
 from railx.figures.types import Axes, DataFrame
@@ -187,25 +187,21 @@ def collective_time(settings: CollectiveTimeSettings, tables: Tables, canvas: Ca
     names = [name for name in _ORDER if name in set(rows["collective"])]
     others = sorted(set(rows["collective"]) - set(names))
     colour = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate((*_ORDER, *others))}
-    topologies = list(dict.fromkeys(rows["topology"]))
-    across = min(settings.columns, len(topologies))
+    topologies = dict(iter(rows.groupby("topology", sort=False)))
+    titles = [
+        f"{label(name)} ({int(part['participants'].max()):,} participants)"
+        for name, part in topologies.items()
+    ]
+    across, words = min(settings.columns, len(titles)), {"x": "Payload", "y": "GB/s"}
     subtitle = """Payload of a participant over the time of the collective. Reduce-scatter and
         all-gather take the same time."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
-        panels = tiles(page, len(topologies), across, sharex=True, sharey=True)
-        for axes, topology in zip(panels, topologies, strict=True):
-            collectives = rows[rows["topology"] == topology]
-            _panel(axes, collectives, colour)
-            participants = int(collectives["participants"].max())
-            title = f"{label(topology)} ({participants:,} participants)"
-            axes.set(title=panel_title(title, across, settings), xscale="log", yscale="log")
+        panels = tiles(page, titles, across, settings, **words, sharex=True, sharey=True)
+        for axes, part in zip(panels, topologies.values(), strict=True):
+            _panel(axes, part, colour)
+            axes.set(xscale="log", yscale="log")
             ticks(axes.xaxis, text=EngFormatter(unit="B"))
             ticks(axes.yaxis, text="{x:g}")
-        for axes in panels[::across]:
-            axes.set_ylabel("GB/s")
-        for axes in panels[-across:]:
-            axes.set_xlabel("Payload")
-            axes.tick_params(labelbottom=True)
         legend: dict[str, Any] = {label(name): _line(name, colour) for name in (*names, *others)}
         if "flow" in set(rows["fidelity"]):
             legend["Messages on the links"] = dot(GREY, 5, fillstyle="none")
@@ -245,8 +241,8 @@ def _all_caption(rows: DataFrame) -> str:
         falling = ends.sort_values("algorithm_gb_s", ascending=False)
         extremes = falling.iloc[sorted({0, len(falling) - 1})]
         reached = phrases(extremes, "{algorithm_gb_s:q} on {topology:spoken}", " and ")
-        parts.append(f"{label(str(name))} {reached}")
-    topologies = [spoken(label(str(name))) for name in dict.fromkeys(rows["topology"])]
+        parts.append(f"{label(name)} {reached}")
+    topologies = [spoken(name) for name in dict.fromkeys(rows["topology"])]
     return f"""Payload over time of each collective on {listed(topologies)}. With the largest
         payload, most and least in GB/s: {"; ".join(parts)}. {_against(rows)}"""
 

@@ -6,9 +6,10 @@ import itertools
 from statistics import median
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
-from railx.figures.panels import diagonal, name_rows, plain_ticks, published_line, share_legend
+from railx.figures.panels import diagonal, name_rows, plain_ticks, share_legend
+from railx.figures.published import PUBLISHED_LINE, published_line
 from railx.figures.tables import records, where
-from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_LINE, colours, dot, label
+from railx.figures.theme import GREY, INK, PALETTE, colours, dot, label
 from railx.figures.types import DataFrame
 from railx.figures.words import counted, fidelity_line, phrases, quantity, span, spoken
 
@@ -83,7 +84,7 @@ def _caption(rows: DataFrame) -> str:
             worst = part.iloc[int((part["ratio"] - 1).abs().to_numpy().argmax())]
             parts.append(f"""{region} packets bring {span(100 * part["ratio"])} % of what flows do,
                 median {quantity(100 * float(part["ratio"].median()))} %; farthest apart are
-                {spoken(label(worst["topology"]))} under {label(worst["traffic"]).lower()} traffic,
+                {spoken(worst["topology"])} under {label(worst["traffic"]).lower()} traffic,
                 {worst["routing"]} routing, at {worst["load_over_bound"]:g} times that load.""")
     topologies = counted(rows["topology"].nunique(), "topology", "topologies")
     return f"""The same traffic, routing and offered load in the flow model and in the packet

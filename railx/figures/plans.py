@@ -21,9 +21,10 @@ from railx.figures.figure import (
     figure,
     reads,
 )
-from railx.figures.panels import at_edge, beside, panel_title, patch, share_legend, ticks, time_unit
+from railx.figures.panels import at_edge, beside, patch, share_legend, ticks, tiles, time_unit
+from railx.figures.published import published_series
 from railx.figures.tables import plans_at, records, refuse, refuse_unknown, stack, to_frame, where
-from railx.figures.theme import GREY, INK, PALETTE, degree_colours, dot, label, published_series
+from railx.figures.theme import GREY, INK, PALETTE, degree_colours, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, phrases, quantity
 from railx.settings import AtLeast, NotEmpty
@@ -227,12 +228,12 @@ def underlay(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -
         for the network; its parts: device time by degree. Links inside nodes are equally fast
         everywhere."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
-        drawn = page.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+        shared: dict[str, Any] = {"x": "Iteration (s)", "sharex": True, "sharey": True}
+        drawn = tiles(page, [*panels], len(panels), settings, **shared)
         names = list(rows["label"].unique())
-        for axes, (panel, part) in zip(drawn, panels.items(), strict=True):
+        for axes, part in zip(drawn, panels.values(), strict=True):
             _panel(axes, part, names, shades)
-            axes.set(title=panel_title(panel, len(panels), settings), xlim=(0, 1.3 * longest))
-            axes.set_xlabel("Iteration (s)")
+            axes.set_xlim(0, 1.3 * longest)
         drawn[0].set_yticks(range(len(names)), names)
         drawn[0].invert_yaxis()
         fills = {f"degree {degree}": shades[degree] for degree in degrees} | {"waiting": _WAITING}
@@ -445,8 +446,8 @@ def _degree_texts(settings: AllToAllDegreeSettings, points: DataFrame) -> Texts:
             steps.append(f"""{words} {quantity(inside)} to {quantity(outside)} GB/s,
                 {quantity(inside / outside)} times less""")
         first, last = table.iloc[0], table.iloc[-1]
-        ends.append(f"""{words} from {quantity(float(first["gb_s"]))} GB/s at degree
-            {first["degree"]} to {quantity(float(last["gb_s"]))} at {last["degree"]}""")
+        ends.append(f"""{words} from {quantity(first["gb_s"])} GB/s at degree
+            {first["degree"]} to {quantity(last["gb_s"])} at {last["degree"]}""")
     caption = f"From degree {node} to {2 * node}, out of the node: {'; '.join(steps)}."
     if len(ours):
         rate = next(iter(tables.values())).set_index("degree")["gb_s"]

@@ -12,26 +12,16 @@ from itertools import product
 from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
-from railx.figures.panels import (
-    at_edge,
-    patch,
-    published_line,
-    published_marks,
-    share_legend,
-    ticks,
-)
-from railx.figures.tables import refuse_unknown, stack, where
-from railx.figures.theme import (
-    GREY,
-    INK,
-    PALETTE,
-    PUBLISHED,
+from railx.figures.panels import at_edge, patch, share_legend, ticks
+from railx.figures.published import (
     PUBLISHED_LINE,
     PUBLISHED_MARK,
-    dot,
-    lighter,
+    published_line,
+    published_marks,
     published_series,
 )
+from railx.figures.tables import refuse_unknown, stack, where
+from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, lighter
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, listed, quantity, span
 from railx.settings import AtLeast

@@ -43,7 +43,7 @@ def plans_at_scale(settings: PlansAtScaleSettings, tables: Tables, canvas: Canva
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         sizes, domains, resources = page.subplots(1, 3)
         for model, part in rows.groupby("model", sort=False):
-            style = {"color": colour[str(model)], "marker": "o", "label": label(str(model))}
+            style = {"color": colour[str(model)], "marker": "o", "label": label(model)}
             line = where(part, sweep="devices")
             sizes.plot(line["devices"], line["sequences_per_s"], **style)
             line = where(part, sweep="domain")

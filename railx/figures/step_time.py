@@ -19,6 +19,7 @@ from railx.figures.panels import (
     name_rows,
     panel_title,
     share_legend,
+    tiles,
 )
 from railx.figures.tables import where
 from railx.figures.theme import FAINT, GREY, PALETTE, dot, label
@@ -121,7 +122,7 @@ def _panel(axes: Axes, rows: DataFrame, job: str, basis: str, cut: float | None)
             words = "no room for the job" if name in without_room else "no price"
             beside(axes, words, 0, position, 3, color=GREY)
         elif total[name] <= limit:
-            beside(axes, quantity(float(total[name])), float(total[name]), position, 3)
+            beside(axes, quantity(total[name]), float(total[name]), position, 3)
     axes.set(xlim=(0, 1.2 * limit), xlabel="Step time (s)")
     few_ticks(axes.xaxis, 5)
     axes.set_yticks(range(len(names)), list(map(label, names)))
@@ -137,7 +138,7 @@ def _span(rows: DataFrame, job: str, basis: str, named: Sequence[str]) -> str:
     steps = part.groupby("topology", sort=False)["step_ms"].first().sort_values() / 1e3
     chosen = [name for name in named if name in steps]
     names = dict.fromkeys([*steps.index[:1], *chosen, *steps.index[-1:]])
-    return ", ".join(f"{quantity(float(steps[name]))} s on {label(name)}" for name in names)
+    return ", ".join(f"{quantity(steps[name])} s on {label(name)}" for name in names)
 
 
 # Prices of nodes
@@ -158,11 +159,10 @@ def node_prices(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
         trains faster than {reference}; left of it: slower. Its ranking flips where the diamond is
         within the range of the price. Without one, no rate of its ports makes both equally fast."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
-        panels = page.subplots(1, len(jobs), sharex=True, sharey=True, squeeze=False)[0]
+        titles = list(map(label, jobs))
+        panels = tiles(page, titles, len(jobs), settings, sharex=True, sharey=True)
         for axes, job in zip(panels, jobs, strict=True):
-            part = where(rows, job=job).set_index("topology").reindex(names)
-            _node_prices(axes, part)
-            axes.set_title(panel_title(label(job), len(jobs), settings))
+            _node_prices(axes, where(rows, job=job).set_index("topology").reindex(names))
         name_rows(panels[0], list(map(label, names)))
         share_legend(page, entries(panels[0]), 3)
     flips = phrases(rows[rows["flips"]], "{topology:label} for {job:label}") or "none"

@@ -14,28 +14,20 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import AxisScale, Canvas, Choice, Drawn, Tables, figure, reads
-from railx.figures.panels import (
-    name_rows,
-    panel_title,
-    published_line,
-    published_marks,
-    share_legend,
-    tiles,
-)
+from railx.figures.panels import name_rows, share_legend, tiles
+from railx.figures.published import PUBLISHED_LINE, PUBLISHED_MARK, published_line, published_marks
 from railx.figures.tables import records, refuse_unknown, stack, to_frame, where
-from railx.figures.theme import (
-    DERIVED,
-    GREY,
-    PUBLISHED,
-    PUBLISHED_LINE,
-    PUBLISHED_MARK,
-    colours,
-    dot,
-    label,
-    lighter,
-)
+from railx.figures.theme import DERIVED, GREY, PUBLISHED, colours, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import counted, fidelity_line, listed, phrase, phrases, quantity
+from railx.figures.words import (
+    counted,
+    fidelity_line,
+    listed,
+    phrase,
+    phrase_list,
+    phrases,
+    quantity,
+)
 from railx.settings import Between, NotEmpty, mapping
 
 # Hops between nodes, and what crosses their middle
@@ -125,12 +117,12 @@ def _hops_caption(data: DataFrame, limits: list[float]) -> str:
     cut = data[data["bisection_over_injection"].notna()]
     rows = data[data["family"].astype(str).str.startswith("railx")]
     within = rows["diameter_node_hops"].between(limits[0], limits[1])
-    beyond = phrases(rows[~within], "{topology:spoken} with {diameter_node_hops:.0f}", "\n")
+    beyond = phrase_list(rows[~within], "{topology:spoken} with {diameter_node_hops:.0f}")
     stated = ""
     if len(rows):
         stated = f"""RailX states {limits[0]:.0f} to {limits[1]:.0f} hops for its reconfigurable
             settings (dashed): {within.sum()} of the {len(rows)} RailX networks here lie
-            within{f"; beyond are {listed(beyond.splitlines())}" if beyond else ""}."""
+            within{f"; beyond are {listed(beyond)}" if beyond else ""}."""
     hops, share = "{diameter_node_hops:.0f}", "{bisection_over_injection:q%}"
     bisection = ""
     if len(cut):
@@ -252,11 +244,11 @@ def _bandwidth_caption(rows: DataFrame, derived: Derived) -> str:
     if apart:
         diamonds = f"""Diamonds are the {counted(len(derived), "value")} that follow from the paper
             and its authors' simulator; ours are within {quantity(100 * max(apart))} %."""
-    return f"""{label(str(rows["traffic"].iloc[0]))} traffic on {len(best)} networks. The *ideal*
+    return f"""{label(rows["traffic"].iloc[0])} traffic on {len(best)} networks. The *ideal*
         spreads the load evenly over the external channels, the *bound* divides the capacity by the
         load of the busiest channel under the given routing. The best bound of a network goes from
-        {low} of its injection bandwidth ({label(str(best.index[0]))}) to {high}
-        ({label(str(best.index[-1]))}). {costs} {diamonds}"""
+        {low} of its injection bandwidth ({label(best.index[0])}) to {high}
+        ({label(best.index[-1])}). {costs} {diamonds}"""
 
 
 def _bandwidth_groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) -> None:
@@ -315,24 +307,22 @@ def channel_loads(settings: ChannelLoadsSettings, tables: Tables, canvas: Canvas
     """One panel per topology and routing."""
     frame = tables.read("channels", "topology", settings.only)
     groups = list(frame.groupby(["topology", "routing"], sort=False))
+    titles = [
+        f"{label(topology)}, {label(routing)}\nlargest {quantity(rows['load'].max())}"
+        for (topology, routing), rows in groups
+    ]
     columns = min(settings.columns, len(groups))
+    words = {"x": "Share of channels of the kind (%)", "y": "Load"}
     subtitle = """Every channel in descending order of its load. Load: flits per cycle on a channel
         when each chip offers one flit per cycle."""
     with canvas(subtitle, fidelity_line(frame["fidelity"])) as page:
-        panels = tiles(page, len(groups), columns, sharex=True)
+        panels = tiles(page, titles, columns, settings, **words, sharex=True)
         colour = colours(sorted(set(frame["kind"])))
-        for axes, ((topology, routing), rows) in zip(panels, groups, strict=True):
+        for axes, (_, rows) in zip(panels, groups, strict=True):
             _panel(axes, rows, colour)
-            title = f"{label(str(topology))}, {label(str(routing))}"
-            title += f"\nlargest {quantity(rows['load'].max())}"
-            axes.set(title=panel_title(title, columns, settings), yscale=settings.scale)
+            axes.set_yscale(settings.scale)
             if settings.scale == "linear":
                 axes.set_ylim(bottom=0)
-        for axes in panels[-columns:]:
-            axes.set_xlabel("Share of channels of the kind (%)")
-            axes.tick_params(labelbottom=True)
-        for axes in panels[::columns]:
-            axes.set_ylabel("Load")
         legend = {label(kind): {"color": shade} for kind, shade in colour.items()}
         share_legend(page, legend, len(colour))
     row = """{topology:spoken}, {routing} routing: {load:q} on a link of kind {kind:lower}, {over:q}

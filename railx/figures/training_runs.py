@@ -13,11 +13,11 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
-from railx.figures.panels import beside, entries, name_rows, panel_title, share_legend
+from railx.figures.panels import beside, entries, name_rows, share_legend, tiles
 from railx.figures.tables import records, refuse, stack, where
 from railx.figures.theme import INK, LINE_POINTS, PALETTE, colours, dot, label
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import counted, fidelity_line, phrase, phrases, quantity
+from railx.figures.words import counted, fidelity_line, phrase, phrase_list, phrases, quantity
 from railx.settings import NotEmpty, mapping
 
 # Losses, and how far they are from those of the first run (InfiniPipe, convergence)
@@ -67,12 +67,12 @@ def loss_curves(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) ->
         share_legend(page, entries(above), len(settings.runs))
     reference, *others = settings.runs.items()
     largest = ", ".join(
-        f"{words.lower()} {quantity(float(where(points, run=run)['difference'].max()))}"
+        f"{words.lower()} {quantity(where(points, run=run)['difference'].max())}"
         for run, words in others
     )
     steps = sorted(set(points["step"]))
     first, last = (
-        quantity(float(points[points["step"].isin(chosen)]["loss"].mean()))
+        quantity(points[points["step"].isin(chosen)]["loss"].mean())
         for chosen in (steps[:_MEAN_STEPS], steps[-_MEAN_STEPS:])
     )
     shown = min(_MEAN_STEPS, len(steps))
@@ -224,12 +224,10 @@ def cluster_time(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     }
     runs = {str(run): part for run, part in rows.groupby("run", sort=False)}
     with canvas(subtitle, fidelity_line(rows["fidelity"], shows=shows)) as page:
-        panels = page.subplots(1, len(runs), sharey=True, squeeze=False)[0]
+        titles = phrase_list(rows.drop_duplicates("run"), "{plan:label}\n{parallelism:label}")
+        panels = tiles(page, titles, len(runs), settings, sharey=True)
         for axes, part in zip(panels, runs.values(), strict=True):
             _panel(axes, part)
-            plan, parallelism = map(str, part[["plan", "parallelism"]].iloc[0])
-            title = f"{label(plan)}\n{label(parallelism)}"
-            axes.set_title(panel_title(title, len(runs), settings))
     words = {label(run): "; ".join(map(_words, records(part))) for run, part in runs.items()}
     caption = f"""Wall time and cluster time of an iteration.
         {" ".join(f"{run}: {text}." for run, text in words.items())} Wall time is that of ranks on

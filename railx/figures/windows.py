@@ -14,19 +14,9 @@ import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, name_rows, panel_title, patch, share_legend, ticks
+from railx.figures.published import PUBLISHED_MARK, published_mark
 from railx.figures.tables import milliseconds, records, refuse_unknown, stack, to_frame, where
-from railx.figures.theme import (
-    DERIVED,
-    GREY,
-    INK,
-    OPUS_JOBS,
-    PALETTE,
-    PUBLISHED_MARK,
-    dot,
-    label,
-    lighter,
-    published_mark,
-)
+from railx.figures.theme import DERIVED, GREY, INK, OPUS_JOBS, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import counted, fidelity_line, phrases, quantity
 
@@ -125,7 +115,7 @@ def _longer(windows: DataFrame, time_ms: float) -> float:
 def _phases(table: DataFrame) -> DataFrame:
     rows = []
     for row in records(table):
-        job = _JOBS.get(str(row["case"]), label(str(row["case"])))
+        job = _JOBS.get(str(row["case"]), label(row["case"]))
         sequence = str(row["phase_sequence"])
         # One phase for the run is written otherwise.
         parts = re.findall(r"\b([A-Z]P)\((\d+)", sequence) or re.findall(
@@ -325,7 +315,7 @@ def _step_caption(ours: DataFrame, theirs: DataFrame, clock: DataFrame, jobs: li
     apart = max(abs(a - b) / b for a, b in zip(ours["window_ms"], theirs["window_ms"], strict=True))
     windows = [rows["window_ms"] for _, rows in clock.groupby(["step", "job"], sort=False)]
     parts = "; ".join(
-        f"{job} {quantity(float(lengths.clip(lower=0).median()))} ms in the middle"
+        f"{job} {quantity(lengths.clip(lower=0).median())} ms in the middle"
         f" ({len(lengths)} windows)"
         for job, lengths in zip(jobs, windows, strict=True)
     )
