@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
-from railx.figures.panels import beside, share_legend
+from railx.figures.panels import beside, share_legend, ticks
 from railx.figures.tables import refuse_unknown, where
 from railx.figures.theme import FAINT, GREY, INK, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
@@ -207,14 +207,11 @@ def _frame(
     axes: Axes, edge: Axes, names: list[tuple[float, str]], rows: list[_Row], largest: float
 ) -> None:
     """Axes, words and the regions in which headline claims hold."""
-    axes.set_xscale("log", base=2)
     reach = largest**1.12
     bottom = rows[-1].y + rows[-1].height / 2
     axes.set(xlim=(1 / reach, reach), ylim=(bottom, 0), xlabel="Ours / published")
-    ticks = (0.1, 0.25, 0.5, 0.8, 1, 1.25, 2, 4, 10)
-    shown = [tick for tick in ticks if 1 / largest <= tick <= largest]
-    axes.set_xticks(shown, [f"{tick:g}" for tick in shown])
-    axes.minorticks_off()
+    ratios = (0.1, 0.25, 0.5, 0.8, 1, 1.25, 2, 4, 10)
+    ticks(axes.xaxis, [ratio for ratio in ratios if 1 / largest <= ratio <= largest], "{x:g}", 2)
     axes.axvline(1, color=INK, linewidth=1)
     axes.set_yticks([row.y for row in rows], [row.words for row in rows])
     axes.grid(visible=False, axis="y")

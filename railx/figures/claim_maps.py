@@ -153,7 +153,7 @@ def _relative(axes: Axes, rows: DataFrame, claim: str, lines: Lines) -> None:
         name = _FACTORS.get(factor, factor + " {0:g}").format(level)
         style: dict[str, Any] = {"linestyle": _DASHES[1 + i % 4], "linewidth": 1.4, "label": name}
         axes.plot(x, _line(at.iloc[0], x), color=PALETTE[(0, 5, 3, 7, 6)[i % 5]], **style)
-    _price_lists(axes, where(base, view="price_set"), *_RATIOS)
+    _marks(axes, where(base, view="price_set"), *_RATIOS)
     limit = quantity(100 * float(base["limit"].iloc[0]))
     axes.set(
         title=f"{_TITLES[claim]}\nbelow {limit} % of a fat tree",
@@ -172,7 +172,7 @@ def _absolute(axes: Axes, rows: DataFrame) -> None:
     _shade(axes, x, low, high)
     text = f"both together {quantity(intercept)} USD"
     axes.plot(x, slope * x + intercept, color=INK, linewidth=1.8, label=text)
-    _price_lists(axes, rows, *columns)
+    _marks(axes, rows, *columns)
     axes.set_title(f"Whole network\nabout {quantity(float(first['limit']) / 1e9)} B USD")
     axes.set(xlabel="Transceiver (USD)", ylabel="OCS port (USD)")
     _finish(axes, right, top)
@@ -186,11 +186,13 @@ def _shade(axes: Axes, x: Any, low: Any, high: Any) -> None:
     axes.fill_between(x, low, high, color=lighter(*_HOLDS), linewidth=0, zorder=0)
 
 
-def _mark(axes: Axes, x: float, y: float, mark: str, holds: bool, zorder: float) -> None:
-    """A mark in ink, filled where the claim holds; grey for inferred prices."""
-    colour = GREY if mark == _INFERRED else INK
-    fill = colour if holds else "white"
-    axes.plot(x, y, **dot(colour, 7.5, marker=mark, markerfacecolor=fill, zorder=zorder))
+def _marks(axes: Axes, rows: DataFrame, x: str, y: str) -> None:
+    """Marks in ink, filled where the claim holds; grey for inferred prices."""
+    for row in records(rows):
+        colour = GREY if row["mark"] == _INFERRED else INK
+        fill = colour if row["holds"] else "white"
+        style = dot(colour, 7.5, marker=row["mark"], markerfacecolor=fill, zorder=4)
+        axes.plot(row[x], row[y], **style)
 
 
 def _finish(axes: Axes, right: float, top: float) -> None:
@@ -198,14 +200,8 @@ def _finish(axes: Axes, right: float, top: float) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(-0.04, -0.17), borderaxespad=0.1)
 
 
-def _price_lists(axes: Axes, rows: DataFrame, horizontal: str, vertical: str) -> None:
-    for row in records(rows):
-        _mark(axes, row[horizontal], row[vertical], row["mark"], row["holds"], 4)
-
-
-def _line(row: Series[Any], x: np.ndarray) -> np.ndarray:
-    y: np.ndarray = float(row["boundary_slope"]) * x + float(row["boundary_intercept"])
-    return y
+def _line(row: Series[Any], x: np.ndarray) -> Any:
+    return float(row["boundary_slope"]) * x + float(row["boundary_intercept"])
 
 
 def _boundary(row: Series[Any]) -> str:
@@ -324,9 +320,9 @@ def _panel(axes: Axes, table: DataFrame, claim: str, points: DataFrame) -> None:
             axes.annotate(f"{ratio:g}x", (inside.index[at], inside.iloc[at]), **style)
     for number, edge in enumerate(edges):
         axes.plot(edge.index, edge, **_edge_style(number))
-    marked = records(where(points, kind="point", claim=claim))
-    for mark, row in zip(_RAIL_MARKS, marked, strict=False):
-        _mark(axes, row["transceiver"], row[_MAP_PORTS], mark, row["holds"], 5)
+    marked = where(points, kind="point", claim=claim)
+    marked = marked.assign(mark=list(_RAIL_MARKS[: len(marked)]))
+    _marks(axes, marked, "transceiver", _MAP_PORTS)
     axes.set(xlim=(0, right), ylim=(0, top))
     axes.xaxis.set_major_formatter("{x:,.0f}")
 

@@ -72,13 +72,8 @@ def diagonal(axes: Axes, points: DataFrame) -> None:
     axes.plot(ends, ends, color=INK, linewidth=1, zorder=1)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
     for axis in (axes.xaxis, axes.yaxis):
-        plain_ticks(axis)
-
-
-def plain_ticks(axis: Any) -> None:
-    """Plain numbers at the ticks of a logarithmic axis, none at minor ones."""
-    axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter("")
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("")
 
 
 def tiles(
@@ -89,7 +84,7 @@ def tiles(
     x: str = "",
     y: str = "",
     **shared: Any,
-) -> list[Axes]:
+) -> list[Any]:
     """A panel under each title, line by line, ``columns`` side by side.
 
     The lowest panel of each column has the label ``x``, the first of each line ``y``;

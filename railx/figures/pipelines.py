@@ -16,7 +16,7 @@ from railx.figures.panels import few_ticks, name_rows, patch, share_legend, time
 from railx.figures.tables import plans_at, records, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import counted, fidelity_line, phrases, quantity
+from railx.figures.words import counted, fidelity_line, phrase_list, phrases, quantity
 from railx.settings import NonNegative
 
 # Gantt chart of a plan: a row for each stage, a block for each pass of a chunk
@@ -75,7 +75,7 @@ def pipeline_schedule(settings: PipelineScheduleSettings, tables: Tables, canvas
         bubble.{"" if alike else " Each plan has its own axis of time."}"""
     points = settings.width_inches * 72
     with canvas(subtitle, footnote) as page:
-        heights = [len(_lanes(rows)) for rows in schedules.values()]
+        heights = [rows["lane"].nunique() for rows in schedules.values()]
         shape: dict[str, Any] = {"sharex": alike, "squeeze": False, "height_ratios": heights}
         panels = page.subplots(len(schedules), 1, **shape)[:, 0]
         for axes, (name, rows) in zip(panels, schedules.items(), strict=True):
@@ -104,7 +104,7 @@ def pipeline_schedule(settings: PipelineScheduleSettings, tables: Tables, canvas
         predictions of the cost model, not measurements."""
     alternative = f"""Gantt charts, a row per pipeline stage and a block per pass of a chunk:
         {facts}."""
-    return Drawn(caption, alternative, drawn)
+    return Drawn(caption, alternative, drawn.drop(columns="lane"))
 
 
 def _with_kinds(rows: DataFrame, tables: Tables) -> DataFrame:
@@ -121,7 +121,8 @@ def _with_kinds(rows: DataFrame, tables: Tables) -> DataFrame:
 def _in_sequence(rows: DataFrame) -> DataFrame:
     """The pipelines of a replica one after another.
 
-    Also where the table counts the time of each from its own start.
+    Also where the table counts the time of each from its own start. ``lane`` is the row
+    of every stage of every replica.
     """
     parts = []
     for _, replica in rows.groupby("replica"):
@@ -132,21 +133,22 @@ def _in_sequence(rows: DataFrame) -> DataFrame:
             times = {name: pipeline[name] + shift for name in ("start_ms", "end_ms")}
             parts.append(pipeline.assign(**times))
             end = parts[-1]["end_ms"].max()
-    return stack(parts)
+    drawn = stack(parts)
+    return drawn.assign(lane=drawn.groupby(["replica", "stage"]).ngroup())
 
 
 def _gantt(axes: Axes, frame: DataFrame, divisor: float, points_per_ms: float) -> None:
-    lanes = _lanes(frame)
     # A white edge takes nothing that would be seen from the narrowest blocks.
     narrow = float((frame["end_ms"] - frame["start_ms"]).quantile(0.1))
     edge = min(0.7, 0.1 * narrow * points_per_ms)
     for (kind, way), rows in frame.groupby(["chunk_kind", "kind"]):
-        y = [lanes[lane] for lane in zip(rows["replica"], rows["stage"], strict=True)]
         width = (rows["end_ms"] - rows["start_ms"]) / divisor
         style: dict[str, Any] = {"color": _colour(str(kind), str(way)), "edgecolor": "white"}
-        axes.barh(y, width, left=rows["start_ms"] / divisor, height=0.78, linewidth=edge, **style)
-    several = len({replica for replica, _ in lanes}) > 1
-    name_rows(axes, [f"Replica {r}, stage {s}" if several else f"Stage {s}" for r, s in lanes])
+        left = rows["start_ms"] / divisor
+        axes.barh(rows["lane"], width, left=left, height=0.78, linewidth=edge, **style)
+    several = frame["replica"].nunique() > 1
+    text = "Replica {replica}, stage {stage}" if several else "Stage {stage}"
+    name_rows(axes, phrase_list(frame.drop_duplicates("lane").sort_values("lane"), text))
 
 
 def _title(name: str, frame: DataFrame, unit: str, divisor: float) -> str:
@@ -156,22 +158,14 @@ def _title(name: str, frame: DataFrame, unit: str, divisor: float) -> str:
     return f"{label(name)}: {total} {unit}, {chunks} chunks, bubble {bubble} %"
 
 
-def _lanes(frame: DataFrame) -> dict[tuple[int, int], int]:
-    """The row of every stage of every replica."""
-    lanes = sorted(set(zip(frame["replica"], frame["stage"], strict=True)))
-    return {lane: i for i, lane in enumerate(lanes)}
-
-
 def _number_blocks(axes: Axes, frame: DataFrame, digit_ms: float, divisor: float) -> None:
     """The number of its chunk in every block that is wide enough for it."""
-    lanes = _lanes(frame)
     style: dict[str, Any] = {"ha": "center", "va": "center", "clip_on": True}
     for row in records(frame):
         text, start, end = str(row["chunk"]), row["start_ms"], row["end_ms"]
         if end - start >= (len(text) + 0.6) * digit_ms:
             colour = "white" if row["kind"] == "backward" else INK
-            at = ((start + end) / 2 / divisor, lanes[row["replica"], row["stage"]])
-            axes.text(*at, text, color=colour, **style)
+            axes.text((start + end) / 2 / divisor, row["lane"], text, color=colour, **style)
 
 
 def _colour(kind: str, way: str) -> tuple[float, float, float]:
@@ -187,7 +181,7 @@ def _schedule(frame: DataFrame) -> str:
 def _bubble(frame: DataFrame) -> float:
     """The share of the stages' time in which they have nothing to run."""
     busy = float((frame["end_ms"] - frame["start_ms"]).sum())
-    total = float(frame["end_ms"].max()) * len(_lanes(frame))
+    total = float(frame["end_ms"].max()) * frame["lane"].nunique()
     return 1 - busy / total if total else 0.0
 
 

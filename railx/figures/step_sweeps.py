@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
-from railx.figures.panels import beside, panel_title, share_legend
+from railx.figures.panels import beside, panel_title, share_legend, ticks
 from railx.figures.published import PUBLISHED_LINE, published_line
 from railx.figures.tables import refuse, to_frame, where
 from railx.figures.theme import DERIVED, MODE_COLOURS, MODE_LABELS, PALETTE, dot
@@ -73,7 +73,6 @@ def step_sweeps(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) ->
             axes, rows = panels[panel], where(points, panel=panel)
             (_utilisation if panel == "utilisation" else _lines)(axes, rows)
             axes.set(xlabel=x, ylabel=y.format(at), title=panel_title(titles[panel], 2, settings))
-            axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
         most = 100 * float(values["overhead_largest_strong_scaling_10ms"])
         published_line(panels["scaling"], most, "y")
         panels["scaling"].set_ylim(0, None)
@@ -139,9 +138,7 @@ def _lines(axes: Axes, rows: DataFrame) -> None:
     for (device, mode), line in rows.groupby(["device", "mode"], sort=False):
         line = line.sort_values("x")
         axes.plot(line["x"], line["y"], color=MODE_COLOURS[mode], marker=markers[device])
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sorted(set(rows["x"])))
-    axes.minorticks_off()
+    ticks(axes.xaxis, sorted(set(rows["x"])), base=2)
 
 
 def _utilisation(axes: Axes, rows: DataFrame) -> None:
@@ -151,6 +148,7 @@ def _utilisation(axes: Axes, rows: DataFrame) -> None:
         end = line.iloc[-1]
         beside(axes, f"{int(str(gpus)):,} GPUs", float(end["x"]), float(end["y"]), 5)
     axes.set_xscale("symlog", linthresh=1)
+    axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
     axes.set_xlim(-0.2, 40_000)
 
 

@@ -68,10 +68,16 @@ def largest_job(settings: LargestJobSettings, tables: Tables, canvas: Canvas) ->
         healthy = drawn.groupby("failed_nodes")["healthy_share"].first()
         dotted: dict[str, Any] = {"color": GREY, "linewidth": 1, "linestyle": ":"}
         axes.plot(healthy.index, healthy, label="All healthy nodes", **dotted)
-        for system in _SYSTEMS:
-            rows = where(lines, system=system)
+        for system, (colour, words, _) in _SYSTEMS.items():
+            rows = where(lines, system=system).sort_values("failed_nodes")
+            # HammingMesh lies on RailX; a dashed line on top leaves both visible.
+            same = system == "hammingmesh"
+            style: dict[str, Any] = {"linestyle": (0, (4, 4))} if same else {"linewidth": 2.4}
             if len(rows):
-                _line(axes, rows.sort_values("failed_nodes"), system)
+                axes.plot(rows["failed_nodes"], rows["mean"], color=colour, label=words, **style)
+            if not same:
+                band = rows["failed_nodes"], rows["low"], rows["high"]
+                axes.fill_between(*band, color=colour, alpha=0.18, linewidth=0)
         dashed: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": "--"}
         dashed["label"] = "No two failures in one line, (1 - f / R)²"
         closed = formula.sort_values("failed_nodes")
@@ -100,16 +106,6 @@ def largest_job(settings: LargestJobSettings, tables: Tables, canvas: Canvas) ->
     closed = formula[["system", "failed_nodes", "formula_share"]]
     data = stack([lines.assign(shows="draws"), closed.assign(shows="closed form")])
     return Drawn(caption, alternative, data)
-
-
-def _line(axes: Axes, rows: DataFrame, system: str) -> None:
-    x, (colour, words, _) = rows["failed_nodes"], _SYSTEMS[system]
-    # HammingMesh lies on RailX; a dashed line on top leaves both visible.
-    same = system == "hammingmesh"
-    style: dict[str, Any] = {"linestyle": (0, (4, 4))} if same else {"linewidth": 2.4}
-    axes.plot(x, rows["mean"], color=colour, label=words, **style)
-    if not same:
-        axes.fill_between(x, rows["low"], rows["high"], color=colour, alpha=0.18, linewidth=0)
 
 
 # Use of the grid by a stream of jobs

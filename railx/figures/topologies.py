@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import AxisScale, Canvas, Choice, Drawn, Tables, figure, reads
-from railx.figures.panels import name_rows, share_legend, tiles
+from railx.figures.panels import name_rows, share_legend, ticks, tiles
 from railx.figures.published import PUBLISHED_LINE, PUBLISHED_MARK, published_line, published_marks
 from railx.figures.tables import records, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import DERIVED, GREY, PUBLISHED, colours, dot, label, lighter
@@ -90,9 +90,7 @@ def _hops(axes: Axes, data: DataFrame, colour: dict[str, str], limits: list[floa
         axes.text(4.6 * largest, position, words, ha="right", va="center")
     axes.set(title="Hops: mean to diameter", xlabel="Hops between nodes", xscale="log")
     axes.set_xlim(0.85 * min(1.0, float(data["mean_node_hops"].min())), 5 * largest)
-    shown = [tick for tick in _TICKS if tick <= 1.5 * largest]
-    axes.set_xticks(shown, [str(tick) for tick in shown])
-    axes.minorticks_off()
+    ticks(axes.xaxis, [hops for hops in _TICKS if hops <= 1.5 * largest], "{x:g}")
 
 
 def _bisection(axes: Axes, data: DataFrame, colour: dict[str, str]) -> None:
@@ -257,7 +255,7 @@ def _bandwidth_groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) 
     Routings with the same bound share one bar.
     """
     colour = colours(rows["family"])
-    y, ticks, names = 0.0, [], []
+    y, middles, names = 0.0, [], []
     for _, group in rows.groupby("topology", sort=False):
         first = group.iloc[0]
         shade = colour[str(first["family"])]
@@ -267,7 +265,7 @@ def _bandwidth_groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) 
         for i, row in enumerate(records(group.head(1) if alike else group)):
             text = "bound" if alike else f"bound, {row['routing']} routing"
             bars.append((text, row["routing"], row["bound"], 0.3 * i / len(group)))
-        ticks.append(y + (len(bars) - 1) / 2)
+        middles.append(y + (len(bars) - 1) / 2)
         for text, name, value, light in bars:
             bar = axes.barh(y, value, height=0.9, color=lighter(shade, light))
             stated = derived.get((str(first["topology"]), name))
@@ -279,7 +277,7 @@ def _bandwidth_groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) 
         text = "{topology:label}\n{chips:,} chips, {injection_gb_s_per_chip:q} GB/s injection"
         names.append(phrase(text, first))
         y += 0.8
-    axes.set_yticks(ticks, names)
+    axes.set_yticks(middles, names)
     axes.set_ylim(y - 1.1, -0.8)
     axes.grid(axis="y", visible=False)
 
