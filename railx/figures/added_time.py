@@ -76,6 +76,28 @@ def _published_steps(tables: Tables) -> DataFrame:
     )
 
 
+def _generated_steps(tables: Tables, rule: str) -> DataFrame:
+    """Generated steps at the first bandwidth of each, up to 3 s of latency."""
+    return tables.query(
+        f"""
+        select step, job, gradients, mode,
+            reconfiguration_latency_ms::double as reconfiguration_latency_ms, step_ms,
+            first(electrical_ms) over line as electrical_ms,
+            max(if(reconfiguration_latency_ms = 0, step_ms, null))
+                over (partition by step, job, mode, scale_out_gb_s) as zero_ms
+        from times
+        where rule = '{rule}' and mode in ('on_demand', 'provisioned')
+            and reconfiguration_latency_ms <= 3000
+        window line as (
+            partition by step, job, mode order by rowid_
+            rows between unbounded preceding and unbounded following
+        )
+        qualify scale_out_gb_s = first(scale_out_gb_s) over line
+        order by min(rowid_) over (partition by step, job, mode), rowid_
+        """
+    )
+
+
 # Overhead of every source over its own step without switching
 
 #: Generated steps that have a published one beside them.
@@ -196,19 +218,11 @@ def _replayed(tables: Tables) -> DataFrame:
     """Generated steps by a bit a stage, gradients reduced behind computation."""
     if "times" not in tables:
         return to_frame([])
-    rows = tables.query(
-        """
-        select 'replay' as source, step, job, mode, reconfiguration_latency_ms,
-            100 * (step_ms / electrical_ms - 1) as overhead_percent
-        from times
-        where rule = 'stage_bits' and gradients in ('overlapped', 'sharded')
-            and mode in ('on_demand', 'provisioned') and reconfiguration_latency_ms <= 3000
-        qualify scale_out_gb_s = first(scale_out_gb_s) over (partition by step, job order by rowid_)
-        order by min(rowid_) over (partition by step, job), rowid_
-        """
-    )
-    rows["panel"] = rows["job"].map(_GENERATED).fillna(rows["step"].map(_GENERATED))
-    return rows[rows["panel"].notna()]
+    rows = _generated_steps(tables, "stage_bits")
+    rows = rows[rows["gradients"].isin(("overlapped", "sharded"))]
+    panel = rows["job"].map(_GENERATED).fillna(rows["step"].map(_GENERATED))
+    percent = 100 * (rows["step_ms"] / rows["electrical_ms"] - 1)
+    return rows.assign(source="replay", panel=panel, overhead_percent=percent)[panel.notna()]
 
 
 def _overhead_panel(axes: Axes, rows: DataFrame, promised: float, source: str) -> None:
@@ -290,7 +304,6 @@ _PANELS = {
     "deepseek3d": "DeepSeek 16B, 16 A100",
 }
 
-
 #: Published simulations and the generated steps of their settings.
 _SIMULATED = {"fig12": "h200_128", "fig13": "gb200_512"}
 
@@ -361,27 +374,11 @@ def _step_ours(tables: Tables, rule: str) -> DataFrame:
 
     Simulations are published against latency 0, other runs against no controller.
     """
-    rows = tables.query(
-        f"""
-        select 'ours' as source, step, job, gradients, mode,
-            reconfiguration_latency_ms::double as reconfiguration_latency_ms, step_ms,
-            first(electrical_ms) over line as electrical_ms,
-            max(if(reconfiguration_latency_ms = 0, step_ms, null))
-                over (partition by step, job, mode, scale_out_gb_s) as zero_ms,
-            'replay' as fidelity
-        from times where rule = '{rule}' and mode in ('on_demand', 'provisioned')
-        window line as (
-            partition by step, job, mode order by rowid_
-            rows between unbounded preceding and unbounded following
-        )
-        qualify scale_out_gb_s = first(scale_out_gb_s) over line
-        order by min(rowid_) over (partition by step, job, mode), rowid_
-        """
-    )
+    rows = _generated_steps(tables, rule).assign(source="ours", fidelity="replay")
     of_step = rows["step"].isin(_PANELS)
     rows["panel"] = rows["job"].where(rows["job"].isin(_PANELS), rows["step"])
     rows["added_ms"] = rows["step_ms"] - rows["zero_ms"].where(of_step, rows["electrical_ms"])
-    return rows[rows["panel"].isin(_PANELS) & (rows[_LATENCY] <= 3000)][_POINT]
+    return rows[rows["panel"].isin(_PANELS)][_POINT]
 
 
 def _step_graphs(tables: Tables) -> DataFrame:
@@ -395,10 +392,11 @@ def _step_graphs(tables: Tables) -> DataFrame:
             reconfiguration_latency_ms, added_ms, fidelity
         from graphs semi join first_rate using (step, scale_out_gb_s)
         where counts = 'published' and job = 'overlapped' and mode in ('on_demand', 'provisioned')
+            and reconfiguration_latency_ms <= 3000
         order by rowid_
         """
     )
-    return rows[rows["panel"].isin(_PANELS) & (rows[_LATENCY] <= 3000)][_POINT]
+    return rows[rows["panel"].isin(_PANELS)][_POINT]
 
 
 def _step_published(tables: Tables) -> DataFrame:

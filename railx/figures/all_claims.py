@@ -118,15 +118,9 @@ def _with_ratios(frame: DataFrame, largest: float) -> DataFrame:
     refuse_unknown("verdict", sorted(set(frame["verdict"])), _VERDICTS)
     published, ours = frame["published"].astype(float), frame["ours"].astype(float)
     has_ratio = (published > 0) & (ours > 0) & (frame["comparison"] != "trend")
-    edge = np.select(
-        [
-            frame["verdict"].isin(_GROUPS["not judged"][1]),
-            frame["verdict"] == "undecided",
-            ~has_ratio,
-        ],
-        [_EDGES[2], _EDGES[1], _EDGES[0]],
-        default="",
-    )
+    edge = has_ratio.map({True: "", False: _EDGES[0]})
+    edge = edge.mask(frame["verdict"] == "undecided", _EDGES[1])
+    edge = edge.mask(frame["verdict"].isin(_GROUPS["not judged"][1]), _EDGES[2])
     over = published.where(has_ratio)
     return frame.assign(
         ratio=ours / over,

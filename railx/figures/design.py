@@ -12,7 +12,6 @@ from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, 
 from railx.figures.panels import beside, panel_title, ticks, tiles
 from railx.figures.tables import records, refuse, where
 from railx.figures.theme import GREY, PALETTE, RAIL_FAMILIES, dot, label
-from railx.figures.types import DataFrame
 from railx.figures.words import counted, fidelity_line, phrases, spoken
 from railx.settings import AtLeast
 
@@ -85,9 +84,12 @@ def arena(settings: ArenaFigureSettings, tables: Tables, canvas: Canvas) -> Draw
     points = points.assign(
         usd=points["network"].map(prices), chip_us=1e6 * points["chips"] / points["value"]
     )
-    points = points.dropna(subset=["usd"]).assign(front=False)
-    for _, part in points.groupby("subject"):
-        points.loc[_front(part), "front"] = True
+    points = points.dropna(subset=["usd"])
+    rising = points.sort_values(["subject", "usd", "chip_us"])
+    fastest = rising.groupby("subject")["chip_us"].cummin()
+    # On the front is what is faster than all that is as cheap or cheaper.
+    before = fastest.groupby(rising["subject"]).shift(fill_value=float("inf"))
+    points = points.assign(front=rising["chip_us"] < before)
     jobs = list(dict.fromkeys(points["subject"]))
     paid = "with links inside nodes" if settings.charged else "without links inside nodes"
     subtitle = f"""Dollars of the network a chip ({paid}) and chip-time a token by the best plan on
@@ -119,13 +121,6 @@ def arena(settings: ArenaFigureSettings, tables: Tables, canvas: Canvas) -> Draw
         f"Price against time. On the front: {on_front}.",
         points[columns],
     )
-
-
-def _front(points: DataFrame) -> list[int]:
-    """Indices of the points that no other beats in both price and time."""
-    ordered = points.sort_values(["usd", "chip_us"])
-    faster = ordered["chip_us"] < ordered["chip_us"].cummin().shift(fill_value=float("inf"))
-    return [int(index) for index in ordered.index[faster]]
 
 
 def _round(low: float, high: float) -> list[float]:
