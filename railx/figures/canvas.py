@@ -183,15 +183,13 @@ def _frame(
     )  # type: ignore[call-arg]
 
 
-#: The endings of a figure's images.
-IMAGES: tuple[str, ...] = (".svg", ".dark.svg", ".png", ".pdf")
 #: What a viewer shows the text in: the first is what the figure is laid out with, the
 #: others are as wide or narrower.
 FONTS = "'DejaVu Sans', Verdana, Geneva, sans-serif"
 
 
 def save(figure: Figure, output: Path, dpi: int) -> None:
-    """Write the figure as ``output`` with each ending of ``IMAGES``."""
+    """Write the figure as SVG, light and dark, PNG and PDF."""
     light = _svg(figure, output.stem)
     write_text(output.with_suffix(".svg"), light)
     write_text(output.with_suffix(".dark.svg"), dark_svg(light, output.stem))

@@ -217,7 +217,6 @@ _CLAIMS = {"cost": ("Cost", "Transceiver (USD)", "USD"), "power": ("Power", "Tra
 _RAIL_MARKS = "osv^DP"
 _MAP_PORTS = "switch_ports_per_gpu"
 
-
 #: Boundaries by their words: platform and transceivers of a GPU on photonic rails. The
 #: region of the first is shaded and has contours.
 _BASE = "400G, one transceiver a GPU"

@@ -10,16 +10,7 @@ from railx.figures.panels import entries, share_legend, ticks, tiles
 from railx.figures.tables import refuse, refuse_unknown, where
 from railx.figures.theme import GREY, PALETTE, colours, dot, label
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import (
-    counted,
-    fidelity_line,
-    listed,
-    ordered,
-    phrase,
-    phrases,
-    span,
-    spoken,
-)
+from railx.figures.words import counted, fidelity_line, listed, ordered, phrases, span, spoken
 from railx.settings import Between, NotEmpty
 
 # Ring all-reduce: the rings of all rails share the payload (RailX)
@@ -44,8 +35,6 @@ class RingAllReduceSettings(Choice):
 )
 def ring_all_reduce(settings: RingAllReduceSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One line per topology and scope."""
-    from matplotlib.ticker import EngFormatter
-
     rows = _rows(settings, tables)
     speeds = rows.groupby("injection_gb_s_per_chip")["topology"].nunique()
     usual: Any = speeds.idxmax()
@@ -56,7 +45,7 @@ def ring_all_reduce(settings: RingAllReduceSettings, tables: Tables, canvas: Can
         subtitle += f""" Unlike speeds: injection is {kinds} GB/s a chip; dashed is all but
             {usual:,.0f}."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
-        time, share = page.subplots(1, 2)
+        time, share = tiles(page, ("Time", "Bandwidth"), 2, settings, "Payload")
         colour = colours(rows["topology"])
         several = rows["scope"].nunique() > 1
         groups = list(rows.groupby(["topology", "scope"], sort=False))
@@ -70,13 +59,12 @@ def ring_all_reduce(settings: RingAllReduceSettings, tables: Tables, canvas: Can
             style |= {"marker": _MARKERS[i % len(_MARKERS)], "markersize": 3 + wide}
             time.plot(line["payload_bytes"], line["time_ms"], label=_name(line, several), **style)
             share.plot(line["payload_bytes"], 100 * line["bandwidth_over_injection"], **style)
-        time.set(yscale="log", title="Time", ylabel="Time (ms)")
-        share.set(title="Bandwidth", ylabel="Bandwidth (% of injection)")
+        time.set_ylabel("Time (ms)")
+        share.set_ylabel("Bandwidth (% of injection)")
         share.set_ylim(bottom=0)
         for axes in (time, share):
-            axes.set(xscale="log", xlabel="Payload")
-            ticks(axes.xaxis, text=EngFormatter(unit="B"))
-        ticks(time.yaxis, text="{x:g}")
+            ticks(axes.xaxis, text=_bytes, base=10)
+        ticks(time.yaxis, text="{x:g}", base=10)
         share_legend(page, entries(time), 2)
     ends = _largest(rows)
     row = """{topology:spoken} {time_ms:q} ms, {percent:.1f} % of {injection_gb_s_per_chip:,.0f}
@@ -129,10 +117,10 @@ def _ring_caption(rows: DataFrame, ends: DataFrame, kinds: str) -> str:
         from {_bytes(payloads.min())} to {_bytes(payloads.max())}. On RailX, HammingMesh and tori
         the payload is split over the rings of all lines; other networks run one ring over the chips
         in order, on all ports of a chip. With the largest payload
-        {phrase("{topology:spoken} reaches " + reached, ends.iloc[0])} and
-        {phrase("{topology:spoken} {percent:.1f} % ({algorithm_gb_s:q} GB/s)", ends.iloc[-1])}. With
-        the smallest {phrase("{topology:spoken} takes {time_us:q} µs", small.iloc[0])} and
-        {phrase("{topology:spoken} {time_us:q} µs", small.iloc[-1])}. {speeds}"""
+        {phrases(ends.head(1), "{topology:spoken} reaches " + reached)} and
+        {phrases(ends.tail(1), "{topology:spoken} {percent:.1f} % ({algorithm_gb_s:q} GB/s)")}. With
+        the smallest {phrases(small.head(1), "{topology:spoken} takes {time_us:q} µs")} and
+        {phrases(small.tail(1), "{topology:spoken} {time_us:q} µs")}. {speeds}"""
 
 
 def _bytes(value: float) -> str:
@@ -179,8 +167,6 @@ class CollectiveTimeSettings(Choice):
 )
 def collective_time(settings: CollectiveTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One panel per topology."""
-    from matplotlib.ticker import EngFormatter
-
     frame = tables.read("collectives", "topology", settings.only)
     refuse_unknown("scope", [settings.scope], sorted(set(frame["scope"])))
     rows = where(frame, scope=settings.scope)
@@ -199,9 +185,8 @@ def collective_time(settings: CollectiveTimeSettings, tables: Tables, canvas: Ca
         panels = tiles(page, titles, across, settings, **words, sharex=True, sharey=True)
         for axes, part in zip(panels, topologies.values(), strict=True):
             _panel(axes, part, colour)
-            axes.set(xscale="log", yscale="log")
-            ticks(axes.xaxis, text=EngFormatter(unit="B"))
-            ticks(axes.yaxis, text="{x:g}")
+            ticks(axes.xaxis, text=_bytes, base=10)
+            ticks(axes.yaxis, text="{x:g}", base=10)
         legend: dict[str, Any] = {label(name): _line(name, colour) for name in (*names, *others)}
         if "flow" in set(rows["fidelity"]):
             legend["Messages on the links"] = dot(GREY, 5, fillstyle="none")

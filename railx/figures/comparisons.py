@@ -45,7 +45,6 @@ _ADAPTIVE = {
 _MAX_PAIRS = 8
 _NO_PLAN = "This experiment has no plan for a published case"
 
-
 #: Every published case by the name of the plan that imitates it.
 PUBLISHED_PLANS = {
     f"{planner}_{model}_{context}_{corpus}": (model, context, corpus, system)
@@ -235,7 +234,6 @@ _BASELINES = {
 }
 #: The baseline that plans of a planner imitate, and the word for it.
 _PLANNERS = {"flexsp": ("flexsp", "FlexSP"), "static": ("deepspeed", "one degree")}
-
 
 #: Published rows by id, in their order, and the words for each.
 _HEADLINES = {

@@ -32,7 +32,6 @@ _KINDS = {
     "synthetic": "synthetic",
 }
 
-
 #: Tokens of a long sequence, in the caption.
 _LONG = 32_000
 _FOOTNOTE = """Real text and real lengths are data as they are; synthetic ones are drawn from a

@@ -226,7 +226,8 @@ def _relative(axes: Axes, ratios: DataFrame) -> None:
         axes.barh(position, share, 0.6, color=colour[str(row["topology"])])
         words = f"{quantity(share)} %"
         if limit == limit and limit is not None:
-            published_line(axes, 100 * limit, "x", (position - 0.42, position + 0.42))
+            ends = (position - 0.42, position + 0.42)
+            axes.plot([100 * limit] * 2, ends, zorder=4, **PUBLISHED_LINE)
             words += f" ({PUBLISHED}: below {quantity(100 * limit)} %)"
             share = max(share, 100 * limit)
         beside(axes, words, share, position, 6, zorder=4)

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from railx.figures.panels import beside
+from railx.figures.words import quantity
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
@@ -39,37 +42,21 @@ def say_compressed(figure: Figure) -> None:
                     label.set_text(f"{label.get_text()}, {note}")
 
 
-def cut_bars(
-    axes: Axes, values: Sequence[float], ys: Sequence[float], limit: float, texts: Sequence[str]
-) -> list[str]:
-    """Mark the horizontal bars that are drawn only up to ``limit``.
+def cut_bars(axes: Axes, values: Iterable[float], limit: float) -> int:
+    """Mark the horizontal bars, at 0, 1 and so on, that are drawn only up to ``limit``.
 
-    Each value beyond it gets a break in its bar and its text, the true value, at the
-    end. The texts of the cut bars are returned, for the caption.
+    Each value beyond it gets a break in its bar, and is written at the end. How many
+    bars are cut is returned, for the caption.
     """
-    cut = []
-    for value, position, text in zip(values, ys, texts, strict=True):
-        if value <= limit:
-            continue
-        cut.append(text)
+    cut = [(position, value) for position, value in enumerate(values) if value > limit]
+    look: dict[str, Any] = {"color": "white", "linewidth": 2.2, "solid_capstyle": "butt"}
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+    for position, value in cut:
         for back in (0.03, 0.055):
-            axes.plot(
-                [limit * (1 - back - 0.012), limit * (1 - back + 0.012)],
-                [position + 0.5, position - 0.5],
-                color="white",
-                linewidth=2.2,
-                solid_capstyle="butt",
-                zorder=3,
-            )
-        axes.annotate(
-            text,
-            (limit, position),
-            (4, 0),
-            textcoords="offset points",
-            va="center",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
-        )
-    return cut
+            ends = [limit * (1 - back - 0.012), limit * (1 - back + 0.012)]
+            axes.plot(ends, [position + 0.5, position - 0.5], zorder=3, **look)
+        beside(axes, quantity(value), limit, position, 4, bbox=box)
+    return len(cut)
 
 
 def refuse_hidden(figure: Figure) -> None:

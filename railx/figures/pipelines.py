@@ -58,10 +58,11 @@ class PipelineScheduleSettings(PlanChoice):
 def pipeline_schedule(settings: PipelineScheduleSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One iteration of every schedule, a panel per plan."""
     frame = _with_kinds(tables.read("schedule", "plan", settings.only), tables)
-    schedules = {
-        plan: _in_sequence(rows)
-        for plan, rows in plans_at(frame, "schedule", iteration=settings.iteration).items()
-    }
+    schedules = {}
+    for plan, rows in plans_at(frame, "schedule", iteration=settings.iteration).items():
+        # The lane is the row of every stage of every replica.
+        lane = rows.groupby(["replica", "stage"]).ngroup()
+        schedules[plan] = _in_sequence(rows.assign(lane=lane))
     drawn = stack(schedules.values())
     # Passes that take no time have an axis too.
     spans = {name: float(rows["end_ms"].max()) or 1.0 for name, rows in schedules.items()}
@@ -121,8 +122,7 @@ def _with_kinds(rows: DataFrame, tables: Tables) -> DataFrame:
 def _in_sequence(rows: DataFrame) -> DataFrame:
     """The pipelines of a replica one after another.
 
-    Also where the table counts the time of each from its own start. ``lane`` is the row
-    of every stage of every replica.
+    Also where the table counts the time of each from its own start.
     """
     parts = []
     for _, replica in rows.groupby("replica"):
@@ -133,8 +133,7 @@ def _in_sequence(rows: DataFrame) -> DataFrame:
             times = {name: pipeline[name] + shift for name in ("start_ms", "end_ms")}
             parts.append(pipeline.assign(**times))
             end = parts[-1]["end_ms"].max()
-    drawn = stack(parts)
-    return drawn.assign(lane=drawn.groupby(["replica", "stage"]).ngroup())
+    return stack(parts)
 
 
 def _gantt(axes: Axes, frame: DataFrame, divisor: float, points_per_ms: float) -> None:
@@ -198,7 +197,6 @@ def _schedule_facts(name: str, frame: DataFrame) -> str:
 # What the stages of a plan hold, by the cost model (InfiniPipe eqs. 5, 9 and 10)
 
 _GIB = 2.0**30
-
 
 #: Column, unit and divisor of what is drawn, with and without a cost model.
 _UNITS = {True: ("activation_bytes", "GiB", _GIB), False: ("live_chunks", "chunks", 1.0)}

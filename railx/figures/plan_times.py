@@ -13,14 +13,7 @@ from typing import Annotated, Any
 
 from railx.figures.comparisons import plan_seconds
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
-from railx.figures.panels import (
-    at_edge,
-    few_ticks,
-    name_rows,
-    patch,
-    share_legend,
-    tiles,
-)
+from railx.figures.panels import at_edge, few_ticks, name_rows, patch, share_legend, tiles
 from railx.figures.published import PUBLISHED_MARK, published_marks
 from railx.figures.tables import records, refuse, to_frame, where
 from railx.figures.theme import FAINT, GREY, PALETTE, PUBLISHED, SYSTEMS, label, lighter

@@ -34,22 +34,10 @@ def published_marks(axes: Axes, x: Any, y: Any, **style: Any) -> None:
     axes.plot(x, y, **{**PUBLISHED_MARK, "zorder": 5, **style})
 
 
-def published_line(
-    axes: Axes,
-    value: float,
-    across: Literal["x", "y"],
-    span: tuple[float, float] | None = None,
-    **style: Any,
-) -> None:
+def published_line(axes: Axes, value: float, across: Literal["x", "y"], **style: Any) -> None:
     """A published number as a dashed line in ink.
 
-    ``across`` is the axis that it is a value of; ``span`` says from where to where it
-    goes on the other (None: all of it).
+    ``across`` is the axis that it is a value of.
     """
-    look: dict[str, Any] = {**PUBLISHED_LINE, "zorder": 4, **style}
-    if span is None:
-        (axes.axvline if across == "x" else axes.axhline)(value, **look)
-    elif across == "x":
-        axes.plot([value, value], span, **look)
-    else:
-        axes.plot(span, [value, value], **look)
+    line = axes.axvline if across == "x" else axes.axhline
+    line(value, **{**PUBLISHED_LINE, "zorder": 4, **style})

@@ -61,7 +61,6 @@ _COUNTED = {
 
 _DRAWN = ["platform", "quantity", "series", "source", "ocs_port_price_factor", "gpus", "value"]
 
-
 #: Platforms of the bills, a column of panels each: words, and the published platform.
 _PLATFORMS = {
     "h200_400g": ("H200, servers of 8, 400G", "H200_400G_fig15_trx879"),
@@ -211,7 +210,6 @@ _SAVINGS_PANELS = {
     "cost": ("Cost", "network_cost_reduction"),
     "power": ("Power", "network_power_reduction"),
 }
-
 
 #: Published platforms in the order of the legend: words, and ours that stands for it.
 _SAVING = {

@@ -68,8 +68,7 @@ def reconfiguration(settings: ReconfigurationSettings, tables: Tables, canvas: C
                     _dots(axes, where(repeats, run=run), shown)
                 _lines(axes, where(rows, shows=shown))
                 axes.set_ylim(0, 1.1 * max(axes.dataLim.y1, 1.0))
-            plan, parallelism, device = map(str, rows[["plan", "parallelism", "device"]].iloc[0])
-            title = f"{label(plan)}\n{label(parallelism)}, {device.upper()}"
+            title = phrase("{plan:label}\n{parallelism:label}, {device:upper}", rows.iloc[0])
             panels[0, column].set_title(panel_title(title, len(runs), settings))
             panels[1, column].set_xlabel("Latency (ms)")
             _latency_axis(panels[1, column], latencies)

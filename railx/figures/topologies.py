@@ -19,15 +19,7 @@ from railx.figures.published import PUBLISHED_LINE, PUBLISHED_MARK, published_li
 from railx.figures.tables import records, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import DERIVED, GREY, PUBLISHED, colours, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import (
-    counted,
-    fidelity_line,
-    listed,
-    phrase,
-    phrase_list,
-    phrases,
-    quantity,
-)
+from railx.figures.words import counted, fidelity_line, listed, phrase, phrases, quantity
 from railx.settings import Between, NotEmpty, mapping
 
 # Hops between nodes, and what crosses their middle
@@ -115,12 +107,13 @@ def _hops_caption(data: DataFrame, limits: list[float]) -> str:
     cut = data[data["bisection_over_injection"].notna()]
     rows = data[data["family"].astype(str).str.startswith("railx")]
     within = rows["diameter_node_hops"].between(limits[0], limits[1])
-    beyond = phrase_list(rows[~within], "{topology:spoken} with {diameter_node_hops:.0f}")
+    text = "{topology:spoken} with {diameter_node_hops:.0f}"
+    beyond = listed([phrase(text, row) for row in records(rows[~within])])
     stated = ""
     if len(rows):
         stated = f"""RailX states {limits[0]:.0f} to {limits[1]:.0f} hops for its reconfigurable
             settings (dashed): {within.sum()} of the {len(rows)} RailX networks here lie
-            within{f"; beyond are {listed(beyond)}" if beyond else ""}."""
+            within{f"; beyond are {beyond}" if beyond else ""}."""
     hops, share = "{diameter_node_hops:.0f}", "{bisection_over_injection:q%}"
     bisection = ""
     if len(cut):

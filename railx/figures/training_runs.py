@@ -254,9 +254,8 @@ def _bars(frame: DataFrame) -> DataFrame:
     )
     cluster = electrical[electrical["topology"] != _RECORDED]
     bars = stack([wall, cluster.assign(ms=cluster["cluster_ms"])])
-    return bars[
-        ["run", "plan", "parallelism", "topology", "compute", "ms", "hidden_share", "fidelity"]
-    ]
+    columns = "run plan parallelism topology compute ms hidden_share fidelity"
+    return bars[columns.split()]
 
 
 def _panel(axes: Axes, rows: DataFrame) -> None:
