@@ -230,9 +230,8 @@ def _overhead_panel(axes: Axes, rows: DataFrame, promised: float, source: str) -
     published_line(axes, promised, "y", zorder=1.5)
     for mode, colour in colours(MODES).items():
         line = rows[rows["mode"] == mode].sort_values(_LATENCY)
-        style: dict[str, Any] = published_series(colour)
-        if source in ("ours", "replay"):
-            style = {"marker": "o", "color": colour}
+        ours = source in ("ours", "replay")
+        style = {"marker": "o", "color": colour} if ours else published_series(colour)
         axes.plot(line[_LATENCY], line["overhead_percent"], **style)
         bars = line[line["low_percent"].notna()]
         ends = (bars["low_percent"], bars["high_percent"])

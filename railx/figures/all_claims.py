@@ -122,13 +122,9 @@ def _with_ratios(frame: DataFrame, largest: float) -> DataFrame:
     edge = edge.mask(frame["verdict"] == "undecided", _EDGES[1])
     edge = edge.mask(frame["verdict"].isin(_GROUPS["not judged"][1]), _EDGES[2])
     over = published.where(has_ratio)
-    return frame.assign(
-        ratio=ours / over,
-        ratio_low=frame["low"].astype(float) / over,
-        ratio_high=frame["high"].astype(float) / over,
-        edge=edge,
-        at=(ours / over).clip(1 / largest, largest),
-    )
+    ratio = ours / over
+    ends = {f"ratio_{end}": frame[end].astype(float) / over for end in ("low", "high")}
+    return frame.assign(ratio=ratio, **ends, edge=edge, at=ratio.clip(1 / largest, largest))
 
 
 def _rows(frame: DataFrame, by_place: bool = False) -> tuple[list[tuple[float, str]], list[_Row]]:
@@ -274,11 +270,9 @@ def _dots(axes: Axes, edge: Axes, row: _Row, largest: float) -> None:
 
 def _beyond(axes: Axes, ratios: Series[Any], at: float, row: _Row, count: int) -> None:
     """The numbers of dots at an end of the axis; of many the range, above the dots."""
-    few = len(ratios) <= _FEW
-    numbers = "\n".join(quantity(ratio) for ratio in ratios)
     aside, ha = (-1, "right") if at > 1 else (1, "left")
-    if few:
-        beside(axes, numbers, at, row.y, 7 * aside, ha=ha)
+    if len(ratios) <= _FEW:
+        beside(axes, "\n".join(map(quantity, ratios)), at, row.y, 7 * aside, ha=ha)
     else:
         above = (min(_MOST, count) + 1) / 2 * _STACKED
         text = f"{len(ratios)}: {span(ratios)}"

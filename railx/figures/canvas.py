@@ -89,9 +89,8 @@ def canvas(
     from matplotlib.figure import Figure
 
     with mpl.rc_context(_style(settings, output)):
-        figure = Figure(
-            figsize=(settings.width_inches, settings.height_inches), layout="constrained"
-        )
+        size = (settings.width_inches, settings.height_inches)
+        figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
         _frame(figure, settings, title, subtitle, footnote)
         yield figure
@@ -174,13 +173,8 @@ def _frame(
     bottom = line * len(notes) + 0.14 * inch
     engine = figure.get_layout_engine()
     assert engine is not None
-    engine.set(
-        rect=(left, bottom, 1 - 2 * left, top - bottom),
-        w_pad=0.04,
-        h_pad=0.06,
-        wspace=0.03,
-        hspace=0.04,
-    )  # type: ignore[call-arg]
+    room: dict[str, Any] = {"rect": (left, bottom, 1 - 2 * left, top - bottom)}
+    engine.set(**room, w_pad=0.04, h_pad=0.06, wspace=0.03, hspace=0.04)  # type: ignore[call-arg]
 
 
 #: What a viewer shows the text in: the first is what the figure is laid out with, the

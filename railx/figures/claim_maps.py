@@ -155,11 +155,8 @@ def _relative(axes: Axes, rows: DataFrame, claim: str, lines: Lines) -> None:
         axes.plot(x, _line(at.iloc[0], x), color=PALETTE[(0, 5, 3, 7, 6)[i % 5]], **style)
     _marks(axes, where(base, view="price_set"), *_RATIOS)
     limit = quantity(100 * float(base["limit"].iloc[0]))
-    axes.set(
-        title=f"{_TITLES[claim]}\nbelow {limit} % of a fat tree",
-        xlabel="OCS port / transceiver",
-        ylabel="Electrical switch port / transceiver",
-    )
+    axes.set_title(f"{_TITLES[claim]}\nbelow {limit} % of a fat tree")
+    axes.set(xlabel="OCS port / transceiver", ylabel="Electrical switch port / transceiver")
     _finish(axes, right, top)
 
 
@@ -428,11 +425,8 @@ def _column(bandwidth: str) -> str:
 
 def _cells(rows: DataFrame, bandwidth: str) -> DataFrame:
     """Shares in percent: a row for each price of a switch port, the dearest on top."""
-    table = rows.pivot_table(
-        index="switch_port_over_transceiver",
-        columns="ocs_port_over_transceiver",
-        values=_column(bandwidth),
-    )
+    ports = ["switch_port_over_transceiver", "ocs_port_over_transceiver"]
+    table = rows.groupby(ports)[_column(bandwidth)].mean().unstack()
     return 100 * table.sort_index(ascending=False)
 
 

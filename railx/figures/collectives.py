@@ -66,7 +66,9 @@ def ring_all_reduce(settings: RingAllReduceSettings, tables: Tables, canvas: Can
             ticks(axes.xaxis, text=_bytes, base=10)
         ticks(time.yaxis, text="{x:g}", base=10)
         share_legend(page, entries(time), 2)
-    ends = _largest(rows)
+    # The largest payload of each line.
+    ends = rows.sort_values("payload_bytes").groupby(["topology", "scope"], sort=False).tail(1)
+    ends = ends.assign(percent=100 * ends["bandwidth_over_injection"])
     row = """{topology:spoken} {time_ms:q} ms, {percent:.1f} % of {injection_gb_s_per_chip:,.0f}
         GB/s"""
     alternative = f"""Lines of all-reduce time and bandwidth over the payload. At the largest:
@@ -95,12 +97,6 @@ def _rows(settings: RingAllReduceSettings, tables: Tables) -> DataFrame:
         got = f"input topologies: no injection of {', '.join(dict.fromkeys(unknown))}"
         refuse(got, "every topology of the collectives")
     return rows.assign(bandwidth_over_injection=rows["algorithm_gb_s"] / injection)
-
-
-def _largest(rows: DataFrame) -> DataFrame:
-    """The row of the largest payload of each line."""
-    ends = rows.sort_values("payload_bytes").groupby(["topology", "scope"], sort=False).tail(1)
-    return ends.assign(percent=100 * ends["bandwidth_over_injection"])
 
 
 def _ring_caption(rows: DataFrame, ends: DataFrame, kinds: str) -> str:

@@ -138,8 +138,7 @@ def _published_totals(settings: CostSettings, tables: Tables) -> tuple[dict[str,
 
 def _summary(settings: CostSettings, tables: Tables) -> DataFrame:
     summary = tables.read("summary").set_index("topology", drop=False)
-    power = summary["power_watts"].astype(float) / summary["chips"]
-    summary = summary.assign(power_per_chip_watts=power)
+    summary["power_per_chip_watts"] = summary["power_watts"].astype(float) / summary["chips"]
     shown = list(settings.only) or list(summary.index)
     refuse_unknown("only", shown, summary.index)
     refuse_unknown("reference", [settings.reference], shown)
@@ -251,11 +250,8 @@ def _under_price_lists(axes: Axes, rows: DataFrame, settings: CostSettings) -> N
         first = rows["all_to_all"] == rows["all_to_all"].iloc[0]
         for row in records(rows if what == "all_to_all" else rows[first]):
             ideal = what == "injection" or row["all_to_all"] == "ideal"
-            axes.plot(
-                100 * row[f"{what}_cost_ratio"],
-                lists.index(row["prices"]) + aside,
-                **dot(colour, 7, markerfacecolor=colour if ideal else "white"),
-            )
+            style = dot(colour, 7, markerfacecolor=colour if ideal else "white")
+            axes.plot(100 * row[f"{what}_cost_ratio"], lists.index(row["prices"]) + aside, **style)
         limit = settings.compare[what]
         if limit is not None:
             published_line(axes, 100 * limit, "x", color=colour)

@@ -44,8 +44,7 @@ def design_front(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Dr
         axes.set(yscale="log", xlabel="Step (s)", ylabel="Network (USD a chip)")
         axes.margins(x=0.18, y=0.1)
         low, high = rows["usd_chip_low"].min(), rows["usd_chip_high"].max()
-        at = [m * 10**k for k in range(1, 7) for m in (1, 2, 5) if low <= m * 10**k <= high]
-        ticks(axes.yaxis, at or [low])
+        ticks(axes.yaxis, _round(low, high) or [low])
     best = phrases(
         front, "{network:spoken} {step_s:q} s at {usd_chip:q} USD a chip, {usable_share:q%} usable"
     )
@@ -107,7 +106,7 @@ def arena(settings: ArenaFigureSettings, tables: Tables, canvas: Canvas) -> Draw
                 axes.plot(row["usd"], row["chip_us"], **dot(colour, 5 if shown else 3))
                 if shown:
                     beside(axes, label(row["network"]), row["usd"], row["chip_us"])
-            ticks(axes.xaxis, _round(part["usd"].min(), part["usd"].max()), base=10)
+            ticks(axes.xaxis, _round(part["usd"].min() / 2, 2 * part["usd"].max()), base=10)
             axes.set(xlabel="USD a chip", ylabel="Chip-µs a token")
     best = points[points["front"]].sort_values(["subject", "usd"])
     words = "{network:label} {chip_us:q} chip-µs at {usd:q} USD"
@@ -124,6 +123,6 @@ def arena(settings: ArenaFigureSettings, tables: Tables, canvas: Canvas) -> Draw
 
 
 def _round(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten around a range."""
+    """1, 2 and 5 times powers of ten in a range."""
     values = [digit * 10.0**power for power in range(8) for digit in (1, 2, 5)]
-    return [value for value in values if low / 2 <= value <= high * 2]
+    return [value for value in values if low <= value <= high]

@@ -126,12 +126,9 @@ def _points(frame: DataFrame) -> DataFrame:
 
 def _sweeps(frame: DataFrame) -> DataFrame:
     """A row for each sweep: saturation and limits as medians over the seeds."""
-    seeds = frame.groupby(["sweep", "seed"], sort=False).agg(
-        saturation=("saturation_flits_per_chip_cycle", "first"),
-        bound=("bound_flits_per_chip_cycle", "first"),
-        ideal=("ideal_flits_per_chip_cycle", "first"),
-        accepted=("accepted_flits_per_chip_cycle", "max"),
-    )
+    frame = frame.rename(columns=lambda name: name.removesuffix("_flits_per_chip_cycle"))
+    limits = {"saturation": "first", "bound": "first", "ideal": "first", "accepted": "max"}
+    seeds = frame.groupby(["sweep", "seed"], sort=False).agg(limits)
     over = seeds.groupby("sweep", sort=False)
     return over.median().assign(
         saturation_least=over["saturation"].min(),
@@ -152,9 +149,21 @@ def _panels(frame: DataFrame, families: dict[str, tuple[str, ...]]) -> dict[str,
 
 def _latencies(axes: Axes, title: str, points: DataFrame, sweeps: DataFrame) -> None:
     for sweep, look in sweeps.iterrows():
-        line = where(points, sweep=sweep).sort_values(_OFFERED)
-        _line(axes, line, look["colour"], look["name"])
-        axes.axvline(look["saturation"], color=look["colour"], linestyle=":", lw=1)
+        line, colour = where(points, sweep=sweep).sort_values(_OFFERED), look["colour"]
+        load, latency = line[_OFFERED], line["latency"]
+        axes.plot(load, latency, label=look["name"], linewidth=1.6, color=colour)
+        if line["seeds"].max() > 1:
+            band = (line["least"], line["most"])
+            axes.fill_between(load, *band, color=colour, alpha=0.25, linewidth=0)
+        else:
+            width = np.minimum(line["confidence"].fillna(0.0), 0.9 * latency)
+            style: dict[str, Any] = {"linestyle": "none", "elinewidth": 1, "capsize": 2}
+            axes.errorbar(load, latency, yerr=width, color=colour, **style)
+        for saturated in (False, True):
+            marks = where(line, saturated=saturated)
+            face = "white" if saturated else colour
+            axes.plot(marks[_OFFERED], marks["latency"], **dot(colour, 4.5, markerfacecolor=face))
+        axes.axvline(look["saturation"], color=colour, linestyle=":", lw=1)
     axes.set_xlim(0, 1.25 * float(sweeps["saturation"].max()))
     axes.legend(
         title=title,
@@ -166,22 +175,6 @@ def _latencies(axes: Axes, title: str, points: DataFrame, sweeps: DataFrame) -> 
         labelspacing=0.25,
         borderaxespad=0.2,
     )
-
-
-def _line(axes: Axes, line: DataFrame, colour: str, name: str) -> None:
-    load, latency = line[_OFFERED], line["latency"]
-    axes.plot(load, latency, label=name, linewidth=1.6, color=colour)
-    if line["seeds"].max() > 1:
-        band = (line["least"], line["most"])
-        axes.fill_between(load, *band, color=colour, alpha=0.25, linewidth=0)
-    else:
-        width = np.minimum(line["confidence"].fillna(0.0), 0.9 * latency)
-        style: dict[str, Any] = {"linestyle": "none", "elinewidth": 1, "capsize": 2}
-        axes.errorbar(load, latency, yerr=width, color=colour, **style)
-    for saturated in (False, True):
-        points = line[line["saturated"] == saturated]
-        face = "white" if saturated else colour
-        axes.plot(points[_OFFERED], points["latency"], **dot(colour, 4.5, markerfacecolor=face))
 
 
 def _limit_marks(shade: str) -> dict[str, dict[str, Any]]:

@@ -83,7 +83,9 @@ def pipeline_schedule(settings: PipelineScheduleSettings, tables: Tables, canvas
             span = max(spans.values()) if alike else spans[name]
             unit, divisor = time_unit(span)
             _gantt(axes, rows, divisor, points / span)
-            axes.set_title(_title(name, rows, unit, divisor))
+            total, bubble = map(quantity, (rows["end_ms"].max() / divisor, 100 * _bubble(rows)))
+            chunks = len(rows[["pipeline", "chunk"]].drop_duplicates())
+            axes.set_title(f"{label(name)}: {total} {unit}, {chunks} chunks, bubble {bubble} %")
             if settings.label_blocks:
                 _number_blocks(axes, rows, _DIGIT * settings.text_points / points * span, divisor)
             axes.set_xlim(0, span / divisor * 1.005)
@@ -148,13 +150,6 @@ def _gantt(axes: Axes, frame: DataFrame, divisor: float, points_per_ms: float) -
     several = frame["replica"].nunique() > 1
     text = "Replica {replica}, stage {stage}" if several else "Stage {stage}"
     name_rows(axes, phrase_list(frame.drop_duplicates("lane").sort_values("lane"), text))
-
-
-def _title(name: str, frame: DataFrame, unit: str, divisor: float) -> str:
-    total = quantity(frame["end_ms"].max() / divisor)
-    chunks = len(frame[["pipeline", "chunk"]].drop_duplicates())
-    bubble = quantity(100 * _bubble(frame))
-    return f"{label(name)}: {total} {unit}, {chunks} chunks, bubble {bubble} %"
 
 
 def _number_blocks(axes: Axes, frame: DataFrame, digit_ms: float, divisor: float) -> None:

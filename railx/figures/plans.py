@@ -149,7 +149,8 @@ def _draw_group(
     style: dict[str, Any] = {"facecolor": fill, "edgecolor": "white", "linewidth": edge}
     corner = (start / look.divisor, first)
     axes.add_patch(Rectangle(corner, length / look.divisor, degree, **style))
-    count, tokens = group["sequences"], _tokens(group["tokens"])
+    count, tokens = group["sequences"], group["tokens"]
+    tokens = f"{tokens / 1000:.3g}K" if tokens >= 1000 else str(tokens)
     texts = (f"{counted(count, 'sequence')}\n{tokens} tokens", f"{count} seq., {tokens}")
     # A character is about 0.08 inches wide, a line 0.15 high.
     fits = []
@@ -162,10 +163,6 @@ def _draw_group(
         colour = "white" if sum(to_rgb(fill)) < 1.6 else INK
         at = ((start + length / 2) / look.divisor, first + degree / 2)
         axes.text(*at, fits[0], color=colour, clip_on=True, **centred)
-
-
-def _tokens(tokens: int) -> str:
-    return f"{tokens / 1000:.3g}K" if tokens >= 1000 else str(tokens)
 
 
 def _facts(name: str, groups: DataFrame) -> str:

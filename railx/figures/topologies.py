@@ -161,12 +161,9 @@ def all_to_all_bandwidth(settings: BandwidthSettings, tables: Tables, canvas: Ca
     refuse_unknown("traffic", [settings.traffic], sorted(set(frame["traffic"])))
     rows = where(frame, traffic=settings.traffic).reset_index(drop=True)
     injection = rows["injection_gb_s_per_chip"]
-    bandwidth, share = (
-        rows.assign(
-            **{name: factor * rows[f"{name}_gb_s_per_chip"] / over for name in ("ideal", "bound")}
-        )
-        for factor, over in ((1, 1), (100, injection))
-    )
+    rates = {name: rows[f"{name}_gb_s_per_chip"] for name in ("ideal", "bound")}
+    bandwidth = rows.assign(**rates)
+    share = rows.assign(**{name: 100 * rate / injection for name, rate in rates.items()})
     derived = _derived(settings, rows, tables.read("derived"))
     speeds = [f"{speed:,.0f}" for speed in sorted(set(injection))]
     subtitle = f"""{label(settings.traffic)} traffic, one direction. Ideal: even load on all

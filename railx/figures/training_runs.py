@@ -53,15 +53,20 @@ def loss_curves(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) ->
     subtitle = f"""Mean loss of a token at each step; every run trained {times} under electrical
         switching, lines are medians of repeats. Below, steps at which the losses are equal to the
         last digit have no mark."""
-    colour = dict(zip(settings.runs, colours(settings.runs).values(), strict=True))
+    colour = colours(settings.runs)
     with canvas(subtitle, fidelity_line(frame["fidelity"])) as page:
         above, below = page.subplots(2, 1, sharex=True, height_ratios=[1.8, 1])
         for number, (run, words) in enumerate(settings.runs.items()):
             rows, (width, dashes) = where(points, run=run), _LINES[number % len(_LINES)]
             style = {"linewidth": width * LINE_POINTS, "linestyle": dashes, "label": words}
             above.plot(rows["step"], rows["loss"], color=colour[run], **style)
+            apart = rows[rows["difference"] > 0]
             if number:
-                _distance(below, rows, colour[run])
+                below.plot(apart["step"], apart["difference"], **dot(colour[run], 4))
+            if number and len(apart):
+                below.set_yscale("log")
+                below.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}")
+                below.yaxis.set_minor_formatter("")
         above.set_ylabel("Loss (nats)")
         below.set(ylabel="Difference / loss", xlabel="Step")
         share_legend(page, entries(above), len(settings.runs))
@@ -108,16 +113,6 @@ def _points(frame: DataFrame, runs: list[str]) -> DataFrame:
     # A step is counted from 1, as a reader does.
     points.insert(1, "step", points.pop("iteration") + 1)
     return points.reset_index(drop=True)
-
-
-def _distance(axes: Axes, rows: DataFrame, colour: str) -> None:
-    """A mark at each step, on a logarithmic axis as soon as one differs."""
-    shown = rows[rows["difference"] > 0]
-    axes.plot(shown["step"], shown["difference"], **dot(colour, 4))
-    if len(shown):
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}")
-        axes.yaxis.set_minor_formatter("")
 
 
 # Planning of a batch beside the training of the one before
@@ -264,8 +259,7 @@ def _panel(axes: Axes, rows: DataFrame) -> None:
     bars = axes.barh(range(len(names)), times, color=shades, height=0.7)
     axes.bar_label(bars, [*map(quantity, times)], padding=3)
     axes.set(xlim=(0, 1.35 * max(times)), xlabel="Iteration (ms)")
-    words = ["Wall" if name == "wall" else label(name) for name in names]
-    axes.set_yticks(range(len(names)), words)
+    axes.set_yticks(range(len(names)), list(map(label, names)))
     if not axes.yaxis_inverted():  # shared by all panels
         axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
