@@ -112,8 +112,7 @@ def cost(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
             colour = _LISTS["all_to_all"][0]
             legend["per injection"] = dot(_LISTS["injection"][0], 7)
             legend["per all-to-all"] = dot(colour, 7)
-            hollow = dot(colour, 7, markerfacecolor="white")
-            legend["per all-to-all, published routing"] = hollow
+            legend["per all-to-all, published routing"] = dot(colour, 7, markerfacecolor="white")
         share_legend(page, legend, 4)
     caption = f"{_bill_caption(summary, totals)} {_relative_caption(settings, ratios, prices)}"
     data = _data(bill, ratios, totals, prices)

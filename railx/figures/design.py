@@ -114,12 +114,9 @@ def arena(settings: ArenaFigureSettings, tables: Tables, canvas: Canvas) -> Draw
         f"{label(job)}: {phrases(part, words, ', ')}"
         for job, part in best.groupby("subject", sort=False)
     )
+    caption = f"Networks of {size:,} chips or the next size. On the front: {on_front}."
     columns = ["subject", "network", "chips", "usd", "chip_us", "front", "fidelity"]
-    return Drawn(
-        f"Networks of {size:,} chips or the next size. On the front: {on_front}.",
-        f"Price against time. On the front: {on_front}.",
-        points[columns],
-    )
+    return Drawn(caption, f"Price against time. On the front: {on_front}.", points[columns])
 
 
 def _round(low: float, high: float) -> list[float]:

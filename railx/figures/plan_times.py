@@ -247,8 +247,7 @@ def iteration_parts(settings: IterationPartsSettings, tables: Tables, canvas: Ca
     panels = list(dict.fromkeys(rows["panel"]))
     subtitle = f"""Predicted seconds of an iteration, mean over its batches and devices; in
         brackets, times the first of each panel. {settings.note}"""
-    line = fidelity_line(rows["fidelity"])
-    with canvas(subtitle.strip(), line, title=settings.title) as page:
+    with canvas(subtitle.strip(), fidelity_line(rows["fidelity"]), title=settings.title) as page:
         grid = tiles(page, panels, min(settings.columns, len(panels)), settings, "Seconds")
         for axes, panel in zip(grid, panels, strict=True):
             _part_panel(axes, rows[rows["panel"] == panel])

@@ -89,7 +89,6 @@ class RailBillsSettings(CanvasSettings):
 )
 def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A column of panels for each platform: cost above power."""
-    bills = tables.read("rails")
     points = _bills_points(settings, tables)
     subtitle = """Electrical and photonic rails, one port and transceiver a GPU. Hollow diamonds:
         the published bills. A rail of more GPUs than half of the switch's ports needs leaves and
@@ -97,7 +96,7 @@ def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> D
         port."""
     switch = settings.switch.replace("_", " ").replace("polatis 6000n", "the Polatis 6000N")
     note = f"Port prices beyond one switch are assumed to be those of {switch}"
-    with canvas(subtitle, fidelity_line(bills["fidelity"], note)) as page:
+    with canvas(subtitle, fidelity_line(tables.read("rails")["fidelity"], note)) as page:
         panels = page.subplots(2, len(_PLATFORMS), sharex=False, squeeze=False)
         for row, (key, (_, _, ylabel, _)) in zip(panels, _BILLS_PANELS.items(), strict=True):
             for axes, (platform, (words, _)) in zip(row, _PLATFORMS.items(), strict=True):

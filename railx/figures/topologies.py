@@ -25,8 +25,6 @@ from railx.settings import Between, NotEmpty, mapping
 # Hops between nodes, and what crosses their middle
 
 _TICKS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-#: The rows of the published table with the diameters of RailX, least and most.
-_DIAMETERS = ("diameter_least", "diameter_most")
 
 
 @figure("Hops and bisection by topology", "railx", height=7)
@@ -41,7 +39,7 @@ def topology_metrics(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     share = frame["bisection_gb_s_per_chip"] / frame["injection_gb_s_per_chip"]
     data = frame[tables.columns("topologies")].assign(bisection_over_injection=share)
     published = tables.values("published")
-    limits = [float(published[name]) for name in _DIAMETERS]
+    limits = [float(published[f"diameter_{end}"]) for end in ("least", "most")]
     subtitle = """A hop is a link that leaves a node (board, server or single chip). Bisection: one
         direction of the family's natural cut."""
     title = "Hops between nodes and bisection by topology"
