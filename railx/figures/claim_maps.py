@@ -300,10 +300,8 @@ def _points(table: DataFrame) -> DataFrame:
 def _panel(axes: Axes, table: DataFrame, claim: str, points: DataFrame) -> None:
     base = _of(table, *_BOUNDARIES[_BASE])
     right, top = float(base["transceiver"].max()), float(base[_MAP_PORTS].max())
-    edges = [
-        _of(table, *network).groupby("transceiver")["ports_at_boundary"].first()
-        for network in _BOUNDARIES.values()
-    ]
+    lines = where(points, kind="boundary", claim=claim).set_index("transceiver")
+    edges = [where(lines, words=words)[_MAP_PORTS].sort_index() for words in _BOUNDARIES]
     _shade(axes, edges[0].index, edges[0], max(top, float(edges[0].max())) + 1)
     box = {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"}
     style: dict[str, Any] = {"ha": "center", "va": "center", "color": GREY, "bbox": box}

@@ -331,10 +331,10 @@ def _pipeline_ms(ends: DataFrame) -> float:
 
 
 def _dot_rows(axes: Axes, rows: DataFrame, words: str) -> None:
-    for position, (number, row) in enumerate(rows.iterrows()):
+    for position, row in enumerate(records(rows)):
         colour = SYSTEMS.get(row["baseline"], ("", GREY))[1]
-        mark = rows.loc[[number]]
-        dots(axes, mark, mark["value"], mark["value"] * 0 + position, colour)
+        ours = row["source"] == "ours"
+        axes.plot(row["value"], position, **(dot(colour, 7) if ours else published_mark(colour)))
         share = row["quantity"] == "bubble"
         text = f"{100 * row['value']:.3g} %" if share else f"{quantity(row['value'])}x"
         beside(axes, text, row["value"], position)

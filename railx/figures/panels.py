@@ -43,11 +43,19 @@ def few_ticks(axis: Any, most: int, **choices: Any) -> None:
     axis.set_major_locator(MaxNLocator(most, **choices))
 
 
-def name_rows(axes: Axes, names: Sequence[str], *, above: float = 0.5, below: float = 0.5) -> None:
-    """A row for each name, the first on top; ``above`` and ``below`` are free rows."""
+def name_rows(
+    axes: Axes, names: Sequence[str], *, above: float | None = 0.5, below: float = 0.5
+) -> None:
+    """A row for each name, the first on top; ``above`` and ``below`` are free rows.
+
+    Where ``above`` is None the margins are those of the bars.
+    """
     axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 1 + below, -above)
     axes.grid(visible=False, axis="y")
+    if above is not None:
+        axes.set_ylim(len(names) - 1 + below, -above)
+    elif not axes.yaxis_inverted():  # panels may share the axis
+        axes.invert_yaxis()
 
 
 def beside(

@@ -117,10 +117,7 @@ def _panel(axes: Axes, rows: DataFrame, job: str, basis: str, cut: float | None)
             beside(axes, quantity(total[name]), float(total[name]), position, 3)
     axes.set(xlim=(0, 1.2 * limit), xlabel="Step time (s)")
     few_ticks(axes.xaxis, 5)
-    axes.set_yticks(range(len(names)), list(map(label, names)))
-    if not axes.yaxis_inverted():  # shared by all panels
-        axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
+    name_rows(axes, list(map(label, names)), above=None)
     return shortened
 
 

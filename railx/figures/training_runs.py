@@ -259,10 +259,7 @@ def _panel(axes: Axes, rows: DataFrame) -> None:
     bars = axes.barh(range(len(names)), times, color=shades, height=0.7)
     axes.bar_label(bars, [*map(quantity, times)], padding=3)
     axes.set(xlim=(0, 1.35 * max(times)), xlabel="Iteration (ms)")
-    axes.set_yticks(range(len(names)), list(map(label, names)))
-    if not axes.yaxis_inverted():  # shared by all panels
-        axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
+    name_rows(axes, list(map(label, names)), above=None)
 
 
 def _words(row: dict[str, Any]) -> str:
