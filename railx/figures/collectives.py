@@ -174,11 +174,11 @@ def collective_time(settings: CollectiveTimeSettings, tables: Tables, canvas: Ca
         f"{label(name)} ({int(part['participants'].max()):,} participants)"
         for name, part in topologies.items()
     ]
-    across, words = min(settings.columns, len(titles)), {"x": "Payload", "y": "GB/s"}
+    across = min(settings.columns, len(titles))
     subtitle = """Payload of a participant over the time of the collective. Reduce-scatter and
         all-gather take the same time."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
-        panels = tiles(page, titles, across, settings, **words, sharex=True, sharey=True)
+        panels = tiles(page, titles, across, settings, "Payload", "GB/s", sharex=True, sharey=True)
         for axes, part in zip(panels, topologies.values(), strict=True):
             _panel(axes, part, colour)
             ticks(axes.xaxis, text=_bytes, base=10)

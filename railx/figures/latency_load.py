@@ -149,7 +149,8 @@ def _panels(frame: DataFrame, families: dict[str, tuple[str, ...]]) -> dict[str,
 
 def _latencies(axes: Axes, title: str, points: DataFrame, sweeps: DataFrame) -> None:
     for sweep, look in sweeps.iterrows():
-        line, colour = where(points, sweep=sweep).sort_values(_OFFERED), look["colour"]
+        colour = look["colour"]
+        line = where(points, sweep=sweep).sort_values(_OFFERED)
         load, latency = line[_OFFERED], line["latency"]
         axes.plot(load, latency, label=look["name"], linewidth=1.6, color=colour)
         if line["seeds"].max() > 1:

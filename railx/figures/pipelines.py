@@ -83,7 +83,8 @@ def pipeline_schedule(settings: PipelineScheduleSettings, tables: Tables, canvas
             span = max(spans.values()) if alike else spans[name]
             unit, divisor = time_unit(span)
             _gantt(axes, rows, divisor, points / span)
-            total, bubble = map(quantity, (rows["end_ms"].max() / divisor, 100 * _bubble(rows)))
+            total = quantity(rows["end_ms"].max() / divisor)
+            bubble = quantity(100 * _bubble(rows))
             chunks = len(rows[["pipeline", "chunk"]].drop_duplicates())
             axes.set_title(f"{label(name)}: {total} {unit}, {chunks} chunks, bubble {bubble} %")
             if settings.label_blocks:

@@ -110,6 +110,7 @@ MODE_LABELS = {
     "on_demand": "On demand",
     "provisioned": "Provisioned",
 }
+#: Their colours.
 MODE_COLOURS: dict[Any, str] = {mode: _NAMED[mode] for mode in MODE_LABELS}
 #: Modes of a fabric that switches.
 MODES = ("on_demand", "provisioned")

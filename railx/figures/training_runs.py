@@ -63,7 +63,7 @@ def loss_curves(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) ->
             apart = rows[rows["difference"] > 0]
             if number:
                 below.plot(apart["step"], apart["difference"], **dot(colour[run], 4))
-            if number and len(apart):
+            if number and len(apart):  # logarithmic as soon as one step differs
                 below.set_yscale("log")
                 below.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}")
                 below.yaxis.set_minor_formatter("")
