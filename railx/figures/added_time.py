@@ -13,20 +13,11 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, Texts, figure, reads
-from railx.figures.panels import panel_title, published_line, share_legend, ticks, tiles
+from railx.figures.panels import share_legend, ticks, tiles
+from railx.figures.published import PUBLISHED_LINE, published_line, published_series
 from railx.figures.repeats import REPEAT_COLUMNS, per_repeat, repeats_words
 from railx.figures.tables import records, refuse, stack, to_frame, where
-from railx.figures.theme import (
-    INK,
-    MODE_LABELS,
-    MODES,
-    OPUS_JOBS,
-    PUBLISHED,
-    PUBLISHED_LINE,
-    colours,
-    label,
-    published_series,
-)
+from railx.figures.theme import INK, MODE_LABELS, MODES, OPUS_JOBS, PUBLISHED, colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, quantity
 from railx.intervals import estimate
@@ -81,6 +72,28 @@ def _published_steps(tables: Tables) -> DataFrame:
         select * exclude (part, number), max(if(reconfiguration_latency_ms = 0, seconds, null))
             over (partition by setting, mode) as zero_s
         from steps order by part, number
+        """
+    )
+
+
+def _generated_steps(tables: Tables, rule: str) -> DataFrame:
+    """Generated steps at the first bandwidth of each, up to 3 s of latency."""
+    return tables.query(
+        f"""
+        select step, job, gradients, mode,
+            reconfiguration_latency_ms::double as reconfiguration_latency_ms, step_ms,
+            first(electrical_ms) over line as electrical_ms,
+            max(if(reconfiguration_latency_ms = 0, step_ms, null))
+                over (partition by step, job, mode, scale_out_gb_s) as zero_ms
+        from times
+        where rule = '{rule}' and mode in ('on_demand', 'provisioned')
+            and reconfiguration_latency_ms <= 3000
+        window line as (
+            partition by step, job, mode order by rowid_
+            rows between unbounded preceding and unbounded following
+        )
+        qualify scale_out_gb_s = first(scale_out_gb_s) over line
+        order by min(rowid_) over (partition by step, job, mode), rowid_
         """
     )
 
@@ -187,7 +200,7 @@ def _overhead_ours(repeats: DataFrame, confidence: float) -> DataFrame:
     keys = ["run", "device", "mode", _LATENCY]
     switched = repeats[repeats["mode"].isin(MODES)]
     for (run, device, mode, latency), runs in switched.groupby(keys, sort=False):
-        panel = f"{label(str(run))} ({str(device).upper()})"
+        panel = f"{label(run)} ({str(device).upper()})"
         head = {"panel": panel, "mode": mode, _LATENCY: float(str(latency))}
         percents = 100 * (runs["over_electrical"] - 1)
         median = estimate(list(percents[runs["counts"]]), confidence)
@@ -205,19 +218,11 @@ def _replayed(tables: Tables) -> DataFrame:
     """Generated steps by a bit a stage, gradients reduced behind computation."""
     if "times" not in tables:
         return to_frame([])
-    rows = tables.query(
-        """
-        select 'replay' as source, step, job, mode, reconfiguration_latency_ms,
-            100 * (step_ms / electrical_ms - 1) as overhead_percent
-        from times
-        where rule = 'stage_bits' and gradients in ('overlapped', 'sharded')
-            and mode in ('on_demand', 'provisioned') and reconfiguration_latency_ms <= 3000
-        qualify scale_out_gb_s = first(scale_out_gb_s) over (partition by step, job order by rowid_)
-        order by min(rowid_) over (partition by step, job), rowid_
-        """
-    )
-    rows["panel"] = rows["job"].map(_GENERATED).fillna(rows["step"].map(_GENERATED))
-    return rows[rows["panel"].notna()]
+    rows = _generated_steps(tables, "stage_bits")
+    rows = rows[rows["gradients"].isin(("overlapped", "sharded"))]
+    panel = rows["job"].map(_GENERATED).fillna(rows["step"].map(_GENERATED))
+    percent = 100 * (rows["step_ms"] / rows["electrical_ms"] - 1)
+    return rows.assign(source="replay", panel=panel, overhead_percent=percent)[panel.notna()]
 
 
 def _overhead_panel(axes: Axes, rows: DataFrame, promised: float, source: str) -> None:
@@ -225,9 +230,8 @@ def _overhead_panel(axes: Axes, rows: DataFrame, promised: float, source: str) -
     published_line(axes, promised, "y", zorder=1.5)
     for mode, colour in colours(MODES).items():
         line = rows[rows["mode"] == mode].sort_values(_LATENCY)
-        style: dict[str, Any] = published_series(colour)
-        if source in ("ours", "replay"):
-            style = {"marker": "o", "color": colour}
+        ours = source in ("ours", "replay")
+        style = {"marker": "o", "color": colour} if ours else published_series(colour)
         axes.plot(line[_LATENCY], line["overhead_percent"], **style)
         bars = line[line["low_percent"].notna()]
         ends = (bars["low_percent"], bars["high_percent"])
@@ -299,7 +303,6 @@ _PANELS = {
     "deepseek3d": "DeepSeek 16B, 16 A100",
 }
 
-
 #: Published simulations and the generated steps of their settings.
 _SIMULATED = {"fig12": "h200_128", "fig13": "gb200_512"}
 
@@ -346,16 +349,13 @@ def step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas
         and the graphs of the published simulation."""
     with canvas(subtitle, fidelity_line(ours["fidelity"], _STEP_NOTE)) as page:
         columns = min(3, len(panels))
-        grid = tiles(page, len(panels), columns, sharex=True)
+        grid = tiles(page, [_PANELS[name] for name in panels], columns, settings, sharex=True)
         for axes, name in zip(grid, panels, strict=True):
             _step_panel(axes, where(points, panel=name))
-            axes.set_title(panel_title(_PANELS[name], columns, settings))
         # One label for all panels: a panel is too narrow for it.
         page.supylabel("Added time (ms)")
         last = (len(panels) - 1) // columns * columns
         page.axes[last + (columns - 1) // 2].set_xlabel("Switching latency (ms)")
-        for axes in grid[-columns:]:
-            axes.tick_params(labelbottom=True)
         legend: dict[str, Any] = {}
         for mode, colour in colours(MODES).items():
             legend[f"{MODE_LABELS[mode]}, ours"] = {"color": colour}
@@ -373,27 +373,11 @@ def _step_ours(tables: Tables, rule: str) -> DataFrame:
 
     Simulations are published against latency 0, other runs against no controller.
     """
-    rows = tables.query(
-        f"""
-        select 'ours' as source, step, job, gradients, mode,
-            reconfiguration_latency_ms::double as reconfiguration_latency_ms, step_ms,
-            first(electrical_ms) over line as electrical_ms,
-            max(if(reconfiguration_latency_ms = 0, step_ms, null))
-                over (partition by step, job, mode, scale_out_gb_s) as zero_ms,
-            'replay' as fidelity
-        from times where rule = '{rule}' and mode in ('on_demand', 'provisioned')
-        window line as (
-            partition by step, job, mode order by rowid_
-            rows between unbounded preceding and unbounded following
-        )
-        qualify scale_out_gb_s = first(scale_out_gb_s) over line
-        order by min(rowid_) over (partition by step, job, mode), rowid_
-        """
-    )
+    rows = _generated_steps(tables, rule).assign(source="ours", fidelity="replay")
     of_step = rows["step"].isin(_PANELS)
     rows["panel"] = rows["job"].where(rows["job"].isin(_PANELS), rows["step"])
     rows["added_ms"] = rows["step_ms"] - rows["zero_ms"].where(of_step, rows["electrical_ms"])
-    return rows[rows["panel"].isin(_PANELS) & (rows[_LATENCY] <= 3000)][_POINT]
+    return rows[rows["panel"].isin(_PANELS)][_POINT]
 
 
 def _step_graphs(tables: Tables) -> DataFrame:
@@ -407,10 +391,11 @@ def _step_graphs(tables: Tables) -> DataFrame:
             reconfiguration_latency_ms, added_ms, fidelity
         from graphs semi join first_rate using (step, scale_out_gb_s)
         where counts = 'published' and job = 'overlapped' and mode in ('on_demand', 'provisioned')
+            and reconfiguration_latency_ms <= 3000
         order by rowid_
         """
     )
-    return rows[rows["panel"].isin(_PANELS) & (rows[_LATENCY] <= 3000)][_POINT]
+    return rows[rows["panel"].isin(_PANELS)][_POINT]
 
 
 def _step_published(tables: Tables) -> DataFrame:

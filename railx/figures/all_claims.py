@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
-from railx.figures.panels import beside, share_legend
+from railx.figures.panels import beside, share_legend, ticks
 from railx.figures.tables import refuse_unknown, where
 from railx.figures.theme import FAINT, GREY, INK, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
@@ -118,23 +118,13 @@ def _with_ratios(frame: DataFrame, largest: float) -> DataFrame:
     refuse_unknown("verdict", sorted(set(frame["verdict"])), _VERDICTS)
     published, ours = frame["published"].astype(float), frame["ours"].astype(float)
     has_ratio = (published > 0) & (ours > 0) & (frame["comparison"] != "trend")
-    edge = np.select(
-        [
-            frame["verdict"].isin(_GROUPS["not judged"][1]),
-            frame["verdict"] == "undecided",
-            ~has_ratio,
-        ],
-        [_EDGES[2], _EDGES[1], _EDGES[0]],
-        default="",
-    )
+    edge = has_ratio.map({True: "", False: _EDGES[0]})
+    edge = edge.mask(frame["verdict"] == "undecided", _EDGES[1])
+    edge = edge.mask(frame["verdict"].isin(_GROUPS["not judged"][1]), _EDGES[2])
     over = published.where(has_ratio)
-    return frame.assign(
-        ratio=ours / over,
-        ratio_low=frame["low"].astype(float) / over,
-        ratio_high=frame["high"].astype(float) / over,
-        edge=edge,
-        at=(ours / over).clip(1 / largest, largest),
-    )
+    ratio = ours / over
+    ends = {f"ratio_{end}": frame[end].astype(float) / over for end in ("low", "high")}
+    return frame.assign(ratio=ratio, **ends, edge=edge, at=ratio.clip(1 / largest, largest))
 
 
 def _rows(frame: DataFrame, by_place: bool = False) -> tuple[list[tuple[float, str]], list[_Row]]:
@@ -155,9 +145,9 @@ def _rows(frame: DataFrame, by_place: bool = False) -> tuple[list[tuple[float, s
         elif len(others):
             kind = "other published" if section else "published"
             section.append(_Row(f"{len(others)} {kind}", others))
-        sections.append((label(str(paper)), section))
+        sections.append((label(paper), section))
     derived = [
-        _Row(f"{label(str(paper))}, {len(claims)}", claims)
+        _Row(f"{label(paper)}, {len(claims)}", claims)
         for paper, claims in frame[frame["kind"] != "published"].groupby("paper", sort=False)
     ]
     if derived:
@@ -207,14 +197,11 @@ def _frame(
     axes: Axes, edge: Axes, names: list[tuple[float, str]], rows: list[_Row], largest: float
 ) -> None:
     """Axes, words and the regions in which headline claims hold."""
-    axes.set_xscale("log", base=2)
     reach = largest**1.12
     bottom = rows[-1].y + rows[-1].height / 2
     axes.set(xlim=(1 / reach, reach), ylim=(bottom, 0), xlabel="Ours / published")
-    ticks = (0.1, 0.25, 0.5, 0.8, 1, 1.25, 2, 4, 10)
-    shown = [tick for tick in ticks if 1 / largest <= tick <= largest]
-    axes.set_xticks(shown, [f"{tick:g}" for tick in shown])
-    axes.minorticks_off()
+    ratios = (0.1, 0.25, 0.5, 0.8, 1, 1.25, 2, 4, 10)
+    ticks(axes.xaxis, [ratio for ratio in ratios if 1 / largest <= ratio <= largest], "{x:g}", 2)
     axes.axvline(1, color=INK, linewidth=1)
     axes.set_yticks([row.y for row in rows], [row.words for row in rows])
     axes.grid(visible=False, axis="y")
@@ -283,11 +270,9 @@ def _dots(axes: Axes, edge: Axes, row: _Row, largest: float) -> None:
 
 def _beyond(axes: Axes, ratios: Series[Any], at: float, row: _Row, count: int) -> None:
     """The numbers of dots at an end of the axis; of many the range, above the dots."""
-    few = len(ratios) <= _FEW
-    numbers = "\n".join(quantity(float(ratio)) for ratio in ratios)
     aside, ha = (-1, "right") if at > 1 else (1, "left")
-    if few:
-        beside(axes, numbers, at, row.y, 7 * aside, ha=ha)
+    if len(ratios) <= _FEW:
+        beside(axes, "\n".join(map(quantity, ratios)), at, row.y, 7 * aside, ha=ha)
     else:
         above = (min(_MOST, count) + 1) / 2 * _STACKED
         text = f"{len(ratios)}: {span(ratios)}"
@@ -311,7 +296,7 @@ def _texts(frame: DataFrame, counts: Series[Any]) -> Texts:
     published = where(frame, kind="published")
     others = len(frame) - len(published)
     by_paper = "; ".join(
-        f"{label(str(paper))} {_counted(claims['verdict'].value_counts())}"
+        f"{label(paper)} {_counted(claims['verdict'].value_counts())}"
         for paper, claims in published.groupby("paper", sort=False)
     )
     failed = phrases(

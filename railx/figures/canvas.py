@@ -88,11 +88,9 @@ def canvas(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    output = Path(output)
     with mpl.rc_context(_style(settings, output)):
-        figure = Figure(
-            figsize=(settings.width_inches, settings.height_inches), layout="constrained"
-        )
+        size = (settings.width_inches, settings.height_inches)
+        figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
         _frame(figure, settings, title, subtitle, footnote)
         yield figure
@@ -140,7 +138,7 @@ def narrow_canvas(
                 raise NoNarrowForm(str(cramped)) from None
         if outside := cut_off(figure):
             raise NoNarrowForm(f"it does not fit: {outside}")
-        save_narrow(figure, output)
+        write_text(output.with_suffix(".narrow.svg"), _svg(figure, f"{output.stem}-narrow"))
 
 
 def _style(settings: CanvasSettings, output: Path) -> Any:
@@ -175,24 +173,17 @@ def _frame(
     bottom = line * len(notes) + 0.14 * inch
     engine = figure.get_layout_engine()
     assert engine is not None
-    engine.set(
-        rect=(left, bottom, 1 - 2 * left, top - bottom),
-        w_pad=0.04,
-        h_pad=0.06,
-        wspace=0.03,
-        hspace=0.04,
-    )  # type: ignore[call-arg]
+    room: dict[str, Any] = {"rect": (left, bottom, 1 - 2 * left, top - bottom)}
+    engine.set(**room, w_pad=0.04, h_pad=0.06, wspace=0.03, hspace=0.04)  # type: ignore[call-arg]
 
 
-#: The endings of a figure's images.
-IMAGES: tuple[str, ...] = (".svg", ".dark.svg", ".png", ".pdf")
 #: What a viewer shows the text in: the first is what the figure is laid out with, the
 #: others are as wide or narrower.
 FONTS = "'DejaVu Sans', Verdana, Geneva, sans-serif"
 
 
 def save(figure: Figure, output: Path, dpi: int) -> None:
-    """Write the figure as ``output`` with each ending of ``IMAGES``."""
+    """Write the figure as SVG, light and dark, PNG and PDF."""
     light = _svg(figure, output.stem)
     write_text(output.with_suffix(".svg"), light)
     write_text(output.with_suffix(".dark.svg"), dark_svg(light, output.stem))
@@ -206,11 +197,6 @@ def save_pdf(figure: Figure, output: Path) -> None:
     undated = {"CreationDate": None, "Creator": None, "Producer": None}
     with atomic_path(output.with_suffix(".pdf")) as beside:
         figure.savefig(beside, format="pdf", metadata=undated)
-
-
-def save_narrow(figure: Figure, output: Path) -> None:
-    """Write the narrow form of a figure beside ``output``, as an SVG alone."""
-    write_text(output.with_suffix(".narrow.svg"), _svg(figure, f"{output.stem}-narrow"))
 
 
 def _svg(figure: Figure, name: str) -> str:

@@ -258,14 +258,9 @@ def _texts(look: _Look, points: DataFrame, bars: DataFrame, bars_of: str) -> Tex
     caption = f"Ours alone, no paper has this comparison. {' '.join(parts)} {costs}"
     wide = where(points, basis="equal_bandwidth")
     wide = wide.assign(name=wide["job"].map(look.jobs))
-    ends = wide.groupby(["job", "line"], sort=False).agg(
-        name=("name", "first"),
-        words=("words", "first"),
-        first=("relative", "first"),
-        last=("relative", "last"),
-        latency_ms=("latency_ms", "last"),
-    )
-    text = "{name}, {words}: {first:q} without latency, {last:q} at {latency_ms:g} ms"
+    lines = wide.groupby(["job", "line"], sort=False)
+    ends = lines.last().assign(first=lines["relative"].first())
+    text = "{name}, {words}: {first:q} without latency, {relative:q} at {latency_ms:g} ms"
     alternative = f"""Step times over switching latency at equal bandwidth and at equal cost, with
         bars of cost and power of {len(look.bars)} networks. {phrases(ends, text)}."""
     return caption, alternative

@@ -18,7 +18,7 @@ from railx.figures.panels import few_ticks, patch, share_legend
 from railx.figures.tables import records, refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter, text_colour
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import fidelity_line, listed, phrases, quantity, span, spoken
+from railx.figures.words import fidelity_line, listed, phrase_list, phrases, quantity, span, spoken
 from railx.settings import Fraction, NotEmpty
 
 # RailX: half-planes of price ratios, and a strip of USD
@@ -113,7 +113,7 @@ def _map_texts(table: DataFrame) -> Texts:
         limit, tolerance = (float(points[name].iloc[0]) for name in ("limit", "tolerance"))
         priced = points[~points["source"].astype(str).str.contains("not a price")]
         passed, failed = (
-            listed([spoken(label(name)) for name in where(priced, holds=holds)["prices"]])
+            listed([spoken(name) for name in where(priced, holds=holds)["prices"]])
             for holds in (True, False)
         )
         bound = f"below {quantity(100 * limit)} % of a fat tree"
@@ -153,13 +153,10 @@ def _relative(axes: Axes, rows: DataFrame, claim: str, lines: Lines) -> None:
         name = _FACTORS.get(factor, factor + " {0:g}").format(level)
         style: dict[str, Any] = {"linestyle": _DASHES[1 + i % 4], "linewidth": 1.4, "label": name}
         axes.plot(x, _line(at.iloc[0], x), color=PALETTE[(0, 5, 3, 7, 6)[i % 5]], **style)
-    _price_lists(axes, where(base, view="price_set"), *_RATIOS)
+    _marks(axes, where(base, view="price_set"), *_RATIOS)
     limit = quantity(100 * float(base["limit"].iloc[0]))
-    axes.set(
-        title=f"{_TITLES[claim]}\nbelow {limit} % of a fat tree",
-        xlabel="OCS port / transceiver",
-        ylabel="Electrical switch port / transceiver",
-    )
+    axes.set_title(f"{_TITLES[claim]}\nbelow {limit} % of a fat tree")
+    axes.set(xlabel="OCS port / transceiver", ylabel="Electrical switch port / transceiver")
     _finish(axes, right, top)
 
 
@@ -172,7 +169,7 @@ def _absolute(axes: Axes, rows: DataFrame) -> None:
     _shade(axes, x, low, high)
     text = f"both together {quantity(intercept)} USD"
     axes.plot(x, slope * x + intercept, color=INK, linewidth=1.8, label=text)
-    _price_lists(axes, rows, *columns)
+    _marks(axes, rows, *columns)
     axes.set_title(f"Whole network\nabout {quantity(float(first['limit']) / 1e9)} B USD")
     axes.set(xlabel="Transceiver (USD)", ylabel="OCS port (USD)")
     _finish(axes, right, top)
@@ -186,11 +183,13 @@ def _shade(axes: Axes, x: Any, low: Any, high: Any) -> None:
     axes.fill_between(x, low, high, color=lighter(*_HOLDS), linewidth=0, zorder=0)
 
 
-def _mark(axes: Axes, x: float, y: float, mark: str, holds: bool, zorder: float) -> None:
-    """A mark in ink, filled where the claim holds; grey for inferred prices."""
-    colour = GREY if mark == _INFERRED else INK
-    fill = colour if holds else "white"
-    axes.plot(x, y, **dot(colour, 7.5, marker=mark, markerfacecolor=fill, zorder=zorder))
+def _marks(axes: Axes, rows: DataFrame, x: str, y: str) -> None:
+    """Marks in ink, filled where the claim holds; grey for inferred prices."""
+    for row in records(rows):
+        colour = GREY if row["mark"] == _INFERRED else INK
+        fill = colour if row["holds"] else "white"
+        style = dot(colour, 7.5, marker=row["mark"], markerfacecolor=fill, zorder=4)
+        axes.plot(row[x], row[y], **style)
 
 
 def _finish(axes: Axes, right: float, top: float) -> None:
@@ -198,14 +197,8 @@ def _finish(axes: Axes, right: float, top: float) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(-0.04, -0.17), borderaxespad=0.1)
 
 
-def _price_lists(axes: Axes, rows: DataFrame, horizontal: str, vertical: str) -> None:
-    for row in records(rows):
-        _mark(axes, row[horizontal], row[vertical], row["mark"], row["holds"], 4)
-
-
-def _line(row: Series[Any], x: np.ndarray) -> np.ndarray:
-    y: np.ndarray = float(row["boundary_slope"]) * x + float(row["boundary_intercept"])
-    return y
+def _line(row: Series[Any], x: np.ndarray) -> Any:
+    return float(row["boundary_slope"]) * x + float(row["boundary_intercept"])
 
 
 def _boundary(row: Series[Any]) -> str:
@@ -220,7 +213,6 @@ def _boundary(row: Series[Any]) -> str:
 _CLAIMS = {"cost": ("Cost", "Transceiver (USD)", "USD"), "power": ("Power", "Transceiver (W)", "W")}
 _RAIL_MARKS = "osv^DP"
 _MAP_PORTS = "switch_ports_per_gpu"
-
 
 #: Boundaries by their words: platform and transceivers of a GPU on photonic rails. The
 #: region of the first is shaded and has contours.
@@ -308,10 +300,8 @@ def _points(table: DataFrame) -> DataFrame:
 def _panel(axes: Axes, table: DataFrame, claim: str, points: DataFrame) -> None:
     base = _of(table, *_BOUNDARIES[_BASE])
     right, top = float(base["transceiver"].max()), float(base[_MAP_PORTS].max())
-    edges = [
-        _of(table, *network).groupby("transceiver")["ports_at_boundary"].first()
-        for network in _BOUNDARIES.values()
-    ]
+    lines = where(points, kind="boundary", claim=claim).set_index("transceiver")
+    edges = [where(lines, words=words)[_MAP_PORTS].sort_index() for words in _BOUNDARIES]
     _shade(axes, edges[0].index, edges[0], max(top, float(edges[0].max())) + 1)
     box = {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"}
     style: dict[str, Any] = {"ha": "center", "va": "center", "color": GREY, "bbox": box}
@@ -324,9 +314,9 @@ def _panel(axes: Axes, table: DataFrame, claim: str, points: DataFrame) -> None:
             axes.annotate(f"{ratio:g}x", (inside.index[at], inside.iloc[at]), **style)
     for number, edge in enumerate(edges):
         axes.plot(edge.index, edge, **_edge_style(number))
-    marked = records(where(points, kind="point", claim=claim))
-    for mark, row in zip(_RAIL_MARKS, marked, strict=False):
-        _mark(axes, row["transceiver"], row[_MAP_PORTS], mark, row["holds"], 5)
+    marked = where(points, kind="point", claim=claim)
+    marked = marked.assign(mark=list(_RAIL_MARKS[: len(marked)]))
+    _marks(axes, marked, "transceiver", _MAP_PORTS)
     axes.set(xlim=(0, right), ylim=(0, top))
     axes.xaxis.set_major_formatter("{x:,.0f}")
 
@@ -349,7 +339,7 @@ def _texts(points: DataFrame, limits: dict[str, float]) -> Texts:
         edge = edge[np.isclose(edge["transceiver"], level)]
         parts.append(f"""{title}: {phrases(rows, "{ratio:q} times at {words}")}. With transceivers
             of {quantity(level)} {unit} the {quantity(limits[claim])} times of the abstract take
-            {quantity(float(edge[_MAP_PORTS].iloc[0]))} switch ports a GPU.""")
+            {quantity(edge[_MAP_PORTS].iloc[0])} switch ports a GPU.""")
     marked = marked.assign(verb=np.where(marked["holds"], "holds", "does not hold"))
     marks = phrases(marked, "{words}: {ratio:q} times lower {claim}, {verb}")
     alternative = f"""Two maps of switch ports per GPU over the price and over the power of a
@@ -389,7 +379,7 @@ def price_sensitivity(settings: PriceSensitivitySettings, tables: Tables, canvas
     table = tables.read("sensitivity")
     rows = where(table, view="ratio", reference=settings.reference, all_to_all=settings.all_to_all)
     if rows.empty:
-        pairs = sorted(set(phrases(table, "{reference} with {all_to_all}", "\n").splitlines()))
+        pairs = sorted(set(phrase_list(table, "{reference} with {all_to_all}")))
         got = f"reference: no price ratios for {settings.reference} with {settings.all_to_all}"
         refuse(got, pairs)
     for port, column in _GRID_PORTS.items():
@@ -412,14 +402,14 @@ def price_sensitivity(settings: PriceSensitivitySettings, tables: Tables, canvas
     for bandwidth, limit in limits.items():
         shares = 100 * rows[_column(bandwidth)]
         parts.append(f"""Per {bandwidth} bandwidth it goes from {span(shares)} % of
-            {spoken(label(settings.reference))}; {int((shares < 100 * limit).sum())} of {len(rows)}
+            {spoken(settings.reference)}; {int((shares < 100 * limit).sum())} of {len(rows)}
             price ratios stay below the {PUBLISHED} {quantity(100 * limit)} %.""")
         lines = ", ".join(
             f"switch port {index:g}: {' '.join(map(quantity, line))}"
             for index, line in cells[bandwidth].iterrows()
         )
         grids.append(f"per {bandwidth} {lines}")
-    caption = f"""Cost of {spoken(label(str(rows["topology"].iloc[0])))} for the same bandwidth,
+    caption = f"""Cost of {spoken(rows["topology"].iloc[0])} for the same bandwidth,
         over the prices of an optical and of an electrical switch port relative to a transceiver
         (all-to-all bandwidth: {basis}). {" ".join(parts)}"""
     alternative = f"""Two grids of cost shares in percent, optical ports from cheap to dear.
@@ -433,11 +423,8 @@ def _column(bandwidth: str) -> str:
 
 def _cells(rows: DataFrame, bandwidth: str) -> DataFrame:
     """Shares in percent: a row for each price of a switch port, the dearest on top."""
-    table = rows.pivot_table(
-        index="switch_port_over_transceiver",
-        columns="ocs_port_over_transceiver",
-        values=_column(bandwidth),
-    )
+    ports = ["switch_port_over_transceiver", "ocs_port_over_transceiver"]
+    table = rows.groupby(ports)[_column(bandwidth)].mean().unstack()
     return 100 * table.sort_index(ascending=False)
 
 

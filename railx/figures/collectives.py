@@ -6,20 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
-from railx.figures.panels import entries, panel_title, share_legend, ticks, tiles
+from railx.figures.panels import entries, share_legend, ticks, tiles
 from railx.figures.tables import refuse, refuse_unknown, where
 from railx.figures.theme import GREY, PALETTE, colours, dot, label
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import (
-    counted,
-    fidelity_line,
-    listed,
-    ordered,
-    phrase,
-    phrases,
-    span,
-    spoken,
-)
+from railx.figures.words import counted, fidelity_line, listed, ordered, phrases, span, spoken
 from railx.settings import Between, NotEmpty
 
 # Ring all-reduce: the rings of all rails share the payload (RailX)
@@ -44,8 +35,6 @@ class RingAllReduceSettings(Choice):
 )
 def ring_all_reduce(settings: RingAllReduceSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One line per topology and scope."""
-    from matplotlib.ticker import EngFormatter
-
     rows = _rows(settings, tables)
     speeds = rows.groupby("injection_gb_s_per_chip")["topology"].nunique()
     usual: Any = speeds.idxmax()
@@ -56,7 +45,7 @@ def ring_all_reduce(settings: RingAllReduceSettings, tables: Tables, canvas: Can
         subtitle += f""" Unlike speeds: injection is {kinds} GB/s a chip; dashed is all but
             {usual:,.0f}."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
-        time, share = page.subplots(1, 2)
+        time, share = tiles(page, ("Time", "Bandwidth"), 2, settings, "Payload")
         colour = colours(rows["topology"])
         several = rows["scope"].nunique() > 1
         groups = list(rows.groupby(["topology", "scope"], sort=False))
@@ -70,15 +59,16 @@ def ring_all_reduce(settings: RingAllReduceSettings, tables: Tables, canvas: Can
             style |= {"marker": _MARKERS[i % len(_MARKERS)], "markersize": 3 + wide}
             time.plot(line["payload_bytes"], line["time_ms"], label=_name(line, several), **style)
             share.plot(line["payload_bytes"], 100 * line["bandwidth_over_injection"], **style)
-        time.set(yscale="log", title="Time", ylabel="Time (ms)")
-        share.set(title="Bandwidth", ylabel="Bandwidth (% of injection)")
+        time.set_ylabel("Time (ms)")
+        share.set_ylabel("Bandwidth (% of injection)")
         share.set_ylim(bottom=0)
         for axes in (time, share):
-            axes.set(xscale="log", xlabel="Payload")
-            ticks(axes.xaxis, text=EngFormatter(unit="B"))
-        ticks(time.yaxis, text="{x:g}")
+            ticks(axes.xaxis, text=_bytes, base=10)
+        ticks(time.yaxis, text="{x:g}", base=10)
         share_legend(page, entries(time), 2)
-    ends = _largest(rows)
+    # The largest payload of each line.
+    ends = rows.sort_values("payload_bytes").groupby(["topology", "scope"], sort=False).tail(1)
+    ends = ends.assign(percent=100 * ends["bandwidth_over_injection"])
     row = """{topology:spoken} {time_ms:q} ms, {percent:.1f} % of {injection_gb_s_per_chip:,.0f}
         GB/s"""
     alternative = f"""Lines of all-reduce time and bandwidth over the payload. At the largest:
@@ -109,12 +99,6 @@ def _rows(settings: RingAllReduceSettings, tables: Tables) -> DataFrame:
     return rows.assign(bandwidth_over_injection=rows["algorithm_gb_s"] / injection)
 
 
-def _largest(rows: DataFrame) -> DataFrame:
-    """The row of the largest payload of each line."""
-    ends = rows.sort_values("payload_bytes").groupby(["topology", "scope"], sort=False).tail(1)
-    return ends.assign(percent=100 * ends["bandwidth_over_injection"])
-
-
 def _ring_caption(rows: DataFrame, ends: DataFrame, kinds: str) -> str:
     ends = ends.sort_values("bandwidth_over_injection", ascending=False)
     payloads = rows["payload_bytes"]
@@ -129,10 +113,10 @@ def _ring_caption(rows: DataFrame, ends: DataFrame, kinds: str) -> str:
         from {_bytes(payloads.min())} to {_bytes(payloads.max())}. On RailX, HammingMesh and tori
         the payload is split over the rings of all lines; other networks run one ring over the chips
         in order, on all ports of a chip. With the largest payload
-        {phrase("{topology:spoken} reaches " + reached, ends.iloc[0])} and
-        {phrase("{topology:spoken} {percent:.1f} % ({algorithm_gb_s:q} GB/s)", ends.iloc[-1])}. With
-        the smallest {phrase("{topology:spoken} takes {time_us:q} µs", small.iloc[0])} and
-        {phrase("{topology:spoken} {time_us:q} µs", small.iloc[-1])}. {speeds}"""
+        {phrases(ends.head(1), "{topology:spoken} reaches " + reached)} and
+        {phrases(ends.tail(1), "{topology:spoken} {percent:.1f} % ({algorithm_gb_s:q} GB/s)")}. With
+        the smallest {phrases(small.head(1), "{topology:spoken} takes {time_us:q} µs")} and
+        {phrases(small.tail(1), "{topology:spoken} {time_us:q} µs")}. {speeds}"""
 
 
 def _bytes(value: float) -> str:
@@ -179,33 +163,26 @@ class CollectiveTimeSettings(Choice):
 )
 def collective_time(settings: CollectiveTimeSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One panel per topology."""
-    from matplotlib.ticker import EngFormatter
-
     frame = tables.read("collectives", "topology", settings.only)
     refuse_unknown("scope", [settings.scope], sorted(set(frame["scope"])))
     rows = where(frame, scope=settings.scope)
     names = [name for name in _ORDER if name in set(rows["collective"])]
     others = sorted(set(rows["collective"]) - set(names))
     colour = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate((*_ORDER, *others))}
-    topologies = list(dict.fromkeys(rows["topology"]))
-    across = min(settings.columns, len(topologies))
+    topologies = dict(iter(rows.groupby("topology", sort=False)))
+    titles = [
+        f"{label(name)} ({int(part['participants'].max()):,} participants)"
+        for name, part in topologies.items()
+    ]
+    across = min(settings.columns, len(titles))
     subtitle = """Payload of a participant over the time of the collective. Reduce-scatter and
         all-gather take the same time."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
-        panels = tiles(page, len(topologies), across, sharex=True, sharey=True)
-        for axes, topology in zip(panels, topologies, strict=True):
-            collectives = rows[rows["topology"] == topology]
-            _panel(axes, collectives, colour)
-            participants = int(collectives["participants"].max())
-            title = f"{label(topology)} ({participants:,} participants)"
-            axes.set(title=panel_title(title, across, settings), xscale="log", yscale="log")
-            ticks(axes.xaxis, text=EngFormatter(unit="B"))
-            ticks(axes.yaxis, text="{x:g}")
-        for axes in panels[::across]:
-            axes.set_ylabel("GB/s")
-        for axes in panels[-across:]:
-            axes.set_xlabel("Payload")
-            axes.tick_params(labelbottom=True)
+        panels = tiles(page, titles, across, settings, "Payload", "GB/s", sharex=True, sharey=True)
+        for axes, part in zip(panels, topologies.values(), strict=True):
+            _panel(axes, part, colour)
+            ticks(axes.xaxis, text=_bytes, base=10)
+            ticks(axes.yaxis, text="{x:g}", base=10)
         legend: dict[str, Any] = {label(name): _line(name, colour) for name in (*names, *others)}
         if "flow" in set(rows["fidelity"]):
             legend["Messages on the links"] = dot(GREY, 5, fillstyle="none")
@@ -245,8 +222,8 @@ def _all_caption(rows: DataFrame) -> str:
         falling = ends.sort_values("algorithm_gb_s", ascending=False)
         extremes = falling.iloc[sorted({0, len(falling) - 1})]
         reached = phrases(extremes, "{algorithm_gb_s:q} on {topology:spoken}", " and ")
-        parts.append(f"{label(str(name))} {reached}")
-    topologies = [spoken(label(str(name))) for name in dict.fromkeys(rows["topology"])]
+        parts.append(f"{label(name)} {reached}")
+    topologies = [spoken(name) for name in dict.fromkeys(rows["topology"])]
     return f"""Payload over time of each collective on {listed(topologies)}. With the largest
         payload, most and least in GB/s: {"; ".join(parts)}. {_against(rows)}"""
 

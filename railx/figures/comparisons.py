@@ -14,9 +14,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, Texts, figure, reads
-from railx.figures.panels import beside, name_rows, share_legend, ticks
+from railx.figures.panels import beside, name_rows, share_legend, ticks, tiles
+from railx.figures.published import published_mark
 from railx.figures.tables import records, refuse_unknown, to_frame, where
-from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
+from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, phrase, phrases, quantity, span
 from railx.settings import NotEmpty
@@ -43,7 +44,6 @@ _ADAPTIVE = {
 #: More pairs than this are summed up by their range.
 _MAX_PAIRS = 8
 _NO_PLAN = "This experiment has no plan for a published case"
-
 
 #: Every published case by the name of the plan that imitates it.
 PUBLISHED_PLANS = {
@@ -235,7 +235,6 @@ _BASELINES = {
 #: The baseline that plans of a planner imitate, and the word for it.
 _PLANNERS = {"flexsp": ("flexsp", "FlexSP"), "static": ("deepspeed", "one degree")}
 
-
 #: Published rows by id, in their order, and the words for each.
 _HEADLINES = {
     "speedup_over_megatron_most": "Most over Megatron-LM",
@@ -308,7 +307,7 @@ def _our_pipelines(groups: DataFrame, schedule: DataFrame) -> Iterator[tuple[Any
     rivals = facts[(facts["kind"] == "sequence_parallel") & facts["planner"].isin(_PLANNERS)]
     for plan, ends in spans.groupby("plan"):
         corpus = facts.loc[str(plan), "corpus"]
-        words = label(str(corpus))
+        words = label(corpus)
         for other, fact in where(rivals, corpus=corpus).iterrows():
             # Equal tokens in every iteration: the same batches.
             if tokens[str(other)] == tokens[str(plan)]:
@@ -332,10 +331,10 @@ def _pipeline_ms(ends: DataFrame) -> float:
 
 
 def _dot_rows(axes: Axes, rows: DataFrame, words: str) -> None:
-    for position, (number, row) in enumerate(rows.iterrows()):
+    for position, row in enumerate(records(rows)):
         colour = SYSTEMS.get(row["baseline"], ("", GREY))[1]
-        mark = rows.loc[[number]]
-        dots(axes, mark, mark["value"], mark["value"] * 0 + position, colour)
+        ours = row["source"] == "ours"
+        axes.plot(row["value"], position, **(dot(colour, 7) if ours else published_mark(colour)))
         share = row["quantity"] == "bubble"
         text = f"{100 * row['value']:.3g} %" if share else f"{quantity(row['value'])}x"
         beside(axes, text, row["value"], position)
@@ -406,10 +405,10 @@ def network_prices(settings: NetworkPricesSettings, tables: Tables, canvas: Canv
         {" and ".join(sorted(set(published["confidence"])))}; dots: ours at the price list
         {label(settings.price_set)}."""
     with canvas(subtitle, fidelity_line(scale["fidelity"])) as page:
-        panels = page.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
+        titles = [f"About {size:,} chips" for size in sizes]
+        panels = tiles(page, titles, len(sizes), settings, sharey=True)
         for axes, size in zip(panels, sizes, strict=True):
             _price_panel(axes, points[points["size"] == size], list(_NETWORKS))
-            axes.set_title(f"About {size:,} chips")
         legend = {"Published (HammingMesh)": published_mark(INK), "Ours": dot(PALETTE[0])}
         share_legend(page, legend, 2)
     return Drawn(*_price_texts(points), points)
@@ -441,7 +440,7 @@ def _price_panel(axes: Axes, points: DataFrame, names: list[str]) -> None:
         at = np.array([names.index(name) + up for name in rows["network"]])
         dots(axes, rows, rows["ratio"], at, colour, 6.5)
         for ratio, position in zip(rows["ratio"], at, strict=True):
-            beside(axes, quantity(float(ratio)), ratio, position)
+            beside(axes, quantity(ratio), ratio, position)
     ticks(axes.xaxis, [0.05, 0.1, 0.2, 0.5, 1], base=10)
     name_rows(axes, [name[:1].upper() + name[1:] for name in names])
     ends = (0.7 * float(points["ratio"].min()), 2 * float(points["ratio"].max()))

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
-from railx.figures.panels import entries, published_marks, share_legend
+from railx.figures.panels import entries, share_legend
+from railx.figures.published import PUBLISHED_MARK, published_marks
 from railx.figures.tables import refuse, stack, to_frame
-from railx.figures.theme import PUBLISHED, PUBLISHED_MARK, colours, dot, label
+from railx.figures.theme import PUBLISHED, colours, dot, label
 from railx.figures.types import DataFrame
 from railx.figures.words import quantity
 from railx.io import read_metadata, read_table
@@ -30,7 +31,6 @@ _KINDS = {
     "published_quantiles": "drawn from published quantiles",
     "synthetic": "synthetic",
 }
-
 
 #: Tokens of a long sequence, in the caption.
 _LONG = 32_000
@@ -149,7 +149,7 @@ def _caption(corpora: Sequence[_Corpus], published: DataFrame) -> str:
         lengths = corpus.lengths
         occupied = float(lengths[lengths >= _LONG].sum() / lengths.sum())
         parts.append(f"""{label(corpus.name)} ({corpus.words}) median
-            {quantity(float(np.median(lengths)))}, longest {quantity(float(lengths[-1]))},
+            {quantity(np.median(lengths))}, longest {quantity(lengths[-1])},
             {100 * corpus.share(_LONG):.2g} % of sequences with {_tokens(_LONG)} tokens or more hold
             {100 * occupied:.3g} % of the tokens""")
         if corpus.name == "wikipedia":

@@ -11,31 +11,17 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
-from railx.figures.panels import (
-    beside,
-    entries,
-    name_rows,
-    published_line,
-    published_marks,
-    share_legend,
-    ticks,
-)
+from railx.figures.panels import beside, entries, name_rows, share_legend, ticks
+from railx.figures.published import PUBLISHED_LINE, PUBLISHED_MARK, published_line, published_marks
 from railx.figures.tables import records, refuse, refuse_unknown, stack, to_frame, where
-from railx.figures.theme import (
-    PALETTE,
-    PUBLISHED,
-    PUBLISHED_LINE,
-    PUBLISHED_MARK,
-    colours,
-    dot,
-    label,
-)
+from railx.figures.theme import PALETTE, PUBLISHED, colours, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import (
     counted,
     fidelity_line,
     listed,
     phrase,
+    phrase_list,
     phrases,
     quantity,
     span,
@@ -100,8 +86,8 @@ def cost(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
     prices = _price_lists(settings, tables, summary)
     totals, paper = _published_totals(settings, tables)
     ratios = _ratios(summary, settings)
-    reference = _bill_name(settings.reference)
-    others = listed([_bill_name(name) for name in summary.index if name != settings.reference])
+    reference = spoken(settings.reference)
+    others = listed([spoken(name) for name in summary.index if name != settings.reference])
     subtitle = f"""Relative: for the same bandwidth, {reference} is 100 %. Prices are a catalogue's,
         each with its source."""
     title = f"Cost of {others} against {reference}"
@@ -126,16 +112,11 @@ def cost(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
             colour = _LISTS["all_to_all"][0]
             legend["per injection"] = dot(_LISTS["injection"][0], 7)
             legend["per all-to-all"] = dot(colour, 7)
-            hollow = dot(colour, 7, markerfacecolor="white")
-            legend["per all-to-all, published routing"] = hollow
+            legend["per all-to-all, published routing"] = dot(colour, 7, markerfacecolor="white")
         share_legend(page, legend, 4)
     caption = f"{_bill_caption(summary, totals)} {_relative_caption(settings, ratios, prices)}"
     data = _data(bill, ratios, totals, prices)
     return Drawn(caption, _bill_alternative(bill, ratios, totals), data, title, paper)
-
-
-def _bill_name(topology: Any) -> str:
-    return spoken(label(str(topology)))
 
 
 def _published_totals(settings: CostSettings, tables: Tables) -> tuple[dict[str, float], str]:
@@ -156,8 +137,7 @@ def _published_totals(settings: CostSettings, tables: Tables) -> tuple[dict[str,
 
 def _summary(settings: CostSettings, tables: Tables) -> DataFrame:
     summary = tables.read("summary").set_index("topology", drop=False)
-    power = summary["power_watts"].astype(float) / summary["chips"]
-    summary = summary.assign(power_per_chip_watts=power)
+    summary["power_per_chip_watts"] = summary["power_watts"].astype(float) / summary["chips"]
     shown = list(settings.only) or list(summary.index)
     refuse_unknown("only", shown, summary.index)
     refuse_unknown("reference", [settings.reference], shown)
@@ -206,7 +186,7 @@ def _bill_of_materials(
     for i, component in enumerate(table.columns):
         values = table[component] / divisor
         style: dict[str, Any] = {"height": 0.6, "color": PALETTE[i % len(PALETTE)]}
-        axes.barh(range(len(table)), values, left=left, label=label(str(component)), **style)
+        axes.barh(range(len(table)), values, left=left, label=label(component), **style)
         left = left + values
     for position, (name, total) in enumerate(totals.items()):
         stated = published.get(str(name))
@@ -219,7 +199,7 @@ def _bill_of_materials(
         beside(axes, words, max(total, stated or 0.0) / divisor, position)
     prices = summary.assign(price=summary["cost_usd"] / summary["chips"])
     text = "{topology:label}\n{chips:,.0f} chips, ${price:q} a chip"
-    name_rows(axes, [phrase(text, row) for row in records(prices)])
+    name_rows(axes, phrase_list(prices, text))
     axes.set(title="Bill of materials", xlabel=f"Cost of the network ({unit})")
     axes.set_xlim(0, totals.max() / divisor * 1.36)
     axes.xaxis.set_major_formatter("{x:,g}")
@@ -228,7 +208,7 @@ def _bill_of_materials(
 def _shares(parts: Any) -> str:
     texts = []
     for component, share in parts.items():
-        name = label(str(component))
+        name = label(component)
         name = name if name.isupper() or component == "ocs_port" else name.lower()
         texts += [f"{name} {100 * share:.0f} %"] if share > 0 else []
     return ", ".join(texts)
@@ -244,13 +224,14 @@ def _relative(axes: Axes, ratios: DataFrame) -> None:
         axes.barh(position, share, 0.6, color=colour[str(row["topology"])])
         words = f"{quantity(share)} %"
         if limit == limit and limit is not None:
-            published_line(axes, 100 * limit, "x", (position - 0.42, position + 0.42))
+            ends = (position - 0.42, position + 0.42)
+            axes.plot([100 * limit] * 2, ends, zorder=4, **PUBLISHED_LINE)
             words += f" ({PUBLISHED}: below {quantity(100 * limit)} %)"
             share = max(share, 100 * limit)
         beside(axes, words, share, position, 6, zorder=4)
         right = max(right, share)
         name = _COMPARED[str(row["what"])][0].replace(" per ", "\nper ")
-        names.append(f"{label(str(row['topology']))}\n{name}" if several else name)
+        names.append(f"{label(row['topology'])}\n{name}" if several else name)
     name_rows(axes, names, above=0.6, below=0.6)
     axes.set(title="Relative", xlabel="Share of the reference (%)", xlim=(0, right * 1.2))
 
@@ -268,11 +249,8 @@ def _under_price_lists(axes: Axes, rows: DataFrame, settings: CostSettings) -> N
         first = rows["all_to_all"] == rows["all_to_all"].iloc[0]
         for row in records(rows if what == "all_to_all" else rows[first]):
             ideal = what == "injection" or row["all_to_all"] == "ideal"
-            axes.plot(
-                100 * row[f"{what}_cost_ratio"],
-                lists.index(row["prices"]) + aside,
-                **dot(colour, 7, markerfacecolor=colour if ideal else "white"),
-            )
+            style = dot(colour, 7, markerfacecolor=colour if ideal else "white")
+            axes.plot(100 * row[f"{what}_cost_ratio"], lists.index(row["prices"]) + aside, **style)
         limit = settings.compare[what]
         if limit is not None:
             published_line(axes, 100 * limit, "x", color=colour)
@@ -299,9 +277,9 @@ def _data(
 def _bill_caption(summary: DataFrame, totals: dict[str, float]) -> str:
     """Totals, and those that the paper states."""
     rows = summary.assign(usd=summary["cost_usd"].map(_usd))
-    networks = phrases(rows, "{topology:spoken} {usd} for {chips:,.0f} chips", "\n").splitlines()
+    networks = phrase_list(rows, "{topology:spoken} {usd} for {chips:,.0f} chips")
     stated = [
-        f"{_bill_name(name)} at {_usd(usd)}, ours {_usd(float(summary['cost_usd'][name]))}"
+        f"{spoken(name)} at {_usd(usd)}, ours {_usd(float(summary['cost_usd'][name]))}"
         for name, usd in totals.items()
         if name in rows.index
     ]
@@ -317,7 +295,7 @@ def _relative_caption(settings: CostSettings, ratios: DataFrame, prices: DataFra
         limit=[f", {PUBLISHED} as below {quantity(100 * x)} %" if x == x else "" for x in limits],
     )
     compared = phrases(ratios, "{words}: {share_of_reference:q%}{limit}")
-    text = f"Of {_bill_name(settings.reference)}, {compared}." if compared else ""
+    text = f"Of {spoken(settings.reference)}, {compared}." if compared else ""
     if prices is not None:
         text += f""" Under {counted(prices["prices"].nunique(), "price list")} the share per
             injection bandwidth goes from {span(100 * prices["injection_cost_ratio"])} % and per
@@ -330,7 +308,7 @@ def _bill_alternative(bill: DataFrame, ratios: DataFrame, totals: dict[str, floa
     parts = bill.groupby(["topology", "component"], sort=False)["total_usd"].sum().reset_index()
     parts["usd"] = parts["total_usd"].map(_usd)
     bars = "; ".join(
-        f"{_bill_name(name)}: {phrases(rows, '{component:label} {usd}', ', ')}"
+        f"{spoken(name)}: {phrases(rows, '{component:label} {usd}', ', ')}"
         for name, rows in parts.groupby("topology", sort=False)
     )
     ratios = ratios.assign(words=[_COMPARED[what][0] for what in ratios["what"]])

@@ -10,9 +10,8 @@ from typing import Annotated
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, panel_title, ticks, tiles
-from railx.figures.tables import refuse, where
+from railx.figures.tables import records, refuse, where
 from railx.figures.theme import GREY, PALETTE, RAIL_FAMILIES, dot, label
-from railx.figures.types import DataFrame
 from railx.figures.words import counted, fidelity_line, phrases, spoken
 from railx.settings import AtLeast
 
@@ -26,40 +25,26 @@ def design_front(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Dr
     """A point a network; those on the front are filled and joined."""
     rows = tables.read("points").sort_values("step_s", kind="stable")
     front = rows[rows["on_front"]]
-    job = f"{spoken(label(str(rows['model'].iloc[0])))} on {rows['gpus_asked'].iloc[0]:,} devices"
+    job = f"{spoken(rows['model'].iloc[0])} on {rows['gpus_asked'].iloc[0]:,} devices"
     subtitle = """Filled: no other network is better in step time, dollars, watts and usable share
         at once. Bars: dollars over price lists."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
         axes = page.subplots()
         for on_front, part in rows.groupby("on_front"):
             colour = PALETTE[0] if on_front else PALETTE[5]
-            low, high = (
-                part["usd_chip"] - part["usd_chip_low"],
-                part["usd_chip_high"] - part["usd_chip"],
-            )
-            axes.errorbar(
-                part["step_s"],
-                part["usd_chip"],
-                yerr=[low, high],
-                fmt="o",
-                color=colour,
-                markerfacecolor=colour if on_front else "white",
-                elinewidth=0.8,
-            )
+            usd = part["usd_chip"]
+            bars = [usd - part["usd_chip_low"], part["usd_chip_high"] - usd]
+            style = dot(colour, markerfacecolor=colour if on_front else "white", elinewidth=0.8)
+            axes.errorbar(part["step_s"], usd, yerr=bars, **style)
         cheaper = front[front["usd_chip"] == front["usd_chip"].cummin()]
         axes.step(cheaper["step_s"], cheaper["usd_chip"], where="post", color=PALETTE[0], lw=1)
-        for row in front.itertuples():
-            axes.annotate(
-                label(str(row.network)),
-                (float(str(row.step_s)), float(str(row.usd_chip))),
-                xytext=(5, 4),
-                textcoords="offset points",
-            )
+        for row in records(front):
+            name = label(row["network"])
+            beside(axes, name, row["step_s"], row["usd_chip"], 5, 4, va="baseline")
         axes.set(yscale="log", xlabel="Step (s)", ylabel="Network (USD a chip)")
         axes.margins(x=0.18, y=0.1)
         low, high = rows["usd_chip_low"].min(), rows["usd_chip_high"].max()
-        at = [m * 10**k for k in range(1, 7) for m in (1, 2, 5) if low <= m * 10**k <= high]
-        ticks(axes.yaxis, at or [low])
+        ticks(axes.yaxis, _round(low, high) or [low])
     best = phrases(
         front, "{network:spoken} {step_s:q} s at {usd_chip:q} USD a chip, {usable_share:q%} usable"
     )
@@ -98,50 +83,43 @@ def arena(settings: ArenaFigureSettings, tables: Tables, canvas: Canvas) -> Draw
     points = points.assign(
         usd=points["network"].map(prices), chip_us=1e6 * points["chips"] / points["value"]
     )
-    points = points.dropna(subset=["usd"]).assign(front=False)
-    for _, part in points.groupby("subject"):
-        points.loc[_front(part), "front"] = True
+    points = points.dropna(subset=["usd"])
+    rising = points.sort_values(["subject", "usd", "chip_us"])
+    fastest = rising.groupby("subject")["chip_us"].cummin()
+    # On the front is what is faster than all that is as cheap or cheaper.
+    before = fastest.groupby(rising["subject"]).shift(fill_value=float("inf"))
+    points = points.assign(front=rising["chip_us"] < before)
     jobs = list(dict.fromkeys(points["subject"]))
     paid = "with links inside nodes" if settings.charged else "without links inside nodes"
     subtitle = f"""Dollars of the network a chip ({paid}) and chip-time a token by the best plan on
         each. The line joins the networks that no other beats in both."""
     with canvas(subtitle, fidelity_line(points["fidelity"])) as page:
-        for axes, job in zip(tiles(page, len(jobs), 2), jobs, strict=True):
+        titles = [panel_title(label(job), len(jobs), settings) for job in jobs]
+        for axes, job in zip(tiles(page, titles, 2, settings), jobs, strict=True):
             part = where(points, subject=job).sort_values("usd")
             front = part[part["front"]]
             axes.plot(front["usd"], front["chip_us"], color=PALETTE[0], linewidth=1.2)
-            for row in part.to_dict("records"):
+            for row in records(part):
                 marked = str(row["family"]).startswith(settings.marked)
                 colour = PALETTE[1] if marked else PALETTE[0] if row["front"] else GREY
                 shown = row["front"] or marked
                 axes.plot(row["usd"], row["chip_us"], **dot(colour, 5 if shown else 3))
                 if shown:
                     beside(axes, label(row["network"]), row["usd"], row["chip_us"])
-            ticks(axes.xaxis, _round(part["usd"].min(), part["usd"].max()), base=10)
-            axes.set(title=panel_title(label(job), len(jobs), settings), xlabel="USD a chip")
-            axes.set_ylabel("Chip-µs a token")
+            ticks(axes.xaxis, _round(part["usd"].min() / 2, 2 * part["usd"].max()), base=10)
+            axes.set(xlabel="USD a chip", ylabel="Chip-µs a token")
     best = points[points["front"]].sort_values(["subject", "usd"])
     words = "{network:label} {chip_us:q} chip-µs at {usd:q} USD"
     on_front = "; ".join(
-        f"{label(str(job))}: {phrases(part, words, ', ')}"
+        f"{label(job)}: {phrases(part, words, ', ')}"
         for job, part in best.groupby("subject", sort=False)
     )
+    caption = f"Networks of {size:,} chips or the next size. On the front: {on_front}."
     columns = ["subject", "network", "chips", "usd", "chip_us", "front", "fidelity"]
-    return Drawn(
-        f"Networks of {size:,} chips or the next size. On the front: {on_front}.",
-        f"Price against time. On the front: {on_front}.",
-        points[columns],
-    )
-
-
-def _front(points: DataFrame) -> list[int]:
-    """Indices of the points that no other beats in both price and time."""
-    ordered = points.sort_values(["usd", "chip_us"])
-    faster = ordered["chip_us"] < ordered["chip_us"].cummin().shift(fill_value=float("inf"))
-    return [int(index) for index in ordered.index[faster]]
+    return Drawn(caption, f"Price against time. On the front: {on_front}.", points[columns])
 
 
 def _round(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten around a range."""
+    """1, 2 and 5 times powers of ten in a range."""
     values = [digit * 10.0**power for power in range(8) for digit in (1, 2, 5)]
-    return [value for value in values if low / 2 <= value <= high * 2]
+    return [value for value in values if low <= value <= high]

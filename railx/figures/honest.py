@@ -7,7 +7,10 @@ are drawn shorter than they are. ``refuse_hidden`` checks the finished figure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
+
+from railx.figures.panels import beside
+from railx.figures.words import quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,53 +26,37 @@ def say_compressed(figure: Figure) -> None:
     for axes in figure.axes:
         if not axes.get_visible() or not axes.axison:
             continue
-        for axis, way in ((axes.xaxis, "x"), (axes.yaxis, "y")):
+        for axis in (axes.xaxis, axes.yaxis):
             note = _compression(axis)
             if not note:
                 continue
-            labels = [axis.label, *_shared_labels(figure, axes, way)]
+            labels = [axis.label, *_shared_labels(axes, axis.axis_name)]
             said = [label for label in labels if label.get_text()]
             if not said:
                 raise ValueError(
-                    f"panel {axes.get_title(loc='left') or axes.get_title()!r}: the {way} axis is"
-                    " compressed and has no label; allowed: a label"
+                    f"panel {_title(axes)!r}: the {axis.axis_name} axis is compressed and has no"
+                    " label; allowed: a label"
                 )
             for label in said:
                 if note not in label.get_text():
                     label.set_text(f"{label.get_text()}, {note}")
 
 
-def cut_bars(
-    axes: Axes, values: Sequence[float], ys: Sequence[float], limit: float, texts: Sequence[str]
-) -> list[str]:
-    """Mark the horizontal bars that are drawn only up to ``limit``.
+def cut_bars(axes: Axes, values: Iterable[float], limit: float) -> int:
+    """Mark the horizontal bars, at 0, 1 and so on, that are drawn only up to ``limit``.
 
-    Each value beyond it gets a break in its bar and its text, the true value, at the
-    end. The texts of the cut bars are returned, for the caption.
+    Each value beyond it gets a break in its bar, and is written at the end. How many
+    bars are cut is returned, for the caption.
     """
-    cut = []
-    for value, position, text in zip(values, ys, texts, strict=True):
-        if value <= limit:
-            continue
-        cut.append(text)
+    cut = [(position, value) for position, value in enumerate(values) if value > limit]
+    look: dict[str, Any] = {"color": "white", "linewidth": 2.2, "solid_capstyle": "butt"}
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+    for position, value in cut:
         for back in (0.03, 0.055):
-            axes.plot(
-                [limit * (1 - back - 0.012), limit * (1 - back + 0.012)],
-                [position + 0.5, position - 0.5],
-                color="white",
-                linewidth=2.2,
-                solid_capstyle="butt",
-                zorder=3,
-            )
-        axes.annotate(
-            text,
-            (limit, position),
-            (4, 0),
-            textcoords="offset points",
-            va="center",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
-        )
-    return cut
+            ends = [limit * (1 - back - 0.012), limit * (1 - back + 0.012)]
+            axes.plot(ends, [position + 0.5, position - 0.5], zorder=3, **look)
+        beside(axes, quantity(value), limit, position, 4, bbox=box)
+    return len(cut)
 
 
 def refuse_hidden(figure: Figure) -> None:
@@ -79,22 +66,22 @@ def refuse_hidden(figure: Figure) -> None:
     """
     from matplotlib.legend import Legend
 
-    for axes in figure.axes:
-        if not axes.get_visible():
-            continue
-        name = axes.get_title(loc="left") or axes.get_title()
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    for axes in panels:
         for legend in axes.findobj(Legend):
-            _refuse_over_panels(legend, figure, f"panel {name!r}")
-        _refuse_cut(axes, name)
+            _refuse_over_panels(legend, panels, f"panel {_title(axes)!r}")
+        _refuse_cut(axes)
     for legend in figure.legends:
-        _refuse_over_panels(legend, figure, "figure")
+        _refuse_over_panels(legend, panels, "figure")
 
 
-def _refuse_over_panels(legend: Any, figure: Figure, where: str) -> None:
+def _title(axes: Axes) -> str:
+    return axes.get_title(loc="left") or axes.get_title()
+
+
+def _refuse_over_panels(legend: Any, panels: Sequence[Axes], where: str) -> None:
     extent = legend.get_window_extent()
-    for axes in figure.axes:
-        if not axes.get_visible():
-            continue
+    for axes in panels:
         panel = axes.get_window_extent()
         across = min(extent.x1, panel.x1) - max(extent.x0, panel.x0)
         along = min(extent.y1, panel.y1) - max(extent.y0, panel.y0)
@@ -104,7 +91,7 @@ def _refuse_over_panels(legend: Any, figure: Figure, where: str) -> None:
             )
 
 
-def _refuse_cut(axes: Axes, name: str) -> None:
+def _refuse_cut(axes: Axes) -> None:
     from matplotlib.container import BarContainer
 
     right, top = max(axes.get_xlim()), max(axes.get_ylim())
@@ -118,28 +105,26 @@ def _refuse_cut(axes: Axes, name: str) -> None:
             high = right if across else top
             if max(start, end) > high + 1e-9 * abs(high):
                 raise ValueError(
-                    f"panel {name!r}: a bar of {max(start, end):g} ends at the edge, {high:g};"
-                    " allowed: wider limits, or cut_bars"
+                    f"panel {_title(axes)!r}: a bar of {max(start, end):g} ends at the edge,"
+                    f" {high:g}; allowed: wider limits, or cut_bars"
                 )
 
 
 def _compression(axis: Axis) -> str:
     """What is said of an axis that is not linear; empty for a linear one."""
-    kind: Literal["linear", "log", "symlog"] | str = axis.get_scale()
-    if kind == "linear":
-        return ""
+    kind = axis.get_scale()
     if kind == "symlog":
         scale: Any = axis.get_transform()
         return f"logarithmic above {scale.linthresh:g}"
-    return "logarithmic"
+    return "" if kind == "linear" else "logarithmic"
 
 
-def _shared_labels(figure: Figure, axes: Axes, way: str) -> Iterable[Any]:
+def _shared_labels(axes: Axes, way: str) -> Iterable[Any]:
     """Labels of the axes that share this one, and of the figure they stand in."""
-    group = axes.get_shared_x_axes() if way == "x" else axes.get_shared_y_axes()
+    group = getattr(axes, f"get_shared_{way}_axes")()
     for other in group.get_siblings(axes):
         if other is not axes and other.get_visible():
-            yield (other.xaxis if way == "x" else other.yaxis).label
+            yield getattr(other, f"{way}axis").label
     holder: Any = axes.figure
     while holder is not None:
         total = getattr(holder, f"_sup{way}label", None)

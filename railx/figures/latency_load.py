@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
-from railx.figures.panels import name_rows, share_legend
+from railx.figures.panels import name_rows, share_legend, ticks
+from railx.figures.tables import where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, listed, phrase, phrases, quantity, spoken
@@ -79,12 +80,14 @@ def latency_load(settings: LatencyLoadSettings, tables: Tables, canvas: Canvas) 
         for members in panels.values()
         for position, sweep in enumerate(members)
     }
+    shown = sweeps.loc[[*colour]].assign(colour=list(colour.values()))
+    shown["name"] = [names[sweep] for sweep in colour]
     with canvas(subtitle, fidelity_line(frame["fidelity"])) as page:
         below = min(0.6, max(0.28, (len(sweeps) + _ROWS_AROUND) * 0.21 / settings.height_inches))
         halves: Any = page.subfigures(2, 1, height_ratios=[1 - below, below])
         row = halves[0].subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for axes, (title, members) in zip(row, panels.items(), strict=True):
-            _latencies(axes, title, points, sweeps.loc[members], colour, names)
+            _latencies(axes, title, points, shown.loc[members])
         lowest = 0.8 * float(points["least"].min())
         highest = settings.max_latency_cycles or 1.2 * float(points["most"].max())
         row[0].set(yscale="log", ylabel="Mean latency (cycles)", ylim=(lowest, highest))
@@ -93,7 +96,7 @@ def latency_load(settings: LatencyLoadSettings, tables: Tables, canvas: Canvas) 
             lambda value, _: quantity(value) if f"{value:.0e}"[0] in "25" else ""
         )
         halves[0].supxlabel("Offered load (flits/chip/cycle)")
-        _limits(halves[1].subplots(), sweeps.loc[[*colour]], colour, names)
+        _limits(halves[1].subplots(), shown)
         marks = _limit_marks(INK)
         share_legend(page, {words: marks[column] for column, words in _LIMITS.items()}, 2)
     limits = sweeps.drop(columns="seeds")
@@ -123,12 +126,9 @@ def _points(frame: DataFrame) -> DataFrame:
 
 def _sweeps(frame: DataFrame) -> DataFrame:
     """A row for each sweep: saturation and limits as medians over the seeds."""
-    seeds = frame.groupby(["sweep", "seed"], sort=False).agg(
-        saturation=("saturation_flits_per_chip_cycle", "first"),
-        bound=("bound_flits_per_chip_cycle", "first"),
-        ideal=("ideal_flits_per_chip_cycle", "first"),
-        accepted=("accepted_flits_per_chip_cycle", "max"),
-    )
+    frame = frame.rename(columns=lambda name: name.removesuffix("_flits_per_chip_cycle"))
+    limits = {"saturation": "first", "bound": "first", "ideal": "first", "accepted": "max"}
+    seeds = frame.groupby(["sweep", "seed"], sort=False).agg(limits)
     over = seeds.groupby("sweep", sort=False)
     return over.median().assign(
         saturation_least=over["saturation"].min(),
@@ -147,18 +147,24 @@ def _panels(frame: DataFrame, families: dict[str, tuple[str, ...]]) -> dict[str,
     return {title: members for title, members in panels.items() if members}
 
 
-def _latencies(
-    axes: Axes,
-    title: str,
-    points: DataFrame,
-    sweeps: DataFrame,
-    colour: dict[str, str],
-    names: dict[str, str],
-) -> None:
-    for sweep in map(str, sweeps.index):
-        line = points[points["sweep"] == sweep].sort_values(_OFFERED)
-        _line(axes, line, colour[sweep], names[sweep])
-        axes.axvline(float(sweeps["saturation"][sweep]), color=colour[sweep], linestyle=":", lw=1)
+def _latencies(axes: Axes, title: str, points: DataFrame, sweeps: DataFrame) -> None:
+    for sweep, look in sweeps.iterrows():
+        colour = look["colour"]
+        line = where(points, sweep=sweep).sort_values(_OFFERED)
+        load, latency = line[_OFFERED], line["latency"]
+        axes.plot(load, latency, label=look["name"], linewidth=1.6, color=colour)
+        if line["seeds"].max() > 1:
+            band = (line["least"], line["most"])
+            axes.fill_between(load, *band, color=colour, alpha=0.25, linewidth=0)
+        else:
+            width = np.minimum(line["confidence"].fillna(0.0), 0.9 * latency)
+            style: dict[str, Any] = {"linestyle": "none", "elinewidth": 1, "capsize": 2}
+            axes.errorbar(load, latency, yerr=width, color=colour, **style)
+        for saturated in (False, True):
+            marks = where(line, saturated=saturated)
+            face = "white" if saturated else colour
+            axes.plot(marks[_OFFERED], marks["latency"], **dot(colour, 4.5, markerfacecolor=face))
+        axes.axvline(look["saturation"], color=colour, linestyle=":", lw=1)
     axes.set_xlim(0, 1.25 * float(sweeps["saturation"].max()))
     axes.legend(
         title=title,
@@ -172,22 +178,6 @@ def _latencies(
     )
 
 
-def _line(axes: Axes, line: DataFrame, colour: str, name: str) -> None:
-    load, latency = line[_OFFERED], line["latency"]
-    axes.plot(load, latency, label=name, linewidth=1.6, color=colour)
-    if line["seeds"].max() > 1:
-        band = (line["least"], line["most"])
-        axes.fill_between(load, *band, color=colour, alpha=0.25, linewidth=0)
-    else:
-        width = np.minimum(line["confidence"].fillna(0.0), 0.9 * latency)
-        style: dict[str, Any] = {"linestyle": "none", "elinewidth": 1, "capsize": 2}
-        axes.errorbar(load, latency, yerr=width, color=colour, **style)
-    for saturated in (False, True):
-        points = line[line["saturated"] == saturated]
-        face = "white" if saturated else colour
-        axes.plot(points[_OFFERED], points["latency"], **dot(colour, 4.5, markerfacecolor=face))
-
-
 def _limit_marks(shade: str) -> dict[str, dict[str, Any]]:
     return {
         "ideal": dot(GREY, 7, marker="s", markerfacecolor="none"),
@@ -197,16 +187,16 @@ def _limit_marks(shade: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def _limits(axes: Axes, sweeps: DataFrame, colour: dict[str, str], names: dict[str, str]) -> None:
-    for row, (sweep, limits) in enumerate(sweeps.iterrows()):
-        shade = colour[str(sweep)]
+def _limits(axes: Axes, sweeps: DataFrame) -> None:
+    for row, (_, limits) in enumerate(sweeps.iterrows()):
+        shade = limits["colour"]
         best = max(limits["ideal"], limits["bound"])
         axes.hlines(row, limits["saturation"], best, color=shade, linewidth=1)
         ends = (limits["saturation_least"], limits["saturation_most"])
         axes.hlines(row, *ends, color=shade, linewidth=4)
         for column, style in _limit_marks(shade).items():
             axes.plot(limits[column], row, **style)
-    name_rows(axes, [names[str(sweep)] for sweep in sweeps.index], above=0.6, below=0.6)
+    name_rows(axes, list(sweeps["name"]), above=0.6, below=0.6)
     axes.set(xlabel="Offered load (flits/chip/cycle)", title="Saturation and limits")
     rates = axes.secondary_yaxis("right")
     shares = sweeps["accepted"] / sweeps["bound"]
@@ -215,12 +205,10 @@ def _limits(axes: Axes, sweeps: DataFrame, colour: dict[str, str], names: dict[s
     low = 0.75 * float(sweeps["saturation_least"].min())
     high = 1.2 * float(sweeps[["ideal", "bound", "accepted"]].max().max())
     axes.set_xlim(low, high)
-    ticks = [step * 10.0**power for power in range(-4, 5) for step in (1, 2, 3, 5, 7)]
-    shown = [tick for tick in ticks if low < tick < high]
+    rounded = [step * 10.0**power for power in range(-4, 5) for step in (1, 2, 3, 5, 7)]
+    shown = [load for load in rounded if low < load < high]
     if len(shown) > 3:  # networks far apart; else a linear axis says more
-        axes.set_xscale("log")
-        axes.set_xticks(shown)
-        axes.minorticks_off()
+        ticks(axes.xaxis, shown, base=10)
     axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
 
 

@@ -6,9 +6,10 @@ import itertools
 from statistics import median
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
-from railx.figures.panels import diagonal, name_rows, plain_ticks, published_line, share_legend
+from railx.figures.panels import diagonal, name_rows, share_legend, ticks, tiles
+from railx.figures.published import PUBLISHED_LINE, published_line
 from railx.figures.tables import records, where
-from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_LINE, colours, dot, label
+from railx.figures.theme import GREY, INK, PALETTE, colours, dot, label
 from railx.figures.types import DataFrame
 from railx.figures.words import counted, fidelity_line, phrases, quantity, span, spoken
 
@@ -37,7 +38,7 @@ def agreement(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn
     fidelities = [*rows["flow_fidelity"], *rows["packet_fidelity"]]
     footnote = fidelity_line(fidelities, shows={"flow": "across", "packet": "up"})
     with canvas(subtitle, footnote) as page:
-        both, ratio = page.subplots(1, 2)
+        both, ratio = tiles(page, ("Throughput", "Packets over flows"), 2, settings)
         groups = list(rows.groupby(["topology", "traffic", "routing"], sort=False))
         for position, (key, part) in enumerate(groups):
             topology, traffic, routing = map(str, key)
@@ -49,16 +50,16 @@ def agreement(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn
             aside = 1 + 0.16 * (position / max(len(groups) - 1, 1) - 0.5) * 2
             ratio.plot(line["load_over_bound"] * aside, line["ratio"], **style)
         diagonal(both, rows[_MODELS])
-        both.set(title="Throughput", xlabel="Flow model (flits/chip/cycle)")
-        both.set_ylabel("Packet simulator (flits/chip/cycle)")
+        both.set(
+            xlabel="Flow model (flits/chip/cycle)", ylabel="Packet simulator (flits/chip/cycle)"
+        )
         both.tick_params(axis="x", pad=6)
         ratio.axhline(1, color=INK, linewidth=1, zorder=1)
         ratio.axvline(1, color=GREY, linewidth=1, linestyle=":", zorder=1)
-        ratio.set(xscale="log", title="Packets over flows", ylabel="Packet simulator / flow model")
         ratio.set_xlabel("Offered load / load that fills the busiest link")
+        ratio.set_ylabel("Packet simulator / flow model")
         ratio.set_ylim(0, max(1.2, 1.05 * float(rows["ratio"].max())))
-        ratio.set_xticks(sorted(set(rows["load_over_bound"])))
-        plain_ticks(ratio.xaxis)
+        ticks(ratio.xaxis, sorted(set(rows["load_over_bound"])), "{x:g}", 10)
         legend = {label(name): {"color": colour[name], "linewidth": 4} for name in colour}
         legend |= {label(name): dot(GREY, marker=mark) for name, mark in marker.items()}
         for name in routings if len(routings) > 1 else ():
@@ -83,7 +84,7 @@ def _caption(rows: DataFrame) -> str:
             worst = part.iloc[int((part["ratio"] - 1).abs().to_numpy().argmax())]
             parts.append(f"""{region} packets bring {span(100 * part["ratio"])} % of what flows do,
                 median {quantity(100 * float(part["ratio"].median()))} %; farthest apart are
-                {spoken(label(worst["topology"]))} under {label(worst["traffic"]).lower()} traffic,
+                {spoken(worst["topology"])} under {label(worst["traffic"]).lower()} traffic,
                 {worst["routing"]} routing, at {worst["load_over_bound"]:g} times that load.""")
     topologies = counted(rows["topology"].nunique(), "topology", "topologies")
     return f"""The same traffic, routing and offered load in the flow model and in the packet
@@ -123,13 +124,13 @@ def cost_model_error(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     subtitle = """Left: forward and backward pass of a layer. Right: how far predictions are off
         where the fit has not seen the point."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
-        times, errors = page.subplots(1, 2)
+        times, errors = tiles(page, ("Time of a layer", "Error"), 2, settings)
         for recomputed, held_out in itertools.product((False, True), repeat=2):
             part = where(rows, checkpointed=recomputed, held_out=held_out)
             style = dot(PALETTE[int(recomputed)], fillstyle="full" if held_out else "none")
             times.plot(part["measured_ms"], part["predicted_ms"], alpha=0.85, **style)
         diagonal(times, rows[["measured_ms", "predicted_ms"]])
-        times.set(title="Time of a layer", xlabel="Measured (ms)", ylabel="Predicted (ms)")
+        times.set(xlabel="Measured (ms)", ylabel="Predicted (ms)")
         for position, (name, percent) in enumerate(unseen.items()):
             last = max(len(percent) - 1, 1)
             x = [position + 0.3 * (index / last - 0.5) for index in range(len(percent))]
@@ -140,7 +141,6 @@ def cost_model_error(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
         published_line(errors, 100 * allowed, "y")
         most = max(100 * allowed, *itertools.chain(*unseen.values()))
         errors.set(ylim=(-0.02 * most, 1.1 * most), ylabel="Error of unseen points (%)")
-        errors.set_title("Error")
         errors.set_xticks(range(len(_KINDS)), list(_KINDS))
         legend = {
             "nothing recomputed": {"color": PALETTE[0], "linewidth": 4},

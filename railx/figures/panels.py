@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from railx.figures.figure import CanvasSettings
-from railx.figures.theme import INK, PUBLISHED_LINE, PUBLISHED_MARK
+from railx.figures.theme import INK
 from railx.figures.types import Axes, DataFrame, Page
 from railx.figures.words import quantity
 
@@ -43,11 +43,19 @@ def few_ticks(axis: Any, most: int, **choices: Any) -> None:
     axis.set_major_locator(MaxNLocator(most, **choices))
 
 
-def name_rows(axes: Axes, names: Sequence[str], *, above: float = 0.5, below: float = 0.5) -> None:
-    """A row for each name, the first on top; ``above`` and ``below`` are free rows."""
+def name_rows(
+    axes: Axes, names: Sequence[str], *, above: float | None = 0.5, below: float = 0.5
+) -> None:
+    """A row for each name, the first on top; ``above`` and ``below`` are free rows.
+
+    Where ``above`` is None the margins are those of the bars.
+    """
     axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 1 + below, -above)
     axes.grid(visible=False, axis="y")
+    if above is not None:
+        axes.set_ylim(len(names) - 1 + below, -above)
+    elif not axes.yaxis_inverted():  # panels may share the axis
+        axes.invert_yaxis()
 
 
 def beside(
@@ -72,22 +80,36 @@ def diagonal(axes: Axes, points: DataFrame) -> None:
     axes.plot(ends, ends, color=INK, linewidth=1, zorder=1)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
     for axis in (axes.xaxis, axes.yaxis):
-        plain_ticks(axis)
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("")
 
 
-def plain_ticks(axis: Any) -> None:
-    """Plain numbers at the ticks of a logarithmic axis, none at minor ones."""
-    axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter("")
+def tiles(
+    page: Page,
+    titles: Sequence[str],
+    columns: int,
+    settings: CanvasSettings,
+    x: str = "",
+    y: str = "",
+    **shared: Any,
+) -> list[Any]:
+    """A panel under each title, line by line, ``columns`` side by side.
 
-
-def tiles(page: Page, count: int, columns: int, **shared: Any) -> list[Axes]:
-    """Panels line by line, ``columns`` side by side; the rest of the page is empty."""
-    grid = page.subplots(-(-count // columns), columns, squeeze=False, **shared)
-    panels = list(grid.flat)
-    for axes in panels[count:]:
+    The lowest panel of each column has the label ``x``, the first of each line ``y``;
+    the rest of the page is empty.
+    """
+    grid = page.subplots(-(-len(titles) // columns), columns, squeeze=False, **shared)
+    panels = list(grid.flat)[: len(titles)]
+    for axes in grid.flat[len(titles) :]:
         axes.set_visible(False)
-    return panels[:count]
+    for axes, title in zip(panels, titles, strict=True):
+        axes.set_title(panel_title(title, columns, settings))
+    for axes in panels[::columns]:
+        axes.set_ylabel(y)
+    for axes in panels[-columns:]:
+        axes.set_xlabel(x)
+        axes.tick_params(labelbottom=True)
+    return panels
 
 
 def time_unit(longest_ms: float) -> tuple[str, float]:
@@ -106,32 +128,6 @@ def entries(axes: Axes) -> dict[str, Any]:
     """What a panel has drawn with a label, for a legend."""
     handles, texts = axes.get_legend_handles_labels()
     return dict(zip(texts, handles, strict=True))
-
-
-def published_marks(axes: Axes, x: Any, y: Any, **style: Any) -> None:
-    """Published numbers: hollow diamonds in ink, everywhere the same."""
-    axes.plot(x, y, **{**PUBLISHED_MARK, "zorder": 5, **style})
-
-
-def published_line(
-    axes: Axes,
-    value: float,
-    across: Literal["x", "y"],
-    span: tuple[float, float] | None = None,
-    **style: Any,
-) -> None:
-    """A published number as a dashed line in ink.
-
-    ``across`` is the axis that it is a value of; ``span`` says from where to where it
-    goes on the other (None: all of it).
-    """
-    look: dict[str, Any] = {**PUBLISHED_LINE, "zorder": 4, **style}
-    if span is None:
-        (axes.axvline if across == "x" else axes.axhline)(value, **look)
-    elif across == "x":
-        axes.plot([value, value], span, **look)
-    else:
-        axes.plot(span, [value, value], **look)
 
 
 def panel_title(text: str, panels: int, settings: CanvasSettings) -> str:

@@ -16,7 +16,7 @@ from railx.figures.panels import few_ticks, name_rows, patch, share_legend, time
 from railx.figures.tables import plans_at, records, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import counted, fidelity_line, phrases, quantity
+from railx.figures.words import counted, fidelity_line, phrase_list, phrases, quantity
 from railx.settings import NonNegative
 
 # Gantt chart of a plan: a row for each stage, a block for each pass of a chunk
@@ -58,10 +58,11 @@ class PipelineScheduleSettings(PlanChoice):
 def pipeline_schedule(settings: PipelineScheduleSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One iteration of every schedule, a panel per plan."""
     frame = _with_kinds(tables.read("schedule", "plan", settings.only), tables)
-    schedules = {
-        plan: _in_sequence(rows)
-        for plan, rows in plans_at(frame, "schedule", iteration=settings.iteration).items()
-    }
+    schedules = {}
+    for plan, rows in plans_at(frame, "schedule", iteration=settings.iteration).items():
+        # The lane is the row of every stage of every replica.
+        lane = rows.groupby(["replica", "stage"]).ngroup()
+        schedules[plan] = _in_sequence(rows.assign(lane=lane))
     drawn = stack(schedules.values())
     # Passes that take no time have an axis too.
     spans = {name: float(rows["end_ms"].max()) or 1.0 for name, rows in schedules.items()}
@@ -75,14 +76,17 @@ def pipeline_schedule(settings: PipelineScheduleSettings, tables: Tables, canvas
         bubble.{"" if alike else " Each plan has its own axis of time."}"""
     points = settings.width_inches * 72
     with canvas(subtitle, footnote) as page:
-        heights = [len(_lanes(rows)) for rows in schedules.values()]
+        heights = [rows["lane"].nunique() for rows in schedules.values()]
         shape: dict[str, Any] = {"sharex": alike, "squeeze": False, "height_ratios": heights}
         panels = page.subplots(len(schedules), 1, **shape)[:, 0]
         for axes, (name, rows) in zip(panels, schedules.items(), strict=True):
             span = max(spans.values()) if alike else spans[name]
             unit, divisor = time_unit(span)
             _gantt(axes, rows, divisor, points / span)
-            axes.set_title(_title(name, rows, unit, divisor))
+            total = quantity(rows["end_ms"].max() / divisor)
+            bubble = quantity(100 * _bubble(rows))
+            chunks = len(rows[["pipeline", "chunk"]].drop_duplicates())
+            axes.set_title(f"{label(name)}: {total} {unit}, {chunks} chunks, bubble {bubble} %")
             if settings.label_blocks:
                 _number_blocks(axes, rows, _DIGIT * settings.text_points / points * span, divisor)
             axes.set_xlim(0, span / divisor * 1.005)
@@ -104,7 +108,7 @@ def pipeline_schedule(settings: PipelineScheduleSettings, tables: Tables, canvas
         predictions of the cost model, not measurements."""
     alternative = f"""Gantt charts, a row per pipeline stage and a block per pass of a chunk:
         {facts}."""
-    return Drawn(caption, alternative, drawn)
+    return Drawn(caption, alternative, drawn.drop(columns="lane"))
 
 
 def _with_kinds(rows: DataFrame, tables: Tables) -> DataFrame:
@@ -136,42 +140,27 @@ def _in_sequence(rows: DataFrame) -> DataFrame:
 
 
 def _gantt(axes: Axes, frame: DataFrame, divisor: float, points_per_ms: float) -> None:
-    lanes = _lanes(frame)
     # A white edge takes nothing that would be seen from the narrowest blocks.
     narrow = float((frame["end_ms"] - frame["start_ms"]).quantile(0.1))
     edge = min(0.7, 0.1 * narrow * points_per_ms)
     for (kind, way), rows in frame.groupby(["chunk_kind", "kind"]):
-        y = [lanes[lane] for lane in zip(rows["replica"], rows["stage"], strict=True)]
         width = (rows["end_ms"] - rows["start_ms"]) / divisor
         style: dict[str, Any] = {"color": _colour(str(kind), str(way)), "edgecolor": "white"}
-        axes.barh(y, width, left=rows["start_ms"] / divisor, height=0.78, linewidth=edge, **style)
-    several = len({replica for replica, _ in lanes}) > 1
-    name_rows(axes, [f"Replica {r}, stage {s}" if several else f"Stage {s}" for r, s in lanes])
-
-
-def _title(name: str, frame: DataFrame, unit: str, divisor: float) -> str:
-    total = quantity(frame["end_ms"].max() / divisor)
-    chunks = len(frame[["pipeline", "chunk"]].drop_duplicates())
-    bubble = quantity(100 * _bubble(frame))
-    return f"{label(name)}: {total} {unit}, {chunks} chunks, bubble {bubble} %"
-
-
-def _lanes(frame: DataFrame) -> dict[tuple[int, int], int]:
-    """The row of every stage of every replica."""
-    lanes = sorted(set(zip(frame["replica"], frame["stage"], strict=True)))
-    return {lane: i for i, lane in enumerate(lanes)}
+        left = rows["start_ms"] / divisor
+        axes.barh(rows["lane"], width, left=left, height=0.78, linewidth=edge, **style)
+    several = frame["replica"].nunique() > 1
+    text = "Replica {replica}, stage {stage}" if several else "Stage {stage}"
+    name_rows(axes, phrase_list(frame.drop_duplicates("lane").sort_values("lane"), text))
 
 
 def _number_blocks(axes: Axes, frame: DataFrame, digit_ms: float, divisor: float) -> None:
     """The number of its chunk in every block that is wide enough for it."""
-    lanes = _lanes(frame)
     style: dict[str, Any] = {"ha": "center", "va": "center", "clip_on": True}
     for row in records(frame):
         text, start, end = str(row["chunk"]), row["start_ms"], row["end_ms"]
         if end - start >= (len(text) + 0.6) * digit_ms:
             colour = "white" if row["kind"] == "backward" else INK
-            at = ((start + end) / 2 / divisor, lanes[row["replica"], row["stage"]])
-            axes.text(*at, text, color=colour, **style)
+            axes.text((start + end) / 2 / divisor, row["lane"], text, color=colour, **style)
 
 
 def _colour(kind: str, way: str) -> tuple[float, float, float]:
@@ -187,7 +176,7 @@ def _schedule(frame: DataFrame) -> str:
 def _bubble(frame: DataFrame) -> float:
     """The share of the stages' time in which they have nothing to run."""
     busy = float((frame["end_ms"] - frame["start_ms"]).sum())
-    total = float(frame["end_ms"].max()) * len(_lanes(frame))
+    total = float(frame["end_ms"].max()) * frame["lane"].nunique()
     return 1 - busy / total if total else 0.0
 
 
@@ -204,7 +193,6 @@ def _schedule_facts(name: str, frame: DataFrame) -> str:
 # What the stages of a plan hold, by the cost model (InfiniPipe eqs. 5, 9 and 10)
 
 _GIB = 2.0**30
-
 
 #: Column, unit and divisor of what is drawn, with and without a cost model.
 _UNITS = {True: ("activation_bytes", "GiB", _GIB), False: ("live_chunks", "chunks", 1.0)}

@@ -13,27 +13,10 @@ from typing import Annotated, Any
 
 from railx.figures.comparisons import plan_seconds
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
-from railx.figures.panels import (
-    at_edge,
-    few_ticks,
-    name_rows,
-    panel_title,
-    patch,
-    published_marks,
-    share_legend,
-    tiles,
-)
+from railx.figures.panels import at_edge, few_ticks, name_rows, patch, share_legend, tiles
+from railx.figures.published import PUBLISHED_MARK, published_marks
 from railx.figures.tables import records, refuse, to_frame, where
-from railx.figures.theme import (
-    FAINT,
-    GREY,
-    PALETTE,
-    PUBLISHED,
-    PUBLISHED_MARK,
-    SYSTEMS,
-    label,
-    lighter,
-)
+from railx.figures.theme import FAINT, GREY, PALETTE, PUBLISHED, SYSTEMS, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, quantity
 from railx.io import read_json
@@ -105,10 +88,9 @@ def planners(settings: PlannersSettings, tables: Tables, canvas: Canvas) -> Draw
         Hollow diamonds: read off FlexSP's bars, whose lengths are other ones where ours are
         synthetic."""
     with canvas(subtitle, fidelity_line(bars["fidelity"], _NOTE)) as page:
-        panels = page.subplots(1, len(corpora), sharey=True, squeeze=False)[0]
+        panels = tiles(page, list(map(label, corpora)), len(corpora), settings, sharey=True)
         for axes, corpus in zip(panels, corpora, strict=True):
             _planner_panel(axes, bars[bars["corpus"] == corpus], planners, settings)
-            axes.set_title(label(corpus))
         legend: dict[str, Any] = {"Ours: plans of baselines": patch(**_fill("", settings))}
         if _OURS in planners:
             legend[f"Ours: {settings.planners[_OURS].lower()}"] = patch(**_fill(_OURS, settings))
@@ -187,9 +169,9 @@ def _texts(settings: PlannersSettings, bars: DataFrame) -> Texts:
     ranges, values = [], []
     for corpus, rows in bars.groupby("corpus", sort=False):
         ends = rows.sort_values("seconds").iloc[[0, -1]]
-        ranges.append(f"""{label(str(corpus))}: from
+        ranges.append(f"""{label(corpus)}: from
             {phrases(ends, "{seconds:q} s ({words})", " to ")}""")
-        values.append(f"{label(str(corpus))}: {phrases(rows, '{words} {seconds:q}', ', ')}")
+        values.append(f"{label(corpus)}: {phrases(rows, '{words} {seconds:q}', ', ')}")
     pair = "{words} on {corpus:label} {seconds:q} for {published_seconds:q}"
     both = phrases(bars.dropna(subset=["published_seconds"]), pair)
     beside_bars = f"Beside FlexSP's bars: {both}." if both else ""
@@ -263,17 +245,12 @@ def iteration_parts(settings: IterationPartsSettings, tables: Tables, canvas: Ca
     """A panel for each comparison, a bar for each plan."""
     rows = _rows(settings, tables)
     panels = list(dict.fromkeys(rows["panel"]))
-    columns = min(settings.columns, len(panels))
     subtitle = f"""Predicted seconds of an iteration, mean over its batches and devices; in
         brackets, times the first of each panel. {settings.note}"""
-    line = fidelity_line(rows["fidelity"])
-    with canvas(subtitle.strip(), line, title=settings.title) as page:
-        grid = tiles(page, len(panels), columns)
+    with canvas(subtitle.strip(), fidelity_line(rows["fidelity"]), title=settings.title) as page:
+        grid = tiles(page, panels, min(settings.columns, len(panels)), settings, "Seconds")
         for axes, panel in zip(grid, panels, strict=True):
             _part_panel(axes, rows[rows["panel"] == panel])
-            axes.set_title(panel_title(panel, columns, settings))
-        for axes in grid[-columns:]:
-            axes.set_xlabel("Seconds")
         legend = {
             part[:1].upper() + part[1:]: patch(_colour(part), linewidth=0)
             for part in _PARTS

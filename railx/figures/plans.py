@@ -21,9 +21,10 @@ from railx.figures.figure import (
     figure,
     reads,
 )
-from railx.figures.panels import at_edge, beside, panel_title, patch, share_legend, ticks, time_unit
+from railx.figures.panels import at_edge, beside, patch, share_legend, ticks, tiles, time_unit
+from railx.figures.published import published_series
 from railx.figures.tables import plans_at, records, refuse, refuse_unknown, stack, to_frame, where
-from railx.figures.theme import GREY, INK, PALETTE, degree_colours, dot, label, published_series
+from railx.figures.theme import GREY, INK, PALETTE, degree_colours, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, fidelity_line, phrases, quantity
 from railx.settings import AtLeast, NotEmpty
@@ -31,20 +32,6 @@ from railx.settings import AtLeast, NotEmpty
 # Devices over predicted time: a block for each group (FlexSP, section 4)
 
 _IDLE: dict[str, Any] = {"facecolor": "#f1f2f4", "edgecolor": "#d4d8dd", "hatch": "////"}
-
-
-@dataclass(frozen=True)
-class _Look:
-    """What all panels share: unit of time and milliseconds in it, colour by degree.
-
-    ``labels`` says whether blocks are labelled, ``inches`` is the size of a panel.
-    """
-
-    unit: str
-    divisor: float
-    shade: dict[int, str]
-    labels: bool
-    inches: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -77,8 +64,8 @@ def sequence_parallel_plan(settings: PlanGroupsSettings, tables: Tables, canvas:
     unit, divisor = time_unit(max(spans.values()))
     degrees = {int(degree) for groups in plans.values() for degree in groups["degree"]}
     shade = degree_colours(degrees, max(devices for devices, _ in spans))
-    size = (settings.width_inches - 0.8, (settings.height_inches - 1.2) / len(plans) - 0.6)
-    look = _Look(unit, divisor, shade, settings.label_blocks, size)
+    # Inches of a panel.
+    wide, high = settings.width_inches - 0.8, (settings.height_inches - 1.2) / len(plans) - 0.6
     subtitle = f"""Iteration {settings.iteration}; plans of the same batch have the same axis of
         time. Hatched: devices that wait for the slowest group of their micro-batch."""
     footnote = fidelity_line(["analytic"], "Times are the cost model's predictions")
@@ -86,7 +73,16 @@ def sequence_parallel_plan(settings: PlanGroupsSettings, tables: Tables, canvas:
         panels = page.subplots(len(plans), 1, squeeze=False)[:, 0]
         works = [*map(_work, plans.values()), None]
         for i, (axes, (name, groups)) in enumerate(zip(panels, plans.items(), strict=True)):
-            _draw_plan(axes, name, groups, spans[_work(groups)], look)
+            span, (devices, tokens) = spans[_work(groups)] / divisor, _work(groups)
+            blocks = _blocks(groups, divisor).assign(colour=groups["degree"].map(shade))
+            blocks["wide_inches"] = wide / span * blocks["length"]
+            blocks["high_inches"] = high / devices * blocks["degree"]
+            _draw_plan(axes, blocks)
+            if settings.label_blocks:
+                _label_blocks(axes, blocks)
+            time = f"{quantity(_total_ms(groups) / divisor)} {unit}"
+            axes.set_title(f"{label(name)}: {time}, {_micro_batches(groups)}, {tokens:,} tokens")
+            axes.set(xlim=(0, span * 1.01), ylim=(devices, 0), ylabel="Device")
             if works[i] == works[i + 1]:
                 axes.tick_params(labelbottom=False)
             else:
@@ -109,22 +105,29 @@ def _total_ms(groups: DataFrame) -> float:
     return float(groups.groupby("micro_batch")["predicted_ms"].max().sum())
 
 
-def _draw_plan(axes: Axes, name: str, groups: DataFrame, span: float, look: _Look) -> None:
+def _blocks(groups: DataFrame, divisor: float) -> DataFrame:
+    """The groups with start and length, and the end of their micro-batch.
+
+    Times are in units of the axis.
+    """
+    length = groups["predicted_ms"] / divisor
+    ends = length.groupby(groups["micro_batch"]).max().cumsum()
+    start = groups["micro_batch"].map(ends.shift(fill_value=0.0))
+    return groups.assign(start=start, length=length, end=groups["micro_batch"].map(ends))
+
+
+def _draw_plan(axes: Axes, blocks: DataFrame) -> None:
     from matplotlib.patches import Rectangle
 
-    devices, tokens = _work(groups)
-    start = 0.0
-    for _, micro_batch in groups.groupby("micro_batch", sort=True):
-        end = start + float(micro_batch["predicted_ms"].max())
-        width = (end - start) / look.divisor
-        axes.add_patch(Rectangle((start / look.divisor, 0), width, devices, linewidth=0, **_IDLE))
-        for group in records(micro_batch):
-            _draw_group(axes, group, start, span, devices, look)
-        axes.axvline(end / look.divisor, color=INK, linewidth=0.9)
-        start = end
-    time = f"{quantity(start / look.divisor)} {look.unit}"
-    axes.set_title(f"{label(name)}: {time}, {_micro_batches(groups)}, {tokens:,} tokens")
-    axes.set(xlim=(0, span / look.divisor * 1.01), ylim=(devices, 0), ylabel="Device")
+    devices, _ = _work(blocks)
+    for _, micro_batch in blocks.groupby("micro_batch"):
+        start, end = map(float, micro_batch[["start", "end"]].iloc[0])
+        axes.add_patch(Rectangle((start, 0), end - start, devices, linewidth=0, **_IDLE))
+        for block in records(micro_batch):
+            corner, size = (start, block["first_rank"]), (block["length"], block["degree"])
+            style = {"facecolor": block["colour"], "linewidth": min(0.7, 12 * block["high_inches"])}
+            axes.add_patch(Rectangle(corner, *size, edgecolor="white", **style))
+        axes.axvline(end, color=INK, linewidth=0.9)
     ranks = range(0, devices, max(1, devices // 2))
     axes.set_yticks([rank + 0.5 for rank in ranks], [str(rank) for rank in ranks])
     axes.grid(visible=False)
@@ -134,37 +137,23 @@ def _micro_batches(groups: DataFrame) -> str:
     return counted(groups["micro_batch"].nunique(), "micro-batch", "micro-batches")
 
 
-def _draw_group(
-    axes: Axes, group: Mapping[Any, Any], start: float, span: float, devices: int, look: _Look
-) -> None:
-    """A block, with what it holds where there is room."""
+def _label_blocks(axes: Axes, blocks: DataFrame) -> None:
+    """What each block holds, where there is room."""
     from matplotlib.colors import to_rgb
-    from matplotlib.patches import Rectangle
 
-    degree, first, length = group["degree"], group["first_rank"], group["predicted_ms"]
-    fill = look.shade[degree]
-    wide, high = look.inches[0] * length / span, look.inches[1] * degree / devices
-    edge = min(0.7, 12 * high)
-    style: dict[str, Any] = {"facecolor": fill, "edgecolor": "white", "linewidth": edge}
-    corner = (start / look.divisor, first)
-    axes.add_patch(Rectangle(corner, length / look.divisor, degree, **style))
-    count, tokens = group["sequences"], _tokens(group["tokens"])
-    texts = (f"{counted(count, 'sequence')}\n{tokens} tokens", f"{count} seq., {tokens}")
-    # A character is about 0.08 inches wide, a line 0.15 high.
-    fits = []
-    for text in texts:
-        lines = text.split("\n")
-        if wide > 0.08 * max(map(len, lines)) and high > 0.15 * len(lines):
-            fits.append(text)
-    if look.labels and fits:
-        centred: dict[str, Any] = {"ha": "center", "va": "center", "linespacing": 1.2}
-        colour = "white" if sum(to_rgb(fill)) < 1.6 else INK
-        at = ((start + length / 2) / look.divisor, first + degree / 2)
-        axes.text(*at, fits[0], color=colour, clip_on=True, **centred)
-
-
-def _tokens(tokens: int) -> str:
-    return f"{tokens / 1000:.3g}K" if tokens >= 1000 else str(tokens)
+    for block in records(blocks):
+        count, tokens = block["sequences"], block["tokens"]
+        size = f"{tokens / 1000:.3g}K" if tokens >= 1000 else str(tokens)
+        x, y = block["start"] + block["length"] / 2, block["first_rank"] + block["degree"] / 2
+        for text in (f"{counted(count, 'sequence')}\n{size} tokens", f"{count} seq., {size}"):
+            lines = text.split("\n")
+            # A character is about 0.08 inches wide, a line 0.15 high.
+            wide, high = 0.08 * max(map(len, lines)), 0.15 * len(lines)
+            if block["wide_inches"] > wide and block["high_inches"] > high:
+                centred: dict[str, Any] = {"ha": "center", "va": "center", "linespacing": 1.2}
+                colour = "white" if sum(to_rgb(block["colour"])) < 1.6 else INK
+                axes.text(x, y, text, color=colour, clip_on=True, **centred)
+                break
 
 
 def _facts(name: str, groups: DataFrame) -> str:
@@ -227,12 +216,12 @@ def underlay(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -
         for the network; its parts: device time by degree. Links inside nodes are equally fast
         everywhere."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
-        drawn = page.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+        shared: dict[str, Any] = {"x": "Iteration (s)", "sharex": True, "sharey": True}
+        drawn = tiles(page, [*panels], len(panels), settings, **shared)
         names = list(rows["label"].unique())
-        for axes, (panel, part) in zip(drawn, panels.items(), strict=True):
+        for axes, part in zip(drawn, panels.values(), strict=True):
             _panel(axes, part, names, shades)
-            axes.set(title=panel_title(panel, len(panels), settings), xlim=(0, 1.3 * longest))
-            axes.set_xlabel("Iteration (s)")
+            axes.set_xlim(0, 1.3 * longest)
         drawn[0].set_yticks(range(len(names)), names)
         drawn[0].invert_yaxis()
         fills = {f"degree {degree}": shades[degree] for degree in degrees} | {"waiting": _WAITING}
@@ -445,8 +434,8 @@ def _degree_texts(settings: AllToAllDegreeSettings, points: DataFrame) -> Texts:
             steps.append(f"""{words} {quantity(inside)} to {quantity(outside)} GB/s,
                 {quantity(inside / outside)} times less""")
         first, last = table.iloc[0], table.iloc[-1]
-        ends.append(f"""{words} from {quantity(float(first["gb_s"]))} GB/s at degree
-            {first["degree"]} to {quantity(float(last["gb_s"]))} at {last["degree"]}""")
+        ends.append(f"""{words} from {quantity(first["gb_s"])} GB/s at degree
+            {first["degree"]} to {quantity(last["gb_s"])} at {last["degree"]}""")
     caption = f"From degree {node} to {2 * node}, out of the node: {'; '.join(steps)}."
     if len(ours):
         rate = next(iter(tables.values())).set_index("degree")["gb_s"]

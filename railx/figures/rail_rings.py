@@ -75,7 +75,7 @@ def rail_rings(settings: RailRingsSettings, tables: Tables, canvas: Canvas) -> D
     rings = int((circuits.groupby("rail").size() == len(nodes)).sum())
     every = joined == pairs
     serves = ", so that the same wiring serves ring collectives and all-to-all" if every else ""
-    caption = f"""A line of {len(nodes)} nodes of {spoken(label(name))}: {rings} of its {len(rails)}
+    caption = f"""A line of {len(nodes)} nodes of {spoken(name)}: {rings} of its {len(rails)}
         rails visit every node once. Together they join {"" if every else "only "}{joined:,} of the
         {pairs:,} ordered pairs of nodes with {len(circuits):,} circuits{serves}. Below each ring
         are the ports of its optical circuit switch (OCS), on the left those that lead out of a

@@ -12,26 +12,16 @@ from itertools import product
 from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
-from railx.figures.panels import (
-    at_edge,
-    patch,
-    published_line,
-    published_marks,
-    share_legend,
-    ticks,
-)
-from railx.figures.tables import refuse_unknown, stack, where
-from railx.figures.theme import (
-    GREY,
-    INK,
-    PALETTE,
-    PUBLISHED,
+from railx.figures.panels import at_edge, patch, share_legend, ticks
+from railx.figures.published import (
     PUBLISHED_LINE,
     PUBLISHED_MARK,
-    dot,
-    lighter,
+    published_line,
+    published_marks,
     published_series,
 )
+from railx.figures.tables import refuse_unknown, stack, where
+from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, lighter
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import fidelity_line, listed, quantity, span
 from railx.settings import AtLeast
@@ -71,7 +61,6 @@ _COUNTED = {
 
 _DRAWN = ["platform", "quantity", "series", "source", "ocs_port_price_factor", "gpus", "value"]
 
-
 #: Platforms of the bills, a column of panels each: words, and the published platform.
 _PLATFORMS = {
     "h200_400g": ("H200, servers of 8, 400G", "H200_400G_fig15_trx879"),
@@ -100,7 +89,6 @@ class RailBillsSettings(CanvasSettings):
 )
 def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A column of panels for each platform: cost above power."""
-    bills = tables.read("rails")
     points = _bills_points(settings, tables)
     subtitle = """Electrical and photonic rails, one port and transceiver a GPU. Hollow diamonds:
         the published bills. A rail of more GPUs than half of the switch's ports needs leaves and
@@ -108,7 +96,7 @@ def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> D
         port."""
     switch = settings.switch.replace("_", " ").replace("polatis 6000n", "the Polatis 6000N")
     note = f"Port prices beyond one switch are assumed to be those of {switch}"
-    with canvas(subtitle, fidelity_line(bills["fidelity"], note)) as page:
+    with canvas(subtitle, fidelity_line(tables.read("rails")["fidelity"], note)) as page:
         panels = page.subplots(2, len(_PLATFORMS), sharex=False, squeeze=False)
         for row, (key, (_, _, ylabel, _)) in zip(panels, _BILLS_PANELS.items(), strict=True):
             for axes, (platform, (words, _)) in zip(row, _PLATFORMS.items(), strict=True):
@@ -221,7 +209,6 @@ _SAVINGS_PANELS = {
     "cost": ("Cost", "network_cost_reduction"),
     "power": ("Power", "network_power_reduction"),
 }
-
 
 #: Published platforms in the order of the legend: words, and ours that stands for it.
 _SAVING = {

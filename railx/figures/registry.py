@@ -76,8 +76,8 @@ FigureSettings = Annotated[CanvasSettings, Registered("figure", _members)]
 def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> None:
     """Draw the figure that ``settings.figure`` names.
 
-    ``inputs`` holds the files under its input keys. ``output`` is written with each of
-    ``ENDINGS``: the images, the data behind them, the caption alone and all words.
+    ``inputs`` holds the files under its input keys. ``output`` is written with several
+    endings: the images, the data behind them, the caption alone and all words.
     Raises ValueError for a missing or unknown input and for a table that does not hold
     what the figure needs.
     """

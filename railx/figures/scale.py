@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
-from railx.figures.panels import entries, share_legend, ticks
+from railx.figures.panels import entries, share_legend, ticks, tiles
 from railx.figures.tables import where
 from railx.figures.theme import PALETTE, colours, label
 from railx.figures.types import Axes, DataFrame
@@ -41,9 +41,10 @@ def plans_at_scale(settings: PlansAtScaleSettings, tables: Tables, canvas: Canva
     subtitle = """Left: sequences a second over devices. Middle: over the size of the fast domain,
         against the smallest. Right: one resource scaled."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
-        sizes, domains, resources = page.subplots(1, 3)
+        titles = ("Strong scaling", "Fast domain", "Resources")
+        sizes, domains, resources = tiles(page, titles, 3, settings)
         for model, part in rows.groupby("model", sort=False):
-            style = {"color": colour[str(model)], "marker": "o", "label": label(str(model))}
+            style = {"color": colour[str(model)], "marker": "o", "label": label(model)}
             line = where(part, sweep="devices")
             sizes.plot(line["devices"], line["sequences_per_s"], **style)
             line = where(part, sweep="domain")
@@ -56,15 +57,12 @@ def plans_at_scale(settings: PlansAtScaleSettings, tables: Tables, canvas: Canva
             style = {"color": shade, "marker": "s", "label": label(resource)}
             resources.plot(line["factor"], line["sequences_per_s"] / usual, **style)
         _logarithmic(sizes, where(rows, sweep="devices")["devices"])
-        sizes.set(yscale="log", title="Strong scaling", xlabel="Devices")
-        sizes.set_ylabel("Sequences/s")
+        sizes.set(yscale="log", xlabel="Devices", ylabel="Sequences/s")
         ticks(sizes.yaxis)
         _logarithmic(domains, where(rows, sweep="domain")["domain_devices"])
-        domains.set(title="Fast domain", xlabel="Devices of the domain")
-        domains.set_ylabel("Throughput over the first")
+        domains.set(xlabel="Devices of the domain", ylabel="Throughput over the first")
         _logarithmic(resources, where(of_model, sweep=_RESOURCES[0])["factor"])
-        resources.set(title="Resources", xlabel="Times the resource")
-        resources.set_ylabel("Throughput over that of 1 x")
+        resources.set(xlabel="Times the resource", ylabel="Throughput over that of 1 x")
         share_legend(page, {**entries(sizes), **entries(resources)}, 3)
     largest = rows[rows["sweep"] == "devices"].groupby("model", sort=False).tail(1)
     best = phrases(largest, "{model:spoken} {sequences_per_s:q} sequences/s on {devices:,.0f}")
@@ -72,9 +70,8 @@ def plans_at_scale(settings: PlansAtScaleSettings, tables: Tables, canvas: Canva
     caption = f"""The fastest of all plans (1D, SUMMA or context, degrees, micro-batch, placement in
         the fast domain) on B200 with the constants of arXiv 2410.00273. At the largest size:
         {best}. {label(settings.model)} with the most of a resource: {gains}."""
-    return Drawn(
-        caption, f"Lines of throughput. {best}. With the most of a resource: {gains}.", rows
-    )
+    alternative = f"Lines of throughput. {best}. With the most of a resource: {gains}."
+    return Drawn(caption, alternative, rows)
 
 
 def _gains(rows: DataFrame) -> DataFrame:
@@ -119,7 +116,8 @@ def sharded_replicas(settings: ShardedReplicasSettings, tables: Tables, canvas: 
     subtitle = """Left: throughput of a device over devices; dashed is FSDP alone, solid the fastest
         degrees. Right: the share of the step that is exposed under FSDP alone."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
-        speed, exposed = page.subplots(1, 2)
+        titles = ("Throughput", "Exposed, FSDP alone")
+        speed, exposed = tiles(page, titles, 2, settings, "Devices")
         for network in dict.fromkeys(rows["network"]):
             shade = {"color": colour[network], "marker": "o"}
             line = where(fastest, network=network)
@@ -130,10 +128,9 @@ def sharded_replicas(settings: ShardedReplicasSettings, tables: Tables, canvas: 
             exposed.plot(line["devices"], 100 * line["exposed_share"], **dashed)
         for axes in (speed, exposed):
             _logarithmic(axes, rows["devices"])
-            axes.set_xlabel("Devices")
             axes.set_ylim(bottom=0)
-        speed.set(title="Throughput", ylabel="Tokens/s of a device")
-        exposed.set(title="Exposed, FSDP alone", ylabel="Share of the step (%)")
+        speed.set_ylabel("Tokens/s of a device")
+        exposed.set_ylabel("Share of the step (%)")
         share_legend(page, entries(speed), 4)
     last = rows["devices"].max()
     ends = where(alone, devices=last)

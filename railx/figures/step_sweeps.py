@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
-from railx.figures.panels import beside, panel_title, published_line, share_legend
+from railx.figures.panels import beside, panel_title, share_legend, ticks
+from railx.figures.published import PUBLISHED_LINE, published_line
 from railx.figures.tables import refuse, to_frame, where
-from railx.figures.theme import DERIVED, MODE_LABELS, PALETTE, PUBLISHED_LINE, colours, dot
+from railx.figures.theme import DERIVED, MODE_COLOURS, MODE_LABELS, PALETTE, dot
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrases, quantity
 from railx.settings import NonNegative, NotEmpty
 
-_MODES = ("electrical", "on_demand", "provisioned")
 _MARKERS = "os^D"
 #: Panels: the words of their axes, and of a value in the caption.
 _SWEEPS = {
@@ -73,14 +73,14 @@ def step_sweeps(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) ->
             axes, rows = panels[panel], where(points, panel=panel)
             (_utilisation if panel == "utilisation" else _lines)(axes, rows)
             axes.set(xlabel=x, ylabel=y.format(at), title=panel_title(titles[panel], 2, settings))
-            axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
         most = 100 * float(values["overhead_largest_strong_scaling_10ms"])
         published_line(panels["scaling"], most, "y")
         panels["scaling"].set_ylim(0, None)
         published_line(panels["experts"], float(values["expert_slowdown_most"]), "y")
-        colour = colours(_MODES)
         series = points.loc[points["panel"] != "utilisation", "device"].unique()
-        legend: dict[str, Any] = {MODE_LABELS[mode]: {"color": colour[mode]} for mode in _MODES}
+        legend: dict[str, Any] = {
+            MODE_LABELS[mode]: {"color": colour} for mode, colour in MODE_COLOURS.items()
+        }
         legend |= {
             device: dot("black", marker=mark)
             for device, mark in zip(series, _MARKERS, strict=False)
@@ -134,14 +134,11 @@ def _points(tables: Tables, settings: StepSweepsSettings) -> DataFrame:
 
 
 def _lines(axes: Axes, rows: DataFrame) -> None:
-    colour = colours(_MODES)
     markers = dict(zip(rows["device"].unique(), _MARKERS, strict=False))
     for (device, mode), line in rows.groupby(["device", "mode"], sort=False):
         line = line.sort_values("x")
-        axes.plot(line["x"], line["y"], color=colour[str(mode)], marker=markers[device])
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sorted(set(rows["x"])))
-    axes.minorticks_off()
+        axes.plot(line["x"], line["y"], color=MODE_COLOURS[mode], marker=markers[device])
+    ticks(axes.xaxis, sorted(set(rows["x"])), base=2)
 
 
 def _utilisation(axes: Axes, rows: DataFrame) -> None:
@@ -151,6 +148,7 @@ def _utilisation(axes: Axes, rows: DataFrame) -> None:
         end = line.iloc[-1]
         beside(axes, f"{int(str(gpus)):,} GPUs", float(end["x"]), float(end["y"]), 5)
     axes.set_xscale("symlog", linthresh=1)
+    axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
     axes.set_xlim(-0.2, 40_000)
 
 

@@ -8,18 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Annotated
 
 from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.honest import cut_bars
-from railx.figures.panels import (
-    beside,
-    entries,
-    few_ticks,
-    name_rows,
-    panel_title,
-    share_legend,
-)
+from railx.figures.panels import beside, entries, few_ticks, name_rows, share_legend, tiles
 from railx.figures.tables import where
 from railx.figures.theme import FAINT, GREY, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
@@ -79,15 +73,14 @@ def step_time(settings: StepTimeSettings, tables: Tables, canvas: Canvas) -> Dra
         cut: its number is the whole time."""
     cut, spans = 0, []
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
-        panels = page.subplots(len(bases), len(jobs), sharey=True, squeeze=False)
-        for column, job in enumerate(jobs):
-            for axes, basis in zip(panels[:, column], bases, strict=True):
-                cut += _panel(axes, rows, job, basis, settings.cut_over_shortest)
-                title = f"{label(job)}, {_BASES[basis]}"
-                axes.set_title(panel_title(title, len(jobs), settings))
-                span = _span(rows, job, basis, settings.named)
-                spans += [(label(job), _BASES[basis], span)] if span else []
-        share_legend(page, entries(panels[0, 0]), len(_PARTS))
+        titles = [f"{label(job)}, {_BASES[basis]}" for basis, job in product(bases, jobs)]
+        panels = tiles(page, titles, len(jobs), settings, sharey=True)
+        for (column, job), (line, basis) in product(enumerate(jobs), enumerate(bases)):
+            axes = panels[line * len(jobs) + column]
+            cut += _panel(axes, rows, job, basis, settings.cut_over_shortest)
+            span = _span(rows, job, basis, settings.named)
+            spans += [(label(job), _BASES[basis], span)] if span else []
+        share_legend(page, entries(panels[0]), len(_PARTS))
     shortened = f"{cut} bars are cut and have their whole time as a number." if cut else ""
     caption = f"""Estimated time of a training step.
         {" ".join(f"{job} at {basis}: {span}." for job, basis, span in spans)} {shortened}
@@ -115,20 +108,17 @@ def _panel(axes: Axes, rows: DataFrame, job: str, basis: str, cut: float | None)
         end = (left + seconds[part]).clip(upper=limit)
         axes.barh(range(len(names)), end - left, left=left, color=colour, label=title, height=0.74)
         left = end
-    shortened = cut_bars(axes, list(total), range(len(names)), limit, list(map(quantity, total)))
+    shortened = cut_bars(axes, total, limit)
     for position, name in enumerate(names):
         if not total[name]:
             words = "no room for the job" if name in without_room else "no price"
             beside(axes, words, 0, position, 3, color=GREY)
         elif total[name] <= limit:
-            beside(axes, quantity(float(total[name])), float(total[name]), position, 3)
+            beside(axes, quantity(total[name]), float(total[name]), position, 3)
     axes.set(xlim=(0, 1.2 * limit), xlabel="Step time (s)")
     few_ticks(axes.xaxis, 5)
-    axes.set_yticks(range(len(names)), list(map(label, names)))
-    if not axes.yaxis_inverted():  # shared by all panels
-        axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
-    return len(shortened)
+    name_rows(axes, list(map(label, names)), above=None)
+    return shortened
 
 
 def _span(rows: DataFrame, job: str, basis: str, named: Sequence[str]) -> str:
@@ -137,7 +127,7 @@ def _span(rows: DataFrame, job: str, basis: str, named: Sequence[str]) -> str:
     steps = part.groupby("topology", sort=False)["step_ms"].first().sort_values() / 1e3
     chosen = [name for name in named if name in steps]
     names = dict.fromkeys([*steps.index[:1], *chosen, *steps.index[-1:]])
-    return ", ".join(f"{quantity(float(steps[name]))} s on {label(name)}" for name in names)
+    return ", ".join(f"{quantity(steps[name])} s on {label(name)}" for name in names)
 
 
 # Prices of nodes
@@ -158,11 +148,10 @@ def node_prices(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
         trains faster than {reference}; left of it: slower. Its ranking flips where the diamond is
         within the range of the price. Without one, no rate of its ports makes both equally fast."""
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
-        panels = page.subplots(1, len(jobs), sharex=True, sharey=True, squeeze=False)[0]
+        titles = list(map(label, jobs))
+        panels = tiles(page, titles, len(jobs), settings, sharex=True, sharey=True)
         for axes, job in zip(panels, jobs, strict=True):
-            part = where(rows, job=job).set_index("topology").reindex(names)
-            _node_prices(axes, part)
-            axes.set_title(panel_title(label(job), len(jobs), settings))
+            _node_prices(axes, where(rows, job=job).set_index("topology").reindex(names))
         name_rows(panels[0], list(map(label, names)))
         share_legend(page, entries(panels[0]), 3)
     flips = phrases(rows[rows["flips"]], "{topology:label} for {job:label}") or "none"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import entries, panel_title, share_legend, ticks
 from railx.figures.repeats import REPEAT_COLUMNS, per_repeat, repeats_words
 from railx.figures.tables import records, stack, to_frame, where
-from railx.figures.theme import GREY, INK, MODE_LABELS, MODES, colours, dot, label
+from railx.figures.theme import GREY, INK, MODE_COLOURS, MODES, dot, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import fidelity_line, phrase, phrases, quantity, span
 from railx.intervals import estimate
@@ -68,8 +68,7 @@ def reconfiguration(settings: ReconfigurationSettings, tables: Tables, canvas: C
                     _dots(axes, where(repeats, run=run), shown)
                 _lines(axes, where(rows, shows=shown))
                 axes.set_ylim(0, 1.1 * max(axes.dataLim.y1, 1.0))
-            plan, parallelism, device = map(str, rows[["plan", "parallelism", "device"]].iloc[0])
-            title = f"{label(plan)}\n{label(parallelism)}, {device.upper()}"
+            title = phrase("{plan:label}\n{parallelism:label}, {device:upper}", rows.iloc[0])
             panels[0, column].set_title(panel_title(title, len(runs), settings))
             panels[1, column].set_xlabel("Latency (ms)")
             _latency_axis(panels[1, column], latencies)
@@ -104,29 +103,26 @@ def _points(repeats: DataFrame, confidence: float) -> DataFrame:
 
 
 def _lines(axes: Axes, points: DataFrame) -> None:
-    colour = colours(MODE_LABELS)
-    for mode in MODE_LABELS:
+    for mode, colour in MODE_COLOURS.items():
         line = where(points, mode=mode).sort_values("reconfiguration_latency_ms")
         if line.empty:
             continue
         if mode != "electrical":
             x = line["reconfiguration_latency_ms"]
-            axes.plot(x, line["median"], "o-", color=colour[mode], label=label(mode))
-            axes.vlines(x, line["low"], line["high"], color=colour[mode], linewidth=3.2, alpha=0.45)
+            axes.plot(x, line["median"], "o-", color=colour, label=label(mode))
+            axes.vlines(x, line["low"], line["high"], color=colour, linewidth=3.2, alpha=0.45)
         elif (line["shows"] == "iteration_ms").all():
             median, low, high = map(float, line[["median", "low", "high"]].iloc[0])
-            dashed: dict[str, Any] = {"color": colour[mode], "linestyle": (0, (5, 2))}
-            axes.axhline(median, label=label(mode), **dashed)
-            axes.axhspan(low, high, color=colour[mode], alpha=0.15, linewidth=0)
+            axes.axhline(median, label=label(mode), color=colour, linestyle=(0, (5, 2)))
+            axes.axhspan(low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 def _dots(axes: Axes, repeats: DataFrame, shown: str) -> None:
-    colour = colours(MODE_LABELS)
-    for mode in MODE_LABELS:
+    for mode, colour in MODE_COLOURS.items():
         for disturbed, mark in ((False, "."), (True, "x")):
             if mode != "electrical" or shown == "iteration_ms":
                 rows = where(repeats, mode=mode, disturbed=disturbed)
-                style = dot(colour[mode], 4.5, marker=mark, alpha=0.6)
+                style = dot(colour, 4.5, marker=mark, alpha=0.6)
                 axes.plot(rows["reconfiguration_latency_ms"], rows[shown], **style)
 
 
@@ -192,22 +188,21 @@ def live_switching(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     title = "FSDP2, tensor parallelism and 1F1B of plain torch on switched rails"
     with canvas(subtitle, footnote, title=title) as page:
         grid = page.subplots(len(programs), 2, squeeze=False)
-        colour = colours(("electrical", *MODES))
         for (left, right), program in zip(grid, programs, strict=True):
             rows = where(frame, program=program)
             electrical = where(rows, mode="electrical")["iteration_ms"]
             if len(electrical):
-                left.axhline(electrical.iloc[0], color=colour["electrical"], linewidth=0.8)
-            _pairs(left, rows, "iteration_ms", "predicted_iteration_ms", colour)
-            _pairs(right, rows, "all_stalls_ms", "all_predicted_stalls_ms", colour)
-            left.set(title=f"{label(program)}, {rows['ranks'].iloc[0]} ranks")
-            left.set_ylabel("Iteration (ms)")
+                left.axhline(electrical.iloc[0], color=MODE_COLOURS["electrical"], linewidth=0.8)
+            _pairs(left, rows, "iteration_ms", "predicted_iteration_ms")
+            _pairs(right, rows, "all_stalls_ms", "all_predicted_stalls_ms")
+            title = f"{label(program)}, {rows['ranks'].iloc[0]} ranks"
+            left.set(title=title, ylabel="Iteration (ms)")
             right.set(title="Waiting for light, all groups", ylabel="Stall (ms per iteration)")
         for axes in grid[-1]:
             axes.set_xlabel("Switching latency (ms)")
-        legend = {label(mode): dot(colour[mode]) for mode in MODES}
+        legend = {label(mode): dot(MODE_COLOURS[mode]) for mode in MODES}
         legend["By the windows"] = {"color": INK}
-        legend[label("electrical")] = {"color": colour["electrical"], "linewidth": 0.8}
+        legend[label("electrical")] = {"color": MODE_COLOURS["electrical"], "linewidth": 0.8}
         share_legend(page, legend, 4)
     caption = "Iteration time and waiting for light of programs in plain torch on emulated rails."
     compared = where(frame, mode="provisioned", controller_restarted=False)
@@ -223,9 +218,7 @@ def live_switching(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     return Drawn(caption, f"Two panels per program. {phrases(longest, row)}.", frame)
 
 
-def _pairs(
-    axes: Axes, rows: DataFrame, measured: str, predicted: str, colour: dict[str, str]
-) -> None:
+def _pairs(axes: Axes, rows: DataFrame, measured: str, predicted: str) -> None:
     """Marks for what was measured, a line for the rule."""
     for mode in MODES:
         line = where(rows, mode=mode).sort_values("reconfiguration_latency_ms")
@@ -233,7 +226,7 @@ def _pairs(
             marks = where(line, controller_restarted=restarted)
             x = marks["reconfiguration_latency_ms"]
             if not restarted:
-                axes.plot(x, marks[predicted], color=colour[mode])
-            axes.plot(x, marks[measured], **dot(colour[mode], marker=marker))
+                axes.plot(x, marks[predicted], color=MODE_COLOURS[mode])
+            axes.plot(x, marks[measured], **dot(MODE_COLOURS[mode], marker=marker))
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)

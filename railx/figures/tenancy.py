@@ -14,7 +14,7 @@ from railx.figures.panels import beside, entries, few_ticks, panel_title, share_
 from railx.figures.tables import refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line, phrases
+from railx.figures.words import fidelity_line, phrase_list
 from railx.settings import Between, NotEmpty
 
 # Largest job beside failed nodes
@@ -68,10 +68,16 @@ def largest_job(settings: LargestJobSettings, tables: Tables, canvas: Canvas) ->
         healthy = drawn.groupby("failed_nodes")["healthy_share"].first()
         dotted: dict[str, Any] = {"color": GREY, "linewidth": 1, "linestyle": ":"}
         axes.plot(healthy.index, healthy, label="All healthy nodes", **dotted)
-        for system in _SYSTEMS:
-            rows = where(lines, system=system)
+        for system, (colour, words, _) in _SYSTEMS.items():
+            rows = where(lines, system=system).sort_values("failed_nodes")
+            # HammingMesh lies on RailX; a dashed line on top leaves both visible.
+            same = system == "hammingmesh"
+            style: dict[str, Any] = {"linestyle": (0, (4, 4))} if same else {"linewidth": 2.4}
             if len(rows):
-                _line(axes, rows.sort_values("failed_nodes"), system)
+                axes.plot(rows["failed_nodes"], rows["mean"], color=colour, label=words, **style)
+            if not same:
+                band = rows["failed_nodes"], rows["low"], rows["high"]
+                axes.fill_between(*band, color=colour, alpha=0.18, linewidth=0)
         dashed: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": "--"}
         dashed["label"] = "No two failures in one line, (1 - f / R)²"
         closed = formula.sort_values("failed_nodes")
@@ -100,16 +106,6 @@ def largest_job(settings: LargestJobSettings, tables: Tables, canvas: Canvas) ->
     closed = formula[["system", "failed_nodes", "formula_share"]]
     data = stack([lines.assign(shows="draws"), closed.assign(shows="closed form")])
     return Drawn(caption, alternative, data)
-
-
-def _line(axes: Axes, rows: DataFrame, system: str) -> None:
-    x, (colour, words, _) = rows["failed_nodes"], _SYSTEMS[system]
-    # HammingMesh lies on RailX; a dashed line on top leaves both visible.
-    same = system == "hammingmesh"
-    style: dict[str, Any] = {"linestyle": (0, (4, 4))} if same else {"linewidth": 2.4}
-    axes.plot(x, rows["mean"], color=colour, label=words, **style)
-    if not same:
-        axes.fill_between(x, rows["low"], rows["high"], color=colour, alpha=0.18, linewidth=0)
 
 
 # Use of the grid by a stream of jobs
@@ -145,7 +141,7 @@ def utilisation(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -
     load = frame["offered_load"].max() if settings.offered_load is None else settings.offered_load
     rows = frame[(frame["policy"] == settings.policy) & np.isclose(frame["offered_load"], load)]
     if rows.empty:
-        pairs = sorted(set(phrases(frame, "{policy} with {offered_load:g}", "\n").splitlines()))
+        pairs = sorted(set(phrase_list(frame, "{policy} with {offered_load:g}")))
         refuse(f"policy: no rows for {settings.policy} with offered load {load:g}", pairs)
     queues = [queue for queue in _QUEUES if queue in set(rows["queue"])]
     streams = int(rows.groupby(["system", "queue", "scenario"]).size().max())
@@ -206,7 +202,7 @@ def _bars(axes: Axes, rows: DataFrame, column: str) -> None:
 def _scenario(rows: DataFrame) -> str:
     """Words for the scenario of the rows."""
     failed = int(rows["failed_nodes"].iloc[0])
-    return f"{failed} nodes failed" if failed else label(str(rows["scenario"].iloc[0]))
+    return f"{failed} nodes failed" if failed else label(rows["scenario"].iloc[0])
 
 
 def _means(rows: DataFrame) -> str:
@@ -260,7 +256,8 @@ def fault_trace(settings: FaultTraceSettings, tables: Tables, canvas: Canvas) ->
         do not fail. Jobs of one size fill the network, or a single job is as large as can be."""
     lowest = float(rows[["usable_share", "largest_share"]].min().min())
     with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
-        panels = tiles(page, len(networks), 2, sharex=True, sharey=True)
+        names = list(map(label, networks))
+        panels = tiles(page, names, 2, settings, "Days", "Share of chips", sharex=True, sharey=True)
         for axes, network in zip(panels, networks, strict=True):
             part = where(rows, network=network)
             single = where(part, job_chips=sizes[0])
@@ -269,15 +266,9 @@ def fault_trace(settings: FaultTraceSettings, tables: Tables, canvas: Canvas) ->
                 jobs = where(part, job_chips=size)
                 _over_days(axes, jobs, "usable_share", f"Jobs of {size} chips", colour, "-")
             _over_days(axes, single, "largest_share", "Largest job", INK, "--")
-            axes.set_title(panel_title(label(network), 2, settings))
             axes.set(ylim=(max(0.0, lowest - 0.03), 1.02))
             axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
             few_ticks(axes.xaxis, 4)
-        for axes in panels[::2]:
-            axes.set_ylabel("Share of chips")
-        for axes in panels[-2:]:
-            axes.tick_params(labelbottom=True)
-            axes.set_xlabel("Days")
         share_legend(page, entries(panels[0]), 3)
     means = _trace_means(rows, sizes[-1])
     caption = f"""Share of the chips that jobs use while servers fail, mean over the trace: in jobs
@@ -306,5 +297,5 @@ def _trace_means(rows: DataFrame, size: int) -> str:
             100 * np.average(part[column], weights=part["days"])
             for column in ("usable_share", "largest_share")
         )
-        parts.append(f"{label(str(network))} {jobs:.3g} and {largest:.3g} %")
+        parts.append(f"{label(network)} {jobs:.3g} and {largest:.3g} %")
     return "; ".join(parts)

@@ -30,20 +30,9 @@ GREY = "#626a76"
 FAINT = "#868e99"
 #: Width of every line of data.
 LINE_POINTS = 1.8
-
-#: The word for published numbers in every legend, and how they are drawn.
-PUBLISHED = "published"
-#: The word for what follows from a paper by arithmetic; drawn in grey.
-DERIVED = "derived from the paper"
-PUBLISHED_MARK: dict[str, Any] = {
-    "marker": "D",
-    "markersize": 5.5,
-    "markerfacecolor": "none",
-    "markeredgecolor": INK,
-    "markeredgewidth": 1.3,
-    "linestyle": "none",
-}
-PUBLISHED_LINE: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.3}
+#: The words for published numbers in every legend, and for what follows from a paper by
+#: arithmetic.
+PUBLISHED, DERIVED = "published", "derived from the paper"
 
 _NAMED = {
     "railx_hyperx": "#0072b2",
@@ -121,6 +110,8 @@ MODE_LABELS = {
     "on_demand": "On demand",
     "provisioned": "Provisioned",
 }
+#: Their colours.
+MODE_COLOURS: dict[Any, str] = {mode: _NAMED[mode] for mode in MODE_LABELS}
 #: Modes of a fabric that switches.
 MODES = ("on_demand", "provisioned")
 #: The jobs that Opus ran on Perlmutter.
@@ -176,16 +167,17 @@ def degree_colours(degrees: Iterable[int], largest: int) -> dict[int, str]:
     }
 
 
-def label(name: str) -> str:
+def label(name: Any) -> str:
     """A name as a reader sees it.
 
     Names of the papers are as they write them (also in front of a longer name), others
     have spaces.
     """
-    if name in MODE_LABELS:
-        return MODE_LABELS[name]
-    stem = _stem(name, _LABELS)
-    rest = name[len(stem) :].strip("_")
+    text = str(name)
+    if text in MODE_LABELS:
+        return MODE_LABELS[text]
+    stem = _stem(text, _LABELS)
+    rest = text[len(stem) :].strip("_")
     rest = _LABELS.get(rest, rest.replace("_", " "))
     if not stem:
         return rest[:1].upper() + rest[1:]
@@ -214,17 +206,6 @@ def dot(colour: str, size: float | None = None, **style: Any) -> dict[str, Any]:
     """A mark without a line: the style of our numbers beside published ones."""
     sized = {} if size is None else {"markersize": size}
     return {"linestyle": "none", "marker": "o", "color": colour, **sized, **style}
-
-
-def published_mark(colour: str) -> dict[str, Any]:
-    """The mark of a published value of one of several things, in its colour."""
-    return {**PUBLISHED_MARK, "markeredgecolor": colour}
-
-
-def published_series(colour: str) -> dict[str, Any]:
-    """Published values on a thin dashed line, in the colour of their series."""
-    line = {"linestyle": (0, (4, 2)), "linewidth": 1.1, "color": colour}
-    return published_mark(colour) | line
 
 
 def _stem(name: str, names: Iterable[str]) -> str:

@@ -14,26 +14,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import AxisScale, Canvas, Choice, Drawn, Tables, figure, reads
-from railx.figures.panels import (
-    name_rows,
-    panel_title,
-    published_line,
-    published_marks,
-    share_legend,
-    tiles,
-)
+from railx.figures.panels import name_rows, share_legend, ticks, tiles
+from railx.figures.published import PUBLISHED_LINE, PUBLISHED_MARK, published_line, published_marks
 from railx.figures.tables import records, refuse_unknown, stack, to_frame, where
-from railx.figures.theme import (
-    DERIVED,
-    GREY,
-    PUBLISHED,
-    PUBLISHED_LINE,
-    PUBLISHED_MARK,
-    colours,
-    dot,
-    label,
-    lighter,
-)
+from railx.figures.theme import DERIVED, GREY, PUBLISHED, colours, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import counted, fidelity_line, listed, phrase, phrases, quantity
 from railx.settings import Between, NotEmpty, mapping
@@ -41,8 +25,6 @@ from railx.settings import Between, NotEmpty, mapping
 # Hops between nodes, and what crosses their middle
 
 _TICKS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-#: The rows of the published table with the diameters of RailX, least and most.
-_DIAMETERS = ("diameter_least", "diameter_most")
 
 
 @figure("Hops and bisection by topology", "railx", height=7)
@@ -57,7 +39,7 @@ def topology_metrics(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     share = frame["bisection_gb_s_per_chip"] / frame["injection_gb_s_per_chip"]
     data = frame[tables.columns("topologies")].assign(bisection_over_injection=share)
     published = tables.values("published")
-    limits = [float(published[name]) for name in _DIAMETERS]
+    limits = [float(published[f"diameter_{end}"]) for end in ("least", "most")]
     subtitle = """A hop is a link that leaves a node (board, server or single chip). Bisection: one
         direction of the family's natural cut."""
     title = "Hops between nodes and bisection by topology"
@@ -98,9 +80,7 @@ def _hops(axes: Axes, data: DataFrame, colour: dict[str, str], limits: list[floa
         axes.text(4.6 * largest, position, words, ha="right", va="center")
     axes.set(title="Hops: mean to diameter", xlabel="Hops between nodes", xscale="log")
     axes.set_xlim(0.85 * min(1.0, float(data["mean_node_hops"].min())), 5 * largest)
-    shown = [tick for tick in _TICKS if tick <= 1.5 * largest]
-    axes.set_xticks(shown, [str(tick) for tick in shown])
-    axes.minorticks_off()
+    ticks(axes.xaxis, [hops for hops in _TICKS if hops <= 1.5 * largest], "{x:g}")
 
 
 def _bisection(axes: Axes, data: DataFrame, colour: dict[str, str]) -> None:
@@ -125,12 +105,13 @@ def _hops_caption(data: DataFrame, limits: list[float]) -> str:
     cut = data[data["bisection_over_injection"].notna()]
     rows = data[data["family"].astype(str).str.startswith("railx")]
     within = rows["diameter_node_hops"].between(limits[0], limits[1])
-    beyond = phrases(rows[~within], "{topology:spoken} with {diameter_node_hops:.0f}", "\n")
+    text = "{topology:spoken} with {diameter_node_hops:.0f}"
+    beyond = listed([phrase(text, row) for row in records(rows[~within])])
     stated = ""
     if len(rows):
         stated = f"""RailX states {limits[0]:.0f} to {limits[1]:.0f} hops for its reconfigurable
             settings (dashed): {within.sum()} of the {len(rows)} RailX networks here lie
-            within{f"; beyond are {listed(beyond.splitlines())}" if beyond else ""}."""
+            within{f"; beyond are {beyond}" if beyond else ""}."""
     hops, share = "{diameter_node_hops:.0f}", "{bisection_over_injection:q%}"
     bisection = ""
     if len(cut):
@@ -178,12 +159,9 @@ def all_to_all_bandwidth(settings: BandwidthSettings, tables: Tables, canvas: Ca
     refuse_unknown("traffic", [settings.traffic], sorted(set(frame["traffic"])))
     rows = where(frame, traffic=settings.traffic).reset_index(drop=True)
     injection = rows["injection_gb_s_per_chip"]
-    bandwidth, share = (
-        rows.assign(
-            **{name: factor * rows[f"{name}_gb_s_per_chip"] / over for name in ("ideal", "bound")}
-        )
-        for factor, over in ((1, 1), (100, injection))
-    )
+    rates = {name: rows[f"{name}_gb_s_per_chip"] for name in ("ideal", "bound")}
+    bandwidth = rows.assign(**rates)
+    share = rows.assign(**{name: 100 * rate / injection for name, rate in rates.items()})
     derived = _derived(settings, rows, tables.read("derived"))
     speeds = [f"{speed:,.0f}" for speed in sorted(set(injection))]
     subtitle = f"""{label(settings.traffic)} traffic, one direction. Ideal: even load on all
@@ -252,11 +230,11 @@ def _bandwidth_caption(rows: DataFrame, derived: Derived) -> str:
     if apart:
         diamonds = f"""Diamonds are the {counted(len(derived), "value")} that follow from the paper
             and its authors' simulator; ours are within {quantity(100 * max(apart))} %."""
-    return f"""{label(str(rows["traffic"].iloc[0]))} traffic on {len(best)} networks. The *ideal*
+    return f"""{label(rows["traffic"].iloc[0])} traffic on {len(best)} networks. The *ideal*
         spreads the load evenly over the external channels, the *bound* divides the capacity by the
         load of the busiest channel under the given routing. The best bound of a network goes from
-        {low} of its injection bandwidth ({label(str(best.index[0]))}) to {high}
-        ({label(str(best.index[-1]))}). {costs} {diamonds}"""
+        {low} of its injection bandwidth ({label(best.index[0])}) to {high}
+        ({label(best.index[-1])}). {costs} {diamonds}"""
 
 
 def _bandwidth_groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) -> None:
@@ -265,7 +243,7 @@ def _bandwidth_groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) 
     Routings with the same bound share one bar.
     """
     colour = colours(rows["family"])
-    y, ticks, names = 0.0, [], []
+    y, middles, names = 0.0, [], []
     for _, group in rows.groupby("topology", sort=False):
         first = group.iloc[0]
         shade = colour[str(first["family"])]
@@ -275,7 +253,7 @@ def _bandwidth_groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) 
         for i, row in enumerate(records(group.head(1) if alike else group)):
             text = "bound" if alike else f"bound, {row['routing']} routing"
             bars.append((text, row["routing"], row["bound"], 0.3 * i / len(group)))
-        ticks.append(y + (len(bars) - 1) / 2)
+        middles.append(y + (len(bars) - 1) / 2)
         for text, name, value, light in bars:
             bar = axes.barh(y, value, height=0.9, color=lighter(shade, light))
             stated = derived.get((str(first["topology"]), name))
@@ -287,7 +265,7 @@ def _bandwidth_groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) 
         text = "{topology:label}\n{chips:,} chips, {injection_gb_s_per_chip:q} GB/s injection"
         names.append(phrase(text, first))
         y += 0.8
-    axes.set_yticks(ticks, names)
+    axes.set_yticks(middles, names)
     axes.set_ylim(y - 1.1, -0.8)
     axes.grid(axis="y", visible=False)
 
@@ -315,24 +293,22 @@ def channel_loads(settings: ChannelLoadsSettings, tables: Tables, canvas: Canvas
     """One panel per topology and routing."""
     frame = tables.read("channels", "topology", settings.only)
     groups = list(frame.groupby(["topology", "routing"], sort=False))
+    titles = [
+        f"{label(topology)}, {label(routing)}\nlargest {quantity(rows['load'].max())}"
+        for (topology, routing), rows in groups
+    ]
     columns = min(settings.columns, len(groups))
+    words = {"x": "Share of channels of the kind (%)", "y": "Load"}
     subtitle = """Every channel in descending order of its load. Load: flits per cycle on a channel
         when each chip offers one flit per cycle."""
     with canvas(subtitle, fidelity_line(frame["fidelity"])) as page:
-        panels = tiles(page, len(groups), columns, sharex=True)
+        panels = tiles(page, titles, columns, settings, **words, sharex=True)
         colour = colours(sorted(set(frame["kind"])))
-        for axes, ((topology, routing), rows) in zip(panels, groups, strict=True):
+        for axes, (_, rows) in zip(panels, groups, strict=True):
             _panel(axes, rows, colour)
-            title = f"{label(str(topology))}, {label(str(routing))}"
-            title += f"\nlargest {quantity(rows['load'].max())}"
-            axes.set(title=panel_title(title, columns, settings), yscale=settings.scale)
+            axes.set_yscale(settings.scale)
             if settings.scale == "linear":
                 axes.set_ylim(bottom=0)
-        for axes in panels[-columns:]:
-            axes.set_xlabel("Share of channels of the kind (%)")
-            axes.tick_params(labelbottom=True)
-        for axes in panels[::columns]:
-            axes.set_ylabel("Load")
         legend = {label(kind): {"color": shade} for kind, shade in colour.items()}
         share_legend(page, legend, len(colour))
     row = """{topology:spoken}, {routing} routing: {load:q} on a link of kind {kind:lower}, {over:q}

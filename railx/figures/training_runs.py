@@ -13,11 +13,11 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
-from railx.figures.panels import beside, entries, name_rows, panel_title, share_legend
+from railx.figures.panels import beside, entries, name_rows, share_legend, tiles
 from railx.figures.tables import records, refuse, stack, where
 from railx.figures.theme import INK, LINE_POINTS, PALETTE, colours, dot, label
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import counted, fidelity_line, phrase, phrases, quantity
+from railx.figures.words import counted, fidelity_line, phrase, phrase_list, phrases, quantity
 from railx.settings import NotEmpty, mapping
 
 # Losses, and how far they are from those of the first run (InfiniPipe, convergence)
@@ -53,26 +53,31 @@ def loss_curves(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) ->
     subtitle = f"""Mean loss of a token at each step; every run trained {times} under electrical
         switching, lines are medians of repeats. Below, steps at which the losses are equal to the
         last digit have no mark."""
-    colour = dict(zip(settings.runs, colours(settings.runs).values(), strict=True))
+    colour = colours(settings.runs)
     with canvas(subtitle, fidelity_line(frame["fidelity"])) as page:
         above, below = page.subplots(2, 1, sharex=True, height_ratios=[1.8, 1])
         for number, (run, words) in enumerate(settings.runs.items()):
             rows, (width, dashes) = where(points, run=run), _LINES[number % len(_LINES)]
             style = {"linewidth": width * LINE_POINTS, "linestyle": dashes, "label": words}
             above.plot(rows["step"], rows["loss"], color=colour[run], **style)
+            apart = rows[rows["difference"] > 0]
             if number:
-                _distance(below, rows, colour[run])
+                below.plot(apart["step"], apart["difference"], **dot(colour[run], 4))
+            if number and len(apart):  # logarithmic as soon as one step differs
+                below.set_yscale("log")
+                below.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}")
+                below.yaxis.set_minor_formatter("")
         above.set_ylabel("Loss (nats)")
         below.set(ylabel="Difference / loss", xlabel="Step")
         share_legend(page, entries(above), len(settings.runs))
     reference, *others = settings.runs.items()
     largest = ", ".join(
-        f"{words.lower()} {quantity(float(where(points, run=run)['difference'].max()))}"
+        f"{words.lower()} {quantity(where(points, run=run)['difference'].max())}"
         for run, words in others
     )
     steps = sorted(set(points["step"]))
     first, last = (
-        quantity(float(points[points["step"].isin(chosen)]["loss"].mean()))
+        quantity(points[points["step"].isin(chosen)]["loss"].mean())
         for chosen in (steps[:_MEAN_STEPS], steps[-_MEAN_STEPS:])
     )
     shown = min(_MEAN_STEPS, len(steps))
@@ -108,16 +113,6 @@ def _points(frame: DataFrame, runs: list[str]) -> DataFrame:
     # A step is counted from 1, as a reader does.
     points.insert(1, "step", points.pop("iteration") + 1)
     return points.reset_index(drop=True)
-
-
-def _distance(axes: Axes, rows: DataFrame, colour: str) -> None:
-    """A mark at each step, on a logarithmic axis as soon as one differs."""
-    shown = rows[rows["difference"] > 0]
-    axes.plot(shown["step"], shown["difference"], **dot(colour, 4))
-    if len(shown):
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}")
-        axes.yaxis.set_minor_formatter("")
 
 
 # Planning of a batch beside the training of the one before
@@ -224,12 +219,10 @@ def cluster_time(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     }
     runs = {str(run): part for run, part in rows.groupby("run", sort=False)}
     with canvas(subtitle, fidelity_line(rows["fidelity"], shows=shows)) as page:
-        panels = page.subplots(1, len(runs), sharey=True, squeeze=False)[0]
+        titles = phrase_list(rows.drop_duplicates("run"), "{plan:label}\n{parallelism:label}")
+        panels = tiles(page, titles, len(runs), settings, sharey=True)
         for axes, part in zip(panels, runs.values(), strict=True):
             _panel(axes, part)
-            plan, parallelism = map(str, part[["plan", "parallelism"]].iloc[0])
-            title = f"{label(plan)}\n{label(parallelism)}"
-            axes.set_title(panel_title(title, len(runs), settings))
     words = {label(run): "; ".join(map(_words, records(part))) for run, part in runs.items()}
     caption = f"""Wall time and cluster time of an iteration.
         {" ".join(f"{run}: {text}." for run, text in words.items())} Wall time is that of ranks on
@@ -256,9 +249,8 @@ def _bars(frame: DataFrame) -> DataFrame:
     )
     cluster = electrical[electrical["topology"] != _RECORDED]
     bars = stack([wall, cluster.assign(ms=cluster["cluster_ms"])])
-    return bars[
-        ["run", "plan", "parallelism", "topology", "compute", "ms", "hidden_share", "fidelity"]
-    ]
+    columns = "run plan parallelism topology compute ms hidden_share fidelity"
+    return bars[columns.split()]
 
 
 def _panel(axes: Axes, rows: DataFrame) -> None:
@@ -267,11 +259,7 @@ def _panel(axes: Axes, rows: DataFrame) -> None:
     bars = axes.barh(range(len(names)), times, color=shades, height=0.7)
     axes.bar_label(bars, [*map(quantity, times)], padding=3)
     axes.set(xlim=(0, 1.35 * max(times)), xlabel="Iteration (ms)")
-    words = ["Wall" if name == "wall" else label(name) for name in names]
-    axes.set_yticks(range(len(names)), words)
-    if not axes.yaxis_inverted():  # shared by all panels
-        axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
+    name_rows(axes, list(map(label, names)), above=None)
 
 
 def _words(row: dict[str, Any]) -> str:

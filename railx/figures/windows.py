@@ -13,20 +13,10 @@ from typing import Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
-from railx.figures.panels import beside, name_rows, panel_title, patch, share_legend, ticks
+from railx.figures.panels import beside, name_rows, patch, share_legend, ticks, tiles
+from railx.figures.published import PUBLISHED_MARK, published_mark
 from railx.figures.tables import milliseconds, records, refuse_unknown, stack, to_frame, where
-from railx.figures.theme import (
-    DERIVED,
-    GREY,
-    INK,
-    OPUS_JOBS,
-    PALETTE,
-    PUBLISHED_MARK,
-    dot,
-    label,
-    lighter,
-    published_mark,
-)
+from railx.figures.theme import DERIVED, GREY, INK, OPUS_JOBS, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import counted, fidelity_line, phrases, quantity
 
@@ -125,7 +115,7 @@ def _longer(windows: DataFrame, time_ms: float) -> float:
 def _phases(table: DataFrame) -> DataFrame:
     rows = []
     for row in records(table):
-        job = _JOBS.get(str(row["case"]), label(str(row["case"])))
+        job = _JOBS.get(str(row["case"]), label(row["case"]))
         sequence = str(row["phase_sequence"])
         # One phase for the run is written otherwise.
         parts = re.findall(r"\b([A-Z]P)\((\d+)", sequence) or re.findall(
@@ -145,23 +135,21 @@ def _technologies(axes: Axes, switches: DataFrame) -> None:
         beside(axes, text, row["switching_ms"], position, 8, color=colour)
         device = row["example_device"].split(" (")[0]
         names.append(f"{row['technology'].split(' (')[0]}, {device}")
-    axes.set_yticks(range(len(switches)), names)
-    axes.set(xscale="log", ylim=(len(switches) - 0.4, -0.6))
-    axes.grid(visible=False, axis="y")
+    name_rows(axes, names, above=0.6, below=0.6)
+    axes.set_xscale("log")
     axes.set(title="Switching time, and the share of windows it fits into", xlabel="Switching time")
     axes.xaxis.set_major_formatter(lambda value, _: _time(value))
 
 
 def _time(time_ms: float) -> str:
-    for unit, scale in (("s", 1e3), ("ms", 1.0), ("us", 1e-3), ("ns", 1e-6)):
+    for unit, scale in (("min", 6e4), ("s", 1e3), ("ms", 1.0), ("us", 1e-3), ("ns", 1e-6)):
         if time_ms >= scale:
             return f"{quantity(time_ms / scale)} {unit}"
     return f"{quantity(time_ms)} ms"
 
 
 def _published_distribution(axes: Axes, windows: DataFrame) -> None:
-    shares = _staircase(axes, windows, (5e-6, 1e4), _LINE)
-    drawn = shares[shares.index > 0]
+    drawn = _staircase(axes, windows, (5e-6, 1e4), _LINE)
     axes.plot(drawn.index, drawn, **published_mark(_LINE))
     before = drawn.shift(fill_value=100 - 100 * _longer(windows, 1e-12))
     far = drawn[drawn - before >= 10]  # the others are too near
@@ -184,13 +172,13 @@ def _shares(windows: DataFrame) -> Series[Any]:
 def _staircase(
     axes: Axes, windows: DataFrame, ends: tuple[float, float], colour: str
 ) -> Series[Any]:
-    """The distribution of windows between two ends of the axis; its shares."""
+    """The distribution of windows between two ends of the axis; its shares above 0."""
     shares = _shares(windows)
-    drawn = shares[shares.index > 0]
+    drawn: Series[Any] = shares[shares.index > 0]
     start = 100 - 100 * _longer(windows, 1e-12)
     stairs = ([ends[0], *drawn.index, ends[1]], [start, *drawn, 100])
     axes.step(*stairs, where="post", color=colour)
-    return shares
+    return drawn
 
 
 def _pattern(axes: Axes, phases: DataFrame, jobs: list[str]) -> None:
@@ -270,24 +258,22 @@ def step_windows(settings: StepWindowsSettings, tables: Tables, canvas: Canvas) 
     sides = {"analytic": "left", "replay": "right"}
     line = fidelity_line(sides, "Generated jobs, no recordings", shows=sides)
     with canvas(subtitle, line) as page:
-        left, right = page.subplots(1, 2, width_ratios=(1, 1.25))
+        titles = ("Within passes, 256 windows", "On the replay's clock")
+        left, right = tiles(page, titles, 2, settings, width_ratios=(1, 1.25))
         _staircase(left, ours, (0.3, 60), GREY)
         left.plot(theirs["window_ms"], _shares(theirs), **published_mark(GREY))
         left.set(xscale="log", xlabel="Window (ms)", ylabel="Windows not longer (%)", ylim=(0, 105))
         left.xaxis.set_major_formatter(lambda value, _: quantity(value))
-        left.set_title(panel_title("Within passes, 256 windows", 2, settings))
         hues = dict(zip(dict.fromkeys(clock["transition"]), PALETTE, strict=False))
         jobs = _on_the_clock(right, clock, hues, tables.values("headline"))
-        right.set_title(panel_title("On the replay's clock", 2, settings))
         legend: dict[str, Any] = {"Ours, within passes": {"color": GREY}}
         legend |= {kind.replace("->", " to "): dot(colour) for kind, colour in hues.items()}
         share_legend(page, legend | {DERIVED.capitalize(): PUBLISHED_MARK}, 4)
     data = stack([ours.assign(shows="pass"), clock.assign(shows="clock")])
     lengths = phrases(ours, "{count:.0f} of {window_ms:q} ms", ", ")
-    alternative = f"A staircase of windows ({lengths}) beside dots of the windows of"
-    return Drawn(
-        _step_caption(ours, theirs, clock, jobs), f"{alternative} {', '.join(jobs)}.", data
-    )
+    alternative = f"""A staircase of windows ({lengths}) beside dots of the windows of
+        {", ".join(jobs)}."""
+    return Drawn(_step_caption(ours, theirs, clock, jobs), alternative, data)
 
 
 def _steps(rows: DataFrame) -> DataFrame:
@@ -325,7 +311,7 @@ def _step_caption(ours: DataFrame, theirs: DataFrame, clock: DataFrame, jobs: li
     apart = max(abs(a - b) / b for a, b in zip(ours["window_ms"], theirs["window_ms"], strict=True))
     windows = [rows["window_ms"] for _, rows in clock.groupby(["step", "job"], sort=False)]
     parts = "; ".join(
-        f"{job} {quantity(float(lengths.clip(lower=0).median()))} ms in the middle"
+        f"{job} {quantity(lengths.clip(lower=0).median())} ms in the middle"
         f" ({len(lengths)} windows)"
         for job, lengths in zip(jobs, windows, strict=True)
     )
@@ -352,7 +338,8 @@ _SIDES = {
     "above": (0, 7, "center", "bottom"),
     "below": (0, -7, "center", "top"),
 }
-_TIMES = {1e-5: "10 ns", 1e-3: "1 us", 1e-1: "100 us", 10: "10 ms", 1e3: "1 s", 6e4: "1 min"}
+#: Ticks of the axis of time in milliseconds.
+_TIMES = (1e-5, 1e-3, 0.1, 10, 1e3, 6e4)
 
 
 @dataclass(frozen=True)
@@ -417,12 +404,7 @@ def _times(axes: Axes, settings: TechnologiesSettings, points: DataFrame) -> Non
         right, up, ha, va = _SIDES[settings.sides.get(str(row["id"]), "right")]
         beside(axes, str(row["example_device"]), row["port_count"], y, right, up, ha=ha, va=va)
     ticks(axes.xaxis, [16, 32, 64, 128, 256, 512, 1024], "{x:,.0f}", 2)
-
-    def time(value: float) -> str:
-        texts = (text for at, text in _TIMES.items() if abs(value / at - 1) < 1e-6)
-        return next(texts, "not given")
-
-    ticks(axes.yaxis, [*_TIMES, top], time, 10)
+    ticks(axes.yaxis, [*_TIMES, top], lambda ms: "not given" if ms == top else _time(ms), 10)
     axes.set(xlabel="Ports", ylabel="Switching time", xlim=(11, 3000), ylim=(3e-6, 2.5 * top))
 
 

@@ -23,8 +23,9 @@ FIDELITY_MEANING: dict[str, str] = {
 }
 
 
-def quantity(value: float) -> str:
+def quantity(number: Any) -> str:
     """A number with three significant digits and a thousands separator."""
+    value = float(number)
     if value == 0:
         return "0"
     if abs(value) >= 100:
@@ -34,7 +35,7 @@ def quantity(value: float) -> str:
 
 def span(values: Any) -> str:
     """The smallest and the largest of some numbers: ``2 to 5``."""
-    return f"{quantity(float(min(values)))} to {quantity(float(max(values)))}"
+    return f"{quantity(min(values))} to {quantity(max(values))}"
 
 
 def listed(parts: Sequence[str], most: int = 6) -> str:
@@ -50,10 +51,10 @@ def counted(number: int, thing: str, things: str = "") -> str:
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
 
 
-def spoken(name: str) -> str:
+def spoken(name: Any) -> str:
     """A label inside a sentence: ``Fat tree, full`` is ``Fat tree (full)``."""
-    head, _, rest = name.partition(", ")
-    return f"{head} ({rest})" if rest else name
+    head, _, rest = label(name).partition(", ")
+    return f"{head} ({rest})" if rest else head
 
 
 def ordered(fidelities: Iterable[str]) -> list[str]:
@@ -85,11 +86,11 @@ def fidelity_line(
 
 #: Formats of :func:`phrase` besides Python's.
 _FORMATS: dict[str, Callable[[Any], str]] = {
-    "q": lambda value: quantity(float(value)),
+    "q": quantity,
     "q%": lambda share: f"{quantity(100 * float(share))} %",
-    "label": lambda name: label(str(name)),
-    "lower": lambda name: label(str(name)).lower(),
-    "spoken": lambda name: spoken(label(str(name))),
+    "label": label,
+    "lower": lambda name: label(name).lower(),
+    "spoken": spoken,
     "upper": lambda name: str(name).upper(),
 }
 
@@ -110,6 +111,11 @@ def phrase(template: str, row: Mapping[Any, Any] | Series[Any]) -> str:
     return _Phrases().vformat(template, (), dict(row))
 
 
+def phrase_list(rows: DataFrame, template: str) -> list[str]:
+    """:func:`phrase` of every row."""
+    return [phrase(template, row) for row in records(rows)]
+
+
 def phrases(rows: DataFrame, template: str, separator: str = "; ") -> str:
     """:func:`phrase` of every row, joined."""
-    return separator.join(phrase(template, row) for row in records(rows))
+    return separator.join(phrase_list(rows, template))

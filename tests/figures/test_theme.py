@@ -144,11 +144,10 @@ def test_a_bar_that_the_edge_cuts_is_refused_and_a_marked_one_says_its_value(
     def marked(axes: Any) -> None:
         axes.barh([0, 1], [1.0, 3.0])
         axes.set_xlim(0, 4)
-        cut.extend(cut_bars(axes, [1.0, 9.0], [0, 1], 3.0, ["one", "nine"]))
+        cut.append(cut_bars(axes, [1.0, 9.0], 3.0))
 
     with pytest.raises(ValueError, match="panel 'Panel': a bar of 9 ends at the edge, 4"):
         _drawn(edged, tmp_path)
     text = _drawn(marked, tmp_path)
-    assert ">nine<" in text
-    assert ">one<" not in text
-    assert cut == ["nine"]
+    assert text.count(">9<") == 1
+    assert cut == [1]

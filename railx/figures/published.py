@@ -1,0 +1,43 @@
+"""How published numbers are drawn in every figure: hollow diamonds and dashed lines."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from railx.figures.theme import INK
+from railx.figures.types import Axes
+
+PUBLISHED_MARK: dict[str, Any] = {
+    "marker": "D",
+    "markersize": 5.5,
+    "markerfacecolor": "none",
+    "markeredgecolor": INK,
+    "markeredgewidth": 1.3,
+    "linestyle": "none",
+}
+PUBLISHED_LINE: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.3}
+
+
+def published_mark(colour: str) -> dict[str, Any]:
+    """The mark of a published value of one of several things, in its colour."""
+    return {**PUBLISHED_MARK, "markeredgecolor": colour}
+
+
+def published_series(colour: str) -> dict[str, Any]:
+    """Published values on a thin dashed line, in the colour of their series."""
+    line = {"linestyle": (0, (4, 2)), "linewidth": 1.1, "color": colour}
+    return published_mark(colour) | line
+
+
+def published_marks(axes: Axes, x: Any, y: Any, **style: Any) -> None:
+    """Published numbers: hollow diamonds in ink, everywhere the same."""
+    axes.plot(x, y, **{**PUBLISHED_MARK, "zorder": 5, **style})
+
+
+def published_line(axes: Axes, value: float, across: Literal["x", "y"], **style: Any) -> None:
+    """A published number as a dashed line in ink.
+
+    ``across`` is the axis that it is a value of.
+    """
+    line = axes.axvline if across == "x" else axes.axhline
+    line(value, **{**PUBLISHED_LINE, "zorder": 4, **style})
