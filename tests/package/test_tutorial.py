@@ -51,7 +51,8 @@ def test_the_tutorial_runs_word_for_word(tmp_path: Path) -> None:
     # In place of the downloads of the first command: the packages of this checkout.
     (clone / ".venv").symlink_to(ROOT / ".venv")
     (ROOT / ".venv" / ".ready").touch()
-    # In place of its run: that of this checkout, if there is one. Snakemake reruns what differs.
+    # In place of its run: that of this checkout, if there is one. Snakemake reruns what
+    # differs.
     if (ROOT / "results" / "quick").is_dir():
         paths = [".snakemake", "results/quick", "results/mlflow.db", "results/mlflow_artifacts"]
         subprocess.run(["cp", "--archive", "--parents", *paths, clone], cwd=ROOT, check=True)
