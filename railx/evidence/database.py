@@ -113,7 +113,7 @@ class Database:
         """
         return tuple(
             dict.fromkeys(
-                table for name in self._asked(sql) for table in self._items(name) or (name,)
+                table for name in self._tables_in(sql) for table in self._items(name) or (name,)
             )
         )
 
@@ -123,7 +123,7 @@ class Database:
         Raises NotAvailable where a table that it names is not among the results, and
         ClaimError (one line) for everything else that is wrong with it.
         """
-        named = self._asked(sql)
+        named = self._tables_in(sql)
         for name in named:
             self._load(name)
         self._connection.execute("begin transaction read only")
@@ -140,7 +140,7 @@ class Database:
         ``tables`` are those that it names, if they are known.
         Raises what :meth:`query` raises.
         """
-        named = self._asked(sql) if tables is None else tables
+        named = self._tables_in(sql) if tables is None else tables
         for name in named:
             self._load(name)
         try:
@@ -161,7 +161,7 @@ class Database:
             )
         return result.column(0)[0].as_py()
 
-    def _asked(self, sql: str) -> tuple[str, ...]:
+    def _tables_in(self, sql: str) -> tuple[str, ...]:
         """The names of tables in a query, as it has them."""
         return read_statement(self._connection, sql).tables
 

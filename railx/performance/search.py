@@ -428,18 +428,18 @@ class _Compared:
 
     def price_first(self, rival: Rival) -> None:
         """Price the first plan of a rival."""
-        wanted = rival(self.priced.setting, self.plans)
+        selected = rival(self.priced.setting, self.plans)
 
         def first_s() -> float:
-            return float(self.priced.times.total_s[wanted[self._rows]].min(initial=math.inf))
+            return float(self.priced.times.total_s[selected[self._rows]].min(initial=math.inf))
 
-        self._price_below(wanted, first_s)
+        self._price_below(selected, first_s)
 
-    def _price_below(self, wanted: Array, last_s: Callable[[], float]) -> None:
+    def _price_below(self, selected: Array, last_s: Callable[[], float]) -> None:
         """Price those of some plans, bool[plans], that may take no longer than
         ``last_s``.
         """
-        waiting = wanted.copy()
+        waiting = selected.copy()
         waiting[self._rows] = False
         newest = np.zeros(len(waiting), bool)
         while True:
