@@ -363,6 +363,12 @@ def sized(
     have the ports of one of ``others``; a family that has no sizes has these alone.
     :class:`UserError` below ``key`` where none has enough.
     """
+    if ranks > _MOST_CHIPS:
+        # Before a larger network is built.
+        raise UserError(
+            f"{key}: got {settings.family} for {ranks} devices; allowed: exact loads of at most"
+            f" {_MOST_CHIPS}"
+        )
     options = [_resized(network, ranks) for network in (settings, *others)]
     chips = [chips_of(option) for option in options]
     enough = [number for number, count in enumerate(chips) if ranks <= count <= _MOST_CHIPS]

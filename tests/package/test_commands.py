@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from railx import __version__
 from tests.builders import ROOT
@@ -186,6 +187,9 @@ def test_lists_have_a_row_for_every_choice(kind: str, capsys: pytest.CaptureFixt
     group = {"topologies": "topology", "planners": "planner", "figures": "figure"}
     if kind == "claims":
         assert len({row["id"] for row in rows}) == len(rows) > 100
+    elif kind in ("models", "devices"):
+        catalogue = ROOT / "resources/performance" / f"{kind}.yaml"
+        assert [row["name"] for row in rows] == list(yaml.safe_load(catalogue.read_text()))
     else:
         assert [row["name"] for row in rows] == choices(group.get(kind, "experiment"))
     assert all(value for row in rows for value in row.values()), "every cell says something"

@@ -264,6 +264,8 @@ def test_a_topology_has_the_next_size_that_there_is() -> None:
         UserError, match="network: got mesh_2d for 1000 devices, which comes with 64"
     ):
         sized(topology_settings("mesh_2d"), (), 1000, "network")
+    with pytest.raises(UserError, match="allowed: exact loads of at most 4096"):
+        sized(topology_settings("slim_fly"), (), 5000, "network")
 
 
 @pytest.mark.parametrize("name", ["torus_2d", "opus_rails"])

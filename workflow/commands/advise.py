@@ -20,12 +20,13 @@ examples:
   railx advise model=hf model.path=config.json devices=b200 gpus=256 --megatron
   railx advise model=llama3_70b devices=h100 gpus=256 network=railx_hyperx
 
-keys: model, devices, gpus, network, tokens, global_batch, precision, program, constants,
-memory_share, model.path, network.node_devices, network.slow_gb_s, and a plan to price
-beside the best: plan.tensor, plan.context, plan.pipeline, plan.expert, plan.virtual,
-plan.micro_batch, plan.recompute, plan.sharding. network is rail_optimised
-or fat_tree, priced by rings, or a choice of conf/topology, priced by exact loads. Times are
-of the model in docs/performance.md."""
+keys: model (`railx list models`, or hf), devices (`railx list devices`), gpus, network,
+tokens, global_batch, precision, program, constants, memory_share, model.path,
+network.node_devices, network.slow_gb_s, and a plan to price beside the best: plan.tensor,
+plan.context, plan.pipeline, plan.expert, plan.virtual, plan.micro_batch, plan.recompute,
+plan.sharding. network is rail_optimised or fat_tree, priced by rings, or a choice of
+conf/topology (`railx list topologies`), priced by exact loads. Times are of the model in
+docs/performance.md."""
 #: New objects after which the collector looks for circles; the usual 700 cost a fifth.
 _OBJECTS = 1_000_000
 #: Keys of the command line that are fields of another name.

@@ -1,4 +1,4 @@
-"""``railx list``: the choices of conf/."""
+"""``railx list``: the choices of conf/, and the catalogues of ``railx advise``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
     parser = command(
         commands,
         "list",
-        "the choices of conf/: topologies, planners, claims, figures, experiments",
+        f"what can be chosen: {', '.join(KINDS)}",
         "Print what can be chosen, a line for each, with the first sentence of its file.",
         "example:\n  railx list topologies\n  railx list claims --json",
     )
@@ -33,7 +33,8 @@ def _list(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(rows, indent=2))
         return 0
-    print("\n".join(aligned([list(rows[0]), *(list(row.values()) for row in rows)])))
+    cells = [list(map(str, row.values())) for row in rows]
+    print("\n".join(aligned([list(rows[0]), *cells])))
     return 0
 
 
@@ -82,6 +83,38 @@ def _experiments() -> Iterator[Row]:
         yield {"name": name, "what": _about(name, "experiment")}
 
 
+def _models() -> Iterator[Row]:
+    from railx.performance.models import Model
+    from railx.performance.resources import catalogue
+
+    for name, model in catalogue("models.yaml", Model).items():
+        yield {
+            "name": name,
+            "parameters_billions": round(model.parameters / 1e9, 2),
+            "layers": model.layers,
+            "experts": f"{model.experts_per_token} of {model.experts}" if model.experts else "none",
+            "source": model.source,
+        }
+
+
+def _devices() -> Iterator[Row]:
+    from railx.performance.devices import Device
+    from railx.performance.resources import catalogue
+
+    for name, device in catalogue("devices.yaml", Device).items():
+        yield {
+            "name": name,
+            "peak_tflops": ", ".join(
+                f"{precision} {peak:g}" for precision, peak in device.peak_tflops.items()
+            ),
+            "capacity_gb": device.capacity_gb,
+            "memory_gb_s": device.memory_gb_s,
+            "node_devices": device.node_devices,
+            "fast_gb_s": device.fast_gb_s,
+            "slow_gb_s": device.slow_gb_s,
+        }
+
+
 #: What can be listed.
 KINDS: dict[str, Callable[[], Iterator[Row]]] = {
     "topologies": _topologies,
@@ -89,6 +122,8 @@ KINDS: dict[str, Callable[[], Iterator[Row]]] = {
     "claims": _claims,
     "figures": _figures,
     "experiments": _experiments,
+    "models": _models,
+    "devices": _devices,
 }
 
 
