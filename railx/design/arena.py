@@ -26,8 +26,9 @@ from railx.families import build_routing, build_topology, family_of
 from railx.network.group_bandwidth import (
     RoutedLoads,
     member_rates,
-    pattern_of,
+    messages_of,
     ranks_in_order,
+    rounds_of,
     routed_loads,
     strided_groups,
 )
@@ -252,10 +253,11 @@ def _collectives(graph: Topology, settings: ArenaSettings) -> Iterator[Row]:
             by_routing[routing] = routed_loads(graph, routing, column)
         loads = by_routing[routing]
         for stride in (1, ranks // size):
-            pattern = pattern_of(algorithm, size)
-            rates = member_rates(loads, strided_groups(chips, size, stride), pattern)
+            groups = strided_groups(chips, size, stride)
+            rates = member_rates(loads, groups, messages_of(algorithm, size))
             time_ms = settings.payload_mb * sent / rates.gb_s
-            time_ms += rates.flight_ns * pattern.rounds * (2 if algorithm == "ring" else 1) / 1e6
+            halves = 2 if algorithm == "ring" else 1
+            time_ms += rates.flight_ns * rounds_of(algorithm, size) * halves / 1e6
             subject = f"{collective} of {size}, {'consecutive' if stride == 1 else 'strided'}"
             yield _value(subject, "collective", time_ms, "ms", "analytic")
 

@@ -32,7 +32,7 @@ from railx.families import (
     static_routing_names,
 )
 from railx.io import atomic_path
-from railx.network.group_bandwidth import MemberRates, pattern_of
+from railx.network.group_bandwidth import MemberRates, messages_of, rounds_of
 from railx.network.traffic import routed_for
 from railx.performance.networks import Kind
 from railx.performance.topologies import (
@@ -208,8 +208,7 @@ class GroupRates(ExactLoads):
             assert self._detour_gb_s is not None
             between, flight = self._detour_gb_s / unit.crossing, 2 * flight
         rates = MemberRates(between * outside, unit.inside_gb_s * inside, flight)
-        rounds = pattern_of(algorithm, 2).rounds if algorithm != "ring" else groups.shape[1] - 1
-        latency_ns = flight * rounds * halves
+        latency_ns = flight * rounds_of(algorithm, groups.shape[1]) * halves
         latency_ns += circuits_delay_ns(self._delayed, routing, between)
         return Way(algorithm, routing, sent, rates, latency_ns)
 
@@ -233,11 +232,11 @@ class GroupRates(ExactLoads):
         return _Rates(*self._unit[key])
 
     def _computed(self, algorithm: str, routing: str, groups: IntArray) -> _Rates:
-        share = pattern_of(algorithm, groups.shape[1]).share
-        member, other = np.nonzero(share)
+        messages = messages_of(algorithm, groups.shape[1])
+        member, other = messages.member, messages.other
         node = np.asarray(self.topology.chip_node)[groups]
         far = node[:, member] != node[:, other]
-        sent = np.broadcast_to(share[member, other], far.shape)
+        sent = np.broadcast_to(messages.share, far.shape)
         crossing = _most(sent * far, member)
         alone, table = self._network(routing)
         if alone is not self.topology:

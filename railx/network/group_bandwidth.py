@@ -39,13 +39,14 @@ from railx.vocabulary.topology import INTERNAL, Topology
 
 __all__ = [
     "MemberRates",
-    "Pattern",
+    "Messages",
     "RoutedLoads",
     "group_bandwidth",
     "group_shapes",
     "member_rates",
-    "pattern_of",
+    "messages_of",
     "ranks_in_order",
+    "rounds_of",
     "routed_loads",
     "strided_groups",
 ]
@@ -58,15 +59,15 @@ RoutedLoads: TypeAlias = Callable[
 
 
 @dataclass(frozen=True)
-class Pattern:
-    """Messages within groups.
+class Messages:
+    """Messages within a group: arrays[messages], by member and the one it sends to.
 
-    ``share[i, j]``: the part of member i's traffic that goes to member j; ``rounds``:
-    messages in a row.
+    ``share``: the part of the member's traffic.
     """
 
+    member: IntArray
+    other: IntArray
     share: FloatArray
-    rounds: int
 
 
 @dataclass(frozen=True)
@@ -106,12 +107,12 @@ def group_bandwidth(
             "placement": "consecutive" if stride == 1 else "strided",
         }
         for algorithm in ("direct",) if size == 2 else ("direct", "ring"):
-            pattern = pattern_of(algorithm, size)
+            messages = messages_of(algorithm, size)
             for fidelity in settings.fidelities:
                 if fidelity == "flow":
-                    gb_s, flight_ns = _flow_rate(topology, table, groups, pattern)
+                    gb_s, flight_ns = _flow_rate(topology, table, groups, messages)
                 else:
-                    rates = member_rates(loads, groups, pattern)
+                    rates = member_rates(loads, groups, messages)
                     gb_s, flight_ns = rates.gb_s, rates.flight_ns
                 for operation, sent in _sent(algorithm, size).items():
                     halves = 2 if operation == "all_reduce" else 1
@@ -120,7 +121,7 @@ def group_bandwidth(
                         | key
                         | {
                             "gb_s": gb_s / sent,
-                            "latency_us": flight_ns * pattern.rounds * halves / 1e3,
+                            "latency_us": flight_ns * rounds_of(algorithm, size) * halves / 1e3,
                             "fidelity": fidelity,
                         }
                     )
@@ -237,18 +238,27 @@ def strided_groups(chips: IntArray, size: int, stride: int) -> IntArray:
     return np.ascontiguousarray(blocks.transpose(0, 2, 1)).reshape(-1, size)
 
 
-def pattern_of(algorithm: str, size: int) -> Pattern:
+def messages_of(algorithm: str, size: int) -> Messages:
     """The messages of an algorithm in a group of so many members.
 
     ``direct``: each member sends its part to every other; ``ring``: round a ring, in
     both directions; ``next``: each to the next one, the last to none (a pipeline).
     """
+    members = np.arange(size)
     if algorithm == "next":
-        return Pattern(np.eye(size, k=1), 1)
-    if algorithm == "direct":
-        return Pattern((1 - np.eye(size)) / (size - 1), 1)
-    following = np.roll(np.eye(size), 1, axis=1)
-    return Pattern((following + following.T) / 2, size - 1)
+        return Messages(members[:-1], members[1:], np.ones(size - 1))
+    if algorithm == "direct" or size == 2:
+        others = np.arange(size - 1)
+        other = others + (others >= members[:, None])
+        share = np.full(other.size, 1 / (size - 1))
+        return Messages(members.repeat(size - 1), other.ravel(), share)
+    neighbours = np.sort((members[:, None] + (-1, 1)) % size)
+    return Messages(members.repeat(2), neighbours.ravel(), np.full(2 * size, 0.5))
+
+
+def rounds_of(algorithm: str, size: int) -> int:
+    """Messages in a row of an algorithm in a group of so many members."""
+    return size - 1 if algorithm == "ring" else 1
 
 
 def _sent(algorithm: str, size: int) -> dict[str, float]:
@@ -264,11 +274,10 @@ def _sent(algorithm: str, size: int) -> dict[str, float]:
     return {"all_to_all": share} | gathers | ({"message": 1.0} if size == 2 else {})
 
 
-def member_rates(loads: RoutedLoads, groups: IntArray, pattern: Pattern) -> MemberRates:
+def member_rates(loads: RoutedLoads, groups: IntArray, messages: Messages) -> MemberRates:
     """Exact rates while all groups (int[groups, members]) send at once."""
-    member, other = np.nonzero(pattern.share)
-    share = np.tile(pattern.share[member, other], len(groups))
-    topology, load, flight_ns = loads(groups[:, member].ravel(), groups[:, other].ravel(), share)
+    src, dst = groups[:, messages.member].ravel(), groups[:, messages.other].ravel()
+    topology, load, flight_ns = loads(src, dst, np.tile(messages.share, len(groups)))
     links, used = topology.links, load > 0
     gb_s = (np.repeat(links.gbps, links.lanes) / 8)[used] / load[used]
     inside = np.repeat(links.kind == INTERNAL, links.lanes)[used]
@@ -280,13 +289,13 @@ def member_rates(loads: RoutedLoads, groups: IntArray, pattern: Pattern) -> Memb
 
 
 def _flow_rate(
-    topology: Topology, table: RoutingTable, groups: IntArray, pattern: Pattern
+    topology: Topology, table: RoutingTable, groups: IntArray, messages: Messages
 ) -> tuple[float, float]:
     """Rate of each member (GB/s) by max-min fair rates of all messages at once, and the
     longest flight in ns.
     """
-    member, other = np.nonzero(pattern.share)
-    paths = spread_flows(topology, table, groups[:, member].ravel(), groups[:, other].ravel())
-    size_bytes = np.tile(pattern.share[member, other], len(groups))
+    src, dst = groups[:, messages.member].ravel(), groups[:, messages.other].ravel()
+    paths = spread_flows(topology, table, src, dst)
+    size_bytes = np.tile(messages.share, len(groups))
     sending = finish_times(paths, link_gb_s(topology), size_bytes) - paths.latency_ns
     return float(1 / sending.max()), float(paths.latency_ns.max())

@@ -30,8 +30,9 @@ from railx.network.group_bandwidth import (
     MemberRates,
     RoutedLoads,
     member_rates,
-    pattern_of,
+    messages_of,
     ranks_in_order,
+    rounds_of,
     routed_loads,
     strided_groups,
 )
@@ -179,18 +180,18 @@ class ExactLoads:
     def _way(
         self, algorithm: str, routing: str, groups: IntArray, sent: float, halves: int
     ) -> Way | None:
-        pattern = pattern_of(algorithm, groups.shape[1])
+        members = groups.shape[1]
         chips = sha256(groups.tobytes()).hexdigest()
-        key = f"{algorithm} {routing} {groups.shape[1]} {groups.dtype} {chips}"
+        key = f"{algorithm} {routing} {members} {groups.dtype} {chips}"
         if key not in self._rates:
-            loads = self._loads_of(routing)
+            loads, messages = self._loads_of(routing), messages_of(algorithm, members)
             self._rates[key] = (
-                () if loads is None else astuple(member_rates(loads, groups, pattern))
+                () if loads is None else astuple(member_rates(loads, groups, messages))
             )
         if not self._rates[key]:
             return None
         rates = MemberRates(*self._rates[key])
-        latency_ns = rates.flight_ns * pattern.rounds * halves
+        latency_ns = rates.flight_ns * rounds_of(algorithm, members) * halves
         latency_ns += circuits_delay_ns(self.topology.settings, routing, rates.between_gb_s)
         return Way(algorithm, routing, sent, rates, latency_ns)
 
