@@ -37,6 +37,7 @@ from railx.planning.format.plan import PipelineBatch, SequenceParallelBatch
 from railx.planning.pipeline.infinipipe import PIPELINE, PipelineSettings
 from railx.planning.planner import Batches, Planner, PlannerBase, PlanningTask
 from railx.planning.sequence.flexsp import FLEXSP, FlexSPSettings
+from railx.progress import counted
 from railx.settings import AtLeast, SettingsError
 from railx.workload.batches import SampledBatch
 
@@ -150,7 +151,7 @@ def _plan(settings: JointSettings, task: PlanningTask) -> Batches:
         "groups", (0.0,) * len(task.batches), lambda: FLEXSP.plan(settings.sequence_parallel, task)
     )
     pipelines = _pipelines(settings, task)
-    for candidate in (groups, *pipelines):
+    for candidate in counted((groups, *pipelines), "shapes"):
         if candidate.bound_ms >= best_ms():
             continue
         try:
@@ -159,7 +160,8 @@ def _plan(settings: JointSettings, task: PlanningTask) -> Batches:
             if candidate is groups:
                 refused = PlanError(str(error))
     near = [candidate for candidate in pipelines if candidate.name in tried]
-    for candidate in sorted(near, key=lambda near_: total_ms(near_.name))[:_MOST_SEARCHED]:
+    nearest = sorted(near, key=lambda near_: total_ms(near_.name))[:_MOST_SEARCHED]
+    for candidate in counted(nearest, "nearest shapes"):
         if candidate.search and total_ms(candidate.name) * (1 - _SEARCH_GAIN) < best_ms():
             take(candidate.name, candidate.search())
     if not tried:
