@@ -161,10 +161,8 @@ def degree_colours(degrees: Iterable[int], largest: int) -> dict[int, str]:
 
     steps = max(largest.bit_length(), 2)
     scale = sns.color_palette("YlGnBu", n_colors=steps + 3).as_hex()[2:]
-    return {
-        degree: scale[min(degree.bit_length() - 1, len(scale) - 1)]
-        for degree in sorted(set(degrees))
-    }
+    last = len(scale) - 1
+    return {degree: scale[min(degree.bit_length() - 1, last)] for degree in sorted(set(degrees))}
 
 
 def label(name: Any) -> str:
@@ -182,11 +180,6 @@ def label(name: Any) -> str:
     if not stem:
         return rest[:1].upper() + rest[1:]
     return f"{_LABELS[stem]}, {rest}" if rest else _LABELS[stem]
-
-
-def on_rails(name: str) -> bool:
-    """Whether a network is marked among rivals."""
-    return name.startswith(RAIL_FAMILIES)
 
 
 def lighter(colour: str, share: float) -> tuple[float, float, float]:
@@ -213,6 +206,5 @@ def _stem(name: str, names: Iterable[str]) -> str:
 
     Empty where there is none.
     """
-    return max(
-        (stem for stem in names if name == stem or name.startswith(f"{stem}_")), key=len, default=""
-    )
+    stems = (stem for stem in names if name == stem or name.startswith(f"{stem}_"))
+    return max(stems, key=len, default="")
