@@ -308,9 +308,10 @@ class _Look:
 
     ``jobs`` have words and a column of panels each, with the edges ``below`` and
     ``above`` in times of the first of the ``lines`` at equal bandwidth; lines go on
-    beyond them. A line has by its words the network, mode and rule of the table, its
-    position in the palette (None: grey) and whether it is dashed. ``bars`` are networks
-    with words, for the bars of cost and power of the last job at equal bandwidth.
+    beyond them. A line has by its words the network, mode and rule of the table (none:
+    provisioned), its position in the palette (None: grey) and whether it is dashed.
+    ``bars`` are networks with words, for the bars of cost and power of the last job at
+    equal bandwidth.
     """
 
     jobs: dict[str, str]
@@ -330,17 +331,13 @@ _BARS = {
 _SWITCHED = _Look(
     {"dense": "Dense", "dense_long": "Long sequences", "experts": "Experts"},
     {
-        "RailX set once": ("railx set_once provisioned", 0, False),
-        "Opus, every phase, asked for ahead": ("photonic_rails every_phase provisioned", 5, False),
+        "RailX set once": ("railx set_once", 0, False),
+        "Opus, every phase, asked for ahead": ("photonic_rails every_phase", 5, False),
         "Opus, every phase, on demand": ("photonic_rails every_phase on_demand", 5, True),
-        "Both: RailX switched where it pays": ("railx where_it_pays provisioned", 4, True),
-        "Opus switched where it pays": ("photonic_rails where_it_pays provisioned", 7, True),
-        "Electrical rails with a spine": ("electrical_rails packets provisioned", None, False),
-        "Electrical rails without a spine": (
-            "electrical_rails_alone packets provisioned",
-            None,
-            True,
-        ),
+        "Both: RailX switched where it pays": ("railx where_it_pays", 4, True),
+        "Opus switched where it pays": ("photonic_rails where_it_pays", 7, True),
+        "Electrical rails with a spine": ("electrical_rails packets", None, False),
+        "Electrical rails without a spine": ("electrical_rails_alone packets", None, True),
     },
     _BARS,
     below=0.5,
@@ -350,17 +347,13 @@ _GENERATED = _Look(
     {name: OPUS_JOBS[name] for name in ("llama16", "llama64")}
     | {"deepseek_236b": "DeepSeek-V2 236B"},
     {
-        "Electrical rails": ("electrical_rails packets provisioned", None, False),
-        "RailX set once": ("railx set_once provisioned", 0, False),
-        "RailX set once with 8 rails": ("railx_8_rails set_once provisioned", 5, False),
-        "Both: RailX of 8 rails switched where it pays": (
-            "railx_8_rails where_it_pays provisioned",
-            4,
-            True,
-        ),
-        "Opus, asked for ahead": ("photonic_rails every_phase provisioned", 7, False),
+        "Electrical rails": ("electrical_rails packets", None, False),
+        "RailX set once": ("railx set_once", 0, False),
+        "RailX set once with 8 rails": ("railx_8_rails set_once", 5, False),
+        "Both: RailX of 8 rails switched where it pays": ("railx_8_rails where_it_pays", 4, True),
+        "Opus, asked for ahead": ("photonic_rails every_phase", 7, False),
         "Opus, on demand": ("photonic_rails every_phase on_demand", 7, True),
-        "Opus with 4 ports, set once": ("photonic_rails_4_ports set_once provisioned", 2, True),
+        "Opus with 4 ports, set once": ("photonic_rails_4_ports set_once", 2, True),
     },
     {
         **{name: _BARS[name] for name in ("railx", "photonic_rails")},
@@ -451,7 +444,7 @@ def _line_styles(look: _Look) -> dict[str, dict[str, Any]]:
 
 def _points(look: _Look, table: DataFrame) -> DataFrame:
     """A row for each job, basis, line and latency; times over the first line's."""
-    named = {words: names.split() for words, (names, *_) in look.lines.items()}
+    named = {words: f"{names} provisioned".split()[:3] for words, (names, *_) in look.lines.items()}
     refuse_unknown("jobs", look.jobs, table["job"])
     refuse_unknown("bars", look.bars, table["network"])
     refuse_unknown("lines", [network for network, *_ in named.values()], table["network"])

@@ -182,6 +182,11 @@ def label(name: Any) -> str:
     return f"{_LABELS[stem]}, {rest}" if rest else _LABELS[stem]
 
 
+def on_rails(name: str) -> bool:
+    """Whether a network is marked among rivals."""
+    return name.startswith(RAIL_FAMILIES)
+
+
 def lighter(colour: str, share: float) -> tuple[float, float, float]:
     """The colour mixed with ``share`` (0 to 1) of white."""
     from matplotlib.colors import to_rgb

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from railx.figures.theme import RAIL_FAMILIES, label
+from railx.figures.theme import label, on_rails
 from railx.io import read_table
 
 __all__ = ["arena_sizes"]
@@ -77,7 +77,7 @@ def _ranking(size: int, networks: Sequence[Sequence[Mapping[str, Any]]]) -> dict
             {
                 "name": label(row["network"]),
                 "chips": row["chips"],
-                "marked": row["family"].startswith(RAIL_FAMILIES),
+                "marked": on_rails(row["family"]),
             }
             for row in heads
         ],
