@@ -14,13 +14,12 @@ import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import share_legend, ticks, tiles
-from railx.figures.published import PUBLISHED_LINE, published_line, published_series
-from railx.figures.repeats import REPEAT_COLUMNS, per_repeat, repeats_words
+from railx.figures.published import PUBLISHED_LINE, published_series
+from railx.figures.repeats import REPEAT_COLUMNS, SETTING, medians, per_repeat, repeats_words
 from railx.figures.tables import records, refuse, stack, to_frame, where
 from railx.figures.theme import INK, MODE_LABELS, MODES, OPUS_JOBS, PUBLISHED, colours, label
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line, phrases, quantity
-from railx.intervals import estimate
+from railx.figures.words import phrase_list, phrases, quantity
 from railx.settings import Between, NotEmpty
 
 # Steps that Opus publishes: simulations, a smoke run, runs on Perlmutter
@@ -146,32 +145,24 @@ def switching_overhead(settings: OverheadSettings, tables: Tables, canvas: Canva
     repeats = per_repeat(frame)
     promised = 100 * float(tables.values("headline")["training_overhead"])
     points = _overhead_points(tables, repeats, settings.confidence)
-    by_panel = dict(iter(points.groupby(["source", "panel"], sort=False)))
-    panels = {
-        source: [str(name) for position, name in by_panel if position == source]
-        for source in _SOURCES
-        if source in set(points["source"])
-    }
+    shown = points[points["source"] != "repeat"]
+    panels = dict(iter(shown.groupby(["source", "panel"], sort=False)))
+    lines: list[Any] = []
+    for source in _SOURCES:
+        names = [f"{of} {name}" for of, name in panels if of == source]
+        names += ["."] * (-len(names) % _COLUMNS)
+        lines += [names[first : first + _COLUMNS] for first in range(0, len(names), _COLUMNS)]
     subtitle = f"""Step time over the same source's step without switching, less one; all panels on
         the same axes. Hollow diamonds: published. Ours: {repeats_words(repeats)}."""
-    replayed = ["replay"] if "replay" in panels else []
-    with canvas(subtitle, fidelity_line([*frame["fidelity"], *replayed], _OVERHEAD_NOTE)) as page:
-        lines: list[Any] = [
-            [f"{source} {name}" for name in names[first : first + _COLUMNS]]
-            for source, names in panels.items()
-            for first in range(0, len(names), _COLUMNS)
-        ]
-        lines = [line + ["."] * (_COLUMNS - len(line)) for line in lines]
+    replayed = ["replay"] if "replay" in set(points["source"]) else []
+    with canvas(subtitle, [*frame["fidelity"], *replayed], _OVERHEAD_NOTE) as page:
         grid = page.subplot_mosaic(lines, sharex=True, sharey=True)
-        for source, names in panels.items():
-            for name in names:
-                axes = grid[f"{source} {name}"]
-                _overhead_panel(axes, by_panel[source, name], promised, source)
-                title = (_SOURCES[source], f"{name[:1].upper()}{name[1:]}")
-                axes.set_title(
-                    "\n".join(part for text in title for part in textwrap.wrap(text, _WIDE))
-                )
-        _axes(lines, grid, points, settings.linear_percent)
+        for (origin, panel), rows in panels.items():
+            name, axes = str(panel), grid[f"{origin} {panel}"]
+            _overhead_panel(axes, rows, promised, str(origin))
+            title = (_SOURCES[str(origin)], f"{name[:1].upper()}{name[1:]}")
+            axes.set_title("\n".join("\n".join(textwrap.wrap(text, _WIDE)) for text in title))
+        _axes(lines, grid, shown, settings.linear_percent)
         legend: dict[str, Any] = {}
         for mode, colour in colours(MODES).items():
             legend[f"{label(mode)}, published"] = published_series(colour)
@@ -196,22 +187,15 @@ def _overhead_points(tables: Tables, repeats: DataFrame, confidence: float) -> D
 
 def _overhead_ours(repeats: DataFrame, confidence: float) -> DataFrame:
     """The median of each setting with its interval, and every repeat."""
-    rows: list[dict[str, Any]] = []
-    keys = ["run", "device", "mode", _LATENCY]
-    switched = repeats[repeats["mode"].isin(MODES)]
-    for (run, device, mode, latency), runs in switched.groupby(keys, sort=False):
-        panel = f"{label(run)} ({str(device).upper()})"
-        head = {"panel": panel, "mode": mode, _LATENCY: float(str(latency))}
-        percents = 100 * (runs["over_electrical"] - 1)
-        median = estimate(list(percents[runs["counts"]]), confidence)
-        low, high = median.ends or (np.nan, np.nan)
-        interval = {"low_percent": low, "high_percent": high}
-        rows.append({"source": "ours", **head, "overhead_percent": median.value, **interval})
-        rows += [
-            {"source": "repeat", **head, "overhead_percent": percent, "set_aside": not counts}
-            for percent, counts in zip(percents, runs["counts"], strict=True)
-        ]
-    return to_frame(rows)
+    rows = repeats[repeats["mode"].isin(MODES)]
+    rows = rows.assign(overhead_percent=100 * (rows["over_electrical"] - 1))
+    names = {"median": "overhead_percent", "low": "low_percent", "high": "high_percent"}
+    settings = medians(rows, ["overhead_percent"], confidence).rename(columns=names)
+    rows = rows.assign(source="repeat", set_aside=~rows["counts"])
+    both = stack([settings.assign(source="ours"), rows])
+    both["panel"] = phrase_list(both, "{run:label} ({device:upper})")
+    order = both.groupby(SETTING, sort=False).ngroup().argsort(kind="stable")
+    return both.iloc[order]
 
 
 def _replayed(tables: Tables) -> DataFrame:
@@ -227,7 +211,7 @@ def _replayed(tables: Tables) -> DataFrame:
 
 def _overhead_panel(axes: Axes, rows: DataFrame, promised: float, source: str) -> None:
     axes.axhline(0, color=INK, linewidth=0.8)
-    published_line(axes, promised, "y", zorder=1.5)
+    axes.axhline(promised, zorder=1.5, **PUBLISHED_LINE)
     for mode, colour in colours(MODES).items():
         line = rows[rows["mode"] == mode].sort_values(_LATENCY)
         ours = source in ("ours", "replay")
@@ -239,9 +223,8 @@ def _overhead_panel(axes: Axes, rows: DataFrame, promised: float, source: str) -
 
 
 def _axes(lines: list[list[str]], grid: dict[str, Axes], points: DataFrame, step: float) -> None:
-    drawn = points[points["source"] != "repeat"]
-    most = float(np.nanmax([drawn["overhead_percent"].max(), drawn["high_percent"].max()]))
-    minimum = float(np.nanmin([drawn["overhead_percent"].min(), drawn["low_percent"].min(), 0]))
+    percents = points[["overhead_percent", "low_percent", "high_percent"]].to_numpy()
+    most, minimum = float(np.nanmax(percents)), min(0.0, float(np.nanmin(percents)))
     latencies = points[_LATENCY]
     linear = float(max(1.0, latencies[latencies > 0].min())) if (latencies > 0).any() else 1.0
     for axes in grid.values():
@@ -252,8 +235,7 @@ def _axes(lines: list[list[str]], grid: dict[str, Axes], points: DataFrame, step
         ticks(axes.xaxis, [0, 10, 100, 1000])
         ticks(axes.yaxis, [times * step for times in (-10, -1, 0, 1, 10, 100, 1000)])
     for column in zip(*lines, strict=True):
-        lowest = [name for name in column if name != "."][-1:]
-        for name in lowest:
+        for name in [name for name in column if name != "."][-1:]:
             grid[name].tick_params(labelbottom=True)
     # One label for all panels: it is longer than a panel.
     grid[lines[len(lines) // 2][0]].set_ylabel("Added time (%)")
@@ -347,7 +329,7 @@ def step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas
     subtitle = """Step less the same job's step at latency 0 (simulations) or without a controller
         (A100). Hollow diamonds: published. Ours: generated jobs, by when they reduce gradients,
         and the graphs of the published simulation."""
-    with canvas(subtitle, fidelity_line(ours["fidelity"], _STEP_NOTE)) as page:
+    with canvas(subtitle, ours["fidelity"], _STEP_NOTE) as page:
         columns = min(3, len(panels))
         grid = tiles(page, [_PANELS[name] for name in panels], columns, settings, sharex=True)
         for axes, name in zip(grid, panels, strict=True):

@@ -18,7 +18,7 @@ from railx.figures.panels import beside, share_legend, ticks
 from railx.figures.tables import refuse_unknown, where
 from railx.figures.theme import FAINT, GREY, INK, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import fidelity_line, phrases, quantity, span
+from railx.figures.words import phrases, quantity, span
 from railx.settings import Between, NotEmpty
 
 #: The colour of each group of verdicts, with the verdicts in it.
@@ -94,7 +94,7 @@ def all_claims(settings: AllClaimsSettings, tables: Tables, canvas: Canvas) -> D
         with its number, many with their range; more than ten without a ratio are a number.
         Bars: 95 % intervals over repeats or seeds."""
     fidelities = [name for name in _FIDELITIES if name in set(frame["fidelity"].dropna())]
-    with canvas(subtitle, fidelity_line(fidelities), title=title) as page:
+    with canvas(subtitle, fidelities, title=title) as page:
         axes, edge = page.subplots(1, 2, sharey=True, width_ratios=[3.2, 1.3])
         _frame(axes, edge, names, rows, settings.largest_ratio)
         for row in rows:
@@ -299,10 +299,9 @@ def _texts(frame: DataFrame, counts: Series[Any]) -> Texts:
         f"{label(paper)} {_counted(claims['verdict'].value_counts())}"
         for paper, claims in published.groupby("paper", sort=False)
     )
-    failed = phrases(
-        where(published, verdict="not reproduced", edge=""), "``{claim}`` {ratio:q}", ", "
-    )
-    ratios = f"Not reproduced, ours over published: {failed}." if failed else ""
+    failed = where(published, verdict="not reproduced", edge="")
+    failed_words = phrases(failed, "``{claim}`` {ratio:q}", ", ")
+    ratios = f"Not reproduced, ours over published: {failed_words}." if len(failed) else ""
     count = "one claim" if others == 1 else f"{others} claims"
     below = f"Below them the {count} that this project derived or checks." if others else ""
     caption = f"""The {len(published)} published claims: {_counted(counts)}. By paper:

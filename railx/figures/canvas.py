@@ -10,6 +10,7 @@ name, so that one page can hold several.
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import textwrap
 import warnings
@@ -21,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from railx.figures.contrast import dark_colour
 from railx.figures.figure import CanvasSettings
-from railx.figures.honest import refuse_hidden, say_compressed
 from railx.figures.theme import FAINT, GREY, INK, LINE_POINTS
 from railx.io import atomic_path, write_text
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 #: Mean width of a character of DejaVu Sans over its size.
@@ -80,19 +81,12 @@ def canvas(
 ) -> Iterator[Figure]:
     """A figure with a title above and the fidelity line below.
 
-    It is saved as ``output`` with all endings of ``railx.figures.save`` when the block
-    ends. The layout engine keeps the axes, their labels and legends between the two
-    bands of text.
+    It is saved as ``output`` with all endings of :func:`save` when the block ends. The
+    layout engine keeps the axes, their labels and legends between the bands of text.
     """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(_style(settings, output)):
-        size = (settings.width_inches, settings.height_inches)
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
-        _frame(figure, settings, title, subtitle, footnote)
+    with _page(Figure, settings, output, subtitle, footnote, title) as figure:
         yield figure
         say_compressed(figure)
         settle(figure)
@@ -108,24 +102,13 @@ def narrow_canvas(
 
     Raises NoNarrowForm where the panels cannot be stacked or the text does not fit.
     """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     from railx.figures.narrow import NARROW_INCHES, NarrowFigure, NoNarrowForm, cut_off
 
     settings = replace(settings, width_inches=NARROW_INCHES)
-    with mpl.rc_context(_style(settings, output)):
-        figure = NarrowFigure(figsize=(NARROW_INCHES, settings.height_inches), layout="constrained")
-        FigureCanvasAgg(figure)
-
-        def frame(height_inches: float) -> None:
-            for text in list(figure.texts):
-                text.remove()
-            sized = replace(settings, height_inches=height_inches)
-            _frame(figure, sized, title, subtitle, footnote)
-
-        figure.frame = frame
-        frame(settings.height_inches)
+    with _page(NarrowFigure, settings, output, subtitle, footnote, title) as figure:
+        figure.frame = lambda height_inches: _frame(
+            figure, replace(settings, height_inches=height_inches), title, subtitle, footnote
+        )
         yield figure
         figure.complete_labels()
         with warnings.catch_warnings(action="error", category=UserWarning):
@@ -141,27 +124,37 @@ def narrow_canvas(
         write_text(output.with_suffix(".narrow.svg"), _svg(figure, f"{output.stem}-narrow"))
 
 
-def _style(settings: CanvasSettings, output: Path) -> Any:
+@contextmanager
+def _page(
+    kind: Any, settings: CanvasSettings, output: Path, subtitle: str, footnote: str, title: str
+) -> Iterator[Any]:
+    """An empty figure with its texts, in the style of all figures."""
+    import matplotlib as mpl
     import seaborn as sns
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    return {
-        **sns.axes_style("whitegrid"),
-        **_STYLE,
-        **dict.fromkeys(_TEXTS, settings.text_points),
-        "svg.hashsalt": output.stem,
-    }
+    style: Any = {**sns.axes_style("whitegrid"), **_STYLE, "svg.hashsalt": output.stem}
+    style |= dict.fromkeys(_TEXTS, settings.text_points)
+    with mpl.rc_context(style):
+        size = (settings.width_inches, settings.height_inches)
+        figure = kind(figsize=size, layout="constrained")
+        FigureCanvasAgg(figure)
+        _frame(figure, settings, title, subtitle, footnote)
+        yield figure
 
 
 def _frame(
     figure: Figure, settings: CanvasSettings, title: str, subtitle: str, footnote: str
 ) -> None:
+    """Write the texts above and below the panels, in place of those that are there."""
+    for text in list(figure.texts):
+        text.remove()
     size = settings.text_points
     inch = 1 / settings.height_inches
     left = 0.12 / settings.width_inches
     wide = int((settings.width_inches - 0.24) * 72 / (_WIDTH * size))
-    subtitles, notes = (
-        textwrap.wrap(" ".join(text.split()), wide) for text in (subtitle, footnote)
-    )
+    flowing = (" ".join(text.split()) for text in (subtitle, footnote))
+    subtitles, notes = (textwrap.wrap(text, wide) for text in flowing)
     line = size * 1.35 / 72 * inch
     top = 1 - 0.1 * inch
     titles = textwrap.wrap(title, int(0.88 * wide))
@@ -250,3 +243,76 @@ def settle(figure: Figure) -> None:
             round(float(value), 5) for value in axes.get_position(original=True).bounds
         )
         axes.set_position((left, bottom, width, height))
+
+
+def say_compressed(figure: Figure) -> None:
+    """Name the scale in the label of every axis that is not linear.
+
+    Raises ValueError where neither the axis nor one that shares it has a label.
+    """
+    for axes, way in itertools.product(figure.axes, "xy"):
+        axis = getattr(axes, f"{way}axis")
+        if axis.get_scale() == "linear" or not axes.get_visible() or not axes.axison:
+            continue
+        above = ""
+        if axis.get_scale() == "symlog":
+            above = f" above {axis.get_transform().linthresh:g}"
+        said = [label for label in _labels(axes, way) if label.get_text()]
+        if not said:
+            raise ValueError(
+                f"panel {_title(axes)!r}: the {way} axis is compressed and has no label;"
+                " allowed: a label"
+            )
+        for label in said:
+            if f"logarithmic{above}" not in label.get_text():
+                label.set_text(f"{label.get_text()}, logarithmic{above}")
+
+
+def _labels(axes: Axes, way: str) -> Iterator[Any]:
+    """Labels of an axis, of those that share it, and of the figures they stand in."""
+    yield getattr(axes, f"{way}axis").label
+    for other in getattr(axes, f"get_shared_{way}_axes")().get_siblings(axes):
+        if other is not axes and other.get_visible():
+            yield getattr(other, f"{way}axis").label
+    holder: Any = axes.figure
+    while holder is not None:
+        if total := getattr(holder, f"_sup{way}label", None):
+            yield total
+        holder = getattr(holder, "_parent", None)
+
+
+def refuse_hidden(figure: Figure) -> None:
+    """Raise ValueError for a legend that covers a panel and for a bar cut by an edge.
+
+    The figure is laid out.
+    """
+    from matplotlib.container import BarContainer
+    from matplotlib.legend import Legend
+    from matplotlib.transforms import Bbox
+
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    legends: list[Any] = figure.findobj(Legend)
+    for legend, axes in itertools.product(legends, panels):
+        covered = Bbox.intersection(legend.get_window_extent(), axes.get_window_extent())
+        if covered and covered.width > 1 and covered.height > 1:
+            where = f"panel {_title(legend.axes)!r}" if legend.axes else "figure"
+            raise ValueError(
+                f"{where}: the legend covers a panel; allowed: share_legend, or a place outside"
+            )
+    for axes in panels:
+        right, top = max(axes.get_xlim()), max(axes.get_ylim())
+        for bars in axes.containers:
+            if not isinstance(bars, BarContainer):
+                continue
+            for box in (bar.get_bbox() for bar in bars.patches):
+                horizontal = bars.orientation == "horizontal"
+                end, edge = (box.xmax, right) if horizontal else (box.ymax, top)
+                if end > edge + 1e-9 * abs(edge):
+                    raise ValueError(
+                        f"panel {_title(axes)!r}: a bar of {end:g} ends at the edge, {edge:g};"
+                        " allowed: wider limits, or cut_bars"
+                    )
+
+
+def _title(axes: Axes) -> str:
+    return axes.get_title(loc="left") or axes.get_title()

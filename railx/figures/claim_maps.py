@@ -14,11 +14,11 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
-from railx.figures.panels import few_ticks, patch, share_legend
+from railx.figures.panels import patch, share_legend
 from railx.figures.tables import records, refuse, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter, text_colour
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import fidelity_line, listed, phrase_list, phrases, quantity, span, spoken
+from railx.figures.words import listed, phrase_list, phrases, quantity, span, spoken
 from railx.settings import Fraction, NotEmpty
 
 # RailX: half-planes of price ratios, and a strip of USD
@@ -73,7 +73,7 @@ def claim_map(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn
         tiers with optics throughout). Lines: its boundary, and where other assumptions move it.
         Marks: price lists, filled where the claim holds at the base case. Optics: a transceiver."""
     title = "For which prices the cost claims hold"
-    with canvas(subtitle, fidelity_line(table["fidelity"]), title=title) as page:
+    with canvas(subtitle, table["fidelity"], title=title) as page:
         panels = page.subplots(1, 3)
         for axes, (claim, extra) in zip(panels, _MOVED.items(), strict=False):
             _relative(axes, where(table, claim=claim), claim, extra)
@@ -83,26 +83,22 @@ def claim_map(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn
             for name, mark in marks.items()
         }
         share_legend(page, legend | {"claim holds": patch(lighter(*_HOLDS))}, len(legend) + 1)
-    return Drawn(*_map_texts(table), _data(tables, table))
+    # The price lists at the base case and at the levels that are drawn.
+    moved = [(claim, *level) for claim, lines in _MOVED.items() for level in _levels(lines)]
+    levels = table["level"].astype(float).round(9)
+    cases = zip(table["claim"], table["factor"], levels, strict=True)
+    drawn = [case[1] == "base" or case in moved for case in cases]
+    data = where(table[drawn], view="price_set")[tables.columns("claim_map")]
+    return Drawn(*_map_texts(table), data.reset_index(drop=True))
+
+
+def _levels(lines: Lines) -> list[tuple[str, float]]:
+    return [(factor, level) for factor, levels in lines.items() for level in levels]
 
 
 def _base(table: DataFrame, claim: str) -> DataFrame:
     """The price lists at the base case."""
     return where(table, claim=claim, factor="base", view="price_set")
-
-
-def _data(tables: Tables, table: DataFrame) -> DataFrame:
-    """The boundaries and the price lists."""
-    chosen = {
-        (claim, factor, float(level))
-        for claim, factors in _MOVED.items()
-        for factor, levels in factors.items()
-        for level in levels
-    }
-    levels = table["level"].astype(float).round(9)
-    cases = zip(table["claim"], table["factor"], levels, strict=True)
-    drawn = [case[1] == "base" or case in chosen for case in cases]
-    return where(table[drawn], view="price_set")[tables.columns("claim_map")].reset_index(drop=True)
 
 
 def _map_texts(table: DataFrame) -> Texts:
@@ -145,8 +141,7 @@ def _relative(axes: Axes, rows: DataFrame, claim: str, lines: Lines) -> None:
     y = _line(base.iloc[0], x)
     _shade(axes, x, np.clip(y, 0, top), top)
     axes.plot(x, y, color=INK, linewidth=1.8, label=f"base case: {_boundary(base.iloc[0])}")
-    levels = [(factor, level) for factor, levels in lines.items() for level in levels]
-    for i, (factor, level) in enumerate(levels):
+    for i, (factor, level) in enumerate(_levels(lines)):
         at = rows[(rows["factor"] == factor) & np.isclose(rows["level"].astype(float), level)]
         if at.empty:
             refuse(f"claim_map: {factor} has no level {level:g}", "a table with it")
@@ -173,7 +168,7 @@ def _absolute(axes: Axes, rows: DataFrame) -> None:
     axes.set_title(f"Whole network\nabout {quantity(float(first['limit']) / 1e9)} B USD")
     axes.set(xlabel="Transceiver (USD)", ylabel="OCS port (USD)")
     _finish(axes, right, top)
-    few_ticks(axes.xaxis, 5)
+    axes.locator_params(axis="x", nbins=5, steps=None)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:,.0f}")
 
@@ -252,7 +247,7 @@ def rail_claims(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Dra
         ({_BASE}). Lines: where it just holds; grey contours: times lower
         with photonic rails. Marks: filled where the claim holds."""
     note = "Port prices and power are those of the artifact"
-    with canvas(subtitle, fidelity_line(table["fidelity"], note)) as page:
+    with canvas(subtitle, table["fidelity"], note) as page:
         panels = page.subplots(1, 2)
         for axes, (claim, (title, unit, _)) in zip(panels, _CLAIMS.items(), strict=True):
             _panel(axes, where(table, claim=claim), claim, points)
@@ -350,8 +345,6 @@ def _texts(points: DataFrame, limits: dict[str, float]) -> Texts:
 
 # RailX: a grid of price ratios
 
-_GRID_PORTS = {"ocs_port": "ocs_port_usd", "switch_port": "electrical_switch_port_usd"}
-
 
 @dataclass(frozen=True)
 class PriceSensitivitySettings(CanvasSettings):
@@ -382,50 +375,41 @@ def price_sensitivity(settings: PriceSensitivitySettings, tables: Tables, canvas
         pairs = sorted(set(phrase_list(table, "{reference} with {all_to_all}")))
         got = f"reference: no price ratios for {settings.reference} with {settings.all_to_all}"
         refuse(got, pairs)
-    for port, column in _GRID_PORTS.items():
-        rows[f"{port}_over_transceiver"] = (rows[column] / rows["transceiver_usd"]).round(6)
+    for ratio, column in zip(_RATIOS, ("ocs_port_usd", "electrical_switch_port_usd"), strict=True):
+        rows[ratio] = (rows[column] / rows["transceiver_usd"]).round(6)
     limits = {
         "injection": settings.published_per_injection,
-        "all-to-all": settings.published_per_all_to_all,
+        "all_to_all": settings.published_per_all_to_all,
     }
     basis = label(settings.all_to_all).lower()
     subtitle = f"""Share of {label(settings.reference).lower()} (%), all-to-all bandwidth: {basis}.
         Outlined: below the limit in the paper's abstract."""
-    cells = {bandwidth: _cells(rows, bandwidth) for bandwidth in limits}
-    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+    # Shares in percent: a row for each price of a switch port, the dearest on top.
+    means = 100 * rows.groupby([*reversed(_RATIOS)]).mean(numeric_only=True)
+    cells = {bandwidth: means[f"{bandwidth}_cost_ratio"].unstack()[::-1] for bandwidth in limits}
+    with canvas(subtitle, rows["fidelity"]) as page:
         panels = page.subplots(1, 2, sharey=True)
         for axes, (bandwidth, limit) in zip(panels, limits.items(), strict=True):
             _grid(axes, cells[bandwidth], limit)
-            axes.set_title(f"Per {bandwidth} bandwidth, limit {quantity(100 * limit)} %")
+            axes.set_title(f"{_TITLES[bandwidth]}, limit {quantity(100 * limit)} %")
         panels[0].set_ylabel("Electrical switch port / transceiver")
     parts, grids = [], []
     for bandwidth, limit in limits.items():
-        shares = 100 * rows[_column(bandwidth)]
-        parts.append(f"""Per {bandwidth} bandwidth it goes from {span(shares)} % of
+        shares = 100 * rows[f"{bandwidth}_cost_ratio"]
+        parts.append(f"""{_TITLES[bandwidth]} it goes from {span(shares)} % of
             {spoken(settings.reference)}; {int((shares < 100 * limit).sum())} of {len(rows)}
             price ratios stay below the {PUBLISHED} {quantity(100 * limit)} %.""")
         lines = ", ".join(
             f"switch port {index:g}: {' '.join(map(quantity, line))}"
             for index, line in cells[bandwidth].iterrows()
         )
-        grids.append(f"per {bandwidth} {lines}")
+        grids.append(f"per {bandwidth.replace('_', '-')} {lines}")
     caption = f"""Cost of {spoken(rows["topology"].iloc[0])} for the same bandwidth,
         over the prices of an optical and of an electrical switch port relative to a transceiver
         (all-to-all bandwidth: {basis}). {" ".join(parts)}"""
     alternative = f"""Two grids of cost shares in percent, optical ports from cheap to dear.
         {"; ".join(grids)}."""
     return Drawn(caption, alternative, rows)
-
-
-def _column(bandwidth: str) -> str:
-    return f"{bandwidth.replace('-', '_')}_cost_ratio"
-
-
-def _cells(rows: DataFrame, bandwidth: str) -> DataFrame:
-    """Shares in percent: a row for each price of a switch port, the dearest on top."""
-    ports = ["switch_port_over_transceiver", "ocs_port_over_transceiver"]
-    table = rows.groupby(ports)[_column(bandwidth)].mean().unstack()
-    return 100 * table.sort_index(ascending=False)
 
 
 def _grid(axes: Axes, cells: DataFrame, limit: float) -> None:

@@ -18,8 +18,8 @@ from railx.figures.panels import beside, name_rows, share_legend, ticks, tiles
 from railx.figures.published import published_mark
 from railx.figures.tables import records, refuse_unknown, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label
-from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import fidelity_line, phrase, phrases, quantity, span
+from railx.figures.types import Axes, DataFrame
+from railx.figures.words import phrase, phrases, quantity, span
 from railx.settings import NotEmpty
 
 
@@ -76,7 +76,9 @@ def adaptive_speedups(settings: AdaptiveSpeedupsSettings, tables: Tables, canvas
     """A column per corpus: speed-ups above, seconds of an iteration below."""
     refuse_unknown("plans", settings.plans, PUBLISHED_PLANS)
     seconds = tables.read("seconds")
-    ours = _ours(settings, tables)
+    imitated = [(plan, *PUBLISHED_PLANS[plan]) for plan in settings.plans]
+    plans = planned(tables.read("groups")).rename(columns={"corpus": "lengths", "seconds": "value"})
+    ours = to_frame(imitated, ["plan", *_CASE, "system"]).merge(plans, on="plan")
     points = _adaptive_points(tables, ours)
     fastest = where(points, quantity="speedup")["value"].max()
     corpora = list(dict.fromkeys(seconds["corpus"]))
@@ -84,7 +86,7 @@ def adaptive_speedups(settings: AdaptiveSpeedupsSettings, tables: Tables, canvas
     subtitle = f"""Published: hollow diamonds, 64 A100; seconds read off its bars to within
         {span(seconds["reading_error_seconds"])} s. Ours: dots, predicted by the cost model, on
         lengths of this project where a list is not public. Speed-up axes begin at 1."""
-    with canvas(subtitle, fidelity_line(ours["fidelity"], "" if len(ours) else _NO_PLAN)) as page:
+    with canvas(subtitle, ours["fidelity"], "" if len(ours) else _NO_PLAN) as page:
         panels = page.subplots(2, len(corpora), sharex=True, sharey="row", squeeze=False)
         for (above, below), corpus in zip(panels.T, corpora, strict=True):
             rows = where(points, corpus=corpus)
@@ -111,25 +113,16 @@ def adaptive_speedups(settings: AdaptiveSpeedupsSettings, tables: Tables, canvas
     return Drawn(*_adaptive_texts(points, corpora), points)
 
 
-def _ours(settings: AdaptiveSpeedupsSettings, tables: Tables) -> DataFrame:
-    """Mean seconds of an iteration of each plan that reproduces a published case."""
-    groups = tables.read("groups")
-    plans = groups.drop_duplicates("plan").rename(columns={"corpus": "lengths"})
-    plans = plans.assign(value=plans["plan"].map(plan_seconds(groups)))
-    columns = [*_CASE, "system"]
-    cases = [(plan, *PUBLISHED_PLANS[plan]) for plan in settings.plans]
-    ours = to_frame(cases, ["plan", *columns])
-    return ours.merge(plans, on="plan")[[*columns, "value", "lengths", "plan", "fidelity"]]
-
-
-def plan_seconds(groups: DataFrame) -> Series[Any]:
-    """Mean seconds of an iteration by plan.
+def planned(groups: DataFrame) -> DataFrame:
+    """A row for each plan, with the mean seconds of an iteration.
 
     Micro-batches run one after another, each as long as its slowest group.
     """
     slowest = groups.groupby(["plan", "iteration", "micro_batch"])["predicted_ms"].max()
     iterations = slowest.groupby(["plan", "iteration"]).sum()
-    return iterations.groupby("plan").agg(lambda times: times.mean()) / 1e3
+    seconds = iterations.groupby("plan").agg(lambda times: times.mean()) / 1e3
+    plans = groups.drop_duplicates("plan")
+    return plans.assign(seconds=plans["plan"].map(seconds))
 
 
 def _adaptive_points(tables: Tables, ours: DataFrame) -> DataFrame:
@@ -139,37 +132,27 @@ def _adaptive_points(tables: Tables, ours: DataFrame) -> DataFrame:
         with times as (
             select 1 as part, 'read off' as source, model, context, corpus, system,
                 seconds_per_iteration as value, reading_error_seconds as error,
-                null as lengths, null as plan, row_number() over () as number
+                null as lengths, null as plan, rowid_ as number
             from seconds
             union all
             select 2, 'ours', model, context, corpus, system, value, null, lengths, plan,
                 row_number() over () from ours
-        ), bases as (
-            select unnest(['megatron', 'deepspeed', 'flexsp_batch_ada']) as baseline,
-                unnest([1, 2, 3]) as place
-        ), cases as (
-            select source, model, context, corpus, min(number) as number,
-                any_value(lengths) as lengths
-            from times group by all
         ), marks as (
             select 0 as part, 'printed' as source, 'speedup' as quantity, model, context, corpus,
                 null as system, reference as baseline, value, null as error, null as lengths,
-                null as plan, row_number() over () as number, 0 as place
+                null as plan, rowid_ as number, 0 as place
             from speedups where system = 'flexsp'
             union all
             select part, source, 'seconds', model, context, corpus, system, null, value, error,
                 lengths, plan, number, 0
             from times
             union all
-            select 2 + slow.part, slow.source, 'speedup', slow.model, slow.context, slow.corpus,
-                null, baseline, slow.value / fast.value, null, cases.lengths, null, cases.number,
-                place
-            from times slow
-            join bases on slow.system = baseline
-            join times fast using (source, model, context, corpus)
-            join cases using (source, model, context, corpus)
-            where fast.system = 'flexsp'
-                and (slow.source = 'ours' or baseline = 'flexsp_batch_ada')
+            select 2 + slow.part, source, 'speedup', model, context, corpus, null, slow.system,
+                slow.value / fast.value, null, fast.lengths, null, fast.number,
+                list_position(['megatron', 'deepspeed', 'flexsp_batch_ada'], slow.system)
+            from times slow join times fast using (source, model, context, corpus)
+            where fast.system = 'flexsp' and slow.system != 'flexsp'
+                and (source = 'ours' or slow.system = 'flexsp_batch_ada')
         )
         select * exclude (part, number, place) from marks order by part, number, place
         """,
@@ -274,7 +257,7 @@ def pipeline_speedups(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn
     subtitle = """Published: hollow diamonds, 32 A800, Llama models. Ours: dots, times that the cost
         model predicts for plans of this experiment on the same batches; other models, devices and
         lengths than the paper's. The axis of speed-ups does not begin at 0."""
-    with canvas(subtitle, fidelity_line(schedule["fidelity"])) as page:
+    with canvas(subtitle, schedule["fidelity"]) as page:
         speed, bubble = (where(points, quantity=name) for name in ("speedup", "bubble"))
         above, below = page.subplots(2, 1, height_ratios=[len(speed) + 1, len(bubble) + 1])
         _dot_rows(above, speed, "InfiniPipe or ours, times faster")
@@ -301,9 +284,8 @@ def _our_pipelines(groups: DataFrame, schedule: DataFrame) -> Iterator[tuple[Any
         stages=("stage", "nunique"),
         busy=("busy", "sum"),
     )
-    facts = groups.drop_duplicates("plan").set_index("plan")
+    facts = planned(groups).set_index("plan")
     tokens = groups.groupby(["plan", "iteration"])["tokens"].sum().groupby("plan").agg(tuple)
-    seconds = plan_seconds(groups)
     rivals = facts[(facts["kind"] == "sequence_parallel") & facts["planner"].isin(_PLANNERS)]
     for plan, ends in spans.groupby("plan"):
         corpus = facts.loc[str(plan), "corpus"]
@@ -313,8 +295,7 @@ def _our_pipelines(groups: DataFrame, schedule: DataFrame) -> Iterator[tuple[Any
             if tokens[str(other)] == tokens[str(plan)]:
                 baseline, name = _PLANNERS[fact["planner"]]
                 row = f"Ours, {words},\n{fact['devices']} devices, over {name}"
-                ratio = 1e3 * seconds[str(other)] / _pipeline_ms(ends)
-                yield "ours", "speedup", row, baseline, ratio
+                yield "ours", "speedup", row, baseline, 1e3 * fact["seconds"] / _pipeline_ms(ends)
         stage_ms = float(((ends["end"] - ends["start"]) * ends["stages"]).sum())
         yield "ours", "bubble", f"Ours, {words}", "", 1 - float(ends["busy"].sum()) / stage_ms
 
@@ -398,26 +379,36 @@ _NETWORKS = {
 def network_prices(settings: NetworkPricesSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """A panel per published size, a row per network."""
     published, scale = tables.read("published"), tables.read("scale")
-    points = _price_points(settings, tables)
-    sizes = sorted(set(points["size"]))
+    points = _price_points(settings.price_set, published, scale)
+    sizes, names = sorted(set(points["size"])), list(_NETWORKS)
     subtitle = f"""Cost of a network over that of a full fat tree for as many chips: published per
         chip, ours per injection bandwidth. Hollow diamonds: published, confidence
         {" and ".join(sorted(set(published["confidence"])))}; dots: ours at the price list
         {label(settings.price_set)}."""
-    with canvas(subtitle, fidelity_line(scale["fidelity"])) as page:
+    with canvas(subtitle, scale["fidelity"]) as page:
         titles = [f"About {size:,} chips" for size in sizes]
         panels = tiles(page, titles, len(sizes), settings, sharey=True)
         for axes, size in zip(panels, sizes, strict=True):
-            _price_panel(axes, points[points["size"] == size], list(_NETWORKS))
+            axes.axvline(1, color=GREY, linewidth=0.8)
+            for source, colour, up in (("published", INK, -0.16), ("ours", PALETTE[0], 0.16)):
+                rows = where(points, size=size, source=source)
+                at = np.array([names.index(name) + up for name in rows["network"]])
+                dots(axes, rows, rows["ratio"], at, colour, 6.5)
+                for ratio, position in zip(rows["ratio"], at, strict=True):
+                    beside(axes, quantity(ratio), ratio, position)
+            ticks(axes.xaxis, [0.05, 0.1, 0.2, 0.5, 1], base=10)
+            name_rows(axes, [name[:1].upper() + name[1:] for name in names])
+            ratios = where(points, size=size)["ratio"]
+            axes.set(xlim=(0.7 * ratios.min(), 2 * ratios.max()))
+            axes.set_xlabel("Cost / that of a full fat tree")
         legend = {"Published (HammingMesh)": published_mark(INK), "Ours": dot(PALETTE[0])}
         share_legend(page, legend, 2)
     return Drawn(*_price_texts(points), points)
 
 
-def _price_points(settings: NetworkPricesSettings, tables: Tables) -> DataFrame:
-    published, scale = tables.read("published"), tables.read("scale")
-    refuse_unknown("price_set", [settings.price_set], scale["price_set"])
-    chosen = where(scale, price_set=settings.price_set)
+def _price_points(price_set: str, published: DataFrame, scale: DataFrame) -> DataFrame:
+    refuse_unknown("price_set", [price_set], scale["price_set"])
+    chosen = where(scale, price_set=price_set)
     costs = chosen.set_index(["topology", "target_chips"])["usd_per_injection_gb_s"].to_dict()
     rows = []
     for size, prices in published.groupby("accelerators"):
@@ -431,20 +422,6 @@ def _price_points(settings: NetworkPricesSettings, tables: Tables) -> DataFrame:
             if cost and tree:
                 rows.append(row | {"source": "ours", "ratio": cost / tree, "topology": ours})
     return to_frame(rows)
-
-
-def _price_panel(axes: Axes, points: DataFrame, names: list[str]) -> None:
-    axes.axvline(1, color=GREY, linewidth=0.8)
-    for source, colour, up in (("published", INK, -0.16), ("ours", PALETTE[0], 0.16)):
-        rows = where(points, source=source)
-        at = np.array([names.index(name) + up for name in rows["network"]])
-        dots(axes, rows, rows["ratio"], at, colour, 6.5)
-        for ratio, position in zip(rows["ratio"], at, strict=True):
-            beside(axes, quantity(ratio), ratio, position)
-    ticks(axes.xaxis, [0.05, 0.1, 0.2, 0.5, 1], base=10)
-    name_rows(axes, [name[:1].upper() + name[1:] for name in names])
-    ends = (0.7 * float(points["ratio"].min()), 2 * float(points["ratio"].max()))
-    axes.set(xlim=ends, xlabel="Cost / that of a full fat tree")
 
 
 def _price_texts(points: DataFrame) -> Texts:

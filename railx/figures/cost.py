@@ -8,25 +8,16 @@ catalogue's, not the paper's.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
-from railx.figures.panels import beside, entries, name_rows, share_legend, ticks
-from railx.figures.published import PUBLISHED_LINE, PUBLISHED_MARK, published_line, published_marks
+from railx.figures.panels import beside, name_rows, share_legend, stacked, ticks
+from railx.figures.published import PUBLISHED_LINE, PUBLISHED_MARK
 from railx.figures.tables import records, refuse, refuse_unknown, stack, to_frame, where
 from railx.figures.theme import PALETTE, PUBLISHED, colours, dot, label
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import (
-    counted,
-    fidelity_line,
-    listed,
-    phrase,
-    phrase_list,
-    phrases,
-    quantity,
-    span,
-    spoken,
-)
+from railx.figures.words import counted, listed, phrase_list, phrases, quantity, span, spoken
 from railx.settings import Fraction, NotEmpty, SettingsError, mapping
 
 # Bill of materials, and cost relative to a reference
@@ -91,8 +82,7 @@ def cost(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
     subtitle = f"""Relative: for the same bandwidth, {reference} is 100 %. Prices are a catalogue's,
         each with its source."""
     title = f"Cost of {others} against {reference}"
-    line = fidelity_line([*bill["fidelity"], *summary["fidelity"]])
-    with canvas(subtitle, line, title=title) as page:
+    with canvas(subtitle, [*bill["fidelity"], *summary["fidelity"]], title=title) as page:
         layout: list[Any] = [["bill"], ["relative"]]
         heights = [0.8 + 0.45 * len(summary), 0.8 + 0.5 * len(ratios)]
         if prices is not None:
@@ -103,9 +93,7 @@ def cost(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
         )
         _bill_of_materials(panels["bill"], bill, summary, totals)
         _relative(panels["relative"], ratios)
-        legend = entries(panels["bill"])
-        if totals:
-            legend[PUBLISHED] = PUBLISHED_MARK
+        legend: dict[str, Any] = {PUBLISHED: PUBLISHED_MARK} if totals else {}
         legend[f"limit, {PUBLISHED}"] = PUBLISHED_LINE
         if prices is not None:
             _under_price_lists(panels["prices"], prices, settings)
@@ -113,7 +101,7 @@ def cost(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
             legend["per injection"] = dot(_LISTS["injection"][0], 7)
             legend["per all-to-all"] = dot(colour, 7)
             legend["per all-to-all, published routing"] = dot(colour, 7, markerfacecolor="white")
-        share_legend(page, legend, 4)
+        share_legend(page, legend, 4, panels["bill"])
     caption = f"{_bill_caption(summary, totals)} {_relative_caption(settings, ratios, prices)}"
     data = _data(bill, ratios, totals, prices)
     return Drawn(caption, _bill_alternative(bill, ratios, totals), data, title, paper)
@@ -182,17 +170,12 @@ def _bill_of_materials(
     table = table.loc[list(summary.index), table.sum().sort_values(ascending=False).index]
     totals = table.sum(axis=1)
     divisor, unit = (1e9, "B USD") if totals.max() >= 1e9 else (1e6, "M USD")
-    left = totals * 0.0
-    for i, component in enumerate(table.columns):
-        values = table[component] / divisor
-        style: dict[str, Any] = {"height": 0.6, "color": PALETTE[i % len(PALETTE)]}
-        axes.barh(range(len(table)), values, left=left, label=label(component), **style)
-        left = left + values
+    stacked(axes, table / divisor, dict(zip(table.columns, cycle(PALETTE), strict=False)), 0.6)
     for position, (name, total) in enumerate(totals.items()):
         stated = published.get(str(name))
         words = f"{quantity(total / divisor)} {unit}"
         if stated is not None:
-            published_marks(axes, [stated / divisor], [position])
+            axes.plot([stated / divisor], [position], zorder=5, **PUBLISHED_MARK)
             words += f" ({PUBLISHED}: {quantity(stated / divisor)})"
         if total < 0.3 * totals.max():
             words += f": {_shares(table.loc[str(name)].squeeze() / total)}"
@@ -253,7 +236,7 @@ def _under_price_lists(axes: Axes, rows: DataFrame, settings: CostSettings) -> N
             axes.plot(100 * row[f"{what}_cost_ratio"], lists.index(row["prices"]) + aside, **style)
         limit = settings.compare[what]
         if limit is not None:
-            published_line(axes, 100 * limit, "x", color=colour)
+            axes.axvline(100 * limit, zorder=4, **PUBLISHED_LINE | {"color": colour})
     name_rows(axes, [label(name) for name in lists], above=0.6, below=0.6)
     axes.set(title="Under other price lists", xscale="log", xlabel="Share (%)")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -263,8 +246,7 @@ def _under_price_lists(axes: Axes, rows: DataFrame, settings: CostSettings) -> N
 def _data(
     bill: DataFrame, ratios: DataFrame, totals: dict[str, float], prices: DataFrame | None
 ) -> DataFrame:
-    published = to_frame({"topology": list(totals), "total_usd": list(totals.values())})
-    published = published.assign(component=PUBLISHED)
+    published = to_frame(totals.items(), ["topology", "total_usd"]).assign(component=PUBLISHED)
     parts = {"bill": stack([bill[["topology", "component", "total_usd"]], published])}
     parts["relative"] = ratios
     if prices is not None:
@@ -377,12 +359,12 @@ def cost_scale(settings: CostScaleSettings, tables: Tables, canvas: Canvas) -> D
     subtitle = f"""All at {injection} GB/s of injection per chip and the prices of
         {label(settings.price_set)}; electrical and optical switches by the port; links inside a
         node in no bill. m4: nodes of 4 x 4 chips instead of 7 x 7."""
-    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+    with canvas(subtitle, rows["fidelity"]) as page:
         panels = page.subplots(1, 3)
         for axes, (column, title, unit) in zip(panels, _PANELS, strict=True):
             _panel(axes, rows, names, column)
             axes.set(title=title, xlabel="Chips", ylabel=unit)
-        share_legend(page, entries(panels[0]), 5)
+        share_legend(page, {}, 5, panels[0])
     parts = ". ".join(
         f"{title} at the largest size: {phrases(_largest(rows, column), '{name} {value:q}', ', ')}"
         f" {unit}"
@@ -423,8 +405,8 @@ def _scale_caption(rows: DataFrame, settings: CostScaleSettings) -> str:
     for column, title, unit in _PANELS:
         ends = _largest(rows, column)
         if len(ends):
-            low = phrase("{name} with {value:q} " + unit + " at {chips:,} chips", ends.iloc[0])
-            high = phrase("{name} with {value:q} at {chips:,}", ends.iloc[-1])
+            low = phrases(ends.head(1), "{name} with {value:q} " + unit + " at {chips:,} chips")
+            high = phrases(ends.tail(1), "{name} with {value:q} at {chips:,}")
             parts.append(f"{title}: at their largest, lowest on {low}, highest on {high}.")
     injection = float(rows["injection_gb_s_per_chip"].iloc[0])
     return f"""{rows["topology"].nunique()} topologies from {rows["chips"].min():,} to

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, make_dataclass
-from typing import Annotated, Any, Literal, Protocol, cast, get_type_hints
+from typing import Annotated, Any, Literal, cast, get_type_hints
 
 from railx.figures.tables import FigureInput
 from railx.figures.tables import Tables as Tables
@@ -16,6 +16,10 @@ AxisScale = Literal["linear", "log"]
 Height = Annotated[float, Between(2, 30)]
 #: Caption and alternative text of a figure.
 Texts = tuple[str, str]
+#: Opens the page of a figure and saves it at the end of the block: ``canvas(subtitle,
+#: fidelities, note)``, where ``shows`` is that of :func:`fidelity_line` and ``title``
+#: replaces the figure's own.
+Canvas = Callable[..., AbstractContextManager[Page]]
 
 
 @dataclass(frozen=True)
@@ -49,17 +53,6 @@ class PlanChoice(Choice):
 
     iteration: Annotated[int, NonNegative()] = 0
     """Iteration to show."""
-
-
-class Canvas(Protocol):
-    """Opens the page of a figure and saves it at the end of the block.
-
-    ``title`` replaces the figure's own.
-    """
-
-    def __call__(
-        self, subtitle: str, footnote: str, title: str = ...
-    ) -> AbstractContextManager[Page]: ...
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from statistics import median
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import diagonal, name_rows, share_legend, ticks, tiles
-from railx.figures.published import PUBLISHED_LINE, published_line
+from railx.figures.published import PUBLISHED_LINE
 from railx.figures.tables import records, where
 from railx.figures.theme import GREY, INK, PALETTE, colours, dot, label
 from railx.figures.types import DataFrame
-from railx.figures.words import counted, fidelity_line, phrases, quantity, span, spoken
+from railx.figures.words import counted, phrases, quantity, span, spoken
 
 # Flow model against packet simulator, and their ratio
 
@@ -36,8 +36,7 @@ def agreement(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn
     subtitle = """Left: what arrives in both models. Right: packets over flows; below 1 on the load
         axis no link is overloaded."""
     fidelities = [*rows["flow_fidelity"], *rows["packet_fidelity"]]
-    footnote = fidelity_line(fidelities, shows={"flow": "across", "packet": "up"})
-    with canvas(subtitle, footnote) as page:
+    with canvas(subtitle, fidelities, shows={"flow": "across", "packet": "up"}) as page:
         both, ratio = tiles(page, ("Throughput", "Packets over flows"), 2, settings)
         groups = list(rows.groupby(["topology", "traffic", "routing"], sort=False))
         for position, (key, part) in enumerate(groups):
@@ -50,9 +49,8 @@ def agreement(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn
             aside = 1 + 0.16 * (position / max(len(groups) - 1, 1) - 0.5) * 2
             ratio.plot(line["load_over_bound"] * aside, line["ratio"], **style)
         diagonal(both, rows[_MODELS])
-        both.set(
-            xlabel="Flow model (flits/chip/cycle)", ylabel="Packet simulator (flits/chip/cycle)"
-        )
+        both.set_xlabel("Flow model (flits/chip/cycle)")
+        both.set_ylabel("Packet simulator (flits/chip/cycle)")
         both.tick_params(axis="x", pad=6)
         ratio.axhline(1, color=INK, linewidth=1, zorder=1)
         ratio.axvline(1, color=GREY, linewidth=1, linestyle=":", zorder=1)
@@ -123,7 +121,7 @@ def cost_model_error(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     }
     subtitle = """Left: forward and backward pass of a layer. Right: how far predictions are off
         where the fit has not seen the point."""
-    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+    with canvas(subtitle, rows["fidelity"]) as page:
         times, errors = tiles(page, ("Time of a layer", "Error"), 2, settings)
         for recomputed, held_out in itertools.product((False, True), repeat=2):
             part = where(rows, checkpointed=recomputed, held_out=held_out)
@@ -138,7 +136,7 @@ def cost_model_error(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
             if percent:
                 ends = [position - 0.25, position + 0.25]
                 errors.plot(ends, [median(percent)] * 2, color=INK, linewidth=2)
-        published_line(errors, 100 * allowed, "y")
+        errors.axhline(100 * allowed, zorder=4, **PUBLISHED_LINE)
         most = max(100 * allowed, *itertools.chain(*unseen.values()))
         errors.set(ylim=(-0.02 * most, 1.1 * most), ylabel="Error of unseen points (%)")
         errors.set_xticks(range(len(_KINDS)), list(_KINDS))
@@ -185,7 +183,7 @@ def step_model(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Draw
     subtitle = """Left and middle: a dot a run, on the line both agree. Right: mean errors on rows
         that were not fitted."""
     note = "Measured by others: resources/measured has the rows with their sources"
-    with canvas(subtitle, fidelity_line(rows["fidelity"], note)) as page:
+    with canvas(subtitle, rows["fidelity"], note) as page:
         panels = page.subplots(1, 3, width_ratios=(1, 1, 1.1))
         for axes, (kind, title) in zip(panels, _UNITS.items(), strict=False):
             part = where(rows, quantity=kind)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
+from matplotlib.transforms import Bbox
 
 #: Which panels share an axis, as in matplotlib.
 Sharing = bool | Literal["none", "all", "row", "col"]
@@ -64,16 +65,17 @@ class NarrowFigure(Figure):
         """
         panels: Any = super().subplots(nrows, ncols, sharex=sharex, sharey=sharey, **shape)
         if ncols > 1:
-            self._lengthen(_stack(self, list(np.ravel(panels))), nrows * ncols)
+            self._stack(list(np.ravel(panels)))
             grid = np.reshape(panels, (nrows, ncols))
             lines = [] if sharey in (False, "none", "col") else [(list(line), "y") for line in grid]
             columns: Any = [] if sharex in (False, "none", "row") else grid.T
             self._labels = [*lines, *((list(column), "x") for column in columns)]
         return panels
 
-    def _lengthen(self, factor: float, panels: int) -> None:
-        """Make the page as long as so many panels below one another need."""
-        if panels * _LEAST_PANEL_INCHES > _MOST_INCHES:
+    def _stack(self, panels: list[Axes]) -> None:
+        """Put the panels below one another, on a page as long as they need."""
+        factor = _stack(self, panels)
+        if len(panels) * _LEAST_PANEL_INCHES > _MOST_INCHES:
             raise NoNarrowForm("its panels are too many")
         self._frame_at(self.get_figheight() * factor * _PANEL_HEIGHT)
 
@@ -87,7 +89,7 @@ class NarrowFigure(Figure):
         """The panels of a mosaic in one column, each as high as its line."""
         named = super().subplot_mosaic(mosaic, sharex=sharex, sharey=sharey, **shape)
         panels = list(named.values())
-        self._lengthen(_stack(self, panels), len(panels))
+        self._stack(panels)
         self._labels = [(panels, "y")] if sharey else []
         self._columns = [panels] if sharex else []
         return named
@@ -198,10 +200,9 @@ def cut_off(figure: Figure) -> str:
         for texts in (axes.texts, labels):
             boxes = [text.get_window_extent() for text in texts if text.get_text().strip()]
             for one, other in itertools.combinations(boxes, 2):
-                covered = max(0.0, min(one.x1, other.x1) - max(one.x0, other.x0)) * max(
-                    0.0, min(one.y1, other.y1) - max(one.y0, other.y0)
-                )
+                common = Bbox.intersection(one, other)
                 smaller = min(one.width * one.height, other.width * other.height)
+                covered = common.width * common.height if common else 0.0
                 if covered > _MOST_COVERED * smaller:
                     return "a text over another"
     return ""

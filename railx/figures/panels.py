@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from railx.figures.figure import CanvasSettings
-from railx.figures.theme import INK
+from railx.figures.theme import INK, label
 from railx.figures.types import Axes, DataFrame, Page
 from railx.figures.words import quantity
 
@@ -20,27 +20,17 @@ def ticks(
 ) -> None:
     """Write the ticks of an axis as numbers, those in ``at`` alone where it is given.
 
-    ``text`` is a format, a function or a formatter. There are no minor ticks. The axis
+    ``text`` is a format or a function. There are no minor ticks. The axis
     is logarithmic where a ``base`` is given.
     """
-    from matplotlib.ticker import FixedLocator, Formatter, FuncFormatter, NullLocator
+    from matplotlib.ticker import FixedLocator, NullLocator
 
     if base is not None:
         getattr(axis.axes, f"set_{axis.axis_name}scale")("log", base=base)
     if at is not None:
         axis.set_major_locator(FixedLocator(list(at)))
     axis.set_minor_locator(NullLocator())
-    if not isinstance(text, (str, Formatter)):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
-    else:
-        axis.set_major_formatter(text)
-
-
-def few_ticks(axis: Any, most: int, **choices: Any) -> None:
-    """At most so many intervals between the ticks of a linear axis."""
-    from matplotlib.ticker import MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(most, **choices))
+    axis.set_major_formatter(text if isinstance(text, str) else lambda value, _: text(value))
 
 
 def name_rows(
@@ -62,16 +52,24 @@ def beside(
     axes: Axes, text: str, x: Any, y: Any, right: float = 7, up: float = 0, **style: Any
 ) -> None:
     """A text beside a point, ``right`` and ``up`` by so many typographic points."""
-    axes.annotate(
-        text, (x, y), (right, up), textcoords="offset points", **{"va": "center", **style}
-    )
+    style = {"textcoords": "offset points", "va": "center", **style}
+    axes.annotate(text, (x, y), (right, up), **style)
 
 
 def at_edge(axes: Axes, text: str, y: Any, left: float = 6, up: float = 0, **style: Any) -> None:
     """A text that ends at the right edge of the panel, at a height of its data."""
-    beside(
-        axes, text, 1, y, -left, up, xycoords=("axes fraction", "data"), **{"ha": "right", **style}
-    )
+    beside(axes, text, 1, y, -left, up, ha="right", xycoords=("axes fraction", "data"), **style)
+
+
+def stacked(
+    axes: Axes, parts: DataFrame, colours: Mapping[Any, Any], height: float, **style: Any
+) -> None:
+    """A horizontal bar for each row, at 0, 1 and so on, of its columns in turn."""
+    left = 0.0 * parts.sum(axis=1)
+    for name, values in parts.items():
+        look = {"color": colours[name], "label": label(name), "height": height, **style}
+        axes.barh(range(len(parts)), values, left=left, **look)
+        left = left + values
 
 
 def diagonal(axes: Axes, points: DataFrame) -> None:
@@ -124,12 +122,6 @@ def patch(facecolor: Any, **style: Any) -> Any:
     return Patch(facecolor=facecolor, **style)
 
 
-def entries(axes: Axes) -> dict[str, Any]:
-    """What a panel has drawn with a label, for a legend."""
-    handles, texts = axes.get_legend_handles_labels()
-    return dict(zip(texts, handles, strict=True))
-
-
 def panel_title(text: str, panels: int, settings: CanvasSettings) -> str:
     """A panel's title broken into lines that fit.
 
@@ -140,24 +132,27 @@ def panel_title(text: str, panels: int, settings: CanvasSettings) -> str:
     return "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, wide))
 
 
-def share_legend(page: Page, entries: Mapping[str, Any], columns: int) -> None:
+def share_legend(page: Page, entries: Mapping[str, Any], columns: int, *panels: Axes) -> None:
     """One legend for all panels, between them and the footnote.
 
-    ``entries``: an artist, or the style of a line, by its text. The panels move up by
-    the height of the legend.
+    It has what ``panels`` have drawn with a label, then ``entries``: an artist, or the
+    style of a line, by its text. The panels move up by the height of the legend.
     """
     from matplotlib.lines import Line2D
 
-    handles = [
-        Line2D([], [], **mark) if isinstance(mark, Mapping) else mark for mark in entries.values()
-    ]
+    artists: dict[str, Any] = {}
+    for axes in panels:
+        handles, texts = axes.get_legend_handles_labels()
+        artists |= zip(texts, handles, strict=True)
+    for text, entry in entries.items():
+        artists[text] = Line2D([], [], **entry) if isinstance(entry, Mapping) else entry
     engine = page.get_layout_engine()
     assert engine is not None
     left, bottom, width, height = engine.get()["rect"]
     for columns_that_fit in range(columns, 0, -1):
         legend = page.legend(
-            handles,
-            list(entries),
+            list(artists.values()),
+            list(artists),
             loc="lower left",
             bbox_to_anchor=(left, bottom),
             ncols=columns_that_fit,

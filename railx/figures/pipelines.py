@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, Choice, Drawn, PlanChoice, Tables, figure, reads
-from railx.figures.panels import few_ticks, name_rows, patch, share_legend, time_unit
+from railx.figures.panels import name_rows, patch, share_legend, time_unit
 from railx.figures.tables import plans_at, records, stack, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import counted, fidelity_line, phrase_list, phrases, quantity
+from railx.figures.words import counted, phrase_list, phrases, quantity
 from railx.settings import NonNegative
 
 # Gantt chart of a plan: a row for each stage, a block for each pass of a chunk
@@ -68,14 +68,13 @@ def pipeline_schedule(settings: PipelineScheduleSettings, tables: Tables, canvas
     spans = {name: float(rows["end_ms"].max()) or 1.0 for name, rows in schedules.items()}
     # Plans of unlike length have an axis of time each.
     alike = max(spans.values()) < 3 * min(spans.values())
-    footnote = fidelity_line(drawn["fidelity"], "Numbers are chunks in forward order")
     named = list(dict.fromkeys(map(_schedule, schedules.values())))
     ways = [way for way in _PASSES if way in set(drawn["kind"])]
     subtitle = f"""Iteration {settings.iteration}{f", {named[0]}" if len(named) == 1 else ""}.
         Light: forward. Dark: backward.{" Pale: weights." if "weight" in ways else ""} White:
         bubble.{"" if alike else " Each plan has its own axis of time."}"""
     points = settings.width_inches * 72
-    with canvas(subtitle, footnote) as page:
+    with canvas(subtitle, drawn["fidelity"], "Numbers are chunks in forward order") as page:
         heights = [rows["lane"].nunique() for rows in schedules.values()]
         shape: dict[str, Any] = {"sharex": alike, "squeeze": False, "height_ratios": heights}
         panels = page.subplots(len(schedules), 1, **shape)[:, 0]
@@ -87,8 +86,14 @@ def pipeline_schedule(settings: PipelineScheduleSettings, tables: Tables, canvas
             bubble = quantity(100 * _bubble(rows))
             chunks = len(rows[["pipeline", "chunk"]].drop_duplicates())
             axes.set_title(f"{label(name)}: {total} {unit}, {chunks} chunks, bubble {bubble} %")
-            if settings.label_blocks:
-                _number_blocks(axes, rows, _DIGIT * settings.text_points / points * span, divisor)
+            # The number of its chunk in every block that is wide enough for it.
+            digit_ms = _DIGIT * settings.text_points / points * span
+            style: dict[str, Any] = {"ha": "center", "va": "center", "clip_on": True}
+            for row in records(rows) if settings.label_blocks else ():
+                text, start, end = str(row["chunk"]), row["start_ms"], row["end_ms"]
+                if end - start >= (len(text) + 0.6) * digit_ms:
+                    style["color"] = "white" if row["kind"] == "backward" else INK
+                    axes.text((start + end) / 2 / divisor, row["lane"], text, **style)
             axes.set_xlim(0, span / divisor * 1.005)
             if not alike or axes is panels[-1]:
                 axes.set_xlabel(f"Predicted time ({unit})")
@@ -153,16 +158,6 @@ def _gantt(axes: Axes, frame: DataFrame, divisor: float, points_per_ms: float) -
     name_rows(axes, phrase_list(frame.drop_duplicates("lane").sort_values("lane"), text))
 
 
-def _number_blocks(axes: Axes, frame: DataFrame, digit_ms: float, divisor: float) -> None:
-    """The number of its chunk in every block that is wide enough for it."""
-    style: dict[str, Any] = {"ha": "center", "va": "center", "clip_on": True}
-    for row in records(frame):
-        text, start, end = str(row["chunk"]), row["start_ms"], row["end_ms"]
-        if end - start >= (len(text) + 0.6) * digit_ms:
-            colour = "white" if row["kind"] == "backward" else INK
-            axes.text((start + end) / 2 / divisor, row["lane"], text, color=colour, **style)
-
-
 def _colour(kind: str, way: str) -> tuple[float, float, float]:
     return lighter(_KINDS[kind][1], _PASSES[way][1])
 
@@ -222,7 +217,7 @@ def stage_memory(settings: StageMemorySettings, tables: Tables, canvas: Canvas) 
     bounded = in_bytes and bool(drawn["capacity_bytes"].notna().all())
     subtitle = f"""Iteration {settings.iteration}, replica {settings.replica}: what a rank of each
         stage holds of chunks between their forward and backward passes."""
-    with canvas(subtitle, fidelity_line(drawn["fidelity"])) as page:
+    with canvas(subtitle, drawn["fidelity"]) as page:
         panels = page.subplots(len(plans), 1, squeeze=False)[:, 0]
         for axes, (name, rows) in zip(panels, plans.items(), strict=True):
             _plan_panel(axes, rows, in_bytes, bounded)
@@ -286,7 +281,7 @@ def held_memory(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     subtitle = """Bytes beyond those before the batch, after each pass of the last warm-up step:
         chunks alive, gradients, receives. Steps: chunks alive."""
     note = "Messages that have not left yet are measured, not expected"
-    with canvas(subtitle, fidelity_line(rows["fidelity"], note)) as page:
+    with canvas(subtitle, rows["fidelity"], note) as page:
         panels = page.subplots(stages, len(runs), squeeze=False, sharex="col")
         for stage, column in itertools.product(range(stages), range(len(runs))):
             axes, run = panels[stage, column], str(runs[column])
@@ -294,7 +289,16 @@ def held_memory(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
             if part.empty:
                 axes.set_axis_off()
                 continue
-            _run_panel(axes, part)
+            done, held = part["position"] + 1, part["held_bytes"] / _MIB
+            expected, chunks = part["predicted_held_bytes"] / _MIB, part["live_chunks"]
+            axes.plot(done, held, color=PALETTE[0])
+            axes.plot(done, expected, **dot(INK, 3.5))
+            axes.set(ylim=(0, 1.15 * max(held.max(), expected.max())), ylabel="Held (MiB)")
+            other = axes.twinx()
+            other.step(done, chunks, where="post", color=PALETTE[5], linewidth=1.2)
+            other.set(ylim=(0, 2.2 * max(1, chunks.max())), ylabel="Chunks alive")
+            other.locator_params(axis="y", nbins=6, steps=None, integer=True)
+            other.grid(visible=False)
             axes.set_title(f"{label(run)}, stage {stage}")
         for axes in panels[-1]:
             axes.set_xlabel("Passes done")
@@ -315,16 +319,3 @@ def held_memory(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     alternative = f"""Lines of the memory that a stage holds after each pass with dots where it is
         expected, a panel for each stage: {parts}."""
     return Drawn(caption, alternative, rows)
-
-
-def _run_panel(axes: Axes, rows: DataFrame) -> None:
-    done = rows["position"] + 1
-    axes.plot(done, rows["held_bytes"] / _MIB, color=PALETTE[0])
-    axes.plot(done, rows["predicted_held_bytes"] / _MIB, **dot(INK, 3.5))
-    axes.set_ylim(0, 1.15 * float(rows[["held_bytes", "predicted_held_bytes"]].max().max()) / _MIB)
-    axes.set_ylabel("Held (MiB)")
-    other = axes.twinx()
-    other.step(done, rows["live_chunks"], where="post", color=PALETTE[5], linewidth=1.2)
-    other.set(ylim=(0, 2.2 * max(1, int(rows["live_chunks"].max()))), ylabel="Chunks alive")
-    few_ticks(other.yaxis, 6, integer=True)
-    other.grid(visible=False)

@@ -1,4 +1,4 @@
-"""Predicted time of an iteration by plan, and what it consists of.
+"""Predicted time of an iteration by plan, what it consists of, and what it implies.
 
 Parts are computation, computing again what was not kept, all-to-all, exposed traffic
 of ZeRO-3, other communication, and waiting, which is the rest of the iteration: for the
@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Annotated, Any
 
-from railx.figures.comparisons import plan_seconds
+from railx.figures.comparisons import planned
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
-from railx.figures.panels import at_edge, few_ticks, name_rows, patch, share_legend, tiles
-from railx.figures.published import PUBLISHED_MARK, published_marks
-from railx.figures.tables import records, refuse, to_frame, where
-from railx.figures.theme import FAINT, GREY, PALETTE, PUBLISHED, SYSTEMS, label, lighter
+from railx.figures.panels import at_edge, name_rows, patch, share_legend, stacked, ticks, tiles
+from railx.figures.published import PUBLISHED_MARK, published_series
+from railx.figures.tables import records, refuse, refuse_unknown, to_frame, where
+from railx.figures.theme import FAINT, GREY, INK, PALETTE, PUBLISHED, SYSTEMS, dot, label, lighter
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line, phrases, quantity
+from railx.figures.words import phrase_list, phrases, quantity
 from railx.io import read_json
-from railx.settings import Between, NotEmpty, SettingsError, mapping
+from railx.settings import AtLeast, Between, NotEmpty, SettingsError, mapping
 
 # Planners by corpus; where FlexSP publishes a bar of the system, it is a hollow diamond
 
@@ -87,7 +87,7 @@ def planners(settings: PlannersSettings, tables: Tables, canvas: Canvas) -> Draw
         model and the same batches for all; Megatron-LM's own communication is derived from it.
         Hollow diamonds: read off FlexSP's bars, whose lengths are other ones where ours are
         synthetic."""
-    with canvas(subtitle, fidelity_line(bars["fidelity"], _NOTE)) as page:
+    with canvas(subtitle, bars["fidelity"], _NOTE) as page:
         panels = tiles(page, list(map(label, corpora)), len(corpora), settings, sharey=True)
         for axes, corpus in zip(panels, corpora, strict=True):
             _planner_panel(axes, bars[bars["corpus"] == corpus], planners, settings)
@@ -104,10 +104,7 @@ def planners(settings: PlannersSettings, tables: Tables, canvas: Canvas) -> Draw
 
 def _bars(settings: PlannersSettings, tables: Tables) -> DataFrame:
     """A row per planner and corpus: seconds, share of the reference, published."""
-    groups = tables.read("groups")
-    plans = groups.drop_duplicates("plan").assign(number=range(groups["plan"].nunique()))
-    plans = plans.assign(seconds=plans["plan"].map(plan_seconds(groups)))
-    plans = plans[["plan", "corpus", "seconds", "fidelity", "number"]]
+    plans = planned(tables.read("groups"))[["plan", "corpus", "seconds", "fidelity"]]
     systems = {name: settings.published.get(name, "") for name in settings.planners}
     bars = tables.query(
         f"""
@@ -125,7 +122,7 @@ def _bars(settings: PlannersSettings, tables: Tables) -> DataFrame:
             and model = '{settings.model}' and context = '{settings.context}'
         order by first, index
         """,
-        plans=plans,
+        plans=plans.assign(number=range(len(plans))),
         systems=to_frame(list(systems.items()), ["planner", "system"]).reset_index(),
     )
     if bars.empty:
@@ -157,11 +154,11 @@ def _planner_panel(
         text = quantity(row["seconds"]) + (f" ({share:.2f})" if share == share else "")
         at_edge(axes, text, row["at"])
     marked = bars.dropna(subset=["published_seconds"])
-    published_marks(axes, marked["published_seconds"], marked["at"])
+    axes.plot(marked["published_seconds"], marked["at"], zorder=5, **PUBLISHED_MARK)
     name_rows(axes, [settings.planners[name] for name in planners])
     most = 2.1 * float(bars[["seconds", "published_seconds"]].max().max())
     axes.set(xlim=(0, most), xlabel="Seconds an iteration")
-    few_ticks(axes.xaxis, 4, steps=[1, 2, 5, 10])
+    axes.locator_params(axis="x", nbins=4, steps=[1, 2, 5, 10])
 
 
 def _texts(settings: PlannersSettings, bars: DataFrame) -> Texts:
@@ -247,10 +244,17 @@ def iteration_parts(settings: IterationPartsSettings, tables: Tables, canvas: Ca
     panels = list(dict.fromkeys(rows["panel"]))
     subtitle = f"""Predicted seconds of an iteration, mean over its batches and devices; in
         brackets, times the first of each panel. {settings.note}"""
-    with canvas(subtitle.strip(), fidelity_line(rows["fidelity"]), title=settings.title) as page:
+    with canvas(subtitle.strip(), rows["fidelity"], title=settings.title) as page:
         grid = tiles(page, panels, min(settings.columns, len(panels)), settings, "Seconds")
         for axes, panel in zip(grid, panels, strict=True):
-            _part_panel(axes, rows[rows["panel"] == panel])
+            bars = where(rows, panel=panel)
+            fills = {part: _colour(part) for part in _PARTS}
+            stacked(axes, bars[[*_PARTS]], fills, 0.7, linewidth=0)
+            for position, text in enumerate(phrase_list(bars, "{seconds:q} ({over_first:.2f})")):
+                at_edge(axes, text, position, 4)
+            name_rows(axes, list(bars["words"]))
+            axes.set_xlim(0, 1.75 * float(bars["seconds"].max()))
+            axes.locator_params(axis="x", nbins=4, steps=[1, 2, 5, 10])
         legend = {
             part[:1].upper() + part[1:]: patch(_colour(part), linewidth=0)
             for part in _PARTS
@@ -263,11 +267,11 @@ def iteration_parts(settings: IterationPartsSettings, tables: Tables, canvas: Ca
     )
     caption = f"""{settings.title}. {texts} All are predictions of the cost model, parted into means
         over the devices."""
-    bars = []
+    facts = []
     for row in records(rows):
         parts = ", ".join(f"{part} {quantity(row[part])}" for part in _PARTS if row[part] > 0)
-        bars.append(f"{row['panel']}, {row['words']}: {parts}")
-    alternative = f"Stacked bars of seconds of an iteration. {'; '.join(bars)}."
+        facts.append(f"{row['panel']}, {row['words']}: {parts}")
+    alternative = f"Stacked bars of seconds of an iteration. {'; '.join(facts)}."
     return Drawn(caption, alternative, rows, title=settings.title)
 
 
@@ -280,79 +284,188 @@ def _rows(settings: IterationPartsSettings, tables: Tables) -> DataFrame:
         refuse(f"panels: got {', '.join(chosen)}", "plans of this experiment, one or more")
     pipelined = bool((groups["kind"] == "pipeline").any())
     schedules = dict(iter(tables.read("schedule").groupby("plan"))) if pipelined else {}
-    by_plan = dict(iter(groups.groupby("plan")))
     #: Exposed traffic of ZeRO-3 in ms of a batch.
     summaries = [read_json(path) for path in tables.paths("summary")]
     sharding = {summary["plan"]: float(summary["predicted_sharding_ms"]) for summary in summaries}
-    rows = []
-    for panel, plans in settings.panels.items():
-        for plan, words in plans.items():
-            if plan in by_plan:
-                of_plan = by_plan[plan]
-                first = of_plan.iloc[0]
-                if first["kind"] == "pipeline":
-                    parts = _of_pipelines(of_plan, schedules[plan], sharding[plan])
-                else:
-                    parts = _of_groups(of_plan, sharding[plan])
-                bar = {"panel": panel, "plan": plan, "words": words, **parts}
-                rows.append(bar | {"seconds": sum(parts.values()), "fidelity": first["fidelity"]})
+    by_plan = {}
+    for plan, of_plan in groups.groupby("plan"):
+        parts = _parts(of_plan, schedules.get(plan), sharding[str(plan)])
+        total = {"seconds": sum(parts.values()), "fidelity": of_plan["fidelity"].iloc[0]}
+        by_plan[plan] = parts | total
+    rows = [
+        {"panel": panel, "plan": plan, "words": words, **by_plan[plan]}
+        for panel, plans in settings.panels.items()
+        for plan, words in plans.items()
+        if plan in by_plan
+    ]
     bars = to_frame(rows)
     over_first = bars["seconds"] / bars.groupby("panel")["seconds"].transform("first")
     bars.insert(len(bars.columns) - 1, "over_first", over_first)
     return bars
 
 
-def _means(groups: DataFrame, *columns: str) -> list[float]:
-    """Means over the devices, of a batch."""
-    batches = float(groups["devices"].iloc[0]), groups["iteration"].nunique()
-    return [
-        float((groups[column] * groups["degree"]).sum()) / batches[0] / batches[1]
-        for column in columns
-    ]
+def _parts(groups: DataFrame, schedule: DataFrame | None, sharding_ms: float) -> dict[str, float]:
+    """Parts of an iteration in seconds; with a schedule those of pipelines.
 
-
-def _of_groups(groups: DataFrame, sharding_ms: float) -> dict[str, float]:
-    """Parts in seconds; micro-batches run one after another.
-
-    The cost model has ZeRO-3's traffic in the time of every group.
-    """
-    slowest = groups.groupby(["iteration", "micro_batch"])["predicted_ms"].max()
-    total = float(slowest.sum()) / groups["iteration"].nunique()
-    exchange, other, busy = _means(
-        groups, "predicted_all_to_all_ms", "predicted_other_ms", "predicted_ms"
-    )
-    # Devices in no group gather as the others do, and count as waiting.
-    shared = sharding_ms * min(1.0, busy / total)
-    computing = busy - exchange - other - shared
-    return _parts(computing, 0.0, exchange, shared, other, total - busy)
-
-
-def _of_pipelines(groups: DataFrame, schedule: DataFrame, sharding_ms: float) -> dict[str, float]:
-    """Parts in seconds; every stage runs every chunk of its replica.
-
-    What operations take beyond the chunks' time is computing again.
+    Micro-batches run one after another. The cost model has ZeRO-3's traffic in the time
+    of every group. Every stage runs every chunk of its replica; what operations take
+    beyond the chunks' time is computing again.
     """
     iterations = groups["iteration"].nunique()
-    ranks = (int(schedule["stage"].max()) + 1) * (int(schedule["replica"].max()) + 1)
-    total = float(schedule.groupby("iteration")["end_ms"].max().sum()) / iterations
-    lasted = float((schedule["end_ms"] - schedule["start_ms"]).sum())
-    spent = lasted / ranks / iterations
-    exchange, chunks = _means(groups, "predicted_all_to_all_ms", "predicted_ms")
-    again = spent - chunks if spent > chunks * (1 + 1e-9) else 0.0
-    return _parts(spent - again - exchange, again, exchange, sharding_ms, 0.0, total - spent)
+    columns = ["predicted_all_to_all_ms", "predicted_other_ms", "predicted_ms"]
+    of_groups = groups[columns].astype(float).mul(groups["degree"], axis=0).sum()
+    exchange, other, busy = map(float, of_groups / groups["devices"].iloc[0] / iterations)
+    if schedule is None:
+        slowest = groups.groupby(["iteration", "micro_batch"])["predicted_ms"].max()
+        total = float(slowest.sum()) / iterations
+        # Devices in no group gather as the others do, and count as waiting.
+        shared = sharding_ms * min(1.0, busy / total)
+        parts = (busy - exchange - other - shared, 0.0, exchange, shared, other, total - busy)
+    else:
+        ranks = (int(schedule["stage"].max()) + 1) * (int(schedule["replica"].max()) + 1)
+        total = float(schedule.groupby("iteration")["end_ms"].max().sum()) / iterations
+        lasted = float((schedule["end_ms"] - schedule["start_ms"]).sum())
+        spent = lasted / ranks / iterations
+        again = spent - busy if spent > busy * (1 + 1e-9) else 0.0
+        parts = (spent - again - exchange, again, exchange, sharding_ms, 0.0, total - spent)
+    return {part: max(ms, 0.0) / 1e3 for part, ms in zip(_PARTS, parts, strict=True)}
 
 
-def _parts(*milliseconds: float) -> dict[str, float]:
-    return {part: max(ms, 0.0) / 1e3 for part, ms in zip(_PARTS, milliseconds, strict=True)}
+# Bandwidth of an all-to-all by degree, and what the times of plans imply
+
+#: Bytes of an element, all-to-alls of a layer, and both directions of a step.
+_BYTES_PER_TOKEN_LAYER_AND_WIDTH = 2 * 4 * 2
+_MEASURED_NOTE = "Published on A100 nodes of 8 with two InfiniBand links; nothing is measured here"
 
 
-def _part_panel(axes: Axes, rows: DataFrame) -> None:
-    for position, row in enumerate(records(rows)):
-        left = 0.0
-        for part in _PARTS:
-            axes.barh(position, row[part], 0.7, left=left, color=_colour(part), linewidth=0)
-            left += row[part]
-        at_edge(axes, f"{quantity(row['seconds'])} ({row['over_first']:.2f})", position, 4)
-    name_rows(axes, list(rows["words"]))
-    axes.set_xlim(0, 1.75 * float(rows["seconds"].max()))
-    few_ticks(axes.xaxis, 4, steps=[1, 2, 5, 10])
+@dataclass(frozen=True)
+class AllToAllDegreeSettings(CanvasSettings):
+    """All-to-all bandwidth against the degree of sequence parallelism."""
+
+    tables: dict[str, str] = field(
+        default_factory=lambda: {
+            "4k_seq_2_ib": "in use by solver and training",
+            "4k_seq_comment": "a comment, sequences of 4K",
+            "2k_seq_comment": "a comment, sequences of 2K",
+            "rounded_comment": "a comment, older round numbers",
+        }
+    )
+    """Published tables to show, in that order, and the words for each."""
+    plans: tuple[str, ...] = (
+        "flexsp_7b_192k_wikipedia",
+        "static_7b_192k_wikipedia",
+        "static_per_batch_7b_192k_wikipedia",
+        "flexsp_7b_192k_github",
+        "static_7b_192k_github",
+    )
+    """Plans of the model below to calculate back; those that the experiment lacks are
+    left out."""
+    model: Annotated[str, NotEmpty()] = "gpt_7b"
+    """Model of the plans among the published cost constants."""
+    devices_per_node: Annotated[int, AtLeast(1)] = 8
+    """Highest degree inside a node."""
+
+
+@figure("All-to-all bandwidth by degree of sequence parallelism", "flexsp", height=5.2)
+@reads(
+    groups="plan.groups (sequence_parallel): plan degree tokens predicted_all_to_all_ms fidelity",
+    bandwidth="flexsp_all_to_all_bandwidth.csv: table degree gb_s",
+    constants="flexsp_cost_constants.csv: model quantity value",
+)
+def all_to_all_degree(settings: AllToAllDegreeSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A line per published table and dots of the plans."""
+    refuse_unknown("tables", settings.tables, tables.read("bandwidth")["table"])
+    points = _bandwidths(settings, tables)
+    ours = points[points["source"] == "ours"]
+    subtitle = """Bandwidth of an all-to-all among the GPUs of a group. Hollow diamonds: published;
+        dots: calculated back from the predicted times of this experiment's plans."""
+    with canvas(subtitle, ours["fidelity"], _MEASURED_NOTE) as page:
+        colour = dict(zip(settings.tables, PALETTE, strict=False))
+        _bandwidth_lines(page.subplots(), points, colour, settings.devices_per_node)
+        legend: dict[str, Any] = {
+            f"Published, {words}": published_series(colour[key])
+            for key, words in settings.tables.items()
+        }
+        if len(ours):
+            legend[f"Ours, {ours['name'].nunique()} plans"] = dot(INK)
+        share_legend(page, legend, 2)
+    return Drawn(*_degree_texts(settings, points), points.drop(columns="fidelity"))
+
+
+def _bandwidths(settings: AllToAllDegreeSettings, tables: Tables) -> DataFrame:
+    """The published tables, and the bandwidth that the plans' predicted times imply."""
+    constants = tables.read("constants")
+    model = constants[constants["model"] == settings.model].set_index("quantity")["value"]
+    if not {"layers", "hidden"} <= set(model.index):
+        models = ", ".join(dict.fromkeys(constants["model"]))
+        refuse(f"model: got {settings.model}", f"one with layers and hidden among {models}")
+    # The published table counts 2^20 bytes a millisecond as a GB/s.
+    width = float(model["layers"]) * float(model["hidden"])
+    mib = _BYTES_PER_TOKEN_LAYER_AND_WIDTH * width / 2**20
+    return tables.query(
+        """
+        with numbered as (
+            select *, mib * tokens / degree / predicted_all_to_all_ms as gb_s
+            from groups, constant
+            where plan in (select name from chosen) and predicted_all_to_all_ms > 0
+        ), plans as (
+            select 'ours' as source, plan as name, degree, median(gb_s) as gb_s, fidelity,
+                min(rowid_) as number from numbered group by plan, degree, fidelity
+            union all
+            select 'published', "table", degree, gb_s, null, rowid_ from bandwidth
+            where "table" in (select name from chosen)
+        )
+        select name, degree, gb_s, source, fidelity from plans order by source desc, number
+        """,
+        constant=to_frame([{"mib": mib}]),
+        chosen=to_frame({"name": [*settings.plans, *settings.tables]}),
+    )
+
+
+def _bandwidth_lines(axes: Axes, points: DataFrame, colour: dict[str, str], node: int) -> None:
+    ours = points["source"] == "ours"
+    for name, shade in colour.items():
+        line = points[~ours & (points["name"] == name)].sort_values("degree")
+        axes.plot(line["degree"], line["gb_s"], **published_series(shade))
+    axes.plot(points["degree"][ours], points["gb_s"][ours], **dot(INK, 4.5, zorder=3))
+    degrees = sorted({int(degree) for degree in points["degree"]})
+    ticks(axes.xaxis, degrees, base=2)
+    ticks(axes.yaxis, [2, 5, 10, 20, 50, 100, 200], base=10)
+    low, high = float(points["gb_s"].min()), float(points["gb_s"].max())
+    axes.set(xlim=(0.85 * degrees[0], 1.18 * degrees[-1]), ylim=(0.8 * low, 1.6 * high))
+    axes.set(xlabel="Degree of sequence parallelism (GPUs of a group)", ylabel="All-to-all (GB/s)")
+    border = node * 2**0.5
+    axes.axvline(border, color=GREY, linewidth=1, linestyle=":")
+    style: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "va": "top", "color": GREY}
+    style["textcoords"] = "offset points"
+    axes.annotate("inside a node", (border, 1), (-6, -6), ha="right", **style)
+    axes.annotate("across nodes", (border, 1), (6, -6), ha="left", **style)
+
+
+def _degree_texts(settings: AllToAllDegreeSettings, points: DataFrame) -> Texts:
+    node, ours = settings.devices_per_node, where(points, source="ours")
+    steps, ends = [], []
+    published = where(points, source="published").sort_values("degree")
+    tables = {name: where(published, name=name) for name in settings.tables}
+    for words, table in zip(settings.tables.values(), tables.values(), strict=True):
+        rate = table.set_index("degree")["gb_s"]
+        if {node, 2 * node} <= set(rate.index):
+            inside, outside = float(rate[node]), float(rate[2 * node])
+            steps.append(f"""{words} {quantity(inside)} to {quantity(outside)} GB/s,
+                {quantity(inside / outside)} times less""")
+        first, last = table.iloc[0], table.iloc[-1]
+        ends.append(f"""{words} from {quantity(first["gb_s"])} GB/s at degree
+            {first["degree"]} to {quantity(last["gb_s"])} at {last["degree"]}""")
+    caption = f"From degree {node} to {2 * node}, out of the node: {'; '.join(steps)}."
+    if len(ours):
+        rate = next(iter(tables.values())).set_index("degree")["gb_s"]
+        off = (ours["gb_s"] / ours["degree"].map(rate) - 1).abs().max()
+        exact = "exactly with" if off < 1e-6 else f"within {100 * off:.2g} % of"
+        caption += f""" The {ours["name"].nunique()} plans of this experiment for the published
+            cluster were costed {exact} the first of these tables, which shows that they rest on it,
+            not that it holds."""
+    else:
+        caption += " This experiment has no plan for the published cluster."
+    alternative = f"""Lines of the all-to-all bandwidth over the degree of sequence parallelism,
+        with a cliff between a node and several: {"; ".join(ends)}."""
+    return caption, alternative

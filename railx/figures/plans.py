@@ -1,33 +1,167 @@
-"""Sequence-parallel plans: groups over time, the network below, and its bandwidth.
+"""Sequences and the plans made for them: lengths, groups over time, the network below.
 
-Groups of a micro-batch run side by side and micro-batches one after another, so a group
-that ends before its micro-batch does leaves its devices idle.
+The survival function of a corpus is the share of its sequences longer than a length. A
+long tail, few sequences that hold many of the tokens, is what adaptive parallelism
+lives on (FlexSP, section 2; InfiniPipe, section II). Groups of a micro-batch run side
+by side and micro-batches one after another, so a group that ends before its micro-batch
+does leaves its devices idle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
-from railx.figures.figure import (
-    Canvas,
-    CanvasSettings,
-    Choice,
-    Drawn,
-    PlanChoice,
-    Tables,
-    Texts,
-    figure,
-    reads,
-)
-from railx.figures.panels import at_edge, beside, patch, share_legend, ticks, tiles, time_unit
-from railx.figures.published import published_series
+import numpy as np
+from numpy.typing import NDArray
+
+from railx.figures.figure import Canvas, Choice, Drawn, PlanChoice, Tables, figure, reads
+from railx.figures.panels import at_edge, patch, share_legend, stacked, tiles, time_unit
+from railx.figures.published import PUBLISHED_MARK
 from railx.figures.tables import plans_at, records, refuse, refuse_unknown, stack, to_frame, where
-from railx.figures.theme import GREY, INK, PALETTE, degree_colours, dot, label
+from railx.figures.theme import INK, PALETTE, PUBLISHED, colours, degree_colours, dot, label
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import counted, fidelity_line, phrases, quantity
-from railx.settings import AtLeast, NotEmpty
+from railx.figures.words import counted, phrases, quantity
+from railx.io import read_metadata, read_table
+from railx.settings import Between, NotEmpty, SettingsError
+
+# Survival function of sequence lengths, a line per corpus
+
+_KINDS = {
+    "real_text": "real text",
+    "real_lengths": "real lengths",
+    "published_quantiles": "drawn from published quantiles",
+    "synthetic": "synthetic",
+}
+
+#: Tokens of a long sequence, in the caption.
+_LONG = 32_000
+_LENGTHS_NOTE = """Real text and real lengths are data as they are; synthetic ones are drawn from a
+    distribution that the config states"""
+
+
+@dataclass(frozen=True)
+class CorpusLengthsSettings(Choice):
+    """Survival function of sequence lengths."""
+
+    points: Annotated[int, Between(20, 5000)] = 300
+    """Most steps of a line."""
+    quantiles: tuple[Annotated[float, Between(0, 1)], ...] = (0.5, 0.9, 0.99)
+    """Shares of shorter sequences at which a line has a dot, ascending."""
+
+    def __post_init__(self) -> None:
+        if list(self.quantiles) != sorted(set(self.quantiles)):
+            raise SettingsError(
+                "quantiles",
+                f"got {list(self.quantiles)}; allowed: distinct numbers in ascending order",
+            )
+
+
+@dataclass(frozen=True)
+class _Corpus:
+    """Sorted lengths of a corpus, and the words for it."""
+
+    name: str
+    kind: str
+    words: str
+    lengths: NDArray[np.int64]
+
+    def share(self, tokens: Any) -> Any:
+        """The share of sequences with at least so many tokens."""
+        return 1 - np.searchsorted(self.lengths, tokens, side="left") / len(self.lengths)
+
+    def steps(self, points: int) -> NDArray[np.int64]:
+        """At most so many lengths, denser in the tail, where few sequences decide."""
+        count = len(self.lengths)
+        tail = np.round(count - np.geomspace(1, count, points)).astype(np.int64)
+        return self.lengths[np.unique(tail)]
+
+
+@figure("Sequence lengths of the corpora", "flexsp", height=5.4)
+@reads(sequences="corpus.sequences", published="wikipedia_length_quantiles.csv: kind key value")
+def corpus_lengths(settings: CorpusLengthsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """One line per corpus with dots at ``settings.quantiles``."""
+    corpora = [_read(name, path) for name, path in tables.files("sequences", settings.only)]
+    shares = ", ".join(f"{100 * quantile:g} %" for quantile in settings.quantiles)
+    subtitle = f"""Share of sequences with at least the given number of tokens. Dots: {shares} of
+        sequences are shorter. Hollow diamonds: published."""
+    published = tables.query(
+        """
+        select key::bigint + 1 as length_tokens, value::double as share
+        from published where kind = 'ccdf_frac_seqs_gt' order by rowid_
+        """
+    )
+    table = tables.read("published")
+    count = int(float(table.loc[table["key"] == "count", "value"].iloc[0]))
+    with canvas(subtitle, [], _LENGTHS_NOTE, title="Sequence lengths") as page:
+        axes = page.subplots()
+        colour = colours(corpus.name for corpus in corpora)
+        for corpus in corpora:
+            words = f"{label(corpus.name)} ({corpus.words}; {len(corpus.lengths):,} sequences)"
+            steps, last = corpus.steps(settings.points), len(corpus.lengths) - 1
+            stairs: dict[str, Any] = {"drawstyle": "steps-pre", "label": words}
+            axes.plot(steps, corpus.share(steps), color=colour[corpus.name], **stairs)
+            marks = corpus.lengths[[min(int(q * (last + 1)), last) for q in settings.quantiles]]
+            style = dot(colour[corpus.name], 5, markeredgecolor="white")
+            axes.plot(marks, corpus.share(marks), **style)
+        axes.set(xscale="log", yscale="log", xlabel="Sequence length (tokens)")
+        axes.set_ylabel("Share of sequences")
+        lowest = min(published["share"].min(), *(1 / len(corpus.lengths) for corpus in corpora))
+        axes.set_ylim(0.5 * lowest, 1.6)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{quantity(100 * value)} %")
+        axes.xaxis.set_major_formatter(lambda value, _: _tokens(value))
+        axes.plot(published["length_tokens"], published["share"], zorder=5, **PUBLISHED_MARK)
+        words = f"Wikipedia, {PUBLISHED} ({count:,} lengths of FlexSP's public code)"
+        share_legend(page, {words: PUBLISHED_MARK}, 1, axes)
+    texts = "; ".join(
+        f"{label(corpus.name)} {100 * corpus.share(1e3):.3g} % from 1K tokens on,"
+        f" {100 * corpus.share(1e5):.2g} % from 100K on"
+        for corpus in corpora
+    )
+    parts = [published.assign(corpus="wikipedia", kind=PUBLISHED)]
+    for corpus in corpora:
+        steps = corpus.steps(settings.points)
+        part = to_frame({"length_tokens": steps, "share": corpus.share(steps)})
+        parts.append(part.assign(corpus=corpus.name, kind=corpus.kind))
+    alternative = f"Falling lines of the share of sequences with at least a given length: {texts}."
+    data = stack(parts)[["corpus", "kind", "length_tokens", "share"]]
+    return Drawn(_lengths_caption(corpora, published), alternative, data)
+
+
+def _read(name: str, path: Path) -> _Corpus:
+    lengths = np.sort(read_table(path, ["length_tokens"])["length_tokens"].to_numpy())
+    if not len(lengths):
+        refuse(f"{path}: the corpus has no sequences", "one or more")
+    kind = str(read_metadata(path).get("kind", "unknown"))
+    return _Corpus(name, kind, _KINDS.get(kind, kind), lengths)
+
+
+def _tokens(value: float) -> str:
+    for scale, suffix in ((1e6, "M"), (1e3, "K")):
+        if value >= scale:
+            return f"{value / scale:g}{suffix}"
+    return f"{value:g}"
+
+
+def _lengths_caption(corpora: Sequence[_Corpus], published: DataFrame) -> str:
+    parts, off = [], ""
+    for corpus in corpora:
+        lengths = corpus.lengths
+        occupied = float(lengths[lengths >= _LONG].sum() / lengths.sum())
+        parts.append(f"""{label(corpus.name)} ({corpus.words}) median
+            {quantity(np.median(lengths))}, longest {quantity(lengths[-1])},
+            {100 * corpus.share(_LONG):.2g} % of sequences with {_tokens(_LONG)} tokens or more hold
+            {100 * occupied:.3g} % of the tokens""")
+        if corpus.name == "wikipedia":
+            seen = published[published["share"] * len(lengths) >= 10]
+            ratios = corpus.share(seen["length_tokens"]) / seen["share"].to_numpy()
+            off = f"""Our Wikipedia lengths are within {100 * np.abs(ratios - 1).max():.2g} % of the
+                published shares wherever ten or more of them are longer."""
+    return f"""Sequence lengths in tokens: {"; ".join(parts)}. {off} A long straight tail, few
+        sequences with many of the tokens, is what adaptive parallelism lives on."""
+
 
 # Devices over predicted time: a block for each group (FlexSP, section 4)
 
@@ -68,13 +202,17 @@ def sequence_parallel_plan(settings: PlanGroupsSettings, tables: Tables, canvas:
     wide, high = settings.width_inches - 0.8, (settings.height_inches - 1.2) / len(plans) - 0.6
     subtitle = f"""Iteration {settings.iteration}; plans of the same batch have the same axis of
         time. Hatched: devices that wait for the slowest group of their micro-batch."""
-    footnote = fidelity_line(["analytic"], "Times are the cost model's predictions")
-    with canvas(subtitle, footnote, title="Sequence-parallel groups over time") as page:
+    note, title = "Times are the cost model's predictions", "Sequence-parallel groups over time"
+    with canvas(subtitle, ["analytic"], note, title=title) as page:
         panels = page.subplots(len(plans), 1, squeeze=False)[:, 0]
         works = [*map(_work, plans.values()), None]
         for i, (axes, (name, groups)) in enumerate(zip(panels, plans.items(), strict=True)):
             span, (devices, tokens) = spans[_work(groups)] / divisor, _work(groups)
-            blocks = _blocks(groups, divisor).assign(colour=groups["degree"].map(shade))
+            length = groups["predicted_ms"] / divisor
+            ends = length.groupby(groups["micro_batch"]).max().cumsum()
+            start = groups["micro_batch"].map(ends.shift(fill_value=0.0))
+            blocks = groups.assign(start=start, length=length, end=groups["micro_batch"].map(ends))
+            blocks["colour"] = groups["degree"].map(shade)
             blocks["wide_inches"] = wide / span * blocks["length"]
             blocks["high_inches"] = high / devices * blocks["degree"]
             _draw_plan(axes, blocks)
@@ -103,17 +241,6 @@ def _work(groups: DataFrame) -> tuple[int, int]:
 def _total_ms(groups: DataFrame) -> float:
     """Micro-batches run one after another, each as long as its slowest group."""
     return float(groups.groupby("micro_batch")["predicted_ms"].max().sum())
-
-
-def _blocks(groups: DataFrame, divisor: float) -> DataFrame:
-    """The groups with start and length, and the end of their micro-batch.
-
-    Times are in units of the axis.
-    """
-    length = groups["predicted_ms"] / divisor
-    ends = length.groupby(groups["micro_batch"]).max().cumsum()
-    start = groups["micro_batch"].map(ends.shift(fill_value=0.0))
-    return groups.assign(start=start, length=length, end=groups["micro_batch"].map(ends))
 
 
 def _draw_plan(axes: Axes, blocks: DataFrame) -> None:
@@ -215,7 +342,7 @@ def underlay(settings: UnderlayFigureSettings, tables: Tables, canvas: Canvas) -
     subtitle = f"""{_OURS} Length of a bar, and number: predicted iteration of the plan that is made
         for the network; its parts: device time by degree. Links inside nodes are equally fast
         everywhere."""
-    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+    with canvas(subtitle, rows["fidelity"]) as page:
         shared: dict[str, Any] = {"x": "Iteration (s)", "sharex": True, "sharey": True}
         drawn = tiles(page, [*panels], len(panels), settings, **shared)
         names = list(rows["label"].unique())
@@ -288,19 +415,17 @@ def _bar(bar: DataFrame, settings: UnderlayFigureSettings) -> list[dict[str, Any
 
 
 def _panel(axes: Axes, rows: DataFrame, names: list[str], shades: dict[int, str]) -> None:
-    for name, bar in rows.groupby("label", sort=False):
-        position = names.index(str(name))
-        parts = where(bar, mark="degree").set_index("degree")["seconds"]
-        left = 0.0
-        for degree in [*sorted(degree for degree in parts.index if degree), 0]:
-            width = float(parts.get(degree, 0.0))
-            colour = shades[int(degree)] if degree else _WAITING
-            axes.barh(position, width, left=left, height=0.7, color=colour, linewidth=0)
-            left += width
-        total = bar.set_index("mark")["seconds"]
-        axes.plot(float(total[_LISTED]), position, **_CARRIED, markersize=5, zorder=4)
-        axes.plot(float(total[_BEST]), position, **_SINGLE, markeredgewidth=2, zorder=4)
-        at_edge(axes, quantity(left), position, 4)
+    fills = {**shades, 0: _WAITING}
+    parts = where(rows, mark="degree").pivot(index="label", columns="degree", values="seconds")
+    parts = parts.reindex(names, columns=list(fills)).fillna(0.0)
+    stacked(axes, parts, fills, 0.7, linewidth=0)
+    rows = rows.assign(at=rows["label"].map(names.index))
+    for mark, style in ((_LISTED, _CARRIED), (_BEST, _SINGLE)):
+        marks = where(rows, mark=mark)
+        wide = {"markeredgewidth": 2} if mark == _BEST else {"markersize": 5}
+        axes.plot(marks["seconds"], marks["at"], zorder=4, **style | wide)
+    for bar in records(where(rows, mark=_ADAPTED)):
+        at_edge(axes, quantity(bar["seconds"]), bar["at"], 4)
     axes.grid(visible=False, axis="y")
 
 
@@ -310,142 +435,3 @@ def _words(bar: DataFrame) -> str:
     degrees = phrases(parts, "degree {degree:.0f} {share:q%}", " and ")
     return f"""{quantity(total[_ADAPTED])} s (best single degree {quantity(total[_BEST])} s; most in
         {degrees})"""
-
-
-# Bandwidth of an all-to-all by degree, and what the times of plans imply
-
-#: Bytes of an element, all-to-alls of a layer, and both directions of a step.
-_BYTES_PER_TOKEN_LAYER_AND_WIDTH = 2 * 4 * 2
-_NOTE = "Published on A100 nodes of 8 with two InfiniBand links; nothing is measured here"
-
-
-@dataclass(frozen=True)
-class AllToAllDegreeSettings(CanvasSettings):
-    """All-to-all bandwidth against the degree of sequence parallelism."""
-
-    tables: dict[str, str] = field(
-        default_factory=lambda: {
-            "4k_seq_2_ib": "in use by solver and training",
-            "4k_seq_comment": "a comment, sequences of 4K",
-            "2k_seq_comment": "a comment, sequences of 2K",
-            "rounded_comment": "a comment, older round numbers",
-        }
-    )
-    """Published tables to show, in that order, and the words for each."""
-    plans: tuple[str, ...] = (
-        "flexsp_7b_192k_wikipedia",
-        "static_7b_192k_wikipedia",
-        "static_per_batch_7b_192k_wikipedia",
-        "flexsp_7b_192k_github",
-        "static_7b_192k_github",
-    )
-    """Plans of the model below to calculate back; those that the experiment lacks are
-    left out."""
-    model: Annotated[str, NotEmpty()] = "gpt_7b"
-    """Model of the plans among the published cost constants."""
-    devices_per_node: Annotated[int, AtLeast(1)] = 8
-    """Highest degree inside a node."""
-
-
-@figure("All-to-all bandwidth by degree of sequence parallelism", "flexsp", height=5.2)
-@reads(
-    groups="plan.groups (sequence_parallel): plan degree tokens predicted_all_to_all_ms fidelity",
-    bandwidth="flexsp_all_to_all_bandwidth.csv: table degree gb_s",
-    constants="flexsp_cost_constants.csv: model quantity value",
-)
-def all_to_all_degree(settings: AllToAllDegreeSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """A line per published table and dots of the plans."""
-    refuse_unknown("tables", settings.tables, tables.read("bandwidth")["table"])
-    points = _points(settings, tables)
-    ours = points[points["source"] == "ours"]
-    subtitle = """Bandwidth of an all-to-all among the GPUs of a group. Hollow diamonds: published;
-        dots: calculated back from the predicted times of this experiment's plans."""
-    with canvas(subtitle, fidelity_line(ours["fidelity"], _NOTE)) as page:
-        colour = dict(zip(settings.tables, PALETTE, strict=False))
-        _lines(page.subplots(), points, colour, settings.devices_per_node)
-        legend: dict[str, Any] = {
-            f"Published, {words}": published_series(colour[key])
-            for key, words in settings.tables.items()
-        }
-        if len(ours):
-            legend[f"Ours, {ours['name'].nunique()} plans"] = dot(INK)
-        share_legend(page, legend, 2)
-    return Drawn(*_degree_texts(settings, points), points.drop(columns="fidelity"))
-
-
-def _points(settings: AllToAllDegreeSettings, tables: Tables) -> DataFrame:
-    """The published tables, and the bandwidth that the plans' predicted times imply."""
-    constants = tables.read("constants")
-    model = constants[constants["model"] == settings.model].set_index("quantity")["value"]
-    if not {"layers", "hidden"} <= set(model.index):
-        models = ", ".join(dict.fromkeys(constants["model"]))
-        refuse(f"model: got {settings.model}", f"one with layers and hidden among {models}")
-    # The published table counts 2^20 bytes a millisecond as a GB/s.
-    width = float(model["layers"]) * float(model["hidden"])
-    mib = _BYTES_PER_TOKEN_LAYER_AND_WIDTH * width / 2**20
-    return tables.query(
-        """
-        with numbered as (
-            select *, mib * tokens / degree / predicted_all_to_all_ms as gb_s
-            from groups, constant
-            where plan in (select name from chosen) and predicted_all_to_all_ms > 0
-        ), plans as (
-            select 'ours' as source, plan as name, degree, median(gb_s) as gb_s, fidelity,
-                min(rowid_) as number from numbered group by plan, degree, fidelity
-            union all
-            select 'published', "table", degree, gb_s, null, rowid_ from bandwidth
-            where "table" in (select name from chosen)
-        )
-        select name, degree, gb_s, source, fidelity from plans order by source desc, number
-        """,
-        constant=to_frame([{"mib": mib}]),
-        chosen=to_frame({"name": [*settings.plans, *settings.tables]}),
-    )
-
-
-def _lines(axes: Axes, points: DataFrame, colour: dict[str, str], node: int) -> None:
-    ours = points["source"] == "ours"
-    for name, shade in colour.items():
-        line = points[~ours & (points["name"] == name)].sort_values("degree")
-        axes.plot(line["degree"], line["gb_s"], **published_series(shade))
-    axes.plot(points["degree"][ours], points["gb_s"][ours], **dot(INK, 4.5, zorder=3))
-    degrees = sorted({int(degree) for degree in points["degree"]})
-    ticks(axes.xaxis, degrees, base=2)
-    ticks(axes.yaxis, [2, 5, 10, 20, 50, 100, 200], base=10)
-    low, high = float(points["gb_s"].min()), float(points["gb_s"].max())
-    axes.set(xlim=(0.85 * degrees[0], 1.18 * degrees[-1]), ylim=(0.8 * low, 1.6 * high))
-    axes.set(xlabel="Degree of sequence parallelism (GPUs of a group)", ylabel="All-to-all (GB/s)")
-    border = node * 2**0.5
-    axes.axvline(border, color=GREY, linewidth=1, linestyle=":")
-    style: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "va": "top", "color": GREY}
-    beside(axes, "inside a node", border, 1, -6, -6, ha="right", **style)
-    beside(axes, "across nodes", border, 1, 6, -6, ha="left", **style)
-
-
-def _degree_texts(settings: AllToAllDegreeSettings, points: DataFrame) -> Texts:
-    node, ours = settings.devices_per_node, where(points, source="ours")
-    steps, ends = [], []
-    published = where(points, source="published").sort_values("degree")
-    tables = {name: where(published, name=name) for name in settings.tables}
-    for words, table in zip(settings.tables.values(), tables.values(), strict=True):
-        rate = table.set_index("degree")["gb_s"]
-        if {node, 2 * node} <= set(rate.index):
-            inside, outside = float(rate[node]), float(rate[2 * node])
-            steps.append(f"""{words} {quantity(inside)} to {quantity(outside)} GB/s,
-                {quantity(inside / outside)} times less""")
-        first, last = table.iloc[0], table.iloc[-1]
-        ends.append(f"""{words} from {quantity(first["gb_s"])} GB/s at degree
-            {first["degree"]} to {quantity(last["gb_s"])} at {last["degree"]}""")
-    caption = f"From degree {node} to {2 * node}, out of the node: {'; '.join(steps)}."
-    if len(ours):
-        rate = next(iter(tables.values())).set_index("degree")["gb_s"]
-        off = (ours["gb_s"] / ours["degree"].map(rate) - 1).abs().max()
-        exact = "exactly with" if off < 1e-6 else f"within {100 * off:.2g} % of"
-        caption += f""" The {ours["name"].nunique()} plans of this experiment for the published
-            cluster were costed {exact} the first of these tables, which shows that they rest on it,
-            not that it holds."""
-    else:
-        caption += " This experiment has no plan for the published cluster."
-    alternative = f"""Lines of the all-to-all bandwidth over the degree of sequence parallelism,
-        with a cliff between a node and several: {"; ".join(ends)}."""
-    return caption, alternative

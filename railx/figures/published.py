@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from railx.figures.theme import INK
-from railx.figures.types import Axes
 
 PUBLISHED_MARK: dict[str, Any] = {
     "marker": "D",
@@ -27,17 +26,3 @@ def published_series(colour: str) -> dict[str, Any]:
     """Published values on a thin dashed line, in the colour of their series."""
     line = {"linestyle": (0, (4, 2)), "linewidth": 1.1, "color": colour}
     return published_mark(colour) | line
-
-
-def published_marks(axes: Axes, x: Any, y: Any, **style: Any) -> None:
-    """Published numbers: hollow diamonds in ink, everywhere the same."""
-    axes.plot(x, y, **{**PUBLISHED_MARK, "zorder": 5, **style})
-
-
-def published_line(axes: Axes, value: float, across: Literal["x", "y"], **style: Any) -> None:
-    """A published number as a dashed line in ink.
-
-    ``across`` is the axis that it is a value of.
-    """
-    line = axes.axvline if across == "x" else axes.axhline
-    line(value, **{**PUBLISHED_LINE, "zorder": 4, **style})

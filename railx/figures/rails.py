@@ -1,8 +1,9 @@
-"""What rails cost and draw per GPU, and what photonic ones save, by size.
+"""What rails cost, draw and save by size, and how long steps take on them.
 
 Published are the bills of the artifact (Opus, fig. 15) for several sizes and price
 lists. Ours are the same networks, counted as the artifact counts and by used ports;
-photonic rails whose rank outgrows a switch need more of them.
+photonic rails whose rank outgrows a switch need more of them. Steps of RailX and Opus
+over switching latency are compared by no paper.
 """
 
 from __future__ import annotations
@@ -13,17 +14,11 @@ from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import at_edge, patch, share_legend, ticks
-from railx.figures.published import (
-    PUBLISHED_LINE,
-    PUBLISHED_MARK,
-    published_line,
-    published_marks,
-    published_series,
-)
-from railx.figures.tables import refuse_unknown, stack, where
-from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, lighter
+from railx.figures.published import PUBLISHED_LINE, PUBLISHED_MARK, published_series
+from railx.figures.tables import refuse, refuse_unknown, stack, where
+from railx.figures.theme import BASES, GREY, INK, OPUS_JOBS, PALETTE, PUBLISHED, dot, lighter
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import fidelity_line, listed, quantity, span
+from railx.figures.words import listed, phrase, phrase_list, phrases, quantity, span
 from railx.settings import AtLeast
 
 # Bills per GPU
@@ -96,7 +91,7 @@ def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> D
         port."""
     switch = settings.switch.replace("_", " ").replace("polatis 6000n", "the Polatis 6000N")
     note = f"Port prices beyond one switch are assumed to be those of {switch}"
-    with canvas(subtitle, fidelity_line(tables.read("rails")["fidelity"], note)) as page:
+    with canvas(subtitle, tables.read("rails")["fidelity"], note) as page:
         panels = page.subplots(2, len(_PLATFORMS), sharex=False, squeeze=False)
         for row, (key, (_, _, ylabel, _)) in zip(panels, _BILLS_PANELS.items(), strict=True):
             for axes, (platform, (words, _)) in zip(row, _PLATFORMS.items(), strict=True):
@@ -122,11 +117,9 @@ def _bills_points(settings: RailBillsSettings, tables: Tables) -> DataFrame:
     electrical = bills["network"] != "photonic_rails"
     bills = bills[electrical | (bills["transceivers_per_gpu"] == settings.transceivers_per_gpu)]
     parts = []
-    for (platform, (_, config)), (key, (column, unit, *_)) in product(
-        _PLATFORMS.items(), _BILLS_PANELS.items()
-    ):
-        ours = bills[bills["platform"] == platform]
-        ours = ours.assign(value=ours[column], source="ours")
+    panels = product(_PLATFORMS.items(), _BILLS_PANELS.items())
+    for (platform, (_, config)), (key, (column, unit, *_)) in panels:
+        ours = where(bills.assign(value=bills[column], source="ours"), platform=platform)
         theirs = where(published, config=config)
         head = {"platform": platform, "quantity": key}
         for series, network in _NETWORKS.items():
@@ -165,7 +158,7 @@ def _bills_panel(axes: Axes, points: DataFrame) -> None:
             shade = lighter(_SERIES[series][1], 0.75)
             axes.fill_between(bands.index, bands[0.5], bands[2.0], color=shade, linewidth=0)
         axes.plot(bands.index, bands[1.0], **_style(series))
-    published_marks(axes, theirs["gpus"], theirs["value"])
+    axes.plot(theirs["gpus"], theirs["value"], zorder=5, **PUBLISHED_MARK)
     sizes = sorted(set(points["gpus"]))
     ticks(axes.xaxis, [size for size in sizes if not size & (size - 1)], "{x:,.0f}", 2)
     ticks(axes.yaxis, text="{x:,.0f}")
@@ -235,10 +228,21 @@ def rail_savings(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Dr
         ratios begin at 0."""
     colours = dict(zip(_SAVING, PALETTE, strict=False))
     note = "Published bills: the artifact's, recalculated"
-    with canvas(subtitle, fidelity_line(rails["fidelity"], note)) as page:
+    with canvas(subtitle, rails["fidelity"], note) as page:
         panels = page.subplots(1, len(_SAVINGS_PANELS))
         for axes, (key, (title, promise)) in zip(panels, _SAVINGS_PANELS.items(), strict=True):
-            _savings_panel(axes, where(points, quantity=key), colours, float(headline[promise]))
+            rows, stated = where(points, quantity=key), float(headline[promise])
+            axes.axhline(stated, zorder=1.5, **PUBLISHED_LINE)
+            at_edge(axes, f"{stated:g} times", stated, 4, -4, va="top")
+            for (platform, source), line in rows.groupby(["platform", "source"], sort=False):
+                style = dot(colours[str(platform)], 3.5, zorder=2.2)
+                if source == "published":
+                    style = published_series(colours[str(platform)])
+                axes.plot(line["gpus"], line["ratio"], **style)
+            sizes = sorted(set(where(rows, source="published")["gpus"]))
+            ticks(axes.xaxis, sizes, "{x:,.0f}", 2)
+            axes.set_xlim(0.8 * sizes[0], 1.25 * sizes[-1])
+            axes.set_ylim(0, 1.12 * max(float(rows["ratio"].max()), stated))
             axes.set(title=title, xlabel="GPUs", ylabel="Times lower with photonic rails")
         legend: dict[str, Any] = {
             words: published_series(colours[name]) for name, (words, _) in _SAVING.items()
@@ -266,21 +270,6 @@ def _savings_points(tables: Tables) -> DataFrame:
     return stack(parts)
 
 
-def _savings_panel(axes: Axes, points: DataFrame, colours: dict[str, str], promise: float) -> None:
-    published_line(axes, promise, "y", zorder=1.5)
-    at_edge(axes, f"{promise:g} times", promise, 4, -4, va="top")
-    for platform, rows in points.groupby("platform", sort=False):
-        colour = colours[str(platform)]
-        lines = where(rows, source="published").sort_values("gpus")
-        axes.plot(lines["gpus"], lines["ratio"], **published_series(colour))
-        ours = where(rows, source="ours")
-        axes.plot(ours["gpus"], ours["ratio"], **dot(colour, 3.5, zorder=2.2))
-    sizes = sorted(set(where(points, source="published")["gpus"]))
-    ticks(axes.xaxis, sizes, "{x:,.0f}", 2)
-    axes.set_xlim(0.8 * sizes[0], 1.25 * sizes[-1])
-    axes.set_ylim(0, 1.12 * max(float(points["ratio"].max()), promise))
-
-
 def _savings_texts(points: DataFrame, headline: Series[Any]) -> Texts:
     keys = ["quantity", "platform"]
     both = points.pivot_table(index=[*keys, "gpus"], columns="source", values="ratio").dropna()
@@ -301,3 +290,219 @@ def _savings_texts(points: DataFrame, headline: Series[Any]) -> Texts:
         {sizes[0]:,} to {sizes[-1]:,} GPUs, one per platform, nearly level in size; the highest
         saving in cost is {best["cost"]}, in power {best["power"]}."""
     return " ".join(sentences), alternative
+
+
+# Step times of RailX and Opus over switching latency: circuits set once for a job,
+# switched between its phases, or both, beside electrical rails
+
+_STEP_TIMES = "latency_ms changes step_ms stall_ms"
+_BILL = "cost_per_gpu_usd watts_per_gpu reason fidelity"
+_MARKS = "os^vDPX"
+#: Latency 0 on a logarithmic axis is drawn at the shortest latency over this.
+_ZERO = 10
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What a figure shows.
+
+    ``jobs`` have words and a column of panels each, with the edges ``below`` and
+    ``above`` in times of the first of the ``lines`` at equal bandwidth; lines go on
+    beyond them. A line has by its words the network, mode and rule of the table (none:
+    provisioned), its position in the palette (None: grey) and whether it is dashed.
+    ``bars`` are networks with words, for the bars of cost and power of the last job at
+    equal bandwidth.
+    """
+
+    jobs: dict[str, str]
+    lines: dict[str, tuple[str, int | None, bool]]
+    bars: dict[str, str]
+    below: float
+    above: tuple[float, ...]
+
+
+_BARS = {
+    "railx": "RailX",
+    "photonic_rails": "Photonic rails",
+    "electrical_rails_alone": "Rails, no spine",
+    "electrical_rails": "Rails, spine",
+    "electrical_rails_artifact": "As artifact counts",
+}
+_SWITCHED = _Look(
+    {"dense": "Dense", "dense_long": "Long sequences", "experts": "Experts"},
+    {
+        "RailX set once": ("railx set_once", 0, False),
+        "Opus, every phase, asked for ahead": ("photonic_rails every_phase", 5, False),
+        "Opus, every phase, on demand": ("photonic_rails every_phase on_demand", 5, True),
+        "Both: RailX switched where it pays": ("railx where_it_pays", 4, True),
+        "Opus switched where it pays": ("photonic_rails where_it_pays", 7, True),
+        "Electrical rails with a spine": ("electrical_rails packets", None, False),
+        "Electrical rails without a spine": ("electrical_rails_alone packets", None, True),
+    },
+    _BARS,
+    below=0.5,
+    above=(1.5, 1.5, 1.5),
+)
+_GENERATED = _Look(
+    {name: OPUS_JOBS[name] for name in ("llama16", "llama64")}
+    | {"deepseek_236b": "DeepSeek-V2 236B"},
+    {
+        "Electrical rails": ("electrical_rails packets", None, False),
+        "RailX set once": ("railx set_once", 0, False),
+        "RailX set once with 8 rails": ("railx_8_rails set_once", 5, False),
+        "Both: RailX of 8 rails switched where it pays": ("railx_8_rails where_it_pays", 4, True),
+        "Opus, asked for ahead": ("photonic_rails every_phase", 7, False),
+        "Opus, on demand": ("photonic_rails every_phase on_demand", 7, True),
+        "Opus with 4 ports, set once": ("photonic_rails_4_ports set_once", 2, True),
+    },
+    {
+        **{name: _BARS[name] for name in ("railx", "photonic_rails")},
+        "photonic_rails_4_ports": "Photonic rails, 4 ports",
+        **_BARS,
+    },
+    below=0.95,
+    above=(1.2, 1.2, 4.0),
+)
+
+
+@figure("Circuits set once for a job, switched in it, or both", "all", height=9.6)
+@reads(steps=f"switched.steps: network job gpus basis mode rule {_STEP_TIMES} {_BILL}")
+def switched_circuits(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A row of panels per basis, and bars of cost and power."""
+    table = tables.read("steps")
+    subtitle = f"""Time of a training step on {int(table["gpus"].max()):,} GPUs over the latency of
+        the optical switches, in times of RailX set once. No paper compares these: nothing is
+        published here. Equal bandwidth: as many ports a GPU, of which RailX's mostly end in its
+        node. Equal cost: ports as fast as RailX's bill buys. Lines may leave the panels."""
+    note = "Nothing overlaps but switching with its windows"
+    return _draw(_SWITCHED, table, canvas, subtitle, note, "at equal bandwidth")
+
+
+@figure(
+    "RailX meets Opus: published jobs on rings set once, on rails switched, or both",
+    "all",
+    height=9.6,
+)
+@reads(
+    generated="switched.generated: step reconfigurations network gpus basis mode rule latency_ms"
+    f" step_ms stall_ms {_BILL}"
+)
+def rail_steps(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """A row of panels per basis, and bars of cost and power."""
+    # Jobs of the table are variants of the steps.
+    table = tables.read("generated").drop(columns="job", errors="ignore")
+    table = table.rename(columns={"step": "job", "reconfigurations": "changes"})
+    subtitle = """Time of a generated training step over the latency of the optical switches, in
+        times of electrical rails at the same rate. No paper compares these: nothing is published
+        here. Equal bandwidth: the rate that leaves the job's servers. Equal cost: the rate that the
+        bill of photonic rails buys. Bars are at equal bandwidth. Lines may leave the panels."""
+    note = "Servers are the same everywhere, and what overlaps in the step overlaps here"
+    bars_of = f"of {list(_GENERATED.jobs.values())[-1]}"
+    return _draw(_GENERATED, table, canvas, subtitle, note, bars_of)
+
+
+def _draw(
+    look: _Look, table: DataFrame, canvas: Canvas, subtitle: str, note: str, bars_of: str
+) -> Drawn:
+    points = _points(look, table)
+    last = where(table, basis="equal_bandwidth", job=list(look.jobs)[-1])
+    bars = last.drop_duplicates("network").set_index("network").loc[list(look.bars)]
+    bars = bars.assign(words=list(look.bars.values()))
+    base, wide = next(iter(look.lines)), len(look.jobs)
+    with canvas(subtitle, table["fidelity"], note) as page:
+        lines: Any = [[f"{basis} {job}" for job in look.jobs for _ in "  "] for basis in BASES]
+        bar_line: Any = ["cost"] * wide + ["power"] * wide
+        panels = page.subplot_mosaic(
+            [*lines, bar_line], height_ratios=[1, 1, 0.62], width_ratios=[1] * 2 * wide
+        )
+        for basis, basis_words in BASES.items():
+            for column, (job, name) in enumerate(look.jobs.items()):
+                axes = panels[f"{basis} {job}"]
+                _panel(axes, look, where(points, basis=basis, job=job))
+                axes.set(title=name, xlabel="Switching latency (ms)")
+                axes.set_ylim(look.below, look.above[column])
+                if column == 0:
+                    axes.set_ylabel(f"{basis_words.capitalize()}\nstep time ({base}: 1)")
+        _bar_panel(panels["cost"], bars, "cost_per_gpu_usd", f"Cost {bars_of} (USD per GPU)")
+        _bar_panel(panels["power"], bars, "watts_per_gpu", f"Power {bars_of} (W per GPU)")
+        share_legend(page, _line_styles(look), 2)
+    return Drawn(*_texts(look, points, bars, bars_of), points)
+
+
+def _line_styles(look: _Look) -> dict[str, dict[str, Any]]:
+    """The lines by their words."""
+    return {
+        words: {
+            "color": GREY if shade is None else PALETTE[shade],
+            "linestyle": (0, (4, 2)) if dashed else "solid",
+            "marker": mark,
+            "markersize": 4,
+        }
+        for mark, (words, (_, shade, dashed)) in zip(_MARKS, look.lines.items(), strict=True)
+    }
+
+
+def _points(look: _Look, table: DataFrame) -> DataFrame:
+    """A row for each job, basis, line and latency; times over the first line's."""
+    named = {words: f"{names} provisioned".split()[:3] for words, (names, *_) in look.lines.items()}
+    refuse_unknown("jobs", look.jobs, table["job"])
+    refuse_unknown("bars", look.bars, table["network"])
+    refuse_unknown("lines", [network for network, *_ in named.values()], table["network"])
+    parts = []
+    for job, basis in product(look.jobs, BASES):
+        drawn = where(table[table["step_ms"].notna()], job=job, basis=basis)
+        for number, (words, (network, mode, rule)) in enumerate(named.items()):
+            chosen = where(drawn, network=network, mode=mode, rule=rule)
+            if chosen.empty:
+                got = f"lines[{number}]: no {mode} of {network} for {job}"
+                refuse(got, sorted(set(drawn["mode"])))
+            parts.append(chosen.sort_values("latency_ms").assign(line=number, words=words))
+    columns = f"job basis line words mode rule {_STEP_TIMES} cost_per_gpu_usd watts_per_gpu"
+    points = stack(parts)[columns.split()]
+    lowest = where(points, line=0, basis="equal_bandwidth").groupby("job")["step_ms"].min()
+    return points.assign(relative=points["step_ms"] / points["job"].map(lowest))
+
+
+def _panel(axes: Axes, look: _Look, points: DataFrame) -> None:
+    latencies = sorted({value for value in points["latency_ms"] if value > 0})
+    zero = latencies[0] / _ZERO
+    for words, style in _line_styles(look).items():
+        rows = where(points, words=words)
+        axes.plot(rows["latency_ms"].replace(0, zero), rows["relative"], **style)
+    powers = [power for power in (0.1, 10.0, 1000.0) if latencies[0] <= power <= latencies[-1]]
+
+    def text(latency: float) -> str:
+        return "0" if abs(latency / zero - 1) < 1e-6 else f"{latency:,g}"
+
+    ticks(axes.xaxis, [zero, *powers], text, 10)
+
+
+def _bar_panel(axes: Axes, bars: DataFrame, column: str, title: str) -> None:
+    drawn = axes.barh(range(len(bars)), bars[column], color=GREY, height=0.62)
+    axes.bar_label(drawn, phrase_list(bars, f"{{words}}: {{{column}:q}}"), padding=3)
+    axes.invert_yaxis()
+    axes.set(xlim=(0, 1.8 * float(bars[column].max())), xticks=[], yticks=[], title=title)
+
+
+def _texts(look: _Look, points: DataFrame, bars: DataFrame, bars_of: str) -> Texts:
+    parts = []
+    for (basis, basis_words), (job, name) in product(BASES.items(), look.jobs.items()):
+        rows = where(points, basis=basis, job=job)
+        at = float(rows.loc[rows["latency_ms"] >= 10, "latency_ms"].min())
+        fastest = where(rows, latency_ms=at).sort_values("step_ms")
+        best, optical = fastest.iloc[0], fastest[fastest["mode"] != "packets"].iloc[0]
+        text = "{words} is the fastest optical network at {relative:q}"
+        text = f"{name} at {basis_words} and {at:g} ms: {phrase(text, optical)}"
+        packets = phrase(", {words} at {relative:q}", best) if best["mode"] == "packets" else ""
+        parts.append(f"{text}{packets}.")
+    cost = "{words} {cost_per_gpu_usd:q} USD and {watts_per_gpu:q} W per GPU"
+    costs = f"{bars_of.capitalize()}: {phrases(bars, cost)}."
+    caption = f"Ours alone, no paper has this comparison. {' '.join(parts)} {costs}"
+    wide = where(points, basis="equal_bandwidth")
+    wide = wide.assign(name=wide["job"].map(look.jobs))
+    lines = wide.groupby(["job", "line"], sort=False)
+    ends = lines.last().assign(first=lines["relative"].first())
+    text = "{name}, {words}: {first:q} without latency, {relative:q} at {latency_ms:g} ms"
+    alternative = f"""Step times over switching latency at equal bandwidth and at equal cost, with
+        bars of cost and power of {len(look.bars)} networks. {phrases(ends, text)}."""
+    return caption, alternative

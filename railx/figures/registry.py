@@ -7,43 +7,37 @@ checked without one.
 
 from __future__ import annotations
 
-import functools
 import importlib
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from railx.figures.canvas import canvas, narrow_canvas
-from railx.figures.figure import CanvasSettings, Figure
+from railx.figures.figure import CanvasSettings, Drawn, Figure
 from railx.figures.tables import FigureFiles, Tables, refuse
+from railx.figures.words import fidelity_line
 from railx.io import write_json, write_text
 from railx.settings import Registered
 
 #: Modules of this package with the figures that each declares.
 _MODULES = {
     "all_claims": "all_claims",
-    "rail_rings": "rail_rings",
-    "topologies": "topology_metrics all_to_all_bandwidth channel_loads",
+    "topologies": "topology_metrics all_to_all_bandwidth channel_loads rail_rings",
     "cost": "cost cost_scale",
     "model_errors": "cost_model_error step_model agreement",
     "claim_maps": "price_sensitivity claim_map rail_claims",
     "comparisons": "network_prices adaptive_speedups pipeline_speedups",
-    "switched_runs": "live_switching reconfiguration",
     "added_time": "switching_overhead step_switches",
     "windows": "switching_windows step_windows switch_technologies",
     "step_sweeps": "step_sweeps",
-    "scale": "plans_at_scale sharded_replicas",
-    "rails": "rail_savings rail_bills",
-    "circuit_panels": "switched_circuits rail_steps",
-    "training_runs": "cluster_time loss_curves planning_hidden",
-    "plan_times": "planners iteration_parts",
-    "plans": "all_to_all_degree sequence_parallel_plan underlay",
-    "corpus_lengths": "corpus_lengths",
+    "rails": "rail_savings rail_bills switched_circuits rail_steps",
+    "training_runs": "cluster_time loss_curves planning_hidden live_switching reconfiguration",
+    "plan_times": "planners iteration_parts all_to_all_degree",
+    "plans": "corpus_lengths sequence_parallel_plan underlay",
     "pipelines": "pipeline_schedule held_memory stage_memory",
-    "collectives": "ring_all_reduce collective_time",
-    "latency_load": "latency_load",
+    "simulations": "ring_all_reduce collective_time latency_load",
     "tenancy": "largest_job utilisation fault_trace",
-    "step_time": "step_time node_prices",
-    "design": "design_front arena",
+    "step_times": "step_time node_prices design_front arena plans_at_scale sharded_replicas",
 }
 #: The module of each figure.
 FIGURES = {name: module for module, names in _MODULES.items() for name in names.split()}
@@ -90,15 +84,13 @@ def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> 
     if missing:
         got = f"input {', '.join(missing)}: no file given for {settings.figure}"
         refuse(got, "one file or more")
-    page = functools.partial(canvas, settings, output, title=figure.title)
-    drawn = figure.draw(settings, Tables(figure.inputs, inputs), page)
+    drawn = _draw(canvas, figure, settings, inputs, output)
     _draw_narrow(figure, settings, inputs, output)
     published = {table.key for table in figure.inputs if table.published}
     files = {key: [Path(path) for path in paths] for key, paths in inputs.items()}
     write_text(output.with_suffix(".csv"), drawn.data.to_csv(index=False, lineterminator="\n"))
-    caption, alternative = (
-        " ".join(text.split()) for text in (drawn.caption, drawn.alternative_text)
-    )
+    caption = " ".join(drawn.caption.split())
+    alternative = " ".join(drawn.alternative_text.split())
     write_text(output.with_suffix(".rst"), f"{caption}\n")
     write_json(
         output.with_suffix(".json"),
@@ -115,15 +107,28 @@ def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> 
     )
 
 
+def _draw(
+    opened: Any, figure: Figure, settings: CanvasSettings, inputs: FigureFiles, output: Path
+) -> Drawn:
+    """Draw a figure on a page that a canvas opens."""
+
+    def page(
+        subtitle: str, fidelities: Iterable[str], note: str = "", title: str = "", **shows: Any
+    ) -> Any:
+        line = fidelity_line(fidelities, note, **shows)
+        return opened(settings, output, subtitle, line, title or figure.title)
+
+    return figure.draw(settings, Tables(figure.inputs, inputs), page)
+
+
 def _draw_narrow(
     figure: Figure, settings: CanvasSettings, inputs: FigureFiles, output: Path
 ) -> None:
     """Write the narrow form; where a figure has none, the wide one stands for it."""
     from railx.figures.narrow import NoNarrowForm
 
-    page = functools.partial(narrow_canvas, settings, output, title=figure.title)
     try:
-        figure.draw(settings, Tables(figure.inputs, inputs), page)
+        _draw(narrow_canvas, figure, settings, inputs, output)
     except NoNarrowForm:
         wide = output.with_suffix(".svg").read_text(encoding="utf-8")
         write_text(output.with_suffix(".narrow.svg"), wide)

@@ -9,13 +9,12 @@ setting were, they count nevertheless, and the caption says so.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any
 
-from railx.intervals import FEWEST
-
-if TYPE_CHECKING:
-    import pandas as pd
-
+from railx.figures.tables import to_frame, where
+from railx.figures.types import DataFrame, Series
+from railx.intervals import FEWEST, estimate
 
 #: What :func:`per_repeat` reads of ``training.iterations``.
 REPEAT_COLUMNS = (
@@ -23,10 +22,11 @@ REPEAT_COLUMNS = (
     " iteration_ms stall_ms disturbed fidelity"
 )
 
-_SETTING = ["run", "plan", "parallelism", "device", "mode", "reconfiguration_latency_ms"]
+#: What makes runs comparable.
+SETTING = ["run", "parallelism", "plan", "device", "mode", "reconfiguration_latency_ms"]
 
 
-def per_repeat(frame: pd.DataFrame) -> pd.DataFrame:
+def per_repeat(frame: DataFrame) -> DataFrame:
     """One row per setting and repeat, in the order of the table.
 
     A repeat that was disturbed and run again has two rows that differ in ``disturbed``;
@@ -40,31 +40,19 @@ def per_repeat(frame: pd.DataFrame) -> pd.DataFrame:
         reconfiguration_latency_ms=frame["reconfiguration_latency_ms"].fillna(0.0),
         stall_percent=100 * frame["stall_ms"].fillna(0.0) / frame["iteration_ms"],
     )
-    iterations = (
-        frame.groupby([*_SETTING, "repeat", "disturbed", "iteration"], sort=False)
-        .agg(
-            iteration_ms=("iteration_ms", "max"),
-            stall_percent=("stall_percent", "mean"),
-            fidelity=("fidelity", "first"),
-        )
-        .reset_index()
-    )
-    rows = (
-        iterations.groupby([*_SETTING, "repeat", "disturbed"], sort=False)
-        .agg(
-            iteration_ms=("iteration_ms", "median"),
-            stall_percent=("stall_percent", "median"),
-            iterations=("iteration", "size"),
-            fidelity=("fidelity", "first"),
-        )
-        .reset_index()
-    )
-    none_calm = rows.groupby(_SETTING, sort=False)["disturbed"].transform("all")
+    repeat = [*SETTING, "repeat", "disturbed"]
+    slowest = {"iteration_ms": "max", "stall_percent": "mean", "fidelity": "first"}
+    iterations = frame.groupby([*repeat, "iteration"], sort=False).agg(slowest).reset_index()
+    medians = dict.fromkeys(("iteration_ms", "stall_percent"), "median")
+    medians |= {"iteration": "size", "fidelity": "first"}
+    rows = iterations.groupby(repeat, sort=False).agg(medians).reset_index()
+    rows = rows.rename(columns={"iteration": "iterations"})
+    none_calm = rows.groupby(SETTING, sort=False)["disturbed"].transform("all")
     rows = rows.assign(counts=~rows["disturbed"] | none_calm)
     return rows.assign(over_electrical=_over_electrical(rows))
 
 
-def _over_electrical(rows: pd.DataFrame) -> pd.Series:
+def _over_electrical(rows: DataFrame) -> Series[Any]:
     calm = rows[(rows["mode"] == "electrical") & rows["counts"]]
     median = calm.groupby("run")["iteration_ms"].median()
     part = calm.set_index(["run", "repeat"])["iteration_ms"]
@@ -73,21 +61,30 @@ def _over_electrical(rows: pd.DataFrame) -> pd.Series:
     return rows["iteration_ms"] / reference
 
 
-def repeats_words(rows: pd.DataFrame) -> str:
+def medians(repeats: DataFrame, columns: Sequence[str], confidence: float) -> DataFrame:
+    """One row per setting and column: median, interval, how many repeats count."""
+    rows = []
+    for keys, part in where(repeats, counts=True).groupby(SETTING, sort=False):
+        for column in columns:
+            median = estimate(list(part[column]), confidence)
+            ends = median.ends or (math.nan, math.nan)
+            rows.append((*keys, column, median.value, *ends, median.samples))
+    return to_frame(rows, [*SETTING, "shows", "median", "low", "high", "repeats"])
+
+
+def repeats_words(rows: DataFrame) -> str:
     """How many repeats the medians are of, and how many were set aside.
 
     ``rows`` are those of :func:`per_repeat`.
     """
-    chosen = rows[rows["counts"]].groupby(_SETTING).size()
+    chosen = rows[rows["counts"]].groupby(SETTING).size()
     aside = int((~rows["counts"]).sum())
-    forced = rows[rows["counts"] & rows["disturbed"]].groupby(_SETTING).ngroups
+    forced = rows[rows["counts"] & rows["disturbed"]].groupby(SETTING).ngroups
     fewest, most = (int(chosen.min()), int(chosen.max())) if len(chosen) else (0, 0)
     iterations = sorted(set(rows["iterations"]))
     count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    text = (
-        f"{count} repeat{'s' if count != '1' else ''} of"
-        f" {' or '.join(map(str, iterations))} timed iterations"
-    )
+    text = f"{count} repeat{'s' if count != '1' else ''} of"
+    text += f" {' or '.join(map(str, iterations))} timed iterations"
     if fewest < FEWEST:
         text += ": too few for an interval" if most < FEWEST else ", some too few for an interval"
     if aside:

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, panel_title, share_legend, ticks
-from railx.figures.published import PUBLISHED_LINE, published_line
+from railx.figures.published import PUBLISHED_LINE
 from railx.figures.tables import refuse, to_frame, where
 from railx.figures.theme import DERIVED, MODE_COLOURS, MODE_LABELS, PALETTE, dot
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line, phrases, quantity
+from railx.figures.words import phrases, quantity
 from railx.settings import NonNegative, NotEmpty
 
 _MARKERS = "os^D"
@@ -59,8 +59,7 @@ def step_sweeps(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) ->
     points = _points(tables, settings)
     subtitle = """Generated jobs; gradients are reduced behind computation, with experts in line.
         The paper's values are not archived but for its two dashed extremes."""
-    footnote = fidelity_line(points["fidelity"], "Generated jobs, no recordings")
-    with canvas(subtitle, footnote) as page:
+    with canvas(subtitle, points["fidelity"], "Generated jobs, no recordings") as page:
         panels = dict(zip(_SWEEPS, page.subplots(2, 2).flat, strict=True))
         at, wait = quantity(settings.latency_ms), quantity(settings.expert_latency_ms)
         titles = {
@@ -74,17 +73,15 @@ def step_sweeps(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) ->
             (_utilisation if panel == "utilisation" else _lines)(axes, rows)
             axes.set(xlabel=x, ylabel=y.format(at), title=panel_title(titles[panel], 2, settings))
         most = 100 * float(values["overhead_largest_strong_scaling_10ms"])
-        published_line(panels["scaling"], most, "y")
+        panels["scaling"].axhline(most, zorder=4, **PUBLISHED_LINE)
         panels["scaling"].set_ylim(0, None)
-        published_line(panels["experts"], float(values["expert_slowdown_most"]), "y")
+        slowest = float(values["expert_slowdown_most"])
+        panels["experts"].axhline(slowest, zorder=4, **PUBLISHED_LINE)
         series = points.loc[points["panel"] != "utilisation", "device"].unique()
         legend: dict[str, Any] = {
             MODE_LABELS[mode]: {"color": colour} for mode, colour in MODE_COLOURS.items()
         }
-        legend |= {
-            device: dot("black", marker=mark)
-            for device, mark in zip(series, _MARKERS, strict=False)
-        }
+        legend |= zip(series, (dot("black", marker=mark) for mark in _MARKERS), strict=False)
         share_legend(page, legend | {f"Largest, {DERIVED}": PUBLISHED_LINE}, 3)
     parts = _parts(points)
     caption = f"""Sweeps of generated steps, circuits by the rule {settings.rule.replace("_", " ")}.
@@ -154,11 +151,10 @@ def _utilisation(axes: Axes, rows: DataFrame) -> None:
 
 def _parts(points: DataFrame) -> str:
     sentences = []
+    switched = points[points["mode"] != "electrical"]
     for panel, (_, _, text) in _SWEEPS.items():
-        ends = []
-        rows = where(points, panel=panel)
-        lines = rows[rows["mode"] != "electrical"].groupby(["device", "mode"], sort=False)
-        for (device, mode), line in lines if text else ():
+        ends, rows = [], where(switched, panel=panel)
+        for (device, mode), line in rows.groupby(["device", "mode"], sort=False):
             extremes = line.sort_values("x").iloc[[0, -1]]
             values = phrases(extremes, text.format("{y:q}") + " at {x:q}", " and ")
             ends.append(f"{device} {MODE_LABELS[str(mode)].lower()} {values}")

@@ -20,8 +20,6 @@ Rows = list[dict[str, Any]]
 #: What a figure is drawn from: the files under each input key.
 FigureFiles = Mapping[str, Sequence[Path]]
 
-_UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
-
 
 @dataclass(frozen=True)
 class FigureInput:
@@ -57,11 +55,6 @@ class FigureInput:
         plan_kind = cast("Any", kind or None)
         return cls(key, table, columns, published, not optional, plan_kind)
 
-    @property
-    def column_names(self) -> tuple[str, ...]:
-        """The columns that the table must have."""
-        return tuple(self.columns.split())
-
 
 class Tables:
     """The input tables of a figure by key, read when they are asked for."""
@@ -75,7 +68,7 @@ class Tables:
 
     def columns(self, key: str) -> list[str]:
         """The columns that the figure declares for the table under ``key``."""
-        return list(self._inputs[key].column_names)
+        return self._inputs[key].columns.split()
 
     def paths(self, key: str) -> list[Path]:
         """The files under ``key``; UserError where there is none."""
@@ -108,7 +101,7 @@ class Tables:
         if self._inputs[key].published:
             if len(paths) != 1:
                 refuse(f"input {key}: got {len(paths)} files", "one published table")
-            return published_frame(paths[0], columns)
+            return read_frame(paths[0], columns)
         frames = [read_frame(path, columns, may_be_empty=True) for path in paths]
         filled = [rows for rows in frames if not rows.empty]
         if not filled:
@@ -199,39 +192,11 @@ def plans_at(rows: DataFrame, table: str, **values: int) -> dict[str, DataFrame]
 
 
 def read_frame(path: Path, columns: Sequence[str], *, may_be_empty: bool = False) -> DataFrame:
-    """The table in ``path`` with all its columns.
+    """The table in ``path`` with all its columns; numbers of a CSV are numbers.
 
     Raises UserError that names the file and the missing column or rows.
     """
-    rows: DataFrame = read_table(path).to_pandas()
-    return _checked(rows, path, columns, may_be_empty)
-
-
-def published_frame(path: Path, columns: Sequence[str]) -> DataFrame:
-    """The published table in ``path``; a column of numbers has numbers.
-
-    Raises UserError that names the file and the missing column or rows.
-    """
-    import pandas as pd
-
-    rows = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
-    for name in rows.columns:
-        cells = rows[name].replace("", None)
-        numbers = pd.to_numeric(cells, errors="coerce")
-        if numbers.notna().sum() == cells.notna().sum():
-            rows[name] = numbers
-    return _checked(rows, path, columns)
-
-
-def milliseconds(text: object) -> float:
-    """The first time with a unit in ``text``; NaN where there is none."""
-    match = re.search(r"([0-9.]+) (ns|us|ms|s)\b", str(text))
-    return float(match[1]) * _UNITS_MS[match[2]] if match else float("nan")
-
-
-def _checked(
-    rows: DataFrame, path: Path, columns: Sequence[str], may_be_empty: bool = False
-) -> DataFrame:
+    rows = _published(path) if path.suffix == ".csv" else read_table(path).to_pandas()
     missing = [column for column in columns if column not in rows.columns]
     if missing:
         raise UserError(
@@ -240,4 +205,16 @@ def _checked(
         )
     if rows.empty and not may_be_empty:
         refuse(f"{path}: the table has no rows", "one row or more")
+    return rows
+
+
+def _published(path: Path) -> DataFrame:
+    import pandas as pd
+
+    rows = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
+    for name in rows.columns:
+        cells = rows[name].replace("", None)
+        numbers = pd.to_numeric(cells, errors="coerce")
+        if numbers.notna().sum() == cells.notna().sum():
+            rows[name] = numbers
     return rows

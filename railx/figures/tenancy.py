@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
-from railx.figures.panels import beside, entries, few_ticks, panel_title, share_legend, tiles
-from railx.figures.tables import refuse, stack, where
+from railx.figures.panels import beside, panel_title, share_legend, tiles
+from railx.figures.tables import refuse, stack, to_frame, where
 from railx.figures.theme import GREY, INK, PALETTE, dot, label
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import fidelity_line, phrase_list
+from railx.figures.words import phrase_list
 from railx.settings import Between, NotEmpty
 
 # Largest job beside failed nodes
@@ -56,14 +56,13 @@ def largest_job(settings: LargestJobSettings, tables: Tables, canvas: Canvas) ->
     ends = (settings.lower_quantile, settings.upper_quantile)
     shares = drawn.groupby(["system", "failed_nodes"], sort=False)["usable_share"]
     bands = {"low": shares.quantile(ends[0]), "high": shares.quantile(ends[1])}
-    lines = shares.agg(mean="mean", draws="size").assign(**bands)
-    lines = lines[["mean", *bands, "draws"]].reset_index()
+    lines = to_frame({"mean": shares.mean(), **bands, "draws": shares.size()}).reset_index()
     formula = where(frame, placement="distinct_lines", system="railx")
     draws, failed = int(lines["draws"].max()), int(drawn["failed_nodes"].max())
     nodes = int(frame["nodes"].iloc[0])
     subtitle = f"""Exact optimum for one job on {nodes:,} nodes, failed nodes drawn uniformly: mean,
         band from the {100 * ends[0]:g} % to the {100 * ends[1]:g} % quantile of {draws} draws."""
-    with canvas(subtitle, fidelity_line(drawn["fidelity"])) as page:
+    with canvas(subtitle, drawn["fidelity"]) as page:
         axes = page.subplots()
         healthy = drawn.groupby("failed_nodes")["healthy_share"].first()
         dotted: dict[str, Any] = {"color": GREY, "linewidth": 1, "linestyle": ":"}
@@ -86,7 +85,7 @@ def largest_job(settings: LargestJobSettings, tables: Tables, canvas: Canvas) ->
         axes.set(xlim=(0, max(failed, 1)), ylim=(0, 1.03))
         axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        share_legend(page, entries(axes), 2)
+        share_legend(page, {}, 2, axes)
     means = where(lines, failed_nodes=failed).set_index("system")["mean"]
     usable = {name: f"{100 * float(means[name]):.3g} %" for name in _SYSTEMS if name in means}
     worst = where(formula, failed_nodes=failed)["formula_share"]
@@ -150,7 +149,7 @@ def utilisation(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -
         single ones."""
     note = """Event-driven simulation of placements in units of nodes, no network; sizes and
         durations are our own choice"""
-    with canvas(subtitle, fidelity_line(rows["fidelity"], note)) as page:
+    with canvas(subtitle, rows["fidelity"], note) as page:
         panels = page.subplots(2, len(queues), sharex=True, squeeze=False)
         for upper, lower, queue in zip(*panels, queues, strict=True):
             part = where(rows, queue=queue)
@@ -160,7 +159,7 @@ def utilisation(settings: UtilisationSettings, tables: Tables, canvas: Canvas) -
             upper.set(ylim=(0, 100), ylabel="Busy nodes (%)")
             _bars(lower, part, "rejected_share" if queue == "reject" else "wait_mean_hours")
             lower.set_ylabel("Rejected jobs (%)" if queue == "reject" else "Mean wait (h)")
-        share_legend(page, entries(panels[0, 0]), 3)
+        share_legend(page, {}, 3, panels[0, 0])
     means = {queue: _means(where(rows, queue=queue)) for queue in queues}
     caption = f"""Share of the grid that is busy under random streams of jobs that ask for
         {100 * load:.3g} % of it, means of {streams}.
@@ -255,22 +254,31 @@ def fault_trace(settings: FaultTraceSettings, tables: Tables, canvas: Canvas) ->
     subtitle = """Servers of a published trace fail and come back; a server takes its chips, cables
         do not fail. Jobs of one size fill the network, or a single job is as large as can be."""
     lowest = float(rows[["usable_share", "largest_share"]].min().min())
-    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+    with canvas(subtitle, rows["fidelity"]) as page:
         names = list(map(label, networks))
         panels = tiles(page, names, 2, settings, "Days", "Share of chips", sharex=True, sharey=True)
         for axes, network in zip(panels, networks, strict=True):
             part = where(rows, network=network)
             single = where(part, job_chips=sizes[0])
-            _over_days(axes, single, "healthy_share", "All working chips", GREY, ":")
+            words = "All working chips"
+            _over_days(axes, single, "healthy_share", label=words, color=GREY, linestyle=":")
             for size, colour in zip(sizes, PALETTE, strict=False):
                 jobs = where(part, job_chips=size)
-                _over_days(axes, jobs, "usable_share", f"Jobs of {size} chips", colour, "-")
-            _over_days(axes, single, "largest_share", "Largest job", INK, "--")
+                _over_days(axes, jobs, "usable_share", label=f"Jobs of {size} chips", color=colour)
+            words = "Largest job"
+            _over_days(axes, single, "largest_share", label=words, color=INK, linestyle="--")
             axes.set(ylim=(max(0.0, lowest - 0.03), 1.02))
             axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-            few_ticks(axes.xaxis, 4)
-        share_legend(page, entries(panels[0]), 3)
-    means = _trace_means(rows, sizes[-1])
+            axes.locator_params(axis="x", nbins=4, steps=None)
+        share_legend(page, {}, 3, panels[0])
+    parts = []
+    for network, part in where(rows, job_chips=sizes[-1]).groupby("network", sort=False):
+        jobs, largest = (
+            100 * np.average(part[column], weights=part["days"])
+            for column in ("usable_share", "largest_share")
+        )
+        parts.append(f"{label(network)} {jobs:.3g} and {largest:.3g} %")
+    means = "; ".join(parts)
     caption = f"""Share of the chips that jobs use while servers fail, mean over the trace: in jobs
         of {sizes[-1]} chips, and in the largest job, {means}. Where servers stand is drawn, the
         same for all networks; each fits the trace's servers."""
@@ -280,22 +288,7 @@ def fault_trace(settings: FaultTraceSettings, tables: Tables, canvas: Canvas) ->
     return Drawn(caption, alternative, rows)
 
 
-def _over_days(
-    axes: Axes, rows: DataFrame, column: str, words: str, colour: str, line: str
-) -> None:
+def _over_days(axes: Axes, rows: DataFrame, column: str, **style: Any) -> None:
     rows = rows.sort_values("from_days")
     days = [*rows["from_days"], float((rows["from_days"] + rows["days"]).max())]
-    style: dict[str, Any] = {"color": colour, "linestyle": line, "linewidth": 1.2}
-    axes.stairs(rows[column], days, baseline=None, label=words, **style)
-
-
-def _trace_means(rows: DataFrame, size: int) -> str:
-    """Means over time in jobs of a size and in the largest job, by network."""
-    parts = []
-    for network, part in where(rows, job_chips=size).groupby("network", sort=False):
-        jobs, largest = (
-            100 * np.average(part[column], weights=part["days"])
-            for column in ("usable_share", "largest_share")
-        )
-        parts.append(f"{label(network)} {jobs:.3g} and {largest:.3g} %")
-    return "; ".join(parts)
+    axes.stairs(rows[column], days, baseline=None, linewidth=1.2, **style)

@@ -161,10 +161,8 @@ def degree_colours(degrees: Iterable[int], largest: int) -> dict[int, str]:
 
     steps = max(largest.bit_length(), 2)
     scale = sns.color_palette("YlGnBu", n_colors=steps + 3).as_hex()[2:]
-    return {
-        degree: scale[min(degree.bit_length() - 1, len(scale) - 1)]
-        for degree in sorted(set(degrees))
-    }
+    last = len(scale) - 1
+    return {degree: scale[min(degree.bit_length() - 1, last)] for degree in sorted(set(degrees))}
 
 
 def label(name: Any) -> str:
@@ -213,6 +211,5 @@ def _stem(name: str, names: Iterable[str]) -> str:
 
     Empty where there is none.
     """
-    return max(
-        (stem for stem in names if name == stem or name.startswith(f"{stem}_")), key=len, default=""
-    )
+    stems = (stem for stem in names if name == stem or name.startswith(f"{stem}_"))
+    return max(stems, key=len, default="")

@@ -1,4 +1,4 @@
-"""Topologies: hops, bisection, all-to-all bandwidth and the loads of their channels.
+"""Topologies: rail rings, hops, bisection, all-to-all bandwidth and loads of channels.
 
 The ideal bandwidth spreads the load evenly over the external channels. The bound
 divides the capacity by the largest static channel load under the routing (RailX,
@@ -8,19 +8,22 @@ all-to-all formulas); how fast the loads fall shows how much is idle at that bou
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from railx.errors import UserError
+from railx.figures.contrast import readable
 from railx.figures.figure import AxisScale, Canvas, Choice, Drawn, Tables, figure, reads
-from railx.figures.panels import name_rows, share_legend, ticks, tiles
-from railx.figures.published import PUBLISHED_LINE, PUBLISHED_MARK, published_line, published_marks
-from railx.figures.tables import records, refuse_unknown, stack, to_frame, where
-from railx.figures.theme import DERIVED, GREY, PUBLISHED, colours, dot, label, lighter
+from railx.figures.panels import beside, name_rows, share_legend, ticks, tiles
+from railx.figures.published import PUBLISHED_LINE, published_mark
+from railx.figures.tables import read_frame, records, refuse_unknown, stack, to_frame, where
+from railx.figures.theme import DERIVED, GREY, INK, PALETTE, PUBLISHED, colours, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import counted, fidelity_line, listed, phrase, phrases, quantity
-from railx.settings import Between, NotEmpty, mapping
+from railx.figures.words import counted, listed, phrase, phrases, quantity, spoken
+from railx.settings import Between, NonNegative, NotEmpty, mapping
 
 # Hops between nodes, and what crosses their middle
 
@@ -38,16 +41,25 @@ def topology_metrics(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     frame = tables.read("topologies", "topology", settings.only)
     share = frame["bisection_gb_s_per_chip"] / frame["injection_gb_s_per_chip"]
     data = frame[tables.columns("topologies")].assign(bisection_over_injection=share)
+    cut = data["bisection_over_injection"].notna()
     published = tables.values("published")
     limits = [float(published[f"diameter_{end}"]) for end in ("least", "most")]
     subtitle = """A hop is a link that leaves a node (board, server or single chip). Bisection: one
         direction of the family's natural cut."""
     title = "Hops between nodes and bisection by topology"
-    with canvas(subtitle, fidelity_line(frame["fidelity"]), title=title) as page:
+    with canvas(subtitle, frame["fidelity"], title=title) as page:
         hops, bisection = page.subplots(1, 2, sharey=True, width_ratios=[1.15, 1])
         colour = colours(frame["family"])
         _hops(hops, data, colour, limits)
-        _bisection(bisection, data, colour)
+        percent = 100 * data["bisection_over_injection"]
+        shades = list(data["family"].map(colour))
+        bars = bisection.barh(range(len(data)), percent, height=0.6, color=shades)
+        # A family without a natural cut has no bar.
+        texts = [f"{quantity(share)} %" if share == share else "" for share in percent]
+        bisection.bar_label(bars, texts, padding=4)
+        bisection.set_title("Bisection over injection")
+        bisection.set_xlabel("Bisection per chip (% of injection bandwidth)")
+        bisection.set_xlim(0, 1.2 * (percent.max() if cut.any() else 100.0))
         sizes = zip(data["topology"], data["chips"], strict=True)
         name_rows(hops, [f"{label(name)} ({chips:,})" for name, chips in sizes])
         bisection.grid(axis="y", visible=False)
@@ -59,7 +71,6 @@ def topology_metrics(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
         }
         share_legend(page, legend, 3)
     row = "{topology:spoken}: diameter {diameter_node_hops:.0f}, mean {mean_node_hops:q}"
-    cut = data["bisection_over_injection"].notna()
     rows = [(cut, f"{row}, bisection {{bisection_over_injection:q%}}"), (~cut, row)]
     alternative = f"""Hops between nodes and bisection over injection, a row per topology.
         {"; ".join(phrases(data[of], text) for of, text in rows if of.any())}."""
@@ -69,29 +80,18 @@ def topology_metrics(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
 def _hops(axes: Axes, data: DataFrame, colour: dict[str, str], limits: list[float]) -> None:
     largest = float(data["diameter_node_hops"].max())
     for limit in limits:
-        published_line(axes, limit, "x", zorder=1)
+        axes.axvline(limit, zorder=1, **PUBLISHED_LINE)
     for position, row in enumerate(records(data)):
         shade = colour[str(row["family"])]
         mean, diameter = row["mean_node_hops"], row["diameter_node_hops"]
         axes.plot([mean, diameter], [position] * 2, color=shade, linewidth=1.3)
         axes.plot([diameter], [position], **dot(shade, 11, marker="|", markeredgewidth=2.4))
         axes.plot([mean], [position], **dot(shade, 6))
-        words = f"{quantity(mean)} to {diameter:.0f}"
+        words = phrase("{mean_node_hops:q} to {diameter_node_hops:.0f}", row)
         axes.text(4.6 * largest, position, words, ha="right", va="center")
     axes.set(title="Hops: mean to diameter", xlabel="Hops between nodes", xscale="log")
     axes.set_xlim(0.85 * min(1.0, float(data["mean_node_hops"].min())), 5 * largest)
     ticks(axes.xaxis, [hops for hops in _TICKS if hops <= 1.5 * largest], "{x:g}")
-
-
-def _bisection(axes: Axes, data: DataFrame, colour: dict[str, str]) -> None:
-    share = 100 * data["bisection_over_injection"]
-    shades = list(data["family"].map(colour))
-    bars = axes.barh(range(len(data)), share, height=0.6, color=shades)
-    # A family without a natural cut has no bar.
-    axes.bar_label(bars, [f"{quantity(x)} %" if x == x else "" for x in share], padding=4)
-    axes.set_title("Bisection over injection")
-    axes.set_xlabel("Bisection per chip (% of injection bandwidth)")
-    axes.set_xlim(0, 1.2 * (float(share.max()) if share.notna().any() else 100.0))
 
 
 def _ends(data: DataFrame, column: str) -> tuple[Series[Any], Series[Any]]:
@@ -169,7 +169,7 @@ def all_to_all_bandwidth(settings: BandwidthSettings, tables: Tables, canvas: Ca
     if len(speeds) > 1:
         subtitle += f""" Injection differs, {listed(speeds)} GB/s a chip: shares compare, bandwidths
             do not."""
-    with canvas(subtitle, fidelity_line(rows["fidelity"])) as page:
+    with canvas(subtitle, rows["fidelity"]) as page:
         left, right = page.subplots(1, 2, sharey=True, width_ratios=[1.1, 1])
         _bandwidth_groups(left, bandwidth, "", {})
         _bandwidth_groups(right, share, " %", derived)
@@ -181,7 +181,7 @@ def all_to_all_bandwidth(settings: BandwidthSettings, tables: Tables, canvas: Ca
             low, high = panel.get_xlim()
             panel.set_xlim(low, high * (1.62 if settings.scale == "linear" else 6.0))
         if derived:
-            share_legend(page, {DERIVED: PUBLISHED_MARK | {"markeredgecolor": GREY}}, 1)
+            share_legend(page, {DERIVED: published_mark(GREY)}, 1)
     data = rows[tables.columns("bounds")].copy()
     for name in ("ideal", "bound"):
         data[f"{name}_over_injection"] = data[f"{name}_gb_s_per_chip"] / injection
@@ -258,7 +258,7 @@ def _bandwidth_groups(axes: Axes, rows: DataFrame, unit: str, derived: Derived) 
             bar = axes.barh(y, value, height=0.9, color=lighter(shade, light))
             stated = derived.get((str(first["topology"]), name))
             if stated is not None:
-                published_marks(axes, [stated], [y], markeredgecolor=GREY)
+                axes.plot([stated], [y], zorder=5, **published_mark(GREY))
             padding = 3 if stated is None else 8
             axes.bar_label(bar, [f"{quantity(value)}{unit} {text}"], padding=padding)
             y += 1
@@ -292,7 +292,8 @@ class ChannelLoadsSettings(Choice):
 def channel_loads(settings: ChannelLoadsSettings, tables: Tables, canvas: Canvas) -> Drawn:
     """One panel per topology and routing."""
     frame = tables.read("channels", "topology", settings.only)
-    groups = list(frame.groupby(["topology", "routing"], sort=False))
+    data = _stairs(frame)
+    groups = list(data.groupby(["topology", "routing"], sort=False))
     titles = [
         f"{label(topology)}, {label(routing)}\nlargest {quantity(rows['load'].max())}"
         for (topology, routing), rows in groups
@@ -301,11 +302,17 @@ def channel_loads(settings: ChannelLoadsSettings, tables: Tables, canvas: Canvas
     words = {"x": "Share of channels of the kind (%)", "y": "Load"}
     subtitle = """Every channel in descending order of its load. Load: flits per cycle on a channel
         when each chip offers one flit per cycle."""
-    with canvas(subtitle, fidelity_line(frame["fidelity"])) as page:
+    with canvas(subtitle, frame["fidelity"]) as page:
         panels = tiles(page, titles, columns, settings, **words, sharex=True)
         colour = colours(sorted(set(frame["kind"])))
         for axes, (_, rows) in zip(panels, groups, strict=True):
-            _panel(axes, rows, colour)
+            for i, (kind, line) in enumerate(rows.groupby("kind")):
+                stairs = line["share_of_channels_percent"], line["load"]
+                # Lines that lie on one another stay visible: each is thinner.
+                style = {"color": colour[str(kind)], "linewidth": max(3.2 - i, 1.0)}
+                axes.step(*stairs, where="post", **style)
+            axes.margins(y=0.14)
+            axes.set_xlim(0, 100)
             axes.set_yscale(settings.scale)
             if settings.scale == "linear":
                 axes.set_ylim(bottom=0)
@@ -319,26 +326,22 @@ def channel_loads(settings: ChannelLoadsSettings, tables: Tables, canvas: Canvas
     row = "{topology:spoken}, {routing} routing from {load:q}"
     alternative = f"""Falling lines of channel loads, one per kind of channel:
         {phrases(_largest(frame), row)}."""
-    return Drawn(caption, alternative, _data(frame))
+    return Drawn(caption, alternative, data)
 
 
-def _steps(loads: Series[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Share of channels in percent and load, in descending order of load.
+def _stairs(frame: DataFrame) -> DataFrame:
+    """Channels of a kind in descending order of load, as shares of them in percent.
 
     A step for each channel while there are few, else as many as the page can show.
     """
-    falling = np.sort(loads.to_numpy())[::-1]
-    chosen = np.unique(np.linspace(0, len(falling) - 1, min(len(falling), _MOST_STEPS)).astype(int))
-    share = 100 * np.append(chosen, len(falling)) / len(falling)
-    return share, np.append(falling[chosen], falling[-1])
-
-
-def _data(frame: DataFrame) -> DataFrame:
     parts = []
     keys = ["topology", "routing", "kind"]
     for names, rows in frame.groupby(keys, sort=False):
-        share, load = _steps(rows["load"])
-        head = dict(zip(keys, names, strict=True)) | {"channels": len(rows)}
+        falling, count = np.sort(rows["load"])[::-1], len(rows)
+        chosen = np.unique(np.linspace(0, count - 1, min(count, _MOST_STEPS)).astype(int))
+        share = 100 * np.append(chosen, count) / count
+        load = np.append(falling[chosen], falling[-1])
+        head = dict(zip(keys, names, strict=True)) | {"channels": count}
         parts.append(to_frame({**head, "share_of_channels_percent": share, "load": load}))
     return stack(parts)
 
@@ -352,11 +355,158 @@ def _largest(frame: DataFrame) -> DataFrame:
     return rows.assign(over=rows["load"] / rows["mean"])
 
 
-def _panel(axes: Axes, rows: DataFrame, colour: dict[str, str]) -> None:
-    for i, (kind, mine) in enumerate(rows.groupby("kind")):
-        share, load = _steps(mine["load"])
-        # Lines that lie on one another stay visible: each is thinner than the last.
-        wide = max(3.2 - i, 1.0)
-        axes.step(share, load, where="post", color=colour[str(kind)], linewidth=wide)
-    axes.margins(y=0.14)
-    axes.set_xlim(0, 100)
+# Rail rings of one RailX line: Hamiltonian cycles over its nodes. A decomposition makes
+# the rings together join every ordered pair of nodes exactly once (RailX, Theorem 3.1
+# and Appendix A.1). Each rail has one optical circuit switch (OCS) per line.
+
+
+@dataclass(frozen=True)
+class RailRingsSettings(Choice):
+    """Rail rings of one line of nodes."""
+
+    only: tuple[str, ...] = ("railx_hyperx",)
+    """Topologies to look in, in that order; empty: in all that there are. The first
+    with circuits in the line is drawn."""
+    dimension: Literal["x", "y"] = "x"
+    """Whether the line is a row (x) or a column (y) of nodes."""
+    line: Annotated[int, NonNegative()] = 0
+    """Index of the line in its dimension."""
+    max_rails: Annotated[int, Between(1, 8)] = 4
+    """Most rails that are drawn one by one; the overview has all of them together."""
+
+
+@figure("Rail rings and optical switch ports", "railx", height=5.6)
+@reads(graph="topology.graph: element ocs port_a port_b rail dimension line node_a node_b")
+def rail_rings(settings: RailRingsSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """The line of the settings, of the first topology that has circuits there."""
+    name, circuits = _circuits(settings, tables)
+    nodes = sorted({*circuits["node_a"], *circuits["node_b"]})
+    rails = sorted(set(circuits["rail"]))
+    shown = rails[: settings.max_rails]
+    joined = len(circuits[["node_a", "node_b"]].drop_duplicates())
+    pairs = len(nodes) * (len(nodes) - 1)
+    subtitle = f"""{label(name)}, dimension {settings.dimension.upper()}, line {settings.line}:
+        {len(rails)} rails, one optical circuit switch (OCS) each. The rings join {joined:,} of
+        {pairs:,} ordered pairs of nodes with {len(circuits):,} circuits."""
+    note = f"Rails {shown[0]} to {shown[-1]} of {len(rails)} are shown one by one"
+    note = note if len(shown) < len(rails) else ""
+    title = f"Rail rings of one line of {len(nodes)} nodes"
+    colours = dict(zip(rails, PALETTE * len(rails), strict=False))
+    with canvas(subtitle, ["analytic"], note, title=title) as page:
+        lines: list[Any] = [
+            ["all", *(f"{part} {rail}" for rail in shown)] for part in ("ring", "switch")
+        ]
+        widths = [1.7] + [1.0] * len(shown)
+        panels = page.subplot_mosaic(lines, width_ratios=widths, height_ratios=[1, 1.15])
+        _ring(panels["all"], circuits, nodes, colours, arrows=False)
+        panels["all"].set_title("All rails together")
+        for rail in shown:
+            rows = where(circuits, rail=rail)
+            ring = panels[f"ring {rail}"]
+            _ring(ring, rows, nodes, colours, arrows=True)
+            ring.set_title(f"Rail {rail}", color=readable(colours[rail]), loc="center")
+            _switch(panels[f"switch {rail}"], rows, colours[rail])
+    ports = [end for side in ("port_a", "port_b") for end in _rows(circuits, "ocs", side)]
+    used = len(set(ports))
+    rings = int((circuits.groupby("rail").size() == len(nodes)).sum())
+    every = joined == pairs
+    serves = ", so that the same wiring serves ring collectives and all-to-all" if every else ""
+    caption = f"""A line of {len(nodes)} nodes of {spoken(name)}: {rings} of its {len(rails)}
+        rails visit every node once. Together they join {"" if every else "only "}{joined:,} of the
+        {pairs:,} ordered pairs of nodes with {len(circuits):,} circuits{serves}. Below each ring
+        are the ports of its optical circuit switch (OCS), on the left those that lead out of a
+        node, on the right those that lead in, and the circuits that join them; {used:,} ports are
+        used, {len(ports) - used or "none"} twice."""
+    parts = "; ".join(
+        f"rail {rail}: {phrases(where(circuits, rail=rail), '{node_a} to {node_b}', ', ')}"
+        for rail in shown
+    )
+    alternative = f"""Circles of nodes joined by rail rings, and the circuits of their switches.
+        {parts}."""
+    return Drawn(caption, alternative, circuits[tables.columns("graph")[1:]])
+
+
+def _rows(rows: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
+    return list(zip(*(rows[column] for column in columns), strict=True))
+
+
+def _circuits(settings: RailRingsSettings, tables: Tables) -> tuple[str, DataFrame]:
+    files = tables.files("graph", settings.only)
+    for name, path in files:
+        if not (read_frame(path, ["element"])["element"] == "circuit").any():
+            continue
+        rows = read_frame(path, tables.columns("graph"))
+        rows = where(rows, element="circuit", line=settings.line)
+        rows = rows[rows["dimension"].astype(str).str.lower() == settings.dimension]
+        if len(rows):
+            numbers = ["ocs", "port_a", "port_b", "rail", "node_a", "node_b"]
+            return name, rows.astype(dict.fromkeys(numbers, int))
+    raise UserError(
+        f"{', '.join(str(path) for _, path in files)}: no circuits in dimension"
+        f" {settings.dimension}, line {settings.line}; allowed: a topology with optical switches"
+        " and a line that it has"
+    )
+
+
+def _ring(
+    axes: Axes, rows: DataFrame, nodes: Sequence[int], colours: dict[int, str], *, arrows: bool
+) -> None:
+    """Nodes on a circle, clockwise from the top.
+
+    An arc leads from each node to its successor on the rail, bent so that both senses
+    show.
+    """
+    angles = [2 * math.pi * i / len(nodes) for i in range(len(nodes))]
+    x, y = ([function(angle) for angle in angles] for function in (math.sin, math.cos))
+    position = dict(zip(nodes, zip(x, y, strict=True), strict=True))
+    few = len(nodes) <= 16
+    size = (9 if arrows else 11) if few else max(2.0, 150 / len(nodes))
+    arrow = {
+        "arrowstyle": "-|>" if few else "-",
+        "linewidth": (1.6 if arrows else 1.3) if few else 0.6,
+        "alpha": 1.0 if few else 0.6,
+        "mutation_scale": 9,
+        "shrinkA": size * 0.62,
+        "shrinkB": size * 0.62,
+        "connectionstyle": f"arc3,rad={0.0 if arrows else 0.09}",
+    }
+    for rail, start, end in _rows(rows, "rail", "node_a", "node_b"):
+        style = {**arrow, "color": colours[rail]}
+        axes.annotate("", position[end], position[start], arrowprops=style)
+    hollow = dot("white", size * 1.25, markeredgecolor=INK, markeredgewidth=1.0, zorder=3)
+    axes.plot(x, y, **hollow)
+    for node in nodes if few else ():
+        axes.text(*position[node], str(node), ha="center", va="center", zorder=4)
+    axes.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal")
+    axes.set_axis_off()
+
+
+def _switch(axes: Axes, rows: DataFrame, colour: str) -> None:
+    """The ports of one optical switch in two columns, a line for each circuit.
+
+    Every port is used at most once.
+    """
+    left, right = (
+        {port: i for i, port in enumerate(sorted(rows[side]))} for side in ("port_a", "port_b")
+    )
+    count = max(len(left), len(right))
+    few = count <= 16
+    for a, b in _rows(rows, "port_a", "port_b"):
+        width = 1.5 if few else 0.5
+        ends = [left[a], right[b]]
+        axes.plot([0, 1], ends, color=colour, linewidth=width, solid_capstyle="round")
+    for x, side, ports in ((0, "a", left), (1, "b", right)):
+        square = dot(INK, 5.5 if few else 1.5, marker="s", zorder=3)
+        axes.plot([x] * len(ports), [*ports.values()], **square)
+        names = [f"port_{side}", f"node_{side}"]
+        for port, node in sorted(_rows(rows, *names)) if few else ():
+            text = f"p{port} · {node}" if x else f"{node} · p{port}"
+            align = "left" if x else "right"
+            beside(axes, text, x, ports[port], 7 if x else -7, ha=align, color=GREY)
+    switches = ", ".join(map(str, sorted(set(rows["ocs"]))))
+    axes.set_title(f"OCS {switches}", loc="center", fontweight="normal", color=INK)
+    axes.set(xlim=(-0.85, 1.85) if few else (-0.2, 1.2), ylim=(count - 0.4, -0.6))
+    axes.fill_between([-0.12, 1.12], -0.5, count - 0.5, color=lighter(GREY, 0.88), zorder=0)
+    below = "node · port      port · node" if few else "ports"
+    axes.text(0.5, count - 0.45, below, ha="center", va="top", color=GREY)
+    axes.set_axis_off()

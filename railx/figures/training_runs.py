@@ -1,29 +1,33 @@
-"""Training runs: losses, planning that training hides, wall time and cluster time.
+"""Training runs: losses, planning that training hides, times, and switched circuits.
 
 Plans that distribute the same batches in different ways should train alike. Wall time
 is measured on ranks that share the machine. Cluster time is replayed: the computation
-of each rank, communication at the bandwidth of a topology.
+of each rank, communication at the bandwidth of a topology. The stall of a run on
+emulated switches is what the controller accounts as waiting for light paths; electrical
+runs are the reference of the others (Opus, on-demand and provisioned switching).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
-from railx.figures.panels import beside, entries, name_rows, share_legend, tiles
+from railx.figures.panels import beside, name_rows, panel_title, share_legend, ticks, tiles
+from railx.figures.repeats import REPEAT_COLUMNS, SETTING, medians, per_repeat, repeats_words
 from railx.figures.tables import records, refuse, stack, where
-from railx.figures.theme import INK, LINE_POINTS, PALETTE, colours, dot, label
+from railx.figures.theme import GREY, INK, MODE_COLOURS, MODES, PALETTE, colours, dot, label
 from railx.figures.types import Axes, DataFrame
-from railx.figures.words import counted, fidelity_line, phrase, phrase_list, phrases, quantity
-from railx.settings import NotEmpty, mapping
+from railx.figures.words import counted, phrase, phrase_list, phrases, quantity, span
+from railx.settings import Between, NotEmpty, mapping
 
 # Losses, and how far they are from those of the first run (InfiniPipe, convergence)
 
 # Curves that coincide would hide each other: each is narrower than the one below it.
-_LINES: tuple[tuple[float, Any], ...] = ((3.2, "-"), (2.0, (0, (5, 3))), (1.0, (0, (1, 2))))
+_LINES: tuple[tuple[float, Any], ...] = ((5.76, "-"), (3.6, (0, (5, 3))), (1.8, (0, (1, 2))))
 #: The words give the mean of so many steps at the start and at the end.
 _MEAN_STEPS = 5
 
@@ -54,11 +58,11 @@ def loss_curves(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) ->
         switching, lines are medians of repeats. Below, steps at which the losses are equal to the
         last digit have no mark."""
     colour = colours(settings.runs)
-    with canvas(subtitle, fidelity_line(frame["fidelity"])) as page:
+    with canvas(subtitle, frame["fidelity"]) as page:
         above, below = page.subplots(2, 1, sharex=True, height_ratios=[1.8, 1])
         for number, (run, words) in enumerate(settings.runs.items()):
             rows, (width, dashes) = where(points, run=run), _LINES[number % len(_LINES)]
-            style = {"linewidth": width * LINE_POINTS, "linestyle": dashes, "label": words}
+            style = {"linewidth": width, "linestyle": dashes, "label": words}
             above.plot(rows["step"], rows["loss"], color=colour[run], **style)
             apart = rows[rows["difference"] > 0]
             if number:
@@ -69,7 +73,7 @@ def loss_curves(settings: LossCurvesSettings, tables: Tables, canvas: Canvas) ->
                 below.yaxis.set_minor_formatter("")
         above.set_ylabel("Loss (nats)")
         below.set(ylabel="Difference / loss", xlabel="Step")
-        share_legend(page, entries(above), len(settings.runs))
+        share_legend(page, {}, len(settings.runs), above)
     reference, *others = settings.runs.items()
     largest = ", ".join(
         f"{words.lower()} {quantity(where(points, run=run)['difference'].max())}"
@@ -96,7 +100,7 @@ def _points(frame: DataFrame, runs: list[str]) -> DataFrame:
     """A row per run and step: the median loss over repeats, and how far it is from that
     of the first run, relative to it.
     """
-    missing = [run for run in runs if not (frame["run"] == run).any()]
+    missing = [run for run in runs if run not in set(frame["run"])]
     if missing:
         got = f"runs: {', '.join(missing)} has no iterations under electrical switching"
         refuse(got, "runs that have some")
@@ -131,14 +135,20 @@ _TIMES = {
 )
 def planning_hidden(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     """Planning that training hides."""
-    rows = _per_repeat(tables.read("iterations", "run", settings.only))
+    rows = _planned_repeats(tables.read("iterations", "run", settings.only))
     means = rows.groupby("run", sort=False).mean(numeric_only=True).reset_index()
     note = "Means over the steps of a repeat; the slowest rank counts"
     subtitle = """A process beside the ranks plans the next batch while this one is trained. Hidden
         is planning for which no rank waits. Bars: means of the repeats."""
-    with canvas(subtitle, fidelity_line(rows["fidelity"], note)) as page:
+    with canvas(subtitle, rows["fidelity"], note) as page:
         times, shares = page.subplots(1, 2, width_ratios=(3, 2))
-        _times(times, means)
+        height = 0.8 / len(_TIMES)
+        for position, (column, (name, colour)) in enumerate(_TIMES.items()):
+            at = np.arange(len(means)) + (position - 1) * height
+            bars = times.barh(at, means[column], 0.92 * height, color=colour)
+            times.bar_label(bars, phrase_list(means, f"{name}: {{{column}:q}}"), padding=4)
+        longest = float(means[[*_TIMES]].to_numpy().max())
+        times.set(xlim=(0, 1.6 * longest), xlabel="Time of a step (ms)")
         for position, row in enumerate(records(means)):
             hidden = 100 * where(rows, run=row["run"])["hidden_share"]
             shares.barh(position, 100 * row["hidden_share"], 0.5, color=PALETTE[2])
@@ -163,7 +173,7 @@ def planning_hidden(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     return Drawn(caption, alternative, rows)
 
 
-def _per_repeat(frame: DataFrame) -> DataFrame:
+def _planned_repeats(frame: DataFrame) -> DataFrame:
     """A row for each run and repeat, with electrical switching.
 
     Repeats that were disturbed count where all were.
@@ -179,17 +189,6 @@ def _per_repeat(frame: DataFrame) -> DataFrame:
     rows = repeats[list(_TIMES)].mean().reset_index()
     shares = 1 - rows["planning_wait_ms"] / rows["planning_ms"]
     return rows.assign(hidden_share=shares.clip(lower=0))
-
-
-def _times(axes: Axes, means: DataFrame) -> None:
-    height = 0.8 / len(_TIMES)
-    for position, (column, (name, colour)) in enumerate(_TIMES.items()):
-        at = np.arange(len(means)) + (position - 1) * height
-        bars = axes.barh(at, means[column], 0.92 * height, color=colour)
-        texts = [f"{name}: {quantity(value)}" for value in means[column]]
-        axes.bar_label(bars, texts, padding=4)
-    longest = float(means[[*_TIMES]].to_numpy().max())
-    axes.set(xlim=(0, 1.6 * longest), xlabel="Time of a step (ms)")
 
 
 # Wall time, measured, and cluster time, replayed
@@ -218,11 +217,15 @@ def cluster_time(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
         for fidelity, part in rows.groupby("fidelity")["topology"]
     }
     runs = {str(run): part for run, part in rows.groupby("run", sort=False)}
-    with canvas(subtitle, fidelity_line(rows["fidelity"], shows=shows)) as page:
+    with canvas(subtitle, rows["fidelity"], shows=shows) as page:
         titles = phrase_list(rows.drop_duplicates("run"), "{plan:label}\n{parallelism:label}")
         panels = tiles(page, titles, len(runs), settings, sharey=True)
         for axes, part in zip(panels, runs.values(), strict=True):
-            _panel(axes, part)
+            shades = [PALETTE[0] if name != "wall" else "#c3c8cf" for name in part["topology"]]
+            bars = axes.barh(range(len(part)), part["ms"], color=shades, height=0.7)
+            axes.bar_label(bars, list(map(quantity, part["ms"])), padding=3)
+            axes.set(xlim=(0, 1.35 * part["ms"].max()), xlabel="Iteration (ms)")
+            name_rows(axes, list(map(label, part["topology"])), above=None)
     words = {label(run): "; ".join(map(_words, records(part))) for run, part in runs.items()}
     caption = f"""Wall time and cluster time of an iteration.
         {" ".join(f"{run}: {text}." for run, text in words.items())} Wall time is that of ranks on
@@ -241,25 +244,12 @@ def _bars(frame: DataFrame) -> DataFrame:
     """
     electrical = where(frame, mode="electrical")
     recorded = where(electrical, topology=_RECORDED)
-    wall = recorded.assign(
-        topology="wall",
-        ms=recorded["wall_ms"],
-        hidden_share=float("nan"),
-        fidelity=recorded["device"].map(_MEASURED),
-    )
+    measured = recorded["device"].map(_MEASURED)
+    wall = recorded.assign(topology="wall", hidden_share=float("nan"), fidelity=measured)
     cluster = electrical[electrical["topology"] != _RECORDED]
-    bars = stack([wall, cluster.assign(ms=cluster["cluster_ms"])])
+    bars = stack([wall.assign(ms=wall["wall_ms"]), cluster.assign(ms=cluster["cluster_ms"])])
     columns = "run plan parallelism topology compute ms hidden_share fidelity"
     return bars[columns.split()]
-
-
-def _panel(axes: Axes, rows: DataFrame) -> None:
-    names, times = list(rows["topology"]), rows["ms"].astype(float)
-    shades = ["#c3c8cf" if name == "wall" else PALETTE[0] for name in names]
-    bars = axes.barh(range(len(names)), times, color=shades, height=0.7)
-    axes.bar_label(bars, [*map(quantity, times)], padding=3)
-    axes.set(xlim=(0, 1.35 * max(times)), xlabel="Iteration (ms)")
-    name_rows(axes, list(map(label, names)), above=None)
 
 
 def _words(row: dict[str, Any]) -> str:
@@ -268,3 +258,197 @@ def _words(row: dict[str, Any]) -> str:
     hidden = row["hidden_share"] == row["hidden_share"]
     share = ", {hidden_share:q%} of communication hidden" if hidden else ""
     return phrase("{ms:q} ms on {topology:label}" + share, row)
+
+
+# Training runs: iteration time and stall share, a column of panels for each
+
+#: What the panels of a column show, from above, and the words on their axes.
+_SHOWN = {"iteration_ms": "Iteration time (ms)", "stall_percent": "Stalled (%)"}
+
+
+@dataclass(frozen=True)
+class ReconfigurationSettings(Choice):
+    """Iteration time against reconfiguration latency."""
+
+    confidence: Annotated[float, Between(0.5, 0.999)] = 0.95
+    """Confidence of the intervals over repeats."""
+    show_repeats: bool = True
+    """Whether each repeat is drawn as a dot."""
+
+
+@figure("Iteration time against reconfiguration latency", "opus", height=5.8)
+@reads(iterations=f"training.iterations: {REPEAT_COLUMNS}")
+def reconfiguration(settings: ReconfigurationSettings, tables: Tables, canvas: Canvas) -> Drawn:
+    """One column of panels per run.
+
+    The iteration time is above, the stall share below.
+    """
+    frame = tables.read("iterations", "run", settings.only)
+    repeats = per_repeat(frame)
+    points = medians(repeats, (*_SHOWN, "over_electrical"), settings.confidence)
+    runs = list(points["run"].unique())
+    subtitle = f"""Lines: medians over repeats, bars: {100 * settings.confidence:g} % intervals,
+        dots: repeats, crosses: repeats set aside. Here: {repeats_words(repeats)}."""
+    # An emulated line is never taken for a measured one.
+    modes = frame.drop_duplicates(["fidelity", "mode"]).groupby("fidelity")["mode"]
+    origins = {
+        str(fidelity): ", ".join(map(str.lower, map(label, rows))) for fidelity, rows in modes
+    }
+    with canvas(subtitle, frame["fidelity"], shows=origins) as page:
+        panels = page.subplots(2, len(runs), sharex=True, squeeze=False, height_ratios=[1.7, 1])
+        latencies = sorted(set(points["reconfiguration_latency_ms"]))
+        for column, run in enumerate(runs):
+            rows = where(points, run=run)
+            for axes, shown in zip(panels[:, column], _SHOWN, strict=True):
+                if settings.show_repeats:
+                    _dots(axes, where(repeats, run=run), shown)
+                _lines(axes, where(rows, shows=shown))
+                axes.set_ylim(0, 1.1 * max(axes.dataLim.y1, 1.0))
+            title = phrase("{plan:label}\n{parallelism:label}, {device:upper}", rows.iloc[0])
+            panels[0, column].set_title(panel_title(title, len(runs), settings))
+            panels[1, column].set_xlabel("Latency (ms)")
+            _latency_axis(panels[1, column], latencies)
+        for axes, words in zip(panels[:, 0], _SHOWN.values(), strict=True):
+            axes.set_ylabel(words)
+        share_legend(page, {}, len(MODE_COLOURS), *panels.flat)
+    parts = []
+    for run in runs:
+        stalls = _longest(points, run, "stall_percent")
+        if len(stalls):
+            texts = phrases(stalls, "{mode:lower} {median:q} %", ", ")
+            parts.append(f"{label(run)} stalled {texts} at {quantity(stalls['ms'].iloc[0])} ms")
+    alternative = f"""Lines of the iteration time and of the share of it spent waiting for light
+        paths over the reconfiguration latency, a column per run: {"; ".join(parts)}."""
+    keys = [*SETTING, "repeat", "disturbed", "fidelity"]
+    values = repeats.melt(keys, list(_SHOWN), var_name="shows", value_name="value")
+    # The medians, and below them the repeats behind them.
+    data = stack([points[points["shows"].isin(_SHOWN)], values])
+    return Drawn(_caption(points, repeats), alternative, data)
+
+
+def _lines(axes: Axes, points: DataFrame) -> None:
+    for mode, colour in MODE_COLOURS.items():
+        line = where(points, mode=mode).sort_values("reconfiguration_latency_ms")
+        if line.empty:
+            continue
+        if mode != "electrical":
+            x = line["reconfiguration_latency_ms"]
+            axes.plot(x, line["median"], "o-", color=colour, label=label(mode))
+            axes.vlines(x, line["low"], line["high"], color=colour, linewidth=3.2, alpha=0.45)
+        elif (line["shows"] == "iteration_ms").all():
+            median, low, high = map(float, line[["median", "low", "high"]].iloc[0])
+            axes.axhline(median, label=label(mode), color=colour, linestyle=(0, (5, 2)))
+            axes.axhspan(low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _dots(axes: Axes, repeats: DataFrame, shown: str) -> None:
+    for mode, colour in MODE_COLOURS.items():
+        for disturbed, mark in ((False, "."), (True, "x")):
+            if mode != "electrical" or shown == "iteration_ms":
+                rows = where(repeats, mode=mode, disturbed=disturbed)
+                style = dot(colour, 4.5, marker=mark, alpha=0.6)
+                axes.plot(rows["reconfiguration_latency_ms"], rows[shown], **style)
+
+
+def _latency_axis(axes: Axes, latencies: Sequence[float]) -> None:
+    """Logarithmic beyond the smallest latency, linear down to 0.
+
+    Ticks are latencies of runs that are not too near to each other.
+    """
+    positive = [latency for latency in latencies if latency > 0]
+    if positive and max(positive) / min(positive) > 5:
+        axes.set_xscale("symlog", linthresh=min(positive), linscale=0.6)
+    shown = [latency for latency in latencies if latency == 0]
+    for latency in positive:
+        if latency >= 2.4 * (shown[-1] if shown else 0):
+            shown.append(latency)
+    ticks(axes.xaxis, shown)
+    axes.tick_params(axis="x", labelcolor=GREY)
+
+
+def _longest(points: DataFrame, run: str, shows: str) -> DataFrame:
+    """Median and interval of each optical mode at the longest latency of a run."""
+    rows = where(points, run=run, shows=shows).rename(columns={"reconfiguration_latency_ms": "ms"})
+    optical = rows[rows["mode"] != "electrical"]
+    return where(optical, ms=optical["ms"].max())
+
+
+def _caption(points: DataFrame, repeats: DataFrame) -> str:
+    sentences = []
+    for run in dict.fromkeys(points["run"]):
+        rows = _longest(points, run, "over_electrical")
+        parts = [
+            phrase("{mode:lower} {median:q}", row)
+            + (phrase(" ({low:q} to {high:q})", row) if row["low"] == row["low"] else "")
+            for row in records(rows)
+        ]
+        if parts:
+            sentences.append(f"""{label(run)} at {quantity(rows["ms"].iloc[0])} ms:
+                {", ".join(parts)} times the electrical iteration.""")
+    return f"""Training with emulated optical switches, {repeats_words(repeats)}.
+        {" ".join(sentences)} Above, the iteration time of the slowest rank; below, the share of it
+        in which ranks wait for light paths. The electrical runs are measured; in the others the
+        training is real and the switches are emulated delays."""
+
+
+# Programs in plain torch: time and stalls against what windows do not hide
+
+
+@figure("Plain torch on switched rails", "opus", height=6.4)
+@reads(
+    settings="live.settings: program mode reconfiguration_latency_ms controller_restarted ranks"
+    " iteration_ms predicted_iteration_ms all_stalls_ms all_predicted_stalls_ms fidelity"
+)
+def live_switching(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
+    """Iteration time and stalls of programs in plain torch."""
+    frame = tables.read("settings", "program", settings.only)
+    programs = list(frame["program"].unique())
+    subtitle = """Lines: the time at the least latency and, for each change of circuits, the latency
+        less its window. Windows are those of the same iterations, by the ranks' own clocks;
+        crosses: the controller was killed and started again in the middle."""
+    note = "Ranks share the cores of one machine"
+    title = "FSDP2, tensor parallelism and 1F1B of plain torch on switched rails"
+    with canvas(subtitle, frame["fidelity"], note, title=title) as page:
+        grid = page.subplots(len(programs), 2, squeeze=False)
+        for (left, right), program in zip(grid, programs, strict=True):
+            rows = where(frame, program=program)
+            electrical = where(rows, mode="electrical")["iteration_ms"]
+            if len(electrical):
+                left.axhline(electrical.iloc[0], color=MODE_COLOURS["electrical"], linewidth=0.8)
+            _pairs(left, rows, "iteration_ms", "predicted_iteration_ms")
+            _pairs(right, rows, "all_stalls_ms", "all_predicted_stalls_ms")
+            title = f"{label(program)}, {rows['ranks'].iloc[0]} ranks"
+            left.set(title=title, ylabel="Iteration (ms)")
+            right.set(title="Waiting for light, all groups", ylabel="Stall (ms per iteration)")
+        for axes in grid[-1]:
+            axes.set_xlabel("Switching latency (ms)")
+        legend = {label(mode): dot(MODE_COLOURS[mode]) for mode in MODES}
+        legend["By the windows"] = {"color": INK}
+        legend[label("electrical")] = {"color": MODE_COLOURS["electrical"], "linewidth": 0.8}
+        share_legend(page, legend, 4)
+    caption = "Iteration time and waiting for light of programs in plain torch on emulated rails."
+    compared = where(frame, mode="provisioned", controller_restarted=False)
+    compared = compared[compared["all_predicted_stalls_ms"] > 0]
+    if len(compared):
+        ratios = compared["all_stalls_ms"] / compared["all_predicted_stalls_ms"]
+        caption += f""" Provisioned, the controller's account of the stalls is {span(ratios)} times
+            what the windows leave of the latency."""
+    switched = frame[frame["mode"] != "electrical"].groupby(["program", "mode"], sort=False)
+    longest = stack(rows.sort_values("reconfiguration_latency_ms").tail(1) for _, rows in switched)
+    row = """{program:label}, {mode:lower}: {iteration_ms:q} ms per iteration at
+        {reconfiguration_latency_ms:q} ms"""
+    return Drawn(caption, f"Two panels per program. {phrases(longest, row)}.", frame)
+
+
+def _pairs(axes: Axes, rows: DataFrame, measured: str, predicted: str) -> None:
+    """Marks for what was measured, a line for the rule."""
+    for mode in MODES:
+        line = where(rows, mode=mode).sort_values("reconfiguration_latency_ms")
+        for restarted, marker in ((False, "o"), (True, "x")):
+            marks = where(line, controller_restarted=restarted)
+            x = marks["reconfiguration_latency_ms"]
+            if not restarted:
+                axes.plot(x, marks[predicted], color=MODE_COLOURS[mode])
+            axes.plot(x, marks[measured], **dot(MODE_COLOURS[mode], marker=marker))
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)

@@ -15,10 +15,10 @@ import numpy as np
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, name_rows, patch, share_legend, ticks, tiles
 from railx.figures.published import PUBLISHED_MARK, published_mark
-from railx.figures.tables import milliseconds, records, refuse_unknown, stack, to_frame, where
+from railx.figures.tables import records, refuse_unknown, stack, where
 from railx.figures.theme import DERIVED, GREY, INK, OPUS_JOBS, PALETTE, dot, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
-from railx.figures.words import counted, fidelity_line, phrases, quantity
+from railx.figures.words import counted, phrases, quantity
 
 # Published windows beside switching times
 
@@ -29,6 +29,7 @@ _PHASES = {
     "EP": ("Expert (EP)", PALETTE[1]),
 }
 _LINE = PALETTE[0]
+_UNITS_MS = {"min": 6e4, "s": 1e3, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
 _NOTE = """All numbers are published or derived from published ones: the windows are the artifact's
     analytical model of DeepSeek-V2 236B on 256 GPUs, the phases its traces of rank 0 on Perlmutter;
     pale switching times are recalled, not verified"""
@@ -52,7 +53,7 @@ def switching_windows(settings: CanvasSettings, tables: Tables, canvas: Canvas) 
     phases = _phases(tables.read("phases"))
     subtitle = """Right of a switch's diamond lie the windows that hide its switching. Both axes of
         time are the same. Below, the phases of one iteration, as wide as they have operations."""
-    with canvas(subtitle, fidelity_line([], _NOTE)) as page:
+    with canvas(subtitle, [], _NOTE) as page:
         jobs = list(dict.fromkeys(phases["job"]))
         heights = [0.30 * len(switches) + 0.2, 2.6, 0.34 * len(jobs) + 0.3]
         above, middle, below = page.subplots(3, 1, height_ratios=heights)
@@ -77,33 +78,28 @@ def switching_windows(settings: CanvasSettings, tables: Tables, canvas: Canvas) 
     return Drawn(_published_caption(windows, switches, phases), alternative, data)
 
 
-def split_by_mean(low: float, high: float, mean: float, count: int) -> list[tuple[float, int]]:
-    """Lengths and numbers of windows of two lengths; the mean tells how many."""
-    longer = round(count * (mean - low) / (high - low)) if high - low > 1e-9 else 0
-    return [(length, n) for length, n in ((low, count - longer), (high, longer)) if n]
-
-
 def _windows(table: DataFrame) -> DataFrame:
     """Length and number of the windows between phases of different kinds.
 
-    A transition has two lengths at most. Sums over transitions and those that change
-    nothing are left out.
+    Sums over transitions and those that change nothing are left out.
     """
-    rows = []
-    for row in records(table):
-        name = str(row["transition"])
-        first, _, second = name.partition("->")
-        both_ways = name.split(" ")[0]
-        summed = name == both_ways and any(
-            str(other).startswith(f"{both_ways} ") for other in table["transition"]
-        )
-        if first == second.split(" ")[0] or summed or name.endswith(" all"):
-            continue
-        low, high, mean = (float(row[f"{end}_window_ms"]) for end in ("min", "max", "mean"))
-        parts = split_by_mean(low, high, mean, int(row["count_per_step"]))
-        rows += [(name, *part) for part in parts]
-    columns = ["transition", "window_ms", "count"]
-    return to_frame(rows, columns).sort_values("window_ms", ignore_index=True)
+    names = table["transition"]
+    kinds = names.str.extract(r"(\w+)->(\w+)")
+    summed = [names.str.startswith(f"{name} ").any() for name in names]
+    between = (kinds[0] != kinds[1]) & ~np.array(summed) & ~names.str.endswith(" all")
+    windows = _split(table[between].rename(columns={"count_per_step": "count"}))
+    windows = windows[["transition", "window_ms", "count"]]
+    return windows.sort_values("window_ms", kind="stable", ignore_index=True)
+
+
+def _split(rows: DataFrame) -> DataFrame:
+    """A row for each length of a transition, two at most; the mean gives the counts."""
+    low, high, mean = (rows[f"{end}_window_ms"].astype(float) for end in ("min", "max", "mean"))
+    apart = (high - low).where(high - low > 1e-9)
+    longer = (rows["count"] * (mean - low) / apart).round().fillna(0).astype(int)
+    short = rows.assign(window_ms=low, count=rows["count"] - longer)
+    both = stack([short, rows.assign(window_ms=high, count=longer)])
+    return both[both["count"] > 0]
 
 
 def _longer(windows: DataFrame, time_ms: float) -> float:
@@ -113,17 +109,13 @@ def _longer(windows: DataFrame, time_ms: float) -> float:
 
 
 def _phases(table: DataFrame) -> DataFrame:
-    rows = []
-    for row in records(table):
-        job = _JOBS.get(str(row["case"]), label(row["case"]))
-        sequence = str(row["phase_sequence"])
-        # One phase for the run is written otherwise.
-        parts = re.findall(r"\b([A-Z]P)\((\d+)", sequence) or re.findall(
-            r"\b([A-Z]P) only.*?(\d+)-op", sequence
-        )
-        switches = int(row["transitions_per_iteration"])
-        rows += [(job, kind, int(count), switches) for kind, count in parts]
-    return to_frame(rows, ["job", "phase", "operations", "transitions"])
+    # One phase for the run is written otherwise: "PP only: one 84-op stage".
+    parts = table["phase_sequence"].str.extractall(r"\b([A-Z]P)(?:\(| only.*?)(\d+)")
+    parts = parts.set_axis(["phase", "operations"], axis="columns").droplevel(1)
+    rows = table.join(parts.astype({"operations": int}), how="inner")
+    rows = rows.assign(job=[_JOBS.get(case, label(case)) for case in rows["case"]])
+    rows = rows.rename(columns={"transitions_per_iteration": "transitions"})
+    return rows[["job", "phase", "operations", "transitions"]]
 
 
 def _technologies(axes: Axes, switches: DataFrame) -> None:
@@ -141,8 +133,14 @@ def _technologies(axes: Axes, switches: DataFrame) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: _time(value))
 
 
+def milliseconds(text: object) -> float:
+    """The first time with a unit in ``text``; NaN where there is none."""
+    match = re.search(r"([0-9.]+) (ns|us|ms|s)\b", str(text))
+    return float(match[1]) * _UNITS_MS[match[2]] if match else float("nan")
+
+
 def _time(time_ms: float) -> str:
-    for unit, scale in (("min", 6e4), ("s", 1e3), ("ms", 1.0), ("us", 1e-3), ("ns", 1e-6)):
+    for unit, scale in _UNITS_MS.items():
         if time_ms >= scale:
             return f"{quantity(time_ms / scale)} {unit}"
     return f"{quantity(time_ms)} ms"
@@ -246,18 +244,17 @@ def step_windows(settings: StepWindowsSettings, tables: Tables, canvas: Canvas) 
     """The distribution within passes, and every window of some jobs."""
     windows = tables.read("windows", "step", (settings.passes,))
     between = windows["transition"].isin(("PP->EP", "EP->PP"))
-    ours = _steps(windows[between & ~windows["within_layer"].astype(bool)])
+    ours = windows[between & ~windows["within_layer"].astype(bool)]
+    ours = _steps(ours.rename(columns=lambda name: name.replace("_ms", "_window_ms")))
     published = tables.read("published").rename(columns={"count_per_step": "count"})
     names = published["transition"].str
-    published = published[names.contains("fwd|bwd") & ~names.startswith("EP->EP")]
-    theirs = _steps(published.rename(columns=lambda name: name.replace("_window_ms", "_ms")))
+    theirs = _steps(published[names.contains("fwd|bwd") & ~names.startswith("EP->EP")])
     clock = tables.read("timeline", "step", settings.timeline)
     clock = clock[clock["gradients"] != "at_end"]
     subtitle = """Left: computation between pipeline and expert traffic of DeepSeek-V2 236B. Right:
         idle time between operations of unlike kind on one rank of each stage, packet switches."""
     sides = {"analytic": "left", "replay": "right"}
-    line = fidelity_line(sides, "Generated jobs, no recordings", shows=sides)
-    with canvas(subtitle, line) as page:
+    with canvas(subtitle, sides, "Generated jobs, no recordings", shows=sides) as page:
         titles = ("Within passes, 256 windows", "On the replay's clock")
         left, right = tiles(page, titles, 2, settings, width_ratios=(1, 1.25))
         _staircase(left, ours, (0.3, 60), GREY)
@@ -278,12 +275,7 @@ def step_windows(settings: StepWindowsSettings, tables: Tables, canvas: Canvas) 
 
 def _steps(rows: DataFrame) -> DataFrame:
     """Window lengths and how many there are."""
-    windows = [
-        window
-        for row in records(rows)
-        for window in split_by_mean(row["min_ms"], row["max_ms"], row["mean_ms"], row["count"])
-    ]
-    return to_frame(windows, ["window_ms", "count"]).groupby("window_ms", as_index=False).sum()
+    return _split(rows).groupby("window_ms", as_index=False)[["count"]].sum()
 
 
 def _on_the_clock(
@@ -332,11 +324,11 @@ _CONFIDENCE = {
 _SERVERS = (PALETTE[2], PALETTE[7])
 _STATUS = {"commercial": INK, "deployed": PALETTE[0], "research": PALETTE[5]}
 #: Position of a name: points right and up, alignments.
-_SIDES = {
-    "right": (7, 0, "left", "center"),
-    "left": (-7, 0, "right", "center"),
-    "above": (0, 7, "center", "bottom"),
-    "below": (0, -7, "center", "top"),
+_SIDES: dict[str, dict[str, Any]] = {
+    "right": {"ha": "left"},
+    "left": {"right": -7, "ha": "right"},
+    "above": {"right": 0, "up": 7, "ha": "center", "va": "bottom"},
+    "below": {"right": 0, "up": -7, "ha": "center", "va": "top"},
 }
 #: Ticks of the axis of time in milliseconds.
 _TIMES = (1e-5, 1e-3, 0.1, 10, 1e3, 6e4)
@@ -371,12 +363,28 @@ def switch_technologies(settings: TechnologiesSettings, tables: Tables, canvas: 
     subtitle = """Left: ports and switching time of devices; those without a time stand on the upper
         edge. Right: GPUs of the largest job where each rail has one such switch and a GPU two ports
         (arithmetic). Shapes: confidence in the values."""
-    line = """Published and recalled values, none measured here; the paper's own table was not at
+    note = """Published and recalled values, none measured here; the paper's own table was not at
         hand."""
-    with canvas(subtitle, line) as page:
+    with canvas(subtitle, [], note) as page:
         left, right = page.subplots(1, 2, width_ratios=[1.5, 1])
-        _times(left, settings, points)
-        _jobs(right, settings, points)
+        top = 10 * float(points["switching_ms"].max())
+        for row in records(points):
+            y = top if row["switching_ms"] != row["switching_ms"] else row["switching_ms"]
+            mark = _CONFIDENCE.get(str(row["confidence"]), "o")[0]
+            style = published_mark(_STATUS.get(str(row["status"]), GREY)) | {"marker": mark}
+            left.plot(row["port_count"], y, clip_on=False, **style | {"markersize": 7})
+            side = _SIDES[settings.sides.get(str(row["id"]), "right")]
+            beside(left, str(row["example_device"]), row["port_count"], y, **side)
+        ticks(left.xaxis, [16, 32, 64, 128, 256, 512, 1024], "{x:,.0f}", 2)
+        ticks(left.yaxis, [*_TIMES, top], lambda ms: "not given" if ms == top else _time(ms), 10)
+        left.set(xlabel="Ports", ylabel="Switching time", xlim=(11, 3000), ylim=(3e-6, 2.5 * top))
+        order = points.sort_values("port_count")
+        for chips, colour in zip(settings.chips_per_server, _SERVERS, strict=False):
+            right.plot(order[f"gpus_in_servers_of_{chips}"], range(len(order)), **dot(colour, 5))
+        right.set_yticks(range(len(order)), list(order["example_device"]))
+        right.set_xscale("log", base=2)
+        right.xaxis.set_major_formatter("{x:,.0f}")
+        right.set_xlabel("GPUs of the largest job")
         legend: dict[str, Any] = {}
         for confidence, (mark, words) in _CONFIDENCE.items():
             if confidence in set(points["confidence"]):
@@ -389,34 +397,9 @@ def switch_technologies(settings: TechnologiesSettings, tables: Tables, canvas: 
     rows = points.assign(
         time=[f"{ms:g} ms" if ms == ms else "no time given" for ms in points["switching_ms"]]
     )
-    row = "{example_device}, {port_count:,} ports, {time}, {confidence} confidence"
-    alternative = f"Switching time over ports of optical switches: {phrases(rows, row)}."
+    text = "{example_device}, {port_count:,} ports, {time}, {confidence} confidence"
+    alternative = f"Switching time over ports of optical switches: {phrases(rows, text)}."
     return Drawn(_caption(settings, points), alternative, points)
-
-
-def _times(axes: Axes, settings: TechnologiesSettings, points: DataFrame) -> None:
-    top = 10 * float(points["switching_ms"].max())
-    for row in records(points):
-        y = top if row["switching_ms"] != row["switching_ms"] else row["switching_ms"]
-        mark = _CONFIDENCE.get(str(row["confidence"]), "o")[0]
-        style = published_mark(_STATUS.get(str(row["status"]), GREY)) | {"marker": mark}
-        axes.plot(row["port_count"], y, clip_on=False, **style | {"markersize": 7})
-        right, up, ha, va = _SIDES[settings.sides.get(str(row["id"]), "right")]
-        beside(axes, str(row["example_device"]), row["port_count"], y, right, up, ha=ha, va=va)
-    ticks(axes.xaxis, [16, 32, 64, 128, 256, 512, 1024], "{x:,.0f}", 2)
-    ticks(axes.yaxis, [*_TIMES, top], lambda ms: "not given" if ms == top else _time(ms), 10)
-    axes.set(xlabel="Ports", ylabel="Switching time", xlim=(11, 3000), ylim=(3e-6, 2.5 * top))
-
-
-def _jobs(axes: Axes, settings: TechnologiesSettings, points: DataFrame) -> None:
-    order = points.sort_values("port_count")
-    for position, row in enumerate(records(order)):
-        for chips, colour in zip(settings.chips_per_server, _SERVERS, strict=False):
-            axes.plot(row[f"gpus_in_servers_of_{chips}"], position, **dot(colour, 5))
-    axes.set_yticks(range(len(order)), [str(device) for device in order["example_device"]])
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.set(xlabel="GPUs of the largest job")
 
 
 def _caption(settings: TechnologiesSettings, points: DataFrame) -> str:

@@ -26,11 +26,8 @@ FIDELITY_MEANING: dict[str, str] = {
 def quantity(number: Any) -> str:
     """A number with three significant digits and a thousands separator."""
     value = float(number)
-    if value == 0:
-        return "0"
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
+    # Plus 0: a negative zero has no sign.
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value + 0:.3g}"
 
 
 def span(values: Any) -> str:

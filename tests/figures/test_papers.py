@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from railx.figures import CanvasSettings, all_claims, draw_figure, windows
 from railx.figures.comparisons import PUBLISHED_PLANS
-from railx.figures.tables import milliseconds, published_frame
+from railx.figures.tables import read_frame
+from railx.figures.windows import milliseconds
 from railx.io import read_json
 from railx.settings import SettingsError
 from tests.builders import CONF, PUBLISHED, choice, write_result
@@ -118,7 +119,7 @@ def test_overheads_are_over_the_step_of_the_same_source(data_of: DataOf) -> None
 
 
 def test_windows_are_a_staircase_of_as_many_as_a_step_has() -> None:
-    table = published_frame(PUBLISHED / "opus_deepseek236b_windows.csv", ("transition",))
+    table = read_frame(PUBLISHED / "opus_deepseek236b_windows.csv", ("transition",))
     rows = windows._windows(table)
     steps = rows.groupby("window_ms")["count"].sum()
     assert {round(length, 2): count for length, count in steps.items()} == {
@@ -254,14 +255,14 @@ def test_a_text_without_a_time_has_none(text: str) -> None:
 def test_a_published_table_keeps_words_and_numbers(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     table.write_text("id,value,note\na,1.5,\nb,,text\nc,2,3\n")
-    frame = published_frame(table, ("id", "value"))
+    frame = read_frame(table, ("id", "value"))
     assert frame["value"].tolist()[::2] == [1.5, 2.0]
     assert frame["note"].tolist() == ["", "text", "3"]
     with pytest.raises(ValueError, match=r"t.csv: column price is missing; found: id, value, note"):
-        published_frame(table, ("price",))
+        read_frame(table, ("price",))
     table.write_text("id,value\n")
     with pytest.raises(ValueError, match=r"t.csv: the table has no rows"):
-        published_frame(table, ("id",))
+        read_frame(table, ("id",))
 
 
 def test_experiments_draw_only_plans_that_they_have() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from railx.figures import added_time, switched_runs
-from railx.figures.repeats import per_repeat, repeats_words
+from railx.figures import added_time
+from railx.figures.repeats import medians, per_repeat, repeats_words
 from railx.intervals import estimate
 
 
@@ -78,7 +78,7 @@ def test_medians_leave_out_what_was_disturbed_and_say_so() -> None:
             ]
         )
     )
-    points = switched_runs._points(rows, 0.95)
+    points = medians(rows, ["iteration_ms"], 0.95)
     own = points[(points["mode"] == "on_demand") & (points["shows"] == "iteration_ms")].iloc[0]
     assert own["median"] == 160.0
     assert own["repeats"] == 2
@@ -99,9 +99,9 @@ def test_what_was_run_again_counts_and_what_never_was_calm_is_shown_and_said() -
             ]
         )
     )
-    points = switched_runs._points(rows, 0.95)
-    medians = points[points["shows"] == "iteration_ms"].set_index("mode")["median"]
-    assert medians.to_dict() == {"electrical": 100.0, "on_demand": 150.0, "provisioned": 120.0}
+    points = medians(rows, ["iteration_ms"], 0.95)
+    drawn = points.set_index("mode")["median"]
+    assert drawn.to_dict() == {"electrical": 100.0, "on_demand": 150.0, "provisioned": 120.0}
     words = repeats_words(rows)
     assert "1 of 4 set aside" in words
     assert "1 of 3 settings are shown although other work on the machine disturbed all" in words
@@ -115,7 +115,7 @@ def test_intervals_of_three_repeats_are_those_of_the_claims() -> None:
             + [row("on_demand", number, ms) for number, ms in enumerate(times)]
         )
     )
-    points = switched_runs._points(rows, 0.95)
+    points = medians(rows, ["iteration_ms"], 0.95)
     shown = points[points["shows"] == "iteration_ms"].set_index("mode")
     drawn = shown.loc["on_demand"]
     assert (drawn["median"], drawn["low"], drawn["high"]) == (110.0, *estimate(times).ends)

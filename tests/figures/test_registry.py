@@ -234,7 +234,7 @@ class TinySettings(CanvasSettings):
 
 def tiny(settings: TinySettings, tables: Tables, canvas: Canvas) -> Drawn:
     rows = tables.read("points", "sweep")
-    with canvas("A line", "") as page:
+    with canvas("A line", []) as page:
         page.subplots().plot(rows["value"], color=settings.colour, linewidth=9)
     return Drawn(f"A line of {len(rows)} points.", "A line.", rows)
 

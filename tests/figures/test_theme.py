@@ -14,7 +14,7 @@ from matplotlib.colors import is_color_like, to_rgb
 from railx.figures.canvas import canvas
 from railx.figures.contrast import DARK_BACKGROUND, contrast, dark_colour, readable
 from railx.figures.figure import CanvasSettings
-from railx.figures.honest import cut_bars
+from railx.figures.step_times import cut_bars
 from railx.figures.theme import (
     FAINT,
     GREY,
