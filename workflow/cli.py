@@ -297,7 +297,7 @@ def _by_hand(stage: Stage, by_hand: ByHand, chosen: Config, out: Path | None) ->
                     raise UserError(f"--out: got {out}, a file; allowed: a folder")
                 _check_place(out, out)
             folder = out if out is not None else Path(scratch)
-            written = {name: folder / Path(output.path).name for name, output in outputs.items()}
+            written = {name: folder / Path(own.pattern(name)).name for name in outputs}
         return _make(own, by_hand, chosen, written, folder, {})
 
 

@@ -209,7 +209,8 @@ class Stage:
             raise ValueError(
                 f"{self.name}.{output}: no such output; allowed: {', '.join(self.outputs)}"
             )
-        path = self.outputs[output].path
+        kind = self.outputs[output]
+        path = kind.path or "/".join(filter(None, (self.wildcard, f"{output}{kind.ending}")))
         return f"{self.name}/{path}" if self.in_folder else path
 
     def path(self, output: str, item: str = "") -> str:

@@ -63,7 +63,7 @@ def _train(options: argparse.Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     corpus, training = STAGES["corpus"], STAGES["training"]
     sequences = out / "sequences.parquet"
-    written = {name: out / Path(output.path).name for name, output in training.outputs.items()}
+    written = {name: out / Path(training.pattern(name)).name for name in training.outputs}
     with redirect_stdout(sys.stderr):
         corpus.make(
             {"corpus": chosen["corpus"], "seed": chosen["seed"]},

@@ -85,8 +85,8 @@ STAGE = Stage(
         "topologies": FromStage("topology.graph", tuple(experiment["agreement"]["topologies"]))
     },
     outputs={
-        "comparison": Table("comparison.parquet", _COLUMNS, claims=True),
-        "summary": Json("summary.json", claims=True),
+        "comparison": Table(_COLUMNS),
+        "summary": Json(),
     },
     run=run,
     tracked=Tracked("summary", ("comparison",), name="flow_and_packet"),

@@ -49,13 +49,11 @@ STAGE = Stage(
     },
     outputs={
         "comparison": Table(
-            "{candidate}/comparison.parquet",
             text("network", "family")
             | integer("asked_chips", "chips")
             | text("subject", "measure")
             | real("value")
-            | text("unit", "fidelity", "note"),
-            claims=True,
+            | text("unit", "fidelity", "note")
         )
     },
     run=run,

@@ -64,8 +64,8 @@ STAGE = Stage(
     settings=lambda experiment, _: experiment["bandwidth"],
     inputs=lambda _, topology: {"topology": FromStage("topology.graph", topology)},
     outputs={
-        "groups": Table("{topology}/groups.parquet", _GROUPS, claims=True),
-        "summary": Json("{topology}/summary.json", claims=True),
+        "groups": Table(_GROUPS),
+        "summary": Json(),
     },
     run=run,
     by_hand=ByHand(

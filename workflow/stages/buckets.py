@@ -60,13 +60,11 @@ STAGE = Stage(
     },
     outputs={
         "errors": Table(
-            "{plan}/errors.parquet",
             text("plan", "corpus")
             | integer("iteration", "micro_batch")
             | text("method")
             | integer("buckets", "sequences", "tokens", "rounded_tokens")
-            | text("fidelity"),
-            claims=True,
+            | text("fidelity")
         )
     },
     run=run,

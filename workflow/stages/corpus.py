@@ -68,12 +68,8 @@ STAGE = Stage(
     },
     inputs=_user_files,
     outputs={
-        "sequences": Table(
-            "{corpus}/sequences.parquet",
-            integer("sequence", "length_tokens") | typed("binary", "tokens"),
-            claims=True,
-        ),
-        "summary": Json("{corpus}/summary.json", claims=True),
+        "sequences": Table(integer("sequence", "length_tokens") | typed("binary", "tokens")),
+        "summary": Json(),
     },
     run=run,
     by_hand=ByHand(

@@ -51,7 +51,10 @@ STAGE = Stage(
         "config": FromStage("report.config"),
         "report": FromStage("report.report"),
     },
-    outputs={"crate": Json("ro-crate-metadata.json"), "workflow": File("Snakefile")},
+    outputs={
+        "crate": Json(path="ro-crate-metadata.json", claims=False),
+        "workflow": File("Snakefile"),
+    },
     run=run,
     in_folder=False,
 )

@@ -76,8 +76,8 @@ STAGE = Stage(
     settings=lambda experiment, _: {"results": str(results_folder(experiment))},
     inputs=_inputs,
     outputs={
-        "claims": Table("claims.parquet", _columns, claims=True),
-        "counts": Json("counts.json", claims=True),
+        "claims": Table(_columns),
+        "counts": Json(),
     },
     run=run,
     tracked=Tracked("counts", ("claims",), name="claims", verdicts="claims"),

@@ -189,7 +189,7 @@ STAGE = Stage(
         "pdf": File("{figure}.pdf"),
         "data": File("{figure}.csv"),
         "caption": File("{figure}.rst"),
-        "words": Json("{figure}.json"),
+        "words": Json(path="{figure}.json", claims=False),
     },
     run=run,
     tracked=Tracked("", ("png", "data")),

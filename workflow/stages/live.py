@@ -106,13 +106,11 @@ STAGE = Stage(
     item=Item("program", lambda experiment: experiment["live"]),
     settings=lambda experiment, program: experiment["live"][program],
     outputs={
-        "iterations": Table("{program}/iterations.parquet", _ITERATIONS, claims=True),
-        "changes": Table("{program}/changes.parquet", _CHANGES, claims=True),
-        "trace": Table("{program}/trace.parquet", _TRACE),
-        "settings": Table(
-            "{program}/settings.parquet", _SETTINGS, claims=True, printed="Program {item}"
-        ),
-        "summary": Json("{program}/summary.json", claims=True),
+        "iterations": Table(_ITERATIONS),
+        "changes": Table(_CHANGES),
+        "trace": Table(_TRACE, claims=False),
+        "settings": Table(_SETTINGS, printed="Program {item}"),
+        "summary": Json(),
     },
     run=run,
     # The digest reads imports; the run itself is a process of its own.

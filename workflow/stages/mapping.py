@@ -169,9 +169,9 @@ STAGE = Stage(
         "catalogue": Path(experiment["mapping"]["catalogue"]),
     },
     outputs={
-        "steps": Table("{topology}/steps.parquet", _COLUMNS, claims=True),
-        "node_prices": Table("{topology}/node_prices.parquet", _NODE_PRICES, claims=True),
-        "summary": Json("{topology}/summary.json", claims=True),
+        "steps": Table(_COLUMNS),
+        "node_prices": Table(_NODE_PRICES),
+        "summary": Json(),
     },
     run=run,
     by_hand=ByHand(

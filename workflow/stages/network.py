@@ -158,15 +158,10 @@ STAGE = Stage(
     },
     inputs=lambda _, topology: {"topology": FromStage("topology.graph", topology)},
     outputs={
-        "bounds": Table(
-            "{topology}/bounds.parquet",
-            _BOUNDS,
-            claims=True,
-            printed="Uniform all-to-all on {item}",
-        ),
-        "channels": Table("{topology}/channels.parquet", _CHANNELS, claims=True),
-        "collectives": Table("{topology}/collectives.parquet", _COLLECTIVES, claims=True),
-        "summary": Json("{topology}/summary.json", claims=True),
+        "bounds": Table(_BOUNDS, printed="Uniform all-to-all on {item}"),
+        "channels": Table(_CHANNELS),
+        "collectives": Table(_COLLECTIVES),
+        "summary": Json(),
     },
     run=run,
     by_hand=ByHand(

@@ -204,10 +204,10 @@ STAGE = Stage(
     needs=lambda experiment, sweep: needs(experiment["sweeps"][sweep]),
     inputs=_inputs,
     outputs={
-        "points": Table("{sweep}/points.parquet", _POINTS, claims=True),
-        "summary": Json("{sweep}/summary.json", claims=True),
+        "points": Table(_POINTS),
+        "summary": Json(),
         # what this machine took; no claim may read it
-        "speed": Json("{sweep}/speed.json"),
+        "speed": Json(claims=False),
     },
     run=run,
     by_hand=ByHand(
@@ -219,7 +219,7 @@ STAGE = Stage(
         before={"topology": "topology.graph"},
         primary="stage_packets",
         run=run_single_load,
-        outputs={"window": Table("window.parquet", WINDOW)},
+        outputs={"window": Table(WINDOW, claims=False)},
     ),
     tracked=Tracked(
         "summary",

@@ -201,10 +201,10 @@ STAGE = Stage(
     inputs=_inputs,
     outputs={
         "plan": File("{plan}/plan.json"),
-        "groups": Table("{plan}/groups.parquet", _GROUPS, claims=True),
-        "schedule": Table("{plan}/schedule.parquet", _SCHEDULE, claims=True),
-        "memory": Table("{plan}/memory.parquet", _MEMORY, claims=True),
-        "summary": Json("{plan}/summary.json", claims=True),
+        "groups": Table(_GROUPS),
+        "schedule": Table(_SCHEDULE),
+        "memory": Table(_MEMORY),
+        "summary": Json(),
     },
     run=run,
     by_hand=ByHand(

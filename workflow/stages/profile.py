@@ -61,9 +61,9 @@ STAGE = Stage(
     item=Item("profile", lambda experiment: experiment["profiles"]),
     settings=lambda experiment, profile: experiment["profiles"][profile],
     outputs={
-        "points": Table("{profile}/points.parquet", _POINTS, claims=True, printed="Profile {item}"),
-        "fit": Json("{profile}/fit.json", claims=True),
-        "summary": Json("{profile}/summary.json", claims=True),
+        "points": Table(_POINTS, printed="Profile {item}"),
+        "fit": Json(),
+        "summary": Json(),
     },
     run=run,
     # The digest reads imports; what measures is a process of its own.

@@ -95,14 +95,9 @@ STAGE = Stage(
     },
     inputs=_inputs,
     outputs={
-        "iterations": Table("{run}/iterations.parquet", _ITERATIONS, claims=True),
-        "settings": Table(
-            "{run}/settings.parquet",
-            _SETTINGS,
-            claims=True,
-            printed="Wall time and cluster time of {item}",
-        ),
-        "summary": Json("{run}/summary.json", claims=True),
+        "iterations": Table(_ITERATIONS),
+        "settings": Table(_SETTINGS, printed="Wall time and cluster time of {item}"),
+        "summary": Json(),
     },
     run=run,
     tracked=Tracked("summary", ("summary", "settings")),

@@ -136,7 +136,7 @@ STAGE = Stage(
     outputs={
         "report": File("report.html"),
         "config": File("config.json"),
-        "provenance": Json("provenance.json"),
+        "provenance": Json(claims=False),
     },
     run=run,
     tracked=Tracked("", ("report",), name="page"),

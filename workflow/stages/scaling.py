@@ -42,7 +42,6 @@ STAGE = Stage(
     inputs=_inputs,
     outputs={
         "published": Table(
-            "published.parquet",
             text("model", "division", "system")
             | integer("devices")
             | real(
@@ -53,11 +52,9 @@ STAGE = Stage(
                 "planned_error",
                 "memory_error",
             )
-            | text("fidelity"),
-            claims=True,
+            | text("fidelity")
         ),
         "sweeps": Table(
-            "sweeps.parquet",
             text("sweep", "model", "division")
             | integer("devices", "domain_devices")
             | real("factor", "sequences_per_s")
@@ -65,11 +62,9 @@ STAGE = Stage(
             | integer("sequence")
             | real(*(f"{n}_share" for n in ("compute", "memory", "tensor", "pipeline")))
             | real("bubble_share", "data_share")
-            | text("fidelity"),
-            claims=True,
+            | text("fidelity")
         ),
         "sharded": Table(
-            "sharded.parquet",
             text("network", "device")
             | integer("devices")
             | _PLAN
@@ -78,7 +73,6 @@ STAGE = Stage(
             | real("tokens_per_joule", "memory_gb")
             | flag("fastest")
             | text("fidelity"),
-            claims=True,
             printed="Llama 2 7B among many devices: the fastest plan of each pair of degrees",
         ),
     },

@@ -61,8 +61,8 @@ STAGE = Stage(
     settings=lambda experiment, _: experiment["switched"],
     inputs=lambda experiment, _: {"catalogue": Path(experiment["switched"]["catalogue"])},
     outputs={
-        "steps": Table("steps.parquet", _STEPS, claims=True),
-        "generated": Table("generated.parquet", _GENERATED, claims=True),
+        "steps": Table(_STEPS),
+        "generated": Table(_GENERATED),
     },
     run=run,
     by_hand=ByHand(

@@ -103,12 +103,12 @@ STAGE = Stage(
     settings=lambda experiment, _: {key: experiment[key] for key in ("tenancy", "seed")},
     inputs=lambda experiment, _: {"faults": Path(experiment["tenancy"]["trace"]["file"])},
     outputs={
-        "faults": Table("faults.parquet", _FAULTS, claims=True),
-        "utilisation": Table("utilisation.parquet", _UTILISATION, claims=True),
-        "degraded": Table("degraded.parquet", _DEGRADED, claims=True),
-        "trace": Table("trace.parquet", _TRACE, claims=True),
-        "spares": Table("spares.parquet", _SPARES, claims=True),
-        "summary": Json("summary.json", claims=True, keys=_SUMMARY),
+        "faults": Table(_FAULTS),
+        "utilisation": Table(_UTILISATION),
+        "degraded": Table(_DEGRADED),
+        "trace": Table(_TRACE),
+        "spares": Table(_SPARES),
+        "summary": Json(keys=_SUMMARY),
     },
     run=run,
     by_hand=ByHand(

@@ -64,8 +64,8 @@ STAGE = Stage(
     settings=lambda experiment, topology: experiment["topologies"][topology],
     inputs=_user_file,
     outputs={
-        "graph": Table("{topology}/graph.parquet", _LINKS, optional=_CIRCUITS),
-        "metrics": Json("{topology}/metrics.json", claims=True),
+        "graph": Table(_LINKS, claims=False, optional=_CIRCUITS),
+        "metrics": Json(),
     },
     run=run,
     by_hand=ByHand(

@@ -71,7 +71,7 @@ STAGE = Stage(
     message="Tracked runs in MLflow and W&B",
     settings=_stage_settings,
     inputs=lambda experiment, _: {"files": tracked_files(experiment)},
-    outputs={"tracking": Json("tracking.json")},
+    outputs={"tracking": Json(claims=False)},
     run=run,
     in_folder=False,
 )

@@ -236,15 +236,13 @@ STAGE = Stage(
     settings=lambda experiment, run: experiment["runs"][run],
     inputs=_inputs,
     outputs={
-        "iterations": Table("{run}/iterations.parquet", _ITERATIONS, claims=True),
-        "passes": Table("{run}/passes.parquet", _PASSES, claims=True),
-        "trace": Table("{run}/trace.parquet", _TRACE),
+        "iterations": Table(_ITERATIONS),
+        "passes": Table(_PASSES),
+        "trace": Table(_TRACE, claims=False),
         "chrome_trace": File("{run}/trace.json"),
-        "result": Json("{run}/result.json", claims=True),
-        "settings": Table(
-            "{run}/settings.parquet", _SETTINGS, claims=True, printed="Training run {item}"
-        ),
-        "summary": Json("{run}/summary.json", claims=True),
+        "result": Json(),
+        "settings": Table(_SETTINGS, printed="Training run {item}"),
+        "summary": Json(),
         "config": File("{run}/config.json"),
     },
     run=run,

@@ -103,7 +103,7 @@ STAGE = Stage(
     outputs={
         "plan": File("{transition}/plan.json"),
         "csv": File("{transition}/plan.csv"),
-        "summary": Table("{transition}/summary.parquet", _COLUMNS, claims=True),
+        "summary": Table(_COLUMNS),
     },
     run=run,
     check=check,

@@ -102,9 +102,9 @@ STAGE = Stage(
     settings=_settings,
     inputs=_inputs,
     outputs={
-        "mix": Table("{network}/mix.parquet", _MIX, claims=True),
-        "bandwidths": Table("{network}/bandwidths.parquet", _BANDWIDTHS, claims=True),
-        "summary": Json("{network}/summary.json", claims=True),
+        "mix": Table(_MIX),
+        "bandwidths": Table(_BANDWIDTHS),
+        "summary": Json(),
     },
     run=run,
     tracked=Tracked("summary", ("mix", "bandwidths")),

@@ -55,34 +55,28 @@ STAGE = Stage(
     inputs=_inputs,
     outputs={
         "rows": Table(
-            "rows.parquet",
             text("set")
             | integer("row")
             | text("model", "device", "precision", "recipe")
             | _PLAN
             | text("quantity")
             | real("measured", "ours", "roofline", "error")
-            | text("basis", "fidelity"),
-            claims=True,
+            | text("basis", "fidelity")
         ),
         "errors": Table(
-            "errors.parquet",
             text("set", "quantity", "group")
             | integer("rows", "left_out")
             | real("mean_error", "median_ratio", "worst_error", "mean_error_roofline")
             | text("fidelity"),
-            claims=True,
             printed="Errors of the model of a step, on rows left out of its fits",
         ),
         "replayed": Table(
-            "replayed.parquet",
             integer("seed")
             | text("schedule", "sharding", "recompute")
             | _PLAN
             | integer("virtual", "micro_batches")
             | real("closed_s", "replayed_s", "error")
-            | text("fidelity"),
-            claims=True,
+            | text("fidelity")
         ),
     },
     run=run,
