@@ -12,7 +12,7 @@ import re
 import typing
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from railx import places
 from railx.effort import LimitSettings, check_costs
@@ -20,7 +20,7 @@ from railx.errors import allowed_names
 from railx.settings import SettingsError, load
 from workflow import composed
 from workflow.choices import conf_files
-from workflow.composer import compose
+from workflow.composer import compose, compose_choice
 from workflow.mounts import CONF, choices, primary_config
 from workflow.overrides import check_single
 from workflow.settings import (
@@ -29,8 +29,6 @@ from workflow.settings import (
     SEEDED,
     Experiment,
     StageSettings,
-    groups,
-    with_defaults,
 )
 from workflow.stages import STAGES
 
@@ -130,19 +128,18 @@ def _check_used(overrides: Iterable[str], known: Iterable[str], wanted: Iterable
 
 
 def read_choice(group: str, name: str) -> dict[str, Any]:
-    """A choice of conf/ as plain data, with what it inherits and the classes' defaults.
+    """A choice of conf/ as plain data, with what it inherits.
 
     Not checked; keys that are open are ``???`` or missing.
     """
-    content = _compose(f"{group}/{name}", [])[group]
-    return cast("dict[str, Any]", with_defaults(groups()[group], content))
+    return compose_choice(CONF, group, name)
 
 
 def _compose(primary: str | None, overrides: list[str]) -> dict[str, Any]:
     """The plain config of conf/``primary``.yaml.
 
-    From the last time where nothing has changed since. ``primary``: GROUP/NAME: of that
-    choice, None: of an experiment.
+    From the last time where nothing has changed since. ``primary``: None: of an
+    experiment.
     """
     for override in overrides:
         if "=" not in override and not override.startswith("~"):
@@ -169,13 +166,9 @@ def _check_twice(overrides: Iterable[str]) -> None:
 
 def _anew(primary: str | None, overrides: list[str]) -> dict[str, Any]:
     check_single(overrides)
-    group, _, name = (primary or "").rpartition("/")
-    mounted: str | dict[str, Any] = primary or ""
-    if group:
-        mounted = {"defaults": [{f"/{group}": name}]}
-    elif primary is None:
-        mounted, overrides = primary_config(overrides, CHOSEN)
-    return compose(CONF, mounted, overrides)
+    if primary is not None:
+        return compose(CONF, primary, overrides)
+    return compose(CONF, *primary_config(overrides, CHOSEN))
 
 
 def _seeded(plain: dict[str, Any]) -> dict[str, Any]:

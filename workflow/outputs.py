@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,29 +26,13 @@ def typed(word: str, *names: str) -> dict[str, str]:
     return dict.fromkeys(names, word)
 
 
-def text(*names: str) -> dict[str, str]:
-    """Columns of words."""
-    return typed("string", *names)
-
-
-def integer(*names: str) -> dict[str, str]:
-    """Columns of whole numbers."""
-    return typed("int64", *names)
-
-
-def real(*names: str) -> dict[str, str]:
-    """Columns of real numbers."""
-    return typed("double", *names)
-
-
-def flag(*names: str) -> dict[str, str]:
-    """Columns of yes and no."""
-    return typed("bool", *names)
-
-
-def category(*names: str) -> dict[str, str]:
-    """Columns of few words that repeat, stored as a dictionary."""
-    return typed("category", *names)
+# Columns of words, of whole and of real numbers, of yes and no, and of few words that
+# repeat, stored as a dictionary.
+text = partial(typed, "string")
+integer = partial(typed, "int64")
+real = partial(typed, "double")
+flag = partial(typed, "bool")
+category = partial(typed, "category")
 
 
 def arrow_schema(columns: Columns) -> pa.Schema:

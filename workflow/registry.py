@@ -91,6 +91,16 @@ def claim_files(experiment: Config, before: str = "") -> list[Path]:
     ]
 
 
+def claim_tables(experiment: Config, folder: Path) -> list[str]:
+    """The files of :func:`claim_files` that are in ``folder``, by their path below it.
+
+    ``folder`` has the results, which may stand elsewhere than the experiment says.
+    """
+    below = results_folder(experiment)
+    names = [str(file.relative_to(below)) for file in claim_files(experiment)]
+    return [name for name in names if (folder / name).is_file()]
+
+
 def printed_tables(experiment: Config) -> list[tuple[str, str, str]]:
     """The tables that the report prints: title, path below the results, and kind.
 

@@ -269,6 +269,16 @@ class Job:
         (only,) = self.inputs[name]
         return only
 
+    def load(self, hint: Any, group: str = "") -> Any:
+        """The settings as an instance of their class.
+
+        ``group``: those of a group, where the stage takes several.
+        """
+        from railx.settings import load
+
+        settings = self.settings[group] if group else self.settings
+        return load(hint, settings, group or self.stage.name)
+
     def write_table(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write rows under the declared columns where the table is wanted.
 

@@ -16,7 +16,7 @@ so that a rank's total computation is off by one at most.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from railx.exchange.chakra_messages import (
     message,
     write_messages,
 )
+from railx.exchange.sources import BEGIN, END, WAIT, kinds_of, steps_of_ranks
 from railx.io import write_text
 from railx.replay.programs import DOES, KINDS, Programs
 
@@ -40,7 +41,6 @@ VERSION = "0.0.4"
 #: Collectives that ASTRA-sim runs; a broadcast takes the time of the trace.
 _RUN = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 _MESSAGES = {"send": SEND, "recv": RECV}
-_BEGIN, _ISSUE, _WAIT, _END = range(4)
 
 
 def write_chakra(prefix: Path, programs: Programs) -> tuple[list[Path], list[str]]:
@@ -49,11 +49,10 @@ def write_chakra(prefix: Path, programs: Programs) -> tuple[list[Path], list[str
     Returns the files, and the losses for a reader of the schema alone.
     """
     group_of = _groups(programs)
-    rows = _by_rank(programs)
     written = []
-    for rank in range(programs.ranks):
+    for rank, steps in steps_of_ranks(programs):
         path = prefix.with_name(f"{prefix.name}.{rank}.et")
-        write_messages(path, _nodes(programs, rank, rows[rank], group_of))
+        write_messages(path, _nodes(programs, rank, steps, group_of))
         written.append(path)
     groups = {
         str(number): list(programs.configurations[configuration].members)
@@ -67,8 +66,7 @@ def write_chakra(prefix: Path, programs: Programs) -> tuple[list[Path], list[str
 def _lost(programs: Programs) -> list[str]:
     columns = programs.columns
     lost = ["that ranks begin an iteration together"]
-    used = {KINDS[number] for number in np.unique(columns["kind"]) if number >= 0}
-    missing = sorted(used - {*_RUN, *_MESSAGES})
+    missing = sorted(kinds_of(programs) - {*_RUN, *_MESSAGES})
     if missing:
         lost.append(f"{', '.join(missing)}: in the trace, but ASTRA-sim does not run them")
     if columns["pickup_ns"].any():
@@ -94,11 +92,6 @@ def _groups(programs: Programs) -> dict[int, tuple[int, int]]:
         )
     )
     return {channel: (number, pairs[channel]) for number, channel in enumerate(sorted(pairs), 1)}
-
-
-def _by_rank(programs: Programs) -> list[range]:
-    bounds = np.searchsorted(programs.columns["rank"], np.arange(programs.ranks + 1))
-    return [range(*pair) for pair in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
 
 
 @dataclass
@@ -139,22 +132,21 @@ class _Graph:
 
 
 def _nodes(
-    programs: Programs, rank: int, rows: range, group_of: Mapping[int, tuple[int, int]]
+    programs: Programs,
+    rank: int,
+    steps: Iterable[Mapping[str, Any]],
+    group_of: Mapping[int, tuple[int, int]],
 ) -> Iterator[Any]:
     yield message("GlobalMetadata", {"railx.rank": ("int64", rank)}, version=VERSION)
-    columns = {
-        name: values[rows.start : rows.stop].tolist() for name, values in programs.columns.items()
-    }
     graph = _Graph()
-    for row in range(len(rows)):
-        step = {name: values[row] for name, values in columns.items()}
-        if step["does"] in (_BEGIN, _END):
+    for step in steps:
+        if step["does"] in (BEGIN, END):
             yield _computation(graph, DOES[step["does"]], step["gap_ns"], step["iteration"])
             continue
         if step["gap_ns"]:
             yield _computation(graph, "compute", step["gap_ns"])
         key = step["channel"], step["sequence"]
-        if step["does"] == _WAIT:
+        if step["does"] == WAIT:
             graph.wait(graph.operation[key])
             if step["resume_ns"]:
                 yield _computation(graph, "resume", step["resume_ns"])

@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from railx.exchange.sources import BEGIN, END, ISSUE, WAIT
 from railx.fabric.circuits import COMMUNICATION
 from railx.fabric.settings import Mode
 from railx.replay.graph_runs import GraphRow
@@ -32,7 +33,6 @@ _LIGHT, _ITERATION = "reconfiguration", "iteration"
 _MODES = get_args(Mode)
 #: Threads that a rank may have, so that ranks keep their order.
 _THREADS = 1000
-_BEGIN, _ISSUE, _WAIT, _END = range(4)
 
 
 @dataclass(frozen=True)
@@ -263,12 +263,12 @@ def _spans(programs: Programs, replayed: Replayed) -> Iterator[Span]:
     started, ended = replayed.started_ns.tolist(), replayed.ended_ns.tolist()
     issued = {
         (columns["rank"][row], columns["channel"][row], columns["sequence"][row]): row
-        for row in np.flatnonzero(programs.columns["does"] == _ISSUE).tolist()
+        for row in np.flatnonzero(programs.columns["does"] == ISSUE).tolist()
     }
     now_ns = 0
     for row, rank in enumerate(columns["rank"]):
         does, iteration = columns["does"][row], columns["iteration"][row]
-        if does == _BEGIN:
+        if does == BEGIN:
             now_ns = begun_ns = begins[rank, iteration]
             continue
         gap_ns = columns["gap_ns"][row]
@@ -276,12 +276,12 @@ def _spans(programs: Programs, replayed: Replayed) -> Iterator[Span]:
         if gap_ns:
             yield Span(rank, "compute", "compute", now_ns, now_ns + gap_ns, details)
             now_ns += gap_ns
-        if does == _END:
+        if does == END:
             yield Span(rank, "compute", f"iteration {iteration}", begun_ns, now_ns, details)
-        if does == _WAIT:
+        if does == WAIT:
             key = rank, columns["channel"][row], columns["sequence"][row]
             now_ns = max(now_ns, ended[issued[key]]) + columns["resume_ns"][row]
-        if does == _ISSUE:
+        if does == ISSUE:
             kind = columns["kind"][row]
             yield Span(
                 rank,

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
+from railx.exchange.sources import ISSUE, WAIT, kinds_of, steps_of_ranks
 from railx.io import atomic_path
 from railx.replay.programs import KINDS, Programs
 
-_BEGIN, _ISSUE, _WAIT, _END = range(4)
 _COMPUTE, _NETWORK = 0, 1
 #: The parts of each kind of collective.
 _PARTS = {
@@ -98,21 +97,23 @@ class _Rank:
         self.lines += [f"l{label} requires l{earlier}" for earlier in dict.fromkeys(after)]
         return label
 
+    def compute(self, lasts_ns: int) -> None:
+        if lasts_ns:
+            self.tail = [self.add(f"calc {lasts_ns} cpu {_COMPUTE}", self.tail)]
+
 
 def write_goal(path: Path, programs: Programs) -> list[str]:
     """Write the schedule; returns the losses."""
     sizes = _sizes(programs)
-    bounds = np.searchsorted(programs.columns["rank"], np.arange(programs.ranks + 1)).tolist()
     with atomic_path(path) as beside, beside.open("w", encoding="ascii") as file:
         file.write(f"num_ranks {programs.ranks}\n")
-        for rank in range(programs.ranks):
+        for rank, steps in steps_of_ranks(programs):
             file.write(f"\nrank {rank} {{\n")
-            for line in _lines(programs, sizes, rank, range(bounds[rank], bounds[rank + 1])):
+            for line in _lines(programs, sizes, rank, steps):
                 file.write(f"{line}\n")
             file.write("}\n")
-    used = {KINDS[number] for number in np.unique(programs.columns["kind"]) if number >= 0}
     lost = ["that ranks begin an iteration together", "how long operations took"]
-    if used - {"send", "recv"}:
+    if kinds_of(programs) - {"send", "recv"}:
         lost.append("collectives: they are messages, of rings but for an all-to-all")
     return lost
 
@@ -128,25 +129,21 @@ def _sizes(programs: Programs) -> dict[tuple[int, int], int]:
 
 
 def _lines(
-    programs: Programs, sizes: Mapping[tuple[int, int], int], rank: int, rows: range
+    programs: Programs,
+    sizes: Mapping[tuple[int, int], int],
+    rank: int,
+    steps: Iterable[Mapping[str, Any]],
 ) -> Iterator[str]:
-    columns = {
-        name: values[rows.start : rows.stop].tolist() for name, values in programs.columns.items()
-    }
     state = _Rank()
-    for row in range(len(rows)):
-        gap_ns, does = columns["gap_ns"][row], columns["does"][row]
-        key = columns["channel"][row], columns["sequence"][row]
-        if gap_ns:
-            state.tail = [state.add(f"calc {gap_ns} cpu {_COMPUTE}", state.tail)]
-        if does == _WAIT:
+    for step in steps:
+        key = step["channel"], step["sequence"]
+        state.compute(step["gap_ns"])
+        if step["does"] == WAIT:
             state.tail += state.ended[key]
-            if columns["resume_ns"][row]:
-                resume_ns = columns["resume_ns"][row]
-                state.tail = [state.add(f"calc {resume_ns} cpu {_COMPUTE}", state.tail)]
-        elif does == _ISSUE:
-            members = programs.configurations[columns["configuration"][row]].members
-            kind = KINDS[columns["kind"][row]]
+            state.compute(step["resume_ns"])
+        elif step["does"] == ISSUE:
+            members = programs.configurations[step["configuration"]].members
+            kind = KINDS[step["kind"]]
             after = [*state.tail, *state.last.get(key[0], ())]
             ended = _operation(state, rank, kind, sizes[key], members, key[0], after)
             state.ended[key] = state.last[key[0]] = ended

@@ -25,12 +25,10 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from railx.errors import UserError
 from railx.exchange.chakra_graphs import GENERATED, GroupNumbers, chakra_nodes
 from railx.exchange.rank_nodes import ImportedGraphs, RankNodes, check_matches, graphs_of
-from railx.exchange.sources import programs_of
+from railx.exchange.sources import BEGIN, END, WAIT, programs_of, steps_of_ranks
 from railx.exchange.symmetric_ranks import Axes, symmetric_graphs
 from railx.exchange.torch_traces import is_torch_trace, shortest_times, torch_groups, torch_nodes
 from railx.replay.graph_pricing import DeviceRates, unpriced_node
@@ -169,7 +167,6 @@ def _is_group(members: Any) -> bool:
     )
 
 
-_BEGIN, _ISSUE, _WAIT, _END = map(DOES.index, ("begin", "issue", "wait", "end"))
 #: Kinds whose bytes a graph states for each member.
 _OF_A_MEMBER = ("all_gather", "gather")
 
@@ -180,18 +177,17 @@ def program_nodes(
     """The nodes of all ranks, the members of each channel, and how many delays of
     threads are left out. The number of a node is its own on the rank.
     """
-    columns = {name: values.tolist() for name, values in programs.columns.items()}
     members: list[tuple[int, ...]] = [()] * len(programs.channels)
-    for channel, number in zip(columns["channel"], columns["configuration"], strict=True):
+    pairs = (programs.columns[name].tolist() for name in ("channel", "configuration"))
+    for channel, number in zip(*pairs, strict=True):
         if channel >= 0:
             members[channel] = programs.configurations[number].members
-    bounds = np.searchsorted(programs.columns["rank"], np.arange(programs.ranks + 1)).tolist()
     ranks = []
-    for rank in range(programs.ranks):
+    for rank, steps in steps_of_ranks(programs):
         nodes = RankNodes(path, rank)
         program = _Program(nodes, members)
-        for row in range(bounds[rank], bounds[rank + 1]):
-            program.take({name: values[row] for name, values in columns.items()})
+        for step in steps:
+            program.take(step)
         ranks.append(nodes)
     return ranks, members, {"delays": int((programs.columns["pickup_ns"] > 0).sum())}
 
@@ -208,12 +204,12 @@ class _Program:
     def take(self, step: dict[str, int]) -> None:
         """Add the nodes of a step."""
         does, key = step["does"], (step["channel"], step["sequence"])
-        if does in (_BEGIN, _END):
+        if does in (BEGIN, END):
             self._compute(DOES[does], step["gap_ns"])
             return
         if step["gap_ns"]:
             self._compute("compute", step["gap_ns"])
-        if does == _WAIT:
+        if does == WAIT:
             self._tail.append(self._operations[key])
             if step["resume_ns"]:
                 self._compute("resume", step["resume_ns"])

@@ -6,6 +6,8 @@ programs with the durations of the wall clock.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from railx.io import read_metadata, read_rows
 from railx.replay.programs import DOES, KINDS, Programs, read_programs
 from railx.replay.recording import recorded_programs
 
-_ISSUE = DOES.index("issue")
+BEGIN, ISSUE, WAIT, END = map(DOES.index, ("begin", "issue", "wait", "end"))
 
 
 def read_source(path: Path) -> tuple[Programs | None, list[dict[str, Any]] | None]:
@@ -45,10 +47,24 @@ def programs_of(path: Path) -> Programs:
     if programs is None:
         assert events is not None
         programs = _recorded(path, events)
-    issues = programs.columns["does"] == _ISSUE
+    issues = programs.columns["does"] == ISSUE
     if (programs.columns["kind"][issues] < 0).any():
         raise UserError(f"got {path} with operations of no kind; allowed: {', '.join(KINDS)}")
     return programs
+
+
+def steps_of_ranks(programs: Programs) -> Iterator[tuple[int, Iterator[dict[str, Any]]]]:
+    """The steps of each rank, each step as its columns by name."""
+    bounds = np.searchsorted(programs.columns["rank"], np.arange(programs.ranks + 1))
+    for rank, (first, stop) in enumerate(pairwise(bounds.tolist())):
+        columns = [values[first:stop].tolist() for values in programs.columns.values()]
+        rows = zip(*columns, strict=True)
+        yield rank, (dict(zip(programs.columns, row, strict=True)) for row in rows)
+
+
+def kinds_of(programs: Programs) -> set[str]:
+    """The kinds of operations that occur."""
+    return {KINDS[number] for number in np.unique(programs.columns["kind"]) if number >= 0}
 
 
 def _recorded(path: Path, events: list[dict[str, Any]]) -> Programs:
@@ -63,7 +79,7 @@ def _recorded(path: Path, events: list[dict[str, Any]]) -> Programs:
         if event["kind"] in KINDS
     }
     columns = {name: values.copy() for name, values in programs.columns.items()}
-    for row in np.flatnonzero(columns["does"] == _ISSUE).tolist():
+    for row in np.flatnonzero(columns["does"] == ISSUE).tolist():
         key = programs.channels[columns["channel"][row]]
         event = said[int(columns["rank"][row]), key, int(columns["sequence"][row])]
         columns["kind"][row] = KINDS.index(event["kind"])

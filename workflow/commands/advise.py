@@ -47,7 +47,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_advise)
 
 
-def _advise(options: argparse.Namespace) -> int:
+def _advise(options: argparse.Namespace) -> None:
     # Routing tables are made of many small tuples, and nothing of them is in a circle.
     gc.set_threshold(_OBJECTS)
     from railx.performance.advice import AdviceSettings, advise
@@ -84,7 +84,6 @@ def _advise(options: argparse.Namespace) -> int:
         print("\n".join(comparison_lines(advice)))
     else:
         print("\n".join(advice_lines(advice)))
-    return 0
 
 
 def _topologies(network: str) -> list[Any]:

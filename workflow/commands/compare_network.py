@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from railx.errors import UserError
-from workflow.commands.shared import add_flag, command
+from workflow.commands.shared import add_flag, command, print_answer
 
 _EPILOG = """\
 examples:
@@ -35,7 +34,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_compare)
 
 
-def _compare(options: argparse.Namespace) -> int:
+def _compare(options: argparse.Namespace) -> None:
     from railx.design.comparison import compare_network, comparison_lines, write_page
     from railx.progress import told
     from workflow.compilation import announce_compilation
@@ -63,13 +62,7 @@ def _compare(options: argparse.Namespace) -> int:
         )
     if options.html is not None:
         write_page(options.html, comparison, arena)
-    if options.json:
-        print(json.dumps(comparison.as_dict(), indent=2))
-        return 0
-    print("\n".join(comparison_lines(comparison)))
-    if options.html is not None:
-        print(f"\nwrote {options.html}")
-    return 0
+    print_answer(comparison.as_dict(), comparison_lines(comparison), options)
 
 
 def _named(word: str) -> tuple[str, list[str]]:

@@ -36,11 +36,10 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_completion)
 
 
-def _completion(options: argparse.Namespace) -> int:
+def _completion(options: argparse.Namespace) -> None:
     from argcomplete.shell_integration import shellcode
 
     print(shellcode(["railx"], shell=options.shell))
-    return 0
 
 
 def complete(parser: argparse.ArgumentParser) -> None:

@@ -96,7 +96,7 @@ def written_to(out: Path | None) -> Iterator[None]:
         ) from None
 
 
-def _network(options: argparse.Namespace) -> int:
+def _network(options: argparse.Namespace) -> None:
     from railx.exchange.formats import NETWORK_FORMATS, anynet
 
     cycle_ns = options.cycle_ns
@@ -109,7 +109,6 @@ def _network(options: argparse.Namespace) -> int:
     if cycle_ns is not None:
         write = partial(anynet, cycle_ns=cycle_ns)
     write_exported(write(topology, name), options.out)
-    return 0
 
 
 def write_exported(exported: Exported, out: Path | None) -> None:
@@ -148,7 +147,7 @@ def _chosen(words: Sequence[str]) -> tuple[Topology, str]:
     return topology, name or topology.family
 
 
-def _trace(options: argparse.Namespace) -> int:
+def _trace(options: argparse.Namespace) -> None:
     from railx.exchange.chakra import write_chakra
     from railx.exchange.goal import write_goal
     from railx.exchange.sources import programs_of
@@ -160,7 +159,8 @@ def _trace(options: argparse.Namespace) -> int:
         if value is not None:
             _check_format(option, options.format, "chrome")
     if options.format == "chrome":
-        return _chrome(options)
+        _chrome(options)
+        return
     programs = programs_of(options.source)
     with written_to(options.out):
         if options.format == "goal":
@@ -169,10 +169,9 @@ def _trace(options: argparse.Namespace) -> int:
             files, lost = write_chakra(options.out, programs)
     print(f"written: {files[0]}" if len(files) == 1 else f"written: {files[0]} to {files[-1].name}")
     say_lost(lost)
-    return 0
 
 
-def _chrome(options: argparse.Namespace) -> int:
+def _chrome(options: argparse.Namespace) -> None:
     from railx.exchange.chrome import chrome_trace, recorded, replayed
     from railx.exchange.sources import read_source
     from railx.fabric.circuits import Layout
@@ -200,7 +199,6 @@ def _chrome(options: argparse.Namespace) -> int:
     for process in processes:
         print(f"process: {process.name} ({len(process.spans)} spans, {process.fidelity})")
     print(f"written: {options.out}")
-    return 0
 
 
 def _check_format(option: str, got: str, ending: str) -> None:

@@ -54,7 +54,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_init)
 
 
-def _init(options: argparse.Namespace) -> int:
+def _init(options: argparse.Namespace) -> None:
     if options.folder is None and not options.copy:
         raise UserError("DIR: is missing; allowed: a folder, e.g. railx init study")
     folder: Path = options.folder or Path()
@@ -83,7 +83,6 @@ def _init(options: argparse.Namespace) -> int:
         print(f"nothing to write: {folder} has it all")
     if new:
         print(f"\nnext:\n  cd {shlex.quote(str(folder))}\n  railx reproduce study")
-    return 0
 
 
 def _write(folder: Path, contents: Mapping[Path, bytes]) -> list[Path]:

@@ -28,13 +28,12 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_list)
 
 
-def _list(options: argparse.Namespace) -> int:
+def _list(options: argparse.Namespace) -> None:
     rows = list(KINDS[options.kind]())
     if options.json:
         print(json.dumps(rows, indent=2))
-        return 0
+        return
     print("\n".join(aligned([list(rows[0]), *(list(row.values()) for row in rows)])))
-    return 0
 
 
 def _topologies() -> Iterator[Row]:

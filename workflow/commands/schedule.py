@@ -70,7 +70,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_schedule)
 
 
-def _schedule(options: argparse.Namespace) -> int:
+def _schedule(options: argparse.Namespace) -> None:
     from railx.io import write_json
     from railx.planning.format.files import write_plan
     from railx.planning.format.parts import PlanError
@@ -106,12 +106,11 @@ def _schedule(options: argparse.Namespace) -> int:
         rows = stage_rows(batch, cost)
     _print(rows, options)
     if options.json or options.csv:
-        return 0
+        return
     print(f"\n{_summary(batch, cost)}")
     for path in (options.chrome, options.gantt, options.memory, options.out):
         if path is not None:
             print(f"written: {path}")
-    return 0
 
 
 def _check_endings(options: argparse.Namespace) -> None:

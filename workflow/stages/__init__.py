@@ -5,6 +5,7 @@ from importlib import import_module
 from workflow.registry import (
     STAGES,
     claim_files,
+    claim_tables,
     code_of,
     files_of,
     inputs_of,
@@ -23,6 +24,7 @@ from workflow.registry import (
 __all__ = [
     "STAGES",
     "claim_files",
+    "claim_tables",
     "code_of",
     "files_of",
     "inputs_of",

@@ -15,9 +15,8 @@ def run(job: Job) -> Summary:
     from railx.families import family_of, read_topology
     from railx.network.group_bandwidth import group_bandwidth
     from railx.network.settings import BandwidthSettings
-    from railx.settings import load
 
-    settings: BandwidthSettings = load(BandwidthSettings, job.settings, "bandwidth")
+    settings: BandwidthSettings = job.load(BandwidthSettings)
     graph = read_topology(job.file("topology"))
     name = job.item or graph.family
     routing = settings.topologies.get(name, family_of(graph).routings[0])

@@ -32,9 +32,8 @@ def run(job: Job) -> Summary:
     from railx.design.front import design
     from railx.design.settings import DesignSettings
     from railx.design.simulate import simulate
-    from railx.settings import load
 
-    settings: DesignSettings = load(DesignSettings, job.settings, "design")
+    settings: DesignSettings = job.load(DesignSettings)
     store = rate_store()
     answer = design(settings, store)
     heads = {"gpus_asked": settings.gpus, "model": settings.model, "objective": settings.objective}

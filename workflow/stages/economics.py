@@ -27,9 +27,8 @@ def run(job: Job) -> Summary:
         rail_economics,
         rail_map,
     )
-    from railx.settings import load
 
-    economics: EconomicsSettings = load(EconomicsSettings, job.settings, "economics")
+    economics: EconomicsSettings = job.load(EconomicsSettings)
     summary = cost_summary(economics)
     for name, table in (
         ("bill", bill_of_materials),

@@ -24,9 +24,8 @@ _PUBLISHED = in_repository("resources/published")
 def run(job: Job) -> Summary:
     """Draw the figure of the settings; write its words and data beside it."""
     from railx.figures import FigureSettings, draw_figure
-    from railx.settings import load
 
-    figure: FigureSettings = load(FigureSettings, job.settings, "figure")
+    figure: FigureSettings = job.load(FigureSettings)
     draw_figure(figure, job.inputs, job.outputs["svg"])
     return {"figure": job.item}
 

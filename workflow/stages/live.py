@@ -28,10 +28,9 @@ def run(job: Job) -> Summary:
     from railx.fabric.circuits import Layout
     from railx.io import read_json
     from railx.replay.changes import change_rows, setting_rows, switchings
-    from railx.settings import load
     from training.live_settings import LiveSettings, journal_path, live_blocks
 
-    settings: LiveSettings = load(LiveSettings, job.settings, "live")
+    settings: LiveSettings = job.load(LiveSettings)
     name, layout = job.item or "program", Layout(settings.tensor_parallel)
     with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
         out = Path(scratch) / "out"

@@ -33,7 +33,7 @@ def run(job: Job) -> Summary:
 
     graph = read_topology(job.file("topology"))
     name = job.item or graph.family
-    traffic: TrafficSettings = load(TrafficSettings, job.settings["traffic"], "traffic")
+    traffic: TrafficSettings = job.load(TrafficSettings, "traffic")
     networks: Mapping[str, Any] = job.settings["networks"]
     rows: dict[str, dict[str, Any]] = {}
     channels = [arrow_schema(_CHANNELS).empty_table()]
@@ -53,9 +53,7 @@ def run(job: Job) -> Summary:
                 }
             )
         )
-    collectives = simulate_collectives(
-        graph, load(CollectiveSettings, job.settings["collective"], "collective"), name
-    )
+    collectives = simulate_collectives(graph, job.load(CollectiveSettings, "collective"), name)
     job.write_table("bounds", rows.values())
     job.write("channels", write_table, pa.concat_tables(channels).unify_dictionaries())
     job.write_table("collectives", collectives)

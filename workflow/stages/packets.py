@@ -70,11 +70,10 @@ def run_single_load(job: Job) -> Summary:
     from railx.network.packets import simulate_packets, speed_of, summary_row
     from railx.network.settings import PacketNetworkSettings, TrafficSettings
     from railx.network.traffic import circuits_for
-    from railx.settings import load
 
     seed = job.settings["seed"]
-    traffic: TrafficSettings = load(TrafficSettings, job.settings["traffic"], "traffic")
-    network: PacketNetworkSettings = load(PacketNetworkSettings, job.settings["network"], "network")
+    traffic: TrafficSettings = job.load(TrafficSettings, "traffic")
+    network: PacketNetworkSettings = job.load(PacketNetworkSettings, "network")
     graph = circuits_for(read_topology(job.file("topology")), traffic, seed)
     table = build_routing(graph, network.routing, grouped=True)
     window = simulate_packets(graph, table, traffic, network, seed)

@@ -21,9 +21,9 @@ def run(job: Job) -> Summary:
     """
     from railx.io import read_json
     from railx.performance.layer_profile import ProfileSettings, compared, fit_profile
-    from railx.settings import load, to_dict
+    from railx.settings import to_dict
 
-    settings: ProfileSettings = load(ProfileSettings, job.settings, "profile")
+    settings: ProfileSettings = job.load(ProfileSettings)
     name = job.item or settings.model.name
     with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
         measured = Path(scratch) / "points.json"

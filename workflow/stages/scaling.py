@@ -12,9 +12,8 @@ def run(job: Job) -> Summary:
     from railx.performance.fsdp_scaling import scaling_rows
     from railx.performance.scaling import ScalingSettings
     from railx.performance.subramanian_study import published_plan_rows, sweep_rows
-    from railx.settings import load
 
-    settings: ScalingSettings = load(ScalingSettings, job.settings["scaling"], "scaling")
+    settings: ScalingSettings = job.load(ScalingSettings, "scaling")
     published = list(published_plan_rows(settings.published_every))
     sharded = list(scaling_rows(settings.fsdp_devices))
     job.write_table("published", published)

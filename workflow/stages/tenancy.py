@@ -13,7 +13,6 @@ from workflow.stage import ByHand, Job, Stage, Summary, Tracked
 
 def run(job: Job) -> Summary:
     """Run the studies of the settings; return the flat summary."""
-    from railx.settings import load
     from railx.tenancy import TenancySettings
     from railx.tenancy.study import (
         degraded_table,
@@ -25,7 +24,7 @@ def run(job: Job) -> Summary:
     from railx.tenancy.trace import spare_table, trace_table
 
     seed = job.settings["seed"]
-    tenancy: TenancySettings = load(TenancySettings, job.settings["tenancy"], "tenancy")
+    tenancy: TenancySettings = job.load(TenancySettings, "tenancy")
     faults = fault_table(tenancy, seed)
     degraded = degraded_table(tenancy, seed)
     mix = mix_of_jobs(tenancy, seed)

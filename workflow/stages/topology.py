@@ -13,9 +13,8 @@ def run(job: Job) -> Summary:
     """Build and check the topology; write it and its metrics; return the metrics."""
     from railx.families import TopologySettings, build_topology, write_topology
     from railx.network.metrics import check_optical_circuits, topology_metrics
-    from railx.settings import load
 
-    topology = build_topology(load(TopologySettings, job.settings, "topology"))
+    topology = build_topology(job.load(TopologySettings))
     if topology.circuits is not None:
         check_optical_circuits(topology)
     metrics = topology_metrics(topology)

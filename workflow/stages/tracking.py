@@ -21,13 +21,12 @@ def run(job: Job) -> Summary:
     and, per result, what :func:`workflow.registry.tracked_results` says of it.
     """
     from railx.provenance import collect_provenance
-    from railx.settings import load
     from railx.tracking import TrackingSettings, log_runs
     from railx.tracking.stage_results import stage_result
     from workflow.digest import code_modules, module_digest
 
     settings = job.settings
-    tracking: TrackingSettings = load(TrackingSettings, settings["tracking"], "tracking")
+    tracking: TrackingSettings = job.load(TrackingSettings, "tracking")
     commit = collect_provenance()["commit"]
     now = datetime.datetime.now(datetime.UTC)
     invocation = f"{settings['experiment']}-{now:%Y%m%dT%H%M%S}"

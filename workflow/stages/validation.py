@@ -14,12 +14,9 @@ _RESOURCES = ("resources/measured", "resources/performance")
 def run(job: Job) -> Summary:
     """Compare the model with every measured row; return the mean errors by set."""
     from railx.performance.study import ValidationSettings, error_rows, measured_rows
-    from railx.settings import load
     from railx.steps.random_plans import compared_rows
 
-    settings: ValidationSettings = load(
-        ValidationSettings, job.settings["validation"], "validation"
-    )
+    settings: ValidationSettings = job.load(ValidationSettings, "validation")
     rows = list(measured_rows(settings))
     errors = list(error_rows(rows))
     replayed = list(compared_rows(settings.replayed_plans, job.settings["seed"]))
