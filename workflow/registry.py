@@ -157,15 +157,12 @@ def _tracked(stage: Stage, experiment: Config, item: str) -> dict[str, Any]:
 
 def tracked_files(experiment: Config) -> list[Path]:
     """The numbers, inputs and artifacts of all tracked runs, each once, sorted."""
-    folder = results_folder(experiment)
-    files: set[str] = set()
-    for stage in STAGES.values():
-        if tracked := stage.tracked:
-            logged = [key for key in (tracked.numbers, *tracked.artifacts) if key]
-            for item in stage.items(experiment):
-                files.update(str(folder / stage.path(key, item)) for key in logged)
-                files.update(_digested_inputs(stage, experiment, item))
-    return list(map(Path, sorted(files)))
+    files = {
+        file
+        for result in tracked_results(experiment)
+        for file in (result["numbers"], *result["artifacts"], *result["inputs"])
+    }
+    return [Path(file) for file in sorted(files - {""})]
 
 
 def _digested_inputs(stage: Stage, experiment: Config, item: str) -> list[str]:

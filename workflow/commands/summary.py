@@ -14,7 +14,6 @@ from typing import Any
 from railx.errors import UserError
 from workflow.commands.shared import add_results, check_experiment, command, how_to_make
 
-_PAPERS = Path("resources/papers.yaml")
 _CLAIMS = "evidence/claims.parquet"
 _PAGE, _PDF = "report.html", "report.pdf"
 
@@ -65,15 +64,14 @@ def say(experiment: str, overrides: Sequence[str], results: Path) -> None:
 
 
 def _say(name: str, results: Path, command_line: str) -> None:
-    from railx.evidence import read_papers
-    from railx.io import in_repository
     from railx.report import read_claims, summary_lines
+    from workflow.resources import all_papers
 
     folder = results / name
     claims = folder / _CLAIMS
     if not claims.is_file():
         raise UserError(f"{claims}: no verdicts yet; make them: {command_line}")
-    papers = read_papers(in_repository(_PAPERS))
+    papers = all_papers()
     rows = read_claims(claims, papers)
     print("\n".join(summary_lines(name, rows, papers)))
     page = (folder / _PAGE).resolve()
