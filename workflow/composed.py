@@ -1,25 +1,17 @@
-"""What was composed or looked up once, kept in files for the next run.
-
-A file is named by the digest of everything that its content was made from, so it never
-goes out of date. What is in it is checked against a digest of its own, so a damaged
-file counts as none.
-"""
+"""Names of cached values (:mod:`railx.file_cache`): digests of what they come from."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from railx import places
-
-#: Configs kept; the oldest goes first.
-LIMIT = 64
+from railx.file_cache import cached
 
 _PACKAGES = ("hydra-core", "omegaconf", "PyYAML")
 
@@ -58,38 +50,7 @@ def remembered(compute: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, 
 
     @cache
     def value() -> dict[str, Any]:
-        folder = places.cache("remembered")
         name = key([compute.__module__, compute.__qualname__, code_digest()], ())
-        kept = read(folder, name)
-        return keep(folder, name, compute()) if kept is None else kept
+        return cached(places.cache("remembered"), name, compute)
 
     return value
-
-
-def read(folder: Path, key: str) -> dict[str, Any] | None:
-    """The config kept under ``key``; None where there is none that can be trusted."""
-    try:
-        digest, _, text = (folder / f"{key}.json").read_bytes().partition(b"\n")
-    except OSError:
-        return None
-    intact = hashlib.sha256(text).hexdigest().encode() == digest
-    return cast("dict[str, Any]", json.loads(text)) if intact else None
-
-
-def keep(folder: Path, key: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Keep ``config`` under ``key`` where the folder can be written to.
-
-    Returns it as :func:`read` will.
-    """
-    # It loads pyarrow.
-    from railx.io import atomic_path
-
-    text = json.dumps(config).encode()
-    with suppress(OSError):
-        with atomic_path(folder / f"{key}.json") as path:
-            path.write_bytes(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
-        for _, old in sorted((path.stat().st_mtime_ns, path) for path in folder.glob("*.json"))[
-            :-LIMIT
-        ]:
-            old.unlink(missing_ok=True)
-    return cast("dict[str, Any]", json.loads(text))

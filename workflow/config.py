@@ -11,12 +11,14 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from railx import places
 from railx.effort import LimitSettings, check_costs
 from railx.errors import allowed_names
+from railx.file_cache import cached
 from railx.settings import SettingsError, load
 from workflow import composed
 from workflow.choices import conf_files
@@ -150,8 +152,7 @@ def _compose(primary: str | None, overrides: list[str]) -> dict[str, Any]:
             )
     _check_twice(overrides)
     key = composed.key([primary, *overrides], [*conf_files(CONF), *_COMPOSERS])
-    kept = composed.read(KEPT, key)
-    return kept if kept is not None else composed.keep(KEPT, key, _anew(primary, overrides))
+    return cached(KEPT, key, partial(_anew, primary, overrides))
 
 
 def _check_twice(overrides: Iterable[str]) -> None:

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from railx import places
-from workflow.composed import keep, key, read, remembered
+from railx.file_cache import read_cached, write_cached
+from workflow.composed import key, remembered
 
 _PACKAGES = ("railx", "railx_torch", "training", "workflow")
 #: Modules that declarations ask before any job. Their answers are settings and inputs
@@ -131,7 +132,7 @@ def _codes() -> dict[str, dict[str, Any]]:
     folder = places.cache("code")
     # Another Python has other syntax trees.
     name = key(["code", *map(str, sys.version_info[:2])], [Path(__file__)])
-    known = read(folder, name) or {}
+    known = read_cached(folder, name) or {}
     sources = {module: _source(module) for module in _imports() if _is_ours(module)}
     names = {module: hashlib.sha256(source).hexdigest() for module, source in sources.items()}
     codes = {
@@ -139,7 +140,7 @@ def _codes() -> dict[str, dict[str, Any]]:
         for module, source in names.items()
     }
     if codes != known:
-        keep(folder, name, codes)
+        write_cached(folder, name, codes)
     return {module: codes[source] for module, source in names.items()}
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from railx import places
+from railx.file_cache import cached
 from railx.settings import SettingsError
 from workflow import composed
 from workflow.choices import conf_files
@@ -27,14 +29,15 @@ def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
     # Price sets are looked up in their catalogue.
     read = [*conf_files(places.WORK / "conf"), *(places.WORK / "resources").rglob("*.csv")]
     key = composed.key(["checked", composed.code_digest(), *overrides], read)
-    folder = places.cache("checked")
-    kept = composed.read(folder, key)
-    if kept is not None:
-        return kept
+
+    return cached(places.cache("checked"), key, partial(_composed, overrides))
+
+
+def _composed(overrides: list[str]) -> dict[str, Any]:
     from railx.settings import to_dict
     from workflow.config import compose_experiment
 
-    return composed.keep(folder, key, to_dict(compose_experiment(overrides)))
+    return cast("dict[str, Any]", to_dict(compose_experiment(overrides)))
 
 
 def overrides_from(config: Mapping[str, Any]) -> list[str]:

@@ -7,12 +7,13 @@ against the columns that the stages declare. What was found in order is remember
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from railx import places
+from railx.file_cache import cached
 from workflow import composed
 
 if TYPE_CHECKING:
@@ -33,9 +34,7 @@ def check_resources(root: Path = _ROOT) -> None:
     read = [path for path in (root / "resources").rglob("*") if path.suffix in _ENDINGS]
     key = composed.key(["resources", version("duckdb"), composed.code_digest()], read)
     folder = places.cache("resources") if root == _ROOT else root / ".cache" / "resources"
-    if composed.read(folder, key) is None:
-        _check(root, read)
-        composed.keep(folder, key, {})
+    cached(folder, key, partial(_check, root, read))
 
 
 @cache
@@ -83,7 +82,8 @@ def _claims(root: Path) -> tuple[Claim, ...]:
     return load_claims(resources / "claims", resources / "published", resources / "papers.yaml")
 
 
-def _check(root: Path, files: list[Path]) -> None:
+def _check(root: Path, files: list[Path]) -> dict[str, Any]:
+    """Nothing to keep, where all of it is in order."""
     from railx.evidence import (
         PublishedNumbers,
         check_queries,
@@ -105,3 +105,4 @@ def _check(root: Path, files: list[Path]) -> None:
     check_queries(claims, declared_tables())
     for path in sorted((root / "resources" / "expected").glob("*.yaml")):
         read_expected(path, [claim.id for claim in claims])
+    return {}

@@ -50,12 +50,12 @@ def add(commands: Any) -> None:
 def _advise(options: argparse.Namespace) -> None:
     # Routing tables are made of many small tuples, and nothing of them is in a circle.
     gc.set_threshold(_OBJECTS)
+    from railx.file_cache import read_cached, write_cached
     from railx.performance.advice import AdviceSettings, advise
     from railx.performance.advice_text import advice_lines, comparison_lines
     from railx.performance.exports import megatron_options, torchtitan_toml
     from railx.places import cache
     from railx.settings import SettingsError, load
-    from workflow.composed import keep, read
 
     try:
         settings: AdviceSettings = load(AdviceSettings, _values(options.settings))
@@ -66,12 +66,12 @@ def _advise(options: argparse.Namespace) -> None:
         raise UserError("--explain: got no plan; allowed: with plan.tensor=... or others")
     topologies = _topologies(settings.network)
     if topologies:
-        folder, name = cache("rates"), _rates_name(settings, topologies)
-        stored = read(folder, name) or {}
+        folder, name = cache("advice"), _rates_name(settings, topologies)
+        stored = read_cached(folder, name) or {}
         rates = dict(stored)
         advice = advise(settings, topologies, rates)
         if rates != stored:
-            keep(folder, name, rates)
+            write_cached(folder, name, rates)
     else:
         advice = advise(settings)
     if options.json:

@@ -80,16 +80,14 @@ def _named(word: str) -> tuple[str, list[str]]:
 
 def _kept(asked: str, seed: int) -> Callable[[str, Callable[[], list[Any]]], list[Any]]:
     """Rows of a network from the cache, by all that they depend on."""
+    from railx.file_cache import cached
     from railx.places import cache
-    from workflow.composed import keep, key, read
+    from workflow.composed import key
     from workflow.digest import code_digest
 
     code, folder = code_digest("railx.design.arena"), cache(_CACHE)
 
     def rows(name: str, compute: Callable[[], list[Any]]) -> list[Any]:
-        known = key([code, asked, name, str(seed)], ())
-        kept = read(folder, known) or keep(folder, known, {"rows": compute()})
-        rows: list[Any] = kept["rows"]
-        return rows
+        return cached(folder, key([code, asked, name, str(seed)], ()), compute)
 
     return rows
