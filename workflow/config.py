@@ -177,11 +177,10 @@ def _seeded(plain: dict[str, Any]) -> dict[str, Any]:
     points of a design and of the arena.
     """
     seed = {"seed": plain["seed"]} if "seed" in plain else {}
-    for name, point in (("design", ()), ("arena", ("point",))):
-        chosen = plain.get(name)
-        if isinstance(chosen, dict):
-            inner = {key: {**seed, **(chosen.get(key) or {})} for key in point}
-            plain = plain | {name: {**({} if point else seed), **chosen, **inner}}
+    if isinstance(design := plain.get("design"), dict):
+        plain = plain | {"design": seed | design}
+    if isinstance(arena := plain.get("arena"), dict):
+        plain = plain | {"arena": arena | {"point": seed | (arena.get("point") or {})}}
     entries = {key: plain[key] for key in SEEDED if isinstance(plain.get(key), dict)}
     return plain | {
         key: {

@@ -74,28 +74,13 @@ def chrome_trace(processes: Iterable[Process]) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     for number, process in enumerate(processes):
         named = {"name": process.name, "labels": process.fidelity, "sort_index": number}
-        for what, value in named.items():
-            events.append(
-                {
-                    "ph": "M",
-                    "name": f"process_{what}",
-                    "pid": number,
-                    "tid": 0,
-                    "args": {what: value},
-                }
-            )
+        events += [
+            _metadata(number, 0, f"process_{what}", {what: value}) for what, value in named.items()
+        ]
         origin_ns = min((span.start_ns for span in process.spans), default=0)
         for name, thread, spans in _threads(process.spans):
-            for what, value in (("name", name), ("sort_index", thread)):
-                events.append(
-                    {
-                        "ph": "M",
-                        "name": f"thread_{what}",
-                        "pid": number,
-                        "tid": thread,
-                        "args": {what: value},
-                    }
-                )
+            events.append(_metadata(number, thread, "thread_name", {"name": name}))
+            events.append(_metadata(number, thread, "thread_sort_index", {"sort_index": thread}))
             events += [
                 {
                     "ph": "X",
@@ -110,6 +95,10 @@ def chrome_trace(processes: Iterable[Process]) -> dict[str, Any]:
                 for span in spans
             ]
     return {"displayTimeUnit": "ms", "traceEvents": events}
+
+
+def _metadata(process: int, thread: int, name: str, details: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": "M", "name": name, "pid": process, "tid": thread, "args": details}
 
 
 def _threads(spans: Iterable[Span]) -> Iterator[tuple[str, int, list[Span]]]:

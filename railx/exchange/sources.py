@@ -21,7 +21,7 @@ from railx.replay.recording import recorded_programs
 BEGIN, ISSUE, WAIT, END = map(DOES.index, ("begin", "issue", "wait", "end"))
 
 
-def read_source(path: Path) -> tuple[Programs | None, list[dict[str, Any]] | None]:
+def read_source(path: Path) -> Programs | list[dict[str, Any]]:
     """The programs or the events that a file holds; ValueError where it is neither."""
     try:
         metadata = read_metadata(path)
@@ -31,10 +31,10 @@ def read_source(path: Path) -> tuple[Programs | None, list[dict[str, Any]] | Non
         metadata = None
     if metadata is not None:
         if "configurations" in metadata:
-            return read_programs(path), None
+            return read_programs(path)
         rows = read_rows(path)
         if rows and {"rank", "kind", "group", "channel", "sequence", "issued_ns"} <= set(rows[0]):
-            return None, rows
+            return rows
     raise UserError(
         f"got {path}, which is neither; allowed: a trace (trace.parquet of a run) or programs"
         " (railx steps --out)"
@@ -43,10 +43,8 @@ def read_source(path: Path) -> tuple[Programs | None, list[dict[str, Any]] | Non
 
 def programs_of(path: Path) -> Programs:
     """The programs of a file, or those of the trace in it."""
-    programs, events = read_source(path)
-    if programs is None:
-        assert events is not None
-        programs = _recorded(path, events)
+    source = read_source(path)
+    programs = source if isinstance(source, Programs) else _recorded(path, source)
     issues = programs.columns["does"] == ISSUE
     if (programs.columns["kind"][issues] < 0).any():
         raise UserError(f"got {path} with operations of no kind; allowed: {', '.join(KINDS)}")

@@ -124,7 +124,9 @@ def log_to_mlflow(
         target = _artifacts(location, runs[result.key])
         source = _artifacts(location, first[result.key]) if result.key in first else None
         tables[result.key] = _copy_artifacts(result, settings, target, source)
-    _write_record(_artifacts(location, invocation.run_id("")), record)
+    above = _artifacts(location, invocation.run_id(""))
+    write_json(above / RECORD, record)
+    write_json(above / "config.json", record["config"])
     with begin(address) as connection:
         if not _is_logged(connection, invocation.run_id("")):
             rows.add_invocation(results, len(set(runs) - set(first)))
@@ -391,12 +393,6 @@ def _copy(path: Path, target: Path, source: Path | None) -> None:
             shutil.copyfile(source / path.name, target)
     else:
         shutil.copyfile(path, target)
-
-
-def _write_record(target: Path, record: Mapping[str, Any]) -> None:
-    target.mkdir(parents=True, exist_ok=True)
-    write_json(target / RECORD, record)
-    write_json(target / "config.json", record["config"])
 
 
 def _allowed(key: str) -> str:

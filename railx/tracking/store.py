@@ -92,15 +92,12 @@ def open_experiment(client: Any, name: str, folder: Path) -> str:
     if stored is None:
         location = (folder / _ARTIFACTS / name).resolve().as_uri()
         try:
-            identifier: str = client.create_experiment(name, artifact_location=location)
+            client.create_experiment(name, artifact_location=location)
         except MlflowException:
             # Another job was faster.
-            stored = client.get_experiment_by_name(name)
-            if stored is None:
+            if client.get_experiment_by_name(name) is None:
                 raise
-        else:
-            client.set_experiment_tag(identifier, _KIND, _TRAINING)
-            return identifier
+        stored = client.get_experiment_by_name(name)
     if _KIND not in stored.tags:
         client.set_experiment_tag(stored.experiment_id, _KIND, _TRAINING)
     if stored.lifecycle_stage != "active":

@@ -176,16 +176,16 @@ def _chrome(options: argparse.Namespace) -> None:
     from railx.exchange.sources import read_source
     from railx.fabric.circuits import Layout
     from railx.io import write_json
+    from railx.replay.programs import Programs
 
     if options.out.suffix != ".json":
         raise UserError(f"--out: got {options.out}; allowed: a file that ends in .json")
-    programs, events = read_source(options.source)
-    if programs is None:
+    source = read_source(options.source)
+    if not isinstance(source, Programs):
         if options.setting or options.gpus_per_server is not None:
             option = "--setting" if options.setting else "--gpus-per-server"
             raise UserError(f"{option}: got a trace; allowed: with programs, which are replayed")
-        assert events is not None
-        processes = recorded(events)
+        processes = recorded(source)
     else:
         settings = [_setting(text) for text in options.setting or ["electrical"]]
         try:
@@ -193,7 +193,7 @@ def _chrome(options: argparse.Namespace) -> None:
         except UserError as error:
             text = str(error).replace("gpus_per_server", "--gpus-per-server")
             raise UserError(text) from None
-        processes = replayed(programs, layout, settings)
+        processes = replayed(source, layout, settings)
     with written_to(options.out):
         write_json(options.out, chrome_trace(processes))
     for process in processes:

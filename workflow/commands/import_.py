@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from railx.errors import UserError
 from workflow.commands.export import written_to
-from workflow.commands.shared import command, print_facts, print_written
+from workflow.commands.shared import command, plan_of, print_facts, print_written
 
 if TYPE_CHECKING:
     from railx.replay.recording import Price
@@ -175,15 +175,9 @@ def _chakra(options: argparse.Namespace) -> None:
 
 
 def _plan(options: argparse.Namespace) -> None:
-    from railx.planning.format.files import read_plan
     from railx.planning.format.plan import sequence_lengths
 
-    try:
-        plan = read_plan(options.path)
-    except OSError as error:
-        raise UserError(f"got {options.path}: {error.strerror}; allowed: a plan") from None
-    except UnicodeDecodeError:
-        raise UserError(f"got {options.path}, which is no text; allowed: a plan") from None
+    plan = plan_of(options.path, "", "a plan")
     lengths = [length for batch in plan.batches for _, length in sequence_lengths(batch)]
     summary = {
         "kind": plan.kind,

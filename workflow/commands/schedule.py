@@ -71,6 +71,8 @@ def add(commands: Any) -> None:
 
 
 def _schedule(options: argparse.Namespace) -> None:
+    import pyarrow as pa
+
     from railx.io import write_json
     from railx.planning.format.files import write_plan
     from railx.planning.format.parts import PlanError
@@ -104,7 +106,7 @@ def _schedule(options: argparse.Namespace) -> None:
         rows = order_rows(batch)
     else:
         rows = stage_rows(batch, cost)
-    _print(rows, options)
+    print_table(pa.Table.from_pylist(rows), options)
     if options.json or options.csv:
         return
     print(f"\n{_summary(batch, cost)}")
@@ -220,12 +222,6 @@ def _summary(batch: PipelineBatch, cost: PipelineCost | None) -> str:
         f"batch {batch.iteration}: {batch.predicted_ms:.6g} ms predicted, {count}"
         f" pipeline{'s' if count > 1 else ''}{note}"
     )
-
-
-def _print(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    import pyarrow as pa
-
-    print_table(pa.Table.from_pylist(rows), options)
 
 
 def _draw(

@@ -56,20 +56,21 @@ def add_overrides(parser: argparse.ArgumentParser, help: str) -> None:
     parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=help)
 
 
-def plan_of(path: Path) -> Plan:
+def plan_of(
+    path: Path, argument: str = "PLAN: ", allowed: str = "a plan (railx plan ... --out)"
+) -> Plan:
     """The plan of a file that a command was given.
 
-    ValueError where there is none, one line that names it.
+    ValueError where there is none, one line that names it and the ``argument``.
     """
     from railx.planning.format.files import read_plan
 
-    allowed = "allowed: a plan (railx plan ... --out)"
     try:
         return read_plan(path)
     except OSError as error:
-        raise UserError(f"PLAN: got {path}: {error.strerror}; {allowed}") from None
+        raise UserError(f"{argument}got {path}: {error.strerror}; allowed: {allowed}") from None
     except UnicodeDecodeError:
-        raise UserError(f"PLAN: got {path}, which is no text; {allowed}") from None
+        raise UserError(f"{argument}got {path}, which is no text; allowed: {allowed}") from None
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice, product
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from railx.errors import UserError
@@ -85,28 +86,24 @@ def points(experiment: str, overrides: Sequence[str]) -> list[Point]:
     Raises ValueError where nothing is swept, or too much.
     """
     parsed = parse_overrides(overrides, f"a value, or several as {_VALUES}")
-    fixed = [
-        text
-        for text, override in zip(overrides, parsed, strict=True)
-        if not override.is_sweep_override() and override.key_or_group != "name"
-    ]
-    names = [str(override.value()) for override in parsed if override.key_or_group == "name"]
+    fixed, begins = [], experiment
     swept: dict[str, list[str]] = {}
     for text, override in zip(overrides, parsed, strict=True):
-        if not override.is_sweep_override():
-            continue
         key, value = parted(text)
-        if override.key_or_group == "name":
+        if override.key_or_group == "name" and override.is_sweep_override():
             raise UserError(
                 f"name: got {value!r}, several values; allowed: one, which the name of every"
                 " point begins with"
             )
-        if override.get_key_element() in swept:
+        if override.key_or_group == "name":
+            begins = str(override.value())
+        elif not override.is_sweep_override():
+            fixed.append(text)
+        elif override.get_key_element() in swept:
             raise UserError(f"{key}: got {value!r} after other values; allowed: all in one list")
-        swept[override.get_key_element()] = _values(key, value, override)
-    count = 1
-    for values in swept.values():
-        count *= len(values)
+        else:
+            swept[override.get_key_element()] = _values(key, value, override)
+    count = prod(map(len, swept.values()))
     if not swept or not 1 <= count <= LIMIT:
         raise UserError(
             f"OVERRIDE: got {count if swept else 'no'} values in {' '.join(overrides)}; allowed:"
@@ -116,7 +113,7 @@ def points(experiment: str, overrides: Sequence[str]) -> list[Point]:
     for together in product(*swept.values()):
         chosen = dict(zip(swept, together, strict=True))
         words = [_word(f"{key.rpartition('.')[2]}_{value}") for key, value in chosen.items()]
-        name = _short(_word("_".join([*(names[-1:] or [experiment]), *words])))
+        name = _short(_word("_".join([begins, *words])))
         taken = {point.name for point in combinations}
         while name in taken:
             name += "_"

@@ -49,12 +49,7 @@ def run(job: Job) -> Summary:
     if nodes_here() > 1:
         words = command[command.index("srun") :] if "srun" in command else command
         print(f"ranks on {nodes_here()} nodes: {' '.join(words)}", file=sys.stderr, flush=True)
-    # Progress goes where messages go: standard output belongs to the summary.
-    code = run_program(command)
-    if code:
-        raise UserError(
-            f"training run {job.item} ended with exit code {code}; its own message is above"
-        )
+    run_program(command, f"training run {job.item}")
     result: dict[str, Any] = read_json(job.outputs["result"])
     rows = [_row(job.item, result, setting) for setting in result["settings"]]
     job.write_table("settings", rows)
