@@ -29,9 +29,7 @@ from workflow.composed import key, remembered
 _PACKAGES = ("railx", "railx_torch", "training", "workflow")
 #: Modules that declarations ask before any job. Their answers are settings and inputs
 #: of jobs, which Snakemake compares: a new stage or planner reruns none of the others.
-_DECLARATIONS = frozenset(
-    {"workflow.composed", "workflow.plan_kinds", "workflow.registry", "workflow.stages"}
-)
+_DECLARATIONS = frozenset({"workflow.composed", "workflow.plan_kinds", "workflow.stages"})
 #: Distributions that are not called what they are imported as. Asking every installed
 #: one instead takes longer than a dry run may.
 _DISTRIBUTIONS = {"hydra": "hydra-core", "yaml": "PyYAML"}

@@ -7,8 +7,8 @@ from pathlib import Path
 from railx.places import in_repository
 from workflow.composed import remembered
 from workflow.outputs import Json, Table
-from workflow.registry import claim_files, results_folder
 from workflow.stage import Config, Inputs, Job, Stage, Summary, Tracked
+from workflow.stages import claim_files, results_folder
 
 _CLAIMS = in_repository("resources/claims")
 _PUBLISHED = in_repository("resources/published")

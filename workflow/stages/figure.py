@@ -13,8 +13,8 @@ from railx.places import in_repository
 from workflow.composed import remembered
 from workflow.outputs import File, Json, Table
 from workflow.plan_kinds import plan_kinds
-from workflow.registry import inputs_of, stage_of
 from workflow.stage import Config, Experiment, FromStage, Inputs, Item, Job, Stage, Summary, Tracked
+from workflow.stages import inputs_of, stage_of
 
 __all__ = ["STAGE", "check_columns", "run"]
 

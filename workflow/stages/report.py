@@ -7,8 +7,8 @@ from typing import Any
 
 from railx.places import in_repository
 from workflow.outputs import File, Json
-from workflow.registry import printed_tables, provenance_files, results_folder
 from workflow.stage import Config, FromStage, Inputs, Job, Stage, Summary, Tracked
+from workflow.stages import printed_tables, provenance_files, results_folder
 
 _TEMPLATES = in_repository("railx/report/templates")
 _PAPERS = in_repository("resources/papers.yaml")

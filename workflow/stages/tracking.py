@@ -10,15 +10,15 @@ import datetime
 from typing import Any
 
 from workflow.outputs import Json
-from workflow.registry import results_folder, tracked_files, tracked_results
 from workflow.stage import Config, Job, Stage, Summary
+from workflow.stages import results_folder, tracked_files, tracked_results
 
 
 def run(job: Job) -> Summary:
     """Log the results of one invocation; return (and write) the ids of the runs.
 
     ``settings``: tracking, the experiment's name and config, the folder of all results
-    and, per result, what :func:`workflow.registry.tracked_results` says of it.
+    and, per result, what :func:`workflow.stages.tracked_results` says of it.
     """
     from railx.provenance import collect_provenance
     from railx.tracking import TrackingSettings, log_runs
