@@ -43,15 +43,8 @@ __all__ = [
     "read_choice",
 ]
 
-_HERE = Path(__file__).resolve().parent
 #: What composes: with these files, or those of conf/, what is kept goes out of date.
-_COMPOSERS = tuple(
-    _HERE / f"{name}.py"
-    for name in (
-        *("choices", "composer", "config", "mounts", "overrides", "plan_names", "settings"),
-        "yaml_files",
-    )
-)
+_COMPOSERS = tuple(Path(__file__).resolve().parent.glob("*.py"))
 #: Where composed configs are kept.
 KEPT = places.cache("composed")
 

@@ -259,8 +259,8 @@ class Called:
     def __init__(self) -> None:
         self.calls: list[tuple[list[str], list[str]]] = []
 
-    def __call__(self, arguments: Any, entries: Any, stdout: Any = None) -> int:
-        self.calls.append((list(arguments), list(entries)))
+    def __call__(self, arguments: Any, experiment: str, overrides: Any, stdout: Any = None) -> int:
+        self.calls.append((list(arguments), [experiment, *overrides]))
         return 0
 
 
@@ -274,7 +274,7 @@ def test_reproduce_hands_its_choices_to_snakemake(monkeypatch: pytest.MonkeyPatc
         *("--cores", "2", "--workflow-profile", str(ROOT / "profiles/gpu")),
         *("--dry-run", "--until", "metrics"),
     ]
-    assert entries == ["experiment=quick", "hydra=seed=3"]
+    assert entries == ["quick", "seed=3"]
 
 
 def test_a_profile_without_its_plugin_names_the_extra(
@@ -367,17 +367,18 @@ def test_snakemake_runs_in_no_installed_package(
 ) -> None:
     ran: list[Path] = []
 
-    def run(command: object, *, check: bool, cwd: Path, stdout: object) -> Any:
+    def run(command: list[str], *, check: bool, cwd: Path, stdout: object) -> Any:
         ran.append(cwd)
+        assert command[3:] == ["-n", "--config", "experiment=quick", "hydra='a b=3' c=4"]
         return subprocess.CompletedProcess([], 0)
 
     monkeypatch.setattr(shared.subprocess, "run", run)
     monkeypatch.setattr(shared, "is_checkout", lambda: not installed)
     if installed:
         with pytest.raises(ValueError, match="railx init"):
-            shared.snakemake([], [])
+            shared.snakemake(["-n"], "quick", ["a b=3", "c=4"])
     else:
-        assert shared.snakemake([], []) == 0
+        assert shared.snakemake(["-n"], "quick", ["a b=3", "c=4"]) == 0
     assert ran == ([] if installed else [ROOT])
 
 
@@ -417,6 +418,6 @@ def test_a_sweep_makes_only_what_the_question_reads(
     assert [arguments[0] for arguments, _ in called.calls] == [
         f"results/quick_n_{n}/network/torus_2d/bounds.parquet" for n in (2, 3)
     ]
-    assert [entries[1].split("name=")[1] for _, entries in called.calls] == [
+    assert [entries[-1].split("name=")[1] for _, entries in called.calls] == [
         *("quick_n_2", "quick_n_3"),
     ]

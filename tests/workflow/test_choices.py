@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 
 from railx.settings import SettingsError
+from tests.builders import with_defaults
 from workflow.choices import about, choice_content, choices, is_choice
 from workflow.composer import compose
 
@@ -102,3 +103,21 @@ def test_the_first_sentence_describes_a_choice(conf: Path) -> None:
     assert about(conf, "shape", "small_wheel") == "A wheel of a child"
     assert about(conf, "shape", "cart_wheel") == "A wheel"
     assert about(conf, "shape", "square") == "A square with round corners"
+
+
+def test_defaults_of_the_classes_fill_what_is_left_out() -> None:
+    hint = Square | Circle
+    assert with_defaults(hint, {"shape": "square"}) == {
+        "shape": "square",
+        "side": 1,
+        "corner": {"radius": 0.5},
+    }
+    partial = {"shape": "square", "corner": {}, "side": 2}
+    assert with_defaults(hint, partial) == {
+        "shape": "square",
+        "side": 2,
+        "corner": {"radius": 0.5},
+    }
+    assert with_defaults(dict[str, Circle], {"a": {"shape": "circle"}}) == {
+        "a": {"shape": "circle"}
+    }
