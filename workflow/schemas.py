@@ -71,14 +71,12 @@ def schema(name: str) -> dict[str, Any]:
             "then": writer.of(hint, "heir"),
             "else": writer.of(hint, "choice"),
         }
-    definitions = {**_defaults_list(), **dict(sorted(writer.definitions.items()))}
-    title = {"title": f"conf/{name}"}
     return {
         "$schema": _DIALECT,
         "$id": f"{name}.schema.json",
-        **title,
+        "title": f"conf/{name}",
         **written,
-        "$defs": definitions,
+        "$defs": {**_defaults_list(), **dict(sorted(writer.definitions.items()))},
     }
 
 
@@ -105,12 +103,11 @@ def schema_of(hint: Any) -> dict[str, Any]:
 def generated_files() -> Mapping[Path, str]:
     """Text of each schema and of the page of every key, by path beside conf/."""
     names = sorted({schema_name(path) for path in conf_files(CONF)})
-    files = {f"{name}.schema.json": _json(schema(name)) for name in names}
+    files = {
+        f"{name}.schema.json": json.dumps(schema(name), indent=1, ensure_ascii=False) + "\n"
+        for name in names
+    }
     return {SCHEMAS / name: text for name, text in {**files, "reference.md": reference()}.items()}
-
-
-def _json(document: dict[str, Any]) -> str:
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def marked(path: Path) -> str:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import ceil
 from xml.sax.saxutils import quoteattr
 
@@ -73,15 +72,6 @@ def anynet(topology: Topology, name: str, *, cycle_ns: float = 1.0) -> Exported:
         "routings: BookSim2 takes one shortest path, on any virtual channel",
     )
     return Exported("\n".join([*lines, ""]), lost)
-
-
-@dataclass(frozen=True)
-class NetworkFormat:
-    """How networks are written for a tool, and how the file ends by custom."""
-
-    write: Callable[[Topology, str], Exported]
-    ending: str
-    reader: str
 
 
 _KEYS = (
@@ -253,13 +243,13 @@ def _real(value: float) -> str:
     return text if "." in text else f"{text}.0"
 
 
-#: What ``railx export topology --format`` takes.
-NETWORK_FORMATS = {
-    "graphml": NetworkFormat(graphml, ".graphml", "NetworkX, igraph, Gephi"),
-    "graphml-simple": NetworkFormat(simple_graphml, ".graphml", "SST (topoAny)"),
-    "edges": NetworkFormat(edge_list, ".csv", "spreadsheets, railx"),
-    "astra-analytical": NetworkFormat(analytical, ".yml", "ASTRA-sim, analytical"),
-    "astra-ns3": NetworkFormat(ns3, ".txt", "ASTRA-sim, ns-3"),
-    "infragraph": NetworkFormat(infragraph, ".yaml", "InfraGraph"),
-    "anynet": NetworkFormat(anynet, ".anynet", "BookSim2"),
+#: How each format that ``railx export topology --format`` takes is written.
+NETWORK_FORMATS: dict[str, Callable[[Topology, str], Exported]] = {
+    "graphml": graphml,
+    "graphml-simple": simple_graphml,
+    "edges": edge_list,
+    "astra-analytical": analytical,
+    "astra-ns3": ns3,
+    "infragraph": infragraph,
+    "anynet": anynet,
 }

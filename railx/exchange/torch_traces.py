@@ -206,7 +206,8 @@ class _Rank:
         #: What the next node of the host waits for, and the last kernel of each stream.
         self._tail: list[int] = []
         self._streams: dict[int, int] = {}
-        self._untimed = 0
+        #: How many operators the profile lacks.
+        self.untimed = 0
         self._check_world(profile.get("distributedInfo") or {})
         events = [event for event in profile["traceEvents"] if event.get("ph") == "X"]
         self._origin_ns = min((_start_ns(event) for event in events), default=0)
@@ -439,15 +440,10 @@ class _Rank:
                         f"{self._nodes.where(int(node['id']))}, {name}, has no time in the profile;"
                         " allowed: a profile of the same steps; record both in one run"
                     )
-                self._untimed += 1
+                self.untimed += 1
                 continue
             spans.append(_Span(node, *self._times[record], storages))
         return sorted(spans, key=lambda span: (span.start_ns, -span.end_ns, span.number))
-
-    @property
-    def untimed(self) -> int:
-        """How many operators the profile lacks."""
-        return self._untimed
 
 
 def _outermost(spans: Sequence[_Span]) -> Iterator[tuple[int, str]]:

@@ -17,7 +17,6 @@ from tests.commands import environment
 from workflow import cli, cluster
 from workflow.commands import reproduce, shared, sweep
 from workflow.commands.completion import override_choices
-from workflow.commands.init import EXPERIMENT, SNAKEFILE
 from workflow.commands.listing import KINDS
 from workflow.mounts import choices
 
@@ -42,8 +41,8 @@ def test_init_writes_a_study_and_a_second_time_nothing(
     study = tmp_path / "deep" / "my study"
     assert cli.main(["init", str(study)]) == 0
     said = capsys.readouterr().out
-    assert (study / "Snakefile").read_text() == SNAKEFILE
-    assert (study / "conf/experiment/study.yaml").read_text() == EXPERIMENT
+    for name in ("Snakefile", "conf/experiment/study.yaml"):
+        assert (study / name).read_text() == (ROOT / "workflow" / "study" / name).read_text()
     assert "experiment: study" in (study / "conf/config.yaml").read_text()
     files = [path for path in study.rglob("*") if path.is_file()]
     assert len(files) <= 20, "what it lacks is read from the package"

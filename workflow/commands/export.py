@@ -105,7 +105,7 @@ def _network(options: argparse.Namespace) -> None:
         if not 0 < cycle_ns < inf:
             raise UserError(f"--cycle-ns: got {cycle_ns}; allowed: greater than 0")
     topology, name = _chosen(options.chosen)
-    write = NETWORK_FORMATS[options.format].write
+    write = NETWORK_FORMATS[options.format]
     if cycle_ns is not None:
         write = partial(anynet, cycle_ns=cycle_ns)
     write_exported(write(topology, name), options.out)

@@ -13,11 +13,8 @@ from railx.errors import UserError, allowed_names
 from railx.places import CODE, SHIPPED, WORK, is_work
 from workflow.commands.shared import add_flag, command
 
+#: The Snakefile and the experiment of a new folder; the pipeline stays with the code.
 _STUDY = SHIPPED / "workflow" / "study"
-#: The Snakefile of a folder of work: the pipeline itself stays with the code.
-SNAKEFILE = (_STUDY / "Snakefile").read_text(encoding="utf-8")
-#: The experiment of a new folder.
-EXPERIMENT = (_STUDY / "conf" / "experiment" / "study.yaml").read_text(encoding="utf-8")
 _CONF = SHIPPED / "conf"
 _PROFILES = "profiles"
 _SHOWN = 3
@@ -128,7 +125,8 @@ def _study() -> Iterator[tuple[Path, bytes]]:
     yield Path("conf/config.yaml"), config.encode()
     yield from _below("", _STUDY)
     yield from _copied(f"{_PROFILES}/default")
-    for group, name in _named(yaml.safe_load(EXPERIMENT)):
+    experiment = (_STUDY / "conf" / "experiment" / "study.yaml").read_text(encoding="utf-8")
+    for group, name in _named(yaml.safe_load(experiment)):
         yield from _copied(f"{group}/{name}")
 
 

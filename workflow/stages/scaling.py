@@ -25,8 +25,7 @@ def run(job: Job) -> Summary:
     }
 
 
-def _inputs(experiment: Config, _: str) -> Inputs:
-    del experiment
+def _inputs(_experiment: Config, _: str) -> Inputs:
     folder = in_repository("resources/performance")
     return {"performance": sorted(p for p in folder.iterdir() if p.suffix in (".csv", ".yaml"))}
 

@@ -32,8 +32,7 @@ def run(job: Job) -> Summary:
     return summary
 
 
-def _inputs(experiment: Config, _: str) -> Inputs:
-    del experiment
+def _inputs(_experiment: Config, _: str) -> Inputs:
     return {
         Path(folder).name: sorted(
             path for path in in_repository(folder).iterdir() if path.suffix in (".csv", ".yaml")
