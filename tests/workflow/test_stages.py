@@ -203,7 +203,9 @@ def test_figures_take_the_plans_that_their_settings_name(experiment: dict[str, A
 
 
 def test_printed_and_tracked_come_from_the_declarations(experiment: dict[str, Any]) -> None:
-    printed = {path: (title, kind) for title, path, kind in printed_tables(experiment)}
+    printed = {
+        table["path"]: (table["title"], table["kind"]) for table in printed_tables(experiment)
+    }
     assert printed["network/torus_2d/bounds.parquet"] == (
         "Uniform all-to-all on torus_2d",
         "Uniform all-to-all on each topology",

@@ -111,17 +111,19 @@ def claim_tables(experiment: Config, folder: Path) -> list[str]:
     return [name for name in names if (folder / name).is_file()]
 
 
-def printed_tables(experiment: Config) -> list[tuple[str, str, str]]:
+def printed_tables(experiment: Config) -> list[dict[str, str]]:
     """The tables that the report prints: title, path below the results, and kind.
 
     The kind is the title without the item, the same for all items of a stage.
     """
     return [
-        (
-            output.printed.replace("{item}", item),
-            stage.path(key, item),
-            output.printed.replace("{item}", f"each {stage.item.wildcard}") if stage.item else "",
-        )
+        {
+            "title": output.printed.replace("{item}", item),
+            "path": stage.path(key, item),
+            "kind": output.printed.replace("{item}", f"each {stage.item.wildcard}")
+            if stage.item
+            else "",
+        }
         for stage in STAGES.values()
         for key, output in stage.outputs.items()
         if isinstance(output, Table) and output.printed
@@ -157,7 +159,7 @@ def _tracked(stage: Stage, experiment: Config, item: str) -> dict[str, Any]:
         ],
         "verdicts": str(folder / stage.path(tracked.verdicts, item)) if tracked.verdicts else "",
         "fidelity": tracked.fidelity,
-        "modules": [f"workflow.stages.{stage.name}", *stage.modules(experiment, item)],
+        "modules": _modules(stage, experiment, item),
         "packages": packages_of(stage, experiment, item),
         "benchmark": str(folder / "benchmarks" / stage.name / f"{item}.tsv")
         if item
@@ -196,15 +198,18 @@ def code_of(stage: Stage, experiment: Config, item: str = "") -> str:
     """
     from workflow.digest import code_digest
 
-    return code_digest(f"workflow.stages.{stage.name}", *stage.modules(experiment, item))
+    return code_digest(*_modules(stage, experiment, item))
 
 
 def packages_of(stage: Stage, experiment: Config, item: str = "") -> dict[str, str]:
     """The versions of the third-party packages that a stage imports."""
     from workflow.digest import package_versions
 
-    modules = stage.modules(experiment, item)
-    return package_versions(f"workflow.stages.{stage.name}", *modules)
+    return package_versions(*_modules(stage, experiment, item))
+
+
+def _modules(stage: Stage, experiment: Config, item: str) -> list[str]:
+    return [f"workflow.stages.{stage.name}", *stage.modules(experiment, item)]
 
 
 def provenance_path(stage: Stage, item: str = "") -> str:

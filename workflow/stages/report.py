@@ -80,10 +80,7 @@ def _stage_settings(experiment: Config, _: str) -> dict[str, Any]:
         "experiment": experiment,
         "results": str(results_folder(experiment)),
         "figures": list(experiment["figures"]),
-        "tables": [
-            {"title": title, "path": path, "kind": kind}
-            for title, path, kind in printed_tables(experiment)
-        ],
+        "tables": printed_tables(experiment),
     }
 
 
@@ -101,7 +98,7 @@ def _inputs(experiment: Config, _: str) -> Inputs:
                 ("words", "words"),
             )
         },
-        "tables": [folder / path for _, path, _ in printed_tables(experiment)],
+        "tables": [folder / table["path"] for table in printed_tables(experiment)],
         "arena": FromStage("arena.comparison", tuple(experiment["arena"]["networks"])),
         "papers": _PAPERS,
         "claim_files": sorted(_CLAIMS.glob("*.yaml")),
