@@ -100,8 +100,5 @@ def _save(kind: str, views: Mapping[str, Any]) -> None:
     import wandb
 
     entity = views["entity"] or wandb.Api().default_entity
-    about = (views["project"], entity, views["experiment"], views["names"])
-    if kind == "workspace":
-        build_workspace(*about).save()
-    else:
-        build_report(*about, views["invocations"]).save()
+    build = build_workspace if kind == "workspace" else build_report
+    build({**views, "entity": entity}).save()
