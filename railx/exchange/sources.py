@@ -6,19 +6,16 @@ programs with the durations of the wall clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from railx.errors import UserError
+from railx.exchange.program_walk import ISSUE
 from railx.io import read_metadata, read_rows
-from railx.replay.programs import DOES, KINDS, Programs, read_programs
+from railx.replay.programs import KINDS, Programs, read_programs
 from railx.replay.recording import recorded_programs
-
-BEGIN, ISSUE, WAIT, END = map(DOES.index, ("begin", "issue", "wait", "end"))
 
 
 def read_source(path: Path) -> Programs | list[dict[str, Any]]:
@@ -49,20 +46,6 @@ def programs_of(path: Path) -> Programs:
     if (programs.columns["kind"][issues] < 0).any():
         raise UserError(f"got {path} with operations of no kind; allowed: {', '.join(KINDS)}")
     return programs
-
-
-def steps_of_ranks(programs: Programs) -> Iterator[tuple[int, Iterator[dict[str, Any]]]]:
-    """The steps of each rank, each step as its columns by name."""
-    bounds = np.searchsorted(programs.columns["rank"], np.arange(programs.ranks + 1))
-    for rank, (first, stop) in enumerate(pairwise(bounds.tolist())):
-        columns = [values[first:stop].tolist() for values in programs.columns.values()]
-        rows = zip(*columns, strict=True)
-        yield rank, (dict(zip(programs.columns, row, strict=True)) for row in rows)
-
-
-def kinds_of(programs: Programs) -> set[str]:
-    """The kinds of operations that occur."""
-    return {KINDS[number] for number in np.unique(programs.columns["kind"]) if number >= 0}
 
 
 def _recorded(path: Path, events: list[dict[str, Any]]) -> Programs:
