@@ -26,7 +26,7 @@ from workflow.plan_names import PlanNames
 from workflow.reference import reference
 from workflow.settings import CHOSEN, LISTED, NAME, SEEDED, Experiment, groups
 
-__all__ = ["SCHEMAS", "generated_files", "main", "marked", "schema", "schema_name", "schema_of"]
+__all__ = ["SCHEMAS", "generated_files", "main", "marked", "schema", "schema_name"]
 
 #: The folder of the schemas, relative to the one of conf/.
 SCHEMAS = Path("resources/schemas/conf")
@@ -88,15 +88,6 @@ def schema_name(path: Path) -> str:
     if path.parent in layers(CONF):
         return "config" if path.stem == "config" else "stage"
     return path.parent.name + (".base" if path.stem.startswith("base") else "")
-
-
-def schema_of(hint: Any) -> dict[str, Any]:
-    """The JSON Schema of a type hint alone.
-
-    Every key without a default is required.
-    """
-    writer = _Writer()
-    return {**writer.of(hint, "whole"), "$defs": writer.definitions}
 
 
 @functools.cache
