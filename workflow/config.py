@@ -3,7 +3,7 @@
 ``workflow.composer`` composes; the frozen dataclasses of the rooms are the schema
 (``railx.settings.load``). An experiment is a list of choices: ``workflow.mounts`` says
 which files ``conf/experiment/NAME.yaml`` mounts under which names. What was composed
-once is kept (``workflow.composed``) until a file of conf/ or an override changes.
+once is kept (:mod:`railx.file_cache`) until a file of conf/ or an override changes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from railx.effort import LimitSettings, check_costs
 from railx.errors import allowed_names
 from railx.file_cache import cached
 from railx.settings import SettingsError, load
-from workflow import composed
+from workflow.cache_keys import cache_key
 from workflow.choices import conf_files
 from workflow.composer import compose, compose_choice
 from workflow.mounts import CONF, choices, primary_config
@@ -144,7 +144,7 @@ def _compose(primary: str | None, overrides: list[str]) -> dict[str, Any]:
                 " spaces",
             )
     _check_twice(overrides)
-    key = composed.key([primary, *overrides], [*conf_files(CONF), *_COMPOSERS])
+    key = cache_key([primary, *overrides], [*conf_files(CONF), *_COMPOSERS])
     return cached(KEPT, key, partial(_anew, primary, overrides))
 
 

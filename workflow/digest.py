@@ -24,12 +24,12 @@ from typing import Any
 
 from railx import places
 from railx.file_cache import read_cached, write_cached
-from workflow.composed import key, remembered
+from workflow.cache_keys import cache_key, remembered
 
 _PACKAGES = ("railx", "railx_torch", "training", "workflow")
 #: Modules that declarations ask before any job. Their answers are settings and inputs
 #: of jobs, which Snakemake compares: a new stage or planner reruns none of the others.
-_DECLARATIONS = frozenset({"workflow.composed", "workflow.plan_kinds", "workflow.stages"})
+_DECLARATIONS = frozenset({"workflow.cache_keys", "workflow.plan_kinds", "workflow.stages"})
 #: Distributions that are not called what they are imported as. Asking every installed
 #: one instead takes longer than a dry run may.
 _DISTRIBUTIONS = {"hydra": "hydra-core", "yaml": "PyYAML"}
@@ -129,7 +129,7 @@ def _codes() -> dict[str, dict[str, Any]]:
     """What :func:`_code` says of each module; a known source is not parsed again."""
     folder = places.cache("code")
     # Another Python has other syntax trees.
-    name = key(["code", *map(str, sys.version_info[:2])], [Path(__file__)])
+    name = cache_key(["code", *map(str, sys.version_info[:2])], [Path(__file__)])
     known = read_cached(folder, name) or {}
     sources = {module: _source(module) for module in _imports() if _is_ours(module)}
     names = {module: hashlib.sha256(source).hexdigest() for module, source in sources.items()}

@@ -1,7 +1,7 @@
 """The experiment of a run as plain data: checked once, then kept.
 
 Checking imports every schema, and with them half of the project. What was checked is
-kept (``workflow.composed``) until a file of conf/, an override or the code changes.
+kept (:mod:`railx.file_cache`) until a file of conf/, an override or the code changes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, cast
 from railx import places
 from railx.file_cache import cached
 from railx.settings import SettingsError
-from workflow import composed
+from workflow.cache_keys import cache_key, code_digest
 from workflow.choices import conf_files
 
 
@@ -28,7 +28,7 @@ def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
     overrides = list(overrides)
     # Price sets are looked up in their catalogue.
     read = [*conf_files(places.WORK / "conf"), *(places.WORK / "resources").rglob("*.csv")]
-    key = composed.key(["checked", composed.code_digest(), *overrides], read)
+    key = cache_key(["checked", code_digest(), *overrides], read)
 
     return cached(places.cache("checked"), key, partial(_composed, overrides))
 

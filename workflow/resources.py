@@ -2,7 +2,7 @@
 
 Claims and papers, published numbers, expected verdicts; and every query of a claim
 against the columns that the stages declare. What was found in order is remembered
-(``workflow.composed``) until a file of resources/ or the code changes.
+(:mod:`railx.file_cache`) until a file of resources/ or the code changes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from railx import places
 from railx.file_cache import cached
-from workflow import composed
+from workflow.cache_keys import cache_key, code_digest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +32,7 @@ def check_resources(root: Path = _ROOT) -> None:
     Raises ValueError: one line that names the file, and the row or claim.
     """
     read = [path for path in (root / "resources").rglob("*") if path.suffix in _ENDINGS]
-    key = composed.key(["resources", version("duckdb"), composed.code_digest()], read)
+    key = cache_key(["resources", version("duckdb"), code_digest()], read)
     folder = places.cache("resources") if root == _ROOT else root / ".cache" / "resources"
     cached(folder, key, partial(_check, root, read))
 

@@ -468,7 +468,7 @@ def test_another_version_of_hydra_composes_anew(
     composing: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_quick()
-    monkeypatch.setattr("workflow.composed.version", lambda _: "another")
+    monkeypatch.setattr("workflow.cache_keys.version", lambda _: "another")
     with_quick()
     assert composing.times == 2
 

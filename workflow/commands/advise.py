@@ -102,7 +102,7 @@ def _topologies(network: str) -> list[Any]:
 
 def _rates_name(settings: Any, topologies: list[Any]) -> str:
     """The cache key of a network's rates: a digest of all their inputs."""
-    from workflow.composed import key
+    from workflow.cache_keys import cache_key
 
     asked = settings.devices, settings.gpus, settings.constants, settings.program, settings.on
     rooms = [CODE / "railx" / room for room in ("families", "network", "performance", "vocabulary")]
@@ -110,7 +110,7 @@ def _rates_name(settings: Any, topologies: list[Any]) -> str:
     sources += (SHIPPED / "resources" / "performance").glob("*.yaml")
     # An imported network is a file.
     sources += [in_repository(x.path) for x in topologies if hasattr(x, "path")]
-    return key([repr(topologies), repr(asked)], sources)
+    return cache_key([repr(topologies), repr(asked)], sources)
 
 
 def _values(words: list[str]) -> dict[str, Any]:

@@ -82,12 +82,12 @@ def _kept(asked: str, seed: int) -> Callable[[str, Callable[[], list[Any]]], lis
     """Rows of a network from the cache, by all that they depend on."""
     from railx.file_cache import cached
     from railx.places import cache
-    from workflow.composed import key
+    from workflow.cache_keys import cache_key
     from workflow.digest import code_digest
 
     code, folder = code_digest("railx.design.arena"), cache(_CACHE)
 
     def rows(name: str, compute: Callable[[], list[Any]]) -> list[Any]:
-        return cached(folder, key([code, asked, name, str(seed)], ()), compute)
+        return cached(folder, cache_key([code, asked, name, str(seed)], ()), compute)
 
     return rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from railx.places import in_repository
-from workflow.composed import remembered
+from workflow.cache_keys import remembered
 from workflow.outputs import Json, Table
 from workflow.stage import Config, Inputs, Job, Stage, Summary, Tracked
 from workflow.stages import claim_files, results_folder

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from railx.places import in_repository
-from workflow.composed import remembered
+from workflow.cache_keys import remembered
 from workflow.outputs import File, Json, Table
 from workflow.plan_kinds import plan_kinds
 from workflow.stage import Config, Experiment, FromStage, Inputs, Item, Job, Stage, Summary, Tracked

@@ -1,4 +1,4 @@
-"""Names of cached values (:mod:`railx.file_cache`): digests of what they come from."""
+"""Keys of cached values (:mod:`railx.file_cache`): digests of what they come from."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from railx.file_cache import cached
 _PACKAGES = ("hydra-core", "omegaconf", "PyYAML")
 
 
-def key(request: Sequence[str | None], sources: Iterable[Path]) -> str:
-    """The name of what ``request`` asks for.
+def cache_key(request: Sequence[str | None], sources: Iterable[Path]) -> str:
+    """The key of what ``request`` asks for.
 
     A digest over it, the files that it is composed from and the versions of the
     packages that compose.
@@ -37,7 +37,7 @@ def code_digest() -> str:
     finds what a check depends on.
     """
     packages = ("railx", "railx_torch", "training", "workflow")
-    return key(
+    return cache_key(
         [], (path for name in packages for path in places.package_folder(name).rglob("*.py"))
     )
 
@@ -50,7 +50,7 @@ def remembered(compute: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, 
 
     @cache
     def value() -> dict[str, Any]:
-        name = key([compute.__module__, compute.__qualname__, code_digest()], ())
+        name = cache_key([compute.__module__, compute.__qualname__, code_digest()], ())
         return cached(places.cache("remembered"), name, compute)
 
     return value
