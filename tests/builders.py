@@ -5,13 +5,10 @@ of resources/, and tables under the columns that their stages declare.
 from __future__ import annotations
 
 import csv
-import dataclasses
-import types
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Union, cast, get_args, get_origin
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +16,7 @@ import pyarrow as pa
 from railx.families import build_topology
 from railx.io import write_table
 from railx.performance.layer_profile import Point, ProfileSettings, layer_points
-from railx.settings import field_hints, load, members, to_dict
+from railx.settings import load
 from railx.vocabulary.topology import Topology
 from railx.workload.batches import SampledBatch
 from workflow.config import read_choice
@@ -77,40 +74,8 @@ SMALL_JOB: dict[str, Any] = {
 
 
 def choice(group: str, name: str, **changes: Any) -> dict[str, Any]:
-    """The plain settings of conf/``group``/``name``.yaml with ``changes``, and the
-    classes' defaults of keys that no file has.
-    """
-    plain: dict[str, Any] = with_defaults(_hints()[group], read_choice(group, name))
-    return plain | changes
-
-
-def with_defaults(hint: Any, plain: Any) -> Any:
-    """Plain settings with the defaults of keys that they leave out, at any depth."""
-    if not isinstance(plain, Mapping):
-        return plain
-    union = members(hint)
-    if union is None and get_origin(hint) is Annotated:
-        return with_defaults(get_args(hint)[0], plain)
-    origin = get_origin(hint)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {key: with_defaults(get_args(hint)[1], value) for key, value in plain.items()}
-    options = get_args(hint) if origin in (Union, types.UnionType) else (hint,)
-    if union is not None:
-        options = (union[1].get(plain.get(union[0])),)
-    cls = next((option for option in options if dataclasses.is_dataclass(option)), None)
-    if cls is None:
-        return plain
-    hints = field_hints(cast("type", cls))
-    defaults = {
-        field.name: to_dict(
-            field.default if field.default_factory is MISSING else field.default_factory()
-        )
-        for field in dataclasses.fields(cls)
-        if field.default is not MISSING or field.default_factory is not MISSING
-    }
-    return defaults | {
-        key: with_defaults(hints.get(key, Any), value) for key, value in plain.items()
-    }
+    """The plain settings of conf/``group``/``name``.yaml with ``changes``."""
+    return read_choice(group, name) | changes
 
 
 @cache

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from railx import places
 from railx.effort import LimitSettings, check_costs
@@ -31,6 +31,8 @@ from workflow.settings import (
     SEEDED,
     Experiment,
     StageSettings,
+    groups,
+    with_defaults,
 )
 from workflow.stages import STAGES
 
@@ -123,11 +125,11 @@ def _check_used(overrides: Iterable[str], known: Iterable[str], wanted: Iterable
 
 
 def read_choice(group: str, name: str) -> dict[str, Any]:
-    """A choice of conf/ as plain data, with what it inherits.
+    """A choice of conf/ as plain data, with what it inherits and the classes' defaults.
 
     Not checked; keys that are open are ``???`` or missing.
     """
-    return compose_choice(CONF, group, name)
+    return cast("dict[str, Any]", with_defaults(groups()[group], compose_choice(CONF, group, name)))
 
 
 def _compose(primary: str | None, overrides: list[str]) -> dict[str, Any]:

@@ -23,11 +23,10 @@ from railx.planning.planners import PlannerSettings
 from railx.settings import SettingsError, load, to_dict
 from railx.workload.batches import BatchSettings, FilledBatchSettings, sample_batches
 from railx.workload.corpus import CorpusSettings, build_corpus
-from tests import builders
 from tests.builders import CONF, checked, write_stage_table
 from tests.loops import for_every
 from workflow.choices import about
-from workflow.config import choices
+from workflow.config import choices, read_choice
 
 GROUPS = {
     "corpus": CorpusSettings,
@@ -106,7 +105,7 @@ def test_choices_are_complete_and_valid(choice: tuple[str, str]) -> None:
     group, name = choice
     # No file of conf/ says where your own files are.
     path = {"path": "texts"} if name in ("file", "folder") else {}
-    plain = path | builders.choice(group, name)
+    plain = path | read_choice(group, name)
     loaded: Any = load(GROUPS[group], plain, group)
     assert set(plain) == {field.name for field in dataclasses.fields(loaded)}
     assert load(GROUPS[group], to_dict(loaded)) == loaded

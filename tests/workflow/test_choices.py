@@ -9,9 +9,9 @@ from typing import Literal
 import pytest
 
 from railx.settings import SettingsError
-from tests.builders import with_defaults
 from workflow.choices import about, choice_content, choices, is_choice
 from workflow.composer import compose
+from workflow.settings import with_defaults
 
 
 @dataclass(frozen=True)
