@@ -11,12 +11,19 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from railx.planning.make import plan_batches
+from railx.performance.cluster import ClusterSettings
+from railx.performance.decoder import ModelSettings
+from railx.performance.sequence_cost import CostModelSettings
+from railx.planning.format.plan import Plan
+from railx.planning.make import make_plan, plan_batches
 from railx.planning.planner import PlannerBase, PlanningTask
+from railx.planning.planners import PlannerSettings
 from railx.planning.recorded import (
     BatchRecord,
     digests,
@@ -26,7 +33,12 @@ from railx.planning.recorded import (
     write_records,
 )
 from railx.provenance.machine import collect_provenance
-from workflow.recording_plans import composed_plans, planned_by_name
+from railx.settings import load
+from railx.workload.batches import BatchSettings
+from railx.workload.corpus import CorpusSettings, build_corpus
+from workflow.experiment import checked_experiment
+from workflow.recorded_plans import planner_code, record_of
+from workflow.stage import Config
 
 
 def main() -> None:
@@ -37,6 +49,29 @@ def main() -> None:
     experiment = composed_plans(dict.fromkeys(options.plans, options.batches))
     for name in options.plans:
         planned_by_name(name, experiment, _plan)
+
+
+def composed_plans(batches: Mapping[str, int]) -> Config:
+    """An experiment with plans by name, PLANNER_SETTING_CORPUS, of so many batches."""
+    counts = [f"plans.{name}.batch.batches={count}" for name, count in batches.items()]
+    return checked_experiment(["experiment=planners", f"plans=[{','.join(batches)}]", *counts])
+
+
+def planned_by_name(name: str, experiment: Config, plan: Callable[..., tuple[Any, ...]]) -> Plan:
+    """A plan of an experiment, its batches by ``plan(planner, task, path=, code=)``."""
+    settings = experiment["plans"][name]
+    corpus: CorpusSettings = load(CorpusSettings, experiment["corpora"][settings["corpus"]])
+    planner: PlannerBase = load(PlannerSettings, settings["planner"])
+    return make_plan(
+        planner,
+        build_corpus(corpus, experiment["seed"]).lengths,
+        load(ClusterSettings, settings["cluster"]),
+        load(ModelSettings, settings["model"]),
+        load(CostModelSettings, settings["cost_model"]),
+        load(BatchSettings, settings["batch"]),
+        settings["seed"],
+        plan=partial(plan, path=record_of(name), code=planner_code(type(planner))),
+    )
 
 
 def _plan(planner: PlannerBase, task: PlanningTask, path: Path, code: str) -> tuple[Any, ...]:

@@ -62,7 +62,7 @@ pip install --no-deps --no-build-isolation --editable .
 # For editors and readers: the schemas of conf/ and a page of every key. Not in git; `make schemas` refreshes them.
 "$VENV/bin/python" -m workflow.schemas > /dev/null
 say "compiling the planners' loops (half a minute)"
-"$VENV/bin/python" -m workflow.compilation
+"$VENV/bin/python" scripts/compile_planners.py
 "$VENV/bin/python" - <<'CHECK'
 import torch
 device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "CPU only"

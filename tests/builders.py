@@ -21,6 +21,7 @@ from railx.vocabulary.topology import Topology
 from railx.workload.batches import SampledBatch
 from workflow.config import read_choice
 from workflow.outputs import Table, arrow_schema, typed_array
+from workflow.schemas import _Writer
 from workflow.settings import groups
 from workflow.stages import stage_of
 
@@ -85,6 +86,12 @@ def _hints() -> dict[str, Any]:
 def checked(group: str, name: str, **changes: Any) -> Any:
     """The settings of conf/``group``/``name``.yaml with ``changes``, checked."""
     return load(_hints()[group], choice(group, name, **changes), group)
+
+
+def schema_of(hint: Any) -> dict[str, Any]:
+    """The JSON Schema of a type hint alone; every key without a default is required."""
+    writer = _Writer()
+    return {**writer.of(hint, "whole"), "$defs": writer.definitions}
 
 
 def topology_settings(name: str, **changes: Any) -> Any:

@@ -6,7 +6,6 @@ Other commands query results by SQL and by claim, and compare two runs.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import sys
@@ -30,7 +29,7 @@ from workflow.commands.shared import (
     add_flag,
     add_overrides,
     command,
-    print_facts,
+    print_summary,
 )
 from workflow.stage import ByHand, Config, Stage, Summary
 from workflow.stages import STAGES, stage_of
@@ -47,19 +46,8 @@ BY_HAND: dict[str, ByHand] = {
 #: The modules of the other commands, in the order of the list.
 _COMMANDS = (
     *("init", "reproduce", "sweep", "listing", "completion", "advise", "design", "compare_network"),
-    *(
-        "validate",
-        "replay",
-        "schedule",
-        "train",
-        "sql",
-        "claim",
-        "verdicts",
-        "findings",
-        "compare",
-        "sync",
-    ),
-    *("summary", "fabric", "export", "import_"),
+    *("validate", "replay", "schedule", "train", "sql", "claim", "verdicts", "findings"),
+    *("compare", "sync", "summary", "fabric", "export", "import_"),
 )
 
 
@@ -74,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parsed(parser, arguments)
         _check_results(options)
-        return int(options.action(options))
+        return int(options.action(options) or 0)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -227,7 +215,7 @@ def _epilog(by_hand: ByHand) -> str:
     return "\n".join(lines)
 
 
-def _run_stage(options: argparse.Namespace) -> int:
+def _run_stage(options: argparse.Namespace) -> None:
     from railx.effort import estimate, gathered
     from railx.progress import told
     from railx.settings import to_dict
@@ -250,19 +238,14 @@ def _run_stage(options: argparse.Namespace) -> int:
         announce_compilation(name)
     # What a library prints belongs beside the result, not into it.
     if getattr(options, "format", None):
-        return _export(options, chosen)
+        _export(options, chosen)
+        return
     with redirect_stdout(sys.stderr), _naming(options.out), told(name):
         summary = _by_hand(options.stage, by_hand, chosen, options.out)
-    if options.json:
-        print(json.dumps(summary, indent=2, allow_nan=False))
-        return 0
-    print_facts(summary)
-    if options.out is not None:
-        print(f"\nwritten: {options.out}")
-    return 0
+    print_summary(summary, options)
 
 
-def _export(options: argparse.Namespace, chosen: Config) -> int:
+def _export(options: argparse.Namespace, chosen: Config) -> None:
     """Run the stage and print or write its output for another program."""
     from railx.progress import told
     from workflow.commands.export import write_exported
@@ -278,7 +261,6 @@ def _export(options: argparse.Namespace, chosen: Config) -> int:
             _by_hand(options.stage, by_hand, chosen, path)
         exported = by_hand.export(path, options.format)
     write_exported(exported, options.out)
-    return 0
 
 
 def _by_hand(stage: Stage, by_hand: ByHand, chosen: Config, out: Path | None) -> Summary:
@@ -297,7 +279,7 @@ def _by_hand(stage: Stage, by_hand: ByHand, chosen: Config, out: Path | None) ->
                     raise UserError(f"--out: got {out}, a file; allowed: a folder")
                 _check_place(out, out)
             folder = out if out is not None else Path(scratch)
-            written = {name: folder / Path(output.path).name for name, output in outputs.items()}
+            written = {name: folder / Path(own.pattern(name)).name for name in outputs}
         return _make(own, by_hand, chosen, written, folder, {})
 
 

@@ -1,6 +1,4 @@
-"""Says that Numba compiles, which takes longer than most commands; compiles ahead.
-
-    python -m workflow.compilation      compiles the planners' loops (``make setup``)
+"""Says that Numba compiles, which takes longer than most commands.
 
 Apart from :mod:`railx.progress`, so that counting imports no Numba.
 """
@@ -31,32 +29,3 @@ def announce_compilation(name: str, say: Callable[[str], None] | None = None) ->
             pass
 
     event.register("numba:compile", Listener())
-
-
-def compile_planners() -> None:
-    """Plan small batches, so that Numba stores the loops of the default planners."""
-    import numpy as np
-
-    from railx.performance.pipeline_cost import PassTime, PipelineCost, PipelineShape
-    from railx.performance.sequence_cost import CostModel
-    from railx.planning.pipeline.infinipipe import PipelineSettings, plan_pipeline_batch
-    from railx.planning.sequence.flexsp import FlexSPSettings, plan_flexsp_batch
-    from railx.workload.batches import SampledBatch
-
-    shape, forward = PipelineShape(2, 1), PassTime(0.02, 1.0, 1.0)
-    pipeline = PipelineCost(
-        shape, forward, forward, PassTime(0.0, 0.0), (1, 1), (60.0, 60.0),
-        layer_bytes=10.0, input_bytes=1.0, key_value_bytes=2.0,
-    )  # fmt: skip
-    groups = CostModel(1e-6, 0.2, 100.0, {1: 0.0, 2: 0.01, 4: 0.02}, 4000, 1 / 3, 1.0)
-    for sequences in (4, 16):
-        lengths = np.arange(1000, 1000 + 200 * sequences, 200)
-        batch = SampledBatch(np.arange(sequences), lengths)
-        plan_flexsp_batch(0, batch, FlexSPSettings("flexsp"), 4, groups)
-    batch = SampledBatch(np.arange(4), np.array([4, 2, 1, 1]))
-    settings = PipelineSettings("pipeline", 2, 1, most_slices=2, alignment_tokens=1)
-    plan_pipeline_batch(0, batch, settings, pipeline)
-
-
-if __name__ == "__main__":
-    compile_planners()

@@ -103,6 +103,15 @@ def compose(
     return _resolved(config) if _interpolates(config) else config
 
 
+def compose_choice(conf: Path, group: str, name: str) -> dict[str, Any]:
+    """A choice of conf/``group`` with what it inherits and mounts.
+
+    Not checked; keys that are open are ``???`` or missing.
+    """
+    content: dict[str, Any] = compose(conf, {"defaults": [{f"/{group}": name}]})[group]
+    return content
+
+
 class _Composer:
     """The choices of a conf/ with what they mount, each composed once."""
 

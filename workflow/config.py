@@ -3,7 +3,7 @@
 ``workflow.composer`` composes; the frozen dataclasses of the rooms are the schema
 (``railx.settings.load``). An experiment is a list of choices: ``workflow.mounts`` says
 which files ``conf/experiment/NAME.yaml`` mounts under which names. What was composed
-once is kept (``workflow.composed``) until a file of conf/ or an override changes.
+once is kept (:mod:`railx.file_cache`) until a file of conf/ or an override changes.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from __future__ import annotations
 import re
 import typing
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from railx import places
 from railx.effort import LimitSettings, check_costs
 from railx.errors import allowed_names
+from railx.file_cache import cached
 from railx.settings import SettingsError, load
-from workflow import composed
+from workflow.cache_keys import cache_key
 from workflow.choices import conf_files
-from workflow.composer import compose
+from workflow.composer import compose, compose_choice
 from workflow.mounts import CONF, choices, primary_config
 from workflow.overrides import check_single
 from workflow.settings import (
@@ -43,15 +45,8 @@ __all__ = [
     "read_choice",
 ]
 
-_HERE = Path(__file__).resolve().parent
 #: What composes: with these files, or those of conf/, what is kept goes out of date.
-_COMPOSERS = tuple(
-    _HERE / f"{name}.py"
-    for name in (
-        *("choices", "composer", "config", "mounts", "overrides", "plan_names", "settings"),
-        "yaml_files",
-    )
-)
+_COMPOSERS = tuple(Path(__file__).resolve().parent.glob("*.py"))
 #: Where composed configs are kept.
 KEPT = places.cache("composed")
 
@@ -134,15 +129,14 @@ def read_choice(group: str, name: str) -> dict[str, Any]:
 
     Not checked; keys that are open are ``???`` or missing.
     """
-    content = _compose(f"{group}/{name}", [])[group]
-    return cast("dict[str, Any]", with_defaults(groups()[group], content))
+    return cast("dict[str, Any]", with_defaults(groups()[group], compose_choice(CONF, group, name)))
 
 
 def _compose(primary: str | None, overrides: list[str]) -> dict[str, Any]:
     """The plain config of conf/``primary``.yaml.
 
-    From the last time where nothing has changed since. ``primary``: GROUP/NAME: of that
-    choice, None: of an experiment.
+    From the last time where nothing has changed since. ``primary``: None: of an
+    experiment.
     """
     for override in overrides:
         if "=" not in override and not override.startswith("~"):
@@ -152,9 +146,8 @@ def _compose(primary: str | None, overrides: list[str]) -> dict[str, Any]:
                 " spaces",
             )
     _check_twice(overrides)
-    key = composed.key([primary, *overrides], [*conf_files(CONF), *_COMPOSERS])
-    kept = composed.read(KEPT, key)
-    return kept if kept is not None else composed.keep(KEPT, key, _anew(primary, overrides))
+    key = cache_key([primary, *overrides], [*conf_files(CONF), *_COMPOSERS])
+    return cached(KEPT, key, partial(_anew, primary, overrides))
 
 
 def _check_twice(overrides: Iterable[str]) -> None:
@@ -169,13 +162,9 @@ def _check_twice(overrides: Iterable[str]) -> None:
 
 def _anew(primary: str | None, overrides: list[str]) -> dict[str, Any]:
     check_single(overrides)
-    group, _, name = (primary or "").rpartition("/")
-    mounted: str | dict[str, Any] = primary or ""
-    if group:
-        mounted = {"defaults": [{f"/{group}": name}]}
-    elif primary is None:
-        mounted, overrides = primary_config(overrides, CHOSEN)
-    return compose(CONF, mounted, overrides)
+    if primary is not None:
+        return compose(CONF, primary, overrides)
+    return compose(CONF, *primary_config(overrides, CHOSEN))
 
 
 def _seeded(plain: dict[str, Any]) -> dict[str, Any]:
@@ -183,11 +172,10 @@ def _seeded(plain: dict[str, Any]) -> dict[str, Any]:
     points of a design and of the arena.
     """
     seed = {"seed": plain["seed"]} if "seed" in plain else {}
-    for name, point in (("design", ()), ("arena", ("point",))):
-        chosen = plain.get(name)
-        if isinstance(chosen, dict):
-            inner = {key: {**seed, **(chosen.get(key) or {})} for key in point}
-            plain = plain | {name: {**({} if point else seed), **chosen, **inner}}
+    if isinstance(design := plain.get("design"), dict):
+        plain = plain | {"design": seed | design}
+    if isinstance(arena := plain.get("arena"), dict):
+        plain = plain | {"arena": arena | {"point": seed | (arena.get("point") or {})}}
     entries = {key: plain[key] for key in SEEDED if isinstance(plain.get(key), dict)}
     return plain | {
         key: {

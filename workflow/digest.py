@@ -23,14 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from railx import places
-from workflow.composed import keep, key, read, remembered
+from railx.file_cache import read_cached, write_cached
+from workflow.cache_keys import cache_key, remembered
 
 _PACKAGES = ("railx", "railx_torch", "training", "workflow")
 #: Modules that declarations ask before any job. Their answers are settings and inputs
 #: of jobs, which Snakemake compares: a new stage or planner reruns none of the others.
-_DECLARATIONS = frozenset(
-    {"workflow.composed", "workflow.plan_kinds", "workflow.registry", "workflow.stages"}
-)
+_DECLARATIONS = frozenset({"workflow.cache_keys", "workflow.plan_kinds", "workflow.stages"})
 #: Distributions that are not called what they are imported as. Asking every installed
 #: one instead takes longer than a dry run may.
 _DISTRIBUTIONS = {"hydra": "hydra-core", "yaml": "PyYAML"}
@@ -130,8 +129,8 @@ def _codes() -> dict[str, dict[str, Any]]:
     """What :func:`_code` says of each module; a known source is not parsed again."""
     folder = places.cache("code")
     # Another Python has other syntax trees.
-    name = key(["code", *map(str, sys.version_info[:2])], [Path(__file__)])
-    known = read(folder, name) or {}
+    name = cache_key(["code", *map(str, sys.version_info[:2])], [Path(__file__)])
+    known = read_cached(folder, name) or {}
     sources = {module: _source(module) for module in _imports() if _is_ours(module)}
     names = {module: hashlib.sha256(source).hexdigest() for module, source in sources.items()}
     codes = {
@@ -139,7 +138,7 @@ def _codes() -> dict[str, dict[str, Any]]:
         for module, source in names.items()
     }
     if codes != known:
-        keep(folder, name, codes)
+        write_cached(folder, name, codes)
     return {module: codes[source] for module, source in names.items()}
 
 

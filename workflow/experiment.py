@@ -1,18 +1,20 @@
 """The experiment of a run as plain data: checked once, then kept.
 
 Checking imports every schema, and with them half of the project. What was checked is
-kept (``workflow.composed``) until a file of conf/, an override or the code changes.
+kept (:mod:`railx.file_cache`) until a file of conf/, an override or the code changes.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from railx import places
+from railx.file_cache import cached
 from railx.settings import SettingsError
-from workflow import composed
+from workflow.cache_keys import cache_key, code_digest
 from workflow.choices import conf_files
 
 
@@ -26,15 +28,16 @@ def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
     overrides = list(overrides)
     # Price sets are looked up in their catalogue.
     read = [*conf_files(places.WORK / "conf"), *(places.WORK / "resources").rglob("*.csv")]
-    key = composed.key(["checked", composed.code_digest(), *overrides], read)
-    folder = places.cache("checked")
-    kept = composed.read(folder, key)
-    if kept is not None:
-        return kept
+    key = cache_key(["checked", code_digest(), *overrides], read)
+
+    return cached(places.cache("checked"), key, partial(_composed, overrides))
+
+
+def _composed(overrides: list[str]) -> dict[str, Any]:
     from railx.settings import to_dict
     from workflow.config import compose_experiment
 
-    return composed.keep(folder, key, to_dict(compose_experiment(overrides)))
+    return cast("dict[str, Any]", to_dict(compose_experiment(overrides)))
 
 
 def overrides_from(config: Mapping[str, Any]) -> list[str]:

@@ -193,7 +193,8 @@ def logged(path: str | Path) -> Iterator[JobLog]:
         _end(_INTERRUPTED)
     except Exception as error:
         explained = is_explained(error)
-        line = f"error: {_one_line(error, Path(path)) if explained else _bug(error)}"
+        bug = " ".join(f"{type(error).__name__}: {error}".split())
+        line = f"error: {_one_line(error, Path(path)) if explained else bug}"
         log.terminal(line if explained else f"{line}; its traceback is in {path}")
         # A full disk takes no line of the log either.
         with contextlib.suppress(OSError):
@@ -217,10 +218,6 @@ def _end(code: int) -> None:
             # What is left in the buffer would be tried again when Python ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(code)
-
-
-def _bug(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _one_line(error: BaseException, path: Path) -> str:

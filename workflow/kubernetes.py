@@ -92,11 +92,6 @@ def manifests(
     return list(yaml.safe_load_all(text))
 
 
-def _submit(job: Sequence[Mapping[str, Any]]) -> None:
-    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(job)})
-    _kubectl("apply", "--filename", "-", stdin=listed)
-
-
 def _kubectl(*words: str, stdin: str | None = None) -> str:
     try:
         done = subprocess.run(
@@ -169,10 +164,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A retried job has the same script.
         attempt = token_hex(4) if options.command == "submit" else ""
         job = manifests(options.jobscript, options.image, options.claim, options.mount, attempt)
+        listed = {"apiVersion": "v1", "kind": "List", "items": job}
         if options.command == "render":
-            print(json.dumps({"apiVersion": "v1", "kind": "List", "items": job}, indent=2))
+            print(json.dumps(listed, indent=2))
             return 0
-        _submit(job)
+        _kubectl("apply", "--filename", "-", stdin=json.dumps(listed))
         print(job[-1]["metadata"]["name"])
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

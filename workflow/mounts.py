@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from railx.errors import allowed_names
@@ -31,25 +30,6 @@ CONF = WORK / "conf"
 EVERY = {"training": "runs"}
 
 _PLAIN = ("name", "seed")
-
-
-@dataclass(frozen=True)
-class _Mounts:
-    """What the layers so far have chosen.
-
-    ``single``: the keys that hold one choice of the group of the same name. ``plans``:
-    the names that plans can have. ``files``: per list, the choice behind each name,
-    None where the entry is written out. ``chosen``: the choice of each single group, of
-    those in ``EVERY`` too. ``values``: what the layers set on top of the choices.
-    """
-
-    single: tuple[str, ...]
-    plans: PlanNames
-    files: Mapping[str, Mapping[str, str | None]] = field(
-        default_factory=lambda: {key: {} for key in LISTED}
-    )
-    chosen: Mapping[str, str] = field(default_factory=dict)
-    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 def choices(group: str) -> list[str]:
@@ -72,105 +52,142 @@ def primary_config(
     """
     layers, rest, chosen = _command_line(list(overrides), single)
     shared = _read("config.yaml")
-    experiment = shared.pop("experiment", None) if chosen is None else chosen
-    shared.pop("experiment", None)
-    experiment = str(experiment)
-    mounts = _Mounts(single, PlanNames(CONF), chosen=_defaults(single))
-    mounts = _with_layer(mounts, shared, "conf/config.yaml")
-    mounts = _with_experiment(mounts, experiment, ())
+    default = shared.pop("experiment", None)
+    experiment = str(default if chosen is None else chosen)
+    mounts = _Mounts(single)
+    mounts.add(shared, "conf/config.yaml")
+    mounts.add_experiment(experiment)
     for layer in layers:
-        mounts = _with_layer(mounts, layer, "the command line")
-    return _written_out(mounts, experiment), rest
+        mounts.add(layer, "the command line")
+    return mounts.written_out(experiment), rest
 
 
-def _defaults(single: Iterable[str]) -> dict[str, str]:
-    return {key: "default" for key in single if is_choice(CONF, key, "default")}
+class _Mounts:
+    """What the layers so far have chosen.
 
-
-def _with_experiment(mounts: _Mounts, name: str, heirs: Sequence[str]) -> _Mounts:
-    """``mounts`` with an experiment's file on top, after those that it inherits."""
-    if not is_choice(CONF, "experiment", name):
-        raise refusal("experiment", name, choices("experiment"), "experiment")
-    if name in heirs:
-        raise SettingsError(
-            "defaults", f"conf/experiment/{name}.yaml inherits itself: {', '.join(heirs)}"
-        )
-    content = _read(f"experiment/{name}.yaml")
-    inherited = content.pop("defaults", [])
-    if not isinstance(inherited, list) or not all(isinstance(item, str) for item in inherited):
-        raise SettingsError(
-            "defaults",
-            f"got {inherited!r} in conf/experiment/{name}.yaml; allowed: a list of experiments",
-        )
-    try:
-        for parent in inherited:
-            mounts = _with_experiment(mounts, parent, (*heirs, name))
-        return _with_layer(mounts, content, f"conf/experiment/{name}.yaml")
-    except SettingsError as error:
-        raise error.within(f"conf/experiment/{name}.yaml") from None
-
-
-def _with_layer(mounts: _Mounts, layer: Mapping[str, Any], origin: str) -> _Mounts:
-    for key, content in layer.items():
-        if key in LISTED:
-            mounts = _with_entries(mounts, key, content)
-        elif key in EVERY or (key in mounts.single and not isinstance(content, Mapping)):
-            mounts = replace(
-                mounts, chosen={**mounts.chosen, key: _choice(mounts, key, key, content)}
-            )
-        elif key in (*mounts.single, *_PLAIN):
-            mounts = replace(mounts, values=_merged(mounts.values, {key: content}))
-        else:
-            allowed = ("defaults", *_PLAIN, *LISTED, *mounts.single, *EVERY)
-            near = allowed_names(key, allowed)
-            raise SettingsError(str(key), f"unknown key in {origin}; allowed: {near}")
-    return mounts
-
-
-def _with_entries(mounts: _Mounts, key: str, content: Any) -> _Mounts:
-    """``mounts`` with the entries of a list or mapping.
-
-    A list says which entries there are; a mapping adds, changes and (with null) removes
-    entries. Plans are also given as a product (:func:`crossed`), in both.
+    ``single``: the keys that hold one choice of the group of the same name. ``plans``:
+    the names that plans can have. ``files``: per list, the choice behind each name,
+    None where the entry is written out. ``chosen``: the choice of each single group, of
+    those in ``EVERY`` too. ``values``: what the layers set on top of the choices.
     """
-    files, values = dict(mounts.files[key]), dict(mounts.values.get(key, {}))
-    if isinstance(content, list):
-        content = _items(key, content)
-        files = {name: files.get(name, name) for name in content}
-        values = {name: value for name, value in values.items() if name in content}
-    if _is_cross(key, content):
-        rest = {name: entry for name, entry in content.items() if name not in CROSS}
-        cross = {name: entry for name, entry in content.items() if name in CROSS}
-        names = crossed(cross)
-        files |= {name: name for name in names}
-        content = {name: cross.get("with", {}) for name in names} | rest
-    if not isinstance(content, Mapping):
-        raise SettingsError(
-            key, f"got {content!r}; allowed: a list of names, or a mapping of names to files"
-        )
-    for name, entry in content.items():
-        if not NAME.fullmatch(str(name)):
+
+    def __init__(self, single: tuple[str, ...]) -> None:
+        self._single = single
+        self._plans = PlanNames(CONF)
+        self._files: dict[str, dict[str, str | None]] = {key: {} for key in LISTED}
+        self._chosen = {key: "default" for key in single if is_choice(CONF, key, "default")}
+        self._values: dict[str, Any] = {key: {} for key in LISTED}
+
+    def add_experiment(self, name: str, heirs: Sequence[str] = ()) -> None:
+        """Put an experiment's file on top, after those that it inherits."""
+        if not is_choice(CONF, "experiment", name):
+            raise refusal("experiment", name, choices("experiment"), "experiment")
+        if name in heirs:
             raise SettingsError(
-                f"{key}.{name}",
-                "not a name; allowed: letters, digits and underscores, a letter first",
+                "defaults", f"conf/experiment/{name}.yaml inherits itself: {', '.join(heirs)}"
             )
-        if entry is None and name not in files:
-            raise refusal(key, name, files, LISTED[key])
-        if entry is None:
-            del files[name]
-            values.pop(name, None)
-        elif isinstance(entry, Mapping):
-            files.setdefault(name, None)
-            values = _merged(values, {name: entry})
-        else:
-            files[name] = entry
-    files = {
-        name: file if file is None else _choice(mounts, key, LISTED[key], file)
-        for name, file in files.items()
-    }
-    return replace(
-        mounts, files={**mounts.files, key: files}, values={**mounts.values, key: values}
-    )
+        content = _read(f"experiment/{name}.yaml")
+        inherited = content.pop("defaults", [])
+        if not isinstance(inherited, list) or not all(isinstance(item, str) for item in inherited):
+            raise SettingsError(
+                "defaults",
+                f"got {inherited!r} in conf/experiment/{name}.yaml; allowed: a list of experiments",
+            )
+        try:
+            for parent in inherited:
+                self.add_experiment(parent, (*heirs, name))
+            self.add(content, f"conf/experiment/{name}.yaml")
+        except SettingsError as error:
+            raise error.within(f"conf/experiment/{name}.yaml") from None
+
+    def add(self, layer: Mapping[str, Any], origin: str) -> None:
+        """Put a layer on top."""
+        for key, content in layer.items():
+            if key in LISTED:
+                self._add_entries(key, content)
+            elif key in EVERY or (key in self._single and not isinstance(content, Mapping)):
+                self._chosen[key] = self._choice(key, key, content)
+            elif key in (*self._single, *_PLAIN):
+                self._values = _merged(self._values, {key: content})
+            else:
+                allowed = ("defaults", *_PLAIN, *LISTED, *self._single, *EVERY)
+                near = allowed_names(key, allowed)
+                raise SettingsError(str(key), f"unknown key in {origin}; allowed: {near}")
+
+    def _add_entries(self, key: str, content: Any) -> None:
+        """Put the entries of a list or mapping on top.
+
+        A list says which entries there are; a mapping adds, changes and (with null)
+        removes entries. Plans are also given as a product (:func:`crossed`), in both.
+        """
+        files, values = self._files[key], self._values[key]
+        if isinstance(content, list):
+            content = _items(key, content)
+            files = {name: files.get(name, name) for name in content}
+            values = {name: value for name, value in values.items() if name in content}
+        if _is_cross(key, content):
+            rest = {name: entry for name, entry in content.items() if name not in CROSS}
+            cross = {name: entry for name, entry in content.items() if name in CROSS}
+            names = crossed(cross)
+            files |= {name: name for name in names}
+            content = {name: cross.get("with", {}) for name in names} | rest
+        if not isinstance(content, Mapping):
+            raise SettingsError(
+                key, f"got {content!r}; allowed: a list of names, or a mapping of names to files"
+            )
+        for name, entry in content.items():
+            if not NAME.fullmatch(str(name)):
+                raise SettingsError(
+                    f"{key}.{name}",
+                    "not a name; allowed: letters, digits and underscores, a letter first",
+                )
+            if entry is None and name not in files:
+                raise refusal(key, name, files, LISTED[key])
+            if entry is None:
+                del files[name]
+                values.pop(name, None)
+            elif isinstance(entry, Mapping):
+                files.setdefault(name, None)
+                values = _merged(values, {name: entry})
+            else:
+                files[name] = entry
+        self._values[key] = values
+        self._files[key] = {
+            name: file if file is None else self._choice(key, LISTED[key], file)
+            for name, file in files.items()
+        }
+
+    def _choice(self, key: str, group: str, name: Any) -> str:
+        """``name`` where the group has such a choice."""
+        of_plans = group == "plan"
+        if isinstance(name, str) and (
+            (of_plans and self._plans.parts(name) is not None) or is_choice(CONF, group, name)
+        ):
+            return name
+        allowed = choices(group)
+        if of_plans:
+            allowed.append("PLANNER_SETTING_CORPUS, e.g. flexsp_7b_192k_wikipedia")
+        raise refusal(key, name, allowed, group, f" (conf/{group})")
+
+    def written_out(self, experiment: str) -> dict[str, Any]:
+        """The primary config: the files first, values on top."""
+        defaults: list[Any] = [
+            {f"/{group}": file} for group, file in self._chosen.items() if group not in EVERY
+        ]
+        defaults += [
+            {f"/{LISTED[key]}@{key}.{name}": file}
+            for key, files in self._files.items()
+            for name, file in files.items()
+            if file is not None
+        ]
+        defaults += [
+            {f"override /{group}@{EVERY[group]}.{name}.{group}": file}
+            for group, file in self._chosen.items()
+            if group in EVERY
+            for name, mounted in self._files[EVERY[group]].items()
+            if mounted is not None
+        ]
+        return {"defaults": [*defaults, "_self_"], "name": experiment, **self._values}
 
 
 def _items(key: str, items: Sequence[Any]) -> dict[str, Any]:
@@ -200,19 +217,6 @@ def _is_cross(key: str, item: Any) -> bool:
     return key == "plans" and isinstance(item, Mapping) and "cross" in item
 
 
-def _choice(mounts: _Mounts, key: str, group: str, name: Any) -> str:
-    """``name`` where the group has such a choice."""
-    plans = mounts.plans if group == "plan" else None
-    if isinstance(name, str) and (
-        (plans is not None and plans.parts(name) is not None) or is_choice(CONF, group, name)
-    ):
-        return name
-    allowed = choices(group)
-    if plans is not None:
-        allowed.append("PLANNER_SETTING_CORPUS, e.g. flexsp_7b_192k_wikipedia")
-    raise refusal(key, name, allowed, group, f" (conf/{group})")
-
-
 def _merged(values: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     """``values`` with ``top`` on them, mapping by mapping."""
     merged = dict(values)
@@ -223,28 +227,6 @@ def _merged(values: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]
         else:
             merged[key] = value
     return merged
-
-
-def _written_out(mounts: _Mounts, experiment: str) -> dict[str, Any]:
-    """The primary config: the files first, values on top."""
-    defaults: list[Any] = [
-        {f"/{group}": file} for group, file in mounts.chosen.items() if group not in EVERY
-    ]
-    defaults += [
-        {f"/{LISTED[key]}@{key}.{name}": file}
-        for key, files in mounts.files.items()
-        for name, file in files.items()
-        if file is not None
-    ]
-    defaults += [
-        {f"override /{group}@{EVERY[group]}.{name}.{group}": file}
-        for group, file in mounts.chosen.items()
-        if group in EVERY
-        for name, mounted in mounts.files[EVERY[group]].items()
-        if mounted is not None
-    ]
-    empty: dict[str, Any] = {key: {} for key in LISTED}
-    return {"defaults": [*defaults, "_self_"], "name": experiment, **_merged(empty, mounts.values)}
 
 
 def _read(name: str) -> dict[str, Any]:

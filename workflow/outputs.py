@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from railx.errors import UserError
 
@@ -25,29 +26,13 @@ def typed(word: str, *names: str) -> dict[str, str]:
     return dict.fromkeys(names, word)
 
 
-def text(*names: str) -> dict[str, str]:
-    """Columns of words."""
-    return typed("string", *names)
-
-
-def integer(*names: str) -> dict[str, str]:
-    """Columns of whole numbers."""
-    return typed("int64", *names)
-
-
-def real(*names: str) -> dict[str, str]:
-    """Columns of real numbers."""
-    return typed("double", *names)
-
-
-def flag(*names: str) -> dict[str, str]:
-    """Columns of yes and no."""
-    return typed("bool", *names)
-
-
-def category(*names: str) -> dict[str, str]:
-    """Columns of few words that repeat, stored as a dictionary."""
-    return typed("category", *names)
+# Columns of words, of whole and of real numbers, of yes and no, and of few words that
+# repeat, stored as a dictionary.
+text = partial(typed, "string")
+integer = partial(typed, "int64")
+real = partial(typed, "double")
+flag = partial(typed, "bool")
+category = partial(typed, "category")
 
 
 def arrow_schema(columns: Columns) -> pa.Schema:
@@ -79,12 +64,14 @@ def typed_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 class Output:
     """A file that a stage writes.
 
-    Its path is below the stage's folder, with the item in braces. ``claims``: whether
-    verdicts and ``railx sql`` may read it.
+    Its path is below the stage's folder, with the item in braces; where it is empty,
+    the file is in the folder of the item and called as the output, with the ending of
+    its kind. ``claims``: whether verdicts and ``railx sql`` may read it.
     """
 
-    path: str
-    claims: bool = field(default=False, kw_only=True)
+    path: str = field(default="", kw_only=True)
+    claims: bool = field(default=True, kw_only=True)
+    ending: ClassVar[str] = ""
 
 
 @dataclass(frozen=True)
@@ -95,6 +82,7 @@ class Json(Output):
     joined by underscores. They are checked before any job; what is not declared is not.
     """
 
+    ending: ClassVar[str] = ".json"
     keys: Columns = field(default_factory=dict, kw_only=True)
 
     def check(self, path: Path) -> None:
@@ -113,6 +101,9 @@ class Json(Output):
 class File(Output):
     """A file that only its own readers understand."""
 
+    path: str
+    claims: bool = field(default=False, kw_only=True)
+
 
 @dataclass(frozen=True)
 class Table(Output):
@@ -123,6 +114,7 @@ class Table(Output):
     braces; empty: it does not.
     """
 
+    ending: ClassVar[str] = ".parquet"
     columns: Columns | Callable[[], Columns]
     optional: Columns = field(default_factory=dict, kw_only=True)
     printed: str = field(default="", kw_only=True)

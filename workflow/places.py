@@ -76,7 +76,7 @@ def check_sources(experiment: Config) -> None:
 
 
 def check_targets(experiment: Config, targets: Iterable[str]) -> None:
-    """Refuse a target below results/ that is not of this run, or that no stage writes.
+    """Refuse a target below results/ that is of another run, or that no stage writes.
 
     ``targets`` are all words of Snakemake's command line.
     """
@@ -84,8 +84,11 @@ def check_targets(experiment: Config, targets: Iterable[str]) -> None:
     words = list(map(str, targets))
     for before, target in zip(["", *words], words, strict=False):
         path = Path(target)
-        if path.is_relative_to(folder.parent) and before not in _TAKE_A_PATH:
-            _check_run(folder, path)
+        below = path.is_relative_to(folder.parent) and before not in _TAKE_A_PATH
+        if below and folder not in path.parents:
+            raise SettingsError(
+                "targets", f"got {str(path)!r}; allowed: files of this run, below {folder}"
+            )
         stage = "".join(path.relative_to(folder).parts[:1]) if path.is_relative_to(folder) else ""
         if stage not in STAGES or len(path.relative_to(folder).parts) < 2:
             continue
@@ -100,14 +103,6 @@ def check_targets(experiment: Config, targets: Iterable[str]) -> None:
             allowed = files or dict.fromkeys(written.values())
             got = target if files else named
             raise SettingsError(stage, f"got {got!r}; allowed: {', '.join(allowed)}")
-
-
-def _check_run(folder: Path, target: Path) -> None:
-    """Refuse a target that lies in the folder of another run, or is a folder itself."""
-    if folder not in target.parents:
-        raise SettingsError(
-            "targets", f"got {str(target)!r}; allowed: files of this run, below {folder}"
-        )
 
 
 _execute = ScriptBase._execute_cmd

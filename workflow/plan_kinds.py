@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workflow.composed import remembered
+from workflow.cache_keys import remembered
 
 
 @remembered

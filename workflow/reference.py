@@ -125,7 +125,7 @@ def _allowed(hint: Any) -> tuple[str, tuple[str, list[type]] | None]:
 
     With the place (``[]``, ``.*``) where they begin.
     """
-    group = _group_behind(hint)
+    group = next((name for name, behind in groups().items() if behind == hint), None)
     if group is not None:
         return f"as in [{group}](#{group})", None
     union = members(hint)
@@ -169,11 +169,6 @@ def _list(origin: Any, arguments: tuple[Any, ...]) -> tuple[str, tuple[str, list
 
 def _further(suffix: str, below: tuple[str, list[type]] | None) -> tuple[str, list[type]] | None:
     return None if below is None else (suffix + below[0], below[1])
-
-
-def _group_behind(hint: Any) -> str | None:
-    """The group whose files a key holds."""
-    return next((name for name, group_hint in groups().items() if group_hint == hint), None)
 
 
 def _word(value: Any) -> str:

@@ -2,18 +2,19 @@
 
 Claims and papers, published numbers, expected verdicts; and every query of a claim
 against the columns that the stages declare. What was found in order is remembered
-(``workflow.composed``) until a file of resources/ or the code changes.
+(:mod:`railx.file_cache`) until a file of resources/ or the code changes.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from railx import places
-from workflow import composed
+from railx.file_cache import cached
+from workflow.cache_keys import cache_key, code_digest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,11 +32,9 @@ def check_resources(root: Path = _ROOT) -> None:
     Raises ValueError: one line that names the file, and the row or claim.
     """
     read = [path for path in (root / "resources").rglob("*") if path.suffix in _ENDINGS]
-    key = composed.key(["resources", version("duckdb"), composed.code_digest()], read)
+    key = cache_key(["resources", version("duckdb"), code_digest()], read)
     folder = places.cache("resources") if root == _ROOT else root / ".cache" / "resources"
-    if composed.read(folder, key) is None:
-        _check(root, read)
-        composed.keep(folder, key, {})
+    cached(folder, key, partial(_check, root, read))
 
 
 @cache
@@ -83,7 +82,8 @@ def _claims(root: Path) -> tuple[Claim, ...]:
     return load_claims(resources / "claims", resources / "published", resources / "papers.yaml")
 
 
-def _check(root: Path, files: list[Path]) -> None:
+def _check(root: Path, files: list[Path]) -> dict[str, Any]:
+    """Nothing to keep, where all of it is in order."""
     from railx.evidence import (
         PublishedNumbers,
         check_queries,
@@ -105,3 +105,4 @@ def _check(root: Path, files: list[Path]) -> None:
     check_queries(claims, declared_tables())
     for path in sorted((root / "resources" / "expected").glob("*.yaml")):
         read_expected(path, [claim.id for claim in claims])
+    return {}

@@ -26,7 +26,7 @@ from workflow.plan_names import PlanNames
 from workflow.reference import reference
 from workflow.settings import CHOSEN, LISTED, NAME, SEEDED, Experiment, groups
 
-__all__ = ["SCHEMAS", "generated_files", "main", "marked", "schema", "schema_name", "schema_of"]
+__all__ = ["SCHEMAS", "generated_files", "main", "marked", "schema", "schema_name"]
 
 #: The folder of the schemas, relative to the one of conf/.
 SCHEMAS = Path("resources/schemas/conf")
@@ -71,14 +71,12 @@ def schema(name: str) -> dict[str, Any]:
             "then": writer.of(hint, "heir"),
             "else": writer.of(hint, "choice"),
         }
-    definitions = {**_defaults_list(), **dict(sorted(writer.definitions.items()))}
-    title = {"title": f"conf/{name}"}
     return {
         "$schema": _DIALECT,
         "$id": f"{name}.schema.json",
-        **title,
+        "title": f"conf/{name}",
         **written,
-        "$defs": definitions,
+        "$defs": {**_defaults_list(), **dict(sorted(writer.definitions.items()))},
     }
 
 
@@ -92,25 +90,15 @@ def schema_name(path: Path) -> str:
     return path.parent.name + (".base" if path.stem.startswith("base") else "")
 
 
-def schema_of(hint: Any) -> dict[str, Any]:
-    """The JSON Schema of a type hint alone.
-
-    Every key without a default is required.
-    """
-    writer = _Writer()
-    return {**writer.of(hint, "whole"), "$defs": writer.definitions}
-
-
 @functools.cache
 def generated_files() -> Mapping[Path, str]:
     """Text of each schema and of the page of every key, by path beside conf/."""
     names = sorted({schema_name(path) for path in conf_files(CONF)})
-    files = {f"{name}.schema.json": _json(schema(name)) for name in names}
+    files = {
+        f"{name}.schema.json": json.dumps(schema(name), indent=1, ensure_ascii=False) + "\n"
+        for name in names
+    }
     return {SCHEMAS / name: text for name, text in {**files, "reference.md": reference()}.items()}
-
-
-def _json(document: dict[str, Any]) -> str:
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def marked(path: Path) -> str:

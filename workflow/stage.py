@@ -209,7 +209,8 @@ class Stage:
             raise ValueError(
                 f"{self.name}.{output}: no such output; allowed: {', '.join(self.outputs)}"
             )
-        path = self.outputs[output].path
+        kind = self.outputs[output]
+        path = kind.path or "/".join(filter(None, (self.wildcard, f"{output}{kind.ending}")))
         return f"{self.name}/{path}" if self.in_folder else path
 
     def path(self, output: str, item: str = "") -> str:
@@ -267,6 +268,16 @@ class Job:
         """The one file of an input."""
         (only,) = self.inputs[name]
         return only
+
+    def load(self, hint: Any, group: str = "") -> Any:
+        """The settings as an instance of their class.
+
+        ``group``: those of a group, where the stage takes several.
+        """
+        from railx.settings import load
+
+        settings = self.settings[group] if group else self.settings
+        return load(hint, settings, group or self.stage.name)
 
     def write_table(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write rows under the declared columns where the table is wanted.

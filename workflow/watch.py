@@ -49,14 +49,19 @@ def watched(name: str, log: str | Path) -> None:
     os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1)
 
 
-def run_program(command: Sequence[str]) -> int:
-    """Run a program to its end, its words where messages go; returns its exit code.
+def run_program(command: Sequence[str], name: str, **variables: str) -> None:
+    """Run a program to its end, its words where messages go.
 
-    Interrupted, it has a moment to say what it keeps.
+    ``variables`` are set in its environment where nobody else sets them. Interrupted,
+    it has a moment to say what it keeps. Raises UserError where it ends with an error;
+    its own message stands above.
     """
-    process = subprocess.Popen(command, stdout=sys.stderr)
+    from railx.errors import UserError
+
+    # Progress goes where messages go: standard output belongs to the summary.
+    process = subprocess.Popen(command, stdout=sys.stderr, env=variables | os.environ)
     try:
-        return process.wait()
+        code = process.wait()
     except KeyboardInterrupt:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_ENDS_S)
@@ -65,25 +70,22 @@ def run_program(command: Sequence[str]) -> int:
         if process.poll() is None:
             process.kill()
             process.wait()
+    if code:
+        raise UserError(f"{name} ended with exit code {code}; its own message is above")
 
 
 def run_module(module: str, name: str, settings: Any, out: Path, **variables: str) -> None:
     """Run ``python -m module`` on settings until it has written ``out``.
 
-    ``variables`` are set in its environment where nobody else sets them. Raises
-    UserError where it ends with an error; its own message stands above.
+    The rest is as of :func:`run_program`.
     """
-    from railx.errors import UserError
     from railx.io import write_json
     from railx.settings import to_dict
 
     config = out.with_name("config.json")
     write_json(config, to_dict(settings))
     command = [sys.executable, "-m", module, "--config", str(config), "--out", str(out)]
-    # Progress goes where messages go: standard output belongs to the summary.
-    ended = subprocess.run(command, check=False, stdout=sys.stderr, env=variables | os.environ)
-    if ended.returncode:
-        raise UserError(f"{name} ended with exit code {ended.returncode}; its own message is above")
+    run_program(command, name, **variables)
 
 
 def _end_with(parent: int) -> None:

@@ -13,7 +13,6 @@ they are computed once for its settings and kept in a file. Three facts make the
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -31,7 +30,7 @@ from railx.families import (
     family_of,
     static_routing_names,
 )
-from railx.io import atomic_path
+from railx.file_cache import read_cached, write_cached
 from railx.network.group_bandwidth import MemberRates, messages_of, rounds_of
 from railx.network.traffic import routed_for
 from railx.performance.networks import Kind
@@ -63,33 +62,17 @@ class RateStore:
     def __init__(self, folder: Path | None = None, code: str = "") -> None:
         self.folder, self.code = folder, code
 
-    def _path(self, settings: FamilySettings) -> Path | None:
-        name = hashlib.sha256(f"{self.code}\0{settings!r}".encode()).hexdigest()
-        return None if self.folder is None else self.folder / f"{name}.json"
+    def _name(self, settings: FamilySettings) -> str:
+        return hashlib.sha256(f"{self.code}\0{settings!r}".encode()).hexdigest()
 
     def read(self, settings: FamilySettings) -> dict[str, list[float]]:
         """The rates of a network by key; empty where none can be read."""
-        path = self._path(settings)
-        with suppress(OSError, ValueError):
-            if path is not None:
-                digest, _, text = path.read_bytes().partition(b"\n")
-                if hashlib.sha256(text).hexdigest().encode() == digest:
-                    return cast("dict[str, list[float]]", json.loads(text))
-        return {}
+        return (self.folder and read_cached(self.folder, self._name(settings))) or {}
 
     def keep(self, settings: FamilySettings, rates: Mapping[str, list[float]]) -> None:
         """Keep the rates of a network where the folder can be written to."""
-        path = self._path(settings)
-        if path is None:
-            return
-        text = json.dumps(rates).encode()
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_path(path) as target:
-                target.write_bytes(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
-            files = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
-            for old in files[:-_MOST_FILES]:
-                old.unlink(missing_ok=True)
+        if self.folder is not None:
+            write_cached(self.folder, self._name(settings), dict(rates), _MOST_FILES)
 
 
 def folded(settings: FamilySettings) -> FamilySettings:

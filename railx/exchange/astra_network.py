@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.errors import UserError
-from railx.exchange.wires import Exported, decimal, join
+from railx.exchange.wires import Exported, Joined, decimal, join
 from railx.vocabulary.topology import Topology
 
 __all__ = ["Dimension", "analytical", "dimensions", "ns3"]
@@ -47,14 +47,11 @@ class _Links:
     """Links between chips, and the chips, bandwidth and latency of each switch."""
 
     chips: int
-    low: IntArray
-    high: IntArray
-    gbps: NDArray[np.float64]
-    latency_ns: NDArray[np.float64]
+    between: Joined
     stars: tuple[tuple[IntArray, float, float], ...]
 
     def __bool__(self) -> bool:
-        return len(self.low) > 0 or len(self.stars) > 0
+        return len(self.between) > 0 or len(self.stars) > 0
 
 
 def analytical(topology: Topology, name: str) -> Exported:
@@ -104,15 +101,7 @@ def dimensions(topology: Topology) -> list[Dimension] | None:
         if len(rates) != 1 or len(latencies) != 1:
             return None
         stars.append((np.sort(joined.low[at_switch]), float(rates[0]), float(latencies[0])))
-    links = _Links(
-        chips,
-        joined.low[between],
-        joined.high[between],
-        joined.capacity_gbps[between],
-        joined.latency_ns[between],
-        tuple(stars),
-    )
-    return _split(links, 1)
+    return _split(_Links(chips, joined.where(between), tuple(stars)), 1)
 
 
 def _split(links: _Links, stride: int) -> list[Dimension] | None:
@@ -131,8 +120,12 @@ def _split(links: _Links, stride: int) -> list[Dimension] | None:
 
 def _dimension(links: _Links, stride: int, length: int) -> Iterator[tuple[Dimension, _Links]]:
     """The dimension of this stride and length, if any, and the remaining links."""
-    positions, line = _lines(np.arange(links.chips), stride, length)
-    inside = line[links.low] == line[links.high]
+    chips, between = np.arange(links.chips), links.between
+    # Of each chip the position in its line, and the number of the line.
+    positions = chips // stride % length
+    line = chips // (stride * length) * stride + chips % stride
+    inside = line[between.low] == line[between.high]
+    rest = between.where(~inside)
     stars = [star for star in links.stars if len(np.unique(line[star[0]])) == 1]
     if inside.any() == bool(stars):  # neither, or both
         return
@@ -144,13 +137,14 @@ def _dimension(links: _Links, stride: int, length: int) -> Iterator[tuple[Dimens
         ((size, gbps, latency_ns),) = kinds
         count = int(per_line[0])
         if size == length and count:
-            rest = [star for star in links.stars if len(np.unique(line[star[0]])) > 1]
+            others = tuple(star for star in links.stars if len(np.unique(line[star[0]])) > 1)
             dimension = Dimension("Switch", length, gbps * count, latency_ns, count)
-            yield dimension, _without(links, inside, tuple(rest))
+            yield dimension, _Links(links.chips, rest, others)
         return
-    if len(np.unique(links.gbps[inside])) > 1 or len(np.unique(links.latency_ns[inside])) > 1:
+    lines = between.where(inside)
+    if len(np.unique(lines.capacity_gbps)) > 1 or len(np.unique(lines.latency_ns)) > 1:
         return
-    low, high = positions[links.low[inside]], positions[links.high[inside]]
+    low, high = positions[lines.low], positions[lines.high]
     apart = np.minimum((low - high) % length, (high - low) % length)
     full = links.chips * (length - 1) // 2
     block: Literal["Ring", "FullyConnected"]
@@ -161,27 +155,8 @@ def _dimension(links: _Links, stride: int, length: int) -> Iterator[tuple[Dimens
         block = "Ring"
     else:
         return
-    gbps, latency_ns = float(links.gbps[inside][0]), float(links.latency_ns[inside][0])
-    yield Dimension(block, length, gbps, latency_ns), _without(links, inside, links.stars)
-
-
-def _lines(chips: IntArray, stride: int, length: int) -> tuple[IntArray, IntArray]:
-    """The positions of chips in their lines, and the lines' numbers."""
-    return chips // stride % length, chips // (stride * length) * stride + chips % stride
-
-
-def _without(
-    links: _Links, gone: NDArray[np.bool_], stars: tuple[tuple[IntArray, float, float], ...]
-) -> _Links:
-    remaining = ~gone
-    return _Links(
-        links.chips,
-        links.low[remaining],
-        links.high[remaining],
-        links.gbps[remaining],
-        links.latency_ns[remaining],
-        stars,
-    )
+    gbps, latency_ns = float(lines.capacity_gbps[0]), float(lines.latency_ns[0])
+    yield Dimension(block, length, gbps, latency_ns), _Links(links.chips, rest, links.stars)
 
 
 def ns3(topology: Topology, name: str) -> Exported:

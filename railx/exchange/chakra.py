@@ -16,8 +16,7 @@ so that a rank's total computation is off by one at most.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +31,15 @@ from railx.exchange.chakra_messages import (
     message,
     write_messages,
 )
+from railx.exchange.program_walk import ProgramWalk, kinds_of, steps_of_ranks
 from railx.io import write_text
-from railx.replay.programs import DOES, KINDS, Programs
+from railx.replay.programs import KINDS, Programs
 
 #: The version of the schema in traces, as in ASTRA-sim's own.
 VERSION = "0.0.4"
 #: Collectives that ASTRA-sim runs; a broadcast takes the time of the trace.
 _RUN = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 _MESSAGES = {"send": SEND, "recv": RECV}
-_BEGIN, _ISSUE, _WAIT, _END = range(4)
 
 
 def write_chakra(prefix: Path, programs: Programs) -> tuple[list[Path], list[str]]:
@@ -49,11 +48,10 @@ def write_chakra(prefix: Path, programs: Programs) -> tuple[list[Path], list[str
     Returns the files, and the losses for a reader of the schema alone.
     """
     group_of = _groups(programs)
-    rows = _by_rank(programs)
     written = []
-    for rank in range(programs.ranks):
+    for rank, steps in steps_of_ranks(programs):
         path = prefix.with_name(f"{prefix.name}.{rank}.et")
-        write_messages(path, _nodes(programs, rank, rows[rank], group_of))
+        write_messages(path, _Graph(programs, rank, group_of).messages(steps))
         written.append(path)
     groups = {
         str(number): list(programs.configurations[configuration].members)
@@ -67,8 +65,7 @@ def write_chakra(prefix: Path, programs: Programs) -> tuple[list[Path], list[str
 def _lost(programs: Programs) -> list[str]:
     columns = programs.columns
     lost = ["that ranks begin an iteration together"]
-    used = {KINDS[number] for number in np.unique(columns["kind"]) if number >= 0}
-    missing = sorted(used - {*_RUN, *_MESSAGES})
+    missing = sorted(kinds_of(programs) - {*_RUN, *_MESSAGES})
     if missing:
         lost.append(f"{', '.join(missing)}: in the trace, but ASTRA-sim does not run them")
     if columns["pickup_ns"].any():
@@ -96,129 +93,95 @@ def _groups(programs: Programs) -> dict[int, tuple[int, int]]:
     return {channel: (number, pairs[channel]) for number, channel in enumerate(sorted(pairs), 1)}
 
 
-def _by_rank(programs: Programs) -> list[range]:
-    bounds = np.searchsorted(programs.columns["rank"], np.arange(programs.ranks + 1))
-    return [range(*pair) for pair in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
+class _Graph(ProgramWalk):
+    """Writes the program of a rank as nodes, which it numbers."""
 
+    def __init__(
+        self, programs: Programs, rank: int, group_of: Mapping[int, tuple[int, int]]
+    ) -> None:
+        super().__init__(programs, rank)
+        self._group_of = group_of
+        self._nodes: list[Any] = []
+        #: Dependencies of each operation, by its node.
+        self._behind: dict[int, list[int]] = {}
+        self._next = self._computed_ns = 0
 
-@dataclass
-class _Graph:
-    """Numbers the nodes of a rank and tracks the dependencies of the next one."""
+    def messages(self, steps: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
+        """The metadata of the rank, then its nodes."""
+        yield message("GlobalMetadata", {"railx.rank": ("int64", self.rank)}, version=VERSION)
+        for step in steps:
+            self.take(step)
+            yield from self._nodes
+            self._nodes.clear()
 
-    tail: list[int] = field(default_factory=list)
-    #: Dependencies of each operation, by its node.
-    behind: dict[int, frozenset[int]] = field(default_factory=dict)
-    #: Last operation of each channel, and the node of each operation.
-    last: dict[int, int] = field(default_factory=dict)
-    operation: dict[tuple[int, int], int] = field(default_factory=dict)
-    next: int = 0
-    computed_ns: int = 0
-
-    def node(self, name: str, kind: int, attrs: dict[str, Any], **fields: Any) -> Any:
+    def _add(self, name: str, kind: int, attrs: dict[str, Any], **fields: Any) -> int:
+        waits = list(dict.fromkeys(self.tail))
         node = message(
-            "Node",
-            attrs,
-            id=self.next,
-            name=name,
-            type=kind,
-            data_deps=list(dict.fromkeys(self.tail)),
-            **fields,
+            "Node", attrs, id=self._next, name=name, type=kind, data_deps=waits, **fields
         )
-        self.next += 1
-        return node
+        self._nodes.append(node)
+        self._next += 1
+        return self._next - 1
 
-    def wait(self, operation: int) -> None:
+    def wait(self, operation: list[int]) -> None:
         """Further nodes depend on an operation, and so on its dependencies."""
-        behind = self.behind.pop(operation, frozenset())
-        self.tail = [*(number for number in self.tail if number not in behind), operation]
+        behind = self._behind.pop(operation[0], [])
+        self.tail = [*(number for number in self.tail if number not in behind), *operation]
 
-    def micros(self, lasts_ns: int) -> int:
+    def _micros(self, lasts_ns: int) -> int:
         """Whole microseconds that add up to the computation so far."""
-        before, self.computed_ns = self.computed_ns, self.computed_ns + lasts_ns
-        return (self.computed_ns + 500) // 1000 - (before + 500) // 1000
+        before, self._computed_ns = self._computed_ns, self._computed_ns + lasts_ns
+        return (self._computed_ns + 500) // 1000 - (before + 500) // 1000
 
-
-def _nodes(
-    programs: Programs, rank: int, rows: range, group_of: Mapping[int, tuple[int, int]]
-) -> Iterator[Any]:
-    yield message("GlobalMetadata", {"railx.rank": ("int64", rank)}, version=VERSION)
-    columns = {
-        name: values[rows.start : rows.stop].tolist() for name, values in programs.columns.items()
-    }
-    graph = _Graph()
-    for row in range(len(rows)):
-        step = {name: values[row] for name, values in columns.items()}
-        if step["does"] in (_BEGIN, _END):
-            yield _computation(graph, DOES[step["does"]], step["gap_ns"], step["iteration"])
-            continue
-        if step["gap_ns"]:
-            yield _computation(graph, "compute", step["gap_ns"])
-        key = step["channel"], step["sequence"]
-        if step["does"] == _WAIT:
-            graph.wait(graph.operation[key])
-            if step["resume_ns"]:
-                yield _computation(graph, "resume", step["resume_ns"])
-            continue
-        yield _operation(graph, programs, rank, step, group_of)
-        graph.operation[key] = graph.last[step["channel"]] = graph.next - 1
-        graph.behind[graph.next - 1] = frozenset(graph.tail)
-
-
-def _computation(graph: _Graph, name: str, lasts_ns: int, iteration: int | None = None) -> Any:
-    attrs: dict[str, Any] = {
-        "is_cpu_op": ("bool", False),
-        "railx.does": ("string", name),
-        "railx.duration_ns": ("uint64", lasts_ns),
-    }
-    if iteration is not None:
-        attrs["railx.iteration"] = ("int64", iteration)
-        name = f"{name} iteration {iteration}"
-    node = graph.node(name, COMP, attrs, duration_micros=graph.micros(lasts_ns))
-    graph.tail = [node.id]
-    return node
-
-
-def _operation(
-    graph: _Graph,
-    programs: Programs,
-    rank: int,
-    step: Mapping[str, Any],
-    group_of: Mapping[int, tuple[int, int]],
-) -> Any:
-    kind, channel = KINDS[step["kind"]], step["channel"]
-    members = programs.configurations[step["configuration"]].members
-    attrs: dict[str, Any] = {"is_cpu_op": ("bool", False)}
-    if kind in _MESSAGES:
-        (peer,) = (member for member in members if member != rank)
-        ends = (rank, peer) if kind == "send" else (peer, rank)
-        attrs |= {
-            "comm_size": ("int64", step["bytes"]),
-            "comm_src": ("int32", ends[0]),
-            "comm_dst": ("int32", ends[1]),
-            "comm_tag": ("int32", channel),
+    def compute(self, name: str, lasts_ns: int, iteration: int | None = None) -> None:
+        """A node of computation."""
+        attrs: dict[str, Any] = {
+            "is_cpu_op": ("bool", False),
+            "railx.does": ("string", name),
+            "railx.duration_ns": ("uint64", lasts_ns),
         }
-    else:
-        size = step["bytes"]
-        if kind == "all_gather":
-            size = -(-size // len(members))
+        if iteration is not None:
+            attrs["railx.iteration"] = ("int64", iteration)
+            name = f"{name} iteration {iteration}"
+        self.tail = [self._add(name, COMP, attrs, duration_micros=self._micros(lasts_ns))]
+
+    def issue(self, kind: str, members: tuple[int, ...], step: Mapping[str, Any]) -> list[int]:
+        """A node of an operation."""
+        channel, size = step["channel"], step["bytes"]
+        name = self.programs.channels[channel]
+        attrs: dict[str, Any] = {"is_cpu_op": ("bool", False)}
+        if kind in _MESSAGES:
+            peer = self.peer(members)
+            ends = (self.rank, peer) if kind == "send" else (peer, self.rank)
+            attrs |= {
+                "comm_size": ("int64", size),
+                "comm_src": ("int32", ends[0]),
+                "comm_dst": ("int32", ends[1]),
+                "comm_tag": ("int32", channel),
+            }
+        else:
+            if kind == "all_gather":
+                size = -(-size // len(members))
+            attrs |= {
+                "comm_type": ("int64", COLLECTIVES[kind]),
+                "comm_size": ("int64", size),
+                "pg_name": ("string", str(self._group_of[channel][0])),
+            }
         attrs |= {
-            "comm_type": ("int64", COLLECTIVES[kind]),
-            "comm_size": ("int64", size),
-            "pg_name": ("string", str(group_of[channel][0])),
+            "railx.channel": ("string", name),
+            "railx.sequence": ("int64", step["sequence"]),
+            "railx.bytes": ("int64", step["bytes"]),
+            "railx.duration_ns": ("uint64", step["lasts_ns"]),
         }
-    attrs |= {
-        "railx.channel": ("string", programs.channels[channel]),
-        "railx.sequence": ("int64", step["sequence"]),
-        "railx.bytes": ("int64", step["bytes"]),
-        "railx.duration_ns": ("uint64", step["lasts_ns"]),
-    }
-    for name in ("pickup_ns", "alone"):
-        if step[name]:
-            attrs[f"railx.{name}"] = ("int64", int(step[name]))
-    return graph.node(
-        f"{kind} {step['sequence']} of {programs.channels[channel]}",
-        _MESSAGES.get(kind, COLL),
-        attrs,
-        ctrl_deps=[graph.last[channel]] if channel in graph.last else [],
-        duration_micros=round(step["lasts_ns"] / 1000),
-    )
+        for key in ("pickup_ns", "alone"):
+            if step[key]:
+                attrs[f"railx.{key}"] = ("int64", int(step[key]))
+        number = self._add(
+            f"{kind} {step['sequence']} of {name}",
+            _MESSAGES.get(kind, COLL),
+            attrs,
+            ctrl_deps=self.last.get(channel, []),
+            duration_micros=round(step["lasts_ns"] / 1000),
+        )
+        self._behind[number] = list(self.tail)
+        return [number]

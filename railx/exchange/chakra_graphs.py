@@ -150,15 +150,14 @@ def _message(
     word = "send" if kind == SEND else "recv"
     ends_named = {"comm_src": nodes.rank, "comm_dst": nodes.rank} | dict(attrs)
     ends = [_count(nodes, number, ends_named, key) for key in ("comm_src", "comm_dst")]
+    allowed = ""
     if ends[kind == RECV] != nodes.rank or ends[0] == ends[1]:
+        allowed = "of its own to another rank"
+    elif not all(0 <= end < ranks for end in ends):
+        allowed = f"ranks below {ranks}, each with a file"
+    if allowed:
         raise UserError(
-            f"{nodes.where(number)}, a {word} from {ends[0]} to {ends[1]}; allowed: of its own"
-            " to another rank"
-        )
-    if not all(0 <= end < ranks for end in ends):
-        raise UserError(
-            f"{nodes.where(number)}, a {word} from {ends[0]} to {ends[1]}; allowed: ranks below"
-            f" {ranks}, each with a file"
+            f"{nodes.where(number)}, a {word} from {ends[0]} to {ends[1]}; allowed: {allowed}"
         )
     return {
         "kind": NODE_KINDS.index(word),

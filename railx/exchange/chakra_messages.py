@@ -29,7 +29,6 @@ COLLECTIVES = {
     "reduce_scatter": 7,
     "barrier": 9,
 }
-ALL_GATHER = COLLECTIVES["all_gather"]
 
 #: Fields of the messages: name, number, type; ``*`` before a type means many.
 _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {

@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from railx.exchange.program_walk import BEGIN, END, ISSUE, WAIT
 from railx.fabric.circuits import COMMUNICATION
 from railx.fabric.settings import Mode
 from railx.replay.graph_runs import GraphRow
@@ -32,7 +33,6 @@ _LIGHT, _ITERATION = "reconfiguration", "iteration"
 _MODES = get_args(Mode)
 #: Threads that a rank may have, so that ranks keep their order.
 _THREADS = 1000
-_BEGIN, _ISSUE, _WAIT, _END = range(4)
 
 
 @dataclass(frozen=True)
@@ -74,28 +74,13 @@ def chrome_trace(processes: Iterable[Process]) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     for number, process in enumerate(processes):
         named = {"name": process.name, "labels": process.fidelity, "sort_index": number}
-        for what, value in named.items():
-            events.append(
-                {
-                    "ph": "M",
-                    "name": f"process_{what}",
-                    "pid": number,
-                    "tid": 0,
-                    "args": {what: value},
-                }
-            )
+        events += [
+            _metadata(number, 0, f"process_{what}", {what: value}) for what, value in named.items()
+        ]
         origin_ns = min((span.start_ns for span in process.spans), default=0)
         for name, thread, spans in _threads(process.spans):
-            for what, value in (("name", name), ("sort_index", thread)):
-                events.append(
-                    {
-                        "ph": "M",
-                        "name": f"thread_{what}",
-                        "pid": number,
-                        "tid": thread,
-                        "args": {what: value},
-                    }
-                )
+            events.append(_metadata(number, thread, "thread_name", {"name": name}))
+            events.append(_metadata(number, thread, "thread_sort_index", {"sort_index": thread}))
             events += [
                 {
                     "ph": "X",
@@ -110,6 +95,10 @@ def chrome_trace(processes: Iterable[Process]) -> dict[str, Any]:
                 for span in spans
             ]
     return {"displayTimeUnit": "ms", "traceEvents": events}
+
+
+def _metadata(process: int, thread: int, name: str, details: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": "M", "name": name, "pid": process, "tid": thread, "args": details}
 
 
 def _threads(spans: Iterable[Span]) -> Iterator[tuple[str, int, list[Span]]]:
@@ -263,12 +252,12 @@ def _spans(programs: Programs, replayed: Replayed) -> Iterator[Span]:
     started, ended = replayed.started_ns.tolist(), replayed.ended_ns.tolist()
     issued = {
         (columns["rank"][row], columns["channel"][row], columns["sequence"][row]): row
-        for row in np.flatnonzero(programs.columns["does"] == _ISSUE).tolist()
+        for row in np.flatnonzero(programs.columns["does"] == ISSUE).tolist()
     }
     now_ns = 0
     for row, rank in enumerate(columns["rank"]):
         does, iteration = columns["does"][row], columns["iteration"][row]
-        if does == _BEGIN:
+        if does == BEGIN:
             now_ns = begun_ns = begins[rank, iteration]
             continue
         gap_ns = columns["gap_ns"][row]
@@ -276,12 +265,12 @@ def _spans(programs: Programs, replayed: Replayed) -> Iterator[Span]:
         if gap_ns:
             yield Span(rank, "compute", "compute", now_ns, now_ns + gap_ns, details)
             now_ns += gap_ns
-        if does == _END:
+        if does == END:
             yield Span(rank, "compute", f"iteration {iteration}", begun_ns, now_ns, details)
-        if does == _WAIT:
+        if does == WAIT:
             key = rank, columns["channel"][row], columns["sequence"][row]
             now_ns = max(now_ns, ended[issued[key]]) + columns["resume_ns"][row]
-        if does == _ISSUE:
+        if does == ISSUE:
             kind = columns["kind"][row]
             yield Span(
                 rank,

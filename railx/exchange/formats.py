@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import ceil
 from xml.sax.saxutils import quoteattr
 
@@ -46,10 +45,7 @@ def edge_list(topology: Topology, name: str) -> Exported:
             str(links.rail[number]),
         )
         lines.append(",".join((*ends, *fields)))
-    lost = ["which node of the network a chip is in"] if topology.nodes < chips else []
-    if topology.circuits is not None:
-        lost.append("optical circuits: links are there, no switches")
-    return Exported("\n".join([*lines, ""]), tuple(lost))
+    return Exported("\n".join([*lines, ""]), (*_lost_nodes(topology), *_lost_circuits(topology)))
 
 
 def anynet(topology: Topology, name: str, *, cycle_ns: float = 1.0) -> Exported:
@@ -78,15 +74,6 @@ def anynet(topology: Topology, name: str, *, cycle_ns: float = 1.0) -> Exported:
     return Exported("\n".join([*lines, ""]), lost)
 
 
-@dataclass(frozen=True)
-class NetworkFormat:
-    """How networks are written for a tool, and how the file ends by custom."""
-
-    write: Callable[[Topology, str], Exported]
-    ending: str
-    reader: str
-
-
 _KEYS = (
     ("node", "kind", "string"),
     ("node", "endpoints", "int"),
@@ -101,7 +88,7 @@ _KEYS = (
 
 def graphml(topology: Topology, name: str) -> Exported:
     """The whole network: an edge for each link, also where several are parallel."""
-    return Exported(_text(topology, name, wires(topology)), _lost(topology))
+    return Exported(_text(topology, name, wires(topology)), _lost_circuits(topology))
 
 
 def simple_graphml(topology: Topology, name: str) -> Exported:
@@ -125,10 +112,10 @@ def simple_graphml(topology: Topology, name: str) -> Exported:
         rail=np.full(len(joined), -1),
         lanes=np.where(alike, joined.lanes, 1),
     )
-    lost = [line for line in joined.lost if len(joined) < len(links)]
-    if (links.rail >= 0).any():
-        lost.append("which rail a link is on")
-    return Exported(_text(topology, name, edges), (*lost, *_lost(topology)))
+    lost = (*_lost_rails(links), *_lost_circuits(topology))
+    if len(joined) < len(links):
+        lost = (*joined.lost, *lost)
+    return Exported(_text(topology, name, edges), lost)
 
 
 def _text(topology: Topology, name: str, edges: Wires) -> str:
@@ -164,7 +151,15 @@ def _data(what: str, values: Mapping[str, object]) -> str:
     return "".join(f'<data key="{what}_{key}">{value}</data>' for key, value in values.items())
 
 
-def _lost(topology: Topology) -> tuple[str, ...]:
+def _lost_nodes(topology: Topology) -> tuple[str, ...]:
+    return ("which node of the network a chip is in",) if topology.nodes < topology.chips else ()
+
+
+def _lost_rails(links: Wires) -> tuple[str, ...]:
+    return ("which rail a link is on",) if (links.rail >= 0).any() else ()
+
+
+def _lost_circuits(topology: Topology) -> tuple[str, ...]:
     return () if topology.circuits is None else ("optical circuits: links are there, no switches",)
 
 
@@ -234,12 +229,8 @@ def infragraph(topology: Topology, name: str) -> Exported:
             "  scheme: one2one",
             f"  link: {link_name[kind]}",
         ]
-    lost = ["which node of the network a chip is in"] if topology.nodes < chips else []
-    if (links.rail >= 0).any():
-        lost.append("which rail a link is on")
-    if topology.circuits is not None:
-        lost.append("optical circuits: links are there, no switches")
-    return Exported("\n".join([*lines, ""]), tuple(lost))
+    lost = (*_lost_nodes(topology), *_lost_rails(links), *_lost_circuits(topology))
+    return Exported("\n".join([*lines, ""]), lost)
 
 
 def _component(name: str, count: int, choice: str) -> list[str]:
@@ -252,13 +243,13 @@ def _real(value: float) -> str:
     return text if "." in text else f"{text}.0"
 
 
-#: What ``railx export topology --format`` takes.
-NETWORK_FORMATS = {
-    "graphml": NetworkFormat(graphml, ".graphml", "NetworkX, igraph, Gephi"),
-    "graphml-simple": NetworkFormat(simple_graphml, ".graphml", "SST (topoAny)"),
-    "edges": NetworkFormat(edge_list, ".csv", "spreadsheets, railx"),
-    "astra-analytical": NetworkFormat(analytical, ".yml", "ASTRA-sim, analytical"),
-    "astra-ns3": NetworkFormat(ns3, ".txt", "ASTRA-sim, ns-3"),
-    "infragraph": NetworkFormat(infragraph, ".yaml", "InfraGraph"),
-    "anynet": NetworkFormat(anynet, ".anynet", "BookSim2"),
+#: How each format that ``railx export topology --format`` takes is written.
+NETWORK_FORMATS: dict[str, Callable[[Topology, str], Exported]] = {
+    "graphml": graphml,
+    "graphml-simple": simple_graphml,
+    "edges": edge_list,
+    "astra-analytical": analytical,
+    "astra-ns3": ns3,
+    "infragraph": infragraph,
+    "anynet": anynet,
 }

@@ -9,16 +9,15 @@ of a rank, messages on cpu 1, so that neither delays the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
+from railx.exchange.program_walk import ProgramWalk, kinds_of, steps_of_ranks
 from railx.io import atomic_path
-from railx.replay.programs import KINDS, Programs
+from railx.replay.programs import Programs
 
-_BEGIN, _ISSUE, _WAIT, _END = range(4)
 _COMPUTE, _NETWORK = 0, 1
 #: The parts of each kind of collective.
 _PARTS = {
@@ -80,39 +79,63 @@ def messages(
     return rounds
 
 
-@dataclass
-class _Rank:
-    """The lines of one rank."""
+class _Rank(ProgramWalk):
+    """Writes the program of a rank as lines; its nodes are their labels.
 
-    lines: list[str] = field(default_factory=list)
-    tail: list[int] = field(default_factory=list)
-    #: Last round of each channel, and of each operation.
-    last: dict[int, list[int]] = field(default_factory=dict)
-    ended: dict[tuple[int, int], list[int]] = field(default_factory=dict)
-    labels: int = 0
+    ``sizes``: the bytes of each operation.
+    """
 
-    def add(self, what: str, after: Iterable[int]) -> int:
-        label = self.labels
-        self.labels += 1
+    def __init__(self, programs: Programs, rank: int, sizes: Mapping[tuple[int, int], int]) -> None:
+        super().__init__(programs, rank)
+        self._sizes = sizes
+        self._labels = 0
+        self.lines: list[str] = []
+
+    def _add(self, what: str, after: Iterable[int]) -> int:
+        label = self._labels
+        self._labels += 1
         self.lines.append(f"l{label}: {what}")
         self.lines += [f"l{label} requires l{earlier}" for earlier in dict.fromkeys(after)]
         return label
+
+    def compute(self, name: str, lasts_ns: int, iteration: int | None = None) -> None:
+        """A line of computation, where it takes time."""
+        if lasts_ns:
+            self.tail = [self._add(f"calc {lasts_ns} cpu {_COMPUTE}", self.tail)]
+
+    def issue(self, kind: str, members: tuple[int, ...], step: Mapping[str, Any]) -> list[int]:
+        """The messages of an operation."""
+        channel, size_bytes = step["channel"], self._sizes[step["channel"], step["sequence"]]
+        after = [*self.tail, *self.last.get(channel, ())]
+        how = f"tag {channel} cpu {_NETWORK} nic 0"
+        if kind in ("send", "recv"):
+            to = f"{'to' if kind == 'send' else 'from'} {self.peer(members)}"
+            return [self._add(f"{kind} {size_bytes}b {to} {how}", after)]
+        for turn in messages(kind, size_bytes, members, self.rank):
+            ended = []
+            for sent in turn:
+                ended.append(self._add(f"send {sent.sent_bytes}b to {sent.to} {how}", after))
+                received = f"recv {sent.received_bytes}b from {sent.source} {how}"
+                ended.append(self._add(received, after))
+            after = ended
+        return after
 
 
 def write_goal(path: Path, programs: Programs) -> list[str]:
     """Write the schedule; returns the losses."""
     sizes = _sizes(programs)
-    bounds = np.searchsorted(programs.columns["rank"], np.arange(programs.ranks + 1)).tolist()
     with atomic_path(path) as beside, beside.open("w", encoding="ascii") as file:
         file.write(f"num_ranks {programs.ranks}\n")
-        for rank in range(programs.ranks):
+        for rank, steps in steps_of_ranks(programs):
             file.write(f"\nrank {rank} {{\n")
-            for line in _lines(programs, sizes, rank, range(bounds[rank], bounds[rank + 1])):
-                file.write(f"{line}\n")
+            program = _Rank(programs, rank, sizes)
+            for step in steps:
+                program.take(step)
+                file.writelines(f"{line}\n" for line in program.lines)
+                program.lines.clear()
             file.write("}\n")
-    used = {KINDS[number] for number in np.unique(programs.columns["kind"]) if number >= 0}
     lost = ["that ranks begin an iteration together", "how long operations took"]
-    if used - {"send", "recv"}:
+    if kinds_of(programs) - {"send", "recv"}:
         lost.append("collectives: they are messages, of rings but for an all-to-all")
     return lost
 
@@ -125,56 +148,3 @@ def _sizes(programs: Programs) -> dict[tuple[int, int], int]:
         key = channel, sequence
         sizes[key] = max(size_bytes, sizes.get(key, 0))
     return sizes
-
-
-def _lines(
-    programs: Programs, sizes: Mapping[tuple[int, int], int], rank: int, rows: range
-) -> Iterator[str]:
-    columns = {
-        name: values[rows.start : rows.stop].tolist() for name, values in programs.columns.items()
-    }
-    state = _Rank()
-    for row in range(len(rows)):
-        gap_ns, does = columns["gap_ns"][row], columns["does"][row]
-        key = columns["channel"][row], columns["sequence"][row]
-        if gap_ns:
-            state.tail = [state.add(f"calc {gap_ns} cpu {_COMPUTE}", state.tail)]
-        if does == _WAIT:
-            state.tail += state.ended[key]
-            if columns["resume_ns"][row]:
-                resume_ns = columns["resume_ns"][row]
-                state.tail = [state.add(f"calc {resume_ns} cpu {_COMPUTE}", state.tail)]
-        elif does == _ISSUE:
-            members = programs.configurations[columns["configuration"][row]].members
-            kind = KINDS[columns["kind"][row]]
-            after = [*state.tail, *state.last.get(key[0], ())]
-            ended = _operation(state, rank, kind, sizes[key], members, key[0], after)
-            state.ended[key] = state.last[key[0]] = ended
-        yield from state.lines
-        state.lines.clear()
-
-
-def _operation(
-    state: _Rank,
-    rank: int,
-    kind: str,
-    size_bytes: int,
-    members: tuple[int, ...],
-    tag: int,
-    after: list[int],
-) -> list[int]:
-    """The lines of an operation; returns the labels that it ends with."""
-    how = f"tag {tag} cpu {_NETWORK} nic 0"
-    if kind in ("send", "recv"):
-        (peer,) = (member for member in members if member != rank)
-        to = f"to {peer}" if kind == "send" else f"from {peer}"
-        return [state.add(f"{kind} {size_bytes}b {to} {how}", after)]
-    for turn in messages(kind, size_bytes, members, rank):
-        ended = []
-        for message in turn:
-            ended.append(state.add(f"send {message.sent_bytes}b to {message.to} {how}", after))
-            ended.append(
-                state.add(f"recv {message.received_bytes}b from {message.source} {how}", after)
-            )
-        after = ended
-    return after

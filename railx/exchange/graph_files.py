@@ -25,17 +25,16 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from railx.errors import UserError
 from railx.exchange.chakra_graphs import GENERATED, GroupNumbers, chakra_nodes
+from railx.exchange.program_walk import ProgramWalk, steps_of_ranks
 from railx.exchange.rank_nodes import ImportedGraphs, RankNodes, check_matches, graphs_of
 from railx.exchange.sources import programs_of
 from railx.exchange.symmetric_ranks import Axes, symmetric_graphs
 from railx.exchange.torch_traces import is_torch_trace, shortest_times, torch_groups, torch_nodes
 from railx.replay.graph_pricing import DeviceRates, unpriced_node
 from railx.replay.graphs import COMPUTE, NODE_KINDS, is_graph_table, read_graph_table
-from railx.replay.programs import DOES, KINDS, Programs
+from railx.replay.programs import Programs
 
 _FILE = re.compile(r"\.(\d+)\.(et|json)$")
 _LOST = {
@@ -169,7 +168,6 @@ def _is_group(members: Any) -> bool:
     )
 
 
-_BEGIN, _ISSUE, _WAIT, _END = map(DOES.index, ("begin", "issue", "wait", "end"))
 #: Kinds whose bytes a graph states for each member.
 _OF_A_MEMBER = ("all_gather", "gather")
 
@@ -180,66 +178,49 @@ def program_nodes(
     """The nodes of all ranks, the members of each channel, and how many delays of
     threads are left out. The number of a node is its own on the rank.
     """
-    columns = {name: values.tolist() for name, values in programs.columns.items()}
     members: list[tuple[int, ...]] = [()] * len(programs.channels)
-    for channel, number in zip(columns["channel"], columns["configuration"], strict=True):
+    pairs = (programs.columns[name].tolist() for name in ("channel", "configuration"))
+    for channel, number in zip(*pairs, strict=True):
         if channel >= 0:
             members[channel] = programs.configurations[number].members
-    bounds = np.searchsorted(programs.columns["rank"], np.arange(programs.ranks + 1)).tolist()
     ranks = []
-    for rank in range(programs.ranks):
+    for rank, steps in steps_of_ranks(programs):
         nodes = RankNodes(path, rank)
-        program = _Program(nodes, members)
-        for row in range(bounds[rank], bounds[rank + 1]):
-            program.take({name: values[row] for name, values in columns.items()})
+        program = _Program(programs, nodes)
+        for step in steps:
+            program.take(step)
         ranks.append(nodes)
     return ranks, members, {"delays": int((programs.columns["pickup_ns"] > 0).sum())}
 
 
-class _Program:
-    """Adds the nodes of one program, step by step."""
+class _Program(ProgramWalk):
+    """Adds the nodes of the program of a rank."""
 
-    def __init__(self, nodes: RankNodes, members: list[tuple[int, ...]]) -> None:
-        self._nodes, self._members = nodes, members
-        self._tail: list[int] = []
-        self._last: dict[int, int] = {}
-        self._operations: dict[tuple[int, int], int] = {}
+    def __init__(self, programs: Programs, nodes: RankNodes) -> None:
+        super().__init__(programs, nodes.rank)
+        self._nodes = nodes
 
-    def take(self, step: dict[str, int]) -> None:
-        """Add the nodes of a step."""
-        does, key = step["does"], (step["channel"], step["sequence"])
-        if does in (_BEGIN, _END):
-            self._compute(DOES[does], step["gap_ns"])
-            return
-        if step["gap_ns"]:
-            self._compute("compute", step["gap_ns"])
-        if does == _WAIT:
-            self._tail.append(self._operations[key])
-            if step["resume_ns"]:
-                self._compute("resume", step["resume_ns"])
-            return
-        self._issue(step)
+    def _add(self, name: str, kind: int, after: Sequence[int], **values: int) -> int:
+        number = len(self._nodes.numbers)
+        self._nodes.add(number, name, kind, after, **values)
+        return number
 
-    def _issue(self, step: dict[str, int]) -> None:
-        kind, channel = KINDS[step["kind"]], step["channel"]
-        members, rank = self._members[channel], self._nodes.rank
+    def compute(self, name: str, lasts_ns: int, iteration: int | None = None) -> None:
+        """A node of computation."""
+        self.tail = [self._add(name, COMPUTE, tuple(self.tail), duration_ns=lasts_ns)]
+
+    def issue(self, kind: str, members: tuple[int, ...], step: Mapping[str, Any]) -> list[int]:
+        """A node of an operation."""
+        channel = step["channel"]
         values = {"bytes": step["bytes"], "duration_ns": step["lasts_ns"]}
         if kind in ("send", "recv"):
-            (peer,) = (member for member in members if member != rank)
-            values |= {"peer": peer, "tag": channel}
+            values |= {"peer": self.peer(members), "tag": channel}
         else:
             values["group"] = channel
             if kind in _OF_A_MEMBER:
                 values["bytes"] = -(-step["bytes"] // len(members))
-        after = [*self._tail, *([self._last[channel]] if channel in self._last else [])]
-        number = len(self._nodes.numbers)
-        self._nodes.add(number, kind, NODE_KINDS.index(kind), after, **values)
-        self._last[channel] = self._operations[channel, step["sequence"]] = number
-
-    def _compute(self, name: str, lasts_ns: int) -> None:
-        number = len(self._nodes.numbers)
-        self._nodes.add(number, name, COMPUTE, tuple(self._tail), duration_ns=lasts_ns)
-        self._tail = [number]
+        after = [*self.tail, *self.last.get(channel, ())]
+        return [self._add(kind, NODE_KINDS.index(kind), after, **values)]
 
 
 _COMMENT = re.compile(r"/\*.*?\*/|//.*")

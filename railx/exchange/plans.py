@@ -34,7 +34,7 @@ PROGRAMS = {
     "megatron": ("NVIDIA/Megatron-LM", "d98e8a64ddf34856e74b24714e3bedb2f5a39553"),
     "deepspeed": ("deepspeedai/DeepSpeed", "edaa7221267243c7be7fb49c5d5f5c4fb97b4641"),
 }
-_SHARDINGS = {1: "optimizer", 2: "gradients", 3: "parameters"}
+_SHARDINGS: dict[int, Any] = {1: "optimizer", 2: "gradients", 3: "parameters"}
 
 
 def exported_plan(plan: Plan, form: str) -> Exported:
@@ -184,7 +184,7 @@ def _megatron(plan: Plan) -> Exported:
                 sequence_tokens=tokens,
                 micro_batches=rows * tensor * context // plan.devices,
                 # Tensor parallelism comes with ZeRO-1 (railx.planning.rivals.megatron).
-                sharding="optimizer" if tensor > 1 else _sharding(plan),
+                sharding="optimizer" if tensor > 1 else _SHARDINGS[priced_zero_stage(plan) or 3],
                 sequence_parallel=tensor > 1,
             ),
             more,
@@ -264,10 +264,6 @@ def _options(plan: Plan, degrees: Degrees, more: Mapping[str, object]) -> str:
     model: ModelSettings = load(ModelSettings, plan.settings["model"], "settings.model")
     positions = int(plan.settings.get("max_length_tokens", degrees.sequence_tokens))
     return megatron_options(model.shape(positions), degrees, more) + "\n"
-
-
-def _sharding(plan: Plan) -> Any:
-    return _SHARDINGS[priced_zero_stage(plan) or 3]
 
 
 def _header(program: str, comment: str, lost: list[str]) -> str:

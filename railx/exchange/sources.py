@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from railx.errors import UserError
+from railx.exchange.program_walk import ISSUE
 from railx.io import read_metadata, read_rows
-from railx.replay.programs import DOES, KINDS, Programs, read_programs
+from railx.replay.programs import KINDS, Programs, read_programs
 from railx.replay.recording import recorded_programs
 
-_ISSUE = DOES.index("issue")
 
-
-def read_source(path: Path) -> tuple[Programs | None, list[dict[str, Any]] | None]:
+def read_source(path: Path) -> Programs | list[dict[str, Any]]:
     """The programs or the events that a file holds; ValueError where it is neither."""
     try:
         metadata = read_metadata(path)
@@ -29,10 +28,10 @@ def read_source(path: Path) -> tuple[Programs | None, list[dict[str, Any]] | Non
         metadata = None
     if metadata is not None:
         if "configurations" in metadata:
-            return read_programs(path), None
+            return read_programs(path)
         rows = read_rows(path)
         if rows and {"rank", "kind", "group", "channel", "sequence", "issued_ns"} <= set(rows[0]):
-            return None, rows
+            return rows
     raise UserError(
         f"got {path}, which is neither; allowed: a trace (trace.parquet of a run) or programs"
         " (railx steps --out)"
@@ -41,11 +40,9 @@ def read_source(path: Path) -> tuple[Programs | None, list[dict[str, Any]] | Non
 
 def programs_of(path: Path) -> Programs:
     """The programs of a file, or those of the trace in it."""
-    programs, events = read_source(path)
-    if programs is None:
-        assert events is not None
-        programs = _recorded(path, events)
-    issues = programs.columns["does"] == _ISSUE
+    source = read_source(path)
+    programs = source if isinstance(source, Programs) else _recorded(path, source)
+    issues = programs.columns["does"] == ISSUE
     if (programs.columns["kind"][issues] < 0).any():
         raise UserError(f"got {path} with operations of no kind; allowed: {', '.join(KINDS)}")
     return programs
@@ -63,7 +60,7 @@ def _recorded(path: Path, events: list[dict[str, Any]]) -> Programs:
         if event["kind"] in KINDS
     }
     columns = {name: values.copy() for name, values in programs.columns.items()}
-    for row in np.flatnonzero(columns["does"] == _ISSUE).tolist():
+    for row in np.flatnonzero(columns["does"] == ISSUE).tolist():
         key = programs.channels[columns["channel"][row]]
         event = said[int(columns["rank"][row]), key, int(columns["sequence"][row])]
         columns["kind"][row] = KINDS.index(event["kind"])

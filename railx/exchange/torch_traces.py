@@ -134,7 +134,7 @@ def _groups(trace: Mapping[str, Any], ranks: int) -> dict[str, list[int]]:
         if node.get("name") == _INIT:
             return {
                 group["pg_name"]: sorted(group["ranks"]) or list(range(group["group_size"]))
-                for group in json.loads(_inputs(node)[0])
+                for group in json.loads(_values(node, "inputs")[0])
             }
     return {"0": list(range(ranks))}
 
@@ -143,15 +143,10 @@ def _key(name: str, members: Sequence[int]) -> str:
     return f"{name} of {','.join(map(str, members))}"
 
 
-def _inputs(node: Mapping[str, Any]) -> list[Any]:
-    """The values of an operator's inputs, in the newer form and the older."""
-    inputs = node.get("inputs", [])
-    return list(inputs["values"] if isinstance(inputs, dict) else inputs)
-
-
-def _outputs(node: Mapping[str, Any]) -> list[Any]:
-    outputs = node.get("outputs", [])
-    return list(outputs["values"] if isinstance(outputs, dict) else outputs)
+def _values(node: Mapping[str, Any], key: str) -> list[Any]:
+    """The values of an operator: its inputs or outputs, in the newer form or older."""
+    values = node.get(key, [])
+    return list(values["values"] if isinstance(values, dict) else values)
 
 
 def _tensors(value: Any) -> Iterator[list[Any]]:
@@ -211,7 +206,8 @@ class _Rank:
         #: What the next node of the host waits for, and the last kernel of each stream.
         self._tail: list[int] = []
         self._streams: dict[int, int] = {}
-        self._untimed = 0
+        #: How many operators the profile lacks.
+        self.untimed = 0
         self._check_world(profile.get("distributedInfo") or {})
         events = [event for event in profile["traceEvents"] if event.get("ph") == "X"]
         self._origin_ns = min((_start_ns(event) for event in events), default=0)
@@ -329,7 +325,7 @@ class _Rank:
 
     def _issue(self, span: _Span) -> None:
         kind, argument = _OPERATORS[span.node["name"].removeprefix(_PREFIX)]
-        inputs = _inputs(span.node)
+        inputs = _values(span.node, "inputs")
         counted = inputs[argument] if argument < len(inputs) else []
         size_bytes = sum(tensor[3] * tensor[4] for tensor in _tensors(counted))
         name, members = self._group(span)
@@ -444,15 +440,10 @@ class _Rank:
                         f"{self._nodes.where(int(node['id']))}, {name}, has no time in the profile;"
                         " allowed: a profile of the same steps; record both in one run"
                     )
-                self._untimed += 1
+                self.untimed += 1
                 continue
             spans.append(_Span(node, *self._times[record], storages))
         return sorted(spans, key=lambda span: (span.start_ns, -span.end_ns, span.number))
-
-    @property
-    def untimed(self) -> int:
-        """How many operators the profile lacks."""
-        return self._untimed
 
 
 def _outermost(spans: Sequence[_Span]) -> Iterator[tuple[int, str]]:
@@ -481,7 +472,8 @@ def _attributes(node: Mapping[str, Any]) -> dict[str, Any]:
 
 def _storages(node: Mapping[str, Any]) -> frozenset[int]:
     """The memory that the tensors of an operator lie in."""
-    return frozenset(int(tensor[1]) for tensor in _tensors([_inputs(node), _outputs(node)]))
+    values = [_values(node, key) for key in ("inputs", "outputs")]
+    return frozenset(int(tensor[1]) for tensor in _tensors(values))
 
 
 def _is_worker(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,11 @@ class Joined:
 
     def __len__(self) -> int:
         return len(self.low)
+
+    def where(self, chosen: NDArray[np.bool_]) -> Joined:
+        """Some of the neighbours."""
+        arrays = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "lost"}
+        return replace(self, **{name: values[chosen] for name, values in arrays.items()})
 
 
 def wires(topology: Topology) -> Wires:

@@ -6,9 +6,11 @@ runs where there is none. No network is needed.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -62,16 +64,8 @@ def list_invocations(
     ValueError where nothing has been tracked in ``folder``, or not under
     ``experiment``.
     """
-    return [
-        {
-            "invocation": entry.invocation,
-            "experiment": entry.experiment,
-            "logged_utc": entry.logged_utc,
-            "runs": entry.runs,
-            "new": entry.new,
-        }
-        for entry in _logged(Path(folder), experiment, store)
-    ]
+    entries = _logged(Path(folder), experiment, store)
+    return [{key: row for key, row in vars(entry).items() if key != "record"} for entry in entries]
 
 
 def compare_invocations(
@@ -102,13 +96,9 @@ def compare_invocations(
         "schema": COMPARISON_SCHEMA,
         "a": _about(a),
         "b": _about(b),
-        "config": _config(a, b),
+        "config": _differing("key", *(dict(dotted_leaves(side["config"])) for side in (a, b))),
         "code": _code(a, b),
-        "packages": [
-            {"package": name, "a": old, "b": new}
-            for name, old, new in _pairs(a["packages"], b["packages"])
-            if old != new
-        ],
+        "packages": _differing("package", a["packages"], b["packages"]),
         "stages": list(_stages(a, b)),
         "numbers": list(_numbers(a, b)),
         "verdicts": list(_verdicts(a, b)),
@@ -253,25 +243,17 @@ def _pairs(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> Iterator[tuple[Any, An
         yield key, a.get(key), b.get(key)
 
 
-def _config(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"key": key, "a": old, "b": new}
-        for key, old, new in _pairs(*(dict(dotted_leaves(side["config"])) for side in (a, b)))
-        if old != new
-    ]
+def _differing(what: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{what: key, "a": old, "b": new} for key, old, new in _pairs(a, b) if old != new]
 
 
 def _code(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
-    users: dict[str, set[str]] = {}
-    for record in (a, b):
-        for result in record["results"]:
-            for module in result["modules"]:
-                users.setdefault(module, set()).add(result["stage"])
-    return [
-        {"module": module, "a": old, "b": new, "stages": sorted(users.get(module, ()))}
-        for module, old, new in sorted(_pairs(a["modules"], b["modules"]))
-        if old != new
-    ]
+    users: dict[str, set[str]] = defaultdict(set)
+    for result in (*a["results"], *b["results"]):
+        for module in result["modules"]:
+            users[module].add(result["stage"])
+    rows = sorted(_differing("module", a["modules"], b["modules"]), key=itemgetter("module"))
+    return [{**row, "stages": sorted(users[row["module"]])} for row in rows]
 
 
 def _results(record: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:

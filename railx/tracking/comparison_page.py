@@ -64,7 +64,8 @@ def changed_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
     yield from _screen("Verdicts that flipped", verdicts)
     numbers = [
         [f"{row['stage']}/{row['name']}" if row["name"] else row["stage"], row["metric"],
-         f"{_words(row['a']) or 'none'} -> {_words(row['b']) or 'none'}", _change(row["ratio"])]
+         f"{_words(row['a']) or 'none'} -> {_words(row['b']) or 'none'}",
+         "" if row["ratio"] is None else f"{(row['ratio'] - 1) * 100:+.3g} %"]
         for row in sorted(changed["numbers"], key=_size, reverse=True)
     ]  # fmt: skip
     yield from _screen("Numbers that moved", numbers)
@@ -98,10 +99,6 @@ def _screen(heading: str, rows: Sequence[Sequence[str]], count: int = -1) -> Ite
         yield from _indented([[cell[:60] for cell in row] for row in rows[:_MOST_LINES]])
     if len(rows) > _MOST_LINES:
         yield f"  and {len(rows) - _MOST_LINES} more"
-
-
-def _change(ratio: float | None) -> str:
-    return "" if ratio is None else f"{(ratio - 1) * 100:+.3g} %"
 
 
 def _size(row: Mapping[str, Any]) -> float:

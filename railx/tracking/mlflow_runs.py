@@ -12,6 +12,7 @@ import re
 import shutil
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,15 @@ _KEY_CHARACTERS = 250
 _PARAM_CHARACTERS = 6000
 _TAG_CHARACTERS = 5000
 _DATASET_CHARACTERS = 36
-_ROWS_AT_ONCE = 5000
+#: MLflow's tables, those first that others refer to.
+_TABLES = (
+    *("SqlRun", "SqlTag", "SqlParam", "SqlMetric", "SqlLatestMetric"),
+    *("SqlInput", "SqlInputTag"),
+)
 #: Numbers of a result that MLflow draws, each as a chart; numbers.json has all.
 _MOST_CHARTS = 12
 #: Steps of MLflow are whole numbers: others count in thousandths.
 _STEPS = 1000
-
-Rows = dict[str, list[dict[str, Any]]]
 
 
 def first_mlflow_runs(
@@ -73,8 +76,28 @@ def first_mlflow_runs(
     """
     client = open_store(folder, create=True, store=settings.mlflow_store)
     identifier = int(open_experiment(client, experiment, folder))
+    from mlflow.store.tracking.dbmodels.models import SqlRun, SqlTag
+    from sqlalchemy import select
+
+    runs, tags = SqlRun.__table__, SqlTag.__table__
+    group = tags.alias()
+    asked = (
+        select(tags.c.value, runs.c.run_uuid)
+        .join(runs, runs.c.run_uuid == tags.c.run_uuid)
+        .join(group, group.c.run_uuid == runs.c.run_uuid)
+        .where(
+            tags.c.key == KEY,
+            group.c.key == INVOCATION,
+            group.c.value != but,
+            runs.c.experiment_id == identifier,
+            runs.c.lifecycle_stage == "active",
+        )
+        # The first to be written ends first; copies of it later.
+        .order_by(runs.c.end_time.desc())
+    )
+    requested = {result.key for result in results}
     with begin(store_address(folder, settings.mlflow_store)) as connection:
-        return _first_runs(connection, identifier, [result.key for result in results], but)
+        return {key: run for key, run in connection.execute(asked) if key in requested}
 
 
 def log_to_mlflow(
@@ -101,7 +124,9 @@ def log_to_mlflow(
         target = _artifacts(location, runs[result.key])
         source = _artifacts(location, first[result.key]) if result.key in first else None
         tables[result.key] = _copy_artifacts(result, settings, target, source)
-    _write_record(_artifacts(location, invocation.run_id("")), record)
+    above = _artifacts(location, invocation.run_id(""))
+    write_json(above / RECORD, record)
+    write_json(above / "config.json", record["config"])
     with begin(address) as connection:
         if not _is_logged(connection, invocation.run_id("")):
             rows.add_invocation(results, len(set(runs) - set(first)))
@@ -109,31 +134,6 @@ def log_to_mlflow(
                 rows.add(result, runs[result.key], first.get(result.key), tables[result.key])
             rows.write(connection)
     return {result.key: (runs[result.key], result.key in first) for result in results}
-
-
-def _first_runs(connection: Any, experiment: int, keys: Sequence[str], but: str) -> dict[str, str]:
-    """The oldest run by result key."""
-    from mlflow.store.tracking.dbmodels.models import SqlRun, SqlTag
-    from sqlalchemy import select
-
-    runs, tags = SqlRun.__table__, SqlTag.__table__
-    group = tags.alias()
-    asked = (
-        select(tags.c.value, runs.c.run_uuid)
-        .join(runs, runs.c.run_uuid == tags.c.run_uuid)
-        .join(group, group.c.run_uuid == runs.c.run_uuid)
-        .where(
-            tags.c.key == KEY,
-            group.c.key == INVOCATION,
-            group.c.value != but,
-            runs.c.experiment_id == experiment,
-            runs.c.lifecycle_stage == "active",
-        )
-        # The first to be written ends first; copies of it later.
-        .order_by(runs.c.end_time.desc())
-    )
-    requested = set(keys)
-    return {key: run for key, run in connection.execute(asked) if key in requested}
 
 
 def _is_logged(connection: Any, run: str) -> bool:
@@ -151,8 +151,8 @@ class _Rows:
     def __init__(self, experiment: int, location: str, invocation: Invocation) -> None:
         self._experiment, self._location, self._invocation = experiment, location, invocation
         self._now = time.time_ns() // 1_000_000
-        self._rows: Rows = {}
-        self._datasets: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        self._rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._datasets: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
 
     def add_invocation(self, results: Sequence[StageResult], new: int) -> None:
         """The parent run: the config of the experiment, and the verdicts."""
@@ -204,7 +204,7 @@ class _Rows:
         for context, files in (("input", result.inputs), ("output", result.outputs)):
             for name, digest in files.items():
                 key = (name[-500:], digest[:_DATASET_CHARACTERS])
-                self._datasets.setdefault(key, []).append((run, context))
+                self._datasets[key].append((run, context))
 
     def write(self, connection: Any) -> None:
         """Everything that was added, in one go."""
@@ -212,20 +212,15 @@ class _Rows:
         from sqlalchemy import insert
 
         self._add_datasets(connection)
-        for name in ("SqlRun", "SqlTag", "SqlParam", "SqlMetric", "SqlLatestMetric"):
-            self._insert(connection, insert(getattr(models, name)), self._rows.get(name, []))
-        for name in ("SqlInput", "SqlInputTag"):
-            self._insert(connection, insert(getattr(models, name)), self._rows.get(name, []))
-
-    def _insert(self, connection: Any, statement: Any, rows: list[dict[str, Any]]) -> None:
-        for start in range(0, len(rows), _ROWS_AT_ONCE):
-            connection.execute(statement, rows[start : start + _ROWS_AT_ONCE])
+        for name in _TABLES:
+            if rows := self._rows[name]:
+                connection.execute(insert(getattr(models, name)), rows)
 
     def _invocation_tags(self) -> dict[str, str]:
         return {f"{TAG}{key}": value for key, value in self._invocation.tags.items()}
 
     def _add_run(self, run: str, title: str, seconds: float, tags: Mapping[str, str]) -> None:
-        self._rows.setdefault("SqlRun", []).append(
+        self._rows["SqlRun"].append(
             {
                 "run_uuid": run,
                 "name": title[:_KEY_CHARACTERS],
@@ -244,7 +239,7 @@ class _Rows:
             }
         )
         given = {"mlflow.runName": title, **tags}
-        self._rows.setdefault("SqlTag", []).extend(
+        self._rows["SqlTag"] += (
             {"run_uuid": run, "key": key, "value": value[:_TAG_CHARACTERS]}
             for key, value in {_allowed(key): value for key, value in given.items()}.items()
         )
@@ -252,7 +247,7 @@ class _Rows:
     def _add_params(self, run: str, config: Mapping[str, Any]) -> None:
         leaves = dotted_leaves(config)
         given = {_allowed(key): str(value)[:_PARAM_CHARACTERS] for key, value in leaves}
-        self._rows.setdefault("SqlParam", []).extend(
+        self._rows["SqlParam"] += (
             {"run_uuid": run, "key": key, "value": value} for key, value in given.items()
         )
 
@@ -267,9 +262,9 @@ class _Rows:
                 "step": step,
                 "is_nan": False,
             }
-            self._rows.setdefault("SqlMetric", []).append(row)
+            self._rows["SqlMetric"].append(row)
             last[name] = row
-        self._rows.setdefault("SqlLatestMetric", []).extend(last.values())
+        self._rows["SqlLatestMetric"] += last.values()
 
     def _add_datasets(self, connection: Any) -> None:
         """Input and output files as data sets, which many runs share."""
@@ -279,10 +274,11 @@ class _Rows:
 
         table = SqlDataset.__table__
         given = sorted(self._datasets)
+        if not given:
+            return
         dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
         # In one order, so that two jobs never wait for each other.
-        self._insert(
-            connection,
+        connection.execute(
             dialect.insert(SqlDataset).on_conflict_do_nothing(),
             [
                 {
@@ -303,12 +299,12 @@ class _Rows:
             (name, digest): identifier for name, digest, identifier in connection.execute(asked)
         }
         for key in given:
-            joined: dict[str, list[str]] = {}
+            joined: dict[str, list[str]] = defaultdict(list)
             for run, context in self._datasets[key]:
-                joined.setdefault(run, []).append(context)
+                joined[run].append(context)
             for run, contexts in joined.items():
                 link = uuid.uuid4().hex
-                self._rows.setdefault("SqlInput", []).append(
+                self._rows["SqlInput"].append(
                     {
                         "input_uuid": link,
                         "source_type": "DATASET",
@@ -317,7 +313,7 @@ class _Rows:
                         "destination_id": run,
                     }
                 )
-                self._rows.setdefault("SqlInputTag", []).append(
+                self._rows["SqlInputTag"].append(
                     {
                         "input_uuid": link,
                         "name": "mlflow.data.context",
@@ -397,12 +393,6 @@ def _copy(path: Path, target: Path, source: Path | None) -> None:
             shutil.copyfile(source / path.name, target)
     else:
         shutil.copyfile(path, target)
-
-
-def _write_record(target: Path, record: Mapping[str, Any]) -> None:
-    target.mkdir(parents=True, exist_ok=True)
-    write_json(target / RECORD, record)
-    write_json(target / "config.json", record["config"])
 
 
 def _allowed(key: str) -> str:

@@ -6,14 +6,13 @@ a server nor the results, which later runs replace.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from railx.io import read_table
+from railx.provenance.jobs import settings_digest
 from railx.tracking.results import Invocation, StageResult, numbers
 
 RECORD_SCHEMA = "railx.invocation/1"
@@ -58,7 +57,7 @@ def invocation_record(
                 "name": result.name,
                 "digest": result.digest,
                 "contents": result.contents,
-                "config": _digest(result.config),
+                "config": settings_digest(result.config)[:16],
                 "found": result.key in existing,
                 "fidelity": result.fidelity,
                 "numbers": {**numbers(result.metrics), **result.points},
@@ -77,11 +76,6 @@ def invocation_record(
 def _finite(value: Any) -> Any:
     """Infinite and undefined numbers as None, because JSON has none."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _digest(config: Any) -> str:
-    plain = json.dumps(config, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(plain.encode()).hexdigest()[:16]
 
 
 def table_json(path: Path, most_rows: int) -> dict[str, Any] | None:

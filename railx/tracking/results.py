@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -168,8 +169,4 @@ def few_numbers(metrics: Mapping[str, Any], most: int) -> dict[str, float]:
 
 def verdict_counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """How many rows have each verdict, as a word without blanks."""
-    counts: dict[str, int] = {}
-    for row in rows:
-        word = str(row["verdict"]).replace(" ", "_")
-        counts[word] = counts.get(word, 0) + 1
-    return counts
+    return Counter(str(row["verdict"]).replace(" ", "_") for row in rows)

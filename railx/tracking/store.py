@@ -11,7 +11,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -34,6 +34,8 @@ _POINTER = "mlflow_store.txt"
 _LOCK = ".mlflow.lock"
 #: MLflow opens its pages for language models unless an experiment says that it is none.
 _KIND, _TRAINING = "mlflow.experimentKind", "custom_model_development"
+#: MLflow's own limit on a page of runs, which no results folder reaches.
+_MOST_RUNS = 50_000
 #: How long one job waits for the others that write to the same SQLite file.
 _PATIENCE_S = 300.0
 
@@ -92,15 +94,12 @@ def open_experiment(client: Any, name: str, folder: Path) -> str:
     if stored is None:
         location = (folder / _ARTIFACTS / name).resolve().as_uri()
         try:
-            identifier: str = client.create_experiment(name, artifact_location=location)
+            client.create_experiment(name, artifact_location=location)
         except MlflowException:
             # Another job was faster.
-            stored = client.get_experiment_by_name(name)
-            if stored is None:
+            if client.get_experiment_by_name(name) is None:
                 raise
-        else:
-            client.set_experiment_tag(identifier, _KIND, _TRAINING)
-            return identifier
+        stored = client.get_experiment_by_name(name)
     if _KIND not in stored.tags:
         client.set_experiment_tag(stored.experiment_id, _KIND, _TRAINING)
     if stored.lifecycle_stage != "active":
@@ -109,23 +108,17 @@ def open_experiment(client: Any, name: str, folder: Path) -> str:
 
 
 def finished_runs(client: Any, experiments: list[str], condition: str = "") -> list[Any]:
-    """The runs that were logged to their end, oldest first, of all pages."""
-    runs: list[Any] = []
-    token = None
+    """The runs that were logged to their end, oldest first."""
+    if not experiments:
+        return []
     filters = " and ".join(filter(None, ("attributes.status = 'FINISHED'", condition)))
-    while experiments:
-        page = client.search_runs(
-            experiments,
-            filter_string=filters,
-            max_results=1000,
-            order_by=["start_time ASC"],
-            page_token=token,
-        )
-        runs += page
-        token = page.token
-        if not token:
-            break
-    return runs
+    runs = client.search_runs(
+        experiments,
+        filter_string=filters,
+        max_results=_MOST_RUNS,
+        order_by=["start_time ASC"],
+    )
+    return list(runs)
 
 
 def artifact_folder(address: str) -> Path | None:
@@ -158,16 +151,10 @@ def _lock(folder: Path) -> Iterator[None]:
     """Opening a store, one job at a time; where nothing can be written, without."""
     from filelock import FileLock
 
-    try:
-        lock = FileLock(folder / _LOCK)
-        lock.acquire(timeout=_PATIENCE_S)
-    except PermissionError:
+    with ExitStack() as locks:
+        with suppress(PermissionError):
+            locks.enter_context(FileLock(folder / _LOCK, timeout=_PATIENCE_S))
         yield
-        return
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _follow(client: Any, address: str, folder: Path) -> None:

@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,6 @@ __all__ = ["pending_runs", "pending_views", "sync"]
 
 #: Runs in one call of wandb: a command line has a limited length.
 _AT_ONCE = 100
-
-Upload = Callable[[Sequence[Path]], None]
-Save = Callable[[str, Mapping[str, Any]], None]
 
 
 def pending_runs(folder: str | Path) -> list[Path]:
@@ -56,22 +53,19 @@ def pending_views(folder: str | Path) -> list[tuple[str, str, dict[str, Any]]]:
     return runs
 
 
-def sync(
-    folder: str | Path, *, upload: Upload | None = None, save: Save | None = None
-) -> dict[str, int]:
+def sync(folder: str | Path) -> dict[str, int]:
     """Upload pending runs and views; return their numbers.
 
-    ``upload`` and ``save`` replace wandb's functions. Raises RuntimeError
-    without a login, and where runs are pending still when wandb has ended.
+    Raises RuntimeError without a login, and where runs are pending still when wandb has
+    ended.
     """
     runs, views = pending_runs(folder), pending_views(folder)
     if not runs and not views:
         return {"runs": 0, "views": 0}
-    if upload is None or save is None:
-        _check_login()
+    _check_login()
     ledger = Ledger(Path(folder))
     for start in range(0, len(runs), _AT_ONCE):
-        (upload or _upload)(runs[start : start + _AT_ONCE])
+        _upload(runs[start : start + _AT_ONCE])
     left = set(pending_runs(folder))
     for run in runs:
         if run not in left:
@@ -82,7 +76,7 @@ def sync(
             " again, what has arrived is not sent twice"
         )
     for mark, kind, contents in views:
-        (save or _save)(kind, contents)
+        _save(kind, contents)
         ledger.add({"uploaded": mark})
     return {"runs": len(runs), "views": len(views)}
 
@@ -106,8 +100,5 @@ def _save(kind: str, views: Mapping[str, Any]) -> None:
     import wandb
 
     entity = views["entity"] or wandb.Api().default_entity
-    about = (views["project"], entity, views["experiment"], views["names"])
-    if kind == "workspace":
-        build_workspace(*about).save()
-    else:
-        build_report(*about, views["invocations"]).save()
+    build = build_workspace if kind == "workspace" else build_report
+    build({**views, "entity": entity}).save()

@@ -47,10 +47,13 @@ def logged_names(results: Sequence[StageResult], media: Iterable[str]) -> dict[s
     }
 
 
-def build_workspace(project: str, entity: str, experiment: str, names: Mapping[str, Any]) -> Any:
-    """The saved view of an experiment: runs by invocation, a section for each kind."""
+def build_workspace(views: Mapping[str, Any]) -> Any:
+    """The saved view of an experiment: runs by invocation, a section for each kind.
+
+    ``views``: as :func:`write_views` stores them.
+    """
     expr, panels, spaces = _library()
-    sections = []
+    names, sections = views["names"], []
     if names["verdicts"]:
         sections.append(("Verdicts", [_verdicts(names["verdicts"])]))
     for step, curves in names["steps"].items():
@@ -64,35 +67,31 @@ def build_workspace(project: str, entity: str, experiment: str, names: Mapping[s
         seconds = panels.BarPlot(title="seconds", metrics=["job.seconds"])
         sections.append(("Duration of the jobs", [seconds]))
     return spaces.Workspace(
-        entity=entity,
-        project=project,
-        name=f"{experiment} by invocation",
+        entity=views["entity"] or "",
+        project=views["project"],
+        name=f"{views['experiment']} by invocation",
         sections=[
             spaces.Section(name=name, panels=drawn, is_open=index < 2)
             for index, (name, drawn) in enumerate(sections)
         ],
         runset_settings=spaces.RunsetSettings(
-            filters=expr.And(expr.Tags().isin([experiment])),
+            filters=expr.And(expr.Tags().isin([views["experiment"]])),
             groupby=[expr.Metric(_INVOCATION), expr.Metric(_RESULT)],
         ),
     )
 
 
-def build_report(
-    project: str, entity: str, experiment: str, names: Mapping[str, Any], invocations: Sequence[str]
-) -> Any:
+def build_report(views: Mapping[str, Any]) -> Any:
     """Overlaid invocations: a grid of panels for every result with curves."""
     expr, panels, _ = _library()
+    names, owner = views["names"], {"project": views["project"], "entity": views["entity"] or ""}
 
     def runs(*also: Any) -> list[Any]:
         return [
             panels.Runset(
-                entity=entity,
-                project=project,
-                name=name,
-                filters=expr.And(expr.Metric(_INVOCATION) == name, *also),
+                **owner, name=name, filters=expr.And(expr.Metric(_INVOCATION) == name, *also)
             )
-            for name in invocations
+            for name in views["invocations"]
         ]
 
     step_of = {name: step for step, curves in names["steps"].items() for name in curves}
@@ -110,9 +109,8 @@ def build_report(
         only = expr.Metric(_RESULT) == title
         blocks += [panels.H2(title), panels.PanelGrid(runsets=runs(only), panels=lines)]
     return panels.Report(
-        project=project,
-        entity=entity,
-        title=f"{experiment}: {' and '.join(invocations)}"[:128],
+        **owner,
+        title=f"{views['experiment']}: {' and '.join(views['invocations'])}"[:128],
         description="Two invocations of the pipeline over one another",
         blocks=blocks,
         width="fluid",
@@ -157,23 +155,17 @@ def write_views(
     invocations: Sequence[str],
 ) -> None:
     """Write both views as W&B stores them, and their sources."""
-    entity = settings.entity or ""
-    workspace = build_workspace(settings.project, entity, experiment, names)
-    report = build_report(settings.project, entity, experiment, names, invocations)
-    write_json(
-        path,
-        {
-            "schema": VIEWS_SCHEMA,
-            "project": settings.project,
-            "entity": settings.entity,
-            "experiment": experiment,
-            "invocations": list(invocations),
-            "names": names,
-            # The models of the library itself: what its save() sends.
-            "workspace": _plain(workspace),
-            "report": _plain(report),
-        },
-    )
+    views = {
+        "schema": VIEWS_SCHEMA,
+        "project": settings.project,
+        "entity": settings.entity,
+        "experiment": experiment,
+        "invocations": list(invocations),
+        "names": names,
+    }
+    # The models of the library itself: what its save() sends.
+    models = {"workspace": build_workspace(views), "report": build_report(views)}
+    write_json(path, views | {kind: _plain(model) for kind, model in models.items()})
 
 
 def _plain(view: Any) -> Any:

@@ -13,6 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +68,9 @@ def log_to_wandb(
     above = _run_id(invocation, "", INVOCATION_STAGE)
     if missing or above not in done:
         with wandb_session(settings.wandb == "offline", folder) as wandb:
+            start = partial(_start, wandb, settings, folder, invocation)
             for result in missing:
-                run = _start(
-                    wandb,
-                    settings,
-                    folder,
-                    invocation,
+                run = start(
                     id=runs[result.key],
                     name=f"{result.title} {invocation.name}",
                     job_type=result.stage,
@@ -82,11 +80,7 @@ def log_to_wandb(
                 _log(wandb, run, result, settings, invocation)
                 ledger.add(_finish(run, invocation, result.key, result.stage, result.name))
             if above not in done:
-                run = _start(
-                    wandb,
-                    settings,
-                    folder,
-                    invocation,
+                run = start(
                     id=above,
                     name=invocation.name,
                     job_type=INVOCATION_STAGE,
@@ -109,16 +103,18 @@ def log_to_wandb(
         for key, path in _shown(result, settings)
         if path.suffix != ".parquet"
     ]
-    groups = [line for line in ledger.runs() if line["stage"] == INVOCATION_STAGE]
+    groups = [
+        str(line["invocation"])
+        for line in ledger.runs()
+        if line["stage"] == INVOCATION_STAGE and line["experiment"] == invocation.experiment
+    ]
     write_views(
         folder / "wandb" / f"{invocation.experiment}.views.json",
         settings,
         invocation.experiment,
         logged_names(results, media),
         # Compares the last two invocations of the experiment.
-        [str(line["invocation"]) for line in groups if line["experiment"] == invocation.experiment][
-            -2:
-        ],
+        groups[-2:],
     )
     return {result.key: (runs[result.key], result.key in first) for result in results}
 

@@ -211,7 +211,7 @@ def test_programs_are_those_of_the_electrical_part_of_a_trace(tmp_path: Path) ->
     assert named["lasts_ns"] == (0, 300, 0, 0)
     assert named["bytes"] == (0, 1_000, 0, 0)
     assert named["kind"] == (-1, KINDS.index("all_reduce"), -1, -1)
-    assert read_source(tmp_path / "trace.parquet")[0] is None
+    assert isinstance(read_source(tmp_path / "trace.parquet"), list)
 
 
 def test_files_of_programs_are_taken_as_they_are(tmp_path: Path) -> None:

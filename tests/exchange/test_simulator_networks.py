@@ -237,8 +237,8 @@ def test_whole_cycles_stay_whole() -> None:
 
 
 def test_the_same_network_gives_the_same_bytes_in_every_format() -> None:
-    for name, form in NETWORK_FORMATS.items():
+    for name, write in NETWORK_FORMATS.items():
         network = "torus" if name == "astra-analytical" else "railx"
-        first, second = (form.write(chosen(*NETWORKS[network]), "it") for _ in range(2))
+        first, second = (write(chosen(*NETWORKS[network]), "it") for _ in range(2))
         assert first == second
         assert np.all([line and "\n" not in line for line in first.lost])

@@ -50,8 +50,7 @@ from railx.vocabulary.routing.analysis import check_deadlock_free, check_deliver
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology, check_size, chip_nodes, duplex_links
-from tests.builders import CATALOGUE, SMALL_JOB, checked, choice
-from workflow.schemas import schema_of
+from tests.builders import CATALOGUE, SMALL_JOB, checked, choice, schema_of
 from workflow.stage import Job
 from workflow.stages import topology as topology_stage
 

@@ -18,7 +18,6 @@ from tests.commands import environment
 from workflow import cli, cluster
 from workflow.commands import reproduce, shared, sweep
 from workflow.commands.completion import override_choices
-from workflow.commands.init import EXPERIMENT, SNAKEFILE
 from workflow.commands.listing import KINDS
 from workflow.mounts import choices
 
@@ -43,8 +42,8 @@ def test_init_writes_a_study_and_a_second_time_nothing(
     study = tmp_path / "deep" / "my study"
     assert cli.main(["init", str(study)]) == 0
     said = capsys.readouterr().out
-    assert (study / "Snakefile").read_text() == SNAKEFILE
-    assert (study / "conf/experiment/study.yaml").read_text() == EXPERIMENT
+    for name in ("Snakefile", "conf/experiment/study.yaml"):
+        assert (study / name).read_text() == (ROOT / "workflow" / "study" / name).read_text()
     assert "experiment: study" in (study / "conf/config.yaml").read_text()
     files = [path for path in study.rglob("*") if path.is_file()]
     assert len(files) <= 20, "what it lacks is read from the package"
@@ -263,8 +262,8 @@ class Called:
     def __init__(self) -> None:
         self.calls: list[tuple[list[str], list[str]]] = []
 
-    def __call__(self, arguments: Any, entries: Any, stdout: Any = None) -> int:
-        self.calls.append((list(arguments), list(entries)))
+    def __call__(self, arguments: Any, experiment: str, overrides: Any, stdout: Any = None) -> int:
+        self.calls.append((list(arguments), [experiment, *overrides]))
         return 0
 
 
@@ -278,7 +277,7 @@ def test_reproduce_hands_its_choices_to_snakemake(monkeypatch: pytest.MonkeyPatc
         *("--cores", "2", "--workflow-profile", str(ROOT / "profiles/gpu")),
         *("--dry-run", "--until", "metrics"),
     ]
-    assert entries == ["experiment=quick", "hydra=seed=3"]
+    assert entries == ["quick", "seed=3"]
 
 
 def test_a_profile_without_its_plugin_names_the_extra(
@@ -371,17 +370,18 @@ def test_snakemake_runs_in_no_installed_package(
 ) -> None:
     ran: list[Path] = []
 
-    def run(command: object, *, check: bool, cwd: Path, stdout: object) -> Any:
+    def run(command: list[str], *, check: bool, cwd: Path, stdout: object) -> Any:
         ran.append(cwd)
+        assert command[3:] == ["-n", "--config", "experiment=quick", "hydra='a b=3' c=4"]
         return subprocess.CompletedProcess([], 0)
 
     monkeypatch.setattr(shared.subprocess, "run", run)
     monkeypatch.setattr(shared, "is_checkout", lambda: not installed)
     if installed:
         with pytest.raises(ValueError, match="railx init"):
-            shared.snakemake([], [])
+            shared.snakemake(["-n"], "quick", ["a b=3", "c=4"])
     else:
-        assert shared.snakemake([], []) == 0
+        assert shared.snakemake(["-n"], "quick", ["a b=3", "c=4"]) == 0
     assert ran == ([] if installed else [ROOT])
 
 
@@ -421,6 +421,6 @@ def test_a_sweep_makes_only_what_the_question_reads(
     assert [arguments[0] for arguments, _ in called.calls] == [
         f"results/quick_n_{n}/network/torus_2d/bounds.parquet" for n in (2, 3)
     ]
-    assert [entries[1].split("name=")[1] for _, entries in called.calls] == [
+    assert [entries[-1].split("name=")[1] for _, entries in called.calls] == [
         *("quick_n_2", "quick_n_3"),
     ]

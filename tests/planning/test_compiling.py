@@ -10,9 +10,9 @@ from numba.core import event
 from railx.planning.pipeline.infinipipe import plan_pipeline_batch
 from railx.planning.sequence.flexsp import FlexSPSettings, plan_flexsp_batch
 from railx.workload.batches import SampledBatch
+from scripts.compile_planners import compile_planners
 from tests.commands import python
 from tests.planning import pipeline_optima, sequence_optima
-from workflow.compilation import compile_planners
 
 
 @contextmanager

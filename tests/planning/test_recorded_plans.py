@@ -26,9 +26,9 @@ from railx.planning.recorded import (
 )
 from railx.settings import load
 from railx.workload.batches import BatchSettings
+from scripts.record_plans import composed_plans, planned_by_name
 from workflow.config import read_choice
 from workflow.recorded_plans import PLANS, planner_code
-from workflow.recording_plans import composed_plans, planned_by_name
 
 LENGTHS = np.minimum(np.random.default_rng(4).lognormal(5.9, 1.0, 200).astype(np.int64) + 1, 1024)
 

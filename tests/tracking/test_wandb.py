@@ -139,7 +139,9 @@ def test_two_invocations_lie_over_one_another_in_the_report(tracked: Tracked) ->
         assert [runs["name"] for runs in grid["metadata"]["runSets"]] == ["run-2", "run-3"]
 
 
-def test_what_is_pending_is_uploaded_once(tracked: Tracked, tmp_path: Path) -> None:
+def test_what_is_pending_is_uploaded_once(
+    tracked: Tracked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "results"
     (folder / "wandb").mkdir(parents=True)
     for name in ("offline-run-1-a", "offline-run-2-b"):
@@ -158,10 +160,13 @@ def test_what_is_pending_is_uploaded_once(tracked: Tracked, tmp_path: Path) -> N
     def save(kind: str, _: Any) -> None:
         sent.append(kind)
 
+    functions = {"_check_login": lambda: None, "_upload": upload, "_save": save}
+    for name, function in functions.items():
+        monkeypatch.setattr(f"railx.tracking.sync.{name}", function)
     with pytest.raises(RuntimeError, match=r"1 of 2 runs were not uploaded, the first is .*-2-b"):
-        sync(folder, upload=upload, save=save)
-    assert sync(folder, upload=upload, save=save) == {"runs": 1, "views": 2}
-    assert sync(folder, upload=upload, save=save) == {"runs": 0, "views": 0}
+        sync(folder)
+    assert sync(folder) == {"runs": 1, "views": 2}
+    assert sync(folder) == {"runs": 0, "views": 0}
     assert sent == ["offline-run-1-a", "offline-run-2-b", "workspace", "report"]
     assert Ledger(folder).uploaded() >= {"offline-run-1-a", "offline-run-2-b"}
     (folder / "wandb" / "quick.views.json").write_text(views.replace("run-3", "run-4"))

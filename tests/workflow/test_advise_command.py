@@ -46,7 +46,7 @@ def test_the_second_answer_takes_the_rates_of_the_first(
             # Nothing that is known by now is routed again.
             monkeypatch.setattr(topologies, "routed_loads", None)
     assert answers[0] == answers[1] == answers[3] != answers[2]
-    assert len(list((tmp_path / "rates").glob("*.json"))) == 2
+    assert len(list((tmp_path / "advice").glob("*.json"))) == 2
 
 
 @pytest.mark.parametrize(

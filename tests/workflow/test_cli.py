@@ -207,13 +207,13 @@ def test_large_work_has_an_estimate_first(
 def test_a_dry_run_is_snakemakes(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[list[str]] = []
 
-    def snakemake(arguments: list[str], entries: list[str]) -> int:
-        given.append([*arguments, *entries])
+    def snakemake(arguments: list[str], experiment: str, overrides: list[str]) -> int:
+        given.append([*arguments, experiment, *overrides])
         return 0
 
     monkeypatch.setattr(reproduce, "snakemake", snakemake)
     assert main(["reproduce", "quick", option]) == 0
-    assert given == [["--cores", "all", "--dry-run", "experiment=quick"]]
+    assert given == [["--cores", "all", "--dry-run", "quick"]]
 
 
 @pytest.mark.parametrize("words", [["--debug", "list", "figures"], ["list", "figures", "--debug"]])

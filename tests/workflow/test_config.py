@@ -468,7 +468,7 @@ def test_another_version_of_hydra_composes_anew(
     composing: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_quick()
-    monkeypatch.setattr("workflow.composed.version", lambda _: "another")
+    monkeypatch.setattr("workflow.cache_keys.version", lambda _: "another")
     with_quick()
     assert composing.times == 2
 
@@ -502,7 +502,7 @@ def test_a_folder_that_cannot_be_written_is_done_without(
 
 
 def test_kept_configs_are_bounded(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workflow.composed.LIMIT", 2)
+    monkeypatch.setattr("railx.file_cache.LIMIT", 2)
     for seed in range(4):
         compose_stage([f"seed={seed}"], ["seed"])
     assert len(list(config.KEPT.iterdir())) == 2

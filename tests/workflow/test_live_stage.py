@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -108,13 +107,13 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Row]
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    def program(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+    def program(command: list[str], name: str) -> None:
+        assert name == "program mine"
         out = Path(command[command.index("--out") + 1])
         out.mkdir()
         write_json(out / "rows.json", _rows())
         pq.write_table(pa.Table.from_pylist(_trace()), out / "trace.parquet")
         journal_path(out, SWITCHED).touch()
-        return subprocess.CompletedProcess(command, 0)
 
     def read(path: Path, _: Any) -> list[Switching]:
         assert path.name == f"journal.{SWITCHED}.jsonl"
@@ -122,7 +121,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Row]
         pair = Configuration("pair", (0, 4))
         return [Switching(pair, *(round(moment * MS) for moment in moments))]
 
-    monkeypatch.setattr(subprocess, "run", program)
+    monkeypatch.setattr("workflow.watch.run_program", program)
     monkeypatch.setattr("railx.replay.changes.switchings", read)
     stage = STAGES["live"]
     outputs = {key: tmp_path / stage.path(key, "mine") for key in stage.outputs}

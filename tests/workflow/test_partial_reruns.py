@@ -243,7 +243,7 @@ STAGE = Stage(
     name="greeting",
     help="a word",
     message="Greeting",
-    outputs={"word": Json("word.json")},
+    outputs={"word": Json()},
     run=run,
 )
 '''

@@ -28,11 +28,12 @@ from railx.settings import (
     Registered,
     field_hints,
 )
+from tests.builders import schema_of
 from tests.loops import for_every
 from workflow import schemas
 from workflow.config import CONF
 from workflow.reference import keys_of, reference, unit_of
-from workflow.schemas import SCHEMAS, generated_files, marked, schema, schema_name, schema_of
+from workflow.schemas import SCHEMAS, generated_files, marked, schema, schema_name
 from workflow.settings import CHOSEN, LISTED, Experiment, StageSettings, groups
 
 FILES = sorted(CONF.rglob("*.yaml"))

@@ -203,7 +203,9 @@ def test_figures_take_the_plans_that_their_settings_name(experiment: dict[str, A
 
 
 def test_printed_and_tracked_come_from_the_declarations(experiment: dict[str, Any]) -> None:
-    printed = {path: (title, kind) for title, path, kind in printed_tables(experiment)}
+    printed = {
+        table["path"]: (table["title"], table["kind"]) for table in printed_tables(experiment)
+    }
     assert printed["network/torus_2d/bounds.parquet"] == (
         "Uniform all-to-all on torus_2d",
         "Uniform all-to-all on each topology",
@@ -256,8 +258,8 @@ GARDEN = Stage(
     help="plants",
     message="Plant {item}",
     outputs={
-        "heights": Table("{plant}/heights.parquet", text("plant") | real("height")),
-        "summary": Json("{plant}/summary.json"),
+        "heights": Table(text("plant") | real("height")),
+        "summary": Json(),
     },
     run=grow,
     item=Item("plant", lambda experiment: experiment["plants"]),
@@ -273,7 +275,7 @@ def test_a_json_object_without_a_declared_key_is_refused(tmp_path: Path) -> None
     wanted = {"summary": tmp_path / "summary.json"}
 
     def blooming(*keys: str) -> Stage:
-        outputs = {"summary": Json("{plant}/summary.json", keys=integer(*keys))}
+        outputs = {"summary": Json(keys=integer(*keys))}
         return dataclasses.replace(GARDEN, outputs=outputs, run=bloom)
 
     blooming("rows", "deep_leaves").make(item="oak", outputs=wanted)
@@ -317,7 +319,7 @@ def test_rows_that_do_not_fit_are_refused(
 
 def test_a_table_of_a_library_is_checked_after_the_run(tmp_path: Path) -> None:
     path = tmp_path / "heights.parquet"
-    output = Table("heights.parquet", text("plant"), optional=integer("height"))
+    output = Table(text("plant"), optional=integer("height"))
     write_table(path, {"plant": ["oak"]})
     output.check(path)
     write_table(path, {"plant": ["oak"], "height": [3]})

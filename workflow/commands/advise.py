@@ -48,15 +48,15 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_advise)
 
 
-def _advise(options: argparse.Namespace) -> int:
+def _advise(options: argparse.Namespace) -> None:
     # Routing tables are made of many small tuples, and nothing of them is in a circle.
     gc.set_threshold(_OBJECTS)
+    from railx.file_cache import read_cached, write_cached
     from railx.performance.advice import AdviceSettings, advise
     from railx.performance.advice_text import advice_lines, comparison_lines
     from railx.performance.exports import megatron_options, torchtitan_toml
     from railx.places import cache
     from railx.settings import SettingsError, load
-    from workflow.composed import keep, read
 
     try:
         settings: AdviceSettings = load(AdviceSettings, _values(options.settings))
@@ -67,12 +67,12 @@ def _advise(options: argparse.Namespace) -> int:
         raise UserError("--explain: got no plan; allowed: with plan.tensor=... or others")
     topologies = _topologies(settings.network)
     if topologies:
-        folder, name = cache("rates"), _rates_name(settings, topologies)
-        stored = read(folder, name) or {}
+        folder, name = cache("advice"), _rates_name(settings, topologies)
+        stored = read_cached(folder, name) or {}
         rates = dict(stored)
         advice = advise(settings, topologies, rates)
         if rates != stored:
-            keep(folder, name, rates)
+            write_cached(folder, name, rates)
     else:
         advice = advise(settings)
     if options.json:
@@ -85,7 +85,6 @@ def _advise(options: argparse.Namespace) -> int:
         print("\n".join(comparison_lines(advice)))
     else:
         print("\n".join(advice_lines(advice)))
-    return 0
 
 
 def _topologies(network: str) -> list[Any]:
@@ -104,7 +103,7 @@ def _topologies(network: str) -> list[Any]:
 
 def _rates_name(settings: Any, topologies: list[Any]) -> str:
     """The cache key of a network's rates: a digest of all their inputs."""
-    from workflow.composed import key
+    from workflow.cache_keys import cache_key
 
     asked = settings.devices, settings.gpus, settings.constants, settings.program, settings.on
     rooms = [CODE / "railx" / room for room in ("families", "network", "performance", "vocabulary")]
@@ -112,7 +111,7 @@ def _rates_name(settings: Any, topologies: list[Any]) -> str:
     sources += (SHIPPED / "resources" / "performance").glob("*.yaml")
     # An imported network is a file.
     sources += [in_repository(x.path) for x in topologies if hasattr(x, "path")]
-    return key([repr(topologies), repr(asked)], sources)
+    return cache_key([repr(topologies), repr(asked)], sources)
 
 
 def _values(words: list[str]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from workflow.commands import shared
 from workflow.commands.shared import print_facts
 from workflow.resources import all_claims
 from workflow.stage import Config
-from workflow.stages import claim_files, results_folder
+from workflow.stages import claim_files, claim_tables, results_folder
 
 if TYPE_CHECKING:
     from railx.evidence import Claim
@@ -44,7 +43,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_claim)
 
 
-def _claim(options: argparse.Namespace) -> int:
+def _claim(options: argparse.Namespace) -> None:
     from workflow.experiment import checked_experiment
 
     claim = claim_by_id(options.id, "ID")
@@ -54,7 +53,6 @@ def _claim(options: argparse.Namespace) -> int:
         files = query_files(claim.settings.query, f"claim {claim.id}", experiment)
         _make(files, options)
     print_judged(judged(claim, experiment, WORK / results_folder(experiment)), options)
-    return 0
 
 
 def query_files(query: str, asked: str, experiment: Config) -> list[Path]:
@@ -105,11 +103,9 @@ def _experiments_with(named: Sequence[str]) -> list[str]:
 
 def _make(files: Sequence[Path], options: argparse.Namespace) -> None:
     arguments = [str(file) for file in files]
-    entries = [f"experiment={options.experiment}"]
-    if options.overrides:
-        entries.append(f"hydra={shlex.join(options.overrides)}")
+    arguments += shared.running(options)
     # What Snakemake says is no part of the answer.
-    code = shared.snakemake([*arguments, *shared.running(options)], entries, stdout=sys.stderr)
+    code = shared.snakemake(arguments, options.experiment, options.overrides, stdout=sys.stderr)
     if code:
         raise UserError(
             f"claim {options.id}: its tables could not be made (exit code {code});"
@@ -132,9 +128,7 @@ def judged(claim: Claim, experiment: Config, folder: Path) -> dict[str, Any]:
     """The row of a claim in evidence/claims.parquet, from the tables in ``folder``."""
     from railx.evidence import judge
 
-    named = results_folder(experiment)
-    files = [str(file.relative_to(named)) for file in claim_files(experiment)]
-    (row,) = judge([claim], folder, [file for file in files if (folder / file).is_file()])
+    (row,) = judge([claim], folder, claim_tables(experiment, folder))
     return row
 
 

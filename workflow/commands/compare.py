@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_compare)
 
 
-def _compare(options: argparse.Namespace) -> int:
+def _compare(options: argparse.Namespace) -> None:
     from railx.tracking import compare_invocations, list_invocations
     from railx.tracking.compare import only_changed
     from railx.tracking.comparison_page import changed_lines, comparison_lines, write_comparison
@@ -57,11 +57,10 @@ def _compare(options: argparse.Namespace) -> int:
     if options.html is not None:
         write_comparison(options.html, comparison)
         print(f"written: {options.html}")
-        return 0
+        return
     if options.json:
         shown = only_changed(comparison) if options.changed else comparison
         print(json.dumps(shown, indent=2, allow_nan=False))
-        return 0
+        return
     for line in (changed_lines if options.changed else comparison_lines)(comparison):
         print(line)
-    return 0

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from railx.errors import UserError
-from workflow.commands.shared import add_flag, command
+from workflow.commands.shared import add_flag, command, print_answer
 
 _EPILOG = """\
 examples:
@@ -35,7 +34,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_compare)
 
 
-def _compare(options: argparse.Namespace) -> int:
+def _compare(options: argparse.Namespace) -> None:
     from railx.design.comparison import compare_network, comparison_lines, write_page
     from railx.progress import told
     from workflow.compilation import announce_compilation
@@ -63,13 +62,7 @@ def _compare(options: argparse.Namespace) -> int:
         )
     if options.html is not None:
         write_page(options.html, comparison, arena)
-    if options.json:
-        print(json.dumps(comparison.as_dict(), indent=2))
-        return 0
-    print("\n".join(comparison_lines(comparison)))
-    if options.html is not None:
-        print(f"\nwrote {options.html}")
-    return 0
+    print_answer(comparison.as_dict(), comparison_lines(comparison), options)
 
 
 def _named(word: str) -> tuple[str, list[str]]:
@@ -87,16 +80,14 @@ def _named(word: str) -> tuple[str, list[str]]:
 
 def _kept(asked: str, seed: int) -> Callable[[str, Callable[[], list[Any]]], list[Any]]:
     """Rows of a network from the cache, by all that they depend on."""
+    from railx.file_cache import cached
     from railx.places import cache
-    from workflow.composed import keep, key, read
+    from workflow.cache_keys import cache_key
     from workflow.digest import code_digest
 
     code, folder = code_digest("railx.design.arena"), cache(_CACHE)
 
     def rows(name: str, compute: Callable[[], list[Any]]) -> list[Any]:
-        known = key([code, asked, name, str(seed)], ())
-        kept = read(folder, known) or keep(folder, known, {"rows": compute()})
-        rows: list[Any] = kept["rows"]
-        return rows
+        return cached(folder, cache_key([code, asked, name, str(seed)], ()), compute)
 
     return rows

@@ -36,11 +36,10 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_completion)
 
 
-def _completion(options: argparse.Namespace) -> int:
+def _completion(options: argparse.Namespace) -> None:
     from argcomplete.shell_integration import shellcode
 
     print(shellcode(["railx"], shell=options.shell))
-    return 0
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
@@ -71,6 +70,7 @@ def _completer(
     action: argparse.Action, defaults: dict[str, Any]
 ) -> Callable[..., Iterable[str]] | None:
     from workflow.mounts import choices
+    from workflow.resources import all_claims
 
     if action.dest == "overrides":
         by_hand = defaults.get("by_hand")
@@ -79,14 +79,8 @@ def _completer(
     if action.dest == "experiment":
         return lambda **_: choices("experiment")
     if action.dest in ("id", "claim"):
-        return lambda **_: _claims()
+        return lambda **_: [claim.id for claim in all_claims()]
     return None
-
-
-def _claims() -> list[str]:
-    from workflow.resources import all_claims
-
-    return [claim.id for claim in all_claims()]
 
 
 def override_choices(prefix: str, groups: Iterable[str] | None = None) -> Iterator[str]:

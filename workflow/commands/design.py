@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from railx.errors import UserError
 from railx.settings import SettingsError
-from workflow.commands.shared import add_flag, command
+from workflow.commands.shared import add_flag, command, print_answer
 
 if TYPE_CHECKING:
     from railx.design.settings import DesignSettings
@@ -49,7 +48,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_design)
 
 
-def _design(options: argparse.Namespace) -> int:
+def _design(options: argparse.Namespace) -> None:
     from railx.design.front import design
     from railx.design.text import design_lines, simulated_lines
     from railx.effort import estimate, gathered
@@ -61,7 +60,7 @@ def _design(options: argparse.Namespace) -> int:
         settings = design_settings(options.settings)
     if options.experiment:
         print(_write_experiment(options.experiment, options.settings))
-        return 0
+        return
     if words := estimate(costs):
         print(f"design: {words}", file=sys.stderr, flush=True)
     announce_compilation("design")
@@ -77,14 +76,8 @@ def _design(options: argparse.Namespace) -> int:
             from railx.design.page import write_page
 
             write_page(options.html, answer, store)
-    if options.json:
-        value = answer.as_dict() | ({"simulated": simulated} if options.simulate else {})
-        print(json.dumps(value, indent=2))
-        return 0
-    print("\n".join([*design_lines(answer), *simulated_lines(simulated)]))
-    if options.html is not None:
-        print(f"\nwrote {options.html}")
-    return 0
+    value = answer.as_dict() | ({"simulated": simulated} if options.simulate else {})
+    print_answer(value, [*design_lines(answer), *simulated_lines(simulated)], options)
 
 
 def design_settings(words: list[str]) -> DesignSettings:

@@ -96,7 +96,7 @@ def written_to(out: Path | None) -> Iterator[None]:
         ) from None
 
 
-def _network(options: argparse.Namespace) -> int:
+def _network(options: argparse.Namespace) -> None:
     from railx.exchange.formats import NETWORK_FORMATS, anynet
 
     cycle_ns = options.cycle_ns
@@ -105,11 +105,10 @@ def _network(options: argparse.Namespace) -> int:
         if not 0 < cycle_ns < inf:
             raise UserError(f"--cycle-ns: got {cycle_ns}; allowed: greater than 0")
     topology, name = _chosen(options.chosen)
-    write = NETWORK_FORMATS[options.format].write
+    write = NETWORK_FORMATS[options.format]
     if cycle_ns is not None:
         write = partial(anynet, cycle_ns=cycle_ns)
     write_exported(write(topology, name), options.out)
-    return 0
 
 
 def write_exported(exported: Exported, out: Path | None) -> None:
@@ -148,7 +147,7 @@ def _chosen(words: Sequence[str]) -> tuple[Topology, str]:
     return topology, name or topology.family
 
 
-def _trace(options: argparse.Namespace) -> int:
+def _trace(options: argparse.Namespace) -> None:
     from railx.exchange.chakra import write_chakra
     from railx.exchange.goal import write_goal
     from railx.exchange.sources import programs_of
@@ -160,7 +159,8 @@ def _trace(options: argparse.Namespace) -> int:
         if value is not None:
             _check_format(option, options.format, "chrome")
     if options.format == "chrome":
-        return _chrome(options)
+        _chrome(options)
+        return
     programs = programs_of(options.source)
     with written_to(options.out):
         if options.format == "goal":
@@ -169,24 +169,23 @@ def _trace(options: argparse.Namespace) -> int:
             files, lost = write_chakra(options.out, programs)
     print(f"written: {files[0]}" if len(files) == 1 else f"written: {files[0]} to {files[-1].name}")
     say_lost(lost)
-    return 0
 
 
-def _chrome(options: argparse.Namespace) -> int:
+def _chrome(options: argparse.Namespace) -> None:
     from railx.exchange.chrome import chrome_trace, recorded, replayed
     from railx.exchange.sources import read_source
     from railx.fabric.circuits import Layout
     from railx.io import write_json
+    from railx.replay.programs import Programs
 
     if options.out.suffix != ".json":
         raise UserError(f"--out: got {options.out}; allowed: a file that ends in .json")
-    programs, events = read_source(options.source)
-    if programs is None:
+    source = read_source(options.source)
+    if not isinstance(source, Programs):
         if options.setting or options.gpus_per_server is not None:
             option = "--setting" if options.setting else "--gpus-per-server"
             raise UserError(f"{option}: got a trace; allowed: with programs, which are replayed")
-        assert events is not None
-        processes = recorded(events)
+        processes = recorded(source)
     else:
         settings = [_setting(text) for text in options.setting or ["electrical"]]
         try:
@@ -194,13 +193,12 @@ def _chrome(options: argparse.Namespace) -> int:
         except UserError as error:
             text = str(error).replace("gpus_per_server", "--gpus-per-server")
             raise UserError(text) from None
-        processes = replayed(programs, layout, settings)
+        processes = replayed(source, layout, settings)
     with written_to(options.out):
         write_json(options.out, chrome_trace(processes))
     for process in processes:
         print(f"process: {process.name} ({len(process.spans)} spans, {process.fidelity})")
     print(f"written: {options.out}")
-    return 0
 
 
 def _check_format(option: str, got: str, ending: str) -> None:

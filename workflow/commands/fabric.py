@@ -19,12 +19,11 @@ def _rails(name: str | None) -> dict[str, Any]:
     """The plain settings of a choice of conf/fabric."""
     from railx.settings import SettingsError
     from workflow.choices import is_choice
-    from workflow.composer import compose
+    from workflow.composer import compose_choice
     from workflow.mounts import CONF, choices
 
     name = "rails" if name is None else name
     if not is_choice(CONF, "fabric", name):
         allowed = ", ".join(choices("fabric"))
         raise SettingsError("--fabric", f"got {name!r}; allowed: {allowed}")
-    rails: dict[str, Any] = compose(CONF, {"defaults": [{"/fabric": name}]})["fabric"]
-    return rails
+    return compose_choice(CONF, "fabric", name)

@@ -148,13 +148,12 @@ def _tables() -> dict[str, FindingsTable]:
 def _asked(results: Path, experiment: str) -> dict[str, tuple[Rows, tuple[str, ...]]]:
     """The rows of each query over a run, and the tables that it reads."""
     from railx.evidence import NotAvailable, open_database
-    from workflow.stages import claim_files, results_folder
+    from workflow.stages import claim_tables
 
     shared.check_experiment(results, experiment)
     composed, folder = shared.experiment_of(results, experiment), results / experiment
-    files = [str(file.relative_to(results_folder(composed))) for file in claim_files(composed)]
     asked = {}
-    with open_database(folder, [file for file in files if (folder / file).is_file()]) as database:
+    with open_database(folder, claim_tables(composed, folder)) as database:
         for name, table in _tables().items():
             if table.query is None or table.experiment != experiment:
                 continue

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from railx.errors import UserError
 from workflow.commands.export import written_to
-from workflow.commands.shared import command, print_facts
+from workflow.commands.shared import command, plan_of, print_facts, print_written
 
 if TYPE_CHECKING:
     from railx.replay.recording import Price
@@ -92,7 +92,7 @@ def add(commands: Any) -> None:
     plan.set_defaults(action=_plan)
 
 
-def _network(options: argparse.Namespace) -> int:
+def _network(options: argparse.Namespace) -> None:
     import hashlib
 
     import yaml
@@ -126,12 +126,10 @@ def _network(options: argparse.Namespace) -> int:
             write_text(options.out, f"# {options.path.name}\n{text}")
     metrics = topology_metrics(topology)
     print_facts({**metrics, "digest": digest})
-    if options.out is not None:
-        print(f"\nwritten: {options.out}")
-    return 0
+    print_written(options.out)
 
 
-def _chakra(options: argparse.Namespace) -> int:
+def _chakra(options: argparse.Namespace) -> None:
     import numpy as np
 
     from railx.exchange.graph_files import check_times, read_graphs
@@ -173,21 +171,13 @@ def _chakra(options: argparse.Namespace) -> int:
     print_facts(summary, 20)
     for line in lost:
         print(f"lost: {line}", file=sys.stderr)
-    if options.out is not None:
-        print(f"\nwritten: {options.out}")
-    return 0
+    print_written(options.out)
 
 
-def _plan(options: argparse.Namespace) -> int:
-    from railx.planning.format.files import read_plan
+def _plan(options: argparse.Namespace) -> None:
     from railx.planning.format.plan import sequence_lengths
 
-    try:
-        plan = read_plan(options.path)
-    except OSError as error:
-        raise UserError(f"got {options.path}: {error.strerror}; allowed: a plan") from None
-    except UnicodeDecodeError:
-        raise UserError(f"got {options.path}, which is no text; allowed: a plan") from None
+    plan = plan_of(options.path, "", "a plan")
     lengths = [length for batch in plan.batches for _, length in sequence_lengths(batch)]
     summary = {
         "kind": plan.kind,
@@ -200,7 +190,6 @@ def _plan(options: argparse.Namespace) -> int:
         "predictions": plan.predictions,
     }
     print_facts(summary, 12)
-    return 0
 
 
 def _price(path: Path) -> Price:

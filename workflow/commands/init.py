@@ -13,11 +13,8 @@ from railx.errors import UserError, allowed_names
 from railx.places import CODE, SHIPPED, WORK, is_work
 from workflow.commands.shared import add_flag, command
 
+#: The Snakefile and the experiment of a new folder; the pipeline stays with the code.
 _STUDY = SHIPPED / "workflow" / "study"
-#: The Snakefile of a folder of work: the pipeline itself stays with the code.
-SNAKEFILE = (_STUDY / "Snakefile").read_text(encoding="utf-8")
-#: The experiment of a new folder.
-EXPERIMENT = (_STUDY / "conf" / "experiment" / "study.yaml").read_text(encoding="utf-8")
 _CONF = SHIPPED / "conf"
 _PROFILES = "profiles"
 _SHOWN = 3
@@ -54,7 +51,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_init)
 
 
-def _init(options: argparse.Namespace) -> int:
+def _init(options: argparse.Namespace) -> None:
     if options.folder is None and not options.copy:
         raise UserError("DIR: is missing; allowed: a folder, e.g. railx init study")
     folder: Path = options.folder or Path()
@@ -83,7 +80,6 @@ def _init(options: argparse.Namespace) -> int:
         print(f"nothing to write: {folder} has it all")
     if new:
         print(f"\nnext:\n  cd {shlex.quote(str(folder))}\n  railx reproduce study")
-    return 0
 
 
 def _write(folder: Path, contents: Mapping[Path, bytes]) -> list[Path]:
@@ -129,7 +125,8 @@ def _study() -> Iterator[tuple[Path, bytes]]:
     yield Path("conf/config.yaml"), config.encode()
     yield from _below("", _STUDY)
     yield from _copied(f"{_PROFILES}/default")
-    for group, name in _named(yaml.safe_load(EXPERIMENT)):
+    experiment = (_STUDY / "conf" / "experiment" / "study.yaml").read_text(encoding="utf-8")
+    for group, name in _named(yaml.safe_load(experiment)):
         yield from _copied(f"{group}/{name}")
 
 

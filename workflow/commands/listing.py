@@ -28,33 +28,27 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_list)
 
 
-def _list(options: argparse.Namespace) -> int:
+def _list(options: argparse.Namespace) -> None:
     rows = list(KINDS[options.kind]())
     if options.json:
         print(json.dumps(rows, indent=2))
-        return 0
+        return
     cells = [list(map(str, row.values())) for row in rows]
     print("\n".join(aligned([list(rows[0]), *cells])))
-    return 0
 
 
 def _topologies() -> Iterator[Row]:
-    for name in _choices("topology"):
-        yield {"name": name, "family": _key("topology", name, "family"), "what": _about(name)}
+    for name, plain, what in _choices("topology"):
+        yield {"name": name, "family": plain["family"], "what": what}
 
 
 def _planners() -> Iterator[Row]:
     from railx.planning.planners import PLANNERS
 
     kinds = {planner.name: planner.kind or "either" for planner in PLANNERS}
-    for name in _choices("planner"):
-        planner = _key("planner", name, "planner")
-        yield {
-            "name": name,
-            "planner": planner,
-            "plans": kinds[planner].replace("_", " "),
-            "what": _about(name, "planner"),
-        }
+    for name, plain, what in _choices("planner"):
+        plans = kinds[plain["planner"]].replace("_", " ")
+        yield {"name": name, "planner": plain["planner"], "plans": plans, "what": what}
 
 
 def _claims() -> Iterator[Row]:
@@ -72,15 +66,22 @@ def _claims() -> Iterator[Row]:
 def _figures() -> Iterator[Row]:
     from railx.figures import figure_of
 
-    for name in _choices("figure"):
-        figure = _key("figure", name, "figure")
-        declared = figure_of(figure)
-        yield {"name": name, "figure": figure, "paper": declared.paper, "title": declared.title}
+    for name, plain, _ in _choices("figure"):
+        figure = figure_of(plain["figure"])
+        yield {
+            "name": name,
+            "figure": plain["figure"],
+            "paper": figure.paper,
+            "title": figure.title,
+        }
 
 
 def _experiments() -> Iterator[Row]:
-    for name in _choices("experiment"):
-        yield {"name": name, "what": _about(name, "experiment")}
+    from workflow.choices import about
+    from workflow.mounts import CONF, choices
+
+    for name in choices("experiment"):
+        yield {"name": name, "what": about(CONF, "experiment", name)}
 
 
 def _models() -> Iterator[Row]:
@@ -127,28 +128,11 @@ KINDS: dict[str, Callable[[], Iterator[Row]]] = {
 }
 
 
-def _choices(group: str) -> list[str]:
-    from workflow.mounts import choices
-
-    return choices(group)
-
-
-def _key(group: str, name: str, key: str) -> str:
-    """A key of a choice, or of the choice that it inherits the key from."""
-    from workflow.choices import choice_content
-    from workflow.mounts import CONF
-
-    content = choice_content(CONF, group, name)
-    if key in content:
-        return str(content[key])
-    parents = [parent for parent in content.get("defaults", ()) if isinstance(parent, str)]
-    values = (_key(group, parent, key) for parent in reversed(parents) if parent != "_self_")
-    return next(filter(None, values), "")
-
-
-def _about(name: str, group: str = "topology") -> str:
-    """The first sentence of the comment that describes a choice."""
+def _choices(group: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """The choices of a group: name, plain settings, the sentence that describes it."""
     from workflow.choices import about
-    from workflow.mounts import CONF
+    from workflow.composer import compose_choice
+    from workflow.mounts import CONF, choices
 
-    return about(CONF, group, name)
+    for name in choices(group):
+        yield name, compose_choice(CONF, group, name), about(CONF, group, name)

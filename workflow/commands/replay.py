@@ -87,7 +87,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_replay)
 
 
-def _replay(options: argparse.Namespace) -> int:
+def _replay(options: argparse.Namespace) -> None:
     from railx.exchange.graph_files import check_times, read_graphs
     from railx.exchange.symmetric_ranks import Axes
     from railx.replay.graph_pricing import COUNTS, DeviceRates
@@ -124,11 +124,10 @@ def _replay(options: argparse.Namespace) -> int:
     figures = [row.as_dict() for row in rows]
     if options.json:
         print(json.dumps(figures[0] if len(figures) == 1 else {"replays": figures}, indent=2))
-        return 0
+        return
     print("\n".join(_table(figures)))
     print(f"\nranks: {figures[0]['placement']} in servers")
     print(f"written: {out}")
-    return 0
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from typing import Any
 
 from railx.errors import UserError, allowed_names
@@ -51,11 +50,7 @@ def _reproduce(options: argparse.Namespace) -> int:
             raise UserError(f"--until: got {options.until!r}; allowed: {allowed}")
         arguments += ["--until", options.until]
     checked_experiment([f"experiment={options.experiment}", *options.overrides])
-    entries = [f"experiment={options.experiment}"]
-    overrides = shlex.join(options.overrides)
-    if overrides:
-        entries.append(f"hydra={overrides}")
-    code = snakemake(arguments, entries)
-    if code or options.dry_run or options.until is not None:
-        return code
-    return summary.say(options.experiment, options.overrides, WORK / "results")
+    code = snakemake(arguments, options.experiment, options.overrides)
+    if not (code or options.dry_run or options.until is not None):
+        summary.say(options.experiment, options.overrides, WORK / "results")
+    return code

@@ -70,7 +70,9 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_schedule)
 
 
-def _schedule(options: argparse.Namespace) -> int:
+def _schedule(options: argparse.Namespace) -> None:
+    import pyarrow as pa
+
     from railx.io import write_json
     from railx.planning.format.files import write_plan
     from railx.planning.format.parts import PlanError
@@ -104,14 +106,13 @@ def _schedule(options: argparse.Namespace) -> int:
         rows = order_rows(batch)
     else:
         rows = stage_rows(batch, cost)
-    _print(rows, options)
+    print_table(pa.Table.from_pylist(rows), options)
     if options.json or options.csv:
-        return 0
+        return
     print(f"\n{_summary(batch, cost)}")
     for path in (options.chrome, options.gantt, options.memory, options.out):
         if path is not None:
             print(f"written: {path}")
-    return 0
 
 
 def _check_endings(options: argparse.Namespace) -> None:
@@ -221,12 +222,6 @@ def _summary(batch: PipelineBatch, cost: PipelineCost | None) -> str:
         f"batch {batch.iteration}: {batch.predicted_ms:.6g} ms predicted, {count}"
         f" pipeline{'s' if count > 1 else ''}{note}"
     )
-
-
-def _print(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    import pyarrow as pa
-
-    print_table(pa.Table.from_pylist(rows), options)
 
 
 def _draw(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -55,20 +56,21 @@ def add_overrides(parser: argparse.ArgumentParser, help: str) -> None:
     parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help=help)
 
 
-def plan_of(path: Path) -> Plan:
+def plan_of(
+    path: Path, argument: str = "PLAN: ", allowed: str = "a plan (railx plan ... --out)"
+) -> Plan:
     """The plan of a file that a command was given.
 
-    ValueError where there is none, one line that names it.
+    ValueError where there is none, one line that names it and the ``argument``.
     """
     from railx.planning.format.files import read_plan
 
-    allowed = "allowed: a plan (railx plan ... --out)"
     try:
         return read_plan(path)
     except OSError as error:
-        raise UserError(f"PLAN: got {path}: {error.strerror}; {allowed}") from None
+        raise UserError(f"{argument}got {path}: {error.strerror}; allowed: {allowed}") from None
     except UnicodeDecodeError:
-        raise UserError(f"PLAN: got {path}, which is no text; {allowed}") from None
+        raise UserError(f"{argument}got {path}, which is no text; allowed: {allowed}") from None
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
@@ -167,12 +169,14 @@ def experiment_of(results: Path, name: str) -> Config:
 
 
 def snakemake(
-    arguments: Sequence[str], entries: Sequence[str], stdout: IO[str] | None = None
+    arguments: Sequence[str],
+    experiment: str,
+    overrides: Sequence[str],
+    stdout: IO[str] | None = None,
 ) -> int:
-    """Run Snakemake in the folder of work; returns its exit code.
+    """Run Snakemake on an experiment in the folder of work; returns its exit code.
 
-    ``entries`` are those of its ``--config``. Raises ValueError where there is no such
-    folder.
+    Raises ValueError where there is no such folder.
     """
     # Nothing is ever written into an installed package.
     if not is_work(WORK) or (WORK == SHIPPED and not is_checkout()):
@@ -180,6 +184,9 @@ def snakemake(
             f"Snakefile: got none in {Path.cwd()}; allowed: a folder that `railx init` made,"
             " or a checkout"
         )
+    entries = [f"experiment={experiment}"]
+    if overrides:
+        entries.append(f"hydra={shlex.join(overrides)}")
     command = [sys.executable, "-m", "snakemake", *arguments, "--config", *entries]
     return subprocess.run(command, check=False, cwd=WORK, stdout=stdout).returncode
 
@@ -200,6 +207,33 @@ def print_table(table: Any, options: argparse.Namespace) -> None:
         return
     cells = [[in_digits(value) for value in row.values()] for row in rows]
     print("\n".join(aligned([table.column_names, *cells])))
+
+
+def print_summary(summary: Mapping[str, Any], options: argparse.Namespace) -> None:
+    """The summary of a stage and what was written, or a JSON object."""
+    if options.json:
+        print(json.dumps(summary, indent=2, allow_nan=False))
+        return
+    print_facts(summary)
+    print_written(options.out)
+
+
+def print_written(out: Path | None) -> None:
+    """The file or folder that a command was told to write, below its answer."""
+    if out is not None:
+        print(f"\nwritten: {out}")
+
+
+def print_answer(
+    value: Mapping[str, Any], lines: Iterable[str], options: argparse.Namespace
+) -> None:
+    """An answer as lines with the page that was written, or as a JSON object."""
+    if options.json:
+        print(json.dumps(value, indent=2))
+        return
+    print("\n".join(lines))
+    if options.html is not None:
+        print(f"\nwrote {options.html}")
 
 
 def print_facts(facts: Mapping[str, Any], width: int = 0) -> None:
@@ -226,14 +260,11 @@ def topologies_like(name: str) -> list[Any]:
     from railx.families import TopologySettings
     from railx.settings import load
     from workflow.choices import choices
-    from workflow.composer import compose
+    from workflow.composer import compose_choice
 
     conf = WORK / "conf"
     alike = (choice for choice in choices(conf, "topology") if choice.startswith(f"{name}_"))
-    composed = [
-        compose(conf, {"defaults": [{"/topology": choice}]}, [])["topology"]
-        for choice in (name, *alike)
-    ]
+    composed = [compose_choice(conf, "topology", choice) for choice in (name, *alike)]
     settings: list[Any] = [
         load(
             TopologySettings,

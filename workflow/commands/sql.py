@@ -8,7 +8,7 @@ from typing import Any
 from railx.errors import UserError
 from workflow.commands import shared
 from workflow.commands.claim import claim_by_id, judged, print_judged
-from workflow.stages import claim_files, results_folder
+from workflow.stages import claim_tables
 
 
 def add(commands: Any) -> None:
@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_sql)
 
 
-def _sql(options: argparse.Namespace) -> int:
+def _sql(options: argparse.Namespace) -> None:
     from railx.evidence import NotAvailable, open_database
 
     experiment = shared.experiment_of(options.results, options.experiment)
@@ -46,20 +46,16 @@ def _sql(options: argparse.Namespace) -> int:
             f"--results: got {options.results}, which is not there; make it:"
             f" {shared.how_to_make(options.experiment)}"
         )
-    # The declarations name files below results/NAME, which may stand elsewhere.
-    named, folder = results_folder(experiment), options.results / options.experiment
-    files = [str(file.relative_to(named)) for file in claim_files(experiment)]
-    there = [file for file in files if (folder / file).is_file()]
+    folder = options.results / options.experiment
     if (options.query is None) == (options.claim is None):
         raise UserError("QUERY: allowed: either one SELECT or --claim ID")
     if options.claim is not None:
         print_judged(judged(claim_by_id(options.claim, "--claim"), experiment, folder), options)
-        return 0
-    with open_database(folder, there) as database:
+        return
+    with open_database(folder, claim_tables(experiment, folder)) as database:
         try:
             result = database.query(options.query)
         except NotAvailable as missing:
             there_is = ", ".join(missing.there_is) or "no table yet"
             raise UserError(f"{missing}; there is: {there_is}") from None
         shared.print_table(result, options)
-    return 0

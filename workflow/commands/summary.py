@@ -14,7 +14,6 @@ from typing import Any
 from railx.errors import UserError
 from workflow.commands.shared import add_results, check_experiment, command, how_to_make
 
-_PAPERS = Path("resources/papers.yaml")
 _CLAIMS = "evidence/claims.parquet"
 _PAGE, _PDF = "report.html", "report.pdf"
 
@@ -51,37 +50,35 @@ def _add_experiment(parser: argparse.ArgumentParser) -> None:
     add_results(parser)
 
 
-def _summary(options: argparse.Namespace) -> int:
-    return _say(_name(options), options.results, _command_line(options))
+def _summary(options: argparse.Namespace) -> None:
+    _say(_name(options), options.results, _command_line(options))
 
 
-def say(experiment: str, overrides: Sequence[str], results: Path) -> int:
+def say(experiment: str, overrides: Sequence[str], results: Path) -> None:
     """Print the verdicts of an experiment that has just run."""
     from workflow.experiment import checked_experiment
 
     chosen = checked_experiment([f"experiment={experiment}", *overrides])
     command_line = f"railx reproduce {shlex.join([experiment, *overrides])}"
-    return _say(str(chosen["name"]), results, command_line)
+    _say(str(chosen["name"]), results, command_line)
 
 
-def _say(name: str, results: Path, command_line: str) -> int:
-    from railx.evidence import read_papers
-    from railx.io import in_repository
+def _say(name: str, results: Path, command_line: str) -> None:
     from railx.report import read_claims, summary_lines
+    from workflow.resources import all_papers
 
     folder = results / name
     claims = folder / _CLAIMS
     if not claims.is_file():
         raise UserError(f"{claims}: no verdicts yet; make them: {command_line}")
-    papers = read_papers(in_repository(_PAPERS))
+    papers = all_papers()
     rows = read_claims(claims, papers)
     print("\n".join(summary_lines(name, rows, papers)))
     page = (folder / _PAGE).resolve()
     print(f"page: {page.as_uri()}" if page.is_file() else f"page: {page} is not made yet")
-    return 0
 
 
-def _pdf(options: argparse.Namespace) -> int:
+def _pdf(options: argparse.Namespace) -> None:
     from railx.report import print_pdf
 
     folder = options.results / _name(options)
@@ -89,7 +86,6 @@ def _pdf(options: argparse.Namespace) -> int:
         raise UserError(f"{folder / _PAGE}: no such page; make it first: {_command_line(options)}")
     print_pdf(folder / _PAGE, folder / _PDF)
     print(f"written: {folder / _PDF}")
-    return 0
 
 
 def _name(options: argparse.Namespace) -> str:

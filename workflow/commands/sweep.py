@@ -13,11 +13,11 @@ import argparse
 import hashlib
 import json
 import re
-import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice, product
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from railx.errors import UserError
@@ -26,7 +26,7 @@ from workflow.commands.claim import claim_by_id, judged, query_files
 from workflow.commands.shared import add_flag, add_running, command, print_table, running, snakemake
 from workflow.overrides import parse_overrides, parted
 from workflow.stage import Config
-from workflow.stages import claim_files, results_folder
+from workflow.stages import claim_tables, results_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,28 +86,24 @@ def points(experiment: str, overrides: Sequence[str]) -> list[Point]:
     Raises ValueError where nothing is swept, or too much.
     """
     parsed = parse_overrides(overrides, f"a value, or several as {_VALUES}")
-    fixed = [
-        text
-        for text, override in zip(overrides, parsed, strict=True)
-        if not override.is_sweep_override() and override.key_or_group != "name"
-    ]
-    names = [str(override.value()) for override in parsed if override.key_or_group == "name"]
+    fixed, begins = [], experiment
     swept: dict[str, list[str]] = {}
     for text, override in zip(overrides, parsed, strict=True):
-        if not override.is_sweep_override():
-            continue
         key, value = parted(text)
-        if override.key_or_group == "name":
+        if override.key_or_group == "name" and override.is_sweep_override():
             raise UserError(
                 f"name: got {value!r}, several values; allowed: one, which the name of every"
                 " point begins with"
             )
-        if override.get_key_element() in swept:
+        if override.key_or_group == "name":
+            begins = str(override.value())
+        elif not override.is_sweep_override():
+            fixed.append(text)
+        elif override.get_key_element() in swept:
             raise UserError(f"{key}: got {value!r} after other values; allowed: all in one list")
-        swept[override.get_key_element()] = _values(key, value, override)
-    count = 1
-    for values in swept.values():
-        count *= len(values)
+        else:
+            swept[override.get_key_element()] = _values(key, value, override)
+    count = prod(map(len, swept.values()))
     if not swept or not 1 <= count <= LIMIT:
         raise UserError(
             f"OVERRIDE: got {count if swept else 'no'} values in {' '.join(overrides)}; allowed:"
@@ -117,7 +113,7 @@ def points(experiment: str, overrides: Sequence[str]) -> list[Point]:
     for together in product(*swept.values()):
         chosen = dict(zip(swept, together, strict=True))
         words = [_word(f"{key.rpartition('.')[2]}_{value}") for key, value in chosen.items()]
-        name = _short(_word("_".join([*(names[-1:] or [experiment]), *words])))
+        name = _short(_word("_".join([begins, *words])))
         taken = {point.name for point in combinations}
         while name in taken:
             name += "_"
@@ -151,7 +147,9 @@ def _short(name: str) -> str:
     return name if len(name) <= _LETTERS else f"{name[:_LETTERS]}_{digits}"
 
 
-def _sweep(options: argparse.Namespace) -> int:
+def _sweep(options: argparse.Namespace) -> None:
+    import pyarrow as pa
+
     from workflow.experiment import checked_experiment
 
     how = running(options)
@@ -167,8 +165,7 @@ def _sweep(options: argparse.Namespace) -> int:
     for number, (point, needed) in enumerate(zip(sweep_points, files, strict=True), start=1):
         values = ", ".join(f"{key}={value}" for key, value in point.values.items())
         print(f"point {number} of {len(sweep_points)}: {values}", file=sys.stderr, flush=True)
-        entries = [f"experiment={options.experiment}", f"hydra={shlex.join(point.overrides)}"]
-        code = snakemake([*needed, *how], entries, stdout=sys.stderr)
+        code = snakemake([*needed, *how], options.experiment, point.overrides, stdout=sys.stderr)
         if code:
             raise UserError(
                 f"point {values}: could not be made (exit code {code}); what went wrong stands"
@@ -178,8 +175,7 @@ def _sweep(options: argparse.Namespace) -> int:
         _answer(options, claim, point, experiment)
         for point, experiment in zip(sweep_points, experiments, strict=True)
     )
-    print_table(_joined(tables), options)
-    return 0
+    print_table(pa.concat_tables(tables, promote_options="permissive"), options)
 
 
 def _check_apart(sweep_points: Sequence[Point], experiments: Sequence[Config]) -> None:
@@ -216,30 +212,17 @@ def _answer(
     """The rows of the question at a point, with the swept values first."""
     import pyarrow as pa
 
+    from railx.evidence import open_database
+
     folder = WORK / results_folder(experiment)
     if claim is not None:
         row = judged(claim, experiment, folder)
         columns = ("claim", "published_text", "ours_text", "verdict", "reason")
         table = pa.Table.from_pylist([{name: row[name] for name in columns}])
     else:
-        table = _asked(options.sql or _VERDICTS, experiment)
+        with open_database(folder, claim_tables(experiment, folder)) as database:
+            table = database.query(options.sql or _VERDICTS)
     for key in reversed(point.values):
         column = pa.array([point.values[key]] * table.num_rows, pa.string())
         table = table.add_column(0, key, column)
     return table
-
-
-def _asked(query: str, experiment: Config) -> pa.Table:
-    from railx.evidence import open_database
-
-    named = results_folder(experiment)
-    files = [str(file.relative_to(named)) for file in claim_files(experiment)]
-    there = [file for file in files if (WORK / named / file).is_file()]
-    with open_database(WORK / named, there) as database:
-        return database.query(query)
-
-
-def _joined(tables: Iterator[pa.Table]) -> pa.Table:
-    import pyarrow as pa
-
-    return pa.concat_tables(tables, promote_options="permissive")

@@ -23,13 +23,13 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_sync)
 
 
-def _sync(options: argparse.Namespace) -> int:
+def _sync(options: argparse.Namespace) -> None:
     from railx.tracking.sync import pending_runs, pending_views, sync
 
     if options.dry_run:
         runs, views = pending_runs(options.results), pending_views(options.results)
         print(f"pending: {len(runs)} runs, {len(views)} views")
-        return 0
+        return
     try:
         sent = sync(options.results)
     except RuntimeError as error:
@@ -38,4 +38,3 @@ def _sync(options: argparse.Namespace) -> int:
         print("nothing to upload")
     else:
         print(f"uploaded: {sent['runs']} runs, {sent['views']} views")
-    return 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from railx.errors import UserError
-from workflow.commands.shared import add_flag, add_overrides, command, plan_of, print_facts
+from workflow.commands.shared import add_flag, add_overrides, command, plan_of, print_summary
 
 _EPILOG = """\
 example, a pipeline planned, its order written out, edited and run:
@@ -36,7 +35,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_train)
 
 
-def _train(options: argparse.Namespace) -> int:
+def _train(options: argparse.Namespace) -> None:
     from railx.planning.format.schedule import runnable, schedule_name
     from railx.settings import to_dict
     from training.settings import check_planner
@@ -63,7 +62,7 @@ def _train(options: argparse.Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     corpus, training = STAGES["corpus"], STAGES["training"]
     sequences = out / "sequences.parquet"
-    written = {name: out / Path(output.path).name for name, output in training.outputs.items()}
+    written = {name: out / Path(training.pattern(name)).name for name in training.outputs}
     with redirect_stdout(sys.stderr):
         corpus.make(
             {"corpus": chosen["corpus"], "seed": chosen["seed"]},
@@ -76,9 +75,4 @@ def _train(options: argparse.Namespace) -> int:
             inputs={"plan": options.plan, "corpus": sequences},
             outputs=written,
         )
-    if options.json:
-        print(json.dumps(summary, indent=2, allow_nan=False))
-        return 0
-    print_facts(summary)
-    print(f"\nwritten: {out}")
-    return 0
+    print_summary(summary, options)

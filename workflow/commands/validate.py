@@ -40,21 +40,21 @@ def add(commands: Any) -> None:
     parser.set_defaults(action=_validate)
 
 
-def _validate(options: argparse.Namespace) -> int:
+def _validate(options: argparse.Namespace) -> None:
     from railx.performance.validation import constants_of, errors_by_group, predict, read_set
 
     kind, cases = read_set(in_repository(options.file))
     given = _constants(options.constants) if options.constants else None
     if options.fit:
         _print_fit(cases, given or constants_of(cases, kind.program)[0])
-        return 0
+        return
     constants = [given] * len(cases) if given else constants_of(cases, kind.program)
     seconds, memory = predict(cases, constants)
     names = sorted({values.name for values in constants})
     if options.rows:
         for case, ours_s, ours_gib in zip(cases, seconds, memory, strict=True):
             print(_line(case, ours_s, ours_gib))
-        return 0
+        return
     groups = errors_by_group(cases, seconds, memory)
     if options.json:
         value = {
@@ -63,7 +63,7 @@ def _validate(options: argparse.Namespace) -> int:
             "groups": [asdict(group) for group in groups],
         }
         print(json.dumps(value, indent=2))
-        return 0
+        return
     print(f"{kind.name}, {len(cases)} rows, constants {', '.join(names)}")
     width = max(len(group.group) for group in groups)
     print(
@@ -74,7 +74,6 @@ def _validate(options: argparse.Namespace) -> int:
             f"{group.group:<{width}}  {group.rows:>5}  {group.mean_error:>10.1%}"
             f"  {group.median_ratio:>12.3f}  {group.worst_error:>6.1%}"
         )
-    return 0
 
 
 def _constants(name: str) -> Any:

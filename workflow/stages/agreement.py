@@ -17,9 +17,8 @@ def run(job: Job) -> Summary:
     from railx.families import read_topology
     from railx.network.agreement import agreement_rows
     from railx.network.settings import AgreementSettings
-    from railx.settings import load
 
-    agreement: AgreementSettings = load(AgreementSettings, job.settings["agreement"], "agreement")
+    agreement: AgreementSettings = job.load(AgreementSettings, "agreement")
     rows: list[dict[str, Any]] = []
     for name, path in zip(agreement.topologies, job.inputs["topologies"], strict=True):
         rows += agreement_rows(read_topology(path), agreement, job.settings["seed"], name)
@@ -85,8 +84,8 @@ STAGE = Stage(
         "topologies": FromStage("topology.graph", tuple(experiment["agreement"]["topologies"]))
     },
     outputs={
-        "comparison": Table("comparison.parquet", _COLUMNS, claims=True),
-        "summary": Json("summary.json", claims=True),
+        "comparison": Table(_COLUMNS),
+        "summary": Json(),
     },
     run=run,
     tracked=Tracked("summary", ("comparison",), name="flow_and_packet"),

@@ -14,9 +14,8 @@ def run(job: Job) -> Summary:
     from railx.design.arena import arena_rows
     from railx.design.rates import RateStore
     from railx.design.settings import ArenaSettings
-    from railx.settings import load
 
-    settings: ArenaSettings = load(ArenaSettings, job.settings["arena"], "arena")
+    settings: ArenaSettings = job.load(ArenaSettings, "arena")
     with tempfile.TemporaryDirectory() as folder:
         store = RateStore(Path(folder))
         rows = list(arena_rows(job.item, settings, job.settings["seed"], store))
@@ -49,13 +48,11 @@ STAGE = Stage(
     },
     outputs={
         "comparison": Table(
-            "{candidate}/comparison.parquet",
             text("network", "family")
             | integer("asked_chips", "chips")
             | text("subject", "measure")
             | real("value")
-            | text("unit", "fidelity", "note"),
-            claims=True,
+            | text("unit", "fidelity", "note")
         )
     },
     run=run,

@@ -15,9 +15,8 @@ def run(job: Job) -> Summary:
     from railx.families import family_of, read_topology
     from railx.network.group_bandwidth import group_bandwidth
     from railx.network.settings import BandwidthSettings
-    from railx.settings import load
 
-    settings: BandwidthSettings = load(BandwidthSettings, job.settings, "bandwidth")
+    settings: BandwidthSettings = job.load(BandwidthSettings)
     graph = read_topology(job.file("topology"))
     name = job.item or graph.family
     routing = settings.topologies.get(name, family_of(graph).routings[0])
@@ -64,8 +63,8 @@ STAGE = Stage(
     settings=lambda experiment, _: experiment["bandwidth"],
     inputs=lambda _, topology: {"topology": FromStage("topology.graph", topology)},
     outputs={
-        "groups": Table("{topology}/groups.parquet", _GROUPS, claims=True),
-        "summary": Json("{topology}/summary.json", claims=True),
+        "groups": Table(_GROUPS),
+        "summary": Json(),
     },
     run=run,
     by_hand=ByHand(

@@ -14,19 +14,18 @@ def run(job: Job) -> Summary:
     from railx.performance.decoder import ModelSettings
     from railx.performance.sequence_cost import CostModelSettings, build_cost_model
     from railx.planning.sequence.blaster import rounding_rows
-    from railx.settings import load
     from railx.workload.batches import BatchSettings, sample_batches
     from railx.workload.corpus import read_corpus_lengths
 
     settings = job.settings
     corpus, lengths = read_corpus_lengths(job.file("corpus"))
-    cluster: ClusterSettings = load(ClusterSettings, settings["cluster"], "cluster")
-    batches: BatchSettings = load(BatchSettings, settings["batch"], "batch")
+    cluster: ClusterSettings = job.load(ClusterSettings, "cluster")
+    batches: BatchSettings = job.load(BatchSettings, "batch")
     batch = batches.filled(lengths)
     cost = build_cost_model(
-        load(CostModelSettings, settings["cost_model"], "cost_model"),
+        job.load(CostModelSettings, "cost_model"),
         cluster,
-        load(ModelSettings, settings["model"], "model"),
+        job.load(ModelSettings, "model"),
         batch.max_length_tokens,
     )
     drawn = sample_batches(lengths, batch, settings["seed"])
@@ -60,13 +59,11 @@ STAGE = Stage(
     },
     outputs={
         "errors": Table(
-            "{plan}/errors.parquet",
             text("plan", "corpus")
             | integer("iteration", "micro_batch")
             | text("method")
             | integer("buckets", "sequences", "tokens", "rounded_tokens")
-            | text("fidelity"),
-            claims=True,
+            | text("fidelity")
         )
     },
     run=run,

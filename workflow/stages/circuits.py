@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from railx.errors import UserError
-from workflow.composed import remembered
+from workflow.cache_keys import remembered
 from workflow.outputs import File
 from workflow.stage import ByHand, Config, FromStage, Item, Job, Stage, Summary
 

@@ -12,11 +12,10 @@ from workflow.stage import ByHand, Config, Experiment, Inputs, Item, Job, Stage,
 
 def run(job: Job) -> Summary:
     """Build the corpus; return its summary."""
-    from railx.settings import load
     from railx.workload.corpus import CorpusSettings, build_corpus, write_corpus
     from railx.workload.lengths import length_statistics
 
-    settings: CorpusSettings = load(CorpusSettings, job.settings["corpus"], "corpus")
+    settings: CorpusSettings = job.load(CorpusSettings, "corpus")
     corpus = build_corpus(settings, job.settings["seed"])
     summary = {
         "name": corpus.name,
@@ -68,12 +67,8 @@ STAGE = Stage(
     },
     inputs=_user_files,
     outputs={
-        "sequences": Table(
-            "{corpus}/sequences.parquet",
-            integer("sequence", "length_tokens") | typed("binary", "tokens"),
-            claims=True,
-        ),
-        "summary": Json("{corpus}/summary.json", claims=True),
+        "sequences": Table(integer("sequence", "length_tokens") | typed("binary", "tokens")),
+        "summary": Json(),
     },
     run=run,
     by_hand=ByHand(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from workflow.outputs import File, Json
-from workflow.registry import STAGES, provenance_files, results_folder
 from workflow.stage import FromStage, Job, Stage, Summary
+from workflow.stages import STAGES, provenance_files, results_folder
 
 _WORKFLOW = Path("Snakefile")
 
@@ -51,7 +51,10 @@ STAGE = Stage(
         "config": FromStage("report.config"),
         "report": FromStage("report.report"),
     },
-    outputs={"crate": Json("ro-crate-metadata.json"), "workflow": File("Snakefile")},
+    outputs={
+        "crate": Json(path="ro-crate-metadata.json", claims=False),
+        "workflow": File("Snakefile"),
+    },
     run=run,
     in_folder=False,
 )

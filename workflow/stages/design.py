@@ -32,9 +32,8 @@ def run(job: Job) -> Summary:
     from railx.design.front import design
     from railx.design.settings import DesignSettings
     from railx.design.simulate import simulate
-    from railx.settings import load
 
-    settings: DesignSettings = load(DesignSettings, job.settings, "design")
+    settings: DesignSettings = job.load(DesignSettings)
     store = rate_store()
     answer = design(settings, store)
     heads = {"gpus_asked": settings.gpus, "model": settings.model, "objective": settings.objective}
@@ -106,31 +105,21 @@ STAGE = Stage(
     inputs=lambda experiment, _: {"catalogue": Path(experiment["design"]["catalogue"])},
     outputs={
         "points": Table(
-            "points.parquet",
-            _POINTS,
-            claims=True,
-            printed="Networks and plans for a job, the first by the objective first",
+            _POINTS, printed="Networks and plans for a job, the first by the objective first"
         ),
         "simulated": Table(
-            "simulated.parquet",
             text("network")
             | real("closed_s", "replayed_s", "difference")
             | text("term", "fidelity")
             | real("all_to_all_gb_s", "packets_gb_s", "packets_difference")
             | text("packets_term"),
-            claims=True,
             printed="The first places: closed forms beside replay, and an all-to-all in packets",
         ),
         "dropped": Table(
-            "dropped.parquet",
-            text("network", "reason"),
-            claims=True,
-            printed="Networks that are not on the front, and why",
+            text("network", "reason"), printed="Networks that are not on the front, and why"
         ),
         "changes": Table(
-            "changes.parquet",
             text("component") | real("usd", "crossing_usd", "change") | text("network", "fidelity"),
-            claims=True,
             printed="Prices at which another network takes the first place",
         ),
     },

@@ -27,9 +27,8 @@ def run(job: Job) -> Summary:
         rail_economics,
         rail_map,
     )
-    from railx.settings import load
 
-    economics: EconomicsSettings = load(EconomicsSettings, job.settings, "economics")
+    economics: EconomicsSettings = job.load(EconomicsSettings)
     summary = cost_summary(economics)
     for name, table in (
         ("bill", bill_of_materials),
@@ -154,15 +153,13 @@ STAGE = Stage(
     settings=lambda experiment, _: experiment["economics"],
     inputs=lambda experiment, _: {"catalogue": Path(experiment["economics"]["catalogue"])},
     outputs={
-        "bill": Table("bill.parquet", _BILL, claims=True, printed="Bill of materials"),
-        "summary": Table(
-            "summary.parquet", _SUMMARY, claims=True, printed="Cost and power of networks"
-        ),
-        "sensitivity": Table("sensitivity.parquet", _SENSITIVITY, claims=True),
-        "scale": Table("scale.parquet", _SCALE, claims=True),
-        "claim_map": Table("claim_map.parquet", _CLAIM_MAP, claims=True),
-        "rails": Table("rails.parquet", _RAILS, claims=True),
-        "rail_map": Table("rail_map.parquet", _RAIL_MAP, claims=True),
+        "bill": Table(_BILL, printed="Bill of materials"),
+        "summary": Table(_SUMMARY, printed="Cost and power of networks"),
+        "sensitivity": Table(_SENSITIVITY),
+        "scale": Table(_SCALE),
+        "claim_map": Table(_CLAIM_MAP),
+        "rails": Table(_RAILS),
+        "rail_map": Table(_RAIL_MAP),
     },
     run=run,
     by_hand=ByHand(

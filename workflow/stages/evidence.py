@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from railx.places import in_repository
-from workflow.composed import remembered
+from workflow.cache_keys import remembered
 from workflow.outputs import Json, Table
-from workflow.registry import claim_files, results_folder
 from workflow.stage import Config, Inputs, Job, Stage, Summary, Tracked
+from workflow.stages import claim_files, results_folder
 
 _CLAIMS = in_repository("resources/claims")
 _PUBLISHED = in_repository("resources/published")
@@ -76,8 +76,8 @@ STAGE = Stage(
     settings=lambda experiment, _: {"results": str(results_folder(experiment))},
     inputs=_inputs,
     outputs={
-        "claims": Table("claims.parquet", _columns, claims=True),
-        "counts": Json("counts.json", claims=True),
+        "claims": Table(_columns),
+        "counts": Json(),
     },
     run=run,
     tracked=Tracked("counts", ("claims",), name="claims", verdicts="claims"),

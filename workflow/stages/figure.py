@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from railx.places import in_repository
-from workflow.composed import remembered
+from workflow.cache_keys import remembered
 from workflow.outputs import File, Json, Table
 from workflow.plan_kinds import plan_kinds
-from workflow.registry import inputs_of, stage_of
 from workflow.stage import Config, Experiment, FromStage, Inputs, Item, Job, Stage, Summary, Tracked
+from workflow.stages import inputs_of, stage_of
 
 __all__ = ["STAGE", "check_columns", "run"]
 
@@ -24,9 +24,8 @@ _PUBLISHED = in_repository("resources/published")
 def run(job: Job) -> Summary:
     """Draw the figure of the settings; write its words and data beside it."""
     from railx.figures import FigureSettings, draw_figure
-    from railx.settings import load
 
-    figure: FigureSettings = load(FigureSettings, job.settings, "figure")
+    figure: FigureSettings = job.load(FigureSettings)
     draw_figure(figure, job.inputs, job.outputs["svg"])
     return {"figure": job.item}
 
@@ -189,7 +188,7 @@ STAGE = Stage(
         "pdf": File("{figure}.pdf"),
         "data": File("{figure}.csv"),
         "caption": File("{figure}.rst"),
-        "words": Json("{figure}.json"),
+        "words": Json(path="{figure}.json", claims=False),
     },
     run=run,
     tracked=Tracked("", ("png", "data")),

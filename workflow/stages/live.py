@@ -28,10 +28,9 @@ def run(job: Job) -> Summary:
     from railx.fabric.circuits import Layout
     from railx.io import read_json
     from railx.replay.changes import change_rows, setting_rows, switchings
-    from railx.settings import load
     from training.live_settings import LiveSettings, journal_path, live_blocks
 
-    settings: LiveSettings = load(LiveSettings, job.settings, "live")
+    settings: LiveSettings = job.load(LiveSettings)
     name, layout = job.item or "program", Layout(settings.tensor_parallel)
     with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
         out = Path(scratch) / "out"
@@ -106,13 +105,11 @@ STAGE = Stage(
     item=Item("program", lambda experiment: experiment["live"]),
     settings=lambda experiment, program: experiment["live"][program],
     outputs={
-        "iterations": Table("{program}/iterations.parquet", _ITERATIONS, claims=True),
-        "changes": Table("{program}/changes.parquet", _CHANGES, claims=True),
-        "trace": Table("{program}/trace.parquet", _TRACE),
-        "settings": Table(
-            "{program}/settings.parquet", _SETTINGS, claims=True, printed="Program {item}"
-        ),
-        "summary": Json("{program}/summary.json", claims=True),
+        "iterations": Table(_ITERATIONS),
+        "changes": Table(_CHANGES),
+        "trace": Table(_TRACE, claims=False),
+        "settings": Table(_SETTINGS, printed="Program {item}"),
+        "summary": Json(),
     },
     run=run,
     # The digest reads imports; the run itself is a process of its own.

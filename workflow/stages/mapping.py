@@ -27,9 +27,9 @@ def run(job: Job) -> Summary:
     """
     from railx.families import read_topology
     from railx.mapping import MappingSettings, comparison_bases, node_price_rows
-    from railx.settings import SettingsError, load
+    from railx.settings import SettingsError
 
-    settings: MappingSettings = load(MappingSettings, job.settings, "mapping")
+    settings: MappingSettings = job.load(MappingSettings)
     if job.item not in settings.topologies:
         raise SettingsError(
             f"mapping.topologies.{job.item}",
@@ -55,9 +55,8 @@ def run_any_topology(job: Job) -> Summary:
     from railx.errors import UserError
     from railx.families import family_of, read_topology
     from railx.mapping import MappingSettings, equal_bandwidth
-    from railx.settings import load
 
-    settings: MappingSettings = load(MappingSettings, job.settings, "mapping")
+    settings: MappingSettings = job.load(MappingSettings)
     graph = read_topology(job.file("topology"))
     offered = family_of(graph).routings
     routings = settings.topologies[settings.reference].routings
@@ -169,9 +168,9 @@ STAGE = Stage(
         "catalogue": Path(experiment["mapping"]["catalogue"]),
     },
     outputs={
-        "steps": Table("{topology}/steps.parquet", _COLUMNS, claims=True),
-        "node_prices": Table("{topology}/node_prices.parquet", _NODE_PRICES, claims=True),
-        "summary": Json("{topology}/summary.json", claims=True),
+        "steps": Table(_COLUMNS),
+        "node_prices": Table(_NODE_PRICES),
+        "summary": Json(),
     },
     run=run,
     by_hand=ByHand(

@@ -46,8 +46,6 @@ STAGE = Stage(
     inputs=lambda experiment, _: {
         "metrics": FromStage("topology.metrics", tuple(experiment["topologies"]))
     },
-    outputs={
-        "topologies": Table("topologies.parquet", _COLUMNS, claims=True, printed="Topologies")
-    },
+    outputs={"topologies": Table(_COLUMNS, printed="Topologies")},
     run=run,
 )

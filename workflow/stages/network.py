@@ -33,7 +33,7 @@ def run(job: Job) -> Summary:
 
     graph = read_topology(job.file("topology"))
     name = job.item or graph.family
-    traffic: TrafficSettings = load(TrafficSettings, job.settings["traffic"], "traffic")
+    traffic: TrafficSettings = job.load(TrafficSettings, "traffic")
     networks: Mapping[str, Any] = job.settings["networks"]
     rows: dict[str, dict[str, Any]] = {}
     channels = [arrow_schema(_CHANNELS).empty_table()]
@@ -53,9 +53,7 @@ def run(job: Job) -> Summary:
                 }
             )
         )
-    collectives = simulate_collectives(
-        graph, load(CollectiveSettings, job.settings["collective"], "collective"), name
-    )
+    collectives = simulate_collectives(graph, job.load(CollectiveSettings, "collective"), name)
     job.write_table("bounds", rows.values())
     job.write("channels", write_table, pa.concat_tables(channels).unify_dictionaries())
     job.write_table("collectives", collectives)
@@ -158,15 +156,10 @@ STAGE = Stage(
     },
     inputs=lambda _, topology: {"topology": FromStage("topology.graph", topology)},
     outputs={
-        "bounds": Table(
-            "{topology}/bounds.parquet",
-            _BOUNDS,
-            claims=True,
-            printed="Uniform all-to-all on {item}",
-        ),
-        "channels": Table("{topology}/channels.parquet", _CHANNELS, claims=True),
-        "collectives": Table("{topology}/collectives.parquet", _COLLECTIVES, claims=True),
-        "summary": Json("{topology}/summary.json", claims=True),
+        "bounds": Table(_BOUNDS, printed="Uniform all-to-all on {item}"),
+        "channels": Table(_CHANNELS),
+        "collectives": Table(_COLLECTIVES),
+        "summary": Json(),
     },
     run=run,
     by_hand=ByHand(

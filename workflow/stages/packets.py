@@ -70,11 +70,10 @@ def run_single_load(job: Job) -> Summary:
     from railx.network.packets import simulate_packets, speed_of, summary_row
     from railx.network.settings import PacketNetworkSettings, TrafficSettings
     from railx.network.traffic import circuits_for
-    from railx.settings import load
 
     seed = job.settings["seed"]
-    traffic: TrafficSettings = load(TrafficSettings, job.settings["traffic"], "traffic")
-    network: PacketNetworkSettings = load(PacketNetworkSettings, job.settings["network"], "network")
+    traffic: TrafficSettings = job.load(TrafficSettings, "traffic")
+    network: PacketNetworkSettings = job.load(PacketNetworkSettings, "network")
     graph = circuits_for(read_topology(job.file("topology")), traffic, seed)
     table = build_routing(graph, network.routing, grouped=True)
     window = simulate_packets(graph, table, traffic, network, seed)
@@ -204,10 +203,10 @@ STAGE = Stage(
     needs=lambda experiment, sweep: needs(experiment["sweeps"][sweep]),
     inputs=_inputs,
     outputs={
-        "points": Table("{sweep}/points.parquet", _POINTS, claims=True),
-        "summary": Json("{sweep}/summary.json", claims=True),
+        "points": Table(_POINTS),
+        "summary": Json(),
         # what this machine took; no claim may read it
-        "speed": Json("{sweep}/speed.json"),
+        "speed": Json(claims=False),
     },
     run=run,
     by_hand=ByHand(
@@ -219,7 +218,7 @@ STAGE = Stage(
         before={"topology": "topology.graph"},
         primary="stage_packets",
         run=run_single_load,
-        outputs={"window": Table("window.parquet", WINDOW)},
+        outputs={"window": Table(WINDOW, claims=False)},
     ),
     tracked=Tracked(
         "summary",

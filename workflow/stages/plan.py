@@ -55,15 +55,15 @@ def run(job: Job) -> Summary:
     from railx.planning.planner import PlannerBase
     from railx.planning.planners import PlannerSettings
     from railx.planning.recorded import read_records, recorded
-    from railx.settings import SettingsError, load
+    from railx.settings import SettingsError
     from railx.workload.batches import BatchSettings
     from railx.workload.corpus import read_corpus_lengths
     from workflow.recorded_plans import planner_code
 
     settings = job.settings
     corpus, lengths = read_corpus_lengths(job.file("corpus"))
-    cluster: ClusterSettings = load(ClusterSettings, settings["cluster"], "cluster")
-    cost_model: CostModelSettings = load(CostModelSettings, settings["cost_model"], "cost_model")
+    cluster: ClusterSettings = job.load(ClusterSettings, "cluster")
+    cost_model: CostModelSettings = job.load(CostModelSettings, "cost_model")
     if cluster.topology is not None:
         if "bandwidth" not in job.inputs:
             raise SettingsError(
@@ -74,12 +74,12 @@ def run(job: Job) -> Summary:
         cluster = with_topology(cluster, table, bandwidth_unit(cost_model))
     if isinstance(cost_model, ProfiledCostSettings) and "profile" in job.inputs:
         cost_model = with_profile(cost_model, read_json(job.file("profile")))
-    model: ModelSettings = load(ModelSettings, settings["model"], "model")
+    model: ModelSettings = job.load(ModelSettings, "model")
     if isinstance(cost_model, StepCostSettings):
         from railx.performance.step_costs import with_step_model
 
         cost_model = with_step_model(cost_model, model)
-    planner: PlannerBase = load(PlannerSettings, settings["planner"], "planner")
+    planner: PlannerBase = job.load(PlannerSettings, "planner")
     records = None
     if settings.get("recorded"):
         records = partial(recorded, path=job.file("recorded"), code=planner_code(type(planner)))
@@ -89,7 +89,7 @@ def run(job: Job) -> Summary:
         cluster,
         model,
         cost_model,
-        load(BatchSettings, settings["batch"], "batch"),
+        job.load(BatchSettings, "batch"),
         settings["seed"],
         records,
     )
@@ -201,10 +201,10 @@ STAGE = Stage(
     inputs=_inputs,
     outputs={
         "plan": File("{plan}/plan.json"),
-        "groups": Table("{plan}/groups.parquet", _GROUPS, claims=True),
-        "schedule": Table("{plan}/schedule.parquet", _SCHEDULE, claims=True),
-        "memory": Table("{plan}/memory.parquet", _MEMORY, claims=True),
-        "summary": Json("{plan}/summary.json", claims=True),
+        "groups": Table(_GROUPS),
+        "schedule": Table(_SCHEDULE),
+        "memory": Table(_MEMORY),
+        "summary": Json(),
     },
     run=run,
     by_hand=ByHand(

@@ -21,9 +21,9 @@ def run(job: Job) -> Summary:
     """
     from railx.io import read_json
     from railx.performance.layer_profile import ProfileSettings, compared, fit_profile
-    from railx.settings import load, to_dict
+    from railx.settings import to_dict
 
-    settings: ProfileSettings = load(ProfileSettings, job.settings, "profile")
+    settings: ProfileSettings = job.load(ProfileSettings)
     name = job.item or settings.model.name
     with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
         measured = Path(scratch) / "points.json"
@@ -61,9 +61,9 @@ STAGE = Stage(
     item=Item("profile", lambda experiment: experiment["profiles"]),
     settings=lambda experiment, profile: experiment["profiles"][profile],
     outputs={
-        "points": Table("{profile}/points.parquet", _POINTS, claims=True, printed="Profile {item}"),
-        "fit": Json("{profile}/fit.json", claims=True),
-        "summary": Json("{profile}/summary.json", claims=True),
+        "points": Table(_POINTS, printed="Profile {item}"),
+        "fit": Json(),
+        "summary": Json(),
     },
     run=run,
     # The digest reads imports; what measures is a process of its own.

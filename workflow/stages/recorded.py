@@ -86,12 +86,10 @@ STAGE = Stage(
     message="Records of runs on a GPU",
     inputs=lambda experiment, _: {"records": sorted(RECORDINGS.glob(_RECORDS))},
     outputs={
-        "steps": Table(
-            "steps.parquet", _STEPS, claims=True, printed="Measured on a GPU (no row: nothing was)"
-        ),
-        "checks": Table("checks.parquet", _CHECKS, claims=True),
-        "measurements": Table("measurements.parquet", _MEASUREMENTS, claims=True),
-        "summary": Json("summary.json", claims=True),
+        "steps": Table(_STEPS, printed="Measured on a GPU (no row: nothing was)"),
+        "checks": Table(_CHECKS),
+        "measurements": Table(_MEASUREMENTS),
+        "summary": Json(),
     },
     run=run,
 )

@@ -19,9 +19,8 @@ def run(job: Job) -> Summary:
     from railx.io import read_json, read_rows
     from railx.replay.cluster_time import cluster_time, passes_of_run, summarised
     from railx.replay.settings import ReplaySettings
-    from railx.settings import load
 
-    settings: ReplaySettings = load(ReplaySettings, job.settings["replay"], "replay")
+    settings: ReplaySettings = job.load(ReplaySettings, "replay")
     result = read_json(job.file("result"))
     tables = [read_rows(path) for path in job.inputs["bandwidth"]]
     shared = result["device"] == "cuda" and result["backend"] == "gloo"
@@ -95,14 +94,9 @@ STAGE = Stage(
     },
     inputs=_inputs,
     outputs={
-        "iterations": Table("{run}/iterations.parquet", _ITERATIONS, claims=True),
-        "settings": Table(
-            "{run}/settings.parquet",
-            _SETTINGS,
-            claims=True,
-            printed="Wall time and cluster time of {item}",
-        ),
-        "summary": Json("{run}/summary.json", claims=True),
+        "iterations": Table(_ITERATIONS),
+        "settings": Table(_SETTINGS, printed="Wall time and cluster time of {item}"),
+        "summary": Json(),
     },
     run=run,
     tracked=Tracked("summary", ("summary", "settings")),

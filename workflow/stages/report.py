@@ -7,8 +7,8 @@ from typing import Any
 
 from railx.places import in_repository
 from workflow.outputs import File, Json
-from workflow.registry import printed_tables, provenance_files, results_folder
 from workflow.stage import Config, FromStage, Inputs, Job, Stage, Summary, Tracked
+from workflow.stages import printed_tables, provenance_files, results_folder
 
 _TEMPLATES = in_repository("railx/report/templates")
 _PAPERS = in_repository("resources/papers.yaml")
@@ -80,10 +80,7 @@ def _stage_settings(experiment: Config, _: str) -> dict[str, Any]:
         "experiment": experiment,
         "results": str(results_folder(experiment)),
         "figures": list(experiment["figures"]),
-        "tables": [
-            {"title": title, "path": path, "kind": kind}
-            for title, path, kind in printed_tables(experiment)
-        ],
+        "tables": printed_tables(experiment),
     }
 
 
@@ -101,7 +98,7 @@ def _inputs(experiment: Config, _: str) -> Inputs:
                 ("words", "words"),
             )
         },
-        "tables": [folder / path for _, path, _ in printed_tables(experiment)],
+        "tables": [folder / table["path"] for table in printed_tables(experiment)],
         "arena": FromStage("arena.comparison", tuple(experiment["arena"]["networks"])),
         "papers": _PAPERS,
         "claim_files": sorted(_CLAIMS.glob("*.yaml")),
@@ -136,7 +133,7 @@ STAGE = Stage(
     outputs={
         "report": File("report.html"),
         "config": File("config.json"),
-        "provenance": Json("provenance.json"),
+        "provenance": Json(claims=False),
     },
     run=run,
     tracked=Tracked("", ("report",), name="page"),

@@ -12,9 +12,8 @@ def run(job: Job) -> Summary:
     from railx.performance.fsdp_scaling import scaling_rows
     from railx.performance.scaling import ScalingSettings
     from railx.performance.subramanian_study import published_plan_rows, sweep_rows
-    from railx.settings import load
 
-    settings: ScalingSettings = load(ScalingSettings, job.settings["scaling"], "scaling")
+    settings: ScalingSettings = job.load(ScalingSettings, "scaling")
     published = list(published_plan_rows(settings.published_every))
     sharded = list(scaling_rows(settings.fsdp_devices))
     job.write_table("published", published)
@@ -26,8 +25,7 @@ def run(job: Job) -> Summary:
     }
 
 
-def _inputs(experiment: Config, _: str) -> Inputs:
-    del experiment
+def _inputs(_experiment: Config, _: str) -> Inputs:
     folder = in_repository("resources/performance")
     return {"performance": sorted(p for p in folder.iterdir() if p.suffix in (".csv", ".yaml"))}
 
@@ -42,7 +40,6 @@ STAGE = Stage(
     inputs=_inputs,
     outputs={
         "published": Table(
-            "published.parquet",
             text("model", "division", "system")
             | integer("devices")
             | real(
@@ -53,11 +50,9 @@ STAGE = Stage(
                 "planned_error",
                 "memory_error",
             )
-            | text("fidelity"),
-            claims=True,
+            | text("fidelity")
         ),
         "sweeps": Table(
-            "sweeps.parquet",
             text("sweep", "model", "division")
             | integer("devices", "domain_devices")
             | real("factor", "sequences_per_s")
@@ -65,11 +60,9 @@ STAGE = Stage(
             | integer("sequence")
             | real(*(f"{n}_share" for n in ("compute", "memory", "tensor", "pipeline")))
             | real("bubble_share", "data_share")
-            | text("fidelity"),
-            claims=True,
+            | text("fidelity")
         ),
         "sharded": Table(
-            "sharded.parquet",
             text("network", "device")
             | integer("devices")
             | _PLAN
@@ -78,7 +71,6 @@ STAGE = Stage(
             | real("tokens_per_joule", "memory_gb")
             | flag("fastest")
             | text("fidelity"),
-            claims=True,
             printed="Llama 2 7B among many devices: the fastest plan of each pair of degrees",
         ),
     },

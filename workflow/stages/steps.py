@@ -8,14 +8,13 @@ from workflow.stage import ByHand, Experiment, Item, Job, Stage, Summary, Tracke
 
 def run(job: Job) -> Summary:
     """Generate the jobs, replay them over the sweep; return times as a flat summary."""
-    from railx.settings import load
     from railx.steps.graph_sweep import graph_time_rows
     from railx.steps.host import host_rows
     from railx.steps.settings import StepSettings
     from railx.steps.split import split_rows
     from railx.steps.sweep import phase_rows, time_rows, timeline_rows, traffic_rows, window_rows
 
-    settings: StepSettings = load(StepSettings, job.settings, "steps")
+    settings: StepSettings = job.load(StepSettings)
     times = list(time_rows(job.item, settings))
     job.write_table("times", times)
     job.write_table("graphs", graph_time_rows(job.item, settings))
@@ -141,15 +140,15 @@ STAGE = Stage(
     item=Item("step", lambda experiment: experiment.get("steps", ())),
     settings=lambda experiment, step: experiment["steps"][step],
     outputs={
-        "times": Table("{step}/times.parquet", _TIMES, claims=True),
-        "graphs": Table("{step}/graphs.parquet", _GRAPHS, claims=True),
-        "windows": Table("{step}/windows.parquet", _WINDOWS, claims=True),
-        "timeline": Table("{step}/timeline.parquet", _TIMELINE, claims=True),
-        "phases": Table("{step}/phases.parquet", _PHASES, claims=True),
-        "traffic": Table("{step}/traffic.parquet", _TRAFFIC, claims=True),
-        "split": Table("{step}/split.parquet", _SPLIT, claims=True),
-        "host": Table("{step}/host.parquet", _HOST, claims=True),
-        "summary": Json("{step}/summary.json", claims=True),
+        "times": Table(_TIMES),
+        "graphs": Table(_GRAPHS),
+        "windows": Table(_WINDOWS),
+        "timeline": Table(_TIMELINE),
+        "phases": Table(_PHASES),
+        "traffic": Table(_TRAFFIC),
+        "split": Table(_SPLIT),
+        "host": Table(_HOST),
+        "summary": Json(),
     },
     run=run,
     by_hand=ByHand(

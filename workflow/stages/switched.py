@@ -17,9 +17,8 @@ from workflow.stages.economics import check_price_set
 def run(job: Job) -> Summary:
     """Lay every job on every network; return the step times without switching."""
     from railx.mapping import SwitchedSettings, rail_step_rows, switched_times
-    from railx.settings import load
 
-    settings: SwitchedSettings = load(SwitchedSettings, job.settings, "switched")
+    settings: SwitchedSettings = job.load(SwitchedSettings)
     rows = switched_times(settings)
     job.write_table("steps", rows)
     job.write_table("generated", rail_step_rows(settings))
@@ -61,8 +60,8 @@ STAGE = Stage(
     settings=lambda experiment, _: experiment["switched"],
     inputs=lambda experiment, _: {"catalogue": Path(experiment["switched"]["catalogue"])},
     outputs={
-        "steps": Table("steps.parquet", _STEPS, claims=True),
-        "generated": Table("generated.parquet", _GENERATED, claims=True),
+        "steps": Table(_STEPS),
+        "generated": Table(_GENERATED),
     },
     run=run,
     by_hand=ByHand(

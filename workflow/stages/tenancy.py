@@ -13,7 +13,6 @@ from workflow.stage import ByHand, Job, Stage, Summary, Tracked
 
 def run(job: Job) -> Summary:
     """Run the studies of the settings; return the flat summary."""
-    from railx.settings import load
     from railx.tenancy import TenancySettings
     from railx.tenancy.study import (
         degraded_table,
@@ -25,7 +24,7 @@ def run(job: Job) -> Summary:
     from railx.tenancy.trace import spare_table, trace_table
 
     seed = job.settings["seed"]
-    tenancy: TenancySettings = load(TenancySettings, job.settings["tenancy"], "tenancy")
+    tenancy: TenancySettings = job.load(TenancySettings, "tenancy")
     faults = fault_table(tenancy, seed)
     degraded = degraded_table(tenancy, seed)
     mix = mix_of_jobs(tenancy, seed)
@@ -103,12 +102,12 @@ STAGE = Stage(
     settings=lambda experiment, _: {key: experiment[key] for key in ("tenancy", "seed")},
     inputs=lambda experiment, _: {"faults": Path(experiment["tenancy"]["trace"]["file"])},
     outputs={
-        "faults": Table("faults.parquet", _FAULTS, claims=True),
-        "utilisation": Table("utilisation.parquet", _UTILISATION, claims=True),
-        "degraded": Table("degraded.parquet", _DEGRADED, claims=True),
-        "trace": Table("trace.parquet", _TRACE, claims=True),
-        "spares": Table("spares.parquet", _SPARES, claims=True),
-        "summary": Json("summary.json", claims=True, keys=_SUMMARY),
+        "faults": Table(_FAULTS),
+        "utilisation": Table(_UTILISATION),
+        "degraded": Table(_DEGRADED),
+        "trace": Table(_TRACE),
+        "spares": Table(_SPARES),
+        "summary": Json(keys=_SUMMARY),
     },
     run=run,
     by_hand=ByHand(

@@ -13,9 +13,8 @@ def run(job: Job) -> Summary:
     """Build and check the topology; write it and its metrics; return the metrics."""
     from railx.families import TopologySettings, build_topology, write_topology
     from railx.network.metrics import check_optical_circuits, topology_metrics
-    from railx.settings import load
 
-    topology = build_topology(load(TopologySettings, job.settings, "topology"))
+    topology = build_topology(job.load(TopologySettings))
     if topology.circuits is not None:
         check_optical_circuits(topology)
     metrics = topology_metrics(topology)
@@ -64,8 +63,8 @@ STAGE = Stage(
     settings=lambda experiment, topology: experiment["topologies"][topology],
     inputs=_user_file,
     outputs={
-        "graph": Table("{topology}/graph.parquet", _LINKS, optional=_CIRCUITS),
-        "metrics": Json("{topology}/metrics.json", claims=True),
+        "graph": Table(_LINKS, claims=False, optional=_CIRCUITS),
+        "metrics": Json(),
     },
     run=run,
     by_hand=ByHand(

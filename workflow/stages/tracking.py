@@ -10,24 +10,23 @@ import datetime
 from typing import Any
 
 from workflow.outputs import Json
-from workflow.registry import results_folder, tracked_files, tracked_results
 from workflow.stage import Config, Job, Stage, Summary
+from workflow.stages import results_folder, tracked_files, tracked_results
 
 
 def run(job: Job) -> Summary:
     """Log the results of one invocation; return (and write) the ids of the runs.
 
     ``settings``: tracking, the experiment's name and config, the folder of all results
-    and, per result, what :func:`workflow.registry.tracked_results` says of it.
+    and, per result, what :func:`workflow.stages.tracked_results` says of it.
     """
     from railx.provenance import collect_provenance
-    from railx.settings import load
     from railx.tracking import TrackingSettings, log_runs
     from railx.tracking.stage_results import stage_result
     from workflow.digest import code_modules, module_digest
 
     settings = job.settings
-    tracking: TrackingSettings = load(TrackingSettings, settings["tracking"], "tracking")
+    tracking: TrackingSettings = job.load(TrackingSettings, "tracking")
     commit = collect_provenance()["commit"]
     now = datetime.datetime.now(datetime.UTC)
     invocation = f"{settings['experiment']}-{now:%Y%m%dT%H%M%S}"
@@ -71,7 +70,7 @@ STAGE = Stage(
     message="Tracked runs in MLflow and W&B",
     settings=_stage_settings,
     inputs=lambda experiment, _: {"files": tracked_files(experiment)},
-    outputs={"tracking": Json("tracking.json")},
+    outputs={"tracking": Json(claims=False)},
     run=run,
     in_folder=False,
 )

@@ -49,12 +49,7 @@ def run(job: Job) -> Summary:
     if nodes_here() > 1:
         words = command[command.index("srun") :] if "srun" in command else command
         print(f"ranks on {nodes_here()} nodes: {' '.join(words)}", file=sys.stderr, flush=True)
-    # Progress goes where messages go: standard output belongs to the summary.
-    code = run_program(command)
-    if code:
-        raise UserError(
-            f"training run {job.item} ended with exit code {code}; its own message is above"
-        )
+    run_program(command, f"training run {job.item}")
     result: dict[str, Any] = read_json(job.outputs["result"])
     rows = [_row(job.item, result, setting) for setting in result["settings"]]
     job.write_table("settings", rows)
@@ -236,15 +231,13 @@ STAGE = Stage(
     settings=lambda experiment, run: experiment["runs"][run],
     inputs=_inputs,
     outputs={
-        "iterations": Table("{run}/iterations.parquet", _ITERATIONS, claims=True),
-        "passes": Table("{run}/passes.parquet", _PASSES, claims=True),
-        "trace": Table("{run}/trace.parquet", _TRACE),
+        "iterations": Table(_ITERATIONS),
+        "passes": Table(_PASSES),
+        "trace": Table(_TRACE, claims=False),
         "chrome_trace": File("{run}/trace.json"),
-        "result": Json("{run}/result.json", claims=True),
-        "settings": Table(
-            "{run}/settings.parquet", _SETTINGS, claims=True, printed="Training run {item}"
-        ),
-        "summary": Json("{run}/summary.json", claims=True),
+        "result": Json(),
+        "settings": Table(_SETTINGS, printed="Training run {item}"),
+        "summary": Json(),
         "config": File("{run}/config.json"),
     },
     run=run,

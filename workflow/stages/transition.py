@@ -14,7 +14,6 @@ def run(job: Job) -> Summary:
     ValueError where the two are not settings of the same hardware.
     """
     from railx.families import read_topology
-    from railx.settings import load
     from railx.vocabulary.reconfiguration import (
         TransitionSettings,
         check_end,
@@ -23,7 +22,7 @@ def run(job: Job) -> Summary:
         write_reconfiguration_csv,
     )
 
-    settings: TransitionSettings = load(TransitionSettings, job.settings, "transition")
+    settings: TransitionSettings = job.load(TransitionSettings)
     before, after = read_topology(job.file("before")), read_topology(job.file("after"))
     plan = reconfiguration_plan(before, after)
     check_end(plan, before, after)
@@ -103,7 +102,7 @@ STAGE = Stage(
     outputs={
         "plan": File("{transition}/plan.json"),
         "csv": File("{transition}/plan.csv"),
-        "summary": Table("{transition}/summary.parquet", _COLUMNS, claims=True),
+        "summary": Table(_COLUMNS),
     },
     run=run,
     check=check,

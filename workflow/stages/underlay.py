@@ -20,9 +20,8 @@ def run(job: Job) -> Summary:
     """
     from railx.mapping.underlay import UnderlaySettings
     from railx.mapping.underlay_tables import bandwidth_table, mean_times, mix_table
-    from railx.settings import load
 
-    settings: UnderlaySettings = load(UnderlaySettings, job.settings["underlay"], "underlay")
+    settings: UnderlaySettings = job.load(UnderlaySettings, "underlay")
     drawn_from: dict[str, str] = job.settings["corpora"]
     corpora = dict(zip(dict.fromkeys(drawn_from.values()), job.inputs["corpora"], strict=True))
     mix = mix_table(
@@ -102,9 +101,9 @@ STAGE = Stage(
     settings=_settings,
     inputs=_inputs,
     outputs={
-        "mix": Table("{network}/mix.parquet", _MIX, claims=True),
-        "bandwidths": Table("{network}/bandwidths.parquet", _BANDWIDTHS, claims=True),
-        "summary": Json("{network}/summary.json", claims=True),
+        "mix": Table(_MIX),
+        "bandwidths": Table(_BANDWIDTHS),
+        "summary": Json(),
     },
     run=run,
     tracked=Tracked("summary", ("mix", "bandwidths")),

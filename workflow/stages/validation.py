@@ -14,12 +14,9 @@ _RESOURCES = ("resources/measured", "resources/performance")
 def run(job: Job) -> Summary:
     """Compare the model with every measured row; return the mean errors by set."""
     from railx.performance.study import ValidationSettings, error_rows, measured_rows
-    from railx.settings import load
     from railx.steps.random_plans import compared_rows
 
-    settings: ValidationSettings = load(
-        ValidationSettings, job.settings["validation"], "validation"
-    )
+    settings: ValidationSettings = job.load(ValidationSettings, "validation")
     rows = list(measured_rows(settings))
     errors = list(error_rows(rows))
     replayed = list(compared_rows(settings.replayed_plans, job.settings["seed"]))
@@ -35,8 +32,7 @@ def run(job: Job) -> Summary:
     return summary
 
 
-def _inputs(experiment: Config, _: str) -> Inputs:
-    del experiment
+def _inputs(_experiment: Config, _: str) -> Inputs:
     return {
         Path(folder).name: sorted(
             path for path in in_repository(folder).iterdir() if path.suffix in (".csv", ".yaml")
@@ -55,34 +51,28 @@ STAGE = Stage(
     inputs=_inputs,
     outputs={
         "rows": Table(
-            "rows.parquet",
             text("set")
             | integer("row")
             | text("model", "device", "precision", "recipe")
             | _PLAN
             | text("quantity")
             | real("measured", "ours", "roofline", "error")
-            | text("basis", "fidelity"),
-            claims=True,
+            | text("basis", "fidelity")
         ),
         "errors": Table(
-            "errors.parquet",
             text("set", "quantity", "group")
             | integer("rows", "left_out")
             | real("mean_error", "median_ratio", "worst_error", "mean_error_roofline")
             | text("fidelity"),
-            claims=True,
             printed="Errors of the model of a step, on rows left out of its fits",
         ),
         "replayed": Table(
-            "replayed.parquet",
             integer("seed")
             | text("schedule", "sharding", "recompute")
             | _PLAN
             | integer("virtual", "micro_batches")
             | real("closed_s", "replayed_s", "error")
-            | text("fidelity"),
-            claims=True,
+            | text("fidelity")
         ),
     },
     run=run,

@@ -1,0 +1,56 @@
+"""Keys of cached values (:mod:`railx.file_cache`): digests of what they come from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from railx import places
+from railx.file_cache import cached
+
+_PACKAGES = ("hydra-core", "omegaconf", "PyYAML")
+
+
+def cache_key(request: Sequence[str | None], sources: Iterable[Path]) -> str:
+    """The key of what ``request`` asks for.
+
+    A digest over it, the files that it is composed from and the versions of the
+    packages that compose.
+    """
+    digest = hashlib.sha256(json.dumps([request, [version(name) for name in _PACKAGES]]).encode())
+    for path in sorted(sources):
+        content = path.read_bytes()
+        digest.update(f"\0{path}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+@cache
+def code_digest() -> str:
+    """A digest over all sources of the project.
+
+    Lists such as that of the figures are imported by name: no walk along the imports
+    finds what a check depends on.
+    """
+    packages = ("railx", "railx_torch", "training", "workflow")
+    return cache_key(
+        [], (path for name in packages for path in places.package_folder(name).rglob("*.py"))
+    )
+
+
+def remembered(compute: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """A function without arguments whose value, of the code alone, is kept in a file.
+
+    For facts of modules that take long to import.
+    """
+
+    @cache
+    def value() -> dict[str, Any]:
+        name = cache_key([compute.__module__, compute.__qualname__, code_digest()], ())
+        return cached(places.cache("remembered"), name, compute)
+
+    return value
