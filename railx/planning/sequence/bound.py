@@ -406,7 +406,6 @@ def _worths(
     first = len(grid) - 1
     most = first + halved
     starts, stops, ends, falls = np.empty(most), np.empty(most), np.empty(most), np.empty(most)
-    shares = np.empty((len(distinct.tokens), *weights.shape[1:]))
     class_shares = np.empty((len(classes.tokens), *weights.shape[1:]))
     raised = np.zeros(most, dtype=np.bool_)
     number, evaluations = 0, 0
@@ -435,7 +434,7 @@ def _worths(
             raised[chosen] = True
         ends[chosen], falls[chosen] = _worth(
             problem, distinct, classes, stops[chosen], durations, weights,
-            longest_from < stops[chosen] <= longest_to, raised[chosen], shares, class_shares,
+            longest_from < stops[chosen] <= longest_to, raised[chosen], class_shares,
         )  # fmt: skip
         if chosen == number:
             number += 1
@@ -444,8 +443,7 @@ def _worths(
 
 @inner
 def _worth(
-    problem, distinct, classes, stop, durations, weights, with_longest, improve, shares,
-    class_shares,
+    problem, distinct, classes, stop, durations, weights, with_longest, improve, class_shares
 ):  # fmt: skip
     """V of micro-batches that end before ``stop``, and how much of it falls with T/T".
 
@@ -456,9 +454,8 @@ def _worth(
     """
     devices, degrees, cap = problem.devices, problem.degree, problem.cap
     _shares(classes.share_ms, classes.tokens, degrees, cap, stop, class_shares)
-    _shares(distinct.share_ms, distinct.tokens, degrees, cap, stop, shares)
     if not with_longest:
-        class_shares[0], shares[-1] = np.inf, np.inf
+        class_shares[0] = np.inf
     after = 0
     while after < len(durations) - 1 and durations[after] < stop:
         after += 1
@@ -480,11 +477,13 @@ def _worth(
         if value < least:
             least, rate = value, last
             chosen[:], used[:] = theta, uses
+    needs = _needs(distinct, degrees, cap, stop, chosen)
+    if not with_longest:
+        needs[-1] = np.inf
     surplus, timed = 0.0, 1.0
-    for index in range(len(distinct.tokens)):
-        need, _ = _need(shares[index], chosen)
-        if need < np.inf:
-            surplus += distinct.many[index] * max(0.0, distinct.price[index] - rate * need)
+    for index in range(len(needs)):
+        if needs[index] < np.inf:
+            surplus += distinct.many[index] * max(0.0, distinct.price[index] - rate * needs[index])
     for degree in range(len(degrees)):
         timed = min(timed, chosen[degree, 0])
     return devices * rate + surplus, devices * rate * timed
@@ -548,6 +547,22 @@ def _need(shares, theta):
             if need < least:
                 least, best = need, degree
     return least, best
+
+
+@inner
+def _needs(distinct, degrees, cap, stop, theta):
+    """:func:`_need` of all sequences, in loops of which every turn does the same."""
+    needs = np.full(len(distinct.tokens), np.inf)
+    for degree in range(len(degrees)):
+        width, times = degrees[degree], distinct.share_ms[:, degree].copy()
+        first, second, third, fourth = theta[degree]
+        for index in range(len(needs)):
+            part = times[index] / stop
+            need = first * (width * part) + second * (distinct.tokens[index] / cap)
+            need += third * (width * np.floor(2 * part))
+            need += fourth * (width * np.floor(3 * part) / 2)
+            needs[index] = need if part < 1 and need < needs[index] else needs[index]
+    return needs
 
 
 @compiled
@@ -629,7 +644,8 @@ class _Factors(NamedTuple):
     """The equations of a step, factored: first those of each duration, then the rest.
 
     Variables and w are eliminated; t, u and y are left of each duration, with columns
-    [k, c, b] for pi, then pi and eta.
+    [k, b, c] for pi, then pi and eta. Inner loops run along rows, so that the compiler
+    has several entries in one instruction.
     """
 
     theta: _Parts
@@ -640,7 +656,7 @@ class _Factors(NamedTuple):
     lower: Floats
     """[k, b, b]"""
     columns: Floats
-    """[k, c, b]"""
+    """[k, b, c]"""
     outer: Floats
     """[c + 1, c + 1]"""
 
@@ -648,7 +664,7 @@ class _Factors(NamedTuple):
     def of(shape: tuple[int, ...]) -> _Factors:
         k, c, d, j = shape
         b = d * j + 2
-        sizes: tuple[tuple[int, ...], ...] = ((k, c), (k, c), (k, b, b), (k, c, b), (c + 1, c + 1))
+        sizes: tuple[tuple[int, ...], ...] = ((k, c), (k, c), (k, b, b), (k, b, c), (c + 1, c + 1))
         return _Factors(_Parts.of(shape), *(np.zeros(size) for size in sizes))
 
 
@@ -777,7 +793,6 @@ def _factor(a, x, s, factors):
     outer[:] = 0.0
     outer[classes, classes] = theta.g[0]
     share = np.zeros(rows)
-    some = np.zeros(rows, dtype=np.int64)
     for k in range(durations):
         lower, columns = factors.lower[k], factors.columns[k]
         lower[:] = 0.0
@@ -792,18 +807,16 @@ def _factor(a, x, s, factors):
                 for other in range(j + 1):
                     lower[d * parts + j, d * parts + other] += theta.n[k, d]
         for c in range(classes):
-            total, used = 0.0, 0
+            total = 0.0
             for d in range(kinds):
                 part = theta.z[k, c, d]
                 if part == 0:
+                    share[d * parts : (d + 1) * parts] = 0.0
                     continue
                 total += part
                 for j in range(parts):
-                    if a[k, c, d, j] == 0:
-                        continue
                     row = d * parts + j
-                    share[used], some[used] = part * a[k, c, d, j], row
-                    used += 1
+                    share[row] = part * a[k, c, d, j]
                     for other in range(j + 1):
                         lower[row, d * parts + other] += part * a[k, c, d, j] * a[k, c, d, other]
             inverse = 1.0 / (total + theta.v[k, c])
@@ -811,23 +824,23 @@ def _factor(a, x, s, factors):
             factors.total[k, c], factors.inverse[k, c] = total, inverse
             outer[c, c] += total * loose
             lower[y, y] -= inverse
-            columns[c, y] = inverse * total
-            for first in range(used):
-                row = some[first]
-                columns[c, row] = share[first] * loose
-                lower[y, row] += inverse * share[first]
-                for second in range(first + 1):
-                    lower[row, some[second]] -= inverse * share[first] * share[second]
-        _decompose(lower)
-        for c in range(classes):
-            _forward(lower, columns[c])
-        for c in range(classes):
-            for row in range(size):
-                scaled = columns[c, row] / lower[row, row]
+            columns[y, c] = inverse * total
+            for row in range(rows):
+                scaled = inverse * share[row]
                 if scaled != 0:
-                    for other in range(c + 1):
-                        outer[c, other] -= scaled * columns[other, row]
-            outer[classes, c] -= columns[c, y] / lower[y, y]
+                    columns[row, c] = share[row] * loose
+                    lower[y, row] += scaled
+                    for other in range(row + 1):
+                        lower[row, other] -= scaled * share[other]
+        _decompose(lower)
+        _forward(lower, columns)
+        for row in range(size):
+            for c in range(classes):
+                scaled = columns[row, c] / lower[row, row]
+                for other in range(c + 1):
+                    outer[c, other] -= scaled * columns[row, other]
+        for c in range(classes):
+            outer[classes, c] -= columns[y, c] / lower[y, y]
         outer[classes, classes] -= 1.0 / lower[y, y]
     _decompose(outer)
 
@@ -836,26 +849,24 @@ def _factor(a, x, s, factors):
 def _decompose(matrix):
     """L D L^T of a matrix of which the lower triangle is given, in place."""
     size = len(matrix)
-    for column in range(size):
-        for row in range(column):
-            matrix[row, column] = matrix[column, row] * matrix[row, row]
-        for row in range(column, size):
-            value = matrix[row, column]
-            for index in range(column):
-                value -= matrix[row, index] * matrix[index, column]
-            matrix[row, column] = value
-        for row in range(column + 1, size):
-            matrix[row, column] /= matrix[column, column]
+    for index in range(size):
+        for row in range(index + 1, size):
+            matrix[row, index] /= matrix[index, index]
+            matrix[index, row] = matrix[row, index] * matrix[index, index]
+        for row in range(index + 1, size):
+            scaled = matrix[row, index]
+            for column in range(index + 1, row + 1):
+                matrix[row, column] -= scaled * matrix[index, column]
 
 
 @inner
-def _forward(lower, values):
-    """Values over L, in place."""
-    for row in range(len(values)):
-        value = values[row]
+def _forward(lower, columns):
+    """Columns [b, c] over L, in place."""
+    for row in range(len(columns)):
         for index in range(row):
-            value -= lower[row, index] * values[index]
-        values[row] = value
+            scaled = lower[row, index]
+            for column in range(columns.shape[1]):
+                columns[row, column] -= scaled * columns[index, column]
 
 
 @inner
@@ -902,12 +913,12 @@ def _direction(a, sign, missing, factors, h, dx, ds, changes):
                 if part != 0:
                     for j in range(parts):
                         b[d * parts + j] -= part * a[k, c, d, j]
-        _forward(lower, b)
+        _forward(lower, b.reshape((rows + 2, 1)))
         solved[classes] -= b[rows + 1] / lower[rows + 1, rows + 1]
-        for c in range(classes):
-            for row in range(rows + 2):
-                solved[c] -= columns[c, row] * b[row] / lower[row, row]
-    _forward(factors.outer, solved)
+        for row in range(rows + 2):
+            for c in range(classes):
+                solved[c] -= columns[row, c] * b[row] / lower[row, row]
+    _forward(factors.outer, solved.reshape((classes + 1, 1)))
     _backward(factors.outer, solved)
     d_eta = solved[classes]
     changes.eta[0] = d_eta
@@ -917,9 +928,9 @@ def _direction(a, sign, missing, factors, h, dx, ds, changes):
     for k in range(durations):
         b, lower, columns = inside[k], factors.lower[k], factors.columns[k]
         b[rows + 1] -= d_eta
-        for c in range(classes):
-            for row in range(rows + 2):
-                b[row] -= columns[c, row] * solved[c]
+        for row in range(rows + 2):
+            for c in range(classes):
+                b[row] -= columns[row, c] * solved[c]
         _backward(lower, b)
         changes.u[k] = b[rows]
         ds.q[k], ds.y[k] = -b[rows], b[rows] - d_eta
