@@ -22,12 +22,15 @@ from __future__ import annotations
 
 import argparse
 import csv
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from batches import SEED, lengths_of
 from rows import record

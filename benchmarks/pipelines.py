@@ -25,11 +25,15 @@ own setting: FlexSP's constants as if nothing were recomputed, traffic of ZeRO-3
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from batches import SEED, lengths_of
 from rows import record

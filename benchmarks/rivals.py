@@ -9,10 +9,14 @@ runtime would not wait where a plan does, a second row has its time without the 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from batches import CONTEXTS, CORPORA, cases, delayed
 from rows import record

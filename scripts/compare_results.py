@@ -28,6 +28,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from workflow.renamed import new_name
 
 #: Folders of a run that hold no results of stages.

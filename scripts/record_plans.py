@@ -10,12 +10,15 @@ killed run goes on where it stopped.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from railx.performance.cluster import ClusterSettings
 from railx.performance.decoder import ModelSettings

@@ -1,6 +1,7 @@
 """Numbers of a benchmark against stored ones, and the program that runs them all."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -212,3 +213,31 @@ def test_every_benchmark_is_there(benchmarks: SimpleNamespace) -> None:
     for (script, *_), _ in benchmarks.run.BENCHMARKS.values():
         source = (ROOT / "benchmarks" / script).read_text()
         assert "record(" in source, script
+
+
+#: Runs every script but its main part, each with the folders that Python searches for
+#: it: that of the script and the installed packages.
+_IMPORTED = """
+import runpy, sys
+installed = sys.path[1:]
+for script in sys.argv[1:]:
+    before = set(sys.modules)
+    sys.path[:] = [script.rpartition("/")[0], *installed]
+    runpy.run_path(script, run_name="script")
+    for name in set(sys.modules) - before:
+        if name.split(".")[0] in ("batches", "tests", "training", "workflow"):
+            del sys.modules[name]
+    print(script)
+"""
+
+
+@pytest.mark.system
+def test_every_script_finds_its_modules_in_any_folder(tmp_path: Path) -> None:
+    files = [*ROOT.glob("benchmarks/*.py"), *ROOT.glob("scripts/*.py")]
+    scripts = sorted(str(file) for file in files if '__name__ == "__main__"' in file.read_text())
+    command = [sys.executable, "-c", _IMPORTED, *scripts]
+    environment = {"PATH": "", "HOME": str(tmp_path)}
+    ran = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.stdout.splitlines() == scripts, ran.stderr
