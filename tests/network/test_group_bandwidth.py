@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from railx.families import build_topology
-from railx.network.group_bandwidth import group_bandwidth, group_shapes, ranks_in_order
+from railx.network.group_bandwidth import (
+    group_bandwidth,
+    group_shapes,
+    messages_of,
+    ranks_in_order,
+)
 from railx.network.settings import BandwidthSettings
 from railx.settings import SettingsError
 from railx.vocabulary.topology import Topology
@@ -25,6 +31,23 @@ def table(topology: Topology, ranks: int, routing: str = "min") -> dict[tuple[An
         (row["operation"], row["algorithm"], row["group_size"], row["stride"], row["fidelity"]): row
         for row in group_bandwidth(topology, settings, routing, "it")
     }
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 9])
+def test_messages_of_a_group_are_those_of_its_algorithm(size: int) -> None:
+    members = range(size)
+    pairs = {
+        "direct": {(one, other) for one in members for other in members if one != other},
+        "ring": {(one, (one + step) % size) for one in members for step in (1, -1)},
+        "next": {(one, one + 1) for one in members[:-1]},
+    }
+    for algorithm, expected in pairs.items():
+        messages = messages_of(algorithm, size)
+        got = list(zip(messages.member.tolist(), messages.other.tolist(), strict=True))
+        assert got == sorted(expected)
+        sent = np.bincount(messages.member, messages.share, size)
+        # The last member of a pipeline has none to send to.
+        assert sent == pytest.approx([1.0] * (size - 1) + [float(algorithm != "next")])
 
 
 def test_a_full_fat_tree_gives_every_group_all_ports_of_a_chip() -> None:

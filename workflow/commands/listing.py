@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
         commands,
         "list",
         f"what can be chosen: {', '.join(KINDS)}",
-        "Print what can be chosen, a line for each, with the first sentence of its file.",
+        "Print what can be chosen, a line for each.",
         "example:\n  railx list topologies\n  railx list claims --json",
     )
     parser.add_argument("kind", metavar="KIND", choices=tuple(KINDS), help=", ".join(KINDS))
