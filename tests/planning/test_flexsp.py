@@ -299,6 +299,14 @@ def test_batches_of_equals_have_their_optimum(large: CostModel) -> None:
     assert planned.predicted_ms == pytest.approx(equals_ms(110, 2000, 16, large), rel=1e-9)
 
 
+def test_nearly_equal_sequences_fill_memory(large: CostModel) -> None:
+    """A search over time limits is 5.5 % slower here."""
+    lengths = [int(length) for length in np.linspace(2031, 1992, 128)]
+    planned = _planned(lengths, 16, replace(large, tokens_per_device=5502))
+    assert planned.predicted_ms <= 5347.1
+    assert planned.solver["chosen"] == "near_equals"
+
+
 def test_small_batches_are_searched_at_every_degree(large: CostModel) -> None:
     """One group more means much there: larger degrees than needed gain 3.3 %."""
     lengths = [786, 1714, 1977, 2082, 2086, 2210, 2218, 2523, 2567, 3510, 4091, 4249, 4394]

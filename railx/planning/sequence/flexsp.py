@@ -11,7 +11,8 @@ More freedom never makes a plan slower. A plan for some degrees is the best of t
 searches with those up to each of them, and a search starts from the result of the
 previous one. Fewer devices (half, a quarter...) and fewer small degrees are searched as
 well unless a bound rules them out, and static plans are candidates. A batch of few or
-of equal sequences is solved to its optimum instead (``optimum``).
+of equal sequences is solved to its optimum instead, and plans of nearly equal ones
+begin with their number in each group (``small``).
 
 Work is counted, not timed: the result depends on the settings and the seed alone. A
 time guard only ends the work early, which the plan records.
@@ -23,6 +24,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -161,15 +163,16 @@ def plan_flexsp_batch(
 
     ``solver`` of the result: a lower bound on any plan of the batch, the effort, how
     the search ended (``bound``, ``effort`` or ``time_guard``), the groups it examined
-    and its rounds, and whether the search, a static plan or the optimum of a small or
-    equal batch won (``chosen``). PlanError names a sequence that fits no group.
+    and its rounds, and which plan won (``chosen``: ``search``, ``static``,
+    ``near_equals`` or the ``optimum`` of a small or equal batch). PlanError names a
+    sequence that fits no group.
     """
     from railx.planning.sequence.bound import batch_lower_bound_ms
     from railx.planning.sequence.small import (
         MOST_EQUALS,
         MOST_SEQUENCES,
         optimum,
-        optimum_of_equals,
+        plan_of_near_equals,
     )
 
     usable = cost.any_degrees if settings.degrees == "any" else cost.degrees
@@ -186,15 +189,17 @@ def plan_flexsp_batch(
     bound = batch_lower_bound_ms(lengths, devices, degrees, cost)
     work = _Work(lengths, settings, cost, seed, bound, time.process_time() + settings.time_guard_s)
     if len(lengths) <= MOST_SEQUENCES:
-        _solve(work, optimum, lengths, devices, degrees)
+        _solve(work, optimum, devices, degrees)
         bound = max(bound, work.best.time_ms)
     else:
         powers = tuple(degree for degree in degrees if degree & (degree - 1) == 0)
         nearly = lengths[-1] >= _NEARLY_EQUAL * lengths[0]
         if powers and nearly and len(lengths) <= MOST_EQUALS:
-            # Shorter ones take no longer than those as long as the longest.
-            _solve(work, optimum_of_equals, np.full_like(lengths, lengths[0]), devices, powers)
-            if powers == degrees and lengths[0] == lengths[-1]:
+            moves = _MOVES if len(lengths) * devices < _SMALL else 0
+            solver = partial(plan_of_near_equals, moves=moves, seed=seed)
+            equal = lengths[0] == lengths[-1]
+            _solve(work, solver, devices, powers, "optimum" if equal else "near_equals")
+            if powers == degrees and equal:
                 work.bound_ms = bound = max(bound, work.best.time_ms)
         ladders = _ladders(devices, degrees)
         for number in range(settings.effort):
@@ -220,21 +225,21 @@ def plan_flexsp_batch(
 
 def _solve(
     work: _Work,
-    optimum: Callable[[Problem], SearchResult],
-    lengths: Lengths,
+    solver: Callable[[Problem], SearchResult],
     devices: int,
     degrees: tuple[int, ...],
+    origin: str = "optimum",
 ) -> None:
-    """The optimum of such lengths as the best plan, where these degrees allow one."""
+    """The solver's plan as the best one, where these degrees allow one."""
     from railx.planning.sequence.search import Problem
 
-    solved = optimum(Problem.of(lengths, devices, degrees, work.cost))
+    solved = solver(Problem.of(work.lengths, devices, degrees, work.cost))
     work.looks += solved.looks
     if solved.time_ms == math.inf:
         return
     assignments = [_assignment(solved, m, degrees) for m in range(len(solved.limits))]
     work.best = _Best(
-        total_ms(assignments, work.lengths, work.cost), assignments, solved.limits, "optimum"
+        total_ms(assignments, work.lengths, work.cost), assignments, solved.limits, origin
     )
 
 

@@ -20,7 +20,8 @@ In a batch of equal sequences only their number in each group counts
 side lie in blocks of the larger degrees, so that a block holds most either as one group
 or as the two halves that hold most. This gives the most sequences of a micro-batch
 within each time, hence the least time of each number of them, and a programme over how
-many sequences are left divides the batch.
+many sequences are left divides the batch. Nearly equal sequences are counted in the
+same way and then dealt by length (:func:`plan_of_near_equals`).
 
 The search over time limits (``search``) finds mixes of degrees for thousands of
 sequences, but fills each micro-batch by a rule. :func:`exchange` begins with its plan
@@ -98,6 +99,67 @@ def optimum_of_equals(problem: Problem) -> SearchResult:
                 first, left, groups = first + taken, left - taken, groups + 1
     times = limits[[within[size - 1] for size in parts]]
     return _falling(problem, micro_batch, group, kind, times, limits.size * len(degree))
+
+
+def plan_of_near_equals(problem: Problem, moves: int, seed: int) -> SearchResult:
+    """The fastest plan found of sequences of nearly one length.
+
+    Their number in each group comes from plans of equal sequences, as long as the
+    longest or the shortest, or from an even division over groups of one degree. Each is
+    bettered by ``moves`` moves, which also make room where memory is short. Degrees are
+    powers of two; the time is infinite where no plan fits.
+    """
+    n = len(problem.tokens)
+    if problem.tokens[0] == problem.tokens[-1]:
+        return optimum_of_equals(problem)
+    counts = []
+    for row in (np.zeros(n, np.int64), np.full(n, n - 1)):
+        alike = problem._replace(tokens=problem.tokens[row], share_ms=problem.share_ms[row])
+        counts.append(optimum_of_equals(alike))
+    even = [
+        _dealt(problem, _even(problem, k, more))
+        for k in range(len(problem.degree))
+        for more in range(2)
+    ]
+    starts = [_dealt(problem, one) for one in counts if len(one.limits)]
+    starts.append(min(even, key=lambda plan: plan.time_ms))
+    return min(
+        (exchange(problem, start, moves, seed) for start in starts), key=lambda plan: plan.time_ms
+    )
+
+
+def _even(problem: Problem, k: int, more: int) -> SearchResult:
+    """Sequences divided evenly over groups of one degree.
+
+    There are the fewest micro-batches that memory allows and ``more``.
+    """
+    n, side_by_side = len(problem.tokens), problem.devices // int(problem.degree[k])
+    held = problem.cap * problem.degree[k] * side_by_side
+    micro_batches = math.ceil(problem.tokens.sum() / held) + more
+    group = np.sort(np.arange(n) % (micro_batches * side_by_side))
+    kind = np.full((micro_batches, side_by_side), k)
+    return SearchResult(
+        math.inf, group // side_by_side, group % side_by_side, kind, np.zeros(micro_batches), n
+    )
+
+
+def _dealt(problem: Problem, counts: SearchResult) -> SearchResult:
+    """The plan with as many sequences in each group as ``counts`` has.
+
+    Groups with fewer sequences a device take longer ones. Groups alike take turns,
+    forwards and backwards.
+    """
+    n = len(problem.tokens)
+    _, first, group, size = np.unique(
+        counts.micro_batch * n + counts.group,
+        return_index=True, return_inverse=True, return_counts=True,
+    )  # fmt: skip
+    turn = np.arange(n) - first[group]
+    degree = problem.degree[counts.kind[counts.micro_batch, counts.group]]
+    order = np.lexsort((np.where(turn % 2, -group, group), turn, degree, size[group] / degree))
+    return _timed(
+        problem, counts.micro_batch[order], counts.group[order], counts.kind, counts.looks
+    )
 
 
 def _blocks(problem: Problem) -> list[int]:
@@ -296,20 +358,31 @@ def exchange(problem: Problem, start: SearchResult, moves: int, seed: int) -> Se
     )  # fmt: skip
     if time_ms >= start.time_ms * (1 - 1e-12):
         return start
-    batch_of, group_of = group // slots, group % slots
-    kinds = kind.reshape(-1, slots)
-    loads = np.zeros_like(kinds, dtype=np.float64)
-    np.add.at(loads, (batch_of, group_of), problem.share_ms[np.arange(n), kind[group]])
-    occupied = np.zeros_like(kinds, dtype=np.bool_)
-    occupied[batch_of, group_of] = True
-    times = np.where(occupied, loads + problem.latency[kinds], 0.0).max(axis=1)
-    falling = [m for m in np.argsort(-times, kind="stable").tolist() if occupied[m].any()]
+    return _timed(
+        problem, group // slots, group % slots, kind.reshape(-1, slots), start.looks + moves
+    )
+
+
+def _timed(
+    problem: Problem, micro_batch: Integers, group: Integers, kinds: Integers, looks: int
+) -> SearchResult:
+    """The plan of sequences [n] in groups of degrees ``kinds`` [m, g].
+
+    Unused micro-batches are left out. The time is infinite where a group has more
+    tokens than its memory holds.
+    """
+    loads, tokens = np.zeros(kinds.shape), np.zeros(kinds.shape)
+    rows = np.arange(len(micro_batch))
+    np.add.at(loads, (micro_batch, group), problem.share_ms[rows, kinds[micro_batch, group]])
+    np.add.at(tokens, (micro_batch, group), problem.tokens)
+    times = np.where(tokens > 0, loads + problem.latency[kinds], 0.0).max(axis=1)
+    falling = [m for m in np.argsort(-times, kind="stable").tolist() if tokens[m].any()]
     rank = np.zeros(len(kinds), np.int64)
     rank[falling] = np.arange(len(falling))
     total = float(times[falling].sum()) + len(falling) * problem.constant_ms
-    return SearchResult(
-        total, rank[batch_of], group_of, kinds[falling], times[falling], start.looks + moves
-    )
+    if (tokens > problem.cap * problem.degree[kinds]).any():
+        total = math.inf
+    return SearchResult(total, rank[micro_batch], group, kinds[falling], times[falling], looks)
 
 
 @inner
@@ -324,6 +397,15 @@ def _price(problem: Any, plan: Any, slots: int, m: int, penalty: float) -> None:
             over += max(0.0, plan.tokens[g] - problem.cap * problem.degree[k])
     plan.time[m] = longest
     plan.cost[m] = longest + penalty * over + (problem.constant_ms if used else 0.0)
+
+
+@inner
+def _beyond(problem: Any, plan: Any) -> Any:
+    """Whether some group has more tokens than its memory holds."""
+    for g in range(len(plan.members)):
+        if plan.tokens[g] > problem.cap * problem.degree[plan.kind[g]] + 1e-6:
+            return True
+    return False
 
 
 @inner
@@ -581,12 +663,12 @@ def _search(
     state = np.array([np.uint64(88172645463325252) ^ np.uint64(seed * 2654435761 + 1)])
     if fold:
         _fold(problem, plan, slots, batches)
-    at, over, warm = 0.0, 0.0, 0.0
+    at, warm = 0.0, 0.0
     for m in range(batches + 1):
         _price(problem, plan, slots, m, penalty)
         at += plan.cost[m]
         warm += plan.time[m] / batches
-    best = np.inf if fold else at
+    best = np.inf if fold or _beyond(problem, plan) else at
     best_group, best_kind = plan.group.copy(), plan.kind.copy()
     log = np.zeros((3, 2 * n + 4), np.int64)
     for move in range(moves):
@@ -614,16 +696,10 @@ def _search(
         heat = _WARMTH * warm * (1 - move / moves) ** 2
         if after_ms - before_ms <= -heat * math.log(1 - next_random(state)):
             at += after_ms - before_ms
-            if at < best * (1 - 1e-9):
-                over = 0.0
-                for g in range(total):
-                    if plan.members[g]:
-                        room = problem.cap * problem.degree[plan.kind[g]]
-                        over = max(over, plan.tokens[g] - room)
-                if over <= 1e-6:
-                    best = at
-                    copy(best_group, plan.group, n)
-                    copy(best_kind, plan.kind, total)
+            if at < best * (1 - 1e-9) and not _beyond(problem, plan):
+                best = at
+                copy(best_group, plan.group, n)
+                copy(best_kind, plan.kind, total)
             continue
         for change in range(changes - 1, -1, -1):
             place, old = log[1, change], log[2, change]
