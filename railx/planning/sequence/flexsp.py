@@ -64,8 +64,13 @@ _LOOKS = (10e6, 14e6, 3e6)
 _MORE_LOOKS = 20e6
 #: Without degree 1, which pays for most batches.
 _FEWER_LOOKS = (5e6, 3e6, 2e6)
-#: Moves of sequences between groups after a round on few sequences and devices.
+#: Where sequences times devices are few, rounds look at more groups by this factor.
+_MORE_WHERE_SMALL = 2
+#: Moves of sequences between groups after a round there.
 _MOVES = 60_000
+#: Beyond so many sequences moves follow the first step of a ladder alone, and plans of
+#: more micro-batches than memory needs. Looks are worth more than moves otherwise.
+_MOVED = 64
 #: Sequences of at least this share of the longest are planned as equal ones first.
 _NEARLY_EQUAL = 0.9
 #: Shares of memory that static plans fill.
@@ -335,12 +340,16 @@ def _search_round(
     from railx.planning.sequence.small import exchange
 
     problem = Problem.of(work.lengths, devices, degrees, work.cost)
-    size = math.sqrt(len(work.lengths) * devices / (512 * 64))
-    starts = [] if best.limits is None else [best.limits]
-    searched = search(problem, int(looks * size), work.seed + number, starts)
+    n = len(work.lengths)
     # On 512 sequences and 64 devices no move of 240,000 improved any of nine plans.
-    if searched.time_ms < math.inf and len(work.lengths) * devices < _SMALL:
-        searched = exchange(problem, searched, _MOVES, work.seed + number)
+    small = n * devices < _SMALL
+    looks *= math.sqrt(n * devices / (512 * 64)) * (_MORE_WHERE_SMALL if small else 1)
+    starts = [] if best.limits is None else [best.limits]
+    searched = search(problem, int(looks), work.seed + number, starts)
+    if searched.time_ms < math.inf and small:
+        fewest = math.ceil(work.lengths.sum() / (work.cost.tokens_per_device * devices))
+        if n <= _MOVED or len(degrees) == 1 or fewest < len(searched.limits):
+            searched = exchange(problem, searched, _MOVES, work.seed + number)
     work.looks += searched.looks
     work.rounds += 1
     if searched.time_ms < best.time_ms * (1 - 1e-12):

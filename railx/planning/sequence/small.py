@@ -313,6 +313,8 @@ def _optimum(problem: Any, devices: int) -> Any:
 
 #: Share of a micro-batch's mean time by which the first moves may make a plan slower.
 _WARMTH = 0.02
+#: Attempts at a plan of one micro-batch less.
+_FOLDS = 3
 #: Time of a token beyond the memory of a group, over that of a token on it.
 _PENALTY = 3.0
 #: No micro-batch or group; a bare -1 has a type of its own (compiled again).
@@ -340,22 +342,27 @@ class _Plan(NamedTuple):
 def exchange(problem: Problem, start: SearchResult, moves: int, seed: int) -> SearchResult:
     """The best plan of so many moves; ``start`` where none is faster.
 
-    Where memory allows fewer micro-batches, half of the moves begin with one less.
+    Where memory allows fewer micro-batches, half of the moves begin with one less, and
+    begin again until a plan fits, :data:`_FOLDS` times at most.
     """
-    micro_batches, n = len(start.limits), len(problem.tokens)
-    slots = min(problem.devices, n)
+    micro_batches, slots = len(start.limits), min(problem.devices, len(problem.tokens))
     fewest = math.ceil(problem.tokens.sum() / (problem.cap * problem.devices))
-    folds = (False, True) if fewest < micro_batches else (False,)
-    time_ms, group, kind = min(
-        (
-            _search(
-                problem, start.micro_batch, start.group, start.kind, micro_batches, slots,
-                moves // len(folds), seed, fold,
-            )
-            for fold in folds
-        ),
-        key=lambda found: float(found[0]),
-    )  # fmt: skip
+    folds = fewest < micro_batches
+    moves //= 1 + folds
+
+    def searched(seed: int, fold: bool) -> Any:
+        return _search(
+            problem, start.micro_batch, start.group, start.kind, micro_batches, slots, moves, seed,
+            fold,
+        )  # fmt: skip
+
+    found = [searched(seed, False)]
+    for attempt in range(_FOLDS * folds):
+        found.append(searched(seed + attempt, True))
+        if found[-1][0] < math.inf:
+            break
+    time_ms, group, kind = min(found, key=lambda one: float(one[0]))
+    moves *= len(found)
     if time_ms >= start.time_ms * (1 - 1e-12):
         return start
     return _timed(
