@@ -132,6 +132,7 @@ def test_no_interval_crosses_a_cut(small: CostModel) -> None:
         starts, stops, *others = worths(*arguments)
         for edge in arguments[-1].ravel():
             assert not ((starts < edge) & (edge < stops)).any()
+            assert edge in {0.0, *starts, *stops, math.inf}
             looked_at.add(edge)
         return starts, stops, *others
 

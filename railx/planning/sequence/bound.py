@@ -120,7 +120,9 @@ def batch_lower_bound_ms(
 ) -> float:
     """A time in ms that no plan of the batch can beat.
 
-    Infinite where a sequence fits no group. ``degrees`` may be any numbers.
+    Infinite where a sequence fits no group. ``degrees`` may be any numbers. Where
+    ``plan_ms`` is the time of a plan, the bound is raised for longer, but only until it
+    is close.
 
     Proof, for N devices, t_i(d) the time of sequence i alone in a group of degree d,
     and micro-batches whose groups take T' <= T < T".
@@ -147,19 +149,22 @@ def batch_lower_bound_ms(
 
     r, θ and e are fixed for an interval, so V is linear in it and its ends suffice.
 
-    *Bound.* Let v be the least of T + b1 - V(T) over all T. Summed over the M
-    micro-batches of a plan, its time is at least Σ p_i + M v. M is at least the tokens
-    of the batch over N cap. Where a range of M is cut in two, the bound is the lesser
-    one. So it is where a duration cuts the plans in two, by the micro-batch of the
-    longest sequence: V of the durations on the other side does without that sequence.
-    A plan with a micro-batch longer than all T looked at takes longer than that.
+    *Bound.* The m-th longest of a plan's M micro-batches has a duration in a window W_m,
+    at first any one. Let v_m be the least of T + b1 - V(T) over T in W_m. Summed over
+    the micro-batches, the plan's time is at least Σ p_i + Σ v_m. M is at least the
+    tokens of the batch over N cap. Further micro-batches than that fewest number are
+    no longer than those; they add what is below 0. Where M or the duration of the m-th
+    longest micro-batch cuts the plans in two, the bound is the lesser one. A plan with
+    a micro-batch longer than all T looked at takes longer than that.
 
     Nothing rests on where prices and weights come from: a linear programme over classes
     of sequences and some durations, y_k micro-batches of duration T_k with n_kd devices
     in groups of degree d, which hold a share z_ikd of class i,
 
         min Σ (T_k + b1) y_k,    Σ_kd z_ikd = 1,    Σ_d z_ikd <= y_k,
-        Σ_i d share_ij(d) z_ikd <= n_kd for all j,    Σ_d n_kd <= N y_k,    Σ y_k >= M.
+        Σ_i d share_ij(d) z_ikd <= n_kd for all j,    Σ_d n_kd <= N y_k,    Σ y_k >= M,
+
+    and for each end of a window a limit on the number of micro-batches of at least it.
 
     p are the prices of its first rows, θ those of its third ones, as shares of 1.
     """
@@ -474,7 +479,7 @@ def _grid(problem: Problem, classes: Problem, node: _Node) -> Floats:
     cuts = np.ravel(node.windows)
     cuts = cuts[(cuts > grid[0]) & (cuts < math.inf)]
     ends: Floats = np.unique(np.concatenate((grid, edges, cuts)))
-    return ends[ends <= max(node.windows[0][1], ends[1])]
+    return np.sort(ends[ends <= max(node.windows[0][1], float(ends[1]))])
 
 
 class _Priced(NamedTuple):
