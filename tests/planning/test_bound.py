@@ -24,8 +24,8 @@ FOUND = {
     "github_like_64k_3": (10651.749, 0.018),
     "github_like_192k_3": (10258.224, 0.03),
     "commoncrawl_like_192k_0": (10306.865, 0.03),
-    # 0.037 and more without the cut by the longest sequence's micro-batch.
-    "commoncrawl_like_192k_3": (10238.152, 0.0355),
+    # 0.038 in the rounds of a batch without a known plan.
+    "commoncrawl_like_192k_3": (10238.152, 0.029),
 }
 
 
@@ -189,7 +189,8 @@ def compared() -> dict[str, Case]:
 @pytest.mark.parametrize("name", FOUND)
 def test_bound_is_close_to_what_a_search_finds(name: str, compared: dict[str, Case]) -> None:
     case, (found_ms, share) = compared[name], FOUND[name]
-    proven = batch_lower_bound_ms(case.batch.lengths, DEVICES, case.cost.degrees, case.cost)
+    lengths, degrees = case.batch.lengths, case.cost.degrees
+    proven = batch_lower_bound_ms(lengths, DEVICES, degrees, case.cost, found_ms)
     assert found_ms * (1 - share) <= proven <= found_ms
 
 

@@ -24,7 +24,7 @@ from railx.planning.sequence.search import Problem
 
 #: The longest sequences are single classes, the others share classes of about equal
 #: tokens: so many of both, to find durations and to price.
-_COARSE_CLASSES, _CLASSES = (10, 14), (16, 24)
+_COARSE_CLASSES, _CLASSES = (10, 14), (12, 16)
 #: Shares of a group that a sequence takes: of its time, of its memory, of one sequence
 #: that takes half of the time or more, of two that take a third or more.
 _SHARES = 4
@@ -65,7 +65,7 @@ _UNIT = 0.2
 #: The gap at which a programme ends: at least, at most, and as a share of what its
 #: predecessor promised and did not prove. Up to 20 steps suffice.
 _GAP, _FIRST_GAP = 3e-4, 3e-3
-_GAP_SHARE = 0.1
+_GAP_SHARE = 0.3
 #: Rows of a matrix that are multiplied at once.
 _BLOCK = 4
 #: Larger than the rounding of sums of times.
