@@ -79,10 +79,15 @@ def test_no_prices_and_weights_prove_too_much(
 
     def wrong(*arguments: Any) -> Any:
         prices, counts, duals, losses, least = correct(*arguments)
+        broken = random.choice([-1e300, -np.inf, np.nan], duals.shape)
         return (
             prices * random.uniform(0, 3, prices.shape),
             counts * random.uniform(0.5, 2),
-            duals * random.uniform(0, 3, duals.shape),
+            np.where(
+                random.uniform(size=duals.shape) < 0.05,
+                broken,
+                duals * random.uniform(0, 3, duals.shape),
+            ),
             losses,
             least,
         )

@@ -149,8 +149,8 @@ def batch_lower_bound_ms(
 
     r, θ and e are fixed for an interval, so V is linear in it and its ends suffice.
 
-    *Bound.* The m-th longest of a plan's M micro-batches has a duration in a window W_m,
-    at first any one. Let v_m be the least of T + b1 - V(T) over T in W_m. Summed over
+    *Bound.* The m-th longest of a plan's M micro-batches has a duration in a window
+    W_m, at first any. Let v_m be the least of T + b1 - V(T) over T in W_m. Summed over
     the micro-batches, the plan's time is at least Σ p_i + Σ v_m. M is at least the
     tokens of the batch over N cap. Further micro-batches than that fewest number are
     no longer than those; they add what is below 0. Where M or the duration of the m-th
@@ -365,7 +365,7 @@ def _prices(classes: Problem, sizes: Floats, node: _Node) -> _Prices:
         prices, count, objective = np.zeros(len(sizes)), np.zeros(len(durations)), 0.0
     # Rounded: nothing rests on the last digits.
     rounded = np.clip(prices * scale / sizes, 0.0, 1e30).astype(np.float32).astype(np.float64)
-    weights = np.nan_to_num(np.maximum(-duals, 0.0)).astype(np.float32).astype(np.float64)
+    weights = np.clip(np.nan_to_num(-duals), 0.0, 1e30).astype(np.float32).astype(np.float64)
     weights[:, :, 0] += 1e-9
     weights /= weights.sum(axis=2, keepdims=True)
     return _Prices(rounded, weights, durations, count, losses, objective * scale)
