@@ -66,8 +66,6 @@ _UNIT = 0.2
 #: predecessor promised and did not prove. Up to 20 steps suffice.
 _GAP, _FIRST_GAP = 3e-4, 3e-3
 _GAP_SHARE = 0.3
-#: Rows of a matrix that are multiplied at once.
-_BLOCK = 4
 #: Larger than the rounding of sums of times.
 _ROUNDING = 1e-9
 
@@ -772,8 +770,7 @@ class _Factors(NamedTuple):
     def of(shape: tuple[int, ...], rows: int) -> _Factors:
         k, c, d, j = shape
         b, e = d * j + 2, c + rows
-        whole = -(-b // _BLOCK) * _BLOCK
-        sizes: tuple[tuple[int, ...], ...] = ((k, c), (k, c), (k, b, b), (k, whole, c), (e, e))
+        sizes: tuple[tuple[int, ...], ...] = ((k, c), (k, c), (k, b, b), (k, b, c), (e, e))
         return _Factors(_Parts.of(shape, rows), *(np.zeros(size) for size in sizes))
 
 
@@ -922,13 +919,10 @@ def _factor(a, x, s, numbers, factors):
     for row in range(len(theta.g)):
         outer[classes + row, classes + row] = theta.g[row]
     share = np.zeros(rows)
-    shares = np.zeros((_whole_blocks(classes), rows))
-    scales = np.zeros(max(len(shares), factors.columns.shape[1]))
     for k in range(durations):
         lower, columns = factors.lower[k], factors.columns[k]
         lower[:] = 0.0
         columns[:] = 0.0
-        scales[:] = 0.0
         u, y = rows, rows + 1
         lower[u, u], lower[y, u], lower[y, y] = theta.q[k], -1.0, -1.0 / theta.y[k]
         for d in range(kinds):
@@ -957,17 +951,20 @@ def _factor(a, x, s, numbers, factors):
             outer[c, c] += total * loose
             lower[y, y] -= inverse
             columns[y, c] = inverse * total
-            scales[c] = inverse
             for row in range(rows):
-                shares[c, row] = share[row]
-                columns[row, c] = share[row] * loose
-                lower[y, row] += inverse * share[row]
-        _less_products(lower, shares, scales)
+                scaled = inverse * share[row]
+                if scaled != 0:
+                    columns[row, c] = share[row] * loose
+                    lower[y, row] += scaled
+                    for other in range(row + 1):
+                        lower[row, other] -= scaled * share[other]
         _decompose(lower)
         _forward(lower, columns)
         for row in range(size):
-            scales[row] = 1.0 / lower[row, row]
-        _less_products(outer, columns, scales)
+            for c in range(classes):
+                scaled = columns[row, c] / lower[row, row]
+                for other in range(c + 1):
+                    outer[c, other] -= scaled * columns[row, other]
         for number in range(len(theta.g)):
             scaled = numbers.counted[number, k] / lower[y, y]
             if scaled != 0:
@@ -994,51 +991,10 @@ def _decompose(matrix):
 
 
 @inner
-def _whole_blocks(rows):
-    """The least multiple of a block's rows that is as large."""
-    return -(-rows // _BLOCK) * _BLOCK
-
-
-@inner
-def _less_products(target, rows, scales):
-    """Subtract the sum of scaled products of each row with itself, in place.
-
-    The lower triangle of ``target``. Rows count in blocks, so that each sum is loaded
-    and stored once for several.
-    """
-    for start in range(0, len(rows), _BLOCK):
-        first, second, third, fourth = (
-            rows[start],
-            rows[start + 1],
-            rows[start + 2],
-            rows[start + 3],
-        )
-        for column in range(rows.shape[1]):
-            a, b = scales[start] * first[column], scales[start + 1] * second[column]
-            c, d = scales[start + 2] * third[column], scales[start + 3] * fourth[column]
-            if a != 0 or b != 0 or c != 0 or d != 0:
-                for other in range(column + 1):
-                    target[column, other] -= (
-                        a * first[other] + b * second[other] + c * third[other] + d * fourth[other]
-                    )
-
-
-@inner
 def _forward(lower, columns):
     """Columns [b, c] over L, in place."""
-    for row in range(len(lower)):
-        whole = row // _BLOCK * _BLOCK
-        for start in range(0, whole, _BLOCK):
-            a, b = lower[row, start], lower[row, start + 1]
-            c, d = lower[row, start + 2], lower[row, start + 3]
-            for column in range(columns.shape[1]):
-                columns[row, column] -= (
-                    a * columns[start, column]
-                    + b * columns[start + 1, column]
-                    + c * columns[start + 2, column]
-                    + d * columns[start + 3, column]
-                )
-        for index in range(whole, row):
+    for row in range(len(columns)):
+        for index in range(row):
             scaled = lower[row, index]
             for column in range(columns.shape[1]):
                 columns[row, column] -= scaled * columns[index, column]
