@@ -180,7 +180,7 @@ def batch_lower_bound_ms(
     return bound * (1 - _ROUNDING)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Node:
     """Plans of some numbers and durations of micro-batches, and what is proven."""
 
