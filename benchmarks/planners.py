@@ -223,7 +223,9 @@ def measured() -> Iterator[Line]:
     for case in cases():
         made, seconds = timed(OURS, case)
         begin = time.process_time()
-        bound = batch_lower_bound_ms(case.batch.lengths, DEVICES, degrees, case.cost)
+        bound = batch_lower_bound_ms(
+            case.batch.lengths, DEVICES, degrees, case.cost, made.predicted_ms
+        )
         spent = time.process_time() - begin
         others = {}
         for name in STORED:
@@ -330,7 +332,7 @@ def size(sizes: list[int]) -> None:
         cost, begin = cost_of(limit, devices), time.process_time()
         made = plan_flexsp_batch(0, batch, OURS.settings(), devices, cost, SEED)
         spent, begin = time.process_time() - begin, time.process_time()
-        bound = batch_lower_bound_ms(batch.lengths, devices, cost.degrees, cost)
+        bound = batch_lower_bound_ms(batch.lengths, devices, cost.degrees, cost, made.predicted_ms)
         bound_s = time.process_time() - begin
         rows[devices] = {
             "devices": str(devices),

@@ -24,7 +24,7 @@ from railx.planning.sequence.search import Problem
 
 #: The longest sequences are single classes, the others share classes of about equal
 #: tokens: so many of both, to find durations and to price.
-_COARSE_CLASSES, _CLASSES = (10, 14), (16, 24)
+_COARSE_CLASSES, _CLASSES = (10, 14), (12, 16)
 #: Shares of a group that a sequence takes: of its time, of its memory, of one sequence
 #: that takes half of the time or more, of two that take a third or more.
 _SHARES = 4
@@ -45,24 +45,27 @@ _APART = 0.01
 _NEARLY = 0.05
 #: Weights that are tried to lower V of an interval that proves least.
 _MOVED = 8
-#: Most programmes. None follows where prices prove this share of their promise, or less
-#: than this factor more than the previous prices.
-_ROUNDS = 6
+#: Most programmes, and most where the time of a plan is known. Then none follows where
+#: it is this share above the bound or less.
+_ROUNDS, _MORE_ROUNDS = 6, 24
+_CLOSE = 0.02
+#: Programmes of the same plans end where prices prove this share of their promise, or
+#: twice less than this factor more than before.
 _ENOUGH = 0.998
 _GROWN = 1.0005
 #: A number of micro-batches this close to an integer is one.
 _BROKEN = 2e-2
-#: Range of the duration of the longest sequence's micro-batch. It is cut in two where
-#: the mean deviation over the mean is larger than this, and the bound grows by this
-#: factor.
-_ANY_DURATION = (0.0, math.inf)
-_MIN_CUT_DEVIATION = 0.08
-_MIN_CUT_GAIN = 1.002
-#: Most steps of a programme, the start of its duals over the least cost, and the gap at
-#: which it ends; about 20 suffice.
+#: Plans of at most so many micro-batches are cut in two by the duration of one that the
+#: programme divides, where the mean deviation over the mean is larger than this.
+_MOST_CUT = 12
+_MIN_DEVIATION = 0.01
+#: Most steps of a programme and the start of its duals over the least cost.
 _STEPS = 60
 _UNIT = 0.2
-_GAP = 3e-4
+#: The gap at which a programme ends: at least, at most, and as a share of what its
+#: predecessor promised and did not prove. Up to 20 steps suffice.
+_GAP, _FIRST_GAP = 3e-4, 3e-3
+_GAP_SHARE = 0.3
 #: Larger than the rounding of sums of times.
 _ROUNDING = 1e-9
 
@@ -80,8 +83,6 @@ class _Prices:
     """Number of each duration."""
     losses: Floats
     """Of each duration, that of a micro-batch beside one of the best."""
-    longest: Floats
-    """Share of the longest sequence in micro-batches of each duration."""
     total_ms: float
     """The bound by the programme's objective."""
 
@@ -89,21 +90,37 @@ class _Prices:
         """The durations that lose least."""
         return np.sort(self.durations[np.argsort(self.losses, kind="stable")[:_RETAINED]])
 
-    def middle(self) -> float | None:
-        """Mean duration of the longest sequence's micro-batch; None for only one."""
-        if not self.longest.sum() > 0:
-            return None
-        mean = float(np.average(self.durations, weights=self.longest))
-        deviation = np.average(np.abs(self.durations - mean), weights=self.longest)
-        return mean if deviation > _MIN_CUT_DEVIATION * mean else None
+    def cut(self, windows: tuple[tuple[float, float], ...]) -> tuple[int, float] | None:
+        """Which of the longest micro-batches is divided among the most different
+        durations, and their mean; None where each has one.
+        """
+        order = np.argsort(-self.durations)
+        durations = self.durations[order]
+        filled = np.concatenate(([0.0], np.cumsum(self.micro_batches[order])))
+        chosen, widest = None, _MIN_DEVIATION
+        for rank, (low, high) in enumerate(windows):
+            parts = np.diff(np.clip(filled, rank, rank + 1))
+            if parts.sum() < 0.5:
+                break
+            mean = float(np.average(durations, weights=parts))
+            deviation = float(np.average(np.abs(durations - mean), weights=parts)) / mean
+            if deviation > widest and low < mean < high:
+                chosen, widest = (rank, mean), deviation
+        return chosen
 
 
 def batch_lower_bound_ms(
-    lengths: Lengths, devices: int, degrees: tuple[int, ...], cost: CostModel
+    lengths: Lengths,
+    devices: int,
+    degrees: tuple[int, ...],
+    cost: CostModel,
+    plan_ms: float = math.inf,
 ) -> float:
     """A time in ms that no plan of the batch can beat.
 
-    Infinite where a sequence fits no group. ``degrees`` may be any numbers.
+    Infinite where a sequence fits no group. ``degrees`` may be any numbers. Where
+    ``plan_ms`` is the time of a plan, the bound is raised for longer, but only until it
+    is close.
 
     Proof, for N devices, t_i(d) the time of sequence i alone in a group of degree d,
     and micro-batches whose groups take T' <= T < T".
@@ -130,19 +147,22 @@ def batch_lower_bound_ms(
 
     r, θ and e are fixed for an interval, so V is linear in it and its ends suffice.
 
-    *Bound.* Let v be the least of T + b1 - V(T) over all T. Summed over the M
-    micro-batches of a plan, its time is at least Σ p_i + M v. M is at least the tokens
-    of the batch over N cap. Where a range of M is cut in two, the bound is the lesser
-    one. So it is where a duration cuts the plans in two, by the micro-batch of the
-    longest sequence: V of the durations on the other side does without that sequence.
-    A plan with a micro-batch longer than all T looked at takes longer than that.
+    *Bound.* The m-th longest of a plan's M micro-batches has a duration in a window
+    W_m, at first any. Let v_m be the least of T + b1 - V(T) over T in W_m. Summed over
+    the micro-batches, the plan's time is at least Σ p_i + Σ v_m. M is at least the
+    tokens of the batch over N cap. Further micro-batches than that fewest number are
+    no longer than those; they add what is below 0. Where M or the duration of the m-th
+    longest micro-batch cuts the plans in two, the bound is the lesser one. A plan with
+    a micro-batch longer than all T looked at takes longer than that.
 
     Nothing rests on where prices and weights come from: a linear programme over classes
     of sequences and some durations, y_k micro-batches of duration T_k with n_kd devices
     in groups of degree d, which hold a share z_ikd of class i,
 
         min Σ (T_k + b1) y_k,    Σ_kd z_ikd = 1,    Σ_d z_ikd <= y_k,
-        Σ_i d share_ij(d) z_ikd <= n_kd for all j,    Σ_d n_kd <= N y_k,    Σ y_k >= M.
+        Σ_i d share_ij(d) z_ikd <= n_kd for all j,    Σ_d n_kd <= N y_k,    Σ y_k >= M,
+
+    and for each end of a window a limit on the number of micro-batches of at least it.
 
     p are the prices of its first rows, θ those of its third ones, as shares of 1.
     """
@@ -156,81 +176,120 @@ def batch_lower_bound_ms(
     fewest = -(-int(ordered.sum()) // (devices * cost.tokens_per_device))
     cheapest = float(problem.cheapest.sum())
     simple = max(cheapest / devices, float(problem.share_ms[0].min()))
-    bound = max(simple + fewest * cost.constant_ms, _bound_ms(problem, fewest))
+    bound = max(simple + fewest * cost.constant_ms, _bound_ms(problem, fewest, plan_ms))
     return bound * (1 - _ROUNDING)
 
 
-@dataclass
-class _Range:
-    """Plans of a range of the number of micro-batches, and what is proven for them."""
+@dataclass(eq=False)
+class _Node:
+    """Plans of some numbers and durations of micro-batches, and what is proven."""
 
     fewest: int
     most: int | None
-    longest: tuple[float, float]
-    """Range of the duration of the longest sequence's micro-batch."""
+    """Number of micro-batches; None: any."""
+    windows: tuple[tuple[float, float], ...]
+    """Range of the duration of the longest micro-batch, of the second longest..., as
+    many as the fewest. Neither end rises from one to the next."""
     durations: Floats
     earlier: tuple[Floats, Floats]
     """Durations and their weights in programmes before."""
+    gap: float = _FIRST_GAP
+    """At which the next programme ends."""
     bound_ms: float = 0.0
     rounds: int = 0
+    stalled: int = 0
+    """Last rounds that have not raised the bound."""
     done: bool = False
+    cut: tuple[int, float] | None = None
+    """Where to cut the plans in two: which micro-batch, at which duration."""
+
+    def numbers(self, durations: Floats) -> Numbers:
+        """How many micro-batches there are, and of at least the durations of cuts."""
+        number, sign = (self.fewest, -1) if self.most is None else (self.most, 1)
+        at_least = {low: rank + 1 for rank, (low, _) in enumerate(self.windows) if low > 0}
+        # Of equal ends the first counts.
+        below = {high: rank for rank, (_, high) in reversed(list(enumerate(self.windows)))}
+        rows = [(0.0, number, sign)]
+        rows += [(low, count, -1) for low, count in at_least.items()]
+        rows += [(high, count, 1) for high, count in below.items() if high < math.inf]
+        edges, limits, signs = np.array(rows, dtype=np.float64).T.copy()
+        return Numbers((durations >= edges[:, None]).astype(np.float64), limits, signs)
+
+    def halves(self, rank: int, middle: float) -> list[_Node]:
+        """Plans whose micro-batch of a rank is shorter than a duration, and others."""
+        shorter, longer = list(self.windows), list(self.windows)
+        for index, (low, high) in enumerate(self.windows):
+            if index >= rank:
+                shorter[index] = (low, min(high, middle))
+            if index <= rank:
+                longer[index] = (max(low, middle), high)
+        durations = np.union1d(self.durations, (middle * (1 - 1e-9), middle))
+        return [
+            _Node(
+                self.fewest, self.most, tuple(part), durations, self.earlier, bound_ms=self.bound_ms
+            )
+            for part in (shorter, longer)
+        ]
 
 
-def _bound_ms(problem: Problem, fewest: int) -> float:
+def _bound_ms(problem: Problem, fewest: int, plan_ms: float) -> float:
     """The best bound by the prices of at least ``fewest`` micro-batches.
 
-    Where a programme of few classes has a broken number of micro-batches, the ranges
-    below and above it are bounded on their own, and so are those of the duration of the
-    longest sequence's micro-batch where it is divided among several. The least bound is
-    raised first.
+    Branch and bound: where a programme of few classes has a broken number of
+    micro-batches, the ranges below and above it are bounded on their own, and so are
+    plans on either side of a duration where the programme divides a micro-batch. The
+    least bound is raised first.
     """
-    coarse = _classes(problem, *_COARSE_CLASSES)
     fine = _classes(problem, *_CLASSES)
-    durations = _durations(problem, fewest)
-    first = _prices(*coarse, durations, fewest, None, _ANY_DURATION)
-    number = float(first.micro_batches.sum())
-    below, above = math.floor(number + _BROKEN), math.ceil(number - _BROKEN)
-    limits: list[tuple[int, int | None]] = [(fewest, None)]
-    if above > fewest and below < above:
-        limits = [(above, None)] + ([(fewest, below)] if below >= fewest else [])
-    ranges = []
-    for low, high in limits:
-        if len(limits) > 1 or low > fewest:
-            first = _prices(*coarse, durations, low, high, _ANY_DURATION)
-        programmes = {_ANY_DURATION: first}
-        middle = first.middle()
-        # Of sequences of one length any may be the longest.
-        is_alone = problem.tokens[:2].min() < problem.tokens[0]
-        if high is None and middle is not None and is_alone:
-            halves = {}
-            for part in ((0.0, middle), (middle, math.inf)):
-                halves[part] = _prices(*coarse, durations, low, high, part)
-                if halves[part].total_ms < first.total_ms * _MIN_CUT_GAIN:
-                    break
-            else:
-                programmes = halves
-        ranges += [
-            _Range(low, high, part, solved.best(), (solved.durations, solved.weights))
-            for part, solved in programmes.items()
-        ]
-    for _ in range(_ROUNDS):
-        least = min(ranges, key=lambda span: span.bound_ms)
-        if least.done:
+    nodes = _first_nodes(problem, fewest)
+    for _ in range(_ROUNDS if plan_ms == math.inf else _MORE_ROUNDS):
+        least = min(nodes, key=lambda node: node.bound_ms)
+        if plan_ms <= least.bound_ms * (1 + _CLOSE) or (least.done and least.cut is None):
             break
-        _raise(problem, *fine, least)
-    return min(span.bound_ms for span in ranges)
+        if least.done and least.cut is not None:
+            nodes.remove(least)
+            nodes += least.halves(*least.cut)
+            least = nodes[-1]
+        _raise(problem, *fine, least, plan_ms)
+    return min(node.bound_ms for node in nodes)
 
 
-def _raise(problem: Problem, classes: Problem, sizes: Floats, span: _Range) -> None:
-    """Raise the bound of a range by another programme."""
-    priced = _prices(classes, sizes, span.durations, span.fewest, span.most, span.longest)
-    span.earlier = _merged(span.earlier, (priced.durations, priced.weights))
-    certified, added = _certified(problem, classes, sizes, priced, span)
-    enough = certified >= priced.total_ms * _ENOUGH
-    span.rounds += 1
-    span.done = enough or (span.rounds > 2 and certified < span.bound_ms * _GROWN)
-    span.bound_ms = max(span.bound_ms, certified)
-    span.durations = np.union1d(priced.best(), added)
+def _first_nodes(problem: Problem, fewest: int) -> list[_Node]:
+    """All plans, or those of fewer and of more micro-batches than a broken number."""
+    coarse = _classes(problem, *_COARSE_CLASSES)
+    durations = _durations(problem, fewest)
+
+    def solved(low: int, high: int | None) -> tuple[_Node, float]:
+        node = _Node(low, high, ((0.0, math.inf),) * low, durations, (durations, durations))
+        prices = _prices(*coarse, node)
+        node.durations, node.earlier = prices.best(), (prices.durations, prices.weights)
+        return node, float(prices.micro_batches.sum())
+
+    node, number = solved(fewest, None)
+    below, above = math.floor(number + _BROKEN), math.ceil(number - _BROKEN)
+    if not (above > fewest and below < above):
+        return [node]
+    nodes = [solved(above, None)[0]]
+    if below >= fewest:
+        nodes.append(solved(fewest, below)[0])
+    return nodes
+
+
+def _raise(problem: Problem, classes: Problem, sizes: Floats, node: _Node, plan_ms: float) -> None:
+    """Raise the bound of plans by another programme."""
+    priced = _prices(classes, sizes, node)
+    node.earlier = _merged(node.earlier, (priced.durations, priced.weights))
+    certified, added = _certified(problem, classes, sizes, priced, node)
+    node.rounds += 1
+    node.stalled = node.stalled + 1 if certified < node.bound_ms * _GROWN else 0
+    node.bound_ms = max(node.bound_ms, certified)
+    node.durations = np.union1d(priced.best(), added)
+    node.cut = priced.cut(node.windows) if len(node.windows) <= _MOST_CUT else None
+    missing = 1 - node.bound_ms / max(priced.total_ms, node.bound_ms, 1e-300)
+    node.gap = min(max(_GAP_SHARE * missing, _GAP), _FIRST_GAP)
+    # The programme promises too little for the plan: cut at once.
+    is_low = node.rounds > 1 and priced.total_ms * (1 + _CLOSE) < plan_ms < math.inf
+    node.done = missing < 1 - _ENOUGH or node.stalled > 1 or (is_low and node.cut is not None)
 
 
 def _merged(earlier: tuple[Floats, Floats], newer: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
@@ -284,36 +343,30 @@ def _typical_ms(problem: Problem, fewest: int) -> tuple[float, float]:
     return mean, float(np.min(problem.share_ms[0]))
 
 
-def _prices(
-    classes: Problem,
-    sizes: Floats,
-    durations: Floats,
-    fewest: int,
-    most: int | None,
-    longest: tuple[float, float],
-) -> _Prices:
+def _prices(classes: Problem, sizes: Floats, node: _Node) -> _Prices:
     """Prices of a sequence of each class, and the number of micro-batches."""
+    low, high = node.windows[-1][0] if node.most == node.fewest else 0.0, node.windows[0][1]
+    durations = node.durations[(node.durations >= low) & (node.durations < high)]
     kinds = len(classes.degree)
     shares = np.empty((len(durations), len(sizes), kinds, _SHARES))
     for index, stop in enumerate(np.nextafter(durations, np.inf)):
         _shares(classes.share_ms, classes.tokens, classes.degree, classes.cap, stop, shares[index])
-    shares[(durations < longest[0]) | (durations >= longest[1]), 0] = np.inf
     scale = float(durations.mean())
-    prices, count, duals, losses, parts, objective = class_prices(
+    prices, count, duals, losses, objective = class_prices(
         shares * (sizes / classes.devices)[:, None, None],
         (durations + classes.constant_ms) / scale,
-        float(fewest),
-        most is None,
+        node.numbers(durations),
         _STEPS,
+        node.gap,
     )
     if not math.isfinite(objective) or not np.isfinite(prices).all():
         prices, count, objective = np.zeros(len(sizes)), np.zeros(len(durations)), 0.0
     # Rounded: nothing rests on the last digits.
     rounded = np.clip(prices * scale / sizes, 0.0, 1e30).astype(np.float32).astype(np.float64)
-    weights = np.nan_to_num(np.maximum(-duals, 0.0)).astype(np.float32).astype(np.float64)
+    weights = np.clip(np.nan_to_num(-duals), 0.0, 1e30).astype(np.float32).astype(np.float64)
     weights[:, :, 0] += 1e-9
     weights /= weights.sum(axis=2, keepdims=True)
-    return _Prices(rounded, weights, durations, count, losses, parts, objective * scale)
+    return _Prices(rounded, weights, durations, count, losses, objective * scale)
 
 
 def _spread(problem: Problem, classes: Problem, sizes: Floats, prices: Floats) -> Floats:
@@ -338,48 +391,93 @@ def _spread(problem: Problem, classes: Problem, sizes: Floats, prices: Floats) -
 
 
 def _certified(
-    problem: Problem, classes: Problem, sizes: Floats, priced: _Prices, span: _Range
+    problem: Problem, classes: Problem, sizes: Floats, priced: _Prices, node: _Node
 ) -> tuple[float, Floats]:
-    """The bound that prices of the classes prove for the plans of a range.
+    """The bound that prices of the classes prove for the plans of a node.
 
     With it, the durations of the largest loss.
     """
-    fewest, most = span.fewest, span.most
+    fewest, most = node.fewest, node.most
     price = _spread(problem, classes, sizes, priced.prices)
-    lowest = float(problem.share_ms.min())
-    average, needed = _typical_ms(problem, fewest)
-    start = 0.2 * min(average, needed)
-    stop = 3 * max(average, needed)
-    grid = np.geomspace(max(start, lowest), stop, _GRID)
-    grid = np.concatenate((grid, np.geomspace(stop, stop * fewest + 1, 16)[1:]))
-    if lowest < start:
-        grid = np.concatenate((np.geomspace(lowest, start, 8)[:-1], grid))
-    grid[0] = lowest
-    # No interval of durations has a part on either side of a cut.
-    edges = np.concatenate((np.outer((1, 2), classes.share_ms[:_EDGES]).ravel(), span.longest))
-    grid = np.unique(np.concatenate((grid, edges[(edges > grid[0]) & (edges < grid[-1])])))
+    grid = _grid(problem, classes, node)
     tokens, first, counts = np.unique(problem.tokens, return_index=True, return_counts=True)
     distinct = _Priced(tokens, problem.share_ms[first], price[first], counts.astype(np.float64))
     priced_classes = _Priced(classes.tokens, classes.share_ms, priced.prices, sizes)
     halved = min(_HALVED, max(_GRID, _EVALUATED // len(first)))
+    windows = np.unique(node.windows, axis=0)
+    ranks = np.array([node.windows.count((low, high)) for low, high in windows.tolist()])
+    if most != fewest:
+        # Micro-batches beyond the fewest are no longer than those.
+        windows = np.concatenate((windows, [(0.0, node.windows[-1][1])]))
+        ranks = np.append(ranks, 0)
     starts, stops, worth, falls = _worths(
-        problem, distinct, priced_classes, grid, halved, *span.earlier, *span.longest
+        problem, distinct, priced_classes, grid, halved, *node.earlier, windows
     )
     ends = np.stack((worth - falls * (1 - starts / stops), worth), axis=1)
     charge = np.stack((starts, stops), axis=1) + problem.constant_ms
-    factors = np.concatenate((np.linspace(0.97, 1.03, 61), (0.5, 0.8, 0.9, 1.1, 1.2)))
-    left = np.array([(charge - factor * ends).min() for factor in factors])
-    count = np.where(left >= 0, fewest, np.inf if most is None else most)
-    longest = grid[-1] + problem.constant_ms * fewest
-    proven = np.minimum(factors * float(price.sum()) + left * count, longest)
-    chosen = int(proven.argmax())
-    order = np.argsort(starts)
-    left = (charge - ends).min(axis=1)[order]
+    inside = [(starts >= low) & (stops <= high) for low, high in windows.tolist()]
+
+    def proven(factors: Floats) -> Floats:
+        """The bound by prices times each factor."""
+        left = np.stack(
+            [
+                (charge[part].ravel() - factors[:, None] * ends[part].ravel()).min(
+                    axis=1, initial=grid[-1]
+                )
+                for part in inside
+            ],
+            axis=1,
+        )
+        total: Floats = factors * float(price.sum()) + left @ ranks
+        if most is None:
+            total[left[:, -1] < 0] = -np.inf
+        else:
+            total += (most - fewest) * np.minimum(left[:, -1], 0.0)
+        return total
+
+    factors = np.concatenate((np.linspace(0.97, 1.03, 31), (0.5, 0.8, 0.9, 1.1, 1.2)))
+    if most is None:
+        # The largest at which no further micro-batch gains.
+        last, costs = ends[inside[-1]], charge[inside[-1]]
+        factors = np.append(factors, (costs[last > 0] / last[last > 0]).min(initial=2.0))
+        factors[-1] *= 1 - 1e-12
+    totals = proven(factors)
+    near = factors[totals.argmax()] + np.linspace(-0.002, 0.002, 21)
+    best = max(float(totals.max()), float(proven(near).max()))
+    longest = math.inf
+    if grid[-1] < node.windows[0][1]:
+        longest = float(grid[-1]) + problem.constant_ms * fewest
+    left = (charge - ends).min(axis=1)
     added: list[float] = []
-    for stop in stops[order][np.argsort(left, kind="stable")].tolist():
-        if len(added) < _ADDED and all(abs(stop / other - 1) > _APART for other in added):
-            added.append(stop * (1 - 1e-9))
-    return max(float(proven[chosen]), 0.0), np.array(added)
+    for part in inside:
+        for index in np.argsort(np.where(part, left, np.inf), kind="stable")[:_ADDED].tolist():
+            stop = float(stops[index]) * (1 - 1e-9)
+            if part[index] and all(abs(stop / other - 1) > _APART for other in added):
+                added.append(stop)
+                if len(added) % max(_ADDED // len(inside), 1) == 0:
+                    break
+    # Prices of a programme without a solution may be much larger than times.
+    best -= _ROUNDING * float(price.sum())
+    return max(min(best, longest), 0.0), np.array(added)
+
+
+def _grid(problem: Problem, classes: Problem, node: _Node) -> Floats:
+    """Ends of intervals of durations; none has a part on either side of a cut."""
+    lowest = float(problem.share_ms.min())
+    average, needed = _typical_ms(problem, node.fewest)
+    start = 0.2 * min(average, needed)
+    stop = 3 * max(average, needed)
+    grid = np.geomspace(max(start, lowest), stop, _GRID)
+    grid = np.concatenate((grid, np.geomspace(stop, stop * node.fewest + 1, 16)[1:]))
+    if lowest < start:
+        grid = np.concatenate((np.geomspace(lowest, start, 8)[:-1], grid))
+    grid[0] = lowest
+    edges = np.outer((1, 2), classes.share_ms[:_EDGES]).ravel()
+    edges = edges[(edges > grid[0]) & (edges < grid[-1])]
+    cuts = np.ravel(node.windows)
+    cuts = cuts[(cuts > grid[0]) & (cuts < math.inf)]
+    ends: Floats = np.unique(np.concatenate((grid, edges, cuts)))
+    return np.sort(ends[ends <= max(node.windows[0][1], float(ends[1]))])
 
 
 class _Priced(NamedTuple):
@@ -397,65 +495,75 @@ class _Priced(NamedTuple):
 
 @compiled
 def _worths(
-    problem, distinct, classes, grid, halved, durations, weights, longest_from, longest_to
+    problem, distinct, classes, grid, halved, durations, weights, windows
 ):  # fmt: skip
     """Intervals of durations, V at the end of each, and how much of it falls with T/T".
 
-    Those of ``grid``; the one that proves least is halved, again and again.
+    Those of ``grid`` in some window; the one that proves least in each window in turn
+    is halved, again and again.
     """
     first = len(grid) - 1
     most = first + halved
     starts, stops, ends, falls = np.empty(most), np.empty(most), np.empty(most), np.empty(most)
     class_shares = np.empty((len(classes.tokens), *weights.shape[1:]))
     raised = np.zeros(most, dtype=np.bool_)
-    number, evaluations = 0, 0
-    while number < first or (number < most and evaluations < first + halved):
-        evaluations += 1
-        chosen = number
-        if number < first:
-            starts[number], stops[number] = grid[number], grid[number + 1]
-        else:
-            least = np.inf
-            for index in range(number):
-                start, stop = starts[index], stops[index]
+    number = 0
+    for interval in range(first):
+        start, stop = grid[interval], grid[interval + 1]
+        inside = False
+        for window in range(len(windows)):
+            inside |= windows[window, 0] <= start and stop <= windows[window, 1]
+        if inside:
+            starts[number], stops[number] = start, stop
+            ends[number], falls[number] = _worth(
+                problem, distinct, classes, stop, durations, weights, False, class_shares
+            )
+            number += 1
+    finished = 0
+    for turn in range(halved):
+        low, high = windows[turn % len(windows)]
+        least, chosen = np.inf, -1
+        for index in range(number):
+            start, stop = starts[index], stops[index]
+            if low <= start and stop <= high:
                 left = start + falls[index] * (1 - start / stop) - ends[index]
                 left = min(left, stop - ends[index])
                 if left < least:
                     chosen, least = index, left
-            start, stop = starts[chosen], stops[chosen]
-            if raised[chosen]:
-                if stop < start * (1 + 1e-5):
+        if chosen < 0:
+            continue
+        start, stop = starts[chosen], stops[chosen]
+        if raised[chosen]:
+            if stop < start * (1 + 1e-5):
+                finished += 1
+                if finished == len(windows):
                     break
-                # The later half keeps its V.
-                starts[number], stops[number] = start, stop
-                stops[number] = starts[chosen] = 0.5 * (start + stop)
-                raised[number] = True
-                chosen = number
-            raised[chosen] = True
-        ends[chosen], falls[chosen] = _worth(
-            problem, distinct, classes, stops[chosen], durations, weights,
-            longest_from < stops[chosen] <= longest_to, raised[chosen], class_shares,
-        )  # fmt: skip
-        if chosen == number:
+                continue
+            # The later half keeps its V.
+            starts[number], stops[number] = start, 0.5 * (start + stop)
+            starts[chosen] = stops[number]
+            chosen = number
             number += 1
+        finished = 0
+        raised[chosen] = True
+        ends[chosen], falls[chosen] = _worth(
+            problem, distinct, classes, stops[chosen], durations, weights, True, class_shares
+        )
     return starts[:number], stops[:number], ends[:number], falls[:number]
 
 
 @inner
 def _worth(
-    problem, distinct, classes, stop, durations, weights, with_longest, improve, class_shares
+    problem, distinct, classes, stop, durations, weights, improve, class_shares
 ):  # fmt: skip
     """V of micro-batches that end before ``stop``, and how much of it falls with T/T".
 
-    The longest sequence is the first of the classes and the last of the lengths.
     Weights are tried on the classes: those of the programme's durations before and
     after, their mean, time alone, and, to ``improve`` them, the best of these moved
     towards the shares that are used most.
     """
     devices, degrees, cap = problem.devices, problem.degree, problem.cap
     _shares(classes.share_ms, classes.tokens, degrees, cap, stop, class_shares)
-    if not with_longest:
-        class_shares[0] = np.inf
     after = 0
     while after < len(durations) - 1 and durations[after] < stop:
         after += 1
@@ -478,8 +586,6 @@ def _worth(
             least, rate = value, last
             chosen[:], used[:] = theta, uses
     needs = _needs(distinct, degrees, cap, stop, chosen)
-    if not with_longest:
-        needs[-1] = np.inf
     surplus, timed = 0.0, 1.0
     for index in range(len(needs)):
         if needs[index] < np.inf:
@@ -601,14 +707,14 @@ class _Parts(NamedTuple):
     y: Floats
     """[k]"""
     g: Floats
-    """[1]"""
+    """[r]"""
 
     @staticmethod
-    def of(shape: tuple[int, ...], value: float = 0.0) -> _Parts:
-        """All parts at one value."""
+    def of(shape: tuple[int, ...], rows: int) -> _Parts:
+        """All 0."""
         k, c, d, j = shape
         ends = np.cumsum([k * c * d, k * c, k * d, k * d * j, k, k])
-        every = np.full(int(ends[-1]) + 1, value)
+        every = np.zeros(int(ends[-1]) + rows)
         z, v, n, p, q, y, g = np.split(every, ends)
         return _Parts(
             every, z.reshape(k, c, d), v.reshape(k, c), n.reshape(k, d), p.reshape(k, d, j), q, y, g
@@ -628,14 +734,14 @@ class _Duals(NamedTuple):
     u: Floats
     """[k]: devices."""
     eta: Floats
-    """[1]: micro-batches."""
+    """[r]: numbers of micro-batches."""
 
     @staticmethod
-    def of(shape: tuple[int, ...]) -> _Duals:
+    def of(shape: tuple[int, ...], rows: int) -> _Duals:
         """All 0."""
         k, c, d, j = shape
         ends = np.cumsum([c, k * c, k * d * j, k])
-        every = np.zeros(int(ends[-1]) + 1)
+        every = np.zeros(int(ends[-1]) + rows)
         pi, w, t, u, eta = np.split(every, ends)
         return _Duals(every, pi, w.reshape(k, c), t.reshape(k, d, j), u, eta)
 
@@ -658,71 +764,87 @@ class _Factors(NamedTuple):
     columns: Floats
     """[k, b, c]"""
     outer: Floats
-    """[c + 1, c + 1]"""
+    """[c + r, c + r]"""
 
     @staticmethod
-    def of(shape: tuple[int, ...]) -> _Factors:
+    def of(shape: tuple[int, ...], rows: int) -> _Factors:
         k, c, d, j = shape
-        b = d * j + 2
-        sizes: tuple[tuple[int, ...], ...] = ((k, c), (k, c), (k, b, b), (k, b, c), (c + 1, c + 1))
-        return _Factors(_Parts.of(shape), *(np.zeros(size) for size in sizes))
+        b, e = d * j + 2, c + rows
+        sizes: tuple[tuple[int, ...], ...] = ((k, c), (k, c), (k, b, b), (k, b, c), (e, e))
+        return _Factors(_Parts.of(shape, rows), *(np.zeros(size) for size in sizes))
+
+
+class Numbers(NamedTuple):
+    """Rows that limit numbers of micro-batches."""
+
+    counted: Floats
+    """[r, k]: 1 where a row counts a duration, else 0."""
+    limit: Floats
+    """[r]"""
+    sign: Floats
+    """[r]: -1 for at least, 1 for at most."""
 
 
 def class_prices(
-    shares: Floats, cost: Floats, number: float, is_minimum: bool, rounds: int
-) -> tuple[Floats, Floats, Floats, Floats, Floats, float]:
-    """Prices of the classes, micro-batches, duals t, losses of durations, the first
-    class's shares in them, the least.
+    shares: Floats, cost: Floats, numbers: Numbers, rounds: int, gap: float
+) -> tuple[Floats, Floats, Floats, Floats, float]:
+    """Prices of the classes, micro-batches, duals t, losses of durations, the least.
 
     ``shares`` [k, c, d, j] of all devices that classes take of groups are infinite
-    where a class does not fit. ``cost`` [k]. ``number`` of micro-batches: at least, or
-    at most. An interior-point method (Mehrotra's predictor and corrector) from a start
-    within all rows but the number. It stops after so many ``rounds`` at the latest, or
-    where rounding ends its progress; the caller does not rely on the result.
+    where a class does not fit. ``cost`` [k]. An interior-point method (Mehrotra's
+    predictor and corrector) from a start within all rows but those of ``numbers``. It
+    stops after so many ``rounds`` at the latest, or where rounding ends its progress;
+    the caller does not rely on the result.
     """
     fits = np.isfinite(shares[..., 0])
     a = np.where(fits[..., None], shares, 0.0)
     _, classes, kinds, parts = shares.shape
-    x, duals = _Parts.of(shares.shape), _Duals.of(shares.shape)
-    sign, unit = -1.0 if is_minimum else 1.0, _UNIT * float(cost.min())
+    rows = len(numbers.limit)
+    x, duals = _Parts.of(shares.shape, rows), _Duals.of(shares.shape, rows)
+    unit = _UNIT * float(cost.min())
     x.z[:] = fits / np.maximum(fits.sum(axis=(0, 2)), 1)[:, None]
     used, together = (a * x.z[..., None]).sum(axis=1), x.z.sum(axis=2)
     x.n[:] = used.max(axis=2) * 1.2 + 0.5 / kinds
     x.y[:] = np.maximum(x.n.sum(axis=1), together.max(axis=1)) + 0.2
     x.v[:], x.p[:] = x.y[:, None] - together, x.n[..., None] - used
     x.q[:] = x.y - x.n.sum(axis=1)
-    x.g[:] = max(1.0, sign * (number - float(x.y.sum())))
+    x.g[:] = np.maximum(1.0, numbers.sign * (numbers.limit - numbers.counted @ x.y))
     duals.pi[:], duals.w[:], duals.t[:] = -unit, -unit / classes, -unit / parts
-    duals.u[:], duals.eta[:] = -2 * unit, -sign * unit
-    work = [_Parts.of(shares.shape) for _ in range(4)]
-    changes = _Duals.of(shares.shape)
-    _solve(a, cost, fits, number, sign, rounds, x, duals, changes, _Factors.of(shares.shape), *work)
-    longest = x.z[:, 0].sum(axis=1)
-    return duals.pi, x.y, duals.t, work[0].y, longest, float(cost @ x.y)
+    duals.u[:], duals.eta[:] = -2 * unit, -numbers.sign * unit / rows
+    work = [_Parts.of(shares.shape, rows) for _ in range(4)]
+    changes, factors = _Duals.of(shares.shape, rows), _Factors.of(shares.shape, rows)
+    _solve(a, cost, fits, numbers, rounds, gap, x, duals, changes, factors, *work)
+    return duals.pi, x.y, duals.t, work[0].y, float(cost @ x.y)
 
 
 @compiled
 def _solve(
-    a, cost, fits, number, sign, rounds, x, duals, changes, factors, s, dx, ds, h
+    a, cost, fits, numbers, rounds, enough, x, duals, changes, factors, s, dx, ds, h
 ):  # fmt: skip
     """Steps of the method, in place."""
     count = 0
+    missing = np.empty(len(numbers.limit))
     for index in range(len(x.all)):
         count += x.all[index] > 0
     for _ in range(rounds):
-        _reduced(a, cost, fits, sign, duals, s)
+        _reduced(a, cost, fits, numbers, duals, s)
         gap, least = 0.0, 0.0
         for index in range(len(x.all)):
             gap += x.all[index] * s.all[index]
         for k in range(len(cost)):
             least += cost[k] * x.y[k]
-        missing = number - x.y.sum() - sign * x.g[0]
-        if gap < _GAP * least and abs(missing) < _GAP * number:
+        met = True
+        for row in range(len(missing)):
+            missing[row] = numbers.limit[row] - numbers.sign[row] * x.g[row]
+            for k in range(len(cost)):
+                missing[row] -= numbers.counted[row, k] * x.y[k]
+            met &= abs(missing[row]) < enough * max(1.0, numbers.limit[row])
+        if met and gap < enough * least:
             break
-        _factor(a, x, s, factors)
+        _factor(a, x, s, numbers, factors)
         for index in range(len(x.all)):
             h.all[index] = -s.all[index]
-        _direction(a, sign, missing, factors, h, dx, ds, changes)
+        _direction(a, numbers, missing, factors, h, dx, ds, changes)
         primal, other = _longest(x.all, dx.all), _longest(s.all, ds.all)
         after = 0.0
         for index in range(len(x.all)):
@@ -735,7 +857,7 @@ def _solve(
                 h.all[index] = (target - dx.all[index] * ds.all[index]) / x.all[index] - s.all[
                     index
                 ]
-        _direction(a, sign, missing, factors, h, dx, ds, changes)
+        _direction(a, numbers, missing, factors, h, dx, ds, changes)
         primal = min(1.0, 0.99 * _longest(x.all, dx.all))
         other = min(1.0, 0.99 * _longest(s.all, ds.all))
         if not primal + other > 1e-3:
@@ -757,13 +879,16 @@ def _longest(values, changes):
 
 
 @inner
-def _reduced(a, cost, fits, sign, duals, s):
+def _reduced(a, cost, fits, numbers, duals, s):
     """Reduced costs of all variables; 1 of those that are not there."""
     durations, classes, kinds, parts = a.shape
-    s.g[0] = -sign * duals.eta[0]
+    for row in range(len(duals.eta)):
+        s.g[row] = -numbers.sign[row] * duals.eta[row]
     for k in range(durations):
         s.q[k] = -duals.u[k]
-        s.y[k] = cost[k] + duals.u[k] - duals.eta[0]
+        s.y[k] = cost[k] + duals.u[k]
+        for row in range(len(duals.eta)):
+            s.y[k] -= numbers.counted[row, k] * duals.eta[row]
         for d in range(kinds):
             s.n[k, d] = -duals.u[k]
             for j in range(parts):
@@ -782,7 +907,7 @@ def _reduced(a, cost, fits, sign, duals, s):
 
 
 @inner
-def _factor(a, x, s, factors):
+def _factor(a, x, s, numbers, factors):
     """The matrices of one step, as L D L^T with D in the diagonal."""
     durations, classes, kinds, parts = a.shape
     rows = kinds * parts
@@ -791,7 +916,8 @@ def _factor(a, x, s, factors):
     for index in range(len(x.all)):
         theta.all[index] = x.all[index] / s.all[index]
     outer[:] = 0.0
-    outer[classes, classes] = theta.g[0]
+    for row in range(len(theta.g)):
+        outer[classes + row, classes + row] = theta.g[row]
     share = np.zeros(rows)
     for k in range(durations):
         lower, columns = factors.lower[k], factors.columns[k]
@@ -839,9 +965,14 @@ def _factor(a, x, s, factors):
                 scaled = columns[row, c] / lower[row, row]
                 for other in range(c + 1):
                     outer[c, other] -= scaled * columns[row, other]
-        for c in range(classes):
-            outer[classes, c] -= columns[y, c] / lower[y, y]
-        outer[classes, classes] -= 1.0 / lower[y, y]
+        for number in range(len(theta.g)):
+            scaled = numbers.counted[number, k] / lower[y, y]
+            if scaled != 0:
+                for c in range(classes):
+                    outer[classes + number, c] -= scaled * columns[y, c]
+                for other in range(number + 1):
+                    part = scaled * numbers.counted[other, k]
+                    outer[classes + number, classes + other] -= part
     _decompose(outer)
 
 
@@ -880,18 +1011,22 @@ def _backward(lower, values):
 
 
 @inner
-def _direction(a, sign, missing, factors, h, dx, ds, changes):
+def _direction(a, numbers, missing, factors, h, dx, ds, changes):
     """Changes of variables, reduced costs and duals that bring x s to x (h + s).
 
-    All rows but the number of micro-batches hold already.
+    All rows but the numbers of micro-batches hold already.
     """
     durations, classes, kinds, parts = a.shape
     rows = kinds * parts
     theta = factors.theta
     inside = np.zeros((durations, rows + 2))
     rest = np.zeros((durations, classes))
-    solved = np.zeros(classes + 1)
-    solved[classes] = missing - sign * theta.g[0] * h.g[0]
+    numbered = len(missing)
+    solved = np.zeros(classes + numbered)
+    for number in range(numbered):
+        solved[classes + number] = (
+            missing[number] - numbers.sign[number] * theta.g[number] * h.g[number]
+        )
     for k in range(durations):
         b, lower, columns = inside[k], factors.lower[k], factors.columns[k]
         b[rows], b[rows + 1] = -theta.q[k] * h.q[k], -h.y[k]
@@ -914,19 +1049,25 @@ def _direction(a, sign, missing, factors, h, dx, ds, changes):
                     for j in range(parts):
                         b[d * parts + j] -= part * a[k, c, d, j]
         _forward(lower, b.reshape((rows + 2, 1)))
-        solved[classes] -= b[rows + 1] / lower[rows + 1, rows + 1]
+        for number in range(numbered):
+            solved[classes + number] -= (
+                numbers.counted[number, k] * b[rows + 1] / lower[rows + 1, rows + 1]
+            )
         for row in range(rows + 2):
             for c in range(classes):
                 solved[c] -= columns[row, c] * b[row] / lower[row, row]
-    _forward(factors.outer, solved.reshape((classes + 1, 1)))
+    _forward(factors.outer, solved.reshape((classes + numbered, 1)))
     _backward(factors.outer, solved)
-    d_eta = solved[classes]
-    changes.eta[0] = d_eta
-    ds.g[0] = -sign * d_eta
+    for number in range(numbered):
+        changes.eta[number] = solved[classes + number]
+        ds.g[number] = -numbers.sign[number] * solved[classes + number]
     for c in range(classes):
         changes.pi[c] = solved[c]
     for k in range(durations):
         b, lower, columns = inside[k], factors.lower[k], factors.columns[k]
+        d_eta = 0.0
+        for number in range(numbered):
+            d_eta += numbers.counted[number, k] * solved[classes + number]
         b[rows + 1] -= d_eta
         for row in range(rows + 2):
             for c in range(classes):

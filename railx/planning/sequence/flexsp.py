@@ -191,7 +191,9 @@ def plan_flexsp_batch(
     cost = replace(cost, all_to_all_ms={degree: cost.all_to_all_ms[degree] for degree in degrees})
     order = np.argsort(-batch.lengths, kind="stable")
     lengths = batch.lengths[order]
-    bound = batch_lower_bound_ms(lengths, devices, degrees, cost)
+    # Only a search that may end above the bound needs it.
+    needed = settings.relative_gap > 0
+    bound = batch_lower_bound_ms(lengths, devices, degrees, cost) if needed else 0.0
     work = _Work(lengths, settings, cost, seed, bound, time.process_time() + settings.time_guard_s)
     if len(lengths) <= MOST_SEQUENCES:
         _solve(work, optimum, devices, degrees)
@@ -214,6 +216,8 @@ def plan_flexsp_batch(
                 break
         _try_static(work, devices)
     best = work.best
+    if bound < best.time_ms:
+        bound = max(bound, batch_lower_bound_ms(lengths, devices, degrees, cost, best.time_ms))
     near = best.time_ms <= bound * (1 + settings.relative_gap)
     report = {
         "name": "flexsp",
