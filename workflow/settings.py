@@ -20,8 +20,8 @@ from railx.effort import LimitSettings
 from railx.fabric import RailSettings
 from railx.families import TopologySettings, check_topology
 from railx.figures import FigureSettings
-from railx.mapping import MappingSettings, SwitchedSettings, check_reference
-from railx.mapping.settings import JobSettings
+from railx.mapping.cost import check_reference
+from railx.mapping.settings import JobSettings, MappingSettings, SwitchedSettings
 from railx.mapping.underlay import UnderlaySettings
 from railx.network import (
     AgreementSettings,

@@ -30,8 +30,8 @@ from railx.families import (
     registered,
 )
 from railx.figures.theme import colours, label
-from railx.mapping import Basis, JobSettings, step_times
-from railx.mapping.settings import MappedTopology
+from railx.mapping.settings import JobSettings, MappedTopology
+from railx.mapping.step import Basis, step_times
 from railx.network.collectives import simulate_collectives
 from railx.network.flows import fair_rates, link_gb_s, route_flows
 from railx.network.packets import simulate_packets

@@ -13,7 +13,9 @@ import pytest
 
 from railx.families import write_topology
 from railx.io import read_json, read_table
-from railx.mapping import Basis, MappingSettings, comparison_bases, injection_gb_s_per_chip
+from railx.mapping.cost import comparison_bases, injection_gb_s_per_chip
+from railx.mapping.settings import MappingSettings
+from railx.mapping.step import Basis
 from railx.settings import SettingsError, load
 from railx.vocabulary.topology import Topology
 from tests.builders import build
