@@ -22,11 +22,6 @@ from railx.performance.networks import Kind
 from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
 from railx.replay.recording import Price
 
-__all__ = [
-    *("COUNTS", "TRANSFERS", "Counts", "DeviceRates", "GroupNetwork", "node_ns"),
-    *("price_of", "unpriced_node"),
-]
-
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 

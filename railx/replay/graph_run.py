@@ -20,11 +20,6 @@ from railx.replay.programs import DOES, Programs
 from railx.replay.run import Dependencies, Prepared, covered_before, merged, prepare, run_graph
 from railx.replay.wiring import CircuitModel
 
-__all__ = [
-    *("PreparedGraph", "ReplayedGraph", "counted", "in_order_of_start", "prepare_graph"),
-    *("reordered", "replay_graph"),
-]
-
 Array = npt.NDArray[Any]
 
 _ISSUE, _COMPUTE = DOES.index("issue"), DOES.index("compute")
@@ -36,7 +31,6 @@ class PreparedGraph:
     """A graph with the times of its nodes, as the engine takes it."""
 
     graph: RankGraphs
-    lasts_ns: Array
     prepared: Prepared
 
 
@@ -139,7 +133,7 @@ def prepare_graph(
     stream = _streams(graph, channel, one_collective=one_collective)
     dependencies = Dependencies(graph.offsets, graph.dependencies, stream)
     wiring = model or Layout(max(graph.ranks, 1))
-    return PreparedGraph(graph, lasts_ns, prepare(programs, wiring, dependencies))
+    return PreparedGraph(graph, prepare(programs, wiring, dependencies))
 
 
 def replay_graph(

@@ -30,11 +30,6 @@ from railx.replay.recording import Price
 from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings
 
-__all__ = [
-    *("FamilyNetwork", "GraphRow", "GroupsAlone", "LoadedGroups", "OwnRings", "ReplayedNetwork"),
-    *("TableGroups", "TwoRates", "graph_rows", "placed", "places_by_traffic"),
-]
-
 IntArray = npt.NDArray[np.int64]
 
 

@@ -20,11 +20,6 @@ from railx.errors import UserError
 from railx.fabric.circuits import COMMUNICATION
 from railx.io import read_metadata, read_table, write_table
 
-__all__ = [
-    *("COMPUTE", "NODE_COLUMNS", "NODE_KINDS", "RankGraphs", "is_graph_table"),
-    *("read_graph_table", "write_graph_table"),
-]
-
 Array = npt.NDArray[Any]
 
 #: The kinds of nodes, by the number in their column.

@@ -24,11 +24,6 @@ from railx.fabric.circuits import COMMUNICATION, Configuration
 from railx.fabric.holdings import OperationKey
 from railx.io import read_metadata, read_table, write_table
 
-__all__ = [
-    *("COLUMNS", "DOES", "IMPATIENT_NS", "KINDS", "PATIENCE_NS", "Programs"),
-    *("read_programs", "stuck_message", "write_programs"),
-]
-
 #: The longest wait of a collective behind a message whose receiver does not come, and
 #: the shortest one: those of a run (``railx_torch.session``).
 PATIENCE_NS = 2_000_000_000

@@ -29,15 +29,6 @@ from railx.steps.layers import Direction, Segment, Unit, hop_bytes, layer_segmen
 from railx.steps.settings import StepJob
 from railx.steps.template import Template
 
-__all__ = [
-    "PARALLELISMS",
-    "PARALLELISMS_OF_CHANNELS",
-    "job_ranks",
-    "lay_over_ranks",
-    "programs",
-    "templates",
-]
-
 #: The last word of a channel's name by the lane of an operation, alike on both ends of
 #: a message.
 _CHANNELS = {

@@ -120,7 +120,7 @@ def test_shipped_comparison_prices_each_topology_as_it_is(
         bases = bases_of(settings, build(name), name)
         names = ["equal_bandwidth", "equal_cost", "equal_cost_nodes"]
         assert [basis.name for basis in bases] == names[: 3 if mapped.priced else 1]
-        assert injection_gb_s_per_chip(build(name)) * bases[0].ports == pytest.approx(
+        assert injection_gb_s_per_chip(build(name).settings) * bases[0].ports == pytest.approx(
             400, rel=1e-12
         )
         if mapped.priced:
