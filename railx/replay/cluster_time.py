@@ -96,7 +96,7 @@ def _chunk_ms(
     pass_ms = len(stage_layers(layers, pipeline.stages)[stage]) * layer_ms
     if stage == pipeline.stages - 1:
         pass_ms += fit.ends_ms(chunk.tokens, pipeline.degree)
-    recomputed = chunk.checkpoint_layers[stage] if chunk.checkpoint_layers else 0
+    recomputed = chunk.recomputed_layers(stage)
     forward_ms = fit.forward_share * pass_ms
     return forward_ms, pass_ms - forward_ms + recomputed * fit.forward_share * layer_ms
 

@@ -401,14 +401,12 @@ def _validate_memory(pipeline: Pipeline, tokens_per_device: int | None, where: s
         return
     # A virtual stage has its share of a stage's layers.
     most = tokens_per_device * pipeline.degree * pipeline.model_stages
-    counted = [
-        [
-            0 if chunk.checkpoint_layers and chunk.checkpoint_layers[model_stage] else chunk.tokens
-            for chunk in pipeline.chunks
-        ]
-        for model_stage in range(pipeline.model_stages)
-    ]
-    for stage, chunk, tokens in live_sizes(pipeline, lambda stage, chunk: counted[stage][chunk]):
+
+    def counted(model_stage: int, number: int) -> int:
+        chunk = pipeline.chunks[number]
+        return 0 if chunk.recomputed_layers(model_stage) else chunk.tokens
+
+    for stage, chunk, tokens in live_sizes(pipeline, counted):
         if tokens > most:
             raise PlanError(
                 f"{where}, chunk {chunk}: stage {stage} then holds {tokens:.0f} tokens; allowed:"

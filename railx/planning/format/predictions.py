@@ -144,9 +144,7 @@ def chunk_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[list[float]]:
     split = [chunk.kind == "split" for chunk in chunks]
     table: list[list[float]] = []
     for stage in range(pipeline.model_stages):
-        recomputed = [
-            chunk.checkpoint_layers[stage] if chunk.checkpoint_layers else 0 for chunk in chunks
-        ]
+        recomputed = [chunk.recomputed_layers(stage) for chunk in chunks]
         table.append(parts.activation_bytes(tokens, split, stage, recomputed).tolist())
     return table
 

@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -52,7 +52,7 @@ from railx.performance.sequence_cost import (
     state_share,
 )
 from railx.performance.tensor_context_cost import Exchange, Shape, timed_shape
-from railx.planning.format.parts import Chunk, Group, MicroBatch, PlanError
+from railx.planning.format.parts import Chunk, Group, PlanError
 from railx.planning.format.plan import PipelineBatch, SequenceParallelBatch
 from railx.planning.groups import micro_batch
 from railx.planning.pipeline.fixed_chunks import (
@@ -218,24 +218,20 @@ def plan_megatron_batch(
         "data": devices // shape.degree,
         "tokens_per_device": shape.cost.tokens_per_device,
     }
-    return SequenceParallelBatch(iteration, tuple(_timed(part, shape) for part in packed), account)
 
+    def times_of(group: Group) -> dict[str, Any]:
+        time = shape.group_time_ms(np.asarray(group.lengths, dtype=np.int64))
+        other_ms = {"tensor_parallel": time.tensor_ms, "context_parallel": time.context_ms}
+        return {
+            "predicted_ms": time.total_ms,
+            "predicted_compute_ms": time.compute_ms,
+            "predicted_all_to_all_ms": 0.0,
+            "predicted_other_ms": other_ms,
+        }
 
-def _timed(packed: MicroBatch, shape: Shape) -> MicroBatch:
-    """A micro-batch with the times of this shape instead of the cost model's."""
-    groups = tuple(_timed_group(group, shape) for group in packed.groups)
-    return MicroBatch(groups, max(group.predicted_ms for group in groups))
-
-
-def _timed_group(group: Group, shape: Shape) -> Group:
-    time = shape.group_time_ms(np.asarray(group.lengths, dtype=np.int64))
-    return replace(
-        group,
-        predicted_ms=time.total_ms,
-        predicted_compute_ms=time.compute_ms,
-        predicted_all_to_all_ms=0.0,
-        predicted_other_ms={"tensor_parallel": time.tensor_ms, "context_parallel": time.context_ms},
-    )
+    # The times are those of this shape instead of the cost model's.
+    timed = tuple(part.timed(times_of) for part in packed)
+    return SequenceParallelBatch(iteration, timed, account)
 
 
 def _groups(settings: MegatronSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
