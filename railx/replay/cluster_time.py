@@ -21,7 +21,7 @@ from railx.performance.layer_profile import ProfileFit
 from railx.planning.format.files import read_plan
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.plan import Plan
-from railx.planning.format.schedule import operations_1f1b, stage_layers
+from railx.planning.format.schedule import operations, stage_layers
 from railx.progress import counted
 from railx.replay.graph_pricing import price_of
 from railx.replay.recording import Passes, cluster_programs, recorded_programs
@@ -83,7 +83,7 @@ def _in_pipelines(
     for pipeline in plan.pipeline_batches()[number].pipelines:
         if rank in pipeline.ranks:
             stage = pipeline.ranks.index(rank) // pipeline.degree
-            for op in operations_1f1b(pipeline, stage):
+            for op in operations(pipeline, stage):
                 forward_ms, backward_ms = _chunk_ms(pipeline, op.chunk, stage, fit, layers)
                 yield op.kind, forward_ms if op.kind == "forward" else backward_ms
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from railx.performance.pipeline_cost import PassTime, PipelineCost, PipelineShape
 from railx.planning.format.parts import Chunk, Pipeline, Slice
-from railx.planning.format.schedule import operations_1f1b
+from railx.planning.format.schedule import operations
 from railx.planning.format.simulation import (
     ScheduleName,
     Shape,
@@ -92,7 +92,7 @@ def problem_of(
 def held_bytes(pipeline: Pipeline, stage: int, each: Sequence[float]) -> list[float]:
     """What a stage holds after each pass of its order; ``each`` [n] is a chunk's."""
     held, now = [], 0.0
-    for op in operations_1f1b(pipeline, stage):
+    for op in operations(pipeline, stage):
         now += each[op.chunk] if op.kind == "forward" else -each[op.chunk]
         held.append(now)
     return held

@@ -94,14 +94,6 @@ def operations(pipeline: Pipeline, stage: int) -> list[Op]:
     return [_op(number, pipeline) for number in _orders(pipeline)[stage]]
 
 
-def operations_1f1b(pipeline: Pipeline, stage: int) -> list[Op]:
-    """The operations of ``stage`` (0-based) in InfiniPipe's order, whatever its
-    schedule.
-    """
-    _check_stage(pipeline, stage)
-    return [_op(number, pipeline) for number in orders_of("1f1b", shape_of(pipeline))[stage]]
-
-
 def ordered(pipeline: Pipeline) -> tuple[tuple[str, ...], ...]:
     """The order of every stage, in the form of ``Pipeline.order``."""
     return coded(_orders(pipeline), pipeline)
