@@ -175,10 +175,6 @@ class Pipeline:
         count = self.stages * self.degree
         return tuple(range(self.replica * count, (self.replica + 1) * count))
 
-    def stage_ranks(self, stage: int) -> tuple[int, ...]:
-        """The ranks of a stage in order."""
-        return self.ranks[stage * self.degree : (stage + 1) * self.degree]
-
 
 def agree(value: float, other: float) -> bool:
     """Whether two times are equal up to rounding of their sums."""
