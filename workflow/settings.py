@@ -51,21 +51,6 @@ from training.live_settings import LiveSettings
 from training.settings import TrainingSettings
 from workflow.renamed import refusal
 
-__all__ = [
-    "CHOSEN",
-    "LISTED",
-    "NAME",
-    "RESERVED",
-    "SEEDED",
-    "Experiment",
-    "PlanSetting",
-    "PlanSettings",
-    "RunChoice",
-    "StageSettings",
-    "groups",
-    "with_defaults",
-]
-
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _LETTERS = "letters, digits and underscores, a letter first"
 _NONE = "none here, as the experiment has none"

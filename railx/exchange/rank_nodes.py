@@ -18,8 +18,6 @@ import numpy.typing as npt
 from railx.errors import UserError
 from railx.replay.graphs import COMPUTE, NODE_COLUMNS, NODE_KINDS, RankGraphs
 
-__all__ = ["ImportedGraphs", "RankNodes", "check_matches", "graphs_of"]
-
 IntArray = npt.NDArray[np.int64]
 
 _SEND, _RECV = NODE_KINDS.index("send"), NODE_KINDS.index("recv")

@@ -21,8 +21,6 @@ from railx.network.settings import AgreementSettings
 from railx.network.traffic import repeat_seeds, traffic_flows
 from railx.vocabulary.topology import Topology
 
-__all__ = ["agreement_rows"]
-
 
 def agreement_rows(
     topology: Topology, settings: AgreementSettings, seed: int, name: str

@@ -16,9 +16,6 @@ from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.routing.analysis import longest_paths, table_lane_loads
 from railx.vocabulary.topology import Topology
 
-__all__ = ["AllToAll", "Messages", "all_to_all"]
-
-
 #: Messages whose loads are summed over a routing table; larger networks need closed
 #: forms.
 _MOST_ROUTED = 2_000_000

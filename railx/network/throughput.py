@@ -13,8 +13,6 @@ from railx.network.traffic import circuits_for
 from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 
-__all__ = ["FIDELITY", "ideal_bound", "simulate_static"]
-
 FIDELITY = "analytic"
 
 

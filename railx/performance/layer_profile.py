@@ -41,22 +41,6 @@ from railx.settings import (
     SettingsError,
 )
 
-__all__ = [
-    "MIN_POINTS",
-    "PUBLISHED_ERROR",
-    "PUBLISHED_PIPELINE_ERROR",
-    "Point",
-    "ProfileFit",
-    "ProfileSettings",
-    "compared",
-    "fit_profile",
-    "layer_points",
-    "predicted_activation_bytes",
-    "predicted_forward_ms",
-    "predicted_ms",
-    "validation_points",
-]
-
 #: Least points without recomputation for a fit: three coefficients and a fifth set
 #: aside.
 MIN_POINTS = 5

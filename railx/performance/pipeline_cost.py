@@ -59,8 +59,6 @@ from railx.performance.sequence_cost import (
 )
 from railx.settings import SettingsError
 
-__all__ = ["PassTime", "PipelineCost", "PipelineShape", "build_pipeline_cost"]
-
 FloatArray = npt.NDArray[np.float64]
 
 

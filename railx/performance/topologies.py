@@ -42,19 +42,6 @@ from railx.performance.plans import Array
 from railx.settings import SettingsError
 from railx.vocabulary.topology import INTERNAL, FamilySettings, Topology
 
-__all__ = [
-    "Answered",
-    "ExactLoads",
-    "Way",
-    "at_rates",
-    "chips_of",
-    "circuits_delay_ns",
-    "node_rates_gb_s",
-    "on_devices",
-    "routings_for",
-    "sized",
-]
-
 IntArray = NDArray[np.int64]
 KnownRates: TypeAlias = dict[str, Sequence[float]]
 #: Chips of a network whose loads are computed in seconds to a minute.
