@@ -27,7 +27,6 @@ from itertools import combinations
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.effort import Cost, Costs
 from railx.performance.decoder import ModelSettings
@@ -40,6 +39,7 @@ from railx.settings import (
     PowerOfTwo,
     SettingsError,
 )
+from railx.vocabulary.arrays import FloatArray
 
 #: Least points without recomputation for a fit: three coefficients and a fifth set
 #: aside.
@@ -50,8 +50,6 @@ PUBLISHED_ERROR = 0.06
 PUBLISHED_PIPELINE_ERROR = 0.05
 #: Relative errors below this are rounding.
 _ROUNDING = 1e-9
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

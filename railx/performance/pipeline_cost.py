@@ -58,8 +58,7 @@ from railx.performance.sequence_cost import (
     state_share,
 )
 from railx.settings import SettingsError
-
-FloatArray = npt.NDArray[np.float64]
+from railx.vocabulary.arrays import FloatArray
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,8 @@ The engine, the rules for circuits and the modes are those of programs
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.errors import UserError
 from railx.fabric.circuits import Configuration, Layout
@@ -19,8 +17,7 @@ from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
 from railx.replay.programs import DOES, Programs
 from railx.replay.run import Dependencies, Prepared, covered_before, merged, prepare, run_graph
 from railx.replay.wiring import CircuitModel
-
-Array = npt.NDArray[Any]
+from railx.vocabulary.arrays import Array, IntArray
 
 _ISSUE, _COMPUTE = DOES.index("issue"), DOES.index("compute")
 _SEND, _RECV = NODE_KINDS.index("send"), NODE_KINDS.index("recv")
@@ -282,9 +279,6 @@ def _stuck(graph: RankGraphs, ended: Array) -> str:
                 "allowed: the same order of a group's collectives on all members"
             )
     return f"{_node(graph, int(rows[0]))}: depends on itself; allowed: no circle of dependencies"
-
-
-IntArray = npt.NDArray[np.int64]
 
 
 def in_order_of_start(

@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from railx.errors import UserError
 from railx.fabric.circuits import COMMUNICATION
 from railx.io import as_numbers, as_words, read_metadata, read_table, write_table
-
-Array = npt.NDArray[Any]
+from railx.vocabulary.arrays import Array
 
 #: The kinds of nodes, by the number in their column.
 NODE_KINDS: tuple[str, ...] = ("compute", *COMMUNICATION)

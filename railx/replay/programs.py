@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from railx.errors import UserError
 from railx.fabric.circuits import COMMUNICATION, Configuration
 from railx.fabric.holdings import OperationKey
 from railx.io import as_numbers, as_words, read_metadata, read_table, write_table
+from railx.vocabulary.arrays import Array
 
 #: The longest wait of a collective behind a message whose receiver does not come, and
 #: the shortest one: those of a run (``railx_torch.session``).
@@ -37,8 +37,6 @@ def stuck_message(
     what = "" if key is None else f" operation {key}"
     return f"rank {rank} never ends step {number} (iteration {iteration}): {does}{what}"
 
-
-Array = npt.NDArray[Any]
 
 #: What a step does, by the number in its column.
 DOES: tuple[Literal["begin", "issue", "wait", "end", "compute"], ...] = (
