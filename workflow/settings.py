@@ -43,7 +43,7 @@ from railx.replay.settings import ReplaySettings
 from railx.settings import Between, NotEmpty, SettingsError, field_hints, members, to_dict
 from railx.steps.settings import StepSettings
 from railx.tenancy import TenancySettings
-from railx.tracking import TrackingSettings
+from railx.tracking.settings import TrackingSettings
 from railx.vocabulary.reconfiguration import TransitionSettings
 from railx.workload.batches import BatchSettings
 from railx.workload.corpus import CorpusSettings

@@ -15,7 +15,8 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.families import build_routing, family_of
-from railx.network.flows import fair_rates, link_gb_s, path_loads, spread_flows
+from railx.network.flows.fair import fair_rates, link_gb_s
+from railx.network.flows.paths import path_loads, spread_flows
 from railx.network.packets import simulate_packets
 from railx.network.settings import AgreementSettings
 from railx.network.traffic import repeat_seeds, traffic_flows

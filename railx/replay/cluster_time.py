@@ -29,8 +29,6 @@ from railx.replay.run import Prepared, prepare, replay_programs
 from railx.replay.settings import ReplaySettings
 from railx.settings import SettingsError, load
 
-__all__ = ["RECORDED", "Passes", "cluster_time", "passes_of_run", "profiled_passes", "summarised"]
-
 
 def passes_of_run(plan: Path, profile: Path, trace: Iterable[Mapping[str, Any]]) -> Passes:
     """What the ranks of a traced run compute, by the files of its plan and of a fit.
