@@ -29,7 +29,7 @@ from machine import describe
 from rows import record
 
 from railx.families import TopologySettings, build_topology
-from railx.network.flows import max_min_rates
+from railx.network.flows.fair import max_min_rates
 from railx.network.settings import StaticNetworkSettings, UniformTraffic
 from railx.network.throughput import simulate_static
 from railx.settings import load

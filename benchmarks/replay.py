@@ -29,7 +29,7 @@ from rows import record
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
 from railx.planning.format.parts import Chunk, Pipeline, Slice
-from railx.planning.format.schedule import operations_1f1b
+from railx.planning.format.schedule import operations
 from railx.replay.graph_run import prepare_graph, replay_graph
 from railx.replay.graphs import COMPUTE
 from railx.replay.programs import DOES, KINDS, Programs
@@ -71,7 +71,7 @@ def template(stage: int) -> list[Row]:
 
     chunks = tuple(Chunk((Slice(n, 0, 1, 1),), 1.0, 2.0) for n in range(MICRO_BATCHES))
     pipeline = Pipeline(STAGES, 0, chunks)
-    for op in operations_1f1b(pipeline, stage):
+    for op in operations(pipeline, stage):
         forward = op.kind == "forward"
         first, last = (0, STAGES - 1) if forward else (STAGES - 1, 0)
         if stage != first:

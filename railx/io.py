@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -25,6 +26,8 @@ from railx.places import in_repository
 __all__ = [
     "FIDELITIES",
     "Fidelity",
+    "as_numbers",
+    "as_words",
     "atomic_path",
     "clear_beside",
     "dotted_leaves",
@@ -225,6 +228,30 @@ def _to_arrow(table: Any) -> pa.Table:
                 f"rows differ in their columns: {sorted(set(row) ^ set(columns)) or 'order'}"
             )
     return pa.table({name: [row[name] for row in rows] for name in columns})
+
+
+def as_words(numbers: Any, words: Sequence[str]) -> pa.DictionaryArray:
+    """A column of words by their numbers (an integer array); negative: null."""
+    return pa.DictionaryArray.from_arrays(
+        pa.array(numbers, mask=numbers < 0), pa.array(words, pa.string())
+    )
+
+
+def as_numbers(column: pa.ChunkedArray, words: Sequence[str]) -> Any:
+    """The number of each word of a column, int64[rows], -1 for null.
+
+    ValueError for a word that is not among ``words``.
+    """
+    encoded = column.combine_chunks()
+    if not pa.types.is_dictionary(encoded.type):
+        encoded = encoded.dictionary_encode()
+    number_of = {word: number for number, word in enumerate(words)}
+    unknown = [word for word in encoded.dictionary.to_pylist() if word not in number_of]
+    if unknown:
+        raise ValueError(f"got {unknown[0]!r}; allowed: {', '.join(words)}")
+    numbers = np.array([number_of[word] for word in encoded.dictionary.to_pylist()] or [-1])
+    indices = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return np.where(indices < 0, -1, numbers[indices])
 
 
 def leaves(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

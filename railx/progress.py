@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["EVERY_S", "FILE", "Count", "counted", "counting", "duration", "publish", "told"]
-
 T = TypeVar("T")
 
 #: Seconds between two lines, and until the first.

@@ -39,8 +39,6 @@ from railx_torch.dispatch import dispatched, unrecorded
 from railx_torch.lanes import Lanes, Pair, ToHost, Work, identity
 from railx_torch.session import Operation, Session
 
-__all__ = ["RailxProcessGroup"]
-
 # Torch's own hints leave most of this module untyped.
 _cuda: Any = torch.cuda
 _distributed: Any = dist

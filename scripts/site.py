@@ -69,7 +69,7 @@ def recorded_pages() -> dict[str, bytes]:
     """
     from railx.errors import UserError
     from railx.places import CODE
-    from railx.report import print_pdf
+    from railx.report.pdf import print_pdf
     from railx.report.recorded import write_recorded_report
 
     resources = CODE / "resources"

@@ -25,8 +25,6 @@ from railx.planning.format.parts import Slice
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch, sequence_lengths
 from training.loss import IGNORED_LABEL
 
-__all__ = ["PackedTokens", "pack", "plan_lengths", "read_sequences", "uncut_slices", "valid_tokens"]
-
 _TOKEN_BYTES = (1, 2, 4)
 
 Sequences = Mapping[int, NDArray[np.int64]]

@@ -425,7 +425,7 @@ class PipelineParallel:
         start = sum(cut[: self.sequence_rank])
         packed = pack(chunk.slices, self.sequences)
         packed = packed.part(start, start + cut[self.sequence_rank]).to(self.device)
-        recomputed = chunk.checkpoint_layers[self.stage] if chunk.checkpoint_layers else 0
+        recomputed = chunk.recomputed_layers(self.stage)
         attend, cache = self._attention(step, cut, recomputed)
         inputs = self._posted.pop(step.awaited).wait().requires_grad_() if self.stage else None
         with self.timeline.phase("forward"):

@@ -164,7 +164,7 @@ class Stage:
 
     def chunk_bytes(self, chunk: Chunk) -> int:
         """Bytes that a chunk saves between its forward and its backward pass."""
-        recomputed = chunk.checkpoint_layers[self.stage] if chunk.checkpoint_layers else 0
+        recomputed = chunk.recomputed_layers(self.stage)
         kernels = Kernels(self.fused_attention)
         chunk_pass = Pass(self.tokens(chunk), self.degree, 0, recomputed, len(chunk.slices) > 1)
         saved_bytes = pass_bytes(self.model, self.shard, chunk_pass, kernels)

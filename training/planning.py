@@ -28,7 +28,7 @@ import torch.distributed as dist
 
 from railx.places import CODE
 from railx.planning.format.parts import PlanError
-from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
+from railx.planning.format.plan import Batch, Plan
 from railx.planning.replan import Answer, check_inputs
 from railx.settings import SettingsError, to_dict
 from training.settings import RunSettings
@@ -39,8 +39,6 @@ _STOP_S = 10.0
 #: differ between machines in the last bits.
 _SOLVER_KEYS = ("solver", "lower_bound_ms", "solved_by", "effort")
 
-_Batch = SequenceParallelBatch | PipelineBatch
-
 
 class PlannerFailed(RuntimeError):
     """The planner process has ended; the message names the process and the batch."""
@@ -50,7 +48,7 @@ class PlannerFailed(RuntimeError):
 class Planned:
     """A batch, the time of its planning, and the wait of this rank for it."""
 
-    batch: _Batch
+    batch: Batch
     planning_ms: float
     waited_ms: float
 
@@ -190,7 +188,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _gone(process: subprocess.Popen[bytes], batch: _Batch) -> str:
+def _gone(process: subprocess.Popen[bytes], batch: Batch) -> str:
     try:
         code = process.wait(_STOP_S)
     except subprocess.TimeoutExpired:
@@ -199,7 +197,7 @@ def _gone(process: subprocess.Popen[bytes], batch: _Batch) -> str:
     return f"the planner process (pid {process.pid}) {how} while it planned batch {batch.iteration}"
 
 
-def _trained(batch: _Batch) -> Any:
+def _trained(batch: Batch) -> Any:
     """The parts of a batch that determine the training."""
     return _without(to_dict(batch))
 

@@ -16,17 +16,6 @@ from typing import Annotated, Any, Literal
 from railx.io import Fidelity, read_json
 from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError, load
 
-__all__ = [
-    "SCHEMA",
-    "STATUSES",
-    "Check",
-    "Measurement",
-    "Provenance",
-    "StepRecord",
-    "holds",
-    "read_record",
-]
-
 SCHEMA = "railx.gpu_step/1"
 
 Status = Literal["passed", "wrong", "skipped", "failed", "too long", "cut off"]

@@ -26,8 +26,6 @@ from workflow.plan_names import PlanNames
 from workflow.reference import reference
 from workflow.settings import CHOSEN, LISTED, NAME, SEEDED, Experiment, groups
 
-__all__ = ["SCHEMAS", "generated_files", "main", "marked", "schema", "schema_name"]
-
 #: The folder of the schemas, relative to the one of conf/.
 SCHEMAS = Path("resources/schemas/conf")
 

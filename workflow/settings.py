@@ -20,8 +20,8 @@ from railx.effort import LimitSettings
 from railx.fabric import RailSettings
 from railx.families import TopologySettings, check_topology
 from railx.figures import FigureSettings
-from railx.mapping import MappingSettings, SwitchedSettings, check_reference
-from railx.mapping.settings import JobSettings
+from railx.mapping.cost import check_reference
+from railx.mapping.settings import JobSettings, MappingSettings, SwitchedSettings
 from railx.mapping.underlay import UnderlaySettings
 from railx.network import (
     AgreementSettings,
@@ -43,28 +43,13 @@ from railx.replay.settings import ReplaySettings
 from railx.settings import Between, NotEmpty, SettingsError, field_hints, members, to_dict
 from railx.steps.settings import StepSettings
 from railx.tenancy import TenancySettings
-from railx.tracking import TrackingSettings
+from railx.tracking.settings import TrackingSettings
 from railx.vocabulary.reconfiguration import TransitionSettings
 from railx.workload.batches import BatchSettings
 from railx.workload.corpus import CorpusSettings
 from training.live_settings import LiveSettings
 from training.settings import TrainingSettings
 from workflow.renamed import refusal
-
-__all__ = [
-    "CHOSEN",
-    "LISTED",
-    "NAME",
-    "RESERVED",
-    "SEEDED",
-    "Experiment",
-    "PlanSetting",
-    "PlanSettings",
-    "RunChoice",
-    "StageSettings",
-    "groups",
-    "with_defaults",
-]
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _LETTERS = "letters, digits and underscores, a letter first"

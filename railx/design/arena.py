@@ -49,8 +49,6 @@ from railx.tenancy.places import NetworkPlaces
 from railx.tenancy.trace import network_rows, read_trace
 from railx.vocabulary.topology import FamilySettings, Topology
 
-__all__ = ["arena_rows"]
-
 Row = dict[str, Any]
 _COLUMNS = (
     *("network", "family", "asked_chips", "chips", "subject", "measure", "value", "unit"),

@@ -22,8 +22,6 @@ from railx.progress import counted
 from railx.text import aligned
 from railx.vocabulary.topology import FamilySettings
 
-__all__ = ["Comparison", "Measure", "compare_network", "comparison_lines", "write_page"]
-
 _TEMPLATES = Path(__file__).parent / "templates"
 Row = dict[str, Any]
 

@@ -25,11 +25,6 @@ from railx.performance.topologies import Answered
 from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings
 
-__all__ = [
-    *("BestPlan", "DesignPoint", "NetworkCost", "best_plan", "evaluate", "network_cost"),
-    *("plan_words", "setting_on", "setting_words"),
-]
-
 #: What a step's time is made of besides computing, which a network or plan can change.
 _BINDING = tuple(name for name in PARTS if name != "compute")
 #: Fields of a plan that a row has.

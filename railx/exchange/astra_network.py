@@ -14,15 +14,12 @@ from math import prod
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.exchange.wires import Exported, Joined, decimal, join
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.topology import Topology
 
-__all__ = ["Dimension", "analytical", "dimensions", "ns3"]
-
-IntArray = NDArray[np.int64]
 #: A gigabyte of the analytical backend, in bytes: 2^30, not 10^9.
 _GIGABYTE = 2**30
 

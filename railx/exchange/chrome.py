@@ -22,10 +22,6 @@ from railx.replay.programs import KINDS, Programs
 from railx.replay.run import Replayed, prepare, replay_programs
 from railx.replay.wiring import CircuitModel
 
-__all__ = [
-    *("Process", "Setting", "Span", "chrome_trace", "recorded", "replayed", "replayed_graphs")
-]
-
 #: The threads of a rank.
 _TRACKS = ("compute", "network", "waits for light")
 #: The kind of an event that waits for light paths, and of a whole iteration.

@@ -13,14 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.errors import UserError
 from railx.replay.graphs import COMPUTE, NODE_COLUMNS, NODE_KINDS, RankGraphs
-
-__all__ = ["ImportedGraphs", "RankNodes", "check_matches", "graphs_of"]
-
-IntArray = npt.NDArray[np.int64]
+from railx.vocabulary.arrays import IntArray
 
 _SEND, _RECV = NODE_KINDS.index("send"), NODE_KINDS.index("recv")
 #: Collectives whose members may state different bytes.

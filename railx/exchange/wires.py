@@ -8,12 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.errors import UserError
+from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.topology import Topology
 
-__all__ = ["Exported", "Joined", "Wires", "decimal", "join", "wires"]
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 _COLUMNS = ("kind", "gbps", "latency_ns", "rail", "lanes")
 
 

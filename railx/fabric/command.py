@@ -18,8 +18,6 @@ from typing import Any
 
 from railx.errors import UserError, is_explained
 
-__all__ = ["LINE", "add_actions", "epilog", "main"]
-
 LINE = "serve the optical fabric to any torch program, and look at it"
 #: Adds a command to others: its name, line of help, description and epilog.
 Add = Callable[[Any, str, str, str, str], argparse.ArgumentParser]

@@ -32,11 +32,6 @@ from railx.fabric.core import ControllerCore
 from railx.fabric.decisions.state import Action
 from railx.fabric.holdings import Presentation, Report
 
-__all__ = [
-    *("EVENTS", "ROTATED", "Journal", "JournalError", "ReplayedJournal"),
-    *("journaled", "replay_journal"),
-]
-
 _VERSION = 2
 
 #: Number of journals of earlier starts: PATH.1 (the last) and so on.

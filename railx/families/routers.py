@@ -23,8 +23,6 @@ from railx.vocabulary.counts import Bill, Ports, too_large
 from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS, route_hops
 from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
 
-__all__ = ["RouterGraph", "RouterSettings", "next_size", "router_family"]
-
 
 @dataclass(frozen=True)
 class RouterSettings(FamilyBase):

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.families.registry import TopologySettings, node_of_chips
@@ -88,21 +87,19 @@ def _metadata(topology: Topology) -> Mapping[str, Any]:
 
 
 def _constant(text: str, count: int) -> Any:
-    return _named(np.zeros(count, dtype=np.int8), (text,))
+    from railx.io import as_words
 
-
-def _named(codes: NDArray[np.int8], names: tuple[str, ...]) -> Any:
-    import pyarrow as pa
-
-    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), pa.array(names, pa.string()))
+    return as_words(np.zeros(count, dtype=np.int8), (text,))
 
 
 def _columns(rows: Links | Circuits, named: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
     import pyarrow as pa
 
+    from railx.io import as_words
+
     values = {name: getattr(rows, name) for name in rows.__dataclass_fields__}
     return {
-        name: _named(value, named[name]) if name in named else pa.array(value)
+        name: as_words(value, named[name]) if name in named else pa.array(value)
         for name, value in values.items()
     }
 
@@ -128,9 +125,10 @@ def _rows(table: Any, element: str) -> Any:
 
 def _from_table(cls: Any, table: Any, named: Mapping[str, tuple[str, ...]]) -> Any:
     """Rebuild a struct of arrays from its Parquet columns; names go back to codes."""
+    from railx.io import as_numbers
+
     columns = {}
     for name, field in cls.__dataclass_fields__.items():
-        column = table[name].combine_chunks()
         dtype = {
             "gbps": np.float64,
             "latency_ns": np.float64,
@@ -138,16 +136,7 @@ def _from_table(cls: Any, table: Any, named: Mapping[str, tuple[str, ...]]) -> A
             "dimension": np.int8,
         }.get(field.name, np.int32)
         if name in named:
-            column = column.dictionary_encode() if not hasattr(column, "dictionary") else column
-            code = np.array(
-                [
-                    named[name].index(text)
-                    for text in column.dictionary.to_pylist()
-                    if text is not None
-                ],
-                dtype=np.int8,
-            )
-            columns[name] = code[column.indices.to_numpy(zero_copy_only=False).astype(np.int64)]
+            columns[name] = as_numbers(table[name], named[name]).astype(dtype)
         else:
-            columns[name] = column.to_numpy(zero_copy_only=False).astype(dtype)
+            columns[name] = table[name].to_numpy().astype(dtype)
     return cls(**columns)

@@ -23,12 +23,11 @@ from railx.vocabulary.topology import FamilySettings, Topology
 _BITS_PER_BYTE = 8
 
 
-def injection_gb_s_per_chip(topology: Topology) -> float:
-    """Injection bandwidth of a chip, one direction.
+def injection_gb_s_per_chip(settings: FamilySettings) -> float:
+    """Injection bandwidth of a chip of a network, one direction.
 
     All ports that leave its node together.
     """
-    settings = topology.settings
     return family_of(settings).ports_per_chip(settings) * settings.port_gbps / _BITS_PER_BYTE
 
 
@@ -37,7 +36,7 @@ def equal_bandwidth(settings: MappingSettings, topology: Topology) -> Basis:
 
     All links are scaled by the same factor; it has no cost.
     """
-    factor = settings.injection_gb_s_per_chip / injection_gb_s_per_chip(topology)
+    factor = settings.injection_gb_s_per_chip / injection_gb_s_per_chip(topology.settings)
     return Basis("equal_bandwidth", factor, factor, None)
 
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families import build_topology, rank_placement
 from railx.mapping.settings import JobSettings, LayoutSettings
 from railx.performance.volumes import Transfer, rank_flops, rank_transfers
 from railx.settings import SettingsError
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.placement import Sizes
 from railx.vocabulary.topology import FamilySettings
-
-IntArray: TypeAlias = NDArray[np.int64]
 
 
 def compute_flops(job: JobSettings) -> float:

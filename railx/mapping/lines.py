@@ -17,8 +17,6 @@ from railx.mapping.settings import LayoutSettings, SwitchedNetwork
 from railx.performance.networks import Kind
 from railx.performance.topologies import ExactLoads
 
-__all__ = ["LineNetwork", "WiredPlan", "plans_by_mode", "transfer_ns"]
-
 
 @dataclass(frozen=True, eq=False)
 class WiredPlan:

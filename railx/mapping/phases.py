@@ -22,20 +22,6 @@ from railx.mapping.layout import compute_flops, step_transfers
 from railx.mapping.settings import JobSettings, LayoutSettings
 from railx.performance.volumes import Transfer
 
-__all__ = [
-    "RULES",
-    "Plan",
-    "Programme",
-    "Turn",
-    "Use",
-    "Windows",
-    "plans",
-    "programme_of",
-    "stall_ns",
-    "uses_of",
-    "windows_of",
-]
-
 RULES = ("on_demand", "provisioned")
 
 

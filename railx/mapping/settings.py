@@ -22,20 +22,6 @@ from railx.performance.plans import Plan
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError
 from railx.steps.settings import StepSettings
 
-__all__ = [
-    "PARALLELISMS",
-    "ExpertSettings",
-    "JobSettings",
-    "LayoutSettings",
-    "MappedTopology",
-    "MappingSettings",
-    "PriceSettings",
-    "RailStep",
-    "RailStepsSettings",
-    "SwitchedNetwork",
-    "SwitchedSettings",
-]
-
 #: Tensor, sequence (context), expert, data and pipeline parallelism.
 PARALLELISMS = ("tensor", "sequence", "expert", "data", "pipeline")
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from railx.families import rank_placement
 from railx.mapping.layout import (
-    IntArray,
     compute_flops,
     group_levels,
     group_members,
@@ -25,6 +24,7 @@ from railx.performance.topologies import ExactLoads, Way
 from railx.performance.volumes import Transfer
 from railx.progress import counted
 from railx.settings import SettingsError
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.placement import Placement
 from railx.vocabulary.topology import Topology
 

@@ -32,8 +32,7 @@ from math import prod
 from typing import Any
 
 from railx.economics import Cost, PricedNetwork
-from railx.families import family_of
-from railx.mapping.cost import cost_columns, network_cost
+from railx.mapping.cost import cost_columns, injection_gb_s_per_chip, network_cost
 from railx.mapping.layout import step_transfers
 from railx.mapping.lines import LineNetwork, WiredPlan, plans_by_mode, transfer_ns
 from railx.mapping.phases import (
@@ -112,9 +111,8 @@ def switched_times(settings: SwitchedSettings) -> list[dict[str, Any]]:
 
 
 def _bases(settings: SwitchedSettings, name: str, costs: Mapping[str, Cost]) -> tuple[Basis, Basis]:
-    topology = settings.networks[name].topology
-    ports = family_of(topology).ports_per_chip(topology) * topology.port_gbps / 8
-    equal = settings.injection_gb_s_per_chip / ports
+    ports_gb_s = injection_gb_s_per_chip(settings.networks[name].topology)
+    equal = settings.injection_gb_s_per_chip / ports_gb_s
     afford = costs[settings.reference].usd / costs[name].usd
     return (
         Basis("equal_bandwidth", equal, equal, costs[name].usd),

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from railx.families import build_routing, family_of
-from railx.network.flows import finish_times, link_gb_s, route_flows
+from railx.network.flows.fair import link_gb_s
+from railx.network.flows.paths import route_flows
+from railx.network.flows.transfers import finish_times
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.routing.analysis import longest_paths, table_lane_loads
 from railx.vocabulary.topology import Topology
-
-__all__ = ["AllToAll", "Messages", "all_to_all"]
-
 
 #: Messages whose loads are summed over a routing table; larger networks need closed
 #: forms.

@@ -29,15 +29,9 @@ import numpy as np
 
 from railx.families import family_of
 from railx.network.all_to_all import Messages, all_to_all
-from railx.network.flows import (
-    FlowPaths,
-    fair_rates,
-    finish_times,
-    fixed_paths,
-    join_paths,
-    link_gb_s,
-    route_flows,
-)
+from railx.network.flows.fair import fair_rates, link_gb_s
+from railx.network.flows.paths import FlowPaths, fixed_paths, join_paths, route_flows
+from railx.network.flows.transfers import finish_times
 from railx.network.settings import CollectiveName, CollectiveSettings
 from railx.network.sub_grid import SubGrid, grid_rings, sub_grid
 from railx.progress import counted

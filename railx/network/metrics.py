@@ -15,15 +15,6 @@ from railx.network.path_diversity import disjoint_paths_min, minimal_path_counts
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.topology import INTERNAL, Topology
 
-__all__ = [
-    "bisection",
-    "check_optical_circuits",
-    "chip_hop_counts",
-    "node_hop_counts",
-    "topology_metrics",
-]
-
-
 #: Largest graph (vertices) for breadth-first search from every vertex.
 _MOST_SEARCHED_VERTICES = 2000
 

@@ -13,9 +13,6 @@ from railx.families import LineGraph, family_of
 from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.topology import Topology
 
-__all__ = ["disjoint_paths_min", "minimal_path_counts"]
-
-
 #: Largest graph for counting shortest paths from every vertex, and for computing flows
 #: from one vertex to all others.
 _MOST_COUNTED_VERTICES = 2500

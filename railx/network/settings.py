@@ -19,27 +19,6 @@ from railx.settings import (
     SettingsError,
 )
 
-__all__ = [
-    "AgreementSettings",
-    "AllToAllTraffic",
-    "BandwidthSettings",
-    "CollectiveName",
-    "CollectiveSettings",
-    "ExpertTraffic",
-    "HotSpotTraffic",
-    "MatrixTraffic",
-    "NeighbourTraffic",
-    "NetworkSettings",
-    "PacketNetworkSettings",
-    "PermutationTraffic",
-    "RoutingName",
-    "StaticNetworkSettings",
-    "StaticRoutingName",
-    "SweepSettings",
-    "TrafficSettings",
-    "UniformTraffic",
-]
-
 #: Offered load in flits/chip/cycle; static models take it as 1.
 Load: TypeAlias = Annotated[float, Positive()]
 #: Routings of any family; a family's ``routings`` lists the ones it offers.

@@ -21,9 +21,6 @@ from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.topology import Topology
 
-__all__ = ["lane_loads", "static_routings", "uniform_lane_loads"]
-
-
 #: The routings of closed forms.
 _LINE_ROUTINGS: tuple[LineRouting, ...] = ("min", "balanced")
 

@@ -14,8 +14,6 @@ from railx.vocabulary.grid import Grid
 from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.topology import Topology
 
-__all__ = ["SubGrid", "grid_rings", "sub_grid"]
-
 
 @dataclass(frozen=True)
 class SubGrid:

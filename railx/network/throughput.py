@@ -13,8 +13,6 @@ from railx.network.traffic import circuits_for
 from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 
-__all__ = ["FIDELITY", "ideal_bound", "simulate_static"]
-
 FIDELITY = "analytic"
 
 
@@ -97,16 +95,14 @@ def _channels(topology: Topology, load: FloatArray) -> dict[str, Any]:
 
     Names are dictionary-encoded: the full scale has millions of rows.
     """
-    import pyarrow as pa
+    from railx.io import as_words
 
     links = topology.links
     return {
         "src": links.src,
         "dst": links.dst,
-        "kind": pa.DictionaryArray.from_arrays(pa.array(links.kind), pa.array(LINK_KINDS)),
+        "kind": as_words(links.kind, LINK_KINDS),
         "rail": links.rail,
         "load": load,
-        "fidelity": pa.DictionaryArray.from_arrays(
-            pa.array(np.zeros(len(links), dtype=np.int8)), pa.array([FIDELITY])
-        ),
+        "fidelity": as_words(np.zeros(len(links), dtype=np.int8), [FIDELITY]),
     }

@@ -27,7 +27,6 @@ from itertools import combinations
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.effort import Cost, Costs
 from railx.performance.decoder import ModelSettings
@@ -40,22 +39,7 @@ from railx.settings import (
     PowerOfTwo,
     SettingsError,
 )
-
-__all__ = [
-    "MIN_POINTS",
-    "PUBLISHED_ERROR",
-    "PUBLISHED_PIPELINE_ERROR",
-    "Point",
-    "ProfileFit",
-    "ProfileSettings",
-    "compared",
-    "fit_profile",
-    "layer_points",
-    "predicted_activation_bytes",
-    "predicted_forward_ms",
-    "predicted_ms",
-    "validation_points",
-]
+from railx.vocabulary.arrays import FloatArray
 
 #: Least points without recomputation for a fit: three coefficients and a fifth set
 #: aside.
@@ -66,8 +50,6 @@ PUBLISHED_ERROR = 0.06
 PUBLISHED_PIPELINE_ERROR = 0.05
 #: Relative errors below this are rounding.
 _ROUNDING = 1e-9
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

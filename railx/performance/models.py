@@ -15,8 +15,6 @@ from typing import Annotated, Literal
 from railx.performance.resources import entry
 from railx.settings import AtLeast, NotEmpty, SettingsError
 
-__all__ = ["LayerKind", "Model", "Product", "model_named"]
-
 #: How tensor parallelism divides a product: its outputs, its inputs, or not at all.
 Split = Literal["column", "row", "none"]
 

@@ -21,17 +21,6 @@ from railx.performance.devices import Device
 from railx.performance.plans import Array
 from railx.places import SHIPPED
 
-__all__ = [
-    "DegreeTable",
-    "Kind",
-    "MeasuredTable",
-    "Network",
-    "TwoLevelRing",
-    "fastest_order",
-    "measured_table",
-    "ring_bytes",
-]
-
 Number = TypeVar("Number", float, Array)
 Level = TypeVar("Level")
 Detail = TypeVar("Detail")

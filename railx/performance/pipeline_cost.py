@@ -58,10 +58,7 @@ from railx.performance.sequence_cost import (
     state_share,
 )
 from railx.settings import SettingsError
-
-__all__ = ["PassTime", "PipelineCost", "PipelineShape", "build_pipeline_cost"]
-
-FloatArray = npt.NDArray[np.float64]
+from railx.vocabulary.arrays import FloatArray
 
 
 @dataclass(frozen=True)

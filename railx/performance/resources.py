@@ -10,8 +10,6 @@ from railx.errors import UserError, allowed_names
 from railx.places import SHIPPED
 from railx.settings import load
 
-__all__ = ["catalogue", "entry"]
-
 T = TypeVar("T")
 
 

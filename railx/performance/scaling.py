@@ -7,8 +7,6 @@ from typing import Annotated
 
 from railx.settings import AtLeast, Between, NotEmpty
 
-__all__ = ["ScalingSettings"]
-
 Devices = Annotated[int, Between(1, 10_000_000)]
 
 

@@ -26,18 +26,6 @@ from railx.performance.plans import (
 )
 from railx.settings import AtLeast, Fraction
 
-__all__ = [
-    "DEGREES",
-    "Job",
-    "Priced",
-    "candidates",
-    "first_plans",
-    "nearest_devices",
-    "price",
-    "search",
-    "search_below",
-]
-
 _INTERLEAVED = SCHEDULES.index("interleaved")
 _OPTIMIZER, _PARAMETERS = SHARDINGS.index("optimizer"), SHARDINGS.index("parameters")
 #: Degrees that tell two plans apart.

@@ -22,7 +22,7 @@ never overlaps with all-to-all, and the position of a group does not matter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -331,24 +331,6 @@ class CostModel:
             return self.latency_ms.get(degree, 0.0)
         larger = [size for size in self.latency_ms if size > degree]
         return self.latency_ms[min(larger)] if larger else 0.0
-
-    def chunk_time_ms(
-        self, slices: Sequence[tuple[int, int]], stages: int, degree: int
-    ) -> ChunkTime:
-        """Time of a chunk on one of ``stages`` stages of ``degree`` ranks each.
-
-        InfiniPipe eqs. 1-4. ``slices`` are pairs (tokens of context, tokens). The
-        latency term of eq. 2 is 0: it is published for no cluster. Communication
-        between stages is ignored, as in the paper.
-        """
-        tokens = sum(new for _, new in slices)
-        squares = sum((context + new) ** 2 - context**2 for context, new in slices)
-        compute = (self.quadratic_ms * squares + self.linear_ms * tokens) / (
-            stages * degree
-        ) + self.constant_ms / stages
-        exchange = tokens * self.all_to_all_ms[degree] / stages
-        forward = compute * self.forward_share + exchange / 2
-        return ChunkTime(forward, compute + exchange - forward, exchange)
 
     def smallest_degree(self, length: int) -> int | None:
         """The smallest allowed degree whose group fits a sequence of this length, or

@@ -17,7 +17,6 @@ from hashlib import sha256
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.families import (
@@ -40,22 +39,9 @@ from railx.performance.devices import Device
 from railx.performance.networks import Kind, Network, TwoLevelRing
 from railx.performance.plans import Array
 from railx.settings import SettingsError
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.topology import INTERNAL, FamilySettings, Topology
 
-__all__ = [
-    "Answered",
-    "ExactLoads",
-    "Way",
-    "at_rates",
-    "chips_of",
-    "circuits_delay_ns",
-    "node_rates_gb_s",
-    "on_devices",
-    "routings_for",
-    "sized",
-]
-
-IntArray = NDArray[np.int64]
 KnownRates: TypeAlias = dict[str, Sequence[float]]
 #: Chips of a network whose loads are computed in seconds to a minute.
 _MOST_CHIPS = 4096

@@ -21,14 +21,6 @@ from railx.performance.models import Model
 from railx.performance.networks import Kind
 from railx.performance.plans import Array, Plan
 
-__all__ = [
-    "Transfer",
-    "activation_bytes",
-    "product_flops",
-    "rank_flops",
-    "rank_transfers",
-]
-
 Number = TypeVar("Number", float, Array)
 
 

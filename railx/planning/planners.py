@@ -64,15 +64,12 @@ def check_plan(
     prefix = f"{key}." if key else ""
     ranks = planner_of(planner).ranks_of(planner, cluster.devices)
     if ranks != cluster.devices:
-        shape = [
-            f"{name} {getattr(planner, name)}"
-            for name in ("stages", "replicas", "sequence_parallel_degree")
-            if hasattr(planner, name)
-        ]
+        names = ("stages", "replicas", "sequence_parallel_degree")
+        shape = ", ".join(f"{name} {getattr(planner, name)}" for name in names)
         raise SettingsError(
             f"{prefix}planner",
-            f"got {', '.join(shape) or planner.planner}, {ranks} ranks, for {cluster.devices}"
-            f" devices; allowed: as many ranks as cluster.devices",
+            f"got {shape}, {ranks} ranks, for {cluster.devices} devices; allowed: as many ranks as"
+            " cluster.devices",
         )
     stages = getattr(planner, "stages", None)
     if isinstance(stages, int) and stages > model.layers:

@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from railx.errors import UserError
 from railx.planning.format.files import read_plan
 from railx.planning.format.parts import PlanError
-from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
+from railx.planning.format.plan import Batch, Plan
 from railx.planning.format.predictions import NAMED, named_cost_model
 from railx.planning.make import plan_batches
 from railx.planning.planner import PlannerBase, PlanningTask
@@ -39,7 +39,7 @@ _INPUTS = ("planner", *NAMED, "seed")
 class Answer:
     """A batch and its planning time, or a one-line error."""
 
-    batch: SequenceParallelBatch | PipelineBatch | None
+    batch: Batch | None
     planning_ms: float
     error: str | None = None
 
@@ -54,7 +54,7 @@ def check_inputs(plan: Plan) -> None:
             )
 
 
-def replanner(plan: Plan) -> Callable[[int], SequenceParallelBatch | PipelineBatch]:
+def replanner(plan: Plan) -> Callable[[int], Batch]:
     """A function that plans a batch of the plan again, by its index.
 
     SettingsError or PlanError for invalid settings of the plan.
@@ -63,16 +63,15 @@ def replanner(plan: Plan) -> Callable[[int], SequenceParallelBatch | PipelineBat
     costs = named_cost_model(plan)
     planner: PlannerBase = load(PlannerSettings, plan.settings["planner"], "planner")
 
-    def replan(index: int) -> SequenceParallelBatch | PipelineBatch:
+    def replan(index: int) -> Batch:
         before = plan.batches[index]
         drawn = SampledBatch(
             np.array(before.sequences, dtype=np.int64), np.array(before.lengths, dtype=np.int64)
         )
         task = PlanningTask(**vars(costs), batches=(drawn,), seed=plan.settings["seed"])
         (planned,) = plan_batches(planner, task)
-        return cast(
-            "SequenceParallelBatch | PipelineBatch", replace(planned, iteration=before.iteration)
-        )
+        again: Batch = replace(planned, iteration=before.iteration)
+        return again
 
     return replan
 

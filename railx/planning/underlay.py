@@ -15,7 +15,7 @@ from railx.performance.sequence_cost import (
     bandwidth_unit,
     build_cost_model,
 )
-from railx.planning.format.parts import MicroBatch
+from railx.planning.format.parts import Group
 from railx.planning.format.plan import Plan, SequenceParallelBatch
 from railx.planning.make import make_plan
 from railx.planning.planners import PlannerSettings
@@ -25,28 +25,19 @@ from railx.workload.batches import BatchSettings
 
 def repriced(plan: Plan, cost: CostModel) -> tuple[SequenceParallelBatch, ...]:
     """The batches of a plan with the times of another cost model; assignments stay."""
+
+    def times_of(group: Group) -> dict[str, float]:
+        time = cost.group_time_ms(group.lengths, group.degree)
+        return {
+            "predicted_ms": time.total_ms,
+            "predicted_compute_ms": time.compute_ms,
+            "predicted_all_to_all_ms": time.all_to_all_ms,
+        }
+
     return tuple(
-        replace(
-            batch,
-            micro_batches=tuple(_priced(micro_batch, cost) for micro_batch in batch.micro_batches),
-        )
+        replace(batch, micro_batches=tuple(part.timed(times_of) for part in batch.micro_batches))
         for batch in plan.sequence_parallel_batches()
     )
-
-
-def _priced(micro_batch: MicroBatch, cost: CostModel) -> MicroBatch:
-    groups = []
-    for group in micro_batch.groups:
-        time = cost.group_time_ms(group.lengths, group.degree)
-        groups.append(
-            replace(
-                group,
-                predicted_ms=time.total_ms,
-                predicted_compute_ms=time.compute_ms,
-                predicted_all_to_all_ms=time.all_to_all_ms,
-            )
-        )
-    return MicroBatch(tuple(groups), max(group.predicted_ms for group in groups))
 
 
 def on_network(

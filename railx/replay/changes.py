@@ -32,11 +32,6 @@ from railx.fabric.decisions.state import GrantAction, SwitchAction
 from railx.fabric.holdings import OperationKey
 from railx.fabric.journal import replay_journal
 
-__all__ = [
-    *("Change", "Delays", "Switching", "change_rows", "circuit_changes", "delays_of"),
-    *("setting_rows", "stall_ms", "switchings"),
-]
-
 
 def stall_ms(latency_ms: float, windows_ms: Iterable[float]) -> float:
     """Time lost to switching, in ms: the sum of max(0, L - W) over the windows.

@@ -21,15 +21,13 @@ from railx.performance.layer_profile import ProfileFit
 from railx.planning.format.files import read_plan
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.plan import Plan
-from railx.planning.format.schedule import operations_1f1b, stage_layers
+from railx.planning.format.schedule import operations, stage_layers
 from railx.progress import counted
 from railx.replay.graph_pricing import price_of
 from railx.replay.recording import Passes, cluster_programs, recorded_programs
 from railx.replay.run import Prepared, prepare, replay_programs
 from railx.replay.settings import ReplaySettings
 from railx.settings import SettingsError, load
-
-__all__ = ["RECORDED", "Passes", "cluster_time", "passes_of_run", "profiled_passes", "summarised"]
 
 
 def passes_of_run(plan: Path, profile: Path, trace: Iterable[Mapping[str, Any]]) -> Passes:
@@ -83,7 +81,7 @@ def _in_pipelines(
     for pipeline in plan.pipeline_batches()[number].pipelines:
         if rank in pipeline.ranks:
             stage = pipeline.ranks.index(rank) // pipeline.degree
-            for op in operations_1f1b(pipeline, stage):
+            for op in operations(pipeline, stage):
                 forward_ms, backward_ms = _chunk_ms(pipeline, op.chunk, stage, fit, layers)
                 yield op.kind, forward_ms if op.kind == "forward" else backward_ms
 
@@ -96,7 +94,7 @@ def _chunk_ms(
     pass_ms = len(stage_layers(layers, pipeline.stages)[stage]) * layer_ms
     if stage == pipeline.stages - 1:
         pass_ms += fit.ends_ms(chunk.tokens, pipeline.degree)
-    recomputed = chunk.checkpoint_layers[stage] if chunk.checkpoint_layers else 0
+    recomputed = chunk.recomputed_layers(stage)
     forward_ms = fit.forward_share * pass_ms
     return forward_ms, pass_ms - forward_ms + recomputed * fit.forward_share * layer_ms
 

@@ -15,20 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.errors import UserError
 from railx.performance.networks import Kind
 from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
 from railx.replay.recording import Price
-
-__all__ = [
-    *("COUNTS", "TRANSFERS", "Counts", "DeviceRates", "GroupNetwork", "node_ns"),
-    *("price_of", "unpriced_node"),
-]
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+from railx.vocabulary.arrays import FloatArray, IntArray
 
 #: The transfer that stands for each kind. A broadcast of a large tensor is a scatter
 #: and an all-gather, a reduce the same backwards; a barrier is one without bytes.

@@ -7,10 +7,8 @@ The engine, the rules for circuits and the modes are those of programs
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.errors import UserError
 from railx.fabric.circuits import Configuration, Layout
@@ -19,13 +17,7 @@ from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
 from railx.replay.programs import DOES, Programs
 from railx.replay.run import Dependencies, Prepared, covered_before, merged, prepare, run_graph
 from railx.replay.wiring import CircuitModel
-
-__all__ = [
-    *("PreparedGraph", "ReplayedGraph", "counted", "in_order_of_start", "prepare_graph"),
-    *("reordered", "replay_graph"),
-]
-
-Array = npt.NDArray[Any]
+from railx.vocabulary.arrays import Array, IntArray
 
 _ISSUE, _COMPUTE = DOES.index("issue"), DOES.index("compute")
 _SEND, _RECV = NODE_KINDS.index("send"), NODE_KINDS.index("recv")
@@ -36,7 +28,6 @@ class PreparedGraph:
     """A graph with the times of its nodes, as the engine takes it."""
 
     graph: RankGraphs
-    lasts_ns: Array
     prepared: Prepared
 
 
@@ -139,7 +130,7 @@ def prepare_graph(
     stream = _streams(graph, channel, one_collective=one_collective)
     dependencies = Dependencies(graph.offsets, graph.dependencies, stream)
     wiring = model or Layout(max(graph.ranks, 1))
-    return PreparedGraph(graph, lasts_ns, prepare(programs, wiring, dependencies))
+    return PreparedGraph(graph, prepare(programs, wiring, dependencies))
 
 
 def replay_graph(
@@ -288,9 +279,6 @@ def _stuck(graph: RankGraphs, ended: Array) -> str:
                 "allowed: the same order of a group's collectives on all members"
             )
     return f"{_node(graph, int(rows[0]))}: depends on itself; allowed: no circle of dependencies"
-
-
-IntArray = npt.NDArray[np.int64]
 
 
 def in_order_of_start(

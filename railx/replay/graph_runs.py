@@ -9,7 +9,6 @@ from itertools import pairwise, product
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.errors import UserError
 from railx.fabric.circuits import Layout
@@ -17,7 +16,7 @@ from railx.fabric.settings import Mode
 from railx.families import build_topology, family_of, static_routing_names
 from railx.performance.networks import Kind, Network, TwoLevelRing
 from railx.performance.topologies import ExactLoads, Way, chips_of
-from railx.replay.graph_pricing import Counts, DeviceRates, FloatArray, node_ns
+from railx.replay.graph_pricing import Counts, DeviceRates, node_ns
 from railx.replay.graph_run import (
     ReplayedGraph,
     in_order_of_start,
@@ -28,14 +27,8 @@ from railx.replay.graph_run import (
 from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
 from railx.replay.recording import Price
 from railx.settings import SettingsError
+from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.topology import FamilySettings
-
-__all__ = [
-    *("FamilyNetwork", "GraphRow", "GroupsAlone", "LoadedGroups", "OwnRings", "ReplayedNetwork"),
-    *("TableGroups", "TwoRates", "graph_rows", "placed", "places_by_traffic"),
-]
-
-IntArray = npt.NDArray[np.int64]
 
 
 def places_by_traffic(graphs: RankGraphs, server: int) -> IntArray:

@@ -13,19 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from railx.errors import UserError
 from railx.fabric.circuits import COMMUNICATION
-from railx.io import read_metadata, read_table, write_table
-
-__all__ = [
-    *("COMPUTE", "NODE_COLUMNS", "NODE_KINDS", "RankGraphs", "is_graph_table"),
-    *("read_graph_table", "write_graph_table"),
-]
-
-Array = npt.NDArray[Any]
+from railx.io import as_numbers, as_words, read_metadata, read_table, write_table
+from railx.vocabulary.arrays import Array
 
 #: The kinds of nodes, by the number in their column.
 NODE_KINDS: tuple[str, ...] = ("compute", *COMMUNICATION)
@@ -105,9 +98,7 @@ def write_graph_table(
     travel with them.
     """
     columns: dict[str, Any] = {name: pa.array(values) for name, values in graphs.columns.items()}
-    columns["kind"] = pa.DictionaryArray.from_arrays(
-        pa.array(graphs.columns["kind"].astype(np.int32)), pa.array(NODE_KINDS)
-    )
+    columns["kind"] = as_words(graphs.columns["kind"].astype(np.int32), NODE_KINDS)
     columns[_AFTER] = pa.LargeListArray.from_arrays(
         pa.array(graphs.offsets.astype(np.int64)), pa.array(graphs.dependencies.astype(np.int64))
     )
@@ -136,9 +127,7 @@ def read_graph_table(path: str | Path) -> tuple[RankGraphs, dict[str, Any]]:
         for name, (kind, _) in NODE_COLUMNS.items()
         if name != "kind"
     }
-    number_of = {word: number for number, word in enumerate(NODE_KINDS)}
-    words = table["kind"].to_pylist()
-    columns["kind"] = np.array([number_of[word] for word in words], NODE_COLUMNS["kind"][0])
+    columns["kind"] = as_numbers(table["kind"], NODE_KINDS).astype(NODE_COLUMNS["kind"][0])
     after = table[_AFTER].combine_chunks()
     graphs = RankGraphs(
         columns,

@@ -16,18 +16,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from railx.errors import UserError
 from railx.fabric.circuits import COMMUNICATION, Configuration
 from railx.fabric.holdings import OperationKey
-from railx.io import read_metadata, read_table, write_table
-
-__all__ = [
-    *("COLUMNS", "DOES", "IMPATIENT_NS", "KINDS", "PATIENCE_NS", "Programs"),
-    *("read_programs", "stuck_message", "write_programs"),
-]
+from railx.io import as_numbers, as_words, read_metadata, read_table, write_table
+from railx.vocabulary.arrays import Array
 
 #: The longest wait of a collective behind a message whose receiver does not come, and
 #: the shortest one: those of a run (``railx_torch.session``).
@@ -42,8 +37,6 @@ def stuck_message(
     what = "" if key is None else f" operation {key}"
     return f"rank {rank} never ends step {number} (iteration {iteration}): {does}{what}"
 
-
-Array = npt.NDArray[Any]
 
 #: What a step does, by the number in its column.
 DOES: tuple[Literal["begin", "issue", "wait", "end", "compute"], ...] = (
@@ -68,8 +61,6 @@ COLUMNS: Mapping[str, tuple[Any, int | None]] = {
     "pickup_ns": (np.int64, 0),
     "resume_ns": (np.int64, 0),
 }
-#: Columns of numbers that a file holds as names.
-_NAMED = ("does", "channel", "kind")
 _TIMES = ("gap_ns", "lasts_ns", "pickup_ns", "resume_ns")
 
 
@@ -141,15 +132,10 @@ def write_programs(
 ) -> None:
     """Write programs as one Parquet table; ``notes`` (JSON values) travel with them."""
     names: Mapping[str, Sequence[str]] = {"does": DOES, "channel": programs.channels, "kind": KINDS}
-    columns: dict[str, Any] = {}
-    for name, values in programs.columns.items():
-        if name in _NAMED:
-            numbers = pa.array(values.astype(np.int32), mask=values < 0)
-            columns[name] = pa.DictionaryArray.from_arrays(
-                numbers, pa.array(names[name], pa.string())
-            )
-        else:
-            columns[name] = pa.array(values)
+    columns = {
+        name: as_words(values.astype(np.int32), names[name]) if name in names else pa.array(values)
+        for name, values in programs.columns.items()
+    }
     write_table(
         path,
         pa.table(columns),
@@ -169,24 +155,13 @@ def read_programs(path: str | Path) -> Programs:
     channels = tuple(metadata["channels"])
     names: Mapping[str, Sequence[str]] = {"does": DOES, "channel": channels, "kind": KINDS}
     columns = {
-        name: _numbers(table[name], names[name]) if name in names else table[name].to_numpy()
+        name: as_numbers(table[name], names[name]) if name in names else table[name].to_numpy()
         for name in COLUMNS
     }
     configurations = [
         Configuration(kind, tuple(members)) for kind, *members in metadata["configurations"]
     ]
     return Programs.from_columns(columns, channels, configurations)
-
-
-def _numbers(column: Any, names: Sequence[str]) -> Array:
-    """The number of each name in ``names``, -1 where there is none."""
-    number_of = {name: number for number, name in enumerate(names)}
-    encoded = column.combine_chunks()
-    if not pa.types.is_dictionary(encoded.type):
-        encoded = encoded.dictionary_encode()
-    numbers = np.array([number_of[name] for name in encoded.dictionary.to_pylist()] or [-1])
-    indices = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    return np.where(indices < 0, -1, numbers[indices])
 
 
 def _check(programs: Programs) -> None:

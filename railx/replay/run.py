@@ -10,19 +10,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.errors import UserError
 from railx.fabric.settings import Mode
 from railx.replay.programs import DOES, IMPATIENT_NS, KINDS, PATIENCE_NS, Programs, stuck_message
 from railx.replay.wiring import CircuitModel
+from railx.vocabulary.arrays import Array
 
 if TYPE_CHECKING:
     from railx.replay.kernels import EngineState
 
 __all__ = ["Dependencies", "Prepared", "Replayed", "prepare", "replay_programs"]
 
-Array = npt.NDArray[Any]
 
 _ISSUE, _WAIT = DOES.index("issue"), DOES.index("wait")
 _SEND, _RECV = KINDS.index("send"), KINDS.index("recv")

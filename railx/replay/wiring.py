@@ -22,11 +22,6 @@ class Wire(NamedTuple):
     name: Hashable
     ports: tuple[Hashable, ...]
 
-    @property
-    def right(self) -> int:
-        """What :meth:`TableWiring.rail` takes: the rail itself."""
-        return self.rail
-
 
 class TableWiring(ABC):
     """A circuit model by a rule that gives each configuration its wires.
@@ -59,10 +54,6 @@ class TableWiring(ABC):
         return any(
             taken.get(port, wire) != wire for wire in self.circuits(second) for port in wire.ports
         )
-
-    def rail(self, gpu: int) -> int:
-        """A wire's ``right`` is its rail."""
-        return gpu
 
     def rails(self, circuits: Iterable[Wire]) -> dict[int, tuple[Wire, ...]]:
         """The wires of each rail, rails in order."""

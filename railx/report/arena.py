@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from railx.figures.theme import label, on_rails
 from railx.io import read_table
 
-__all__ = ["arena_sizes"]
-
 #: Rows of a network by subject and measure.
 Rows = Mapping[tuple[str, str], Mapping[str, Any]]
 _PRICES = ("usd_chip_with_node", "usd_chip")

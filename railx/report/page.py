@@ -49,8 +49,6 @@ from railx.report.claims import (
 from railx.report.entries import OtherResult, ReportFigure, ReportTable, figure_words
 from railx.report.images import image_size, image_source, rastered
 
-__all__ = ["write_report"]
-
 T = TypeVar("T")
 
 #: Characters of the config and of a figure's alternative text, names of tables behind a

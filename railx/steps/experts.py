@@ -16,20 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.performance.networks import ring_bytes
 from railx.performance.volumes import product_flops
 from railx.steps.layers import Direction, hop_bytes
 from railx.steps.settings import ExpertCounts, StepJob
 from railx.steps.template import Template
+from railx.vocabulary.arrays import Array
 
 __all__ = ["Exchange", "exchange", "expert_templates", "pass_parts", "shares"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

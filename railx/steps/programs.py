@@ -14,10 +14,9 @@ pass; gradients are scattered after the last micro-batch's backward pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.fabric.circuits import Configuration
 from railx.performance.networks import Kind, ring_bytes
@@ -28,15 +27,7 @@ from railx.steps.experts import expert_templates
 from railx.steps.layers import Direction, Segment, Unit, hop_bytes, layer_segments, stage_units
 from railx.steps.settings import StepJob
 from railx.steps.template import Template
-
-__all__ = [
-    "PARALLELISMS",
-    "PARALLELISMS_OF_CHANNELS",
-    "job_ranks",
-    "lay_over_ranks",
-    "programs",
-    "templates",
-]
+from railx.vocabulary.arrays import Array
 
 #: The last word of a channel's name by the lane of an operation, alike on both ends of
 #: a message.
@@ -58,7 +49,6 @@ PARALLELISMS_OF_CHANNELS = {
 }
 PARALLELISMS = {lane: PARALLELISMS_OF_CHANNELS[word] for lane, word in _CHANNELS.items()}
 _LANES = tuple(PARALLELISMS)
-Array = npt.NDArray[Any]
 #: Bytes of a small reduction: one number.
 _NUMBER = 4
 

@@ -16,14 +16,12 @@ from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from railx.planning.format.schedule import stage_layers
 from railx.replay.graphs import NODE_COLUMNS, NODE_KINDS, RankGraphs
 from railx.settings import AtLeast, SettingsError
+from railx.vocabulary.arrays import IntArray
 
-__all__ = ["Layer", "Links", "PublishedStep", "StageNodes", "published_graphs", "stage_nodes"]
-
-IntArray = npt.NDArray[np.int64]
 #: ``dense``: four products of attention with as many keys as heads and two of the
 #: feed-forward network (models/stage1/gpt_model.py, 11 h^2 weights at f = 3.5 h).
 #: ``llama``: ``kv_heads`` keys and three products (models/stage1/llama_model.py,
@@ -104,12 +102,7 @@ class PublishedStep:
 
     def stages(self) -> list[range]:
         """The layers of each stage."""
-        counts = [
-            self.layers // self.pipeline + (stage < self.layers % self.pipeline)
-            for stage in range(self.pipeline)
-        ]
-        ends = np.cumsum(counts).tolist()
-        return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
+        return stage_layers(self.layers, self.pipeline)
 
 
 @dataclass(frozen=True)

@@ -83,14 +83,13 @@ def stage_times(
     device: DeviceSettings,
     links_gb_s: Mapping[Links, float],
     counts: Counts,
-    rings: Rings | None = None,
 ) -> list[tuple[StageNodes, list[int]]]:
     """The nodes of each stage with their times in ns.
 
     A computation takes its operations at the peak or its bytes at the rate of the
     memory (Roofline.cc).
     """
-    rings = rings or Rings()
+    rings = Rings()
 
     @cache
     def node_ns(

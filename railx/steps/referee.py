@@ -18,6 +18,7 @@ from railx.errors import UserError
 from railx.fabric.circuits import Layout
 from railx.performance.layers import Exchange, LayerPasses, Layers, Setting
 from railx.performance.plans import Plan, Plans
+from railx.planning.format.schedule import stage_layers
 from railx.planning.format.simulation import Shape, orders_of
 from railx.replay.run import prepare, replay_programs
 from railx.steps.programs import lay_over_ranks
@@ -100,9 +101,10 @@ class _Stages:
         """The program of every stage."""
         plan = self._plan
         model_stages = plan.pipeline * plan.virtual
-        few, left = divmod(len(self._layers), model_stages)
-        ends = np.cumsum([few + (n < left) for n in range(model_stages)]).tolist()
-        chunks = [self._layers[end - few - (n < left) : end] for n, end in enumerate(ends)]
+        chunks = [
+            [self._layers[layer] for layer in layers]
+            for layers in stage_layers(len(self._layers), model_stages)
+        ]
         shape = Shape(plan.pipeline, [1] * plan.micro_batches, plan.virtual)
         orders = orders_of(plan.schedule, shape)
         sent = [self._messages(stage, order) for stage, order in enumerate(orders)]

@@ -21,8 +21,6 @@ from railx.families.family import PlaceRule
 from railx.tenancy.settings import FitPolicy
 from railx.vocabulary.arrays import BoolArray, IntArray
 
-__all__ = ["find_block", "find_nodes", "find_product"]
-
 Lines = tuple[IntArray, IntArray]
 
 

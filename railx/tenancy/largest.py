@@ -28,15 +28,6 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from railx.errors import UserError
 from railx.vocabulary.arrays import BoolArray
 
-__all__ = [
-    "Largest",
-    "formula_share",
-    "largest_block",
-    "largest_box",
-    "largest_product",
-    "matching_size",
-]
-
 Edge = tuple[int, int]
 #: The least number of columns with their row and column sets (bit masks), by the number
 #: of rows removed.

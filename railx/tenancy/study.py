@@ -26,16 +26,6 @@ from railx.tenancy.stream import Outcome, Stream, draw_failures, draw_stream, si
 from railx.vocabulary.arrays import BoolArray
 from railx.vocabulary.topology import Circuits
 
-__all__ = [
-    "allocate_jobs",
-    "degraded_table",
-    "fault_table",
-    "mix_of_jobs",
-    "node_grid",
-    "tenancy_summary",
-    "utilisation_table",
-]
-
 Rows = list[dict[str, Any]]
 # Each study has its own random sequence, so that a change of one leaves the others
 # unchanged.

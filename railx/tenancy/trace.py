@@ -23,8 +23,6 @@ from railx.tenancy.places import NetworkPlaces
 from railx.tenancy.settings import FaultTraceSettings, TraceSettings
 from railx.vocabulary.arrays import BoolArray, FloatArray
 
-__all__ = ["FaultTrace", "network_rows", "read_trace", "spare_table", "trace_table"]
-
 Rows = list[dict[str, Any]]
 _COLUMNS = ("time_days", "node", "event")
 _FIDELITY = "analytic"

@@ -45,8 +45,6 @@ from railx.tracking.store import (
     store_address,
 )
 
-__all__ = ["first_mlflow_runs", "log_to_mlflow"]
-
 #: MLflow's own limits on keys and values, and on a digest of a data set.
 _KEY_CHARACTERS = 250
 _PARAM_CHARACTERS = 6000

@@ -20,8 +20,6 @@ from railx.io import read_json
 from railx.tracking.ledger import Ledger
 from railx.tracking.views import VIEWS_SCHEMA, build_report, build_workspace
 
-__all__ = ["pending_runs", "pending_views", "sync"]
-
 #: Runs in one call of wandb: a command line has a limited length.
 _AT_ONCE = 100
 

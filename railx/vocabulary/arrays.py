@@ -1,12 +1,13 @@
-"""Types of the arrays that networks are made of."""
+"""Types of arrays."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+Array: TypeAlias = NDArray[Any]
 BoolArray: TypeAlias = NDArray[np.bool_]
 FloatArray: TypeAlias = NDArray[np.float64]
 #: Indices of vertices, links, sets and pools in tables.

@@ -22,28 +22,6 @@ from typing import Any, Generic, TypeVar
 from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings
 
-__all__ = [
-    "Bill",
-    "NetworkCounts",
-    "Ports",
-    "TreeBill",
-    "best_size",
-    "check_boards",
-    "count_ports",
-    "dragonfly_hops",
-    "fewest_tiers",
-    "largest_tree",
-    "no_check",
-    "opus_rail_switch_ports",
-    "opus_tree_switch_ports",
-    "smallest_size",
-    "too_large",
-    "torus_all_to_all_ports",
-    "torus_boards",
-    "torus_ports",
-    "tree_switches",
-]
-
 S = TypeVar("S")
 
 _BITS_PER_BYTE = 8

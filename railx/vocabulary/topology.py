@@ -13,24 +13,6 @@ from railx.errors import UserError
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.arrays import FloatArray, Int32Array
 
-__all__ = [
-    "DIMENSIONS",
-    "INTERNAL",
-    "LINK_KINDS",
-    "Circuits",
-    "FamilySettings",
-    "Links",
-    "NodeSettings",
-    "Topology",
-    "check_size",
-    "chip_nodes",
-    "duplex_links",
-    "join_rows",
-    "kind_code",
-    "plus_to_minus_circuits",
-    "topology_of",
-]
-
 #: Kinds of links, by code: inside a node, a rail of RailX, a side of a plain mesh or
 #: torus, a tier of a fat tree, a board's port to its row or column switch, a dimension
 #: of a HyperX, inside a Dragonfly group or between two, an optical circuit between

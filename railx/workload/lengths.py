@@ -14,16 +14,6 @@ import pyarrow.parquet as pq
 
 from railx.errors import UserError
 
-__all__ = [
-    "MOST_TOKENS",
-    "check_lengths",
-    "length_statistics",
-    "published_quantiles",
-    "read_length_file",
-    "sample_mixture",
-    "sample_quantiles",
-]
-
 Lengths = npt.NDArray[np.int64]
 
 #: The longest valid sequence: sums and squares stay exact enough.

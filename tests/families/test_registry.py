@@ -30,10 +30,11 @@ from railx.families import (
     registered,
 )
 from railx.figures.theme import colours, label
-from railx.mapping import Basis, JobSettings, step_times
-from railx.mapping.settings import MappedTopology
+from railx.mapping.settings import JobSettings, MappedTopology
+from railx.mapping.step import Basis, step_times
 from railx.network.collectives import simulate_collectives
-from railx.network.flows import fair_rates, link_gb_s, route_flows
+from railx.network.flows.fair import fair_rates, link_gb_s
+from railx.network.flows.paths import route_flows
 from railx.network.packets import simulate_packets
 from railx.network.settings import (
     NeighbourTraffic,

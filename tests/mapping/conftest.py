@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from railx.mapping import JobSettings, MappingSettings
+from railx.mapping.settings import JobSettings, MappingSettings
 from railx.settings import load
 from tests.builders import CATALOGUE, CONF, SMALL_JOB
 from workflow.composer import compose

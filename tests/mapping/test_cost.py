@@ -13,7 +13,9 @@ import pytest
 
 from railx.families import write_topology
 from railx.io import read_json, read_table
-from railx.mapping import Basis, MappingSettings, comparison_bases, injection_gb_s_per_chip
+from railx.mapping.cost import comparison_bases, injection_gb_s_per_chip
+from railx.mapping.settings import MappingSettings
+from railx.mapping.step import Basis
 from railx.settings import SettingsError, load
 from railx.vocabulary.topology import Topology
 from tests.builders import build
@@ -118,7 +120,7 @@ def test_shipped_comparison_prices_each_topology_as_it_is(
         bases = bases_of(settings, build(name), name)
         names = ["equal_bandwidth", "equal_cost", "equal_cost_nodes"]
         assert [basis.name for basis in bases] == names[: 3 if mapped.priced else 1]
-        assert injection_gb_s_per_chip(build(name)) * bases[0].ports == pytest.approx(
+        assert injection_gb_s_per_chip(build(name).settings) * bases[0].ports == pytest.approx(
             400, rel=1e-12
         )
         if mapped.priced:

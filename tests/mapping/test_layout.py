@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.families import rank_placement
-from railx.mapping import LayoutSettings, group_levels, group_members
+from railx.mapping.layout import group_levels, group_members
+from railx.mapping.settings import LayoutSettings
 from railx.settings import SettingsError
 from railx.vocabulary.placement import snake
 from tests.builders import build

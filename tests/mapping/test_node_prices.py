@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from railx.families import build_topology, rank_placement
-from railx.mapping import MappingSettings, comparison_bases, equal_bandwidth, node_price_rows
-from railx.mapping.cost import chip_costs
+from railx.mapping.cost import chip_costs, comparison_bases, equal_bandwidth
+from railx.mapping.node_prices import node_price_rows
+from railx.mapping.settings import MappingSettings
 from railx.mapping.step import step_ms, step_times
 from railx.performance.topologies import ExactLoads
 from railx.settings import load

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.mapping import JobSettings, Transfer, compute_flops, step_transfers
+from railx.mapping.layout import compute_flops, step_transfers
 from railx.mapping.phases import (
     Plan,
     Programme,
@@ -22,6 +22,8 @@ from railx.mapping.phases import (
     uses_of,
     windows_of,
 )
+from railx.mapping.settings import JobSettings
+from railx.performance.volumes import Transfer
 
 ROWS, COLUMNS = ("x",), ("y",)
 USES = (

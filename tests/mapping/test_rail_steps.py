@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from railx.fabric.circuits import Configuration
-from railx.mapping import LayoutSettings, RailStep, RailStepsSettings, rail_step_rows
 from railx.mapping.phases import Use
-from railx.mapping.rail_steps import Exchange, TurnWiring
+from railx.mapping.rail_steps import Exchange, TurnWiring, rail_step_rows
+from railx.mapping.settings import LayoutSettings, RailStep, RailStepsSettings
 from railx.settings import SettingsError, load, to_dict
 from railx.steps.settings import StepSettings, SweepSettings, VariantSettings
 from railx.steps.sweep import time_rows

@@ -12,14 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.families import rank_placement
-from railx.mapping import (
-    Basis,
-    JobSettings,
-    compute_flops,
-    step,
-    step_times,
-    step_transfers,
-)
+from railx.mapping import step
+from railx.mapping.layout import compute_flops, step_transfers
+from railx.mapping.settings import JobSettings
+from railx.mapping.step import Basis, step_times
 from railx.performance.topologies import ExactLoads
 from railx.vocabulary.topology import Topology
 from tests.builders import build

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from railx.families import build_topology
-from railx.mapping import Basis, JobSettings, SwitchedSettings, step_times, switched_times
+from railx.mapping.settings import JobSettings, SwitchedSettings
+from railx.mapping.step import Basis, step_times
+from railx.mapping.switched import switched_times
 from railx.settings import SettingsError, load, to_dict
 from tests.builders import CATALOGUE, SMALL_JOB, topology_settings
 

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.mapping import JobSettings, Transfer, compute_flops, step_transfers
+from railx.mapping.layout import compute_flops, step_transfers
+from railx.mapping.settings import JobSettings
 from railx.performance.decoder import forward_flops, key_value_width, parameter_count
+from railx.performance.volumes import Transfer
 from railx.settings import SettingsError
 
 JobOf = Callable[..., JobSettings]

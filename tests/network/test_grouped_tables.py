@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from railx.families import build_routing, family_of, registry
-from railx.network.flows import route_flows
+from railx.network.flows.paths import route_flows
 from railx.network.packets import (
     engine,
     simulate_packets,

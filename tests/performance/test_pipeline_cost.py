@@ -87,10 +87,20 @@ def test_times_are_equations_1_to_4(slices: list[tuple[int, int]], shape: tuple[
     stages, degree = shape
     cost = _whole_cluster()
     time = _timed(PipelineShape(stages, degree)).chunk_time_ms(slices)
-    before = cost.chunk_time_ms(slices, stages, degree)
-    assert time.forward_ms == pytest.approx(before.forward_ms)
-    assert time.backward_ms == pytest.approx(before.backward_ms)
-    assert time.all_to_all_ms == pytest.approx(before.all_to_all_ms)
+    tokens = sum(new for _, new in slices)
+    squares = sum((context + new) ** 2 - context**2 for context, new in slices)
+    work = cost.quadratic_ms * squares + cost.linear_ms * tokens
+    compute = work / (stages * degree) + cost.constant_ms / stages
+    exchange = tokens * cost.all_to_all_ms[degree] / stages
+    assert time.forward_ms == pytest.approx(compute * cost.forward_share + exchange / 2)
+    assert time.total_ms == pytest.approx(compute + exchange)
+    assert time.all_to_all_ms == pytest.approx(exchange)
+
+
+def test_one_stage_of_one_rank_is_a_group_of_one() -> None:
+    time = _timed(PipelineShape(1, 1)).chunk_time_ms([(0, 100), (0, 50)])
+    alone = _whole_cluster().group_time_ms([100, 50], 1)
+    assert time.total_ms == pytest.approx(alone.total_ms)
 
 
 def test_recomputing_every_layer_of_a_stage_is_its_forward_pass() -> None:

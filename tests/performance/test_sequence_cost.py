@@ -4,8 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from railx.performance.cluster import all_to_all_gb_s, bandwidth_gb_s
 from railx.performance.decoder import forward_flops, parameter_count
@@ -135,26 +133,6 @@ def test_quadratic_and_linear_compute_meet_at_the_published_length() -> None:
     assert cost.linear_ms / cost.quadratic_ms == pytest.approx(35_900, rel=1e-3)
 
 
-@given(st.lists(st.integers(1, 20_000), min_size=1, max_size=5))
-def test_slices_cost_what_the_sequence_costs(slices: list[int]) -> None:
-    cost = _cost("7b", 192_000)
-    starts = [sum(slices[:index]) for index in range(len(slices))]
-    parts = [
-        cost.chunk_time_ms([(start, new)], 4, 8) for start, new in zip(starts, slices, strict=True)
-    ]
-    whole = cost.chunk_time_ms([(0, sum(slices))], 4, 8)
-    extra = (len(slices) - 1) * cost.constant_ms / 4
-    assert sum(part.total_ms for part in parts) == pytest.approx(whole.total_ms + extra)
-    assert sum(part.forward_ms for part in parts) == pytest.approx(whole.forward_ms + extra / 3)
-
-
-def test_one_stage_of_one_rank_is_a_group_of_one() -> None:
-    cost = _tiny()
-    chunk = cost.chunk_time_ms([(0, 100), (0, 50)], 1, 1)
-    assert chunk.total_ms == pytest.approx(cost.group_time_ms([100, 50], 1).total_ms)
-    assert chunk.backward_ms == pytest.approx(2 * chunk.forward_ms)
-
-
 def test_analytic_times_are_operations_over_throughput() -> None:
     model, cost = checked("model", "tiny"), _tiny()
     operations_per_ms = 0.05e9 * 0.5
@@ -269,11 +247,6 @@ def test_traffic_of_sharding_is_paid_once_a_micro_batch() -> None:
         more = exposed.group_time_ms(lengths, degree)
         less = without.group_time_ms(lengths, degree)
         assert more.total_ms - less.total_ms == pytest.approx(exposed.sharding_ms)
-    slices = [(0, 4096)]
-    stage = (
-        exposed.chunk_time_ms(slices, 8, 2).total_ms - without.chunk_time_ms(slices, 8, 2).total_ms
-    )
-    assert stage == pytest.approx(exposed.sharding_ms / 8)
     alone = replace(cluster, devices=1, memory_gib=200.0)
     assert build_cost_model(
         replace(plain, sharding=traffic), alone, model, 4096

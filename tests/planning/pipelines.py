@@ -8,17 +8,16 @@ import numpy as np
 
 from railx.performance.pipeline_cost import PassTime, PipelineCost, PipelineShape
 from railx.planning.format.parts import Chunk, Pipeline, Slice
-from railx.planning.format.schedule import operations_1f1b
+from railx.planning.format.schedule import operations
 from railx.planning.format.simulation import (
     ScheduleName,
     Shape,
-    durations_of,
     orders_of,
     run_orders,
 )
 from railx.planning.pipeline.checkpoint_problem import CheckpointProblem
 
-__all__ = ["cost_of", "held_bytes", "makespan_ms", "pipeline_of", "problem_of"]
+__all__ = ["cost_of", "durations_of", "held_bytes", "makespan_ms", "pipeline_of", "problem_of"]
 
 
 def cost_of(
@@ -93,10 +92,28 @@ def problem_of(
 def held_bytes(pipeline: Pipeline, stage: int, each: Sequence[float]) -> list[float]:
     """What a stage holds after each pass of its order; ``each`` [n] is a chunk's."""
     held, now = [], 0.0
-    for op in operations_1f1b(pipeline, stage):
+    for op in operations(pipeline, stage):
         now += each[op.chunk] if op.kind == "forward" else -each[op.chunk]
         held.append(now)
     return held
+
+
+def durations_of(
+    shape: Shape,
+    forward_ms: Sequence[float],
+    backward_ms: Sequence[Sequence[float]],
+    weight_ms: Sequence[float] | None = None,
+) -> list[list[float]]:
+    """``durations`` of ``run_orders``, by chunk and (backward) model stage; weights'
+    parts of backward passes are delayed.
+    """
+    later = list(weight_ms or [0.0] * shape.chunks)
+    table = [list(forward_ms) * shape.parts for _ in range(shape.stages)]
+    for model_stage, row in enumerate(backward_ms):
+        table[model_stage % shape.stages] += [
+            total - deferred for total, deferred in zip(row, later, strict=True)
+        ]
+    return [row + later * shape.parts for row in table]
 
 
 def makespan_ms(
@@ -107,7 +124,7 @@ def makespan_ms(
     weight_ms: Sequence[float] | None = None,
     send_ms: Sequence[float] | None = None,
 ) -> float:
-    """Time of a named schedule; the arguments are those of ``durations_of``."""
-    takes = durations_of(name, shape, forward_ms, backward_ms, weight_ms)
+    """Time of a named schedule; the arguments are those of :func:`durations_of`."""
+    takes = durations_of(shape, forward_ms, backward_ms, weight_ms)
     sends = send_ms or [0.0] * shape.chunks
     return run_orders(orders_of(name, shape), takes, sends, shape.parts).makespan_ms

@@ -55,6 +55,29 @@ def test_an_order_written_out_runs_as_the_schedule_does(name: ScheduleName, tmp_
     assert runnable(own) == runnable(pipeline) == (name in ("1f1b", "gpipe"))
 
 
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_passes_last_as_long_as_their_chunks_say(name: ScheduleName) -> None:
+    """A backward pass lacks the weights' part only where that has a pass of its own."""
+    pipeline = _scheduled(name)
+    chunks = tuple(
+        replace(
+            one,
+            checkpoint_layers=tuple(range(number, number + pipeline.model_stages)),
+            predicted_layer_forward_ms=0.25,
+        )
+        for number, one in enumerate(pipeline.chunks)
+    )
+    pipeline = replace(pipeline, chunks=chunks)
+    lasted = [(row, row.end_ms - row.start_ms) for row in simulate_pipeline(pipeline)]
+    later_ms = 0.5 if name == "zero_bubble" else 0.0
+    for row, lasts_ms in lasted:
+        recomputed = row.chunk + row.part * pipeline.stages + row.stage
+        backward_ms = 2.0 + recomputed * 0.25 - later_ms
+        expected = {"forward": 1.0, "backward": backward_ms, "weight": later_ms}[row.kind]
+        assert lasts_ms == pytest.approx(expected)
+    assert ("weight" in {row.kind for row, _ in lasted}) == (name == "zero_bubble")
+
+
 def test_orders_by_hand() -> None:
     assert ordered(_scheduled("gpipe")) == (("F0", "F1", "F2", "B2", "B1", "B0"),) * 2
     assert ordered(_scheduled("zero_bubble")) == (

@@ -187,7 +187,6 @@ def test_stages_of_several_ranks_take_ranks_in_order() -> None:
     both = [Pipeline(2, replica, (chunk((replica, 0, 4, 4)),), 2) for replica in (0, 1)]
     validate_plan(pipeline_plan(8, both))
     assert both[1].ranks == (4, 5, 6, 7)
-    assert [both[1].stage_ranks(stage) for stage in (0, 1)] == [(4, 5), (6, 7)]
     with pytest.raises(PlanError, match="pipeline 1: rank 7; allowed: 0 to 5"):
         validate_plan(pipeline_plan(6, both))
     with pytest.raises(PlanError, match=r"batch 0: pipelines with \[1, 2\] ranks a stage"):

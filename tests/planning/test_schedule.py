@@ -11,7 +11,7 @@ from railx.planning.format.schedule import (
     Op,
     backward_order,
     longest_split,
-    operations_1f1b,
+    operations,
     peak_live_chunks,
     pipeline_ms,
     shape_of,
@@ -34,7 +34,7 @@ def _pipeline(
 def test_order_of_a_small_pipeline_by_hand() -> None:
     pipeline = _pipeline([2, 1], 2)
     assert backward_order(pipeline.chunks) == [1, 0, 2]
-    first, last = operations_1f1b(pipeline, 0), operations_1f1b(pipeline, 1)
+    first, last = operations(pipeline, 0), operations(pipeline, 1)
     assert [f"{op.kind[0]}{op.chunk}" for op in last] == ["f0", "f1", "b1", "f2", "b0", "b2"]
     assert [f"{op.kind[0]}{op.chunk}" for op in first] == ["f0", "f1", "f2", "b1", "b0", "b2"]
     assert first[0] == Op("forward", 0)
@@ -82,7 +82,7 @@ def test_recomputed_layers_lengthen_the_backward_pass() -> None:
 
 def test_a_stage_that_does_not_exist_is_named() -> None:
     with pytest.raises(PlanError, match="stage: got 2; allowed: 0 to 1"):
-        operations_1f1b(_pipeline([1], 2), 2)
+        operations(_pipeline([1], 2), 2)
 
 
 @given(
@@ -102,7 +102,7 @@ def test_every_schedule_runs_everything_in_order(
     for stage in range(stages):
         mine = [op for op in rows if op.stage == stage]
         assert all(before.end_ms <= after.start_ms for before, after in pairwise(mine))
-        order = operations_1f1b(pipeline, stage)
+        order = operations(pipeline, stage)
         assert [op.chunk for op in order if op.kind == "forward"] == list(range(chunks))
         assert [op.chunk for op in order if op.kind == "backward"] == backward_order(
             pipeline.chunks

@@ -271,3 +271,11 @@ def test_an_experiment_gives_the_replay_its_profile_and_the_plan_of_the_run() ->
     assert str(inputs["plan"]) == "results/quick/plan/flexsp_stdlib/plan.json"
     measured = to_dict(compose_experiment(["experiment=quick"]))
     assert {"profile", "plan"}.isdisjoint(inputs_of(STAGES["replay"], measured, "flexsp_stdlib"))
+
+
+def test_passes_come_in_the_order_of_the_plan_s_schedule() -> None:
+    chunks = tuple(chunk((sequence, 0, 10, 10)) for sequence in range(3))
+    for schedule, kinds in (("1f1b", "FBFBFB"), ("gpipe", "FFFBBB")):
+        pipeline = replace(Pipeline(2, 0, chunks), schedule=schedule)
+        passes = profiled_passes(pipeline_plan(2, [pipeline]), FIT, LAYERS, [0])
+        assert [kind[0].upper() for kind, _ in passes[1, 0]] == list(kinds)

@@ -17,7 +17,8 @@ from railx.figures import draw_figure, figure_of
 from railx.io import write_json, write_table
 from railx.provenance import collect_provenance
 from railx.provenance.jobs import job_record, now_utc
-from railx.report import OtherResult, ReportFigure, ReportTable, write_report
+from railx.report.entries import OtherResult, ReportFigure, ReportTable
+from railx.report.page import write_report
 from tests.builders import (
     PUBLISHED,
     ROOT,

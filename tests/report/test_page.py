@@ -20,9 +20,9 @@ import pytest
 from railx.evidence import VERDICTS, Paper, published_tables, read_expected, read_papers
 from railx.io import read_json, read_table, write_json, write_table
 from railx.provenance.jobs import digest_of
-from railx.report import ReportFigure, caption_html
 from railx.report.cells import cell
 from railx.report.claims import abstract, missing_in_words
+from railx.report.entries import ReportFigure, caption_html
 from railx.report.recorded import write_recorded_report
 from tests.builders import PUBLISHED, ROOT
 from tests.report.conftest import CLAIMS, PAPERS, QUERY, Made

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from railx.report import print_pdf
-from railx.report.pdf import find_chromium
+from railx.report.pdf import find_chromium, print_pdf
 
 pytestmark = pytest.mark.system
 

@@ -42,7 +42,6 @@ def test_replicas_share_a_stages_bits_and_rails_do_not() -> None:
 def test_the_bits_of_a_rail_are_switched_together() -> None:
     found = BITS.rails([*BITS.circuits(pair(1, 5)), *BITS.circuits(ring(0, 2))])
     assert found == {0: (bit(0, 0, 0),), 1: (bit(1, 0, 1), bit(1, 1, 1))}
-    assert BITS.rail(bit(1, 2, 0).right) == 1
 
 
 def test_servers_do_not_cross_stages() -> None:

@@ -16,7 +16,8 @@ import pytest
 from matplotlib import image
 
 from railx.io import write_table
-from railx.tracking import Curve, StageResult, TrackedRun, log_runs
+from railx.tracking.results import Curve, StageResult, TrackedRun
+from railx.tracking.runs import log_runs
 from tests.builders import checked
 
 LATENCIES = ("sweep/latency", "offered")

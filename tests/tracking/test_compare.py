@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from railx.tracking import StageResult, compare_invocations, list_invocations, log_runs
-from railx.tracking.compare import only_changed
+from railx.tracking.compare import compare_invocations, list_invocations, only_changed
 from railx.tracking.comparison_page import changed_lines, comparison_lines, write_comparison
+from railx.tracking.results import StageResult
+from railx.tracking.runs import log_runs
 from tests.builders import checked
 from tests.commands import python
 from tests.tracking.conftest import Tracked, verdict

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from railx.tracking import Curve, read_curves
+from railx.tracking.results import Curve
+from railx.tracking.stage_results import read_curves
 
 STEPS: dict[str, Any] = {"step": "iteration", "curve": "{mode}_{latency:g}ms"}
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.io import dotted_leaves
-from railx.tracking import result_digest
-from railx.tracking.results import StageResult, few_numbers, numbers
+from railx.tracking.results import StageResult, few_numbers, numbers, result_digest
 
 _LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)

@@ -13,8 +13,11 @@ import pytest
 
 from railx.io import read_json
 from railx.settings import SettingsError, load
-from railx.tracking import StageResult, TrackingSettings, list_invocations, log_runs
+from railx.tracking.compare import list_invocations
 from railx.tracking.ledger import Ledger
+from railx.tracking.results import StageResult
+from railx.tracking.runs import log_runs
+from railx.tracking.settings import TrackingSettings
 from railx.tracking.store import finished_runs, open_store
 from tests.builders import checked, choice
 from tests.tracking.conftest import Tracked, results

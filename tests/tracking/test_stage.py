@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from railx.io import read_json, write_json, write_table
-from railx.tracking import compare_invocations
+from railx.tracking.compare import compare_invocations
 from railx.tracking.store import open_store
 from tests.builders import choice, write_result
 from workflow.experiment import checked_experiment
@@ -128,7 +128,7 @@ def test_code_of_a_run_is_known_by_module(
     named = iter(("run-1", "run-2"))
     real = runs.log_runs
     monkeypatch.setattr(
-        "railx.tracking.log_runs",
+        "railx.tracking.runs.log_runs",
         lambda *given, **about: real(*given, **{**about, "invocation": next(named)}),
     )
     track(folder, described)

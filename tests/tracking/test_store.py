@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
-from railx.tracking import StageResult, compare_invocations, list_invocations, log_runs
+from railx.tracking.compare import compare_invocations, list_invocations
+from railx.tracking.results import StageResult
+from railx.tracking.runs import log_runs
 from railx.tracking.store import finished_runs, open_store, store_address
 from tests.builders import checked
 from tests.tracking.conftest import Tracked, at_once, results

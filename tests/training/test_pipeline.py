@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from railx.performance.decoder import ModelSettings
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import PipelineBatch
-from railx.planning.format.schedule import operations_1f1b, stage_layers
+from railx.planning.format.schedule import operations, stage_layers
 from tests.plans import chunk, pipeline_plan
 from training import pipeline as runtime
 from training.loop import _peaks
@@ -115,9 +115,7 @@ def test_receives_are_posted_before_the_compute_that_precedes_their_use(
     own.run(BATCH)
     before, after = number - 1, number + 1
     expected: list[tuple[str, int]] = []
-    steps = [
-        (op.kind, op.chunk) for part in BATCH.pipelines for op in operations_1f1b(part, number)
-    ]
+    steps = [(op.kind, op.chunk) for part in BATCH.pipelines for op in operations(part, number)]
     posted = 0
     for place, (kind, index) in enumerate(steps):
         source, to = (before, after) if kind == "forward" else (after, before)

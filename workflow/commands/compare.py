@@ -40,8 +40,7 @@ def add(commands: Any) -> None:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    from railx.tracking import compare_invocations, list_invocations
-    from railx.tracking.compare import only_changed
+    from railx.tracking.compare import compare_invocations, list_invocations, only_changed
     from railx.tracking.comparison_page import changed_lines, comparison_lines, write_comparison
 
     # Two experiments have little in common: previous and latest are those of the one

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from railx.evidence import Recorded
     from railx.evidence.findings import FindingsTable, Sources
 
-__all__ = ["add", "findings_sources"]
-
 #: The rows of a query.
 Rows = list[dict[str, Any]]
 

@@ -10,8 +10,6 @@ from typing import Any
 from railx.text import aligned
 from workflow.commands.shared import add_flag, command
 
-__all__ = ["KINDS", "add"]
-
 Row = dict[str, Any]
 
 

@@ -64,7 +64,7 @@ def say(experiment: str, overrides: Sequence[str], results: Path) -> None:
 
 
 def _say(name: str, results: Path, command_line: str) -> None:
-    from railx.report import read_claims, summary_lines
+    from railx.report.claims import read_claims, summary_lines
     from workflow.resources import all_papers
 
     folder = results / name
@@ -79,7 +79,7 @@ def _say(name: str, results: Path, command_line: str) -> None:
 
 
 def _pdf(options: argparse.Namespace) -> None:
-    from railx.report import print_pdf
+    from railx.report.pdf import print_pdf
 
     folder = options.results / _name(options)
     if not (folder / _PAGE).is_file():

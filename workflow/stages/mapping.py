@@ -13,7 +13,8 @@ from workflow.stage import ByHand, Experiment, FromStage, Item, Job, Stage, Summ
 from workflow.stages.economics import check_price_set
 
 if TYPE_CHECKING:
-    from railx.mapping import Basis, MappingSettings
+    from railx.mapping.settings import MappingSettings
+    from railx.mapping.step import Basis
     from railx.vocabulary.topology import Topology
 
 __all__ = ["STAGE", "run", "run_any_topology"]
@@ -26,7 +27,9 @@ def run(job: Job) -> Summary:
     the topology against which the others are priced.
     """
     from railx.families import read_topology
-    from railx.mapping import MappingSettings, comparison_bases, node_price_rows
+    from railx.mapping.cost import comparison_bases
+    from railx.mapping.node_prices import node_price_rows
+    from railx.mapping.settings import MappingSettings
     from railx.settings import SettingsError
 
     settings: MappingSettings = job.load(MappingSettings)
@@ -54,7 +57,8 @@ def run_any_topology(job: Job) -> Summary:
     """
     from railx.errors import UserError
     from railx.families import family_of, read_topology
-    from railx.mapping import MappingSettings, equal_bandwidth
+    from railx.mapping.cost import equal_bandwidth
+    from railx.mapping.settings import MappingSettings
 
     settings: MappingSettings = job.load(MappingSettings)
     graph = read_topology(job.file("topology"))
@@ -77,7 +81,7 @@ def _lay(
     bases: list[Basis],
     name: str,
 ) -> Summary:
-    from railx.mapping import step_times
+    from railx.mapping.step import step_times
 
     rows = step_times(graph, routings, settings.jobs, bases, name)
     job.write_table("steps", rows)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workflow.outputs import Json, Table, arrow_schema, category, integer, real, text, typed
 from workflow.stage import ByHand, Config, Experiment, FromStage, Item, Job, Stage, Summary, Tracked
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def run(job: Job) -> Summary:
@@ -20,10 +17,11 @@ def run(job: Job) -> Summary:
     out of reach at its size; a model alone raises SettingsError or ValueError then. The
     channel loads are those of every model, distinguished by ``routing``.
     """
+    import numpy as np
     import pyarrow as pa
 
     from railx.families import read_topology
-    from railx.io import write_table
+    from railx.io import as_words, write_table
     from railx.network import CollectiveSettings, StaticNetworkSettings, TrafficSettings
     from railx.network.collectives import simulate_collectives
     from railx.network.static_loads import static_routings
@@ -43,13 +41,13 @@ def run(job: Job) -> Summary:
         if len(networks) > 1 and network.routing not in static_routings(graph):
             continue
         rows[key], loads = simulate_static(graph, traffic, network, name, seed=job.settings["seed"])
-        count = len(loads["load"])
+        zeros = np.zeros(len(loads["load"]), np.int8)
         channels.append(
             pa.table(
                 {
-                    "topology": _repeated(name, count),
+                    "topology": as_words(zeros, [name]),
                     **loads,
-                    "routing": _repeated(network.routing, count),
+                    "routing": as_words(zeros, [network.routing]),
                 }
             )
         )
@@ -58,12 +56,6 @@ def run(job: Job) -> Summary:
     job.write("channels", write_table, pa.concat_tables(channels).unify_dictionaries())
     job.write_table("collectives", collectives)
     return _summary(networks, rows, collectives)
-
-
-def _repeated(word: str, count: int) -> pa.DictionaryArray:
-    import pyarrow as pa
-
-    return pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int8()), pa.array([word]))
 
 
 def _summary(

@@ -27,7 +27,8 @@ def run(job: Job) -> Summary:
     """
     from railx.evidence import load_claims, published_tables, read_papers
     from railx.provenance import collect_provenance
-    from railx.report import ReportFigure, ReportTable, write_report
+    from railx.report.entries import ReportFigure, ReportTable
+    from railx.report.page import write_report
 
     results = Path(job.settings["results"])
     job.write_json("config", job.settings["experiment"])
@@ -68,7 +69,7 @@ def run(job: Job) -> Summary:
 
 def _other(claims: Path, results: Path) -> Any:
     """The verdicts in a file, named by its folder."""
-    from railx.report import OtherResult
+    from railx.report.entries import OtherResult
 
     folder = claims.parent.parent
     name = folder.relative_to(results)

@@ -16,7 +16,9 @@ from workflow.stages.economics import check_price_set
 
 def run(job: Job) -> Summary:
     """Lay every job on every network; return the step times without switching."""
-    from railx.mapping import SwitchedSettings, rail_step_rows, switched_times
+    from railx.mapping.rail_steps import rail_step_rows
+    from railx.mapping.settings import SwitchedSettings
+    from railx.mapping.switched import switched_times
 
     settings: SwitchedSettings = job.load(SwitchedSettings)
     rows = switched_times(settings)

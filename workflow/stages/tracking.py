@@ -21,7 +21,8 @@ def run(job: Job) -> Summary:
     and, per result, what :func:`workflow.stages.tracked_results` says of it.
     """
     from railx.provenance import collect_provenance
-    from railx.tracking import TrackingSettings, log_runs
+    from railx.tracking.runs import log_runs
+    from railx.tracking.settings import TrackingSettings
     from railx.tracking.stage_results import stage_result
     from workflow.digest import code_modules, module_digest
 

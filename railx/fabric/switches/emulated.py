@@ -21,8 +21,6 @@ from railx.fabric.settings import EmulatedSwitchSettings
 from railx.fabric.switches import SwitchCallbacks, Wiring, parse_port, port_name
 from railx.settings import SettingsError
 
-__all__ = ["EmulatedSwitch"]
-
 _STATE_VERSION = 1
 
 #: A callback of the timer thread, and an event that returns the callbacks.

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 
-__all__ = ["Filling"]
-
 
 class Filling(NamedTuple):
     """Links by flow (CSR), flows by link (CSR), and limits in GB/s."""

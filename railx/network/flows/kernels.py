@@ -12,8 +12,6 @@ from railx.network.flows.filling import Filling
 from railx.vocabulary.arrays import BoolArray, FloatArray, IntArray
 from railx.vocabulary.routing.analysis import RoutingGraph
 
-__all__ = ["complete", "fill", "spread"]
-
 #: Levels and finish times whose relative difference is below this are one event;
 #: smaller differences are rounding.
 _SAME = 1e-9

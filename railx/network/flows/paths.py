@@ -18,17 +18,6 @@ from railx.vocabulary.routing.analysis import routing_graph, spread_options
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
-__all__ = [
-    "FlowPaths",
-    "fixed_paths",
-    "join_paths",
-    "kernels",
-    "path_loads",
-    "route_flows",
-    "spread_flows",
-]
-
-
 #: Entries per state of a routing table made at once: about 0.5 GiB with temporaries.
 _BLOCK_ENTRIES = 8_000_000
 

@@ -9,8 +9,6 @@ from railx.network.flows.fair import filling_of, per_flow
 from railx.network.flows.paths import FlowPaths, kernels
 from railx.vocabulary.arrays import FloatArray
 
-__all__ = ["finish_times"]
-
 
 def finish_times(
     paths: FlowPaths,

@@ -11,8 +11,6 @@ from railx.network.settings import PacketNetworkSettings
 from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings
 
-__all__ = ["check_latencies", "check_packets", "check_table"]
-
 #: Repeats from which their number, not their length, decides the duration of a sweep.
 _MANY_REPEATS = 100
 #: Bytes for each cycle of the slowest link: three words in lists of events as long as

@@ -21,15 +21,6 @@ from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, Topology
 
-__all__ = [
-    "Channels",
-    "Trace",
-    "build_net",
-    "build_state",
-    "channels_of",
-    "more_slots",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Channels:

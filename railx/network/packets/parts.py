@@ -17,8 +17,6 @@ from railx.network.packets.layout import more_slots
 from railx.progress import counting
 from railx.settings import SettingsError
 
-__all__ = ["check_divisible", "load_compiled", "run_parts_until"]
-
 #: Arrays that all parts see; of all others each has a copy.
 _SHARED = ("boxes", "progress")
 #: A cache line, or the two that are loaded together.

@@ -19,8 +19,6 @@ from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
-__all__ = ["read_sweeps", "sweep_seeds"]
-
 
 def sweep_seeds(graph: Path, sweep: SweepSettings, seed: int, seeds: Sequence[int]) -> list[Sweep]:
     """The sweeps of some seeds on the topology in file ``graph``.

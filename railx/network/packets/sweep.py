@@ -21,8 +21,6 @@ from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import Topology
 
-__all__ = ["Sweep", "merged", "shard_of", "sweep_loads", "swept_seeds"]
-
 #: Overload, as a multiple of the saturation point, of the run for the largest accepted
 #: rate.
 _OVERLOAD = 1.25

@@ -12,8 +12,6 @@ from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
-__all__ = ["zero_load_latency_cycles"]
-
 
 def zero_load_latency_cycles(
     topology: Topology, table: RoutingTable, network: PacketNetworkSettings

@@ -14,29 +14,28 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Any, cast
 
 from railx.errors import UserError
 from railx.io import read_json, write_json
 from railx.planning.format.parts import Chunk, Group, Pipeline, PlanError, agree, check_agrees
 from railx.planning.format.plan import (
     SCHEMA,
+    Batch,
     PipelineBatch,
     Plan,
-    PlanKind,
-    Predictions,
     SequenceParallelBatch,
     layers_of,
     sequence_lengths,
 )
 from railx.planning.format.predictions import check_predictions, named_cost_model
 from railx.planning.format.schedule import check_order, live_sizes, stage_layers
-from railx.settings import AtLeast, PowerOfTwo, SettingsError, load, to_dict
+from railx.settings import PowerOfTwo, SettingsError, load, to_dict
 
 #: The batches of a plan by its kind.
-_BATCH_TYPES: Mapping[str, type[SequenceParallelBatch] | type[PipelineBatch]] = {
+_BATCH_TYPES: Mapping[str, type[Batch]] = {
     "sequence_parallel": SequenceParallelBatch,
     "pipeline": PipelineBatch,
 }
@@ -55,17 +54,20 @@ def read_plan(path: str | Path) -> Plan:
         if not isinstance(kind, str) or kind not in batch_types:
             raise SettingsError("kind", f"got {kind!r}; allowed: {', '.join(batch_types)}")
         batch_type = batch_types[kind]
-        batches: Any = load(tuple[batch_type, ...], _bare(data.get("batches")), "batches")  # type: ignore[valid-type]
-        apart = {"batches", "digest"}
-        head: _Head = load(_Head, {key: value for key, value in data.items() if key not in apart})
-        plan = Plan(**vars(head), batches=batches)
+        batches: tuple[Batch, ...] = load(
+            tuple[batch_type, ...],  # type: ignore[valid-type]
+            _bare(data.get("batches")),
+            "batches",
+        )
+        rest = {key: value for key, value in data.items() if key != "digest"}
+        plan: Plan = load(Plan, rest | {"batches": batches})
         _check_finite(plan.settings, "settings")
         for index, batch in enumerate(batches):
             _check_finite(batch.solver, f"batches[{index}].solver")
         validate_plan(plan)
         _check_derived(data, plan_file(plan))
         if data.get("digest") is None:
-            claims = {"lower_bound_ms": None, "solved_by": None, "effort": None}
+            claims: dict[str, Any] = {"lower_bound_ms": None, "solved_by": None, "effort": None}
             plan = replace(plan, batches=tuple(replace(batch, **claims) for batch in batches))
     except (SettingsError, PlanError) as error:
         raise PlanError(f"{path}: {error}") from None
@@ -81,11 +83,11 @@ def write_plan(path: str | Path, plan: Plan) -> None:
 def plan_file(plan: Plan) -> dict[str, Any]:
     """The file of a valid plan as plain data."""
     data: dict[str, Any] = to_dict(plan)
-    batches: tuple[SequenceParallelBatch | PipelineBatch, ...] = plan.batches
-    for batch, plain in zip(batches, data["batches"], strict=True):
+    for batch, plain in zip(plan.batches, data["batches"], strict=True):
         plain["predicted_ms"] = batch.predicted_ms
-        for group in _groups(plain):
-            group["degree"] = len(group["ranks"])
+    for _, holder, key, _ in _derived(data["batches"]):
+        if key == "degree":
+            holder[key] = len(holder["ranks"])
     data["digest"] = _digest(data)
     return data
 
@@ -108,24 +110,9 @@ def validate_plan(plan: Plan) -> None:
         else:
             _validate_pipelines(batch, plan, where)
         _validate_batch(batch, where)
-        _validate_bound(batch, where)
     if model is not None:
         check_predictions(plan, model)
     _unique((batch.iteration for batch in plan.batches), "the plan: iteration")
-
-
-@dataclass(frozen=True)
-class _Head:
-    """A plan file without its batches, whose type depends on ``kind``."""
-
-    schema: Literal["railx.plan/3"]
-    kind: PlanKind
-    planner: str
-    devices: Annotated[int, AtLeast(1)]
-    settings: Mapping[str, Any]
-    tokens_per_device: Annotated[int, AtLeast(1)] | None = None
-    predictions: Predictions = "own"
-    whole_heads: bool = True
 
 
 def _check_finite(value: Any, where: str) -> None:
@@ -140,10 +127,18 @@ def _check_finite(value: Any, where: str) -> None:
         raise PlanError(f"{where}: got {value!r}; allowed: a finite number")
 
 
-def _groups(batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The groups of a batch of a file; invalid ones are skipped."""
-    for micro_batch in _dicts(batch.get("micro_batches")):
-        yield from _dicts(micro_batch.get("groups"))
+def _derived(batches: Any) -> Iterator[tuple[str, dict[str, Any], str, str]]:
+    """Where a file's batches have derived values; what is no batch or group is skipped.
+
+    Of each the place in words, the mapping and the key in it, and what it follows from.
+    """
+    for index, batch in enumerate(_dicts(batches)):
+        where = f"batches[{index}]"
+        yield f"{where}.predicted_ms", batch, "predicted_ms", "its time in all"
+        micro_batches = _dicts(batch.get("micro_batches"))
+        groups = (group for part in micro_batches for group in _dicts(part.get("groups")))
+        for number, group in enumerate(groups):
+            yield f"{where}, group {number}: degree", group, "degree", "its ranks"
 
 
 def _dicts(value: Any) -> list[dict[str, Any]]:
@@ -153,37 +148,26 @@ def _dicts(value: Any) -> list[dict[str, Any]]:
 def _bare(batches: Any) -> Any:
     """The batches of a file without their derived values."""
     bare = copy.deepcopy(batches)
-    for batch in _dicts(bare):
-        batch.pop("predicted_ms", None)
-        for group in _groups(batch):
-            group.pop("degree", None)
+    for _, holder, key, _ in _derived(bare):
+        holder.pop(key, None)
     return bare
 
 
 def _check_derived(data: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     """Refuse derived values that do not follow from the rest of the file."""
-    for index, (said, right) in enumerate(zip(data["batches"], expected["batches"], strict=True)):
-        where = f"batches[{index}]"
-        _check_number(f"{where}.predicted_ms", said, right, "predicted_ms", "its time in all")
-        numbers = enumerate(zip(_groups(said), _groups(right), strict=True))
-        for number, (group, derived) in numbers:
-            _check_number(f"{where}, group {number}: degree", group, derived, "degree", "its ranks")
+    pairs = zip(_derived(data["batches"]), _derived(expected["batches"]), strict=True)
+    for (where, said, key, what), (_, right, _, _) in pairs:
+        value = said.get(key)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not agree(cast("float", value), right[key]):
+            problem = "is missing" if key not in said else f"got {value!r}"
+            raise PlanError(f"{where}: {problem}; allowed: {right[key]}, {what}")
     digest = data.get("digest")
     if digest is not None and digest != _digest(data):
         raise PlanError(
             f"digest: got {str(digest)[:12]!r}; allowed: {_digest(data)[:12]!r}, that of the rest"
             " of the file, which was changed since (or null: written by hand)"
         )
-
-
-def _check_number(
-    where: str, said: Mapping[str, Any], right: Mapping[str, Any], key: str, what: str
-) -> None:
-    value = said.get(key)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not agree(cast("float", value), right[key]):
-        problem = "is missing" if key not in said else f"got {value!r}"
-        raise PlanError(f"{where}: {problem}; allowed: {right[key]}, {what}")
 
 
 def _digest(data: Mapping[str, Any]) -> str:
@@ -205,8 +189,11 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _validate_batch(batch: SequenceParallelBatch | PipelineBatch, where: str) -> None:
-    """Refuse a batch whose parts drop, repeat or change sequences."""
+def _validate_batch(batch: Batch, where: str) -> None:
+    """Refuse a batch whose parts drop, repeat or change sequences, and a lower bound
+    above its predicted time.
+    """
+    _unique((sequence for sequence, _ in sequence_lengths(batch)), f"{where}: sequence")
     if not batch.sequences or len(batch.sequences) != len(batch.lengths):
         raise PlanError(
             f"{where}: made for {len(batch.sequences)} sequences and {len(batch.lengths)} lengths;"
@@ -231,13 +218,7 @@ def _validate_batch(batch: SequenceParallelBatch | PipelineBatch, where: str) ->
             f"{where}: sequence {next(iter(expected))} is dropped ({len(expected)} in all);"
             " allowed: every sequence of the batch that the plan was made for"
         )
-
-
-def _validate_bound(batch: SequenceParallelBatch | PipelineBatch, where: str) -> None:
-    """Refuse a lower bound above the batch's predicted time."""
-    if batch.lower_bound_ms is None:
-        return
-    bound, time_ms = batch.lower_bound_ms, batch.predicted_ms
+    bound, time_ms = batch.lower_bound_ms or 0.0, batch.predicted_ms
     if bound > time_ms and not agree(bound, time_ms):
         raise PlanError(
             f"{where}: lower_bound_ms {bound}; allowed: at most {time_ms}, the predicted time"
@@ -259,7 +240,6 @@ def _validate_sequence_parallel(batch: SequenceParallelBatch, plan: Plan, where:
         said = micro_batch.predicted_ms
         check_agrees(inside, "predicted_ms", said, slowest, "that of its slowest group")
         _unique((rank for group in micro_batch.groups for rank in group.ranks), f"{inside}: rank")
-    _unique((sequence for sequence, _ in sequence_lengths(batch)), f"{where}: sequence")
 
 
 def _validate_group(group: Group, plan: Plan, where: str) -> None:
@@ -318,7 +298,6 @@ def _validate_pipelines(batch: PipelineBatch, plan: Plan, where: str) -> None:
         _validate_coverage(pipeline, inside)
         _validate_schedule(pipeline, plan, inside)
         _validate_memory(pipeline, plan.tokens_per_device, inside)
-    _unique((sequence for sequence, _ in sequence_lengths(batch)), f"{where}: sequence")
 
 
 def _validate_chunk(chunk: Chunk, stages: int, where: str) -> None:
@@ -422,14 +401,12 @@ def _validate_memory(pipeline: Pipeline, tokens_per_device: int | None, where: s
         return
     # A virtual stage has its share of a stage's layers.
     most = tokens_per_device * pipeline.degree * pipeline.model_stages
-    counted = [
-        [
-            0 if chunk.checkpoint_layers and chunk.checkpoint_layers[model_stage] else chunk.tokens
-            for chunk in pipeline.chunks
-        ]
-        for model_stage in range(pipeline.model_stages)
-    ]
-    for stage, chunk, tokens in live_sizes(pipeline, lambda stage, chunk: counted[stage][chunk]):
+
+    def counted(model_stage: int, number: int) -> int:
+        chunk = pipeline.chunks[number]
+        return 0 if chunk.recomputed_layers(model_stage) else chunk.tokens
+
+    for stage, chunk, tokens in live_sizes(pipeline, counted):
         if tokens > most:
             raise PlanError(
                 f"{where}, chunk {chunk}: stage {stage} then holds {tokens:.0f} tokens; allowed:"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
 from railx.errors import UserError
 from railx.planning.format.simulation import ScheduleName
@@ -57,6 +57,11 @@ class MicroBatch:
     @property
     def tokens(self) -> int:
         return sum(group.tokens for group in self.groups)
+
+    def timed(self, times_of: Callable[[Group], Mapping[str, Any]]) -> MicroBatch:
+        """The same groups with other predicted times, by the names of their fields."""
+        groups = tuple(replace(group, **times_of(group)) for group in self.groups)
+        return MicroBatch(groups, max(group.predicted_ms for group in groups))
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,10 @@ class Chunk:
         """Forward and backward time on a stage, nothing recomputed."""
         return self.predicted_forward_ms + self.predicted_backward_ms
 
+    def recomputed_layers(self, stage: int) -> int:
+        """Layers of a stage (of virtual stages: a model stage) that are recomputed."""
+        return self.checkpoint_layers[stage] if self.checkpoint_layers else 0
+
     @property
     def cut_sequence(self) -> int | None:
         """The sequence of this chunk with slices in other chunks too; None if all are
@@ -165,10 +174,6 @@ class Pipeline:
         """All ranks, stage by stage."""
         count = self.stages * self.degree
         return tuple(range(self.replica * count, (self.replica + 1) * count))
-
-    def stage_ranks(self, stage: int) -> tuple[int, ...]:
-        """The ranks of a stage in order."""
-        return self.ranks[stage * self.degree : (stage + 1) * self.degree]
 
 
 def agree(value: float, other: float) -> bool:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from railx.planning.format.parts import Count, MicroBatch, Milliseconds, Pipeline, PlanError
 from railx.planning.format.schedule import pipeline_ms
@@ -113,6 +113,10 @@ class PipelineBatch:
         return sum(pipeline.tokens for pipeline in self.pipelines)
 
 
+#: A training step of either kind.
+Batch: TypeAlias = SequenceParallelBatch | PipelineBatch
+
+
 @dataclass(frozen=True)
 class Plan:
     """A plan for ``devices`` ranks.
@@ -130,7 +134,7 @@ class Plan:
     planner: str
     devices: Annotated[int, AtLeast(1)]
     settings: Mapping[str, Any]
-    batches: tuple[SequenceParallelBatch, ...] | tuple[PipelineBatch, ...]
+    batches: tuple[Batch, ...]
     tokens_per_device: Annotated[int, AtLeast(1)] | None = None
     predictions: Predictions = "own"
     whole_heads: bool = True
@@ -148,7 +152,7 @@ class Plan:
         return cast("tuple[PipelineBatch, ...]", self.batches)
 
 
-def sequence_lengths(batch: SequenceParallelBatch | PipelineBatch) -> Iterator[tuple[int, int]]:
+def sequence_lengths(batch: Batch) -> Iterator[tuple[int, int]]:
     """The sequences that a batch processes and their lengths, in its order."""
     if isinstance(batch, SequenceParallelBatch):
         for micro_batch in batch.micro_batches:

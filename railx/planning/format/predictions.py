@@ -95,21 +95,31 @@ def memory_over_time(
     rows = simulate_pipeline(pipeline) if rows is None else rows
     table = None if cost is None else chunk_bytes(pipeline, cost)
     closing = "weight" if any(row.kind == "weight" for row in rows) else "backward"
-    # A stage runs one pass at a time: memory freed at a moment is free before the next
-    # pass takes some, also where passes take no time.
-    changes: list[list[tuple[float, int, int, float]]] = [[] for _ in range(pipeline.stages)]
+    samples: list[list[StageMemory]] = [[] for _ in range(pipeline.stages)]
+    live_bytes = [0.0] * pipeline.stages
     for row in rows:
-        tokens = pipeline.chunks[row.chunk].tokens
-        part = row.part * pipeline.stages + row.stage
-        size = 0.0 if table is None else table[part][row.chunk]
-        if row.kind == "forward":
-            changes[row.stage].append((row.start_ms, 1, tokens, size))
-        elif row.kind == closing:
-            changes[row.stage].append((row.end_ms, -1, -tokens, -size))
-    return [
-        _accumulated(stage, stage_changes, table is not None)
-        for stage, stage_changes in enumerate(changes)
-    ]
+        if row.kind not in ("forward", closing):
+            continue
+        change, time_ms = (1, row.start_ms) if row.kind == "forward" else (-1, row.end_ms)
+        own = samples[row.stage]
+        chunks, tokens = (own[-1].chunks, own[-1].tokens) if own else (0, 0)
+        # A stage runs one pass at a time: memory freed at a moment is free before the
+        # next pass takes some, also where passes take no time.
+        if own and own[-1].time_ms == time_ms and change > 0:
+            own.pop()
+        if table is not None:
+            model_stage = row.part * pipeline.stages + row.stage
+            live_bytes[row.stage] += change * table[model_stage][row.chunk]
+        own.append(
+            StageMemory(
+                row.stage,
+                time_ms,
+                chunks + change,
+                tokens + change * pipeline.chunks[row.chunk].tokens,
+                None if table is None else max(live_bytes[row.stage], 0.0),
+            )
+        )
+    return samples
 
 
 def peak_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[float]:
@@ -134,9 +144,7 @@ def chunk_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[list[float]]:
     split = [chunk.kind == "split" for chunk in chunks]
     table: list[list[float]] = []
     for stage in range(pipeline.model_stages):
-        recomputed = [
-            chunk.checkpoint_layers[stage] if chunk.checkpoint_layers else 0 for chunk in chunks
-        ]
+        recomputed = [chunk.recomputed_layers(stage) for chunk in chunks]
         table.append(parts.activation_bytes(tokens, split, stage, recomputed).tolist())
     return table
 
@@ -161,22 +169,6 @@ def virtual_cost(cost: PipelineCost, virtual_stages: int) -> PipelineCost:
         capacities=cost.capacities * virtual_stages,
         gather_ms=cost.gather_ms * share,
     )
-
-
-def _accumulated(
-    stage: int, changes: Sequence[tuple[float, int, int, float]], with_bytes: bool
-) -> list[StageMemory]:
-    samples: list[StageMemory] = []
-    chunks = tokens = 0
-    size = 0.0
-    for time_ms, count, more, much in changes:
-        chunks, tokens, size = chunks + count, tokens + more, size + much
-        sample = StageMemory(stage, time_ms, chunks, tokens, max(size, 0.0) if with_bytes else None)
-        if samples and samples[-1].time_ms == time_ms and count > 0:
-            samples[-1] = sample
-        else:
-            samples.append(sample)
-    return samples
 
 
 #: Keys of ``settings`` in a plan with predictions of a cost model.

@@ -27,7 +27,6 @@ from railx.planning.format.simulation import (
     ScheduleName,
     Shape,
     Times,
-    durations_of,
     orders_of,
     run_orders,
 )
@@ -93,14 +92,6 @@ def operations(pipeline: Pipeline, stage: int) -> list[Op]:
     """The operations of ``stage`` (0-based) in its explicit or named order."""
     _check_stage(pipeline, stage)
     return [_op(number, pipeline) for number in _orders(pipeline)[stage]]
-
-
-def operations_1f1b(pipeline: Pipeline, stage: int) -> list[Op]:
-    """The operations of ``stage`` (0-based) in InfiniPipe's order, whatever its
-    schedule.
-    """
-    _check_stage(pipeline, stage)
-    return [_op(number, pipeline) for number in orders_of("1f1b", shape_of(pipeline))[stage]]
 
 
 def ordered(pipeline: Pipeline) -> tuple[tuple[str, ...], ...]:
@@ -175,19 +166,26 @@ def pipeline_ms(pipeline: Pipeline) -> float:
 
 
 def durations_ms(pipeline: Pipeline) -> list[list[float]]:
-    """``durations`` of the simulation: the time of each pass, by stage."""
-    chunks = pipeline.chunks
+    """``durations`` of the simulation: the time of each pass, by stage.
+
+    A backward pass recomputes layers, and lacks the weights' part where the schedule
+    delays that; only then weight passes take time.
+    """
+    stages, parts, chunks = pipeline.stages, pipeline.virtual_stages, pipeline.chunks
     delays = _delays_weights(pipeline)
-    return durations_of(
-        "zero_bubble" if delays else "1f1b",
-        shape_of(pipeline),
-        [chunk.predicted_forward_ms for chunk in chunks],
-        [
-            [_backward_ms(chunk, stage) for chunk in chunks]
-            for stage in range(pipeline.stages * pipeline.virtual_stages)
-        ],
-        [chunk.predicted_weight_ms for chunk in chunks],
-    )
+    forward = [chunk.predicted_forward_ms for chunk in chunks] * parts
+    weight = [chunk.predicted_weight_ms if delays else 0.0 for chunk in chunks]
+    rows = []
+    for stage in range(stages):
+        backward = [
+            chunk.predicted_backward_ms
+            + chunk.recomputed_layers(model_stage) * chunk.predicted_layer_forward_ms
+            - later_ms
+            for model_stage in range(stage, pipeline.model_stages, stages)
+            for chunk, later_ms in zip(chunks, weight, strict=True)
+        ]
+        rows.append(forward + backward + weight * parts)
+    return rows
 
 
 def schedule_name(pipeline: Pipeline) -> str:
@@ -303,11 +301,6 @@ def _delays_weights(pipeline: Pipeline) -> bool:
     if not pipeline.order:
         return pipeline.schedule == "zero_bubble"
     return any(code.startswith("W") for order in pipeline.order for code in order)
-
-
-def _backward_ms(chunk: Chunk, model_stage: int) -> float:
-    recomputed = chunk.checkpoint_layers[model_stage] if chunk.checkpoint_layers else 0
-    return chunk.predicted_backward_ms + recomputed * chunk.predicted_layer_forward_ms
 
 
 def _run(

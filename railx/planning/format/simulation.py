@@ -158,32 +158,6 @@ def run_orders(
     return Times(begins, ends, not remaining)
 
 
-def durations_of(
-    name: ScheduleName,
-    shape: Shape,
-    forward_ms: Sequence[float],
-    backward_ms: Sequence[Sequence[float]],
-    weight_ms: Sequence[float] | None = None,
-) -> list[list[float]]:
-    """``durations`` of :func:`run_orders`; only zero-bubble has weight passes.
-
-    ``forward_ms[chunk]`` is that of any one model stage, ``backward_ms[model
-    stage][chunk]`` includes its recomputation, ``weight_ms[chunk]`` is the part of a
-    backward pass that is delayed.
-    """
-    later = [0.0] * shape.chunks
-    if name == "zero_bubble" and weight_ms is not None:
-        later = list(weight_ms)
-    table = []
-    for stage in range(shape.stages):
-        row = list(forward_ms) * shape.parts
-        for part in range(shape.parts):
-            backward_row = backward_ms[part * shape.stages + stage]
-            row += [total - deferred for total, deferred in zip(backward_row, later, strict=True)]
-        table.append(row + later * shape.parts)
-    return table
-
-
 def _alternating(forward: Sequence[int], backward: Sequence[int], warm_up: int) -> list[int]:
     """``warm_up`` forward passes, then a forward and a backward pass in turn."""
     pairs = zip(forward[warm_up:], backward, strict=False)

@@ -480,9 +480,7 @@ def _wlb(settings: WLBSettings, task: PlanningTask) -> tuple[SequenceParallelBat
         raise PlanError(
             f"planner.degree: got {degree}; allowed: {', '.join(map(str, cost.degrees))}"
         )
-    return task.planned(
-        lambda index, batch: plan_wlb_batch(index, batch, degree, task.devices, cost)
-    )
+    return batch_by_batch(plan_wlb_batch)(degree, task)
 
 
 #: The entry of the list of planners.

@@ -39,20 +39,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.performance.decoder import stage_parameters
 from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 from railx.performance.sequence_cost import (
     ProfiledCostSettings,
     build_cost_model,
     model_state_mib,
-    state_share,
 )
 from railx.performance.tensor_context_cost import Exchange, Shape, timed_shape
-from railx.planning.format.parts import Chunk, Group, MicroBatch, PlanError
+from railx.planning.format.parts import Chunk, Group, PlanError
 from railx.planning.format.plan import PipelineBatch, SequenceParallelBatch
 from railx.planning.groups import micro_batch
 from railx.planning.pipeline.fixed_chunks import (
@@ -218,24 +216,20 @@ def plan_megatron_batch(
         "data": devices // shape.degree,
         "tokens_per_device": shape.cost.tokens_per_device,
     }
-    return SequenceParallelBatch(iteration, tuple(_timed(part, shape) for part in packed), account)
 
+    def times_of(group: Group) -> dict[str, Any]:
+        time = shape.group_time_ms(np.asarray(group.lengths, dtype=np.int64))
+        other_ms = {"tensor_parallel": time.tensor_ms, "context_parallel": time.context_ms}
+        return {
+            "predicted_ms": time.total_ms,
+            "predicted_compute_ms": time.compute_ms,
+            "predicted_all_to_all_ms": 0.0,
+            "predicted_other_ms": other_ms,
+        }
 
-def _timed(packed: MicroBatch, shape: Shape) -> MicroBatch:
-    """A micro-batch with the times of this shape instead of the cost model's."""
-    groups = tuple(_timed_group(group, shape) for group in packed.groups)
-    return MicroBatch(groups, max(group.predicted_ms for group in groups))
-
-
-def _timed_group(group: Group, shape: Shape) -> Group:
-    time = shape.group_time_ms(np.asarray(group.lengths, dtype=np.int64))
-    return replace(
-        group,
-        predicted_ms=time.total_ms,
-        predicted_compute_ms=time.compute_ms,
-        predicted_all_to_all_ms=0.0,
-        predicted_other_ms={"tensor_parallel": time.tensor_ms, "context_parallel": time.context_ms},
-    )
+    # The times are those of this shape instead of the cost model's.
+    timed = tuple(part.timed(times_of) for part in packed)
+    return SequenceParallelBatch(iteration, timed, account)
 
 
 def _groups(settings: MegatronSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
@@ -281,28 +275,20 @@ def stage_cost(task: PlanningTask, shape: Shape, stages: int) -> PipelineCost:
 
     PlanError where states leave no memory.
     """
+    # Stages of one rank, so that no degree of sequence parallelism is asked for.
+    states = PipelineShape(stages, 1, task.devices // stages, shape.tensor)
+    alone = replace(task.constants, sharding=None)
+    try:
+        base = build_pipeline_cost(alone, task.cluster, task.model, task.max_length_tokens, states)
+    except SettingsError as error:
+        if error.key != "cluster.memory_gib":
+            raise
+        raise PlanError(
+            f"planner.tensor: got {shape.tensor} with {stages} stages; allowed: more of either, so"
+            " that the model's states leave memory for tokens"
+        ) from None
     replicas = task.devices // (shape.degree * stages)
-    # A cluster with a given number of tokens per device refuses no states.
-    cluster = replace(task.cluster, tokens_per_device=task.cluster.tokens_per_device or 1)
-    base = build_pipeline_cost(
-        task.constants, cluster, task.model, task.max_length_tokens, PipelineShape(stages, 1)
-    )
-    capacities = base.capacities
-    if task.cluster.tokens_per_device is None:
-        same = shape.context * replicas
-        states = task.constants.state_bytes_per_parameter * state_share(1, same) / shape.tensor
-        capacities = tuple(
-            task.cluster.memory_gib * 2**30
-            - states * stage_parameters(task.model, task.max_length_tokens, stage, stages)
-            for stage in range(stages)
-        )
-        if min(capacities) <= 0:
-            raise PlanError(
-                f"planner.tensor: got {shape.tensor} with {stages} stages; allowed: more of either,"
-                " so that the model's states leave memory for tokens"
-            )
-    full_shape = PipelineShape(stages, shape.degree, replicas)
-    return replace(base, shape=full_shape, capacities=capacities)
+    return replace(base, shape=PipelineShape(stages, shape.degree, replicas))
 
 
 def _retimed(chunk: Chunk, shape: Shape, cost: PipelineCost, layers: int) -> Chunk:
