@@ -67,15 +67,13 @@ from railx.planning.pipeline.chunks import (
 from railx.planning.pipeline.dyna_pipe import plan_dyna_pipe_batch
 from railx.planning.pipeline.fixed_chunks import ChunkRule, every_rule, static_layers
 from railx.planning.pipeline.grouping import (
-    Group,
     Grouping,
     PipelineSettings,
-    Recomputation,
-    chunks_bound_ms,
-    counts_of,
     fastest,
+    fastest_possible,
+    in_one_pipeline,
+    recomputed,
     sequence_starts,
-    timed,
 )
 from railx.planning.planner import Planner, PlanningTask, check_replicas
 from railx.workload.batches import SampledBatch
@@ -278,14 +276,10 @@ def _planned(
         "chunking": [grouping.chunking for grouping in groupings],
         "slices_of_the_longest": [int(grouping.chunked.count.max()) for grouping in groupings],
         "longest_over_mean": [grouping.chunked.longest_over_mean for grouping in groupings],
-        "recomputed_diagonals": [
-            sum(group.recomputed.diagonals for group in grouping.groups) for grouping in groupings
-        ],
+        "recomputed_diagonals": [grouping.diagonals for grouping in groupings],
     }
     if settings.checkpointing == "exact":
-        account["checkpoint_gap"] = [
-            max(group.recomputed.gap for group in grouping.groups) for grouping in groupings
-        ]
+        account["checkpoint_gap"] = [grouping.gap for grouping in groupings]
     return PipelineBatch(iteration, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
 
 
@@ -330,12 +324,14 @@ def _recomputing_less(
 ) -> tuple[Pipeline, int]:
     """The pipelines under our recomputation where that is faster, and Σ C."""
     planned_layers = [chunk.checkpoint_layers or (0,) for chunk in pipeline.chunks]
-    counts = counts_of(checkpoints.problem_of_pipeline(pipeline, cost), settings, cost, "thorough")
-    if counts is not None and any(map(any, planned_layers)):
-        layers = map(tuple, counts.layers.T.tolist())
-        other = replace(pipeline, chunks=tuple(map(recomputing, pipeline.chunks, layers)))
-        if pipeline_ms(other) < pipeline_ms(pipeline):
-            return other, counts.diagonals
+    if settings.checkpointing in ("adaptive", "exact") and any(map(any, planned_layers)):
+        problem = checkpoints.problem_of_pipeline(pipeline, cost)
+        solution = recomputed(problem, settings, thorough=True)
+        if solution is not None:
+            layers = map(tuple, problem.counts(solution.counts).T.tolist())
+            other = replace(pipeline, chunks=tuple(map(recomputing, pipeline.chunks, layers)))
+            if pipeline_ms(other) < pipeline_ms(pipeline):
+                return other, int(solution.counts.sum())
     return pipeline, sum(map(max, planned_layers))
 
 
@@ -416,7 +412,7 @@ def _of_fixed_chunks(
     if grouped is not None and grouped.simulated_ms < limit_ms:
         name = next(rule.name for rule, chunked in distinct.values() if chunked is grouped.chunked)
         best = replace(grouped, chunking=name)
-    bounds_ms = [chunks_bound_ms(chunked, cost) for _, chunked in fixed]
+    bounds_ms = [fastest_possible(chunked, cost).simulated_ms for _, chunked in fixed]
     for index in np.argsort(bounds_ms, kind="stable").tolist():
         limit_ms = math.inf if best is None else best.simulated_ms
         if bounds_ms[index] >= limit_ms:
@@ -443,9 +439,7 @@ def _static(
     fewest = static_layers(chunked, rule.kept_chunks, counts, cost)
     if fewest is None or (none and fewest[1].any()):
         return None
-    recomputed = Recomputation(fewest[1], int(fewest[1].max(axis=0).sum()))
-    group = Group(0, chunked.chunks, recomputed)
-    grouped = timed(Grouping(chunked, (group,), chunking=rule.name), cost)
+    grouped = replace(in_one_pipeline(chunked, fewest[1], cost), chunking=rule.name)
     return grouped if grouped.simulated_ms < limit_ms else None
 
 
@@ -519,10 +513,11 @@ def _token_limits(
 
 def _pipelines(grouped: Grouping, replica: int, cost: PipelineCost) -> list[Pipeline]:
     pipelines = []
-    for group in grouped.groups:
-        layers = map(tuple, group.recomputed.layers.T.tolist())
-        members = zip(range(group.first, group.end), layers, strict=True)
-        chunks = [_chunk(grouped.chunked, *member, cost) for member in members]
+    layers = list(map(tuple, grouped.layers.T.tolist()))
+    for first, end in pairwise(grouped.bounds):
+        chunks = [
+            _chunk(grouped.chunked, chunk, layers[chunk], cost) for chunk in range(first, end)
+        ]
         pipelines.append(pipeline_of(chunks, replica, cost.shape))
     return pipelines
 
