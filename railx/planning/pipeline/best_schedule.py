@@ -82,19 +82,15 @@ def best_schedule(
     cost: PipelineCost | None,
     among: Sequence[ScheduleChoice] = CANDIDATE_SCHEDULES,
     recompute: bool = True,
-    use_plan_times: bool = False,
 ) -> Choice:
-    """The fastest of some schedules for a pipeline whose chunks ``cost`` has timed.
+    """The fastest of some schedules for a pipeline; the unchanged one if none fits.
 
-    The unchanged pipeline if none fits. Without a cost all fit. ``use_plan_times``: see
-    :func:`with_schedule`.
+    Without a cost all fit.
     """
     times: dict[str, float | None] = {}
     best: tuple[float, ScheduleChoice, Pipeline] | None = None
     for name in among:
-        tried = with_schedule(
-            pipeline, name, cost, recompute=recompute, use_plan_times=use_plan_times
-        )
+        tried = with_schedule(pipeline, name, cost, recompute=recompute)
         if tried is None or (cost is not None and not fits(tried, cost)):
             times[name] = None
             continue
@@ -111,18 +107,14 @@ def best_batch(
     cost: PipelineCost | None,
     among: Sequence[ScheduleChoice] = CANDIDATE_SCHEDULES,
     recompute: bool = True,
-    use_plan_times: bool = False,
 ) -> PipelineBatch:
     """A batch whose pipelines each have their fastest schedule.
 
     Its account names them (``schedules``) and gives the time of the whole batch under
-    1F1B (``one_f_one_b_ms``). ``use_plan_times``: see :func:`with_schedule`.
+    1F1B (``one_f_one_b_ms``).
     """
-    choices = [
-        best_schedule(pipeline, cost, among, recompute, use_plan_times)
-        for pipeline in batch.pipelines
-    ]
-    plain = tuple(_plain(pipeline, cost, use_plan_times) for pipeline in batch.pipelines)
+    choices = [best_schedule(pipeline, cost, among, recompute) for pipeline in batch.pipelines]
+    plain = tuple(_plain(pipeline, cost) for pipeline in batch.pipelines)
     account: dict[str, Any] = {
         "schedules": [choice.name for choice in choices],
         "schedule_ms": [dict(choice.times_ms) for choice in choices],
@@ -141,29 +133,26 @@ def with_schedule(
     cost: PipelineCost | None = None,
     virtual_stages: int = 2,
     recompute: bool = True,
-    use_plan_times: bool = False,
 ) -> Pipeline | None:
-    """The chunks of a pipeline under another schedule.
+    """The chunks of a pipeline, with their times, under another schedule.
 
-    ``cost`` gives the times of virtual stages (interleaved), those of the weights' part
-    of a backward pass (zero-bubble), and the memory limits. With ``recompute``,
+    ``cost`` gives the layers of virtual stages (interleaved), the times of the weights'
+    part of a backward pass (zero-bubble), and the memory limits. With ``recompute``,
     schedules other than 1F1B recompute as many more layers of each chunk as memory
-    requires; a searched order stays within memory, and the pipeline's own is
-    taken as searched. Without ``cost`` the plan's times
-    remain, and a searched order holds as many chunks as 1F1B. With ``use_plan_times``
-    the plan's times remain too, and ``cost`` gives memory and how a stage divides. None
-    where there are fewer layers than virtual stages, or no order fits.
+    requires; a searched order stays within memory, and the pipeline's own is taken as
+    searched. Without ``cost`` a searched order holds as many chunks as 1F1B. None where
+    there are fewer layers than virtual stages, or no order fits.
     """
     if name == "searched" and pipeline.order:
         return pipeline
-    plain = _plain(pipeline, cost, use_plan_times)
+    plain = _plain(pipeline, cost)
     if name == "1f1b":
         return plain
     if name == "searched":
         return _searched(plain, cost)
     scheduled: Pipeline | None = replace(plain, schedule=name)
     if name == "interleaved":
-        scheduled = _interleaved(plain, cost, virtual_stages, use_plan_times)
+        scheduled = _interleaved(plain, cost, virtual_stages)
     elif name == "zero_bubble" and cost is not None:
         chunks = tuple(
             replace(
@@ -175,100 +164,79 @@ def with_schedule(
         scheduled = replace(plain, chunks=chunks, schedule=name)
     if scheduled is None or cost is None or not recompute:
         return scheduled
-    return _fitted(scheduled, cost, use_plan_times)
+    return _fitted(scheduled, cost)
 
 
-def _fitted(pipeline: Pipeline, cost: PipelineCost, use_plan_times: bool) -> Pipeline:
+def _fitted(pipeline: Pipeline, cost: PipelineCost) -> Pipeline:
     """Recompute the fewest further layers of each chunk with which the pipeline fits.
 
     Unchanged where not even all of them are enough.
     """
-    if fits(pipeline, cost):
-        return pipeline
     part_cost = virtual_cost(cost, pipeline.virtual_stages)
+
+    def with_recomputed(fewest: int) -> Pipeline:
+        """Recompute at least so many layers of every chunk on every model stage."""
+        return pipeline if fewest == 0 else _recomputing(pipeline, part_cost, fewest)
+
     most = max(part_cost.layer_counts)
-
-    def with_recomputed(layers: int) -> Pipeline:
-        return _recomputing(pipeline, part_cost, layers, use_plan_times)
-
-    if not fits(with_recomputed(most), cost):
-        return pipeline
-    layers = range(most)
-    return with_recomputed(
-        bisect_left(layers, True, 1, key=lambda n: fits(with_recomputed(n), cost))
-    )
+    counts = range(most + 1)
+    index = bisect_left(counts, True, key=lambda fewest: fits(with_recomputed(fewest), cost))
+    return with_recomputed(index if index <= most else 0)
 
 
-def _recomputing(
-    pipeline: Pipeline, part_cost: PipelineCost, fewest: int, use_plan_times: bool
-) -> Pipeline:
-    """Recompute at least ``layers`` layers of every chunk on every model stage."""
+def _recomputing(pipeline: Pipeline, part_cost: PipelineCost, fewest: int) -> Pipeline:
     chunks = []
     for chunk in pipeline.chunks:
         planned = chunk.checkpoint_layers or (0,) * pipeline.model_stages
-        time = part_cost.chunk_time_ms([(part.start, part.tokens) for part in chunk.slices])
-        layer_ms = part_cost.layer_forward_ms(time.forward_ms)
-        if use_plan_times:
-            layer_share_ms = chunk.predicted_forward_ms / max(part_cost.layer_counts)
-            layer_ms = chunk.predicted_layer_forward_ms or layer_share_ms
+        counts = zip(planned, part_cost.layer_counts, strict=True)
+        layer_ms = chunk.predicted_layer_forward_ms
         chunks.append(
             replace(
                 chunk,
-                checkpoint_layers=tuple(
-                    max(count, min(fewest, layers))
-                    for count, layers in zip(planned, part_cost.layer_counts, strict=True)
+                checkpoint_layers=tuple(max(one, min(fewest, layers)) for one, layers in counts),
+                predicted_layer_forward_ms=(
+                    layer_ms or part_cost.layer_forward_ms(chunk.predicted_forward_ms)
                 ),
-                predicted_layer_forward_ms=layer_ms,
             )
         )
     return replace(pipeline, chunks=tuple(chunks))
 
 
-def _plain(pipeline: Pipeline, cost: PipelineCost | None, use_plan_times: bool) -> Pipeline:
+def _plain(pipeline: Pipeline, cost: PipelineCost | None) -> Pipeline:
     """The same chunks in 1F1B order, one part of the model a stage."""
-    parts = pipeline.virtual_stages
+    parts, stages = pipeline.virtual_stages, pipeline.stages
     bare = replace(pipeline, order=(), schedule="1f1b", virtual_stages=1)
     if parts == 1:
         return bare
-    share = 1.0 / parts if cost is None else _share(cost, virtual_cost(cost, parts))
-    return replace(
-        bare,
-        chunks=tuple(
-            replace(
-                chunk,
-                **_times(chunk, None if use_plan_times else cost, 1 / share),
-                checkpoint_layers=tuple(
-                    sum(chunk.checkpoint_layers[stage :: pipeline.stages])
-                    for stage in range(pipeline.stages if chunk.checkpoint_layers else 0)
-                ),
-            )
-            for chunk in pipeline.chunks
-        ),
-    )
+    share = _share(cost, parts)
+    chunks = [
+        replace(
+            _scaled(chunk, 1 / share),
+            checkpoint_layers=tuple(
+                sum(chunk.checkpoint_layers[stage::stages])
+                for stage in range(stages if chunk.checkpoint_layers else 0)
+            ),
+        )
+        for chunk in pipeline.chunks
+    ]
+    return replace(bare, chunks=tuple(chunks))
 
 
-def _share(stage_cost: PipelineCost, part: PipelineCost) -> float:
+def _share(cost: PipelineCost | None, parts: int) -> float:
     """A virtual stage's share of a stage's time, for the largest virtual stage."""
-    return max(part.layer_counts) / max(stage_cost.layer_counts)
-
-
-def _times(chunk: Chunk, cost: PipelineCost | None, share: float) -> dict[str, Any]:
-    """Times of a chunk on a stage of ``cost``, else ``share`` of its present times."""
     if cost is None:
-        return {
-            "predicted_forward_ms": chunk.predicted_forward_ms * share,
-            "predicted_backward_ms": chunk.predicted_backward_ms * share,
-            "predicted_all_to_all_ms": chunk.predicted_all_to_all_ms * share,
-        }
-    time = cost.chunk_time_ms([(part.start, part.tokens) for part in chunk.slices])
-    return {
-        "predicted_forward_ms": time.forward_ms,
-        "predicted_backward_ms": time.backward_ms,
-        "predicted_all_to_all_ms": time.all_to_all_ms,
-        "predicted_layer_forward_ms": (
-            cost.layer_forward_ms(time.forward_ms) if chunk.predicted_layer_forward_ms else 0.0
-        ),
-    }
+        return 1.0 / parts
+    return max(virtual_cost(cost, parts).layer_counts) / max(cost.layer_counts)
+
+
+def _scaled(chunk: Chunk, share: float) -> Chunk:
+    """A chunk on so large a share of its layers."""
+    return replace(
+        chunk,
+        predicted_forward_ms=chunk.predicted_forward_ms * share,
+        predicted_backward_ms=chunk.predicted_backward_ms * share,
+        predicted_all_to_all_ms=chunk.predicted_all_to_all_ms * share,
+    )
 
 
 def _searched(pipeline: Pipeline, cost: PipelineCost | None) -> Pipeline | None:
@@ -285,20 +253,14 @@ def _searched(pipeline: Pipeline, cost: PipelineCost | None) -> Pipeline | None:
     return replace(pipeline, order=coded(searched.orders, pipeline))
 
 
-def _interleaved(
-    pipeline: Pipeline, cost: PipelineCost | None, parts: int, use_plan_times: bool
-) -> Pipeline | None:
-    counts, part_cost, share = None, cost, 1.0 / parts
-    if cost is not None:
-        layers = sum(cost.layer_counts)
-        if pipeline.stages * parts > layers:
-            return None
-        part_cost = virtual_cost(cost, parts)
-        counts, share = part_cost.layer_counts, _share(cost, part_cost)
+def _interleaved(pipeline: Pipeline, cost: PipelineCost | None, parts: int) -> Pipeline | None:
+    if cost is not None and pipeline.stages * parts > sum(cost.layer_counts):
+        return None
+    share = _share(cost, parts)
+    counts = None if cost is None else virtual_cost(cost, parts).layer_counts
     chunks = tuple(
         replace(
-            chunk,
-            **_times(chunk, None if use_plan_times else part_cost, share),
+            _scaled(chunk, share),
             checkpoint_layers=_divided(chunk.checkpoint_layers, counts, parts),
         )
         for chunk in pipeline.chunks
@@ -310,14 +272,12 @@ def _divided(
     checkpoint_layers: Sequence[int], counts: Sequence[int] | None, parts: int
 ) -> tuple[int, ...]:
     """Recomputed layers of each stage, divided among its virtual stages."""
-    if not checkpoint_layers:
-        return ()
     shared = [
         recomputed // parts + (part < recomputed % parts)
         for part in range(parts)
         for recomputed in checkpoint_layers
     ]
-    return tuple(shared if counts is None else map(min, shared, counts))
+    return tuple(map(min, shared, counts) if counts and shared else shared)
 
 
 #: Passes near the edge of a part of the longest path that are moved to the edge.
@@ -510,14 +470,13 @@ def _reordered(shape: Shape, runs: Sequence[range]) -> list[list[int]]:
 
 
 def comparison_rows(
-    batch: PipelineBatch, cost: PipelineCost | None, virtual_stages: int, use_plan_times: bool
+    batch: PipelineBatch, cost: PipelineCost | None, virtual_stages: int
 ) -> list[dict[str, Any]]:
     """A row for the plan's own schedule and one for every other of the same chunks."""
     rows = [_compared_row("plan", batch, cost)]
     for name in SCHEDULE_NAMES:
         candidates = [
-            with_schedule(pipeline, name, cost, virtual_stages, use_plan_times=use_plan_times)
-            for pipeline in batch.pipelines
+            with_schedule(pipeline, name, cost, virtual_stages) for pipeline in batch.pipelines
         ]
         pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
         if len(pipelines) == len(candidates):

@@ -33,7 +33,7 @@ PipelineSchedule = ScheduleChoice | Literal["best", "best_trained"]
 
 #: Families of candidates are divided in full whose first is within this factor of the
 #: best family's time.
-_NEAR_BEST = 1.02
+_NEAR_BEST = 1.03
 #: Pipelines whose division and recomputation are refined; half with an incumbent.
 _CANDIDATES_TO_REFINE = 6
 #: Most that a thorough solution may gain: slower candidates are not solved.

@@ -40,7 +40,6 @@ import numpy as np
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import PipelineBatch
-from railx.planning.format.predictions import fits
 from railx.planning.format.schedule import coded, longest_split, pipeline_ms, runs_of
 from railx.planning.groups import Lengths
 from railx.planning.packing import Integers, longest_fitting
@@ -50,7 +49,6 @@ from railx.planning.pipeline.best_schedule import (
     TRAINABLE_SCHEDULES,
     ScheduleChoice,
     best_batch,
-    with_schedule,
 )
 from railx.planning.pipeline.chunks import (
     Chunked,
@@ -341,21 +339,18 @@ def _scheduled(
     """The batch under the schedule of the settings."""
     if settings.schedule == "1f1b":
         return batch
-    recompute = settings.checkpointing != "none"
-    if settings.schedule == "best" or settings.schedule == "best_trained":
-        among = CANDIDATE_SCHEDULES if settings.schedule == "best" else TRAINABLE_SCHEDULES
-        return best_batch(batch, cost, among, recompute=recompute)
-    changed = []
-    for index, pipeline in enumerate(batch.pipelines):
-        other = with_schedule(pipeline, settings.schedule, cost, recompute=recompute)
-        if other is None or not fits(other, cost):
+    several = {"best": CANDIDATE_SCHEDULES, "best_trained": TRAINABLE_SCHEDULES}
+    among: Any = several.get(settings.schedule, (settings.schedule,))
+    made = best_batch(batch, cost, among, recompute=settings.checkpointing != "none")
+    times: Any = made.solver["schedule_ms"]
+    for index, of_pipeline in enumerate(times):
+        if len(among) == 1 and of_pipeline[settings.schedule] is None:
             raise PlanError(
                 f"planner.schedule: got {settings.schedule}, for which batch {batch.iteration},"
                 f" pipeline {index} does not fit the stages' memory or layers; allowed: 1f1b, best,"
                 " best_trained"
             )
-        changed.append(other)
-    return replace(batch, pipelines=tuple(changed))
+    return made
 
 
 def _best(
