@@ -509,12 +509,11 @@ def test_recomputation_of_another_planner_stays_where_ours_is_slower() -> None:
             )
         )
     given_ones = Pipeline(2, 0, tuple(chunks))
-    stored, _ = _recomputing_less(given_ones, _planner(), cost)
-    assert stored == given_ones
+    assert _recomputing_less(given_ones, _planner(), cost) == given_ones
     every = tuple(replace(chunk, checkpoint_layers=(3, 3)) for chunk in chunks)
-    less, diagonals = _recomputing_less(replace(given_ones, chunks=every), _planner(), cost)
+    less = _recomputing_less(replace(given_ones, chunks=every), _planner(), cost)
     assert pipeline_ms(less) < pipeline_ms(replace(given_ones, chunks=every))
-    assert diagonals < 9
+    assert sum(sum(chunk.checkpoint_layers) for chunk in less.chunks) < 12
 
 
 def test_memory_given_in_tokens_is_named_in_tokens() -> None:

@@ -63,10 +63,11 @@ from railx.planning.pipeline.chunks import (
     share_among_replicas,
 )
 from railx.planning.pipeline.dyna_pipe import plan_dyna_pipe_batch
-from railx.planning.pipeline.fixed_chunks import ChunkRule, every_rule, static_layers
+from railx.planning.pipeline.fixed_chunks import ChunkRule, every_rule, fewest_layers
 from railx.planning.pipeline.grouping import (
     Grouping,
     PipelineSettings,
+    divide,
     fastest,
     fastest_possible,
     in_one_pipeline,
@@ -151,7 +152,8 @@ def _searched(
     if set(first.solver["chunking"]) != {"balanced"}:
         other = _planned(iteration, batch, balanced, cost, context)
         starts += [] if other is None else [other]
-    pipelines, account = [], dict(first.solver)
+    known: Any = first.solver
+    pipelines, account = [], {key: list(values) for key, values in known.items()}
     for replica in range(settings.replicas):
         alternatives = [
             [pipeline for pipeline in start.pipelines if pipeline.replica == replica]
@@ -163,7 +165,8 @@ def _searched(
         refined = _refined(alternatives, settings, cost)
         pipelines += alternatives[0] if refined is None else [refined]
         if refined is not None:
-            _note_refined(account, replica, refined)
+            for key, value in _account("searched", refined.chunks).items():
+                account[key][replica] = value
     searched = replace(first, pipelines=tuple(pipelines), solver=account)
     if searched.predicted_ms >= first.predicted_ms * (1 - _SEARCH_GAIN):
         candidates = [_scheduled(batch_, settings, cost) for batch_ in (first, searched)]
@@ -232,22 +235,24 @@ def _refined(
     return replace(pipeline, order=coded(best.orders, pipeline))
 
 
-def _note_refined(account: dict[str, Any], replica: int, pipeline: Pipeline) -> None:
-    """Write what the search chose into a batch's account."""
-    for key, value in {
-        "chunking": "searched",
-        "slices_of_the_longest": longest_split(pipeline.chunks),
-        "longest_over_mean": _longest_over_mean(pipeline),
-        "recomputed_diagonals": sum(max(c.checkpoint_layers, default=0) for c in pipeline.chunks),
-    }.items():
-        values = list(account[key])
-        values[replica] = value
-        account[key] = values
+def _account(
+    chunking: str, chunks: Sequence[Chunk], diagonals: int | None = None
+) -> dict[str, Any]:
+    """What a batch's account says of a replica; ``diagonals`` is Σ C if known."""
+    times = np.array([chunk.predicted_ms for chunk in chunks])
+    if diagonals is None:
+        diagonals = sum(max(chunk.checkpoint_layers, default=0) for chunk in chunks)
+    return {
+        "chunking": chunking,
+        "slices_of_the_longest": longest_split(chunks),
+        "longest_over_mean": float(times.max() / times.mean()),
+        "recomputed_diagonals": diagonals,
+    }
 
 
-def _longest_over_mean(pipeline: Pipeline) -> float:
-    times = [chunk.predicted_ms for chunk in pipeline.chunks]
-    return max(times) * len(times) / sum(times)
+def _of_replicas(accounts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The account of a batch from those of its replicas."""
+    return {key: [account[key] for account in accounts] for key in accounts[0]}
 
 
 def _planned(
@@ -261,23 +266,19 @@ def _planned(
     fit.
     """
     pipelines: list[Pipeline] = []
-    groupings: list[Grouping] = []
+    accounts = []
     for replica, positions in enumerate(
         share_among_replicas(batch.lengths, settings.replicas, cost)
     ):
         best = _best(batch.sequences[positions], batch.lengths[positions], settings, cost, context)
         if best is None:
             return None
-        groupings.append(best)
-        pipelines += _pipelines(best, replica, cost)
-    account: dict[str, Any] = {
-        "chunking": [grouping.chunking for grouping in groupings],
-        "slices_of_the_longest": [int(grouping.chunked.count.max()) for grouping in groupings],
-        "longest_over_mean": [grouping.chunked.longest_over_mean for grouping in groupings],
-        "recomputed_diagonals": [grouping.diagonals for grouping in groupings],
-    }
-    if settings.checkpointing == "exact":
-        account["checkpoint_gap"] = [grouping.gap for grouping in groupings]
+        own = _pipelines(best, replica, cost)
+        chunks = [chunk for pipeline in own for chunk in pipeline.chunks]
+        gap = {"checkpoint_gap": best.gap} if settings.checkpointing == "exact" else {}
+        accounts.append(_account(best.chunking, chunks, best.diagonals) | gap)
+        pipelines += own
+    account = _of_replicas(accounts)
     return PipelineBatch(iteration, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
 
 
@@ -297,40 +298,34 @@ def _with_sorted_micro_batches(
     planned = plan_dyna_pipe_batch(iteration, batch, layers, cost)
     if planned is None:
         return None
-    pipelines, recomputed = [], []
+    pipelines = []
     for pipeline in planned.pipelines:
         first, last = pipeline.chunks[0], pipeline.chunks[-1]
         edge_ms = first.predicted_forward_ms + last.predicted_backward_ms
         work_ms = sum(chunk.predicted_ms for chunk in pipeline.chunks)
         if work_ms + (shape.stages - 1) * edge_ms + cost.batch_ms >= limit_ms:
             return None
-        other, diagonals = _recomputing_less(pipeline, settings, cost)
-        pipelines.append(other)
-        recomputed.append(diagonals)
-    account = {
-        "chunking": ["dyna_pipe"] * shape.replicas,
-        "slices_of_the_longest": [1] * shape.replicas,
-        "longest_over_mean": list(map(_longest_over_mean, pipelines)),
-        "recomputed_diagonals": recomputed,
-    }
+        pipelines.append(_recomputing_less(pipeline, settings, cost))
+    account = _of_replicas([_account("dyna_pipe", pipeline.chunks) for pipeline in pipelines])
     planned = replace(planned, pipelines=tuple(pipelines), solver=account)
     return planned if planned.predicted_ms < limit_ms else None
 
 
 def _recomputing_less(
     pipeline: Pipeline, settings: PipelineSettings, cost: PipelineCost
-) -> tuple[Pipeline, int]:
-    """The pipelines under our recomputation where that is faster, and Σ C."""
-    planned_layers = [chunk.checkpoint_layers or (0,) for chunk in pipeline.chunks]
-    if settings.checkpointing in ("adaptive", "exact") and any(map(any, planned_layers)):
-        problem = checkpoints.problem_of_pipeline(pipeline, cost)
-        solution = recomputed(problem, settings, thorough=True)
-        if solution is not None:
-            layers = map(tuple, problem.counts(solution.counts).T.tolist())
-            other = replace(pipeline, chunks=tuple(map(recomputing, pipeline.chunks, layers)))
-            if pipeline_ms(other) < pipeline_ms(pipeline):
-                return other, int(solution.counts.sum())
-    return pipeline, sum(map(max, planned_layers))
+) -> Pipeline:
+    """The pipeline under our recomputation where that is faster."""
+    if settings.checkpointing in ("none", "full") or not any(
+        chunk.checkpoint_layers for chunk in pipeline.chunks
+    ):
+        return pipeline
+    problem = checkpoints.problem_of_pipeline(pipeline, cost)
+    solution = recomputed(problem, settings, thorough=True)
+    if solution is None:
+        return pipeline
+    layers = map(tuple, problem.counts(solution.counts).T.tolist())
+    other = replace(pipeline, chunks=tuple(map(recomputing, pipeline.chunks, layers)))
+    return min(pipeline, other, key=pipeline_ms)
 
 
 def _scheduled(
@@ -431,10 +426,13 @@ def _static(
     every = sum(cost.layer_counts)
     none, full = (settings.checkpointing == name for name in ("none", "full"))
     counts = range(every if full else 0, 1 if none else every + 1)
-    fewest = static_layers(chunked, rule.kept_chunks, counts, cost)
-    if fewest is None or (none and fewest[1].any()):
+    fewest = fewest_layers(rule, chunked, counts, cost)
+    if fewest is None:
         return None
-    grouped = replace(in_one_pipeline(chunked, fewest[1], cost), chunking=rule.name)
+    layers = rule.layers(chunked, fewest, cost)
+    if none and layers.any():
+        return None
+    grouped = replace(in_one_pipeline(chunked, layers, cost), chunking=rule.name)
     return grouped if grouped.simulated_ms < limit_ms else None
 
 
@@ -561,16 +559,8 @@ def _refusal_of(
 
 def _holds_alone(length: int, settings: PipelineSettings, cost: PipelineCost) -> bool:
     """Whether a sequence alone fits a pipeline under any number of slices."""
-    room = _most_chunk_tokens(settings, cost)
-    layers = _most_recomputed(settings, cost)
-    for slices in range(settings.most_slices, 0, -1):
-        cuts = _cuts(length, slices, settings, cost)
-        chunked = cut_and_pack(np.array([0]), np.array([length]), cuts, room, cost)
-        if chunked is not None:
-            problem = checkpoints.problem_of(chunked, 0, chunked.chunks, cost)
-            if checkpoints.fits(problem, layers):
-                return True
-    return False
+    alone = _candidates(np.array([0]), np.array([length]), settings, cost, beside_tails=False)
+    return any(divide(chunked, settings, cost) for chunked in chain.from_iterable(alone))
 
 
 def _short_memory(
