@@ -23,7 +23,6 @@ is counted in simulations, so that plans are the same everywhere.
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -49,6 +48,7 @@ from railx.planning.format.schedule import (
     simulate_pipeline,
 )
 from railx.planning.format.simulation import FORWARD, Shape, Times, orders_of, run_orders
+from railx.planning.packing import fewest
 
 #: A named schedule, or a searched order.
 ScheduleChoice = Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "searched"]
@@ -172,19 +172,16 @@ def _fitted(pipeline: Pipeline, cost: PipelineCost) -> Pipeline:
 
     Unchanged where not even all of them are enough.
     """
+    if fits(pipeline, cost):
+        return pipeline
     part_cost = virtual_cost(cost, pipeline.virtual_stages)
-
-    def with_recomputed(fewest: int) -> Pipeline:
-        """Recompute at least so many layers of every chunk on every model stage."""
-        return pipeline if fewest == 0 else _recomputing(pipeline, part_cost, fewest)
-
-    most = max(part_cost.layer_counts)
-    counts = range(most + 1)
-    index = bisect_left(counts, True, key=lambda fewest: fits(with_recomputed(fewest), cost))
-    return with_recomputed(index if index <= most else 0)
+    counts = range(1, max(part_cost.layer_counts) + 1)
+    needed = fewest(counts, lambda count: fits(_recomputing(pipeline, part_cost, count), cost))
+    return pipeline if needed is None else _recomputing(pipeline, part_cost, needed)
 
 
-def _recomputing(pipeline: Pipeline, part_cost: PipelineCost, fewest: int) -> Pipeline:
+def _recomputing(pipeline: Pipeline, part_cost: PipelineCost, least: int) -> Pipeline:
+    """Recompute at least so many layers of every chunk on every model stage."""
     chunks = []
     for chunk in pipeline.chunks:
         planned = chunk.checkpoint_layers or (0,) * pipeline.model_stages
@@ -193,7 +190,7 @@ def _recomputing(pipeline: Pipeline, part_cost: PipelineCost, fewest: int) -> Pi
         chunks.append(
             replace(
                 chunk,
-                checkpoint_layers=tuple(max(one, min(fewest, layers)) for one, layers in counts),
+                checkpoint_layers=tuple(max(one, min(least, layers)) for one, layers in counts),
                 predicted_layer_forward_ms=(
                     layer_ms or part_cost.layer_forward_ms(chunk.predicted_forward_ms)
                 ),

@@ -135,8 +135,8 @@ def peak_bytes(problem: CheckpointProblem, layers: npt.ArrayLike = 0) -> Floats:
     # Planning alone loads Numba.
     from railx.planning.pipeline.kernels import held_bytes
 
-    recomputed = np.full(problem.stored.shape, layers, dtype=np.int64)
-    return np.asarray(held_bytes(problem, recomputed).max(axis=1))
+    retained = np.ascontiguousarray(problem.stored - problem.saved * np.asarray(layers))
+    return np.asarray(held_bytes(problem, retained).max(axis=1))
 
 
 def fits(problem: CheckpointProblem, layers: npt.ArrayLike = 0) -> bool:

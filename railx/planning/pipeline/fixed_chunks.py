@@ -66,7 +66,6 @@ activations are not offloaded. The rules come from secondary sources.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
@@ -79,7 +78,7 @@ from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Chunk, Pipeline, PlanError
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.groups import Lengths
-from railx.planning.packing import Integers, longest_fitting
+from railx.planning.packing import Integers, fewest, longest_fitting
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.chunks import (
     Chunked,
@@ -410,12 +409,9 @@ def fewest_layers(
     """The fewest of ``counts`` layers with which chunks fit; None where none do."""
     problem = checkpoints.problem_of(chunked, 0, chunked.chunks, cost)
 
-    def holds(count: int) -> bool:
-        return checkpoints.fits(problem, rule.layers(chunked, count, cost))
-
-    if not holds(counts[-1]):
-        return None
-    return counts[bisect_left(counts[:-1], True, key=holds)]
+    return fewest(
+        counts, lambda count: checkpoints.fits(problem, rule.layers(chunked, count, cost))
+    )
 
 
 def _plan(settings: FixedChunkSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
@@ -496,10 +492,10 @@ def _plan_with_rule(
         for batch in counted(task.batches, "batches")
     ]
     for chunked in chain.from_iterable(drawn):
-        fewest = fewest_layers(rule, chunked, range(count, most + 1), cost)
-        if fewest is None:
+        needed = fewest_layers(rule, chunked, range(count, most + 1), cost)
+        if needed is None:
             return None
-        count = fewest
+        count = needed
     account = {**rule.account, "checkpointed_layers": count}
     return tuple(
         PipelineBatch(

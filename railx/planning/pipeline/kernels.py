@@ -228,7 +228,7 @@ def _recomputed_layers(every: Divisible, first: int, last: int, mode: int) -> tu
     if mode != NONE:
         for stage in range(stages):
             layers[stage] = layer_counts[stage]
-    held = held_bytes(problem, layers)
+    held = held_bytes(problem, stored - saved * layers)
     for stage in range(stages):
         if held[stage].max() > capacity[stage] * (1 + SLACK):
             return layers, -1
@@ -236,14 +236,14 @@ def _recomputed_layers(every: Divisible, first: int, last: int, mode: int) -> tu
 
 
 @compiled
-def held_bytes(problem: CheckpointProblem, layers: Integers) -> Floats:
-    """Bytes [d, n] that a stage holds at each step with ``layers`` [d, n] recomputed.
+def held_bytes(problem: CheckpointProblem, retained: Floats) -> Floats:
+    """Bytes [d, n] that a stage holds at each step where a chunk keeps ``retained``
+    [d, n].
 
     Minus infinity after the last step at which a chunk begins.
     """
-    stages, chunks = problem.stored.shape
+    stages, chunks = retained.shape
     held = np.full((stages, chunks), -np.inf)
-    retained = problem.stored - problem.saved * layers
     for stage in range(stages):
         warm = min(stages - 1 - stage + problem.longest_split - 1, chunks)
         live_bytes = retained[stage, :warm].sum()
@@ -291,8 +291,8 @@ def sweep(problem: CheckpointProblem, rule: int, trades: int, counts: Integers) 
     live, 1 the most saving per layer, 2 the most saving of the missing bytes anywhere.
     ``trades`` are rounds of adding layers where that makes more of others superfluous.
     """
-    _, saved, capacity, layers, backward, longest_split = problem
-    held = held_bytes(problem, np.zeros(problem.stored.shape, np.int64))
+    stored, saved, capacity, layers, backward, longest_split = problem
+    held = held_bytes(problem, stored)
     stages, chunks = held.shape
     give = SLACK * capacity
     rows = _Rows(problem, give, capacity.reshape(-1, 1) - held)
