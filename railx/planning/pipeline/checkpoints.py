@@ -133,10 +133,10 @@ def rows(problem: CheckpointProblem) -> tuple[Floats, Floats]:
 def peak_bytes(problem: CheckpointProblem, layers: npt.ArrayLike = 0) -> Floats:
     """The peak bytes [d] of each stage with ``layers`` [d, n] recomputed."""
     # Planning alone loads Numba.
-    from railx.planning.pipeline.kernels import held_bytes
+    from railx.planning.pipeline.kernels import live_bytes_of
 
     retained = np.ascontiguousarray(problem.stored - problem.saved * np.asarray(layers))
-    return np.asarray(held_bytes(problem, retained).max(axis=1))
+    return np.asarray(live_bytes_of(problem, retained).max(axis=1))
 
 
 def fits(problem: CheckpointProblem, layers: npt.ArrayLike = 0) -> bool:

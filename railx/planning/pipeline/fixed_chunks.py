@@ -148,8 +148,8 @@ class ChunkRule:
         """What stages recompute of each chunk [d, n], ``count`` layers of most."""
         early = np.zeros(chunked.chunks, dtype=np.bool_)
         if self.kept_chunks is not None:
-            place = np.arange(chunked.chunks) - chunked.run_start
-            early = place < chunked.count - self.kept_chunks
+            index = np.arange(chunked.chunks) - chunked.run_start
+            early = index < chunked.count - self.kept_chunks
         every, spread_ones = (
             np.array(layers)[:, None] for layers in (cost.layer_counts, spread(count, cost))
         )

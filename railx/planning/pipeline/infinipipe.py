@@ -152,8 +152,8 @@ def _searched(
     if set(first.solver["chunking"]) != {"balanced"}:
         other = _planned(iteration, batch, balanced, cost, context)
         starts += [] if other is None else [other]
-    known: Any = first.solver
-    pipelines, account = [], {key: list(values) for key, values in known.items()}
+    solver: Any = first.solver
+    pipelines, account = [], {key: list(values) for key, values in solver.items()}
     for replica in range(settings.replicas):
         alternatives = [
             [pipeline for pipeline in start.pipelines if pipeline.replica == replica]
@@ -273,11 +273,11 @@ def _planned(
         best = _best(batch.sequences[positions], batch.lengths[positions], settings, cost, context)
         if best is None:
             return None
-        own = _pipelines(best, replica, cost)
-        chunks = [chunk for pipeline in own for chunk in pipeline.chunks]
+        of_replica = _pipelines(best, replica, cost)
+        chunks = [chunk for pipeline in of_replica for chunk in pipeline.chunks]
         gap = {"checkpoint_gap": best.gap} if settings.checkpointing == "exact" else {}
         accounts.append(_account(best.chunking, chunks, best.diagonals) | gap)
-        pipelines += own
+        pipelines += of_replica
     account = _of_replicas(accounts)
     return PipelineBatch(iteration, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
 
@@ -336,8 +336,8 @@ def _scheduled(
         return batch
     several = {"best": CANDIDATE_SCHEDULES, "best_trained": TRAINABLE_SCHEDULES}
     among: Any = several.get(settings.schedule, (settings.schedule,))
-    made = best_batch(batch, cost, among, recompute=settings.checkpointing != "none")
-    times: Any = made.solver["schedule_ms"]
+    scheduled = best_batch(batch, cost, among, recompute=settings.checkpointing != "none")
+    times: Any = scheduled.solver["schedule_ms"]
     for index, of_pipeline in enumerate(times):
         if len(among) == 1 and of_pipeline[settings.schedule] is None:
             raise PlanError(
@@ -345,7 +345,7 @@ def _scheduled(
                 f" pipeline {index} does not fit the stages' memory or layers; allowed: 1f1b, best,"
                 " best_trained"
             )
-    return made
+    return scheduled
 
 
 def _best(

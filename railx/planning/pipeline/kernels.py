@@ -173,12 +173,12 @@ def divide(
             mean_layer_ms = chunks.layer_ms[first:last].mean()
             if not simulated and price[start] + fill_ms + mean_layer_ms * layer_sum >= price[end]:
                 continue
-            own, layer_sum = _recomputed_layers(chunks, first, last, mode)
+            recomputed, layer_sum = _recomputed_layers(chunks, first, last, mode)
             if layer_sum < 0:
                 break  # more units in front only hold more at once
             more_ms = fill_ms + mean_layer_ms * layer_sum
             if simulated:
-                more_ms = _time_ms(chunks, first, last, own) - total[first:last].sum()
+                more_ms = _time_ms(chunks, first, last, recomputed) - total[first:last].sum()
             if price[start] + more_ms < price[end]:
                 price[end] = price[start] + more_ms
                 came[end] = start
@@ -194,10 +194,10 @@ def divide(
     time_ms, diagonals = 0.0, 0
     for group in range(groups):
         first, last = bounds[group], bounds[group + 1]
-        own, layer_sum = _recomputed_layers(chunks, first, last, mode)
-        layers[:, first:last] = own
+        recomputed, layer_sum = _recomputed_layers(chunks, first, last, mode)
+        layers[:, first:last] = recomputed
         diagonals += layer_sum
-        time_ms += _time_ms(chunks, first, last, own)
+        time_ms += _time_ms(chunks, first, last, recomputed)
     return bounds, layers, diagonals, time_ms
 
 
@@ -228,31 +228,31 @@ def _recomputed_layers(every: Divisible, first: int, last: int, mode: int) -> tu
     if mode != NONE:
         for stage in range(stages):
             layers[stage] = layer_counts[stage]
-    held = held_bytes(problem, stored - saved * layers)
+    live = live_bytes_of(problem, stored - saved * layers)
     for stage in range(stages):
-        if held[stage].max() > capacity[stage] * (1 + SLACK):
+        if live[stage].max() > capacity[stage] * (1 + SLACK):
             return layers, -1
     return layers, 0 if mode == NONE else largest * diagonals
 
 
 @compiled
-def held_bytes(problem: CheckpointProblem, retained: Floats) -> Floats:
+def live_bytes_of(problem: CheckpointProblem, retained: Floats) -> Floats:
     """Bytes [d, n] that a stage holds at each step where a chunk keeps ``retained``
     [d, n].
 
     Minus infinity after the last step at which a chunk begins.
     """
     stages, chunks = retained.shape
-    held = np.full((stages, chunks), -np.inf)
+    live = np.full((stages, chunks), -np.inf)
     for stage in range(stages):
         warm = min(stages - 1 - stage + problem.longest_split - 1, chunks)
         live_bytes = retained[stage, :warm].sum()
         for step in range(max(chunks - warm, 1)):
             if warm + step < chunks:
                 live_bytes += retained[stage, warm + step]
-            held[stage, step] = live_bytes
+            live[stage, step] = live_bytes
             live_bytes -= retained[stage, problem.backward[step]]
-    return held
+    return live
 
 
 @inner
@@ -292,10 +292,10 @@ def sweep(problem: CheckpointProblem, rule: int, trades: int, counts: Integers) 
     ``trades`` are rounds of adding layers where that makes more of others superfluous.
     """
     stored, saved, capacity, layers, backward, longest_split = problem
-    held = held_bytes(problem, stored)
-    stages, chunks = held.shape
+    live = live_bytes_of(problem, stored)
+    stages, chunks = live.shape
     give = SLACK * capacity
-    rows = _Rows(problem, give, capacity.reshape(-1, 1) - held)
+    rows = _Rows(problem, give, capacity.reshape(-1, 1) - live)
     room = rows.room
     diagonals = chunks + stages - 1
     for diagonal in range(diagonals):
