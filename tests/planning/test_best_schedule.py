@@ -12,11 +12,10 @@ from railx.performance.pipeline_cost import PassTime, PipelineCost, PipelineShap
 from railx.planning.format.parts import Chunk, Pipeline, Slice
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.predictions import fits, peak_bytes, weight_ms
-from railx.planning.format.schedule import pipeline_ms, runnable
+from railx.planning.format.schedule import TRAINABLE_SCHEDULES, pipeline_ms, runnable
 from railx.planning.pipeline.best_schedule import (
     CANDIDATE_SCHEDULES,
     SCHEDULE_NAMES,
-    TRAINABLE_SCHEDULES,
     best_batch,
     best_schedule,
     with_schedule,

@@ -164,11 +164,10 @@ def _batch(plan: Plan, iteration: int | None) -> PipelineBatch:
 
 def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namespace) -> Plan:
     """The plan with the requested schedule in every batch."""
-    from railx.planning.format.schedule import ordered
+    from railx.planning.format.schedule import TRAINABLE_SCHEDULES, ordered
     from railx.planning.pipeline.best_schedule import (
         CANDIDATE_SCHEDULES,
         SCHEDULE_ACCOUNT_KEYS,
-        TRAINABLE_SCHEDULES,
         best_batch,
         with_schedule,
     )

@@ -11,21 +11,16 @@ fits.
 schedule chosen for one batch must not move layers, so ``interleaved`` is reported, but
 taken only where a plan's settings name it.
 
-The search for an order (:func:`search_orders`) starts from 1F1B over some orders of the
-sequences and moves passes along the longest path: only a pass at the edge of a stage's
-part of that path can shorten it (as in job-shop scheduling). It keeps the order of
-slices and the limits of memory. No paper on pipelines of chunks has this method. Effort
-is counted in simulations, so that plans are the same everywhere.
+The search for an order is that of ``refinement`` with the chunks as they are.
 
 :func:`comparison_rows` compares the schedules of a batch.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Chunk, Pipeline
@@ -39,6 +34,7 @@ from railx.planning.format.predictions import (
     weight_ms,
 )
 from railx.planning.format.schedule import (
+    ScheduleChoice,
     coded,
     durations_ms,
     peak_live_chunks,
@@ -47,20 +43,15 @@ from railx.planning.format.schedule import (
     shape_of,
     simulate_pipeline,
 )
-from railx.planning.format.simulation import FORWARD, Shape, Times, orders_of, run_orders
+from railx.planning.format.simulation import SCHEDULES
 from railx.planning.packing import fewest
 
-#: A named schedule, or a searched order.
-ScheduleChoice = Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "searched"]
-SCHEDULE_NAMES: tuple[ScheduleChoice, ...] = get_args(ScheduleChoice)
+#: Every schedule of :func:`with_schedule`.
+SCHEDULE_NAMES: tuple[ScheduleChoice, ...] = (*SCHEDULES, "searched")
 #: Candidates for a batch, the paper's first: a tie takes the first.
 CANDIDATE_SCHEDULES: tuple[ScheduleChoice, ...] = ("1f1b", "searched", "gpipe", "zero_bubble")
-#: The candidates that the training runtime runs.
-TRAINABLE_SCHEDULES: tuple[ScheduleChoice, ...] = ("1f1b", "searched", "gpipe")
 #: Keys of a batch's account about the candidate schedules.
 SCHEDULE_ACCOUNT_KEYS = ("schedules", "schedule_ms", "one_f_one_b_ms")
-#: Most simulations of the search for an order.
-_BUDGET = 60
 #: The least gain for which a schedule replaces another.
 _LESS = 1 - 1e-9
 
@@ -237,17 +228,16 @@ def _scaled(chunk: Chunk, share: float) -> Chunk:
 
 
 def _searched(pipeline: Pipeline, cost: PipelineCost | None) -> Pipeline | None:
+    # Planning alone loads Numba.
+    from railx.planning.pipeline.refinement import search_orders
+
     holds = None if cost is None else chunk_bytes(pipeline, cost)
     room = None
     if cost is not None:
         room = [cost.capacity_bytes(stage) for stage in range(pipeline.stages)]
     sends = [chunk.predicted_send_ms for chunk in pipeline.chunks]
-    searched = search_orders(
-        shape_of(pipeline), durations_ms(pipeline), sends, holds, room, budget=_BUDGET
-    )
-    if searched is None:
-        return None
-    return replace(pipeline, order=coded(searched.orders, pipeline))
+    searched = search_orders(shape_of(pipeline), durations_ms(pipeline), sends, holds, room)
+    return None if searched is None else replace(pipeline, order=coded(searched[1], pipeline))
 
 
 def _interleaved(pipeline: Pipeline, cost: PipelineCost | None, parts: int) -> Pipeline | None:
@@ -275,195 +265,6 @@ def _divided(
         for recomputed in checkpoint_layers
     ]
     return tuple(map(min, shared, counts) if counts and shared else shared)
-
-
-#: Passes near the edge of a part of the longest path that are moved to the edge.
-_REACH = 4
-#: Most runs of chunks for which every order is tried.
-_ALL_ORDERS = 4
-#: Starts to improve.
-_STARTS = 6
-
-
-@dataclass(frozen=True)
-class SearchedOrders:
-    """The best orders of a search, their time and the number of simulations."""
-
-    orders: list[list[int]]
-    makespan_ms: float
-    simulations: int
-
-
-@dataclass
-class _Problem:
-    """The constants of a search."""
-
-    shape: Shape
-    durations: Sequence[Sequence[float]]
-    sends: Sequence[float]
-    holds: Sequence[Sequence[float]]
-    room: Sequence[float]
-    budget: int
-    simulations: int = 0
-
-    def __post_init__(self) -> None:
-        ends = list(itertools.accumulate(self.shape.runs))
-        self.runs = [range(end - n, end) for end, n in zip(ends, self.shape.runs, strict=True)]
-        self.run_of = [run for run in self.runs for _ in run]
-
-    def times(self, orders: Sequence[Sequence[int]]) -> Times:
-        self.simulations += 1
-        return run_orders(orders, self.durations, self.sends)
-
-    def allows(self, stage: int, order: Sequence[int]) -> bool:
-        """Whether slices and passes are in order and memory never exceeds its limit."""
-        chunks, done, live_bytes = self.shape.chunks, set[int](), 0.0
-        most = self.room[stage] * (1 + 1e-9)
-        for number in order:
-            kind, chunk = divmod(number, chunks)
-            run = self.run_of[chunk]
-            if kind == FORWARD:
-                live_bytes += self.holds[stage][chunk]
-                if live_bytes > most or (chunk > run.start and number - 1 not in done):
-                    return False
-            else:
-                live_bytes -= self.holds[stage][chunk]
-                if chunk not in done or (chunk + 1 < run.stop and number + 1 not in done):
-                    return False
-            done.add(number)
-        return True
-
-
-def search_orders(
-    shape: Shape,
-    durations: Sequence[Sequence[float]],
-    sends: Sequence[float],
-    holds: Sequence[Sequence[float]] | None = None,
-    room: Sequence[float] | None = None,
-    budget: int = 400,
-) -> SearchedOrders | None:
-    """The best orders that ``budget`` simulations find; at least as good as 1F1B.
-
-    ``durations`` and ``sends`` are those of ``run_orders``, ``holds[stage][chunk]`` is
-    the share of a live chunk in ``room[stage]``; without them a stage has as many live
-    chunks as in 1F1B. None where no start fits.
-    """
-    if holds is None or room is None:
-        holds = [[1.0] * shape.chunks] * shape.stages
-        room = [min(shape.warm_up(stage) + 1.0, shape.chunks) for stage in range(shape.stages)]
-    problem = _Problem(shape, durations, sends, holds, room, budget)
-    starts = []
-    for number, runs in enumerate(_run_orders(problem)):
-        orders = _reordered(shape, runs)
-        if all(problem.allows(stage, order) for stage, order in enumerate(orders)):
-            starts.append((problem.times(orders).makespan_ms, number, orders))
-        if problem.simulations >= budget // 2:
-            break
-    if not starts:
-        return None
-    starts.sort()
-    best_ms, _, best = starts[0]
-    for start_ms, _, orders in starts[:_STARTS]:
-        improved_ms, improved = _improved(problem, start_ms, orders)
-        if improved_ms < best_ms * _LESS:
-            best_ms, best = improved_ms, improved
-    return SearchedOrders(best, best_ms, problem.simulations)
-
-
-def _improved(
-    problem: _Problem, makespan_ms: float, orders: list[list[int]]
-) -> tuple[float, list[list[int]]]:
-    """Moves along the longest path until none helps."""
-    times = problem.times(orders)
-    moved = True
-    while moved:
-        moved = False
-        for stage, before, after in _moves(problem, orders, times):
-            if problem.simulations >= problem.budget:
-                return makespan_ms, orders
-            order = list(orders[stage])
-            order.insert(after, order.pop(before))
-            if not problem.allows(stage, order):
-                continue
-            trial = [*orders[:stage], order, *orders[stage + 1 :]]
-            tried = problem.times(trial)
-            if tried.complete and tried.makespan_ms < makespan_ms * _LESS:
-                makespan_ms, orders, times, moved = tried.makespan_ms, trial, tried, True
-                break
-    return makespan_ms, orders
-
-
-def _moves(
-    problem: _Problem, orders: Sequence[Sequence[int]], times: Times
-) -> Iterator[tuple[int, int, int]]:
-    """(stage, position, new position) of passes at the edges of the longest path."""
-    for stage, first, last in _blocks(problem, orders, times):
-        inner = range(first + 1, min(first + _REACH, last) + 1)
-        yield from ((stage, position, first) for position in inner)
-        yield from ((stage, first, position) for position in inner)
-        inner = range(max(last - _REACH, first), last)
-        yield from ((stage, position, last) for position in inner)
-        yield from ((stage, last, position) for position in inner)
-
-
-def _blocks(
-    problem: _Problem, orders: Sequence[Sequence[int]], times: Times
-) -> list[tuple[int, int, int]]:
-    """Unbroken parts of the longest path on one stage, from the end of the pipeline
-    back.
-
-    As (stage, first position, last position).
-    """
-    chunks, stages = problem.shape.chunks, problem.shape.stages
-    places = [{number: position for position, number in enumerate(order)} for order in orders]
-    makespan = times.makespan_ms
-    stage = next(s for s, order in enumerate(orders) if times.ends[s][order[-1]] == makespan)
-    position = last = len(orders[stage]) - 1
-    blocks: list[tuple[int, int, int]] = []
-    while True:
-        number = orders[stage][position]
-        begins = times.begins[stage][number]
-        before = times.ends[stage][orders[stage][position - 1]] if position else 0.0
-        if position and before == begins:
-            position -= 1
-            continue
-        blocks.append((stage, position, last))
-        source = stage - 1 if number < chunks else stage + 1
-        if begins == 0.0 or not 0 <= source < stages:
-            return [block for block in blocks if block[1] < block[2]]
-        stage, position = source, places[source][number]
-        last = position
-
-
-def _run_orders(problem: _Problem) -> Iterator[list[range]]:
-    """Orders of the sequences, the plan's first."""
-    runs = problem.runs
-    yield runs
-    if len(runs) <= _ALL_ORDERS:
-        yield from map(list, itertools.islice(itertools.permutations(runs), 1, None))
-        return
-    takes, chunks = problem.durations[0], problem.shape.chunks
-    by_forward = sorted(runs, key=lambda run: takes[run.start])
-    by_backward = sorted(runs, key=lambda run: takes[chunks + run.start])
-    # The first run fills the pipeline with its first chunk, the last drains it with its
-    # first.
-    for last in by_backward[:_REACH]:
-        rest = [run for run in runs if run is not last]
-        yield [*rest, last]
-        for first in by_forward[:_REACH]:
-            if first is not last:
-                yield [first, *(run for run in rest if run is not first), last]
-    yield by_backward[::-1]
-    yield by_backward
-
-
-def _reordered(shape: Shape, runs: Sequence[range]) -> list[list[int]]:
-    """1F1B over the sequences in another order."""
-    chunks = [chunk for run in runs for chunk in run]
-    n = shape.chunks
-    numbers = chunks + [n + chunk for chunk in chunks]
-    orders = orders_of("1f1b", Shape(shape.stages, [len(run) for run in runs]))
-    return [[numbers[number] for number in order] for order in orders]
 
 
 def comparison_rows(

@@ -18,9 +18,9 @@ import numpy as np
 
 from railx.effort import Cost, Costs
 from railx.performance.pipeline_cost import PipelineCost
+from railx.planning.format.schedule import ScheduleChoice
 from railx.planning.packing import Floats, Integers
 from railx.planning.pipeline import checkpoints
-from railx.planning.pipeline.best_schedule import ScheduleChoice
 from railx.planning.pipeline.checkpoint_problem import CheckpointProblem
 from railx.planning.pipeline.chunks import Chunked, Chunking
 from railx.planning.planner import StagedSettings

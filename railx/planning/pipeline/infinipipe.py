@@ -40,16 +40,18 @@ import numpy as np
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import PipelineBatch
-from railx.planning.format.schedule import coded, longest_split, pipeline_ms, runs_of
+from railx.planning.format.schedule import (
+    TRAINABLE_SCHEDULES,
+    ScheduleChoice,
+    coded,
+    longest_split,
+    pipeline_ms,
+    runs_of,
+)
 from railx.planning.groups import Lengths
 from railx.planning.packing import Integers, longest_fitting
 from railx.planning.pipeline import checkpoints
-from railx.planning.pipeline.best_schedule import (
-    CANDIDATE_SCHEDULES,
-    TRAINABLE_SCHEDULES,
-    ScheduleChoice,
-    best_batch,
-)
+from railx.planning.pipeline.best_schedule import CANDIDATE_SCHEDULES, best_batch
 from railx.planning.pipeline.chunks import (
     Chunked,
     Chunking,
