@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from railx.performance.pipeline_cost import PassTime, PipelineCost, PipelineShape
@@ -25,7 +27,8 @@ def compile_planners() -> None:
         plan_flexsp_batch(0, batch, FlexSPSettings("flexsp"), 4, groups)
     batch = SampledBatch(np.arange(4), np.array([4, 2, 1, 1]))
     settings = PipelineSettings("pipeline", 2, 1, most_slices=2, alignment_tokens=1)
-    plan_pipeline_batch(0, batch, settings, pipeline)
+    for chunking in ("searched", "balanced"):
+        plan_pipeline_batch(0, batch, replace(settings, chunking=chunking), pipeline)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ a batch, as in InfiniPipe. That is why one stage is no shape here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -67,16 +67,24 @@ class JointSettings(PlannerBase):
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A way to plan all batches, with a lower bound on the time of each."""
+    """A shape of pipelines, with a lower bound on the time of each batch."""
 
-    name: str
+    settings: PipelineSettings
     bounds_ms: tuple[float, ...]
-    plan: Callable[[], Batches]
-    search: Callable[[], Batches] | None = None
+
+    @property
+    def name(self) -> str:
+        shape = self.settings.shape
+        return f"{shape.stages}x{shape.degree}x{shape.replicas}"
 
     @property
     def bound_ms(self) -> float:
         return sum(self.bounds_ms)
+
+    @property
+    def searches_twice(self) -> bool:
+        """Whether a short search comes before the whole one."""
+        return self.settings.chunking == "searched" and self.settings.effort > 0
 
 
 def shapes_of(task: PlanningTask, most_stages: int) -> list[PipelineShape]:
@@ -114,25 +122,13 @@ def _pipelines(settings: JointSettings, task: PlanningTask) -> list[_Candidate]:
             replicas=shape.replicas,
             sequence_parallel_degree=shape.degree,
         )
-        searched = shape_settings.chunking == "searched" and shape_settings.effort > 0
-        quick = replace(shape_settings, effort=0)
-        first, second = (
-            (lambda chosen=chosen: PIPELINE.plan(chosen, task))
-            for chosen in (quick if searched else shape_settings, shape_settings)
-        )
-        candidates.append(
-            _Candidate(
-                f"{shape.stages}x{shape.degree}x{shape.replicas}",
-                tuple(pipeline_bound_ms(batch, cost) for batch in task.batches),
-                first,
-                second if searched else None,
-            )
-        )
+        bounds_ms = tuple(pipeline_bound_ms(batch, cost) for batch in task.batches)
+        candidates.append(_Candidate(shape_settings, bounds_ms))
     return sorted(candidates, key=lambda candidate: candidate.bound_ms)
 
 
 def _plan(settings: JointSettings, task: PlanningTask) -> Batches:
-    refused: PlanError | None = None
+    refused: Exception | None = None
     tried: dict[str, Batches] = {}
     times_ms: dict[str, list[float]] = {}
 
@@ -147,32 +143,31 @@ def _plan(settings: JointSettings, task: PlanningTask) -> Batches:
     def best_ms() -> float:
         return min(map(total_ms, tried), default=math.inf)
 
-    groups = _Candidate(
-        "groups", (0.0,) * len(task.batches), lambda: FLEXSP.plan(settings.sequence_parallel, task)
-    )
     pipelines = _pipelines(settings, task)
-    for candidate in counted((groups, *pipelines), "shapes"):
-        if candidate.bound_ms >= best_ms():
-            continue
-        try:
-            take(candidate.name, candidate.plan())
-        except (PlanError, SettingsError) as error:
-            if candidate is groups:
-                refused = PlanError(str(error))
+    try:
+        take("groups", FLEXSP.plan(settings.sequence_parallel, task))
+    except (PlanError, SettingsError) as error:
+        refused = error
+    for candidate in counted(pipelines, "shapes"):
+        short = replace(candidate.settings, effort=0)
+        if candidate.bound_ms < best_ms():
+            with suppress(PlanError, SettingsError):
+                chosen = short if candidate.searches_twice else candidate.settings
+                take(candidate.name, PIPELINE.plan(chosen, task))
     near = [candidate for candidate in pipelines if candidate.name in tried]
     nearest = sorted(near, key=lambda near_: total_ms(near_.name))[:_MOST_SEARCHED]
     for candidate in counted(nearest, "nearest shapes"):
-        if candidate.search and total_ms(candidate.name) * (1 - _SEARCH_GAIN) < best_ms():
-            take(candidate.name, candidate.search())
+        if candidate.searches_twice and total_ms(candidate.name) * (1 - _SEARCH_GAIN) < best_ms():
+            take(candidate.name, PIPELINE.plan(candidate.settings, task))
     if not tried:
         raise PlanError(f"{refused}; nor does a pipeline of any of {len(pipelines)} shapes")
     best = min(tried, key=total_ms)
     rest = len(pipelines) + 1 - len(tried)
-    chosen: Any = tuple(
+    batches: Any = tuple(
         _with_account(index, best, tried, times_ms, pipelines, rest)
         for index in range(len(task.batches))
     )
-    return chosen  # type: ignore[no-any-return]
+    return batches  # type: ignore[no-any-return]
 
 
 def _with_account(

@@ -29,6 +29,13 @@ def least_loaded(positions: Iterable[int], loads: npt.ArrayLike, bins: int) -> l
     return filled
 
 
+def fewest(counts: range, holds: Callable[[int], bool]) -> int | None:
+    """The first count that holds, by bisection; None where the last does not."""
+    if not holds(counts[-1]):
+        return None
+    return counts[bisect_left(counts[:-1], True, key=holds)]
+
+
 def longest_fitting(length: int, holds: Callable[[int], bool]) -> int:
     """The most tokens up to ``length`` that are held, by bisection, or 0."""
     tokens = range(length + 1)

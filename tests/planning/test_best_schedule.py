@@ -12,11 +12,10 @@ from railx.performance.pipeline_cost import PassTime, PipelineCost, PipelineShap
 from railx.planning.format.parts import Chunk, Pipeline, Slice
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.predictions import fits, peak_bytes, weight_ms
-from railx.planning.format.schedule import pipeline_ms, runnable
+from railx.planning.format.schedule import TRAINABLE_SCHEDULES, pipeline_ms, runnable
 from railx.planning.pipeline.best_schedule import (
     CANDIDATE_SCHEDULES,
     SCHEDULE_NAMES,
-    TRAINABLE_SCHEDULES,
     best_batch,
     best_schedule,
     with_schedule,
@@ -188,43 +187,42 @@ def test_times_that_are_not_the_cost_s_stay_the_plan_s() -> None:
             for chunk in UNEVEN.chunks
         ),
     )
-    parted = with_schedule(own, "interleaved", COST, use_plan_times=True)
+    parted = with_schedule(own, "interleaved", COST)
     assert parted is not None
     for chunk in parted.chunks:
         assert (chunk.predicted_forward_ms, chunk.predicted_backward_ms) == (4.0, 8.0)
     # Of five and four layers a virtual stage has three at most.
     uneven = replace(COST, layer_counts=(5, 4))
-    thirds = with_schedule(own, "interleaved", uneven, use_plan_times=True)
+    thirds = with_schedule(own, "interleaved", uneven)
     assert thirds is not None
     for chunk in thirds.chunks:
         assert chunk.predicted_forward_ms == pytest.approx(8 * 3 / 5)
-    back = with_schedule(thirds, "1f1b", uneven, use_plan_times=True)
+    back = with_schedule(thirds, "1f1b", uneven)
     assert back is not None
     for chunk in back.chunks:
         assert chunk.predicted_backward_ms == pytest.approx(16.0)
     tight = replace(COST, capacities=(1000.0, 1000.0))
-    held = with_schedule(own, "gpipe", tight, use_plan_times=True)
+    held = with_schedule(own, "gpipe", tight)
     assert held is not None
     assert all(map(any, (chunk.checkpoint_layers for chunk in held.chunks)))
     assert {chunk.predicted_layer_forward_ms for chunk in held.chunks} == {2.0}
     told = replace(
         own, chunks=tuple(replace(one, predicted_layer_forward_ms=1.5) for one in own.chunks)
     )
-    held = with_schedule(told, "gpipe", tight, use_plan_times=True)
+    held = with_schedule(told, "gpipe", tight)
     assert held is not None
     assert {chunk.predicted_layer_forward_ms for chunk in held.chunks} == {1.5}
     put_off = with_schedule(
         replace(own, chunks=tuple(replace(one, predicted_backward_ms=1.0) for one in own.chunks)),
         "zero_bubble",
         COST,
-        use_plan_times=True,
     )
     assert put_off is not None
     assert max(one.predicted_weight_ms for one in put_off.chunks) == 1.0
-    choice = best_schedule(own, COST, SCHEDULE_NAMES, use_plan_times=True)
+    choice = best_schedule(own, COST, SCHEDULE_NAMES)
     assert choice.times_ms["interleaved"] == pytest.approx(pipeline_ms(parted))
     batch = PipelineBatch(0, (own,))
-    assert best_batch(batch, COST, SCHEDULE_NAMES, use_plan_times=True).solver["schedule_ms"][0][
+    assert best_batch(batch, COST, SCHEDULE_NAMES).solver["schedule_ms"][0][
         "interleaved"
     ] == pytest.approx(pipeline_ms(parted))
 

@@ -44,13 +44,13 @@ def test_static_chunks_of_chunk_flow_recompute_all_but_the_last() -> None:
         chunked = rule.chunked(rows, lengths, cost)
         made = _static(rule, chunked, _best(2, 1), cost, float("inf"))
         assert made is not None
-        (group,) = made.groups
+        assert made.bounds == (0, chunked.chunks)
         place = 0
         for count in [len(list(own)) for _, own in groupby(chunked.run_start.tolist())]:
             kept = count if rule.kept_chunks is None else rule.kept_chunks
             expected = [4] * max(0, count - kept) + [0] * min(kept, count)
             for stage in range(2):
-                recomputed = group.recomputed.layers[stage, place : place + count]
+                recomputed = made.layers[stage, place : place + count]
                 assert recomputed.tolist() == expected, rule.name
             seen += sum(expected)
             place += count

@@ -21,7 +21,7 @@ from railx.planning.make import make_plan
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.checkpoint_problem import CheckpointProblem
 from railx.planning.pipeline.checkpoints import Solution
-from railx.planning.pipeline.chunks import share_among_replicas
+from railx.planning.pipeline.chunks import Chunked, share_among_replicas
 from railx.planning.pipeline.infinipipe import (
     PipelineSettings,
     _best_processed,
@@ -29,6 +29,7 @@ from railx.planning.pipeline.infinipipe import (
     _recomputing_less,
     plan_pipeline_batch,
 )
+from railx.planning.pipeline.kernels import sweep
 from railx.settings import SettingsError
 from railx.workload.batches import BatchSettings, FilledBatchSettings, SampledBatch, sample_batches
 from railx.workload.corpus import build_corpus
@@ -183,14 +184,14 @@ def test_the_grouping_is_the_best_of_all(tokens: int, mode: str) -> None:
     assert chunked is not None
     chosen = _planner(stages=3, checkpointing=mode)
     starts = [0, *np.flatnonzero(np.diff(chunked.count)) + 1, chunked.chunks]
-    closed: list[float] = []
+    closed: dict[tuple[int, ...], float] = {}
     for grouping in _groupings(len(starts) - 1):
         total = float(chunked.total_ms.sum())
         for first, end in grouping:
             own = slice(starts[first], starts[end])
             problem = checkpoints.problem_of(chunked, own.start, own.stop, cost)
             if mode == "adaptive":
-                found = checkpoints.rough(problem)
+                found = _without_trades(problem)
                 counts = math.inf if found is None else float(found.sum())
             else:
                 everything = np.full(problem.stored.shape, 4 if mode == "full" else 0)
@@ -198,23 +199,50 @@ def test_the_grouping_is_the_best_of_all(tokens: int, mode: str) -> None:
                 counts = float(everything[0, 0] * problem.diagonals) if holds else math.inf
             total += 2 * float(chunked.total_ms[own].mean())
             total += counts * float(chunked.forward_ms[own].mean()) / 4
-        closed.append(total)
+        closed[*(starts[first] for first, _ in grouping), chunked.chunks] = total
     grouped = module.divide(chunked, chosen, cost)
-    if min(closed) == math.inf:
+    if min(closed.values()) == math.inf:
         # Sequences of one count do not fit together: they are divided one by one.
         assert grouped is None or set(grouped.bounds) - set(starts)
     else:
         assert grouped is not None
-        assert grouped.closed_form_ms == pytest.approx(min(closed))
-        assert (grouped.bounds[0], grouped.bounds[-1]) == (0, chunked.chunks)
-        solved = module._solved(grouped, chosen, cost, "rough")
-        assert grouped.simulated_ms == pytest.approx(solved.simulated_ms)
+        assert closed[grouped.bounds] == pytest.approx(min(closed.values()))
+        again = _grouped(chunked, grouped.bounds, mode, cost)
+        assert again is not None
+        assert grouped.layers.tolist() == again.layers.tolist()
+        assert grouped.diagonals == again.diagonals
+        assert grouped.simulated_ms == pytest.approx(again.simulated_ms)
     if mode == "adaptive" and tokens == 330:
         # Memory holds one pipeline of all; two recompute so much less that they win.
         assert grouped is not None
         assert len(grouped.bounds) == 3
         whole = checkpoints.problem_of(chunked, 0, chunked.chunks, cost)
-        assert checkpoints.rough(whole) is not None
+        assert _without_trades(whole) is not None
+
+
+def _without_trades(problem: CheckpointProblem) -> Any:
+    """Counts by one rule without trades, as the grouping takes them; None: too few."""
+    counts = np.zeros(problem.diagonals, dtype=np.int64)
+    return counts if sweep(problem, 0, 0, counts) else None
+
+
+def _grouped(chunked: Chunked, bounds: tuple[int, ...], mode: str, cost: PipelineCost) -> Any:
+    """Pipelines and their layers, one by one; None where one does not fit."""
+    from railx.planning.pipeline import grouping as module
+
+    layers, diagonals = np.zeros((cost.shape.stages, chunked.chunks), dtype=np.int64), 0
+    for first, end in itertools.pairwise(bounds):
+        problem = checkpoints.problem_of(chunked, first, end, cost)
+        counts = np.full(problem.diagonals, 4 if mode == "full" else 0)
+        if mode == "adaptive":
+            found = _without_trades(problem)
+            if found is None:
+                return None
+            counts = found
+        layers[:, first:end] = problem.counts(counts)
+        diagonals += int(counts.sum())
+    time_ms = module._time_ms(chunked, bounds, layers, cost)
+    return module.Grouping(chunked, bounds, layers, diagonals, time_ms)
 
 
 @pytest.mark.parametrize("tokens", [330, 380, 500])
@@ -231,12 +259,9 @@ def test_grouping_by_simulations_is_the_best_of_all(tokens: int) -> None:
     times = []
     for grouping in _groupings(len(starts) - 1):
         bounds = (*(starts[first] for first, _ in grouping), chunked.chunks)
-        problems = [
-            checkpoints.problem_of(chunked, *ends, cost) for ends in itertools.pairwise(bounds)
-        ]
-        if all(checkpoints.rough(problem) is not None for problem in problems):
-            divided = module.Division(chunked, bounds, 0.0, 0.0)
-            times.append(module._solved(divided, chosen, cost, "rough").simulated_ms)
+        alone = _grouped(chunked, bounds, "adaptive", cost)
+        if alone is not None:
+            times.append(alone.simulated_ms)
     grouped = module.divide(chunked, chosen, cost, simulated=True)
     assert grouped is not None
     assert len(times) > 1
@@ -484,12 +509,11 @@ def test_recomputation_of_another_planner_stays_where_ours_is_slower() -> None:
             )
         )
     given_ones = Pipeline(2, 0, tuple(chunks))
-    stored, _ = _recomputing_less(given_ones, _planner(), cost)
-    assert stored == given_ones
+    assert _recomputing_less(given_ones, _planner(), cost) == given_ones
     every = tuple(replace(chunk, checkpoint_layers=(3, 3)) for chunk in chunks)
-    less, diagonals = _recomputing_less(replace(given_ones, chunks=every), _planner(), cost)
+    less = _recomputing_less(replace(given_ones, chunks=every), _planner(), cost)
     assert pipeline_ms(less) < pipeline_ms(replace(given_ones, chunks=every))
-    assert diagonals < 9
+    assert sum(sum(chunk.checkpoint_layers) for chunk in less.chunks) < 12
 
 
 def test_memory_given_in_tokens_is_named_in_tokens() -> None:

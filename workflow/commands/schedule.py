@@ -101,7 +101,7 @@ def _schedule(options: argparse.Namespace) -> None:
         write_plan(options.out, plan)
     if options.compare:
         parts = options.virtual_stages or _VIRTUAL_STAGES
-        rows = comparison_rows(batch, cost, parts, plan.predictions == "own")
+        rows = comparison_rows(batch, cost, parts)
     elif options.orders:
         rows = order_rows(batch)
     else:
@@ -164,28 +164,25 @@ def _batch(plan: Plan, iteration: int | None) -> PipelineBatch:
 
 def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namespace) -> Plan:
     """The plan with the requested schedule in every batch."""
-    from railx.planning.format.schedule import ordered
+    from railx.planning.format.schedule import TRAINABLE_SCHEDULES, ordered
     from railx.planning.pipeline.best_schedule import (
         CANDIDATE_SCHEDULES,
         SCHEDULE_ACCOUNT_KEYS,
-        TRAINABLE_SCHEDULES,
         best_batch,
         with_schedule,
     )
 
-    name, batches, use_plan_times = options.schedule, [], plan.predictions == "own"
+    name, batches = options.schedule, []
     for batch in plan.pipeline_batches():
         changed = batch
         if name in ("best", "best_trained"):
             among = CANDIDATE_SCHEDULES if name == "best" else TRAINABLE_SCHEDULES
-            changed = best_batch(batch, cost, among, use_plan_times=use_plan_times)
+            changed = best_batch(batch, cost, among)
         elif name is not None:
             pipelines = []
             for index, pipeline in enumerate(batch.pipelines):
                 parts = options.virtual_stages or _VIRTUAL_STAGES
-                rescheduled = with_schedule(
-                    pipeline, name, cost, parts, use_plan_times=use_plan_times
-                )
+                rescheduled = with_schedule(pipeline, name, cost, parts)
                 if rescheduled is None:
                     raise UserError(
                         f"--schedule: got {name}; allowed for batch {batch.iteration}, pipeline"

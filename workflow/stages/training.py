@@ -188,7 +188,7 @@ _SETTINGS = (
 
 def check(experiment: Experiment) -> None:
     """Refuse runs of plans that cannot be trained."""
-    from railx.planning.pipeline.best_schedule import TRAINABLE_SCHEDULES
+    from railx.planning.format.schedule import TRAINABLE_SCHEDULES
     from railx.settings import SettingsError
     from training.settings import check_model, check_planner, check_sharding
 

@@ -37,8 +37,12 @@ _KINDS: tuple[OpKind, ...] = ("forward", "backward", "weight")
 _LETTERS = "FBW"
 #: Characters of an operation in an explicit order.
 _LONGEST_CODE = 40
+#: A named schedule, or a searched order.
+ScheduleChoice = Literal[ScheduleName, "searched"]
 #: Named schedules that the training runtime runs; the others are simulated only.
 RUNNABLE: tuple[ScheduleName, ...] = ("1f1b", "gpipe")
+#: The same with searched orders: a tie takes the first, the paper's.
+TRAINABLE_SCHEDULES: tuple[ScheduleChoice, ...] = ("1f1b", "searched", "gpipe")
 
 
 @dataclass(frozen=True)

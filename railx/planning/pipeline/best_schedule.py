@@ -11,22 +11,16 @@ fits.
 schedule chosen for one batch must not move layers, so ``interleaved`` is reported, but
 taken only where a plan's settings name it.
 
-The search for an order (:func:`search_orders`) starts from 1F1B over some orders of the
-sequences and moves passes along the longest path: only a pass at the edge of a stage's
-part of that path can shorten it (as in job-shop scheduling). It keeps the order of
-slices and the limits of memory. No paper on pipelines of chunks has this method. Effort
-is counted in simulations, so that plans are the same everywhere.
+The search for an order is that of ``refinement`` with the chunks as they are.
 
 :func:`comparison_rows` compares the schedules of a batch.
 """
 
 from __future__ import annotations
 
-import itertools
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Chunk, Pipeline
@@ -40,6 +34,7 @@ from railx.planning.format.predictions import (
     weight_ms,
 )
 from railx.planning.format.schedule import (
+    ScheduleChoice,
     coded,
     durations_ms,
     peak_live_chunks,
@@ -48,19 +43,15 @@ from railx.planning.format.schedule import (
     shape_of,
     simulate_pipeline,
 )
-from railx.planning.format.simulation import FORWARD, Shape, Times, orders_of, run_orders
+from railx.planning.format.simulation import SCHEDULES
+from railx.planning.packing import fewest
 
-#: A named schedule, or a searched order.
-ScheduleChoice = Literal["1f1b", "gpipe", "interleaved", "zero_bubble", "searched"]
-SCHEDULE_NAMES: tuple[ScheduleChoice, ...] = get_args(ScheduleChoice)
+#: Every schedule of :func:`with_schedule`.
+SCHEDULE_NAMES: tuple[ScheduleChoice, ...] = (*SCHEDULES, "searched")
 #: Candidates for a batch, the paper's first: a tie takes the first.
 CANDIDATE_SCHEDULES: tuple[ScheduleChoice, ...] = ("1f1b", "searched", "gpipe", "zero_bubble")
-#: The candidates that the training runtime runs.
-TRAINABLE_SCHEDULES: tuple[ScheduleChoice, ...] = ("1f1b", "searched", "gpipe")
 #: Keys of a batch's account about the candidate schedules.
 SCHEDULE_ACCOUNT_KEYS = ("schedules", "schedule_ms", "one_f_one_b_ms")
-#: Most simulations of the search for an order.
-_BUDGET = 60
 #: The least gain for which a schedule replaces another.
 _LESS = 1 - 1e-9
 
@@ -82,19 +73,15 @@ def best_schedule(
     cost: PipelineCost | None,
     among: Sequence[ScheduleChoice] = CANDIDATE_SCHEDULES,
     recompute: bool = True,
-    use_plan_times: bool = False,
 ) -> Choice:
-    """The fastest of some schedules for a pipeline whose chunks ``cost`` has timed.
+    """The fastest of some schedules for a pipeline; the unchanged one if none fits.
 
-    The unchanged pipeline if none fits. Without a cost all fit. ``use_plan_times``: see
-    :func:`with_schedule`.
+    Without a cost all fit.
     """
     times: dict[str, float | None] = {}
     best: tuple[float, ScheduleChoice, Pipeline] | None = None
     for name in among:
-        tried = with_schedule(
-            pipeline, name, cost, recompute=recompute, use_plan_times=use_plan_times
-        )
+        tried = with_schedule(pipeline, name, cost, recompute=recompute)
         if tried is None or (cost is not None and not fits(tried, cost)):
             times[name] = None
             continue
@@ -111,18 +98,14 @@ def best_batch(
     cost: PipelineCost | None,
     among: Sequence[ScheduleChoice] = CANDIDATE_SCHEDULES,
     recompute: bool = True,
-    use_plan_times: bool = False,
 ) -> PipelineBatch:
     """A batch whose pipelines each have their fastest schedule.
 
     Its account names them (``schedules``) and gives the time of the whole batch under
-    1F1B (``one_f_one_b_ms``). ``use_plan_times``: see :func:`with_schedule`.
+    1F1B (``one_f_one_b_ms``).
     """
-    choices = [
-        best_schedule(pipeline, cost, among, recompute, use_plan_times)
-        for pipeline in batch.pipelines
-    ]
-    plain = tuple(_plain(pipeline, cost, use_plan_times) for pipeline in batch.pipelines)
+    choices = [best_schedule(pipeline, cost, among, recompute) for pipeline in batch.pipelines]
+    plain = tuple(_plain(pipeline, cost) for pipeline in batch.pipelines)
     account: dict[str, Any] = {
         "schedules": [choice.name for choice in choices],
         "schedule_ms": [dict(choice.times_ms) for choice in choices],
@@ -141,29 +124,26 @@ def with_schedule(
     cost: PipelineCost | None = None,
     virtual_stages: int = 2,
     recompute: bool = True,
-    use_plan_times: bool = False,
 ) -> Pipeline | None:
-    """The chunks of a pipeline under another schedule.
+    """The chunks of a pipeline, with their times, under another schedule.
 
-    ``cost`` gives the times of virtual stages (interleaved), those of the weights' part
-    of a backward pass (zero-bubble), and the memory limits. With ``recompute``,
+    ``cost`` gives the layers of virtual stages (interleaved), the times of the weights'
+    part of a backward pass (zero-bubble), and the memory limits. With ``recompute``,
     schedules other than 1F1B recompute as many more layers of each chunk as memory
-    requires; a searched order stays within memory, and the pipeline's own is
-    taken as searched. Without ``cost`` the plan's times
-    remain, and a searched order holds as many chunks as 1F1B. With ``use_plan_times``
-    the plan's times remain too, and ``cost`` gives memory and how a stage divides. None
-    where there are fewer layers than virtual stages, or no order fits.
+    requires; a searched order stays within memory, and the pipeline's own is taken as
+    searched. Without ``cost`` a searched order holds as many chunks as 1F1B. None where
+    there are fewer layers than virtual stages, or no order fits.
     """
     if name == "searched" and pipeline.order:
         return pipeline
-    plain = _plain(pipeline, cost, use_plan_times)
+    plain = _plain(pipeline, cost)
     if name == "1f1b":
         return plain
     if name == "searched":
         return _searched(plain, cost)
     scheduled: Pipeline | None = replace(plain, schedule=name)
     if name == "interleaved":
-        scheduled = _interleaved(plain, cost, virtual_stages, use_plan_times)
+        scheduled = _interleaved(plain, cost, virtual_stages)
     elif name == "zero_bubble" and cost is not None:
         chunks = tuple(
             replace(
@@ -175,10 +155,10 @@ def with_schedule(
         scheduled = replace(plain, chunks=chunks, schedule=name)
     if scheduled is None or cost is None or not recompute:
         return scheduled
-    return _fitted(scheduled, cost, use_plan_times)
+    return _fitted(scheduled, cost)
 
 
-def _fitted(pipeline: Pipeline, cost: PipelineCost, use_plan_times: bool) -> Pipeline:
+def _fitted(pipeline: Pipeline, cost: PipelineCost) -> Pipeline:
     """Recompute the fewest further layers of each chunk with which the pipeline fits.
 
     Unchanged where not even all of them are enough.
@@ -186,119 +166,88 @@ def _fitted(pipeline: Pipeline, cost: PipelineCost, use_plan_times: bool) -> Pip
     if fits(pipeline, cost):
         return pipeline
     part_cost = virtual_cost(cost, pipeline.virtual_stages)
-    most = max(part_cost.layer_counts)
-
-    def with_recomputed(layers: int) -> Pipeline:
-        return _recomputing(pipeline, part_cost, layers, use_plan_times)
-
-    if not fits(with_recomputed(most), cost):
-        return pipeline
-    layers = range(most)
-    return with_recomputed(
-        bisect_left(layers, True, 1, key=lambda n: fits(with_recomputed(n), cost))
-    )
+    counts = range(1, max(part_cost.layer_counts) + 1)
+    needed = fewest(counts, lambda count: fits(_recomputing(pipeline, part_cost, count), cost))
+    return pipeline if needed is None else _recomputing(pipeline, part_cost, needed)
 
 
-def _recomputing(
-    pipeline: Pipeline, part_cost: PipelineCost, fewest: int, use_plan_times: bool
-) -> Pipeline:
-    """Recompute at least ``layers`` layers of every chunk on every model stage."""
+def _recomputing(pipeline: Pipeline, part_cost: PipelineCost, least: int) -> Pipeline:
+    """Recompute at least so many layers of every chunk on every model stage."""
     chunks = []
     for chunk in pipeline.chunks:
         planned = chunk.checkpoint_layers or (0,) * pipeline.model_stages
-        time = part_cost.chunk_time_ms([(part.start, part.tokens) for part in chunk.slices])
-        layer_ms = part_cost.layer_forward_ms(time.forward_ms)
-        if use_plan_times:
-            layer_share_ms = chunk.predicted_forward_ms / max(part_cost.layer_counts)
-            layer_ms = chunk.predicted_layer_forward_ms or layer_share_ms
+        counts = zip(planned, part_cost.layer_counts, strict=True)
+        layer_ms = chunk.predicted_layer_forward_ms
         chunks.append(
             replace(
                 chunk,
-                checkpoint_layers=tuple(
-                    max(count, min(fewest, layers))
-                    for count, layers in zip(planned, part_cost.layer_counts, strict=True)
+                checkpoint_layers=tuple(max(one, min(least, layers)) for one, layers in counts),
+                predicted_layer_forward_ms=(
+                    layer_ms or part_cost.layer_forward_ms(chunk.predicted_forward_ms)
                 ),
-                predicted_layer_forward_ms=layer_ms,
             )
         )
     return replace(pipeline, chunks=tuple(chunks))
 
 
-def _plain(pipeline: Pipeline, cost: PipelineCost | None, use_plan_times: bool) -> Pipeline:
+def _plain(pipeline: Pipeline, cost: PipelineCost | None) -> Pipeline:
     """The same chunks in 1F1B order, one part of the model a stage."""
-    parts = pipeline.virtual_stages
+    parts, stages = pipeline.virtual_stages, pipeline.stages
     bare = replace(pipeline, order=(), schedule="1f1b", virtual_stages=1)
     if parts == 1:
         return bare
-    share = 1.0 / parts if cost is None else _share(cost, virtual_cost(cost, parts))
+    share = _share(cost, parts)
+    chunks = [
+        replace(
+            _scaled(chunk, 1 / share),
+            checkpoint_layers=tuple(
+                sum(chunk.checkpoint_layers[stage::stages])
+                for stage in range(stages if chunk.checkpoint_layers else 0)
+            ),
+        )
+        for chunk in pipeline.chunks
+    ]
+    return replace(bare, chunks=tuple(chunks))
+
+
+def _share(cost: PipelineCost | None, parts: int) -> float:
+    """A virtual stage's share of a stage's time, for the largest virtual stage."""
+    if cost is None:
+        return 1.0 / parts
+    return max(virtual_cost(cost, parts).layer_counts) / max(cost.layer_counts)
+
+
+def _scaled(chunk: Chunk, share: float) -> Chunk:
+    """A chunk on so large a share of its layers."""
     return replace(
-        bare,
-        chunks=tuple(
-            replace(
-                chunk,
-                **_times(chunk, None if use_plan_times else cost, 1 / share),
-                checkpoint_layers=tuple(
-                    sum(chunk.checkpoint_layers[stage :: pipeline.stages])
-                    for stage in range(pipeline.stages if chunk.checkpoint_layers else 0)
-                ),
-            )
-            for chunk in pipeline.chunks
-        ),
+        chunk,
+        predicted_forward_ms=chunk.predicted_forward_ms * share,
+        predicted_backward_ms=chunk.predicted_backward_ms * share,
+        predicted_all_to_all_ms=chunk.predicted_all_to_all_ms * share,
     )
 
 
-def _share(stage_cost: PipelineCost, part: PipelineCost) -> float:
-    """A virtual stage's share of a stage's time, for the largest virtual stage."""
-    return max(part.layer_counts) / max(stage_cost.layer_counts)
-
-
-def _times(chunk: Chunk, cost: PipelineCost | None, share: float) -> dict[str, Any]:
-    """Times of a chunk on a stage of ``cost``, else ``share`` of its present times."""
-    if cost is None:
-        return {
-            "predicted_forward_ms": chunk.predicted_forward_ms * share,
-            "predicted_backward_ms": chunk.predicted_backward_ms * share,
-            "predicted_all_to_all_ms": chunk.predicted_all_to_all_ms * share,
-        }
-    time = cost.chunk_time_ms([(part.start, part.tokens) for part in chunk.slices])
-    return {
-        "predicted_forward_ms": time.forward_ms,
-        "predicted_backward_ms": time.backward_ms,
-        "predicted_all_to_all_ms": time.all_to_all_ms,
-        "predicted_layer_forward_ms": (
-            cost.layer_forward_ms(time.forward_ms) if chunk.predicted_layer_forward_ms else 0.0
-        ),
-    }
-
-
 def _searched(pipeline: Pipeline, cost: PipelineCost | None) -> Pipeline | None:
+    # Planning alone loads Numba.
+    from railx.planning.pipeline.refinement import search_orders
+
     holds = None if cost is None else chunk_bytes(pipeline, cost)
     room = None
     if cost is not None:
         room = [cost.capacity_bytes(stage) for stage in range(pipeline.stages)]
     sends = [chunk.predicted_send_ms for chunk in pipeline.chunks]
-    searched = search_orders(
-        shape_of(pipeline), durations_ms(pipeline), sends, holds, room, budget=_BUDGET
-    )
-    if searched is None:
+    searched = search_orders(shape_of(pipeline), durations_ms(pipeline), sends, holds, room)
+    return None if searched is None else replace(pipeline, order=coded(searched[1], pipeline))
+
+
+def _interleaved(pipeline: Pipeline, cost: PipelineCost | None, parts: int) -> Pipeline | None:
+    if cost is not None and pipeline.stages * parts > sum(cost.layer_counts):
         return None
-    return replace(pipeline, order=coded(searched.orders, pipeline))
-
-
-def _interleaved(
-    pipeline: Pipeline, cost: PipelineCost | None, parts: int, use_plan_times: bool
-) -> Pipeline | None:
-    counts, part_cost, share = None, cost, 1.0 / parts
-    if cost is not None:
-        layers = sum(cost.layer_counts)
-        if pipeline.stages * parts > layers:
-            return None
-        part_cost = virtual_cost(cost, parts)
-        counts, share = part_cost.layer_counts, _share(cost, part_cost)
+    share = _share(cost, parts)
+    counts = None if cost is None else virtual_cost(cost, parts).layer_counts
     chunks = tuple(
         replace(
-            chunk,
-            **_times(chunk, None if use_plan_times else part_cost, share),
+            _scaled(chunk, share),
             checkpoint_layers=_divided(chunk.checkpoint_layers, counts, parts),
         )
         for chunk in pipeline.chunks
@@ -310,214 +259,22 @@ def _divided(
     checkpoint_layers: Sequence[int], counts: Sequence[int] | None, parts: int
 ) -> tuple[int, ...]:
     """Recomputed layers of each stage, divided among its virtual stages."""
-    if not checkpoint_layers:
-        return ()
     shared = [
         recomputed // parts + (part < recomputed % parts)
         for part in range(parts)
         for recomputed in checkpoint_layers
     ]
-    return tuple(shared if counts is None else map(min, shared, counts))
-
-
-#: Passes near the edge of a part of the longest path that are moved to the edge.
-_REACH = 4
-#: Most runs of chunks for which every order is tried.
-_ALL_ORDERS = 4
-#: Starts to improve.
-_STARTS = 6
-
-
-@dataclass(frozen=True)
-class SearchedOrders:
-    """The best orders of a search, their time and the number of simulations."""
-
-    orders: list[list[int]]
-    makespan_ms: float
-    simulations: int
-
-
-@dataclass
-class _Problem:
-    """The constants of a search."""
-
-    shape: Shape
-    durations: Sequence[Sequence[float]]
-    sends: Sequence[float]
-    holds: Sequence[Sequence[float]]
-    room: Sequence[float]
-    budget: int
-    simulations: int = 0
-
-    def __post_init__(self) -> None:
-        ends = list(itertools.accumulate(self.shape.runs))
-        self.runs = [range(end - n, end) for end, n in zip(ends, self.shape.runs, strict=True)]
-        self.run_of = [run for run in self.runs for _ in run]
-
-    def times(self, orders: Sequence[Sequence[int]]) -> Times:
-        self.simulations += 1
-        return run_orders(orders, self.durations, self.sends)
-
-    def allows(self, stage: int, order: Sequence[int]) -> bool:
-        """Whether slices and passes are in order and memory never exceeds its limit."""
-        chunks, done, live_bytes = self.shape.chunks, set[int](), 0.0
-        most = self.room[stage] * (1 + 1e-9)
-        for number in order:
-            kind, chunk = divmod(number, chunks)
-            run = self.run_of[chunk]
-            if kind == FORWARD:
-                live_bytes += self.holds[stage][chunk]
-                if live_bytes > most or (chunk > run.start and number - 1 not in done):
-                    return False
-            else:
-                live_bytes -= self.holds[stage][chunk]
-                if chunk not in done or (chunk + 1 < run.stop and number + 1 not in done):
-                    return False
-            done.add(number)
-        return True
-
-
-def search_orders(
-    shape: Shape,
-    durations: Sequence[Sequence[float]],
-    sends: Sequence[float],
-    holds: Sequence[Sequence[float]] | None = None,
-    room: Sequence[float] | None = None,
-    budget: int = 400,
-) -> SearchedOrders | None:
-    """The best orders that ``budget`` simulations find; at least as good as 1F1B.
-
-    ``durations`` and ``sends`` are those of ``run_orders``, ``holds[stage][chunk]`` is
-    the share of a live chunk in ``room[stage]``; without them a stage has as many live
-    chunks as in 1F1B. None where no start fits.
-    """
-    if holds is None or room is None:
-        holds = [[1.0] * shape.chunks] * shape.stages
-        room = [min(shape.warm_up(stage) + 1.0, shape.chunks) for stage in range(shape.stages)]
-    problem = _Problem(shape, durations, sends, holds, room, budget)
-    starts = []
-    for number, runs in enumerate(_run_orders(problem)):
-        orders = _reordered(shape, runs)
-        if all(problem.allows(stage, order) for stage, order in enumerate(orders)):
-            starts.append((problem.times(orders).makespan_ms, number, orders))
-        if problem.simulations >= budget // 2:
-            break
-    if not starts:
-        return None
-    starts.sort()
-    best_ms, _, best = starts[0]
-    for start_ms, _, orders in starts[:_STARTS]:
-        improved_ms, improved = _improved(problem, start_ms, orders)
-        if improved_ms < best_ms * _LESS:
-            best_ms, best = improved_ms, improved
-    return SearchedOrders(best, best_ms, problem.simulations)
-
-
-def _improved(
-    problem: _Problem, makespan_ms: float, orders: list[list[int]]
-) -> tuple[float, list[list[int]]]:
-    """Moves along the longest path until none helps."""
-    times = problem.times(orders)
-    moved = True
-    while moved:
-        moved = False
-        for stage, before, after in _moves(problem, orders, times):
-            if problem.simulations >= problem.budget:
-                return makespan_ms, orders
-            order = list(orders[stage])
-            order.insert(after, order.pop(before))
-            if not problem.allows(stage, order):
-                continue
-            trial = [*orders[:stage], order, *orders[stage + 1 :]]
-            tried = problem.times(trial)
-            if tried.complete and tried.makespan_ms < makespan_ms * _LESS:
-                makespan_ms, orders, times, moved = tried.makespan_ms, trial, tried, True
-                break
-    return makespan_ms, orders
-
-
-def _moves(
-    problem: _Problem, orders: Sequence[Sequence[int]], times: Times
-) -> Iterator[tuple[int, int, int]]:
-    """(stage, position, new position) of passes at the edges of the longest path."""
-    for stage, first, last in _blocks(problem, orders, times):
-        inner = range(first + 1, min(first + _REACH, last) + 1)
-        yield from ((stage, position, first) for position in inner)
-        yield from ((stage, first, position) for position in inner)
-        inner = range(max(last - _REACH, first), last)
-        yield from ((stage, position, last) for position in inner)
-        yield from ((stage, last, position) for position in inner)
-
-
-def _blocks(
-    problem: _Problem, orders: Sequence[Sequence[int]], times: Times
-) -> list[tuple[int, int, int]]:
-    """Unbroken parts of the longest path on one stage, from the end of the pipeline
-    back.
-
-    As (stage, first position, last position).
-    """
-    chunks, stages = problem.shape.chunks, problem.shape.stages
-    places = [{number: position for position, number in enumerate(order)} for order in orders]
-    makespan = times.makespan_ms
-    stage = next(s for s, order in enumerate(orders) if times.ends[s][order[-1]] == makespan)
-    position = last = len(orders[stage]) - 1
-    blocks: list[tuple[int, int, int]] = []
-    while True:
-        number = orders[stage][position]
-        begins = times.begins[stage][number]
-        before = times.ends[stage][orders[stage][position - 1]] if position else 0.0
-        if position and before == begins:
-            position -= 1
-            continue
-        blocks.append((stage, position, last))
-        source = stage - 1 if number < chunks else stage + 1
-        if begins == 0.0 or not 0 <= source < stages:
-            return [block for block in blocks if block[1] < block[2]]
-        stage, position = source, places[source][number]
-        last = position
-
-
-def _run_orders(problem: _Problem) -> Iterator[list[range]]:
-    """Orders of the sequences, the plan's first."""
-    runs = problem.runs
-    yield runs
-    if len(runs) <= _ALL_ORDERS:
-        yield from map(list, itertools.islice(itertools.permutations(runs), 1, None))
-        return
-    takes, chunks = problem.durations[0], problem.shape.chunks
-    by_forward = sorted(runs, key=lambda run: takes[run.start])
-    by_backward = sorted(runs, key=lambda run: takes[chunks + run.start])
-    # The first run fills the pipeline with its first chunk, the last drains it with its
-    # first.
-    for last in by_backward[:_REACH]:
-        rest = [run for run in runs if run is not last]
-        yield [*rest, last]
-        for first in by_forward[:_REACH]:
-            if first is not last:
-                yield [first, *(run for run in rest if run is not first), last]
-    yield by_backward[::-1]
-    yield by_backward
-
-
-def _reordered(shape: Shape, runs: Sequence[range]) -> list[list[int]]:
-    """1F1B over the sequences in another order."""
-    chunks = [chunk for run in runs for chunk in run]
-    n = shape.chunks
-    numbers = chunks + [n + chunk for chunk in chunks]
-    orders = orders_of("1f1b", Shape(shape.stages, [len(run) for run in runs]))
-    return [[numbers[number] for number in order] for order in orders]
+    return tuple(map(min, shared, counts) if counts and shared else shared)
 
 
 def comparison_rows(
-    batch: PipelineBatch, cost: PipelineCost | None, virtual_stages: int, use_plan_times: bool
+    batch: PipelineBatch, cost: PipelineCost | None, virtual_stages: int
 ) -> list[dict[str, Any]]:
     """A row for the plan's own schedule and one for every other of the same chunks."""
     rows = [_compared_row("plan", batch, cost)]
     for name in SCHEDULE_NAMES:
         candidates = [
-            with_schedule(pipeline, name, cost, virtual_stages, use_plan_times=use_plan_times)
-            for pipeline in batch.pipelines
+            with_schedule(pipeline, name, cost, virtual_stages) for pipeline in batch.pipelines
         ]
         pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
         if len(pipelines) == len(candidates):

@@ -132,16 +132,11 @@ def rows(problem: CheckpointProblem) -> tuple[Floats, Floats]:
 
 def peak_bytes(problem: CheckpointProblem, layers: npt.ArrayLike = 0) -> Floats:
     """The peak bytes [d] of each stage with ``layers`` [d, n] recomputed."""
-    remaining = problem.stored - problem.saved * np.broadcast_to(layers, problem.stored.shape)
-    none = np.zeros((problem.stages, 1))
-    begun = np.concatenate([none, np.cumsum(remaining, axis=1)], axis=1)
-    ended = np.concatenate([none, np.cumsum(remaining[:, problem.backward], axis=1)], axis=1)
-    peaks = np.empty(problem.stages)
-    for stage in range(problem.stages):
-        _, warm, steps = _steps(problem, stage)
-        live = begun[stage, np.minimum(warm + steps + 1, problem.chunks)] - ended[stage, steps]
-        peaks[stage] = live.max()
-    return peaks
+    # Planning alone loads Numba.
+    from railx.planning.pipeline.kernels import live_bytes_of
+
+    retained = np.ascontiguousarray(problem.stored - problem.saved * np.asarray(layers))
+    return np.asarray(live_bytes_of(problem, retained).max(axis=1))
 
 
 def fits(problem: CheckpointProblem, layers: npt.ArrayLike = 0) -> bool:
@@ -204,11 +199,6 @@ def exact(problem: CheckpointProblem, most_nodes: int | None = None) -> Solution
     return Solution(counts, math.ceil(bound - _NEAR) if proven else lp_bound(problem))
 
 
-def rough(problem: CheckpointProblem) -> Integers | None:
-    """Counts [n + d - 1] by one rule without trades; None where none suffice."""
-    return _swept(problem, np.zeros(problem.diagonals, dtype=np.int64), 0, trades=0)
-
-
 def quick(problem: CheckpointProblem) -> Integers | None:
     """Counts [n + d - 1] with a small sum, by no solver; None where none suffice."""
     nothing = np.zeros(problem.diagonals, dtype=np.int64)
@@ -243,15 +233,13 @@ def _smallest(candidates: Iterable[Integers | None]) -> Integers | None:
     return min((counts for counts in candidates if counts is not None), key=np.sum, default=None)
 
 
-def _swept(
-    problem: CheckpointProblem, start: Integers, rule: int, trades: int = _TRADES
-) -> Integers | None:
+def _swept(problem: CheckpointProblem, start: Integers, rule: int) -> Integers | None:
     # Planning alone loads Numba.
     from railx.planning.pipeline.kernels import sweep
 
     counts = start.copy()
     in_rows = problem._replace(stored=np.ascontiguousarray(problem.stored))
-    return counts if sweep(in_rows, rule, trades, counts) else None
+    return counts if sweep(in_rows, rule, _TRADES, counts) else None
 
 
 def _steps(problem: CheckpointProblem, stage: int) -> tuple[int, int, Integers]:

@@ -51,7 +51,6 @@ class Chunked:
     cut sequence (1 for whole ones).
     """
 
-    cuts: tuple[int, ...]
     sequence: Integers
     length: Integers
     start: Integers
@@ -171,56 +170,54 @@ def cut_and_pack(
         return None
     constant = cost.chunk_constant_ms
     inner = _slice_ms(edges[:-1], widths, cost)
+    time_limit = math.inf if chunking == "even" else float(inner.max()) + constant
     # Long sequences come first.
     inner_cuts = np.searchsorted(edges[1:-1], tokens, side="left")
-    cut = int(np.count_nonzero(inner_cuts))
-    counts = inner_cuts[:cut] + 1
-    tail_start = edges[inner_cuts[:cut]]
-    tail_tokens = tokens[:cut] - tail_start
-    short = tokens[cut:]
-    opened = (tail_tokens, _slice_ms(tail_start, tail_tokens, cost) + constant)
-    if not beside_tails:
-        opened = (tail_tokens[:0], opened[1][:0])
-    time_limit = math.inf if chunking == "even" else float(inner.max()) + constant
-    # Planning alone loads Numba.
-    from railx.planning.pipeline.kernels import pack
-
-    bin_of, bins = pack(
-        short,
-        _slice_ms(np.zeros_like(short), short, cost),
-        opened[0],
-        opened[1],
-        constant,
-        time_limit,
-        most_tokens,
-        {"balanced": 0, "published": 1, "even": 2}[chunking],
-    )
-    owner = np.repeat(np.arange(cut), counts)
+    counts = inner_cuts[: np.count_nonzero(inner_cuts)] + 1
+    owner = np.repeat(np.arange(len(counts)), counts)
     nth = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return join(tuple(cuts), rows, tokens, owner, edges[nth], bin_of, bins, len(opened[0]), cost)
+    return pack(
+        rows, tokens, owner, edges[nth], most_tokens, cost,
+        time_limit=time_limit, chunking=chunking, beside_tails=beside_tails,
+    )  # fmt: skip
 
 
-def join(
-    cuts: tuple[int, ...],
+def pack(
     rows: Lengths,
     tokens: Lengths,
     owner: Integers,
     start: Integers,
-    bin_of: Integers,
-    bins: int,
-    tails: int,
+    most_tokens: int,
     cost: PipelineCost,
+    *,
+    time_limit: float = math.inf,
+    chunking: Chunking = "even",
+    beside_tails: bool = True,
 ) -> Chunked:
-    """Slices of cut sequences and packed whole ones as chunks.
+    """Chunks of slices of cut sequences and of packed whole ones.
 
     Sequences [n] are the corpus' ``rows`` with ``tokens``, cut ones first. Each slice
-    [m] is a chunk: ``owner`` is its sequence, ``start`` its first token. The others are
-    in bins [n - cut], the first ``tails`` of which are the last chunks of the cut
-    sequences.
+    [m] of these is a chunk: ``owner`` is its sequence, ``start`` its first token. The
+    others are packed in the order given, with ``beside_tails`` beside last slices too.
     """
-    cut = len(tokens) - len(bin_of)
-    counts = np.bincount(owner, minlength=cut).astype(np.int64)
-    ends = np.cumsum(counts)
+    # Planning alone loads Numba.
+    from railx.planning.pipeline import kernels
+
+    counts = np.bincount(owner).astype(np.int64)
+    cut, ends = len(counts), np.cumsum(counts)
+    tails = cut if beside_tails else 0
+    tail_start = start[ends - 1][:tails]
+    tail_tokens, short = tokens[:tails] - tail_start, tokens[cut:]
+    bin_of, bins = kernels.pack(
+        short,
+        _slice_ms(np.zeros_like(short), short, cost),
+        tail_tokens,
+        _slice_ms(tail_start, tail_tokens, cost) + cost.chunk_constant_ms,
+        cost.chunk_constant_ms,
+        time_limit,
+        most_tokens,
+        {"balanced": 0, "published": 1, "even": 2}[chunking],
+    )
     stop = np.append(start, 0)[1:]
     stop[ends - 1] = tokens[:cut]
     chunk_of_bin = np.concatenate([ends[:tails] - 1, len(owner) + np.arange(bins - tails)])
@@ -241,7 +238,6 @@ def join(
     alone = np.bincount(chunk, minlength=chunks) == 1
     partial = np.bincount(chunk, (stop - start) < length, chunks) > 0
     return Chunked(
-        cuts,
         sequence,
         length,
         start,

@@ -24,6 +24,7 @@ Elastic pipelines try these micro-batches too (``chunking: best``).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from typing import Literal
 
@@ -35,7 +36,7 @@ from railx.planning.format.parts import Chunk, Pipeline, Slice
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.predictions import fits
 from railx.planning.format.schedule import pipeline_ms
-from railx.planning.packing import least_loaded
+from railx.planning.packing import fewest, least_loaded
 from railx.planning.pipeline.chunks import chunk_of, pipeline_of, recomputing
 from railx.planning.pipeline.fixed_chunks import FixedChunkSettings, check_settings, refusal, spread
 from railx.planning.planner import Planner, PlanningTask
@@ -112,19 +113,17 @@ def plan_dyna_pipe_batch(
 
     ``layers`` are recomputed, the fewest with which the batch fits where None.
     """
-    low, high = (0, sum(cost.layer_counts)) if layers is None else (layers, layers)
-    pipelines = _with_layers(batch, high, cost)
-    if pipelines is None:
+    counts = range(sum(cost.layer_counts) + 1) if layers is None else range(layers, layers + 1)
+
+    @cache
+    def with_layers(count: int) -> list[Pipeline] | None:
+        return _with_layers(batch, count, cost)
+
+    needed = fewest(counts, lambda count: with_layers(count) is not None)
+    if needed is None or (pipelines := with_layers(needed)) is None:
         return None
-    while low < high:
-        middle = (low + high) // 2
-        trial = _with_layers(batch, middle, cost)
-        if trial is None:
-            low = middle + 1
-        else:
-            high, pipelines = middle, trial
     micro_batches = sum(len(pipeline.chunks) for pipeline in pipelines)
-    account = {"checkpointed_layers": high, "micro_batches": micro_batches}
+    account = {"checkpointed_layers": needed, "micro_batches": micro_batches}
     return PipelineBatch(iteration, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
 
 

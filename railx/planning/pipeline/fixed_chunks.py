@@ -66,7 +66,6 @@ activations are not offloaded. The rules come from secondary sources.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
@@ -79,13 +78,13 @@ from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Chunk, Pipeline, PlanError
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.groups import Lengths
-from railx.planning.packing import Integers, longest_fitting
+from railx.planning.packing import Integers, fewest, longest_fitting
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.chunks import (
     Chunked,
     chunk_of,
     equal_work_starts,
-    join,
+    pack,
     pipeline_of,
     recomputing,
     share_among_replicas,
@@ -129,9 +128,6 @@ class ChunkRule:
 
     def chunked(self, sequences: Lengths, lengths: Lengths, cost: PipelineCost) -> Chunked:
         """Chunks of ``sequences`` [n] of ``lengths`` [n], most slices first."""
-        # Planning alone loads Numba.
-        from railx.planning.pipeline.kernels import pack
-
         order = np.lexsort((sequences, -lengths))
         rows, tokens = sequences[order], lengths[order]
         long = int(np.count_nonzero(tokens > self.size))
@@ -146,13 +142,18 @@ class ChunkRule:
             rows = np.concatenate([rows[:long][by_count], rows[long:]])
             tokens = np.concatenate([tokens[:long][by_count], tokens[long:]])
             counts = counts[by_count]
-        tails = tokens[:long] - start[np.cumsum(counts) - 1] if self.beside_tails else tokens[:0]
-        short = tokens[long:]
-        nothing = np.zeros(len(short))
-        bin_of, bins = pack(
-            short, nothing, tails, np.zeros(len(tails)), 0.0, math.inf, self.size, 2
+        return pack(rows, tokens, owner, start, self.size, cost, beside_tails=self.beside_tails)
+
+    def layers(self, chunked: Chunked, count: int, cost: PipelineCost) -> Integers:
+        """What stages recompute of each chunk [d, n], ``count`` layers of most."""
+        early = np.zeros(chunked.chunks, dtype=np.bool_)
+        if self.kept_chunks is not None:
+            index = np.arange(chunked.chunks) - chunked.run_start
+            early = index < chunked.count - self.kept_chunks
+        every, spread_ones = (
+            np.array(layers)[:, None] for layers in (cost.layer_counts, spread(count, cost))
         )
-        return join((), rows, tokens, owner, start, bin_of, bins, len(tails), cost)
+        return np.where(early, every, spread_ones)
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,19 @@ class FixedChunkSettings(StagedSettings):
 
 
 @dataclass(frozen=True)
+class SlicedSettings(FixedChunkSettings):
+    """Settings of planners that cut sequences."""
+
+    most_parts: Annotated[int, AtLeast(1)] = field(default=32, kw_only=True)
+    """Most slices of the longest context that are tried where their tokens are not
+    given."""
+
+    alignment_tokens: Annotated[int, AtLeast(1)] = field(default=1024, kw_only=True)
+    """Tokens of which the sizes that are tried, and cuts of equal work, are a
+    multiple."""
+
+
+@dataclass(frozen=True)
 class DappleSettings(FixedChunkSettings):
     """Pipelines of whole sequences, packed (DAPPLE)."""
 
@@ -197,7 +211,7 @@ class DappleSettings(FixedChunkSettings):
 
 
 @dataclass(frozen=True)
-class Seq1F1BSettings(FixedChunkSettings):
+class Seq1F1BSettings(SlicedSettings):
     """Pipelines of slices of fixed size or number (Seq1F1B)."""
 
     planner: Literal["seq1f1b"]
@@ -213,14 +227,6 @@ class Seq1F1BSettings(FixedChunkSettings):
     longest context divided by the number of slices is then the number. null takes the
     best by predicted time."""
 
-    most_parts: Annotated[int, AtLeast(1)] = 32
-    """Most slices of the longest context that are tried where ``chunk_tokens`` is
-    null."""
-
-    alignment_tokens: Annotated[int, AtLeast(1)] = 1024
-    """Tokens of which the sizes that are tried, and cuts of equal work, are a
-    multiple."""
-
     def rules(self, longest: int, cost: PipelineCost) -> list[ChunkRule]:
         parts, alignment = self.most_parts, self.alignment_tokens
         return [
@@ -230,7 +236,7 @@ class Seq1F1BSettings(FixedChunkSettings):
 
 
 @dataclass(frozen=True)
-class ChunkFlowSettings(FixedChunkSettings):
+class ChunkFlowSettings(SlicedSettings):
     """Pipelines of chunks of one size; a sequence keeps its last K (ChunkFlow)."""
 
     planner: Literal["chunk_flow"]
@@ -243,13 +249,6 @@ class ChunkFlowSettings(FixedChunkSettings):
     """K: the last chunks of a sequence that keep their activations; null takes the best
     by predicted time."""
 
-    most_parts: Annotated[int, AtLeast(1)] = 32
-    """Most chunks of the longest context that are tried where ``chunk_tokens`` is
-    null."""
-
-    alignment_tokens: Annotated[int, AtLeast(1)] = 1024
-    """Tokens of which the sizes that are tried are a multiple."""
-
     def rules(self, longest: int, cost: PipelineCost) -> list[ChunkRule]:
         parts, alignment, given = self.most_parts, self.alignment_tokens, self.kept_chunks
         return [
@@ -260,7 +259,7 @@ class ChunkFlowSettings(FixedChunkSettings):
 
 
 @dataclass(frozen=True)
-class SlimPipeSettings(FixedChunkSettings):
+class SlimPipeSettings(SlicedSettings):
     """Pipelines of uniform slices whose attention is balanced (SlimPipe)."""
 
     planner: Literal["slim_pipe"]
@@ -268,13 +267,6 @@ class SlimPipeSettings(FixedChunkSettings):
 
     slice_tokens: Annotated[int, AtLeast(1)] | None = None
     """Most tokens of a slice; null takes the best by predicted time."""
-
-    most_parts: Annotated[int, AtLeast(1)] = 32
-    """Most slices of the longest context that are tried where ``slice_tokens`` is
-    null."""
-
-    alignment_tokens: Annotated[int, AtLeast(1)] = 1024
-    """Tokens of which the sizes that are tried are a multiple."""
 
     context_exchange: bool = True
     """Whether stages balance the attention of a sequence's slices."""
@@ -411,29 +403,15 @@ def spread(layers: int, cost: PipelineCost) -> tuple[int, ...]:
     )
 
 
-def static_layers(
-    chunked: Chunked, kept_chunks: int | None, counts: range, cost: PipelineCost
-) -> tuple[int, Integers] | None:
-    """The fewest of ``counts`` layers with which chunks fit, and each chunk's [d, n].
-
-    ``kept_chunks``: those of a sequence that do not recompute every layer. None where
-    not even the most fit.
-    """
-    every = np.array(cost.layer_counts)[:, None]
-    early = np.zeros(chunked.chunks, dtype=np.bool_)
-    if kept_chunks is not None:
-        early = np.arange(chunked.chunks) - chunked.run_start < chunked.count - kept_chunks
+def fewest_layers(
+    rule: ChunkRule, chunked: Chunked, counts: range, cost: PipelineCost
+) -> int | None:
+    """The fewest of ``counts`` layers with which chunks fit; None where none do."""
     problem = checkpoints.problem_of(chunked, 0, chunked.chunks, cost)
 
-    def layers(count: int) -> Integers:
-        return np.where(early, every, np.array(spread(count, cost))[:, None])
-
-    if not checkpoints.fits(problem, layers(counts[-1])):
-        return None
-    index = bisect_left(
-        counts[:-1], True, key=lambda count: checkpoints.fits(problem, layers(count))
+    return fewest(
+        counts, lambda count: checkpoints.fits(problem, rule.layers(chunked, count, cost))
     )
-    return counts[index], layers(counts[index])
 
 
 def _plan(settings: FixedChunkSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
@@ -514,10 +492,10 @@ def _plan_with_rule(
         for batch in counted(task.batches, "batches")
     ]
     for chunked in chain.from_iterable(drawn):
-        fewest = static_layers(chunked, rule.kept_chunks, range(count, most + 1), cost)
-        if fewest is None:
+        needed = fewest_layers(rule, chunked, range(count, most + 1), cost)
+        if needed is None:
             return None
-        count = fewest[0]
+        count = needed
     account = {**rule.account, "checkpointed_layers": count}
     return tuple(
         PipelineBatch(
@@ -537,14 +515,13 @@ def _pipeline(
     rule: ChunkRule, chunked: Chunked, count: int, replica: int, cost: PipelineCost
 ) -> Pipeline:
     """The chunks of a replica that recompute ``count`` layers, with their times."""
-    fewest = static_layers(chunked, rule.kept_chunks, range(count, count + 1), cost)
-    assert fewest is not None  # fewer layers fitted
     chunks = [chunk_of(chunked.slices(chunk), cost) for chunk in range(chunked.chunks)]
     if rule.retimed is not None:
         starts = [*np.unique(chunked.run_start).tolist(), len(chunks)]
         runs = (rule.retimed(chunks[start:end]) for start, end in pairwise(starts))
         chunks = [chunk for run in runs for chunk in run]
-    recomputed = map(recomputing, chunks, map(tuple, fewest[1].T.tolist()))
+    layers = rule.layers(chunked, count, cost).T.tolist()
+    recomputed = map(recomputing, chunks, map(tuple, layers))
     return pipeline_of(recomputed, replica, cost.shape)
 
 

@@ -8,8 +8,8 @@ is solved that a bound excludes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 from typing import Annotated, Literal
@@ -18,9 +18,9 @@ import numpy as np
 
 from railx.effort import Cost, Costs
 from railx.performance.pipeline_cost import PipelineCost
+from railx.planning.format.schedule import ScheduleChoice
 from railx.planning.packing import Floats, Integers
 from railx.planning.pipeline import checkpoints
-from railx.planning.pipeline.best_schedule import ScheduleChoice
 from railx.planning.pipeline.checkpoint_problem import CheckpointProblem
 from railx.planning.pipeline.chunks import Chunked, Chunking
 from railx.planning.planner import StagedSettings
@@ -31,21 +31,13 @@ Checkpointing = Literal["adaptive", "exact", "full", "none"]
 #: The order of passes: a schedule, an order that is searched for, or the fastest.
 PipelineSchedule = ScheduleChoice | Literal["best", "best_trained"]
 
-#: At most so many families of candidates are grouped and simulated in full, and only
-#: those within this factor of the best family's time.
-_MAX_FAMILIES = 5
-_NEAR_BEST = 1.015
+#: Families of candidates are divided in full whose first is within this factor of the
+#: best family's time.
+_NEAR_BEST = 1.03
 #: Pipelines whose division and recomputation are refined; half with an incumbent.
 _CANDIDATES_TO_REFINE = 6
 #: Most that a thorough solution may gain: slower candidates are not solved.
 _SOLVING_GAIN = 1.005
-#: The method for the counts of recomputed layers: that of the grouping, or better ones.
-_Care = Literal["rough", "quick", "thorough"]
-_METHODS: dict[_Care, Callable[[CheckpointProblem], Integers | None]] = {
-    "rough": checkpoints.rough,
-    "quick": checkpoints.quick,
-    "thorough": checkpoints.fast,
-}
 
 
 @dataclass(frozen=True)
@@ -112,52 +104,36 @@ class PipelineSettings(StagedSettings):
 
 
 @dataclass(frozen=True)
-class Recomputation:
-    """Recomputed layers [d, n], Σ C of diagonals, the gap of the exact programme."""
+class Grouping:
+    """Chunks [n] in pipelines of neighbours, one after another.
 
-    layers: Integers
-    diagonals: int
-    gap: float = 0.0
-
-
-@dataclass(frozen=True)
-class Group:
-    """A pipeline of neighbouring chunks and its recomputation."""
-
-    first: int
-    end: int
-    recomputed: Recomputation
-
-
-@dataclass(frozen=True)
-class Division:
-    """Chunks and the ends of their pipelines, with the price of eq. 14 and simulated
-    ms.
+    ``bounds`` are the first chunk of each pipeline and the end, ``layers`` [d, n] what
+    stages recompute, ``diagonals`` is Σ C. ``gap`` is the largest of the exact
+    programmes, ``chunking`` the name of the chunks.
     """
 
     chunked: Chunked
     bounds: tuple[int, ...]
-    closed_form_ms: float
+    layers: Integers
+    diagonals: int
     simulated_ms: float
-
-
-@dataclass(frozen=True)
-class Grouping:
-    """Chunks in pipelines, their time, and the name of the chunking."""
-
-    chunked: Chunked
-    groups: tuple[Group, ...]
-    simulated_ms: float = math.inf
+    gap: float = 0.0
     chunking: str = "balanced"
 
 
 _time_of = attrgetter("simulated_ms")
 
 
-def chunks_bound_ms(chunked: Chunked, cost: PipelineCost) -> float:
-    """The time of one pipeline that recomputes nothing, regardless of memory."""
-    back: Floats = np.broadcast_to(chunked.backward_ms, (cost.shape.stages, chunked.chunks))
-    return _makespan_1f1b_ms(chunked, 0, chunked.chunks, back, cost)
+def in_one_pipeline(chunked: Chunked, layers: Integers, cost: PipelineCost) -> Grouping:
+    """All chunks in one pipeline that recomputes ``layers`` [d, n]."""
+    bounds, diagonals = (0, chunked.chunks), int(layers.max(axis=0).sum())
+    return Grouping(chunked, bounds, layers, diagonals, _time_ms(chunked, bounds, layers, cost))
+
+
+def fastest_possible(chunked: Chunked, cost: PipelineCost) -> Grouping:
+    """One pipeline that recomputes nothing, regardless of memory: a bound on time."""
+    nothing = np.zeros((cost.shape.stages, chunked.chunks), dtype=np.int64)
+    return in_one_pipeline(chunked, nothing, cost)
 
 
 def fastest(
@@ -168,57 +144,47 @@ def fastest(
 ) -> Grouping | None:
     """The fastest of the candidates by simulation, if below ``incumbent_ms``.
 
-    The time of one pipeline without recomputation is a lower bound. In ascending order
-    of that bound, no candidate after the first that fits without recomputing can be
-    faster. Those before it are grouped while their bound is below the incumbent: the
-    first of every family, whose members differ little, then the last, then all members
+    In ascending order of :func:`fastest_possible`, no candidate after the first that
+    fits so can be faster. Those before it are divided while their bound is below the
+    incumbent: the first of every family, whose members differ little, then the others
     of the best families.
     """
     ranked = sorted(
-        (chunks_bound_ms(chunks, cost), which, index)
-        for which, family in enumerate(families)
-        for index, chunks in enumerate(family)
+        (
+            (fastest_possible(chunked, cost), which, index)
+            for which, family in enumerate(families)
+            for index, chunked in enumerate(family)
+        ),
+        key=lambda candidate: (candidate[0].simulated_ms, *candidate[1:]),
     )
-    tried: list[Division] = []
-    below: list[tuple[float, int, int]] = []
-    for bound_ms, which, index in ranked:
-        if bound_ms >= incumbent_ms:
+    tried: list[Grouping] = []
+    heads: dict[int, int] = {}
+    short = []
+    for bound, which, index in ranked:
+        if bound.simulated_ms >= incumbent_ms:
             break
-        if _fits_as_it_is(families[which][index], settings, cost):
-            chunked = families[which][index]
-            tried.append(Division(chunked, (0, chunked.chunks), math.inf, bound_ms))
+        if _fits_as_it_is(bound.chunked, settings, cost):
+            tried.append(bound)
             break
-        below.append((bound_ms, which, index))
-    ends: dict[int, tuple[int, int]] = {}
-    for _, which, index in below:
-        first, last = ends.get(which, (index, index))
-        ends[which] = (min(first, index), max(last, index))
-    best_of: dict[int, float] = {}
-    for turn in range(3):
-        enough_ms = _NEAR_BEST * min(best_of.values(), default=math.inf)
-        near = sorted(best_of, key=lambda which: best_of[which])[:_MAX_FAMILIES]
-        chosen = {
-            0: set(ends),
-            1: {which for which in ends if best_of.get(which, 0.0) <= _NEAR_BEST * enough_ms},
-            2: {which for which in near if best_of[which] <= enough_ms},
-        }[turn]
-        for bound_ms, which, index in below:
-            limit_ms = min(map(_time_of, tried), default=incumbent_ms)
-            if bound_ms >= limit_ms:
+        short.append((bound, which, index))
+        heads[which] = min(index, heads.get(which, index))
+    times_ms: dict[int, float] = {}
+    for of_heads in (True, False):
+        near_ms = _NEAR_BEST * min(times_ms.values(), default=math.inf)
+        for bound, which, index in short:
+            if bound.simulated_ms >= min(map(_time_of, tried), default=incumbent_ms):
                 break
-            first, last = ends[which]
-            due = 0 if index == first else 1 if index == last else 2
-            if due == turn and which in chosen:
-                division = divide(families[which][index], settings, cost)
-                if division is not None:
-                    tried.append(division)
-                    time_ms = best_of.get(which, math.inf)
-                    best_of[which] = min(time_ms, division.simulated_ms)
+            if (index == heads[which]) != of_heads or times_ms.get(which, 0.0) > near_ms:
+                continue
+            division = divide(bound.chunked, settings, cost)
+            if division is not None:
+                tried.append(division)
+                times_ms[which] = min(division.simulated_ms, times_ms.get(which, math.inf))
     return _best_solved(tried, settings, cost, incumbent_ms)
 
 
 def _best_solved(
-    tried: list[Division], settings: PipelineSettings, cost: PipelineCost, incumbent_ms: float
+    tried: list[Grouping], settings: PipelineSettings, cost: PipelineCost, incumbent_ms: float
 ) -> Grouping | None:
     """The best of the fastest candidates after refinement.
 
@@ -226,20 +192,18 @@ def _best_solved(
     method. The best is solved thoroughly if it is near ``incumbent_ms``.
     """
     most = _CANDIDATES_TO_REFINE if incumbent_ms == math.inf else _CANDIDATES_TO_REFINE // 2
-    best: tuple[Grouping, Division] | None = None
+    best: Grouping | None = None
     for candidate in sorted(tried, key=_time_of):
         again = divide(candidate.chunked, settings, cost, simulated=True) or candidate
         divided = min(again, candidate, key=_time_of)
         most -= len(divided.bounds) - 1
         if best is not None and most < 0:
             break
-        for care in ("quick", "rough"):
-            solved = _solved(divided, settings, cost, care)
-            if best is None or solved.simulated_ms < best[0].simulated_ms:
-                best = solved, divided
-    if best is None or best[0].simulated_ms > _SOLVING_GAIN * incumbent_ms:
-        return None if best is None else best[0]
-    return min(_solved(best[1], settings, cost, "thorough"), best[0], key=_time_of)
+        solved = _solved(divided, settings, cost, thorough=False)
+        best = min([*filter(None, [best]), solved, divided], key=_time_of)
+    if best is None or best.simulated_ms > _SOLVING_GAIN * incumbent_ms:
+        return best
+    return min(_solved(best, settings, cost, thorough=True), best, key=_time_of)
 
 
 def _fits_as_it_is(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> bool:
@@ -252,30 +216,25 @@ def _fits_as_it_is(chunked: Chunked, settings: PipelineSettings, cost: PipelineC
     return checkpoints.fits(checkpoints.problem_of(chunked, 0, chunked.chunks, cost))
 
 
-def timed(grouped: Grouping, cost: PipelineCost) -> Grouping:
-    """Chunks with the simulated time of their pipelines, one after another."""
-    chunked, total_ms = grouped.chunked, 0.0
-    for group in grouped.groups:
-        span = slice(group.first, group.end)
-        again = group.recomputed.layers * cost.layer_forward_ms(chunked.forward_ms[span])
-        back: Floats = np.asarray(chunked.backward_ms[span] + again)
-        total_ms += _makespan_1f1b_ms(chunked, group.first, group.end, back, cost)
-    return replace(grouped, simulated_ms=total_ms)
-
-
-def _makespan_1f1b_ms(
-    chunked: Chunked, first: int, end: int, back: Floats, cost: PipelineCost
+def _time_ms(
+    chunked: Chunked, bounds: Sequence[int], layers: Integers, cost: PipelineCost
 ) -> float:
-    """The time of a pipeline of chunks, ``back`` [d, n] their backward passes."""
+    """The simulated time of pipelines, one after another."""
     # Planning alone loads Numba.
     from railx.planning.pipeline.kernels import makespan_1f1b_ms
 
-    backward = chunked.backward_order(first, end)
-    sends = _sends_ms(chunked.tokens[first:end], cost)
-    forward, back = chunked.forward_ms[first:end], np.array(back, order="C")
-    return float(
-        makespan_1f1b_ms(forward, back, sends, backward, int(chunked.count[first:end].max()))
-    )
+    back = chunked.backward_ms + layers * cost.layer_forward_ms(chunked.forward_ms)
+    sends, total_ms = _sends_ms(chunked.tokens, cost), 0.0
+    for first, end in pairwise(bounds):
+        span = slice(first, end)
+        total_ms += makespan_1f1b_ms(
+            chunked.forward_ms[span],
+            back[:, span].copy(),
+            sends[span],
+            chunked.backward_order(first, end),
+            int(chunked.count[span].max()),
+        )
+    return total_ms
 
 
 def _sends_ms(tokens: Integers, cost: PipelineCost) -> Floats:
@@ -287,19 +246,35 @@ def _sends_ms(tokens: Integers, cost: PipelineCost) -> Floats:
 
 def divide(
     chunked: Chunked, settings: PipelineSettings, cost: PipelineCost, *, simulated: bool = False
-) -> Division | None:
+) -> Grouping | None:
     """The cheapest division into pipelines of neighbouring chunk counts (eq. 14).
 
     ``simulated`` uses simulated times instead of the paper's price. Where two sequences
-    of one count do not fit together, cut sequences are divided one by one.
+    of one count do not fit together, cut sequences are divided one by one. None where
+    one does not fit alone.
     """
+    # Planning alone loads Numba.
+    from railx.planning.pipeline import kernels
+
+    chunks = kernels.Divisible(
+        checkpoints.problem_of(chunked, 0, chunked.chunks, cost),
+        np.array(cost.layer_counts, dtype=np.int64),
+        chunked.forward_ms,
+        chunked.backward_ms,
+        cost.layer_forward_ms(chunked.forward_ms),
+        _sends_ms(chunked.tokens, cost),
+        chunked.count,
+    )
+    modes = {"full": kernels.FULL, "none": kernels.NONE}
+    mode = modes.get(settings.checkpointing, kernels.ADAPTIVE)
     starts = _run_starts(chunked)
-    counts = chunked.count[starts]
-    by_count = starts[np.flatnonzero(np.diff(counts, prepend=0))]
-    divided = _division(chunked, by_count, settings, cost, simulated)
-    if divided is None:
-        divided = _division(chunked, sequence_starts(chunked), settings, cost, simulated)
-    return divided
+    by_count = starts[np.flatnonzero(np.diff(chunked.count[starts], prepend=0))]
+    for units in (by_count, sequence_starts(chunked)):
+        edges = np.append(units, chunked.chunks)
+        bounds, layers, diagonals, time_ms = kernels.divide(chunks, edges, mode, simulated)
+        if len(bounds):
+            return Grouping(chunked, tuple(bounds.tolist()), layers, diagonals, time_ms)
+    return None
 
 
 def _run_starts(chunked: Chunked) -> Integers:
@@ -315,74 +290,32 @@ def sequence_starts(chunked: Chunked) -> Integers:
     return chosen
 
 
-def _division(
-    chunked: Chunked,
-    starts: Integers,
-    settings: PipelineSettings,
-    cost: PipelineCost,
-    simulated: bool,
-) -> Division | None:
-    """Neighbouring units joined to pipelines at the least price; None if a unit does
-    not fit.
-
-    ``starts`` [u] are the first chunks of the units.
-    """
-    # Planning alone loads Numba.
-    from railx.planning.pipeline import kernels
-
-    modes = {"full": kernels.FULL, "none": kernels.NONE}
-    chunks = kernels.Divisible(
-        checkpoints.problem_of(chunked, 0, chunked.chunks, cost),
-        np.array(cost.layer_counts, dtype=np.int64),
-        chunked.forward_ms,
-        chunked.backward_ms,
-        cost.layer_forward_ms(chunked.forward_ms),
-        _sends_ms(chunked.tokens, cost),
-        chunked.count,
-    )
-    mode = modes.get(settings.checkpointing, kernels.ADAPTIVE)
-    edges = np.append(starts, chunked.chunks)
-    bounds, closed_form_ms, simulated_ms = kernels.divide(chunks, edges, mode, simulated)
-    if not len(bounds):
-        return None
-    return Division(chunked, tuple(bounds.tolist()), closed_form_ms, simulated_ms)
-
-
 def _solved(
-    divided: Division, settings: PipelineSettings, cost: PipelineCost, care: _Care
+    divided: Grouping, settings: PipelineSettings, cost: PipelineCost, *, thorough: bool
 ) -> Grouping:
-    """The pipelines with their counts."""
-    groups = []
+    """The pipelines with fewer recomputed layers, where memory decides on them."""
+    if settings.checkpointing in ("none", "full"):
+        return divided
+    layers, diagonals, gap = divided.layers.copy(), 0, 0.0
     for first, end in pairwise(divided.bounds):
         problem = checkpoints.problem_of(divided.chunked, first, end, cost)
-        counts = counts_of(problem, settings, cost, care)
-        assert counts is not None  # they were priced
-        groups.append(Group(first, end, counts))
-    return timed(Grouping(divided.chunked, tuple(groups)), cost)
+        solution = recomputed(problem, settings, thorough=thorough)
+        if solution is None:
+            # Stages with more layers than the smallest recompute those too.
+            diagonals += max(cost.layer_counts) * problem.diagonals
+            continue
+        layers[:, first:end] = problem.counts(solution.counts)
+        diagonals += int(solution.counts.sum())
+        gap = max(gap, solution.gap)
+    time_ms = _time_ms(divided.chunked, divided.bounds, layers, cost)
+    return Grouping(divided.chunked, divided.bounds, layers, diagonals, time_ms, gap)
 
 
-def counts_of(
-    problem: CheckpointProblem, settings: PipelineSettings, cost: PipelineCost, care: _Care
-) -> Recomputation | None:
-    """Recomputed layers; None where memory is short."""
-    shape = (problem.stages, problem.chunks)
-    if settings.checkpointing == "none":
-        fits = checkpoints.fits(problem)
-        return Recomputation(np.zeros(shape, dtype=np.int64), 0) if fits else None
-    if settings.checkpointing != "full":
-        solution: checkpoints.Solution | None = None
-        if care == "thorough" and settings.checkpointing == "exact":
-            solution = checkpoints.exact(problem, most_nodes=settings.exact_nodes)
-            diagonals = None if solution is None else solution.counts
-        else:
-            diagonals = _METHODS[care](problem)
-        if diagonals is not None:
-            gap = 0.0 if solution is None else solution.gap
-            return Recomputation(problem.counts(diagonals), int(diagonals.sum()), gap)
-        if len(set(cost.layer_counts)) == 1:
-            return None
-    # Stages with more layers than the smallest may have to recompute those too.
-    everything = np.broadcast_to(np.array(cost.layer_counts)[:, None], shape)
-    widest = max(cost.layer_counts)
-    of_all = Recomputation(everything, widest * problem.diagonals)
-    return of_all if checkpoints.fits(problem, everything) else None
+def recomputed(
+    problem: CheckpointProblem, settings: PipelineSettings, *, thorough: bool
+) -> checkpoints.Solution | None:
+    """Counts of recomputed layers; None where not even the most suffice."""
+    if thorough and settings.checkpointing == "exact":
+        return checkpoints.exact(problem, most_nodes=settings.exact_nodes)
+    counts = checkpoints.fast(problem) if thorough else checkpoints.quick(problem)
+    return None if counts is None else checkpoints.Solution(counts, 0.0)

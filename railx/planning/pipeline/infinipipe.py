@@ -40,18 +40,18 @@ import numpy as np
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import PipelineBatch
-from railx.planning.format.predictions import fits
-from railx.planning.format.schedule import coded, longest_split, pipeline_ms, runs_of
+from railx.planning.format.schedule import (
+    TRAINABLE_SCHEDULES,
+    ScheduleChoice,
+    coded,
+    longest_split,
+    pipeline_ms,
+    runs_of,
+)
 from railx.planning.groups import Lengths
 from railx.planning.packing import Integers, longest_fitting
 from railx.planning.pipeline import checkpoints
-from railx.planning.pipeline.best_schedule import (
-    CANDIDATE_SCHEDULES,
-    TRAINABLE_SCHEDULES,
-    ScheduleChoice,
-    best_batch,
-    with_schedule,
-)
+from railx.planning.pipeline.best_schedule import CANDIDATE_SCHEDULES, best_batch
 from railx.planning.pipeline.chunks import (
     Chunked,
     Chunking,
@@ -65,17 +65,16 @@ from railx.planning.pipeline.chunks import (
     share_among_replicas,
 )
 from railx.planning.pipeline.dyna_pipe import plan_dyna_pipe_batch
-from railx.planning.pipeline.fixed_chunks import ChunkRule, every_rule, static_layers
+from railx.planning.pipeline.fixed_chunks import ChunkRule, every_rule, fewest_layers
 from railx.planning.pipeline.grouping import (
-    Group,
     Grouping,
     PipelineSettings,
-    Recomputation,
-    chunks_bound_ms,
-    counts_of,
+    divide,
     fastest,
+    fastest_possible,
+    in_one_pipeline,
+    recomputed,
     sequence_starts,
-    timed,
 )
 from railx.planning.planner import Planner, PlanningTask, check_replicas
 from railx.workload.batches import SampledBatch
@@ -155,7 +154,8 @@ def _searched(
     if set(first.solver["chunking"]) != {"balanced"}:
         other = _planned(iteration, batch, balanced, cost, context)
         starts += [] if other is None else [other]
-    pipelines, account = [], dict(first.solver)
+    solver: Any = first.solver
+    pipelines, account = [], {key: list(values) for key, values in solver.items()}
     for replica in range(settings.replicas):
         alternatives = [
             [pipeline for pipeline in start.pipelines if pipeline.replica == replica]
@@ -167,7 +167,8 @@ def _searched(
         refined = _refined(alternatives, settings, cost)
         pipelines += alternatives[0] if refined is None else [refined]
         if refined is not None:
-            _note_refined(account, replica, refined)
+            for key, value in _account("searched", refined.chunks).items():
+                account[key][replica] = value
     searched = replace(first, pipelines=tuple(pipelines), solver=account)
     if searched.predicted_ms >= first.predicted_ms * (1 - _SEARCH_GAIN):
         candidates = [_scheduled(batch_, settings, cost) for batch_ in (first, searched)]
@@ -236,22 +237,24 @@ def _refined(
     return replace(pipeline, order=coded(best.orders, pipeline))
 
 
-def _note_refined(account: dict[str, Any], replica: int, pipeline: Pipeline) -> None:
-    """Write what the search chose into a batch's account."""
-    for key, value in {
-        "chunking": "searched",
-        "slices_of_the_longest": longest_split(pipeline.chunks),
-        "longest_over_mean": _longest_over_mean(pipeline),
-        "recomputed_diagonals": sum(max(c.checkpoint_layers, default=0) for c in pipeline.chunks),
-    }.items():
-        values = list(account[key])
-        values[replica] = value
-        account[key] = values
+def _account(
+    chunking: str, chunks: Sequence[Chunk], diagonals: int | None = None
+) -> dict[str, Any]:
+    """What a batch's account says of a replica; ``diagonals`` is Σ C if known."""
+    times = np.array([chunk.predicted_ms for chunk in chunks])
+    if diagonals is None:
+        diagonals = sum(max(chunk.checkpoint_layers, default=0) for chunk in chunks)
+    return {
+        "chunking": chunking,
+        "slices_of_the_longest": longest_split(chunks),
+        "longest_over_mean": float(times.max() / times.mean()),
+        "recomputed_diagonals": diagonals,
+    }
 
 
-def _longest_over_mean(pipeline: Pipeline) -> float:
-    times = [chunk.predicted_ms for chunk in pipeline.chunks]
-    return max(times) * len(times) / sum(times)
+def _of_replicas(accounts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The account of a batch from those of its replicas."""
+    return {key: [account[key] for account in accounts] for key in accounts[0]}
 
 
 def _planned(
@@ -265,27 +268,19 @@ def _planned(
     fit.
     """
     pipelines: list[Pipeline] = []
-    groupings: list[Grouping] = []
+    accounts = []
     for replica, positions in enumerate(
         share_among_replicas(batch.lengths, settings.replicas, cost)
     ):
         best = _best(batch.sequences[positions], batch.lengths[positions], settings, cost, context)
         if best is None:
             return None
-        groupings.append(best)
-        pipelines += _pipelines(best, replica, cost)
-    account: dict[str, Any] = {
-        "chunking": [grouping.chunking for grouping in groupings],
-        "slices_of_the_longest": [int(grouping.chunked.count.max()) for grouping in groupings],
-        "longest_over_mean": [grouping.chunked.longest_over_mean for grouping in groupings],
-        "recomputed_diagonals": [
-            sum(group.recomputed.diagonals for group in grouping.groups) for grouping in groupings
-        ],
-    }
-    if settings.checkpointing == "exact":
-        account["checkpoint_gap"] = [
-            max(group.recomputed.gap for group in grouping.groups) for grouping in groupings
-        ]
+        of_replica = _pipelines(best, replica, cost)
+        chunks = [chunk for pipeline in of_replica for chunk in pipeline.chunks]
+        gap = {"checkpoint_gap": best.gap} if settings.checkpointing == "exact" else {}
+        accounts.append(_account(best.chunking, chunks, best.diagonals) | gap)
+        pipelines += of_replica
+    account = _of_replicas(accounts)
     return PipelineBatch(iteration, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
 
 
@@ -305,38 +300,34 @@ def _with_sorted_micro_batches(
     planned = plan_dyna_pipe_batch(iteration, batch, layers, cost)
     if planned is None:
         return None
-    pipelines, recomputed = [], []
+    pipelines = []
     for pipeline in planned.pipelines:
         first, last = pipeline.chunks[0], pipeline.chunks[-1]
         edge_ms = first.predicted_forward_ms + last.predicted_backward_ms
         work_ms = sum(chunk.predicted_ms for chunk in pipeline.chunks)
         if work_ms + (shape.stages - 1) * edge_ms + cost.batch_ms >= limit_ms:
             return None
-        other, diagonals = _recomputing_less(pipeline, settings, cost)
-        pipelines.append(other)
-        recomputed.append(diagonals)
-    account = {
-        "chunking": ["dyna_pipe"] * shape.replicas,
-        "slices_of_the_longest": [1] * shape.replicas,
-        "longest_over_mean": list(map(_longest_over_mean, pipelines)),
-        "recomputed_diagonals": recomputed,
-    }
+        pipelines.append(_recomputing_less(pipeline, settings, cost))
+    account = _of_replicas([_account("dyna_pipe", pipeline.chunks) for pipeline in pipelines])
     planned = replace(planned, pipelines=tuple(pipelines), solver=account)
     return planned if planned.predicted_ms < limit_ms else None
 
 
 def _recomputing_less(
     pipeline: Pipeline, settings: PipelineSettings, cost: PipelineCost
-) -> tuple[Pipeline, int]:
-    """The pipelines under our recomputation where that is faster, and Σ C."""
-    planned_layers = [chunk.checkpoint_layers or (0,) for chunk in pipeline.chunks]
-    counts = counts_of(checkpoints.problem_of_pipeline(pipeline, cost), settings, cost, "thorough")
-    if counts is not None and any(map(any, planned_layers)):
-        layers = map(tuple, counts.layers.T.tolist())
-        other = replace(pipeline, chunks=tuple(map(recomputing, pipeline.chunks, layers)))
-        if pipeline_ms(other) < pipeline_ms(pipeline):
-            return other, counts.diagonals
-    return pipeline, sum(map(max, planned_layers))
+) -> Pipeline:
+    """The pipeline under our recomputation where that is faster."""
+    if settings.checkpointing in ("none", "full") or not any(
+        chunk.checkpoint_layers for chunk in pipeline.chunks
+    ):
+        return pipeline
+    problem = checkpoints.problem_of_pipeline(pipeline, cost)
+    solution = recomputed(problem, settings, thorough=True)
+    if solution is None:
+        return pipeline
+    layers = map(tuple, problem.counts(solution.counts).T.tolist())
+    other = replace(pipeline, chunks=tuple(map(recomputing, pipeline.chunks, layers)))
+    return min(pipeline, other, key=pipeline_ms)
 
 
 def _scheduled(
@@ -345,21 +336,18 @@ def _scheduled(
     """The batch under the schedule of the settings."""
     if settings.schedule == "1f1b":
         return batch
-    recompute = settings.checkpointing != "none"
-    if settings.schedule == "best" or settings.schedule == "best_trained":
-        among = CANDIDATE_SCHEDULES if settings.schedule == "best" else TRAINABLE_SCHEDULES
-        return best_batch(batch, cost, among, recompute=recompute)
-    changed = []
-    for index, pipeline in enumerate(batch.pipelines):
-        other = with_schedule(pipeline, settings.schedule, cost, recompute=recompute)
-        if other is None or not fits(other, cost):
+    several = {"best": CANDIDATE_SCHEDULES, "best_trained": TRAINABLE_SCHEDULES}
+    among: Any = several.get(settings.schedule, (settings.schedule,))
+    scheduled = best_batch(batch, cost, among, recompute=settings.checkpointing != "none")
+    times: Any = scheduled.solver["schedule_ms"]
+    for index, of_pipeline in enumerate(times):
+        if len(among) == 1 and of_pipeline[settings.schedule] is None:
             raise PlanError(
                 f"planner.schedule: got {settings.schedule}, for which batch {batch.iteration},"
                 f" pipeline {index} does not fit the stages' memory or layers; allowed: 1f1b, best,"
                 " best_trained"
             )
-        changed.append(other)
-    return replace(batch, pipelines=tuple(changed))
+    return scheduled
 
 
 def _best(
@@ -416,7 +404,7 @@ def _of_fixed_chunks(
     if grouped is not None and grouped.simulated_ms < limit_ms:
         name = next(rule.name for rule, chunked in distinct.values() if chunked is grouped.chunked)
         best = replace(grouped, chunking=name)
-    bounds_ms = [chunks_bound_ms(chunked, cost) for _, chunked in fixed]
+    bounds_ms = [fastest_possible(chunked, cost).simulated_ms for _, chunked in fixed]
     for index in np.argsort(bounds_ms, kind="stable").tolist():
         limit_ms = math.inf if best is None else best.simulated_ms
         if bounds_ms[index] >= limit_ms:
@@ -440,12 +428,13 @@ def _static(
     every = sum(cost.layer_counts)
     none, full = (settings.checkpointing == name for name in ("none", "full"))
     counts = range(every if full else 0, 1 if none else every + 1)
-    fewest = static_layers(chunked, rule.kept_chunks, counts, cost)
-    if fewest is None or (none and fewest[1].any()):
+    fewest = fewest_layers(rule, chunked, counts, cost)
+    if fewest is None:
         return None
-    recomputed = Recomputation(fewest[1], int(fewest[1].max(axis=0).sum()))
-    group = Group(0, chunked.chunks, recomputed)
-    grouped = timed(Grouping(chunked, (group,), chunking=rule.name), cost)
+    layers = rule.layers(chunked, fewest, cost)
+    if none and layers.any():
+        return None
+    grouped = replace(in_one_pipeline(chunked, layers, cost), chunking=rule.name)
     return grouped if grouped.simulated_ms < limit_ms else None
 
 
@@ -519,10 +508,11 @@ def _token_limits(
 
 def _pipelines(grouped: Grouping, replica: int, cost: PipelineCost) -> list[Pipeline]:
     pipelines = []
-    for group in grouped.groups:
-        layers = map(tuple, group.recomputed.layers.T.tolist())
-        members = zip(range(group.first, group.end), layers, strict=True)
-        chunks = [_chunk(grouped.chunked, *member, cost) for member in members]
+    layers = list(map(tuple, grouped.layers.T.tolist()))
+    for first, end in pairwise(grouped.bounds):
+        chunks = [
+            _chunk(grouped.chunked, chunk, layers[chunk], cost) for chunk in range(first, end)
+        ]
         pipelines.append(pipeline_of(chunks, replica, cost.shape))
     return pipelines
 
@@ -571,16 +561,8 @@ def _refusal_of(
 
 def _holds_alone(length: int, settings: PipelineSettings, cost: PipelineCost) -> bool:
     """Whether a sequence alone fits a pipeline under any number of slices."""
-    room = _most_chunk_tokens(settings, cost)
-    layers = _most_recomputed(settings, cost)
-    for slices in range(settings.most_slices, 0, -1):
-        cuts = _cuts(length, slices, settings, cost)
-        chunked = cut_and_pack(np.array([0]), np.array([length]), cuts, room, cost)
-        if chunked is not None:
-            problem = checkpoints.problem_of(chunked, 0, chunked.chunks, cost)
-            if checkpoints.fits(problem, layers):
-                return True
-    return False
+    alone = _candidates(np.array([0]), np.array([length]), settings, cost, beside_tails=False)
+    return any(divide(chunked, settings, cost) for chunked in chain.from_iterable(alone))
 
 
 def _short_memory(

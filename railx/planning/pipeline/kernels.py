@@ -147,13 +147,14 @@ class Divisible(NamedTuple):
 @compiled
 def divide(
     chunks: Divisible, edges: Integers, mode: int, simulated: bool
-) -> tuple[Integers, float, float]:
-    """Where the pipelines begin and end, their price by eq. 14, and their time in ms.
+) -> tuple[Integers, Integers, int, float]:
+    """Where pipelines begin and end, their recomputed layers [d, n], Σ C and time in
+    ms.
 
-    ``edges`` [u + 1] are first chunks of units and the end. A pipeline takes (stages -
-    1) times the mean chunk time beyond its chunks, and the mean time of a layer for
-    every count (eq. 17); with ``simulated`` its simulated time. No pipelines where a
-    unit does not fit.
+    ``edges`` [u + 1] are first chunks of units and the end. By eq. 14 a pipeline takes
+    (stages - 1) times the mean chunk time beyond its chunks, and the mean time of a
+    layer for every count (eq. 17); with ``simulated`` its simulated time. No pipelines
+    where a unit does not fit.
 
     A pipeline with more units in front is taken to recompute no less, so that one whose
     price is above another's with as little is not looked at.
@@ -163,6 +164,7 @@ def divide(
     price[0] = 0.0
     came = np.zeros(units + 1, np.int64)
     total = chunks.forward + chunks.backward
+    layers = np.zeros((stages, len(total)), np.int64)
     for end in range(1, units + 1):
         layer_sum = 0
         for start in range(end - 1, -1, -1):
@@ -171,71 +173,86 @@ def divide(
             mean_layer_ms = chunks.layer_ms[first:last].mean()
             if not simulated and price[start] + fill_ms + mean_layer_ms * layer_sum >= price[end]:
                 continue
-            layers, layer_sum = _recomputed_layers(chunks, first, last, mode)
+            recomputed, layer_sum = _recomputed_layers(chunks, first, last, mode)
             if layer_sum < 0:
                 break  # more units in front only hold more at once
             more_ms = fill_ms + mean_layer_ms * layer_sum
             if simulated:
-                more_ms = _time_ms(chunks, first, last, layers) - total[first:last].sum()
+                more_ms = _time_ms(chunks, first, last, recomputed) - total[first:last].sum()
             if price[start] + more_ms < price[end]:
                 price[end] = price[start] + more_ms
                 came[end] = start
         if price[end] == np.inf:
-            return np.zeros(0, np.int64), np.inf, np.inf
+            return np.zeros(0, np.int64), layers, 0, np.inf
     starts = np.zeros(units + 1, np.int64)
     groups, unit = 0, units
     while unit:
         starts[groups] = edges[unit]
         groups += 1
         unit = came[unit]
-    starts[groups] = 0
     bounds = starts[: groups + 1][::-1].copy()
-    time_ms = 0.0
+    time_ms, diagonals = 0.0, 0
     for group in range(groups):
         first, last = bounds[group], bounds[group + 1]
-        layers, _ = _recomputed_layers(chunks, first, last, mode)
-        time_ms += _time_ms(chunks, first, last, layers)
-    return bounds, price[units] + total.sum(), time_ms
+        recomputed, layer_sum = _recomputed_layers(chunks, first, last, mode)
+        layers[:, first:last] = recomputed
+        diagonals += layer_sum
+        time_ms += _time_ms(chunks, first, last, recomputed)
+    return bounds, layers, diagonals, time_ms
 
 
 @inner
 def _recomputed_layers(every: Divisible, first: int, last: int, mode: int) -> tuple[Integers, int]:
-    """Layers [d, n] that a pipeline of chunks [first, last) recomputes, and their sum.
+    """Layers [d, n] that a pipeline of chunks [first, last) recomputes, and Σ C.
 
     -1: it does not fit.
     """
-    stored, saved = every.problem.stored[:, first:last], every.problem.saved[first:last]
+    stored, saved = every.problem.stored[:, first:last].copy(), every.problem.saved[first:last]
     capacity, layer_counts = every.problem.capacity, every.layer_counts
     order = every.problem.backward[first:last] - first
-    longest_split = every.counts[first:last].max()
     stages, chunks = stored.shape
+    smallest, largest = layer_counts.min(), layer_counts.max()
+    longest_split = every.counts[first:last].max()
+    problem = CheckpointProblem(stored, saved, capacity, smallest, order, longest_split)
     layers = np.zeros((stages, chunks), np.int64)
     diagonals = chunks + stages - 1
     if mode == ADAPTIVE:
         counts = np.zeros(diagonals, np.int64)
-        smallest = layer_counts.min()
-        problem = CheckpointProblem(stored.copy(), saved, capacity, smallest, order, longest_split)
         if sweep(problem, _SIMPLE, _SIMPLE, counts):
             for position in range(chunks):
                 for stage in range(stages):
                     layers[stage, order[position]] = counts[position + stages - 1 - stage]
             return layers, counts.sum()
-        if smallest == layer_counts.max():
+        if smallest == largest:
             return layers, -1
     if mode != NONE:
         for stage in range(stages):
             layers[stage] = layer_counts[stage]
-    retained = stored - saved * layers
+    live = live_bytes_of(problem, stored - saved * layers)
     for stage in range(stages):
-        warm = min(stages - 1 - stage + longest_split - 1, chunks)
-        live = retained[stage, :warm].sum()
+        if live[stage].max() > capacity[stage] * (1 + SLACK):
+            return layers, -1
+    return layers, 0 if mode == NONE else largest * diagonals
+
+
+@compiled
+def live_bytes_of(problem: CheckpointProblem, retained: Floats) -> Floats:
+    """Bytes [d, n] that a stage holds at each step where a chunk keeps ``retained``
+    [d, n].
+
+    Minus infinity after the last step at which a chunk begins.
+    """
+    stages, chunks = retained.shape
+    live = np.full((stages, chunks), -np.inf)
+    for stage in range(stages):
+        warm = min(stages - 1 - stage + problem.longest_split - 1, chunks)
+        live_bytes = retained[stage, :warm].sum()
         for step in range(max(chunks - warm, 1)):
             if warm + step < chunks:
-                live += retained[stage, warm + step]
-            if live > capacity[stage] * (1 + SLACK):
-                return layers, -1
-            live -= retained[stage, order[step]]
-    return layers, 0 if mode == NONE else layer_counts.max() * diagonals
+                live_bytes += retained[stage, warm + step]
+            live[stage, step] = live_bytes
+            live_bytes -= retained[stage, problem.backward[step]]
+    return live
 
 
 @inner
@@ -257,14 +274,12 @@ class _Rows(NamedTuple):
     """Rows of the programme.
 
     ``room`` [d, n] is the memory left on a stage at a step, infinite where a step has
-    no row, ``last`` [d] the number of steps with a row, ``give`` [d] the tolerance for
-    rounding.
+    no row, ``give`` [d] the tolerance for rounding.
     """
 
     problem: CheckpointProblem
     give: Floats
     room: Floats
-    last: Integers
 
 
 @compiled
@@ -277,21 +292,11 @@ def sweep(problem: CheckpointProblem, rule: int, trades: int, counts: Integers) 
     ``trades`` are rounds of adding layers where that makes more of others superfluous.
     """
     stored, saved, capacity, layers, backward, longest_split = problem
-    stages, chunks = stored.shape
+    live = live_bytes_of(problem, stored)
+    stages, chunks = live.shape
     give = SLACK * capacity
-    room = np.full((stages, chunks), np.inf)
-    last = np.zeros(stages, np.int64)
-    for stage in range(stages):
-        after = stages - 1 - stage
-        warm = min(after + longest_split - 1, chunks)
-        live_bytes = stored[stage, :warm].sum()
-        last[stage] = max(chunks - warm, 1)
-        for step in range(last[stage]):
-            if warm + step < chunks:
-                live_bytes += stored[stage, warm + step]
-            room[stage, step] = capacity[stage] - live_bytes
-            live_bytes -= stored[stage, backward[step]]
-    rows = _Rows(problem, give, room, last)
+    rows = _Rows(problem, give, capacity.reshape(-1, 1) - live)
+    room = rows.room
     diagonals = chunks + stages - 1
     for diagonal in range(diagonals):
         first = counts[diagonal]
@@ -302,7 +307,7 @@ def sweep(problem: CheckpointProblem, rule: int, trades: int, counts: Integers) 
         for stage in range(stages - 1, -1, -1):
             after = stages - 1 - stage
             step = moment - after
-            if step < 0 or step >= last[stage]:
+            if step < 0 or step >= chunks:
                 continue
             warm = min(after + longest_split - 1, chunks)
             while room[stage, step] < -give[stage]:
@@ -351,7 +356,7 @@ def _live(rows: _Rows, diagonal: int, stage: int) -> tuple[int, int, int]:
         return 0, 0, 0
     chunk = rows.problem.backward[position]
     warm = min(after + rows.problem.longest_split - 1, chunks)
-    return chunk, max(chunk - warm, 0), min(position + 1, rows.last[stage])
+    return chunk, max(chunk - warm, 0), min(position + 1, max(chunks - warm, 1))
 
 
 @inner

@@ -11,6 +11,7 @@ so that chunks, recomputed layers and the order of passes are weighed at once.
 sequence to another run, two sequences swapped, a cut moved, set or dropped, runs joined
 or moved, layers recomputed or kept, another patience. Effort is counted in simulated
 passes, so that plans are the same everywhere. No paper on pipelines of chunks has it.
+:func:`search_orders` moves runs and changes patience alone.
 """
 
 from __future__ import annotations
@@ -25,13 +26,18 @@ import numpy as np
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.compiled import compiled, copy, inner, next_random
 from railx.planning.format.parts import Slice
+from railx.planning.format.simulation import Shape
 from railx.planning.packing import Floats, Integers
 
 #: Share of the time by which the first moves may make a plan of one chunk slower; of
 #: several, a move changes as much less.
 _WARMTH = 0.03
+#: The same where chunks stay.
+_ORDER_WARMTH = 0.1
 #: Passes that a move costs beside those that it simulates.
 _PER_MOVE = 40
+#: Simulated passes of a search for an order, for each pass forward of a chunk.
+_ORDER_PASSES_PER_CHUNK, _MOST_ORDER_PASSES = 20_000, 1_000_000
 #: A share of a limit that rounding of sums may take.
 _ROUNDING = 1e-9
 
@@ -247,14 +253,14 @@ def _chunks(costs: Any, state: Any, lengths: Any, table: Any) -> int:
 
 @inner
 def _simulate(
-    costs: Any, table: Any, chunks: int, patience: Any, below: float, work: Any, orders: Any
+    capacity: Any, table: Any, chunks: int, patience: Any, below: float, work: Any, orders: Any
 ) -> float:
     """The makespan; infinite from ``below`` on or where memory is short.
 
     ``work`` [d, 2, c] takes the ends of passes, ``orders`` [d, 2 c] their order where
     it has room.
     """
-    stages = len(costs.layers)
+    stages = len(capacity)
     write = orders.shape[1] > 0
     #: Chunks in backward order.
     backward = np.empty(chunks, np.int64)
@@ -287,7 +293,7 @@ def _simulate(
                 begin, side = max(clock[stage], ready), 1
             if ahead[stage] < chunks:
                 chunk = ahead[stage]
-                if live[stage] + table[3 + stages + stage, chunk] <= costs.capacity[stage]:
+                if live[stage] + table[3 + stages + stage, chunk] <= capacity[stage]:
                     ready = 0.0
                     if stage:
                         ready = np.inf
@@ -434,15 +440,8 @@ def _move(
         is_move: bool = _move_cut(state, member, lengths, alignment, most, touched, random)
         return is_move
     if dice < 0.9 or (dice < 0.97 and not recompute):
-        before, after = int(size * next_random(random)), int(size * next_random(random))
-        if before == after:
-            return False
-        run = state.order[before]
-        step = 1 if after > before else -1
-        for place in range(before, after, step):
-            state.order[place] = state.order[place + step]
-        state.order[after] = run
-        return True
+        is_other: bool = _move_run(state.order, size, random)
+        return is_other
     if dice < 0.97:
         number = state.order[int(size * next_random(random))]
         touched[2] = number
@@ -459,10 +458,27 @@ def _move(
                 state.layers[number, nth, each] = min(max(now + more, 0), layers[each])
                 changed = changed or state.layers[number, nth, each] != now
         return changed
-    stage = int(len(layers) * next_random(random))
-    # Below 0: forward passes first.
-    state.patience[stage] = 0.0 if next_random(random) < 0.3 else 1.6 * next_random(random) - 0.6
+    _change_patience(state.patience, random)
     return True
+
+
+@inner
+def _move_run(order: Any, size: int, random: Any) -> bool:
+    """Move one of the first ``size`` runs to another place; False where it is none."""
+    before, after = int(size * next_random(random)), int(size * next_random(random))
+    run = order[before]
+    step = 1 if after > before else -1
+    for place in range(before, after, step):
+        order[place] = order[place + step]
+    order[after] = run
+    return before != after
+
+
+@inner
+def _change_patience(patience: Any, random: Any) -> None:
+    stage = int(len(patience) * next_random(random))
+    # Below 0: forward passes first.
+    patience[stage] = 0.0 if next_random(random) < 0.3 else 1.6 * next_random(random) - 0.6
 
 
 @inner
@@ -554,7 +570,7 @@ def _search(
     nothing = np.zeros((stages, 0), np.int64)
     random = np.array([np.uint64(88172645463325252) ^ np.uint64(seed * 2654435761 + 1)])
     chunks = _chunks(costs, state, lengths, table)
-    at = _simulate(costs, table, chunks, state.patience, np.inf, work, nothing)
+    at = _simulate(costs.capacity, table, chunks, state.patience, np.inf, work, nothing)
     least, spent = at, 0
     touched = np.full(4, -1)
     while spent < passes and at < np.inf:
@@ -564,7 +580,7 @@ def _search(
             left = 1 - spent / passes
             bar = at - _WARMTH / chunks * at * left**2 * math.log(1 - next_random(random))
             spent += 2 * stages * chunks
-            reached = _simulate(costs, table, chunks, trial.patience, bar, work, nothing)
+            reached = _simulate(costs.capacity, table, chunks, trial.patience, bar, work, nothing)
             if reached < np.inf:
                 at = reached
                 _copy(trial, state, touched)
@@ -576,5 +592,95 @@ def _search(
     chunks = _chunks(costs, best, lengths, table)
     orders = np.zeros((stages, 2 * chunks), np.int64)
     if least < np.inf:
-        _simulate(costs, table, chunks, best.patience, np.inf, work, orders)
+        _simulate(costs.capacity, table, chunks, best.patience, np.inf, work, orders)
     return least, orders
+
+
+def search_orders(
+    shape: Shape,
+    durations: Sequence[Sequence[float]],
+    sends: Sequence[float],
+    holds: Sequence[Sequence[float]] | None = None,
+    room: Sequence[float] | None = None,
+) -> tuple[float, list[list[int]]] | None:
+    """The time in ms and each stage's passes, of the best order found for given chunks.
+
+    Runs are moved and the stages' patience is changed. ``durations`` and ``sends`` are
+    those of ``run_orders``, ``holds[stage][chunk]`` is the share of a live chunk in
+    ``room[stage]``; without them a stage has as many live chunks as in 1F1B. None where
+    a run does not fit.
+    """
+    stages, chunks = shape.stages, shape.chunks
+    if holds is None or room is None:
+        holds = [[1.0] * chunks] * stages
+        room = [min(shape.warm_up(stage) + 1.0, chunks) for stage in range(stages)]
+    positions = [
+        nth if nth < count - 1 else -nth - 1 for count in shape.runs for nth in range(count)
+    ]
+    times = np.array(durations)
+    table = np.vstack(
+        [times[0, :chunks], sends, positions, times[:, chunks : 2 * chunks], np.array(holds)]
+    )
+    starts = np.cumsum([0, *shape.runs])
+    passes = min(_ORDER_PASSES_PER_CHUNK * stages * chunks, _MOST_ORDER_PASSES)
+    time_ms, numbers, orders = _search_order(
+        np.array(room) * (1 + _ROUNDING), table, starts, passes
+    )
+    if time_ms == math.inf:
+        return None
+    return float(time_ms), np.concatenate([numbers, chunks + numbers])[orders].tolist()
+
+
+@compiled
+def _search_order(capacity: Any, table: Any, starts: Any, passes: int) -> Any:
+    """Annealing; time in ms, chunks [c] in the best order, and the passes [d, 2 c] of
+    the stages, whose chunks are places in that order.
+
+    ``starts`` [r + 1] are the first chunks of the runs, and the end.
+    """
+    stages, runs, chunks = len(capacity), len(starts) - 1, table.shape[1]
+    moved, work = np.zeros(table.shape), np.zeros((stages, 2, chunks))
+    nothing, orders = np.zeros((stages, 0), np.int64), np.zeros((stages, 2 * chunks), np.int64)
+    numbers = np.zeros(chunks, np.int64)
+    random = np.array([np.uint64(88172645463325252)])
+    order, patience = np.arange(runs), np.zeros(stages)
+    trial, changed = order.copy(), patience.copy()
+    best, patience_of_best = order.copy(), patience.copy()
+    at = _simulate(capacity, table, chunks, patience, np.inf, work, nothing)
+    least, spent = at, 0
+    while spent < passes and at < np.inf:
+        spent += _PER_MOVE + 2 * stages * chunks
+        copy(trial, order, runs)
+        copy(changed, patience, stages)
+        if next_random(random) < 0.5:
+            _move_run(trial, runs, random)
+        else:
+            _change_patience(changed, random)
+        _reorder(table, starts, trial, moved, numbers)
+        left = 1 - spent / passes
+        bar = at - _ORDER_WARMTH / chunks * at * left**2 * math.log(1 - next_random(random))
+        reached = _simulate(capacity, moved, chunks, changed, bar, work, nothing)
+        if reached < np.inf:
+            at = reached
+            copy(order, trial, runs)
+            copy(patience, changed, stages)
+            if at < least * (1 - 1e-12):
+                least = at
+                copy(best, trial, runs)
+                copy(patience_of_best, changed, stages)
+    _reorder(table, starts, best, moved, numbers)
+    if least < np.inf:
+        _simulate(capacity, moved, chunks, patience_of_best, np.inf, work, orders)
+    return least, numbers, orders
+
+
+@inner
+def _reorder(table: Any, starts: Any, order: Any, moved: Any, numbers: Any) -> None:
+    """The columns of a table with the runs in another order, and their chunks."""
+    filled = 0
+    for run in order:
+        for chunk in range(starts[run], starts[run + 1]):
+            for row in range(len(table)):
+                moved[row, filled] = table[row, chunk]
+            numbers[filled] = chunk
+            filled += 1
