@@ -81,7 +81,10 @@ BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
     "InfiniPipe's": ("pipeline_4x8_infinipipe", {}),
     "best chunks": ("pipeline_4x8_infinipipe", {"chunking": "best"}),
     "equal lengths": ("pipeline_4x8_even", {}),
-    "best chunks and schedule": ("pipeline_4x8_best", {}),
+    "best chunks and schedule": (
+        "pipeline_4x8_infinipipe",
+        {"chunking": "best", "schedule": "best"},
+    ),
     "Seq1F1B, fixed": ("seq1f1b_4x8", {}),
     "even": ("seq1f1b_4x8", {"splitting": "even"}),
     "equal work": ("seq1f1b_4x8", {"splitting": "equal_work"}),
