@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from railx.errors import DISK_FULL, UserError, is_explained
@@ -242,16 +242,12 @@ def as_numbers(column: pa.ChunkedArray, words: Sequence[str]) -> Any:
 
     ValueError for a word that is not among ``words``.
     """
-    encoded = column.combine_chunks()
-    if not pa.types.is_dictionary(encoded.type):
-        encoded = encoded.dictionary_encode()
-    number_of = {word: number for number, word in enumerate(words)}
-    unknown = [word for word in encoded.dictionary.to_pylist() if word not in number_of]
-    if unknown:
-        raise ValueError(f"got {unknown[0]!r}; allowed: {', '.join(words)}")
-    numbers = np.array([number_of[word] for word in encoded.dictionary.to_pylist()] or [-1])
-    indices = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    return np.where(indices < 0, -1, numbers[indices])
+    texts = column.cast(pa.string())
+    numbers = pc.index_in(texts, pa.array(words, pa.string()))
+    unknown = texts.filter(pc.and_(numbers.is_null(), texts.is_valid()))
+    if len(unknown):
+        raise ValueError(f"got {unknown[0].as_py()!r}; allowed: {', '.join(words)}")
+    return numbers.fill_null(-1).cast(pa.int64()).to_numpy()
 
 
 def leaves(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -101,16 +101,16 @@ def memory_over_time(
         if row.kind not in ("forward", closing):
             continue
         change, time_ms = (1, row.start_ms) if row.kind == "forward" else (-1, row.end_ms)
-        own = samples[row.stage]
-        chunks, tokens = (own[-1].chunks, own[-1].tokens) if own else (0, 0)
+        of_stage = samples[row.stage]
+        chunks, tokens = (of_stage[-1].chunks, of_stage[-1].tokens) if of_stage else (0, 0)
         # A stage runs one pass at a time: memory freed at a moment is free before the
         # next pass takes some, also where passes take no time.
-        if own and own[-1].time_ms == time_ms and change > 0:
-            own.pop()
+        if of_stage and of_stage[-1].time_ms == time_ms and change > 0:
+            of_stage.pop()
         if table is not None:
             model_stage = row.part * pipeline.stages + row.stage
             live_bytes[row.stage] += change * table[model_stage][row.chunk]
-        own.append(
+        of_stage.append(
             StageMemory(
                 row.stage,
                 time_ms,

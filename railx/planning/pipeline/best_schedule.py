@@ -171,8 +171,8 @@ def _fitted(pipeline: Pipeline, cost: PipelineCost) -> Pipeline:
     return pipeline if needed is None else _recomputing(pipeline, part_cost, needed)
 
 
-def _recomputing(pipeline: Pipeline, part_cost: PipelineCost, least: int) -> Pipeline:
-    """Recompute at least so many layers of every chunk on every model stage."""
+def _recomputing(pipeline: Pipeline, part_cost: PipelineCost, layers: int) -> Pipeline:
+    """Recompute at least ``layers`` layers of every chunk on every model stage."""
     chunks = []
     for chunk in pipeline.chunks:
         planned = chunk.checkpoint_layers or (0,) * pipeline.model_stages
@@ -181,7 +181,7 @@ def _recomputing(pipeline: Pipeline, part_cost: PipelineCost, least: int) -> Pip
         chunks.append(
             replace(
                 chunk,
-                checkpoint_layers=tuple(max(one, min(least, layers)) for one, layers in counts),
+                checkpoint_layers=tuple(max(count, min(layers, most)) for count, most in counts),
                 predicted_layer_forward_ms=(
                     layer_ms or part_cost.layer_forward_ms(chunk.predicted_forward_ms)
                 ),

@@ -571,7 +571,7 @@ def _search(
     random = np.array([np.uint64(88172645463325252) ^ np.uint64(seed * 2654435761 + 1)])
     chunks = _chunks(costs, state, lengths, table)
     at = _simulate(costs.capacity, table, chunks, state.patience, np.inf, work, nothing)
-    least, spent = at, 0
+    shortest, spent = at, 0
     touched = np.full(4, -1)
     while spent < passes and at < np.inf:
         spent += _PER_MOVE
@@ -584,16 +584,16 @@ def _search(
             if reached < np.inf:
                 at = reached
                 _copy(trial, state, touched)
-                if at < least * (1 - 1e-12):
-                    least = at
+                if at < shortest * (1 - 1e-12):
+                    shortest = at
                     _assign(state, best)
                 continue
         _copy(state, trial, touched)
     chunks = _chunks(costs, best, lengths, table)
     orders = np.zeros((stages, 2 * chunks), np.int64)
-    if least < np.inf:
+    if shortest < np.inf:
         _simulate(costs.capacity, table, chunks, best.patience, np.inf, work, orders)
-    return least, orders
+    return shortest, orders
 
 
 def search_orders(
@@ -647,7 +647,7 @@ def _search_order(capacity: Any, table: Any, starts: Any, passes: int) -> Any:
     trial, changed = order.copy(), patience.copy()
     best, patience_of_best = order.copy(), patience.copy()
     at = _simulate(capacity, table, chunks, patience, np.inf, work, nothing)
-    least, spent = at, 0
+    shortest, spent = at, 0
     while spent < passes and at < np.inf:
         spent += _PER_MOVE + 2 * stages * chunks
         copy(trial, order, runs)
@@ -664,14 +664,14 @@ def _search_order(capacity: Any, table: Any, starts: Any, passes: int) -> Any:
             at = reached
             copy(order, trial, runs)
             copy(patience, changed, stages)
-            if at < least * (1 - 1e-12):
-                least = at
+            if at < shortest * (1 - 1e-12):
+                shortest = at
                 copy(best, trial, runs)
                 copy(patience_of_best, changed, stages)
     _reorder(table, starts, best, moved, numbers)
-    if least < np.inf:
+    if shortest < np.inf:
         _simulate(capacity, moved, chunks, patience_of_best, np.inf, work, orders)
-    return least, numbers, orders
+    return shortest, numbers, orders
 
 
 @inner

@@ -206,11 +206,11 @@ class _Node:
     def numbers(self, durations: Floats) -> Numbers:
         """How many micro-batches there are, and of at least the durations of cuts."""
         number, sign = (self.fewest, -1) if self.most is None else (self.most, 1)
-        at_least = {low: rank + 1 for rank, (low, _) in enumerate(self.windows) if low > 0}
+        lows = {low: rank + 1 for rank, (low, _) in enumerate(self.windows) if low > 0}
         # Of equal ends the first counts.
         below = {high: rank for rank, (_, high) in reversed(list(enumerate(self.windows)))}
         rows = [(0.0, number, sign)]
-        rows += [(low, count, -1) for low, count in at_least.items()]
+        rows += [(low, count, -1) for low, count in lows.items()]
         rows += [(high, count, 1) for high, count in below.items() if high < math.inf]
         edges, limits, signs = np.array(rows, dtype=np.float64).T.copy()
         return Numbers((durations >= edges[:, None]).astype(np.float64), limits, signs)
@@ -243,14 +243,14 @@ def _bound_ms(problem: Problem, fewest: int, plan_ms: float) -> float:
     fine = _classes(problem, *_CLASSES)
     nodes = _first_nodes(problem, fewest)
     for _ in range(_ROUNDS if plan_ms == math.inf else _MORE_ROUNDS):
-        least = min(nodes, key=lambda node: node.bound_ms)
-        if plan_ms <= least.bound_ms * (1 + _CLOSE) or (least.done and least.cut is None):
+        lowest = min(nodes, key=lambda node: node.bound_ms)
+        if plan_ms <= lowest.bound_ms * (1 + _CLOSE) or (lowest.done and lowest.cut is None):
             break
-        if least.done and least.cut is not None:
-            nodes.remove(least)
-            nodes += least.halves(*least.cut)
-            least = nodes[-1]
-        _raise(problem, *fine, least, plan_ms)
+        if lowest.done and lowest.cut is not None:
+            nodes.remove(lowest)
+            nodes += lowest.halves(*lowest.cut)
+            lowest = nodes[-1]
+        _raise(problem, *fine, lowest, plan_ms)
     return min(node.bound_ms for node in nodes)
 
 

@@ -121,7 +121,7 @@ def plan_of_near_equals(problem: Problem, moves: int, seed: int) -> SearchResult
         for k in range(len(problem.degree))
         for more in range(2)
     ]
-    starts = [_dealt(problem, one) for one in counts if len(one.limits)]
+    starts = [_dealt(problem, equals) for equals in counts if len(equals.limits)]
     starts.append(min(even, key=lambda plan: plan.time_ms))
     return min(
         (exchange(problem, start, moves, seed) for start in starts), key=lambda plan: plan.time_ms
@@ -134,8 +134,8 @@ def _even(problem: Problem, k: int, more: int) -> SearchResult:
     There are the fewest micro-batches that memory allows and ``more``.
     """
     n, side_by_side = len(problem.tokens), problem.devices // int(problem.degree[k])
-    held = problem.cap * problem.degree[k] * side_by_side
-    micro_batches = math.ceil(problem.tokens.sum() / held) + more
+    room = problem.cap * problem.degree[k] * side_by_side
+    micro_batches = math.ceil(problem.tokens.sum() / room) + more
     group = np.sort(np.arange(n) % (micro_batches * side_by_side))
     kind = np.full((micro_batches, side_by_side), k)
     return SearchResult(
@@ -356,13 +356,13 @@ def exchange(problem: Problem, start: SearchResult, moves: int, seed: int) -> Se
             fold,
         )  # fmt: skip
 
-    found = [searched(seed, False)]
+    plans = [searched(seed, False)]
     for attempt in range(_FOLDS * folds):
-        found.append(searched(seed + attempt, True))
-        if found[-1][0] < math.inf:
+        plans.append(searched(seed + attempt, True))
+        if plans[-1][0] < math.inf:
             break
-    time_ms, group, kind = min(found, key=lambda one: float(one[0]))
-    moves *= len(found)
+    time_ms, group, kind = min(plans, key=lambda plan: float(plan[0]))
+    moves *= len(plans)
     if time_ms >= start.time_ms * (1 - 1e-12):
         return start
     return _timed(
