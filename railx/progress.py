@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,13 +30,14 @@ FILE = "RAILX_PROGRESS"
 
 @dataclass
 class Count:
-    """A loop: its unit, the number of units, and the work done and in total."""
+    """A loop: its unit, the number of units, the work done and in total, its start."""
 
     what: str
     units: int
     total: float
     done_units: int = 0
     done: float = 0.0
+    begun_s: float = field(default_factory=time.monotonic)
 
     def step(self, weight: float = 1.0) -> None:
         """Count one more unit."""
@@ -92,7 +93,7 @@ def told(
     ``say`` takes a line; by default lines go to standard error.
     """
     ended = threading.Event()
-    begun = time.monotonic()
+    begun_s = time.monotonic()
     inner = os.environ.get(FILE)
     with tempfile.TemporaryDirectory(prefix="railx-progress-") as folder:
         published = Path(folder) / "count"
@@ -100,7 +101,7 @@ def told(
 
         def tell() -> None:
             while not ended.wait(every_s):
-                line = f"{name}: {_line(time.monotonic() - begun, published)}"
+                line = f"{name}: {_line(begun_s, time.monotonic(), published)}"
                 with contextlib.suppress(OSError, ValueError):
                     (say or _to_stderr)(line)
 
@@ -121,10 +122,11 @@ def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _line(elapsed_s: float, published: Path) -> str:
-    counts = list(_OPEN) or _published(published)
+def _line(begun_s: float, now_s: float, published: Path) -> str:
+    counts = list(_OPEN) or _published(published, begun_s)
+    so_far = f"{duration(now_s - begun_s)} so far"
     if not counts:
-        return f"{duration(elapsed_s)} so far"
+        return so_far
     # An inner loop is a part of a unit of the outer loop.
     share = 0.0
     for count in reversed(counts):
@@ -132,17 +134,18 @@ def _line(elapsed_s: float, published: Path) -> str:
         share = min(1.0, (count.done + share * weight) / count.total) if count.total else 1.0
     words = ", ".join(f"{count.done_units} of {count.units} {count.what}" for count in counts)
     if not share:
-        return f"{words}, {duration(elapsed_s)} so far"
-    left_s = elapsed_s * (1 - share) / share
-    return f"{words} ({share:.0%}), {duration(elapsed_s)} so far, about {duration(left_s)} left"
+        return f"{words}, {so_far}"
+    # The outer loop's pace; other loops may have run before it.
+    left_s = (now_s - counts[0].begun_s) * (1 - share) / share
+    return f"{words} ({share:.0%}), {so_far}, about {duration(left_s)} left"
 
 
-def _published(path: Path) -> list[Count]:
+def _published(path: Path, begun_s: float) -> list[Count]:
     try:
         what, done, units = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []
-    return [Count(what, units, float(units), done, float(done))]
+    return [Count(what, units, float(units), done, float(done), begun_s)]
 
 
 def duration(seconds: float) -> str:

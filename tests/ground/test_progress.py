@@ -16,8 +16,10 @@ from workflow.compilation import announce_compilation
 NOWHERE = Path("/nonexistent")
 
 
-def line(elapsed_s: float, published: Path = NOWHERE) -> str:
-    return progress._line(elapsed_s, published)
+def line(elapsed_s: float, published: Path = NOWHERE, before_s: float = 0.0) -> str:
+    """The line where an outer loop has run for so long, after others."""
+    begun_s = progress._OPEN[0].begun_s if progress._OPEN else 0.0
+    return progress._line(begun_s - before_s, begun_s + elapsed_s, published)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +46,11 @@ def test_time_left_is_the_rest_at_the_pace_so_far() -> None:
         "3 of 4 letters (75%), 30 s so far, about 10 s left",
     ]
     assert line(30.0) == "30 s so far"
+
+
+def test_time_of_loops_before_is_not_the_pace_of_this_one() -> None:
+    said = [line(30.0, before_s=100.0) for _ in counted("abcd", "letters")]
+    assert said[1] == "1 of 4 letters (25%), 2 min 10 s so far, about 1 min 30 s left"
 
 
 def test_heavy_items_count_for_more() -> None:
