@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from railx.errors import DISK_FULL, UserError, is_explained
@@ -242,6 +241,9 @@ def as_numbers(column: pa.ChunkedArray, words: Sequence[str]) -> Any:
 
     ValueError for a word that is not among ``words``.
     """
+    # Cheap jobs do without it.
+    import pyarrow.compute as pc
+
     texts = column.cast(pa.string())
     numbers = pc.index_in(texts, pa.array(words, pa.string()))
     unknown = texts.filter(pc.and_(numbers.is_null(), texts.is_valid()))
