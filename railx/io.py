@@ -241,15 +241,18 @@ def as_numbers(column: pa.ChunkedArray, words: Sequence[str]) -> Any:
 
     ValueError for a word that is not among ``words``.
     """
-    # Cheap jobs do without it.
-    import pyarrow.compute as pc
-
-    texts = column.cast(pa.string())
-    numbers = pc.index_in(texts, pa.array(words, pa.string()))
-    unknown = texts.filter(pc.and_(numbers.is_null(), texts.is_valid()))
-    if len(unknown):
-        raise ValueError(f"got {unknown[0].as_py()!r}; allowed: {', '.join(words)}")
-    return numbers.fill_null(-1).cast(pa.int64()).to_numpy()
+    encoded = column.combine_chunks()
+    if not pa.types.is_dictionary(encoded.type):
+        encoded = encoded.dictionary_encode()
+    number_of = {word: number for number, word in enumerate(words)}
+    stored = encoded.dictionary.to_pylist()
+    unknown = [word for word in stored if word not in number_of]
+    if unknown:
+        raise ValueError(f"got {unknown[0]!r}; allowed: {', '.join(words)}")
+    numbers = pa.array([*(number_of[word] for word in stored), -1]).to_numpy()
+    # Without nulls pyarrow.compute is not loaded, which takes a tenth of a second.
+    indices = encoded.indices.fill_null(len(stored)) if encoded.null_count else encoded.indices
+    return numbers[indices.to_numpy()]
 
 
 def leaves(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
