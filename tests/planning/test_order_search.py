@@ -1,11 +1,11 @@
-"""The search for orders: an exact search on small cases, room, and hardly worse."""
+"""The search for orders: an exact search on small cases, room, and never worse."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from railx.planning.format.simulation import Shape, run_orders
@@ -55,9 +55,8 @@ def test_the_exact_search_finds_the_closed_form_of_equal_chunks() -> None:
     stages=st.integers(1, 4),
     seed=st.integers(0, 2**20),
 )
-def test_hardly_worse_than_1f1b_and_never_with_more_held(
-    runs: list[int], stages: int, seed: int
-) -> None:
+@example(runs=[4, 4], stages=4, seed=329545)
+def test_never_worse_than_1f1b_nor_with_more_held(runs: list[int], stages: int, seed: int) -> None:
     shape, rng = Shape(stages, runs), random.Random(seed)
     forward, backward = _times(rng, shape.chunks, 1.0)
     takes = [[*forward, *backward, *[0.0] * shape.chunks]] * stages
@@ -66,7 +65,7 @@ def test_hardly_worse_than_1f1b_and_never_with_more_held(
     assert found is not None
     paper = makespan_ms("1f1b", shape, forward, [backward] * stages, send_ms=sends)
     time_ms, orders = found
-    assert time_ms <= 1.02 * paper
+    assert time_ms <= paper + 1e-9
     again = run_orders(orders, takes, sends)
     assert again.complete
     assert again.makespan_ms == pytest.approx(time_ms)

@@ -26,7 +26,7 @@ import numpy as np
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.compiled import compiled, copy, inner, next_random
 from railx.planning.format.parts import Slice
-from railx.planning.format.simulation import Shape
+from railx.planning.format.simulation import Shape, orders_of, run_orders
 from railx.planning.packing import Floats, Integers
 
 #: Share of the time by which the first moves may make a plan of one chunk slower; of
@@ -605,10 +605,10 @@ def search_orders(
 ) -> tuple[float, list[list[int]]] | None:
     """The time in ms and each stage's passes, of the best order found for given chunks.
 
-    Runs are moved and the stages' patience is changed. ``durations`` and ``sends`` are
-    those of ``run_orders``, ``holds[stage][chunk]`` is the share of a live chunk in
-    ``room[stage]``; without them a stage has as many live chunks as in 1F1B. None where
-    a run does not fit.
+    Runs are moved and the stages' patience is changed; 1F1B is taken where it is as
+    fast and fits. ``durations`` and ``sends`` are those of ``run_orders``,
+    ``holds[stage][chunk]`` is the share of a live chunk in ``room[stage]``; without
+    them a stage has as many live chunks as in 1F1B. None where a run does not fit.
     """
     stages, chunks = shape.stages, shape.chunks
     if holds is None or room is None:
@@ -623,12 +623,25 @@ def search_orders(
     )
     starts = np.cumsum([0, *shape.runs])
     passes = min(_ORDER_PASSES_PER_CHUNK * stages * chunks, _MOST_ORDER_PASSES)
-    time_ms, numbers, orders = _search_order(
-        np.array(room) * (1 + _ROUNDING), table, starts, passes
-    )
-    if time_ms == math.inf:
-        return None
-    return float(time_ms), np.concatenate([numbers, chunks + numbers])[orders].tolist()
+    limits = np.array(room) * (1 + _ROUNDING)
+    time_ms, numbers, places = _search_order(limits, table, starts, passes)
+    orders = np.concatenate([numbers, chunks + numbers])[places].tolist()
+    plain = orders_of("1f1b", shape)
+    plain_ms = run_orders(plain, durations, sends).makespan_ms
+    if plain_ms <= time_ms and _has_room(plain, np.array(holds), limits):
+        time_ms, orders = plain_ms, plain
+    return None if time_ms == math.inf else (float(time_ms), orders)
+
+
+def _has_room(orders: Sequence[Sequence[int]], holds: Floats, room: Floats) -> bool:
+    """Whether the live chunks of every stage fit in its room at any time."""
+    chunks = holds.shape[1]
+    for order, sizes, limit in zip(orders, holds, room, strict=True):
+        numbers = np.array(order)
+        change = np.where(numbers < chunks, 1, -1) * sizes[numbers % chunks]
+        if change.cumsum().max() > limit:
+            return False
+    return True
 
 
 @compiled
