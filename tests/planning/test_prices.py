@@ -80,4 +80,5 @@ def test_least_is_a_general_solvers(seed: int, at_least: bool, is_cut: bool) -> 
     assert (numbers.sign * (numbers.counted @ counts - numbers.limit) <= 2e-3 * number).all()
     assert (duals <= 1e-9).all()
     assert losses @ counts <= 1e-3 * least
-    assert (prices >= -1e-5).all()
+    # Where the numbers of micro-batches cost most, prices are 0 within the gap.
+    assert (prices >= (-1e-5 if is_cut else -1e-6)).all()
