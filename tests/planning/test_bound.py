@@ -13,6 +13,8 @@ from benchmarks.batches import DEVICES, Case, cases, cost_of
 from railx.performance.sequence_cost import CostModel
 from railx.planning.sequence import bound
 from railx.planning.sequence.bound import _shares, batch_lower_bound_ms
+from railx.planning.sequence.search import Problem
+from railx.planning.sequence.small import optimum
 from tests.planning import sequence_optima
 from tests.planning.optima import costs, optimum_ms
 
@@ -36,6 +38,24 @@ def test_no_plan_is_faster(lengths: list[int], devices: int, cost: CostModel) ->
     optimum = optimum_ms(lengths, devices, cost)
     assert proven <= optimum * (1 + 1e-9)
     assert math.isinf(proven) == math.isinf(optimum)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "tokens_per_device"),
+    [
+        # Further micro-batches: any number of them, and at most so many.
+        ([7319] * 9, 4477),
+        ([7450, 7145, 6598, 5978, 5606, 5347, 4963, 4880, 1675, 1607], 3785),
+    ],
+)
+def test_plans_of_more_micro_batches_than_memory_needs_are_bounded(
+    lengths: list[int], tokens_per_device: int, large: CostModel
+) -> None:
+    cost = replace(large, tokens_per_device=tokens_per_device, constant_ms=50.0)
+    best_ms = optimum(Problem.of(np.array(lengths), 2, (1, 2), cost)).time_ms
+    for plan_ms in (math.inf, best_ms, 1.3 * best_ms):
+        proven = batch_lower_bound_ms(np.array(lengths), 2, (1, 2), cost, plan_ms)
+        assert proven <= best_ms * (1 + 1e-9)
 
 
 @settings(deadline=None, max_examples=60)
