@@ -605,8 +605,8 @@ def search_orders(
 ) -> tuple[float, list[list[int]]] | None:
     """The time in ms and each stage's passes, of the best order found for given chunks.
 
-    Runs are moved and the stages' patience is changed; 1F1B is taken where it is as
-    fast and fits. ``durations`` and ``sends`` are those of ``run_orders``,
+    Runs are moved and the stages' patience is changed; 1F1B is taken where it is
+    faster and fits. ``durations`` and ``sends`` are those of ``run_orders``,
     ``holds[stage][chunk]`` is the share of a live chunk in ``room[stage]``; without
     them a stage has as many live chunks as in 1F1B. None where a run does not fit.
     """
@@ -628,7 +628,7 @@ def search_orders(
     orders = np.concatenate([numbers, chunks + numbers])[places].tolist()
     plain = orders_of("1f1b", shape)
     plain_ms = run_orders(plain, durations, sends).makespan_ms
-    if plain_ms <= time_ms and _has_room(plain, np.array(holds), limits):
+    if plain_ms < time_ms * (1 - 1e-12) and _has_room(plain, np.array(holds), limits):
         time_ms, orders = plain_ms, plain
     return None if time_ms == math.inf else (float(time_ms), orders)
 
