@@ -61,8 +61,8 @@ fi
 pip install --no-deps --no-build-isolation --editable .
 # For editors and readers: the schemas of conf/ and a page of every key. Not in git; `make schemas` refreshes them.
 "$VENV/bin/python" -m workflow.schemas > /dev/null
-say "compiling the planners' loops (half a minute)"
-"$VENV/bin/python" scripts/compile_planners.py
+say "compiling the loops of planners and loads (half a minute)"
+"$VENV/bin/python" scripts/compile_loops.py
 "$VENV/bin/python" - <<'CHECK'
 import torch
 device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "CPU only"

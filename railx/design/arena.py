@@ -26,7 +26,6 @@ from railx.families import build_routing, build_topology, family_of
 from railx.network.group_bandwidth import (
     RoutedLoads,
     member_rates,
-    messages_of,
     ranks_in_order,
     rounds_of,
     routed_loads,
@@ -252,7 +251,7 @@ def _collectives(graph: Topology, settings: ArenaSettings) -> Iterator[Row]:
         loads = by_routing[routing]
         for stride in (1, ranks // size):
             groups = strided_groups(chips, size, stride)
-            rates = member_rates(loads, groups, messages_of(algorithm, size))
+            rates = member_rates(loads, groups, algorithm)
             time_ms = settings.payload_mb * sent / rates.gb_s
             halves = 2 if algorithm == "ring" else 1
             time_ms += rates.flight_ns * rounds_of(algorithm, size) * halves / 1e6

@@ -34,7 +34,7 @@ from railx.network.settings import BandwidthSettings
 from railx.network.traffic import routed_for
 from railx.settings import SettingsError
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
-from railx.vocabulary.routing.analysis import pair_loads
+from railx.vocabulary.routing.analysis import gather_loads, pair_loads
 from railx.vocabulary.routing.hop_loads import HopLoads
 from railx.vocabulary.routing.table import PairLoads, RoutingTable
 from railx.vocabulary.topology import INTERNAL, Topology
@@ -53,12 +53,6 @@ __all__ = [
     "strided_groups",
 ]
 
-#: Sources, destinations and shares (arrays[pairs]) to the network, the load of each of
-#: its lanes and the longest flight in nanoseconds.
-RoutedLoads: TypeAlias = Callable[
-    [IntArray, IntArray, FloatArray], tuple[Topology, FloatArray, float]
-]
-
 
 @dataclass(frozen=True)
 class Messages:
@@ -70,6 +64,23 @@ class Messages:
     member: IntArray
     other: IntArray
     share: FloatArray
+
+
+#: The network, the load of each of its lanes and the longest flight in nanoseconds.
+Loads: TypeAlias = tuple[Topology, FloatArray, float]
+
+
+@dataclass(frozen=True)
+class RoutedLoads:
+    """Exact loads on a network.
+
+    ``of_pairs``: of sources, destinations and shares (arrays[pairs]). ``of_gathers``:
+    the same faster where each member of groups (int[groups, members]) sends 1 in equal
+    parts to the others; None: no faster.
+    """
+
+    of_pairs: Callable[[IntArray, IntArray, FloatArray], Loads]
+    of_gathers: Callable[[IntArray], Loads] | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +110,7 @@ def group_bandwidth(
     """
     chips = ranks_in_order(topology, settings.ranks)
     table = build_routing(topology, routing, np.sort(chips).astype(np.int32))
-    loads = partial(loads_by_table, topology, table)
+    loads = RoutedLoads(partial(_loads_by_table, topology, table))
     rows: list[dict[str, Any]] = []
     for size, stride in group_shapes(len(chips)):
         groups = strided_groups(chips, size, stride)
@@ -109,12 +120,11 @@ def group_bandwidth(
             "placement": "consecutive" if stride == 1 else "strided",
         }
         for algorithm in ("direct",) if size == 2 else ("direct", "ring"):
-            messages = messages_of(algorithm, size)
             for fidelity in settings.fidelities:
                 if fidelity == "flow":
-                    gb_s, flight_ns = _flow_rate(topology, table, groups, messages)
+                    gb_s, flight_ns = _flow_rate(topology, table, groups, algorithm)
                 else:
-                    rates = member_rates(loads, groups, messages)
+                    rates = member_rates(loads, groups, algorithm)
                     gb_s, flight_ns = rates.gb_s, rates.flight_ns
                 for operation, sent in _sent(algorithm, size).items():
                     halves = 2 if operation == "all_reduce" else 1
@@ -140,30 +150,39 @@ def routed_loads(
     family = family_of(topology)
     if family.apart is not None:
         between, inside = family.apart(topology.settings, topology)
-        outside = routed_loads(between, routing, destinations)
-        return partial(_loads_apart, topology, outside, inside)
+        outside = routed_loads(between, routing, destinations).of_pairs
+        return RoutedLoads(partial(_loads_apart, topology, outside, inside))
     plane, planes = family.plane(topology.settings) if family.plane else (topology, 1)
     closed = family.pair_loads
     without_table = None if closed is None else closed(topology.settings, plane, routing)
     if without_table is None and routing in family.hop_loads:
         without_table = HopLoads(plane, family.hop_loads[routing])
     if without_table is not None:
-        return partial(_loads_of_planes, topology, planes, without_table)
+        return RoutedLoads(partial(_loads_of_planes, topology, planes, without_table))
     table = build_routing(plane, routing, destinations, grouped=True)
-    if planes > 1:
-        return partial(_loads_of_planes, topology, planes, partial(pair_loads, plane, table))
-    return partial(loads_by_table, topology, table)
+    if family.traffic_circuits is not None:
+        return RoutedLoads(partial(_loads_by_table, topology, table))
+
+    def of_gathers(groups: IntArray) -> Loads:
+        load, flight_ns = gather_loads(plane, table, groups)
+        return topology, np.tile(load / planes, planes), flight_ns
+
+    of_plane = partial(pair_loads, plane, table)
+    return RoutedLoads(
+        partial(_loads_of_planes, topology, planes, of_plane),
+        None if table.groups is None else of_gathers,
+    )
 
 
 def _loads_apart(
     topology: Topology,
-    between: RoutedLoads,
+    between: Callable[[IntArray, IntArray, FloatArray], Loads],
     inside: PairLoads,
     src: IntArray,
     dst: IntArray,
     share: FloatArray,
-) -> tuple[Topology, FloatArray, float]:
-    """What :data:`RoutedLoads` returns, from loads between nodes and inside."""
+) -> Loads:
+    """Loads of pairs, from those between nodes and inside."""
     together = topology.chip_node[src] == topology.chip_node[dst]
     _, load, flight_ns = between(src[~together], dst[~together], share[~together])
     load_inside, inside_ns = inside(src[together], dst[together], share[together])
@@ -178,18 +197,16 @@ def _loads_of_planes(
     src: IntArray,
     dst: IntArray,
     share: FloatArray,
-) -> tuple[Topology, FloatArray, float]:
-    """What :data:`RoutedLoads` returns, from the loads of one of equal planes."""
+) -> Loads:
+    """Loads of pairs, from those of one of equal planes."""
     load, flight_ns = alone(src, dst, share / planes)
     return topology, np.tile(load, planes), flight_ns
 
 
-def loads_by_table(
+def _loads_by_table(
     topology: Topology, table: RoutingTable, src: IntArray, dst: IntArray, share: FloatArray
-) -> tuple[Topology, FloatArray, float]:
-    """What :data:`RoutedLoads` returns, with circuits set for these pairs where the
-    network has such.
-    """
+) -> Loads:
+    """Loads of pairs, with circuits set for them where the network has such."""
     topology, table = routed_for(topology, table, src, dst, share)
     return topology, *pair_loads(topology, table, src, dst, share)
 
@@ -276,10 +293,15 @@ def _sent(algorithm: str, size: int) -> dict[str, float]:
     return {"all_to_all": share} | gathers | ({"message": 1.0} if size == 2 else {})
 
 
-def member_rates(loads: RoutedLoads, groups: IntArray, messages: Messages) -> MemberRates:
+def member_rates(loads: RoutedLoads, groups: IntArray, algorithm: str) -> MemberRates:
     """Exact rates while all groups (int[groups, members]) send at once."""
-    src, dst = groups[:, messages.member].ravel(), groups[:, messages.other].ravel()
-    topology, load, flight_ns = loads(src, dst, np.tile(messages.share, len(groups)))
+    if algorithm == "direct" and loads.of_gathers is not None:
+        topology, load, flight_ns = loads.of_gathers(groups)
+    else:
+        messages = messages_of(algorithm, groups.shape[1])
+        src, dst = groups[:, messages.member].ravel(), groups[:, messages.other].ravel()
+        share = np.tile(messages.share, len(groups))
+        topology, load, flight_ns = loads.of_pairs(src, dst, share)
     links, used = topology.links, load > 0
     gb_s = (np.repeat(links.gbps, links.lanes) / 8)[used] / load[used]
     inside = np.repeat(links.kind == INTERNAL, links.lanes)[used]
@@ -291,11 +313,12 @@ def member_rates(loads: RoutedLoads, groups: IntArray, messages: Messages) -> Me
 
 
 def _flow_rate(
-    topology: Topology, table: RoutingTable, groups: IntArray, messages: Messages
+    topology: Topology, table: RoutingTable, groups: IntArray, algorithm: str
 ) -> tuple[float, float]:
     """Rate of each member (GB/s) by max-min fair rates of all messages at once, and the
     longest flight in ns.
     """
+    messages = messages_of(algorithm, groups.shape[1])
     src, dst = groups[:, messages.member].ravel(), groups[:, messages.other].ravel()
     paths = spread_flows(topology, table, src, dst)
     size_bytes = np.tile(messages.share, len(groups))

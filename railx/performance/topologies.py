@@ -29,7 +29,6 @@ from railx.network.group_bandwidth import (
     MemberRates,
     RoutedLoads,
     member_rates,
-    messages_of,
     ranks_in_order,
     rounds_of,
     routed_loads,
@@ -170,10 +169,9 @@ class ExactLoads:
         chips = sha256(groups.tobytes()).hexdigest()
         key = f"{algorithm} {routing} {members} {groups.dtype} {chips}"
         if key not in self._rates:
-            loads, messages = self._loads_of(routing), messages_of(algorithm, members)
-            self._rates[key] = (
-                () if loads is None else astuple(member_rates(loads, groups, messages))
-            )
+            loads = self._loads_of(routing)
+            rates = None if loads is None else member_rates(loads, groups, algorithm)
+            self._rates[key] = () if rates is None else astuple(rates)
         if not self._rates[key]:
             return None
         rates = MemberRates(*self._rates[key])

@@ -18,7 +18,6 @@ from railx.families import build_routing, family_of
 from railx.families.mixnet import CHANGES_MS, MixNetSettings, greedy_circuits
 from railx.network.group_bandwidth import (
     member_rates,
-    messages_of,
     routed_loads,
     strided_groups,
 )
@@ -201,7 +200,7 @@ def test_loads_conserve_traffic(changes: dict[str, Any]) -> None:
 def rates(topology: Topology, routing: str, size: int, stride: int, algorithm: str) -> float:
     groups = strided_groups(np.arange(topology.chips), size, stride)
     loads = routed_loads(topology, routing)
-    return member_rates(loads, groups, messages_of(algorithm, size)).between_gb_s
+    return member_rates(loads, groups, algorithm).between_gb_s
 
 
 def test_an_all_to_all_takes_circuits_that_are_set_for_it() -> None:

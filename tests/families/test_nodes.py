@@ -157,13 +157,13 @@ def test_loads_inside_and_between_nodes_are_those_of_the_table(case: Any, links:
         for allowed in (same & ~itself, ~same, ~itself):
             src, dst = np.nonzero(allowed & (draw.random(same.shape) < 0.5))
             amount = draw.random(len(src))
-            network, load, flight_ns = loads(src, dst, amount)
+            network, load, flight_ns = loads.of_pairs(src, dst, amount)
             expected, longest_ns = pair_loads(topology, table, src, dst, amount)
             assert network is topology
             assert np.allclose(load, expected, rtol=1e-12, atol=1e-13)
             assert flight_ns == pytest.approx(longest_ns)
         none = np.zeros(0, dtype=np.int64)
-        assert loads(none, none, np.zeros(0))[2] == 0
+        assert loads.of_pairs(none, none, np.zeros(0))[2] == 0
 
 
 @for_every("case", WITH_NODES, name=name_of)

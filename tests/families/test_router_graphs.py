@@ -140,7 +140,7 @@ def test_loads_without_a_table_are_those_of_the_table(network: tuple[str, dict[s
             src, dst = src[:number], dst[:number]
             amount = draw.random(len(src))
             expected, flight_ns = pair_loads(topology, table, src, dst, amount)
-            _, load, longest_ns = loads(src, dst, amount)
+            _, load, longest_ns = loads.of_pairs(src, dst, amount)
             assert np.allclose(load, expected, rtol=1e-12, atol=1e-13)
             assert longest_ns == pytest.approx(flight_ns)
 

@@ -25,6 +25,7 @@ from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,
     class_loads,
+    gather_loads,
     longest_paths,
     pair_loads,
     path_lengths,
@@ -136,6 +137,34 @@ def test_loads_of_some_pairs_are_those_of_their_demand_to_the_last_bit(
         ours, flight_ns = pair_loads(topology, table, src, dst, demand[src, dst])
         assert np.array_equal(ours, loads)
         assert flight_ns == flights[demand > 0].max()
+
+
+@pytest.mark.parametrize(("name", "routing"), CASES)
+def test_loads_of_gathers_are_those_of_their_pairs(name: str, routing: str) -> None:
+    """Groups of any chips, not all of them, of two to all members."""
+    topology, grouped, pairs = both(name, routing)
+    chips = np.random.default_rng(3).permutation(topology.chips)
+    for size in (2, 3, topology.chips // 2, topology.chips):
+        groups = chips[: topology.chips // size * size].reshape(-1, size)
+        member, other = np.nonzero(~np.eye(size, dtype=bool))
+        src, dst = groups[:, member].ravel(), groups[:, other].ravel()
+        expected, flight_ns = pair_loads(
+            topology, pairs, src, dst, np.full(len(src), 1 / (size - 1))
+        )
+        for table in (grouped, pairs):
+            loads, longest_ns = gather_loads(topology, table, groups)
+            assert np.allclose(loads, expected, rtol=1e-12, atol=0)
+            assert longest_ns == flight_ns
+
+
+def test_a_gather_that_gets_stuck_names_the_place() -> None:
+    topology, grouped, _ = both("torus_2d", "min")
+    assert grouped.groups is not None
+    entry = grouped.entry.copy()
+    entry[:, topology.chips - 6, grouped.groups.columns - 1] = -1
+    broken = dataclasses.replace(grouped, entry=entry)
+    with pytest.raises(ValueError, match=r"for chip 19 .* has nowhere to go"):
+        gather_loads(topology, broken, np.arange(topology.chips)[None, :])
 
 
 @pytest.mark.parametrize("name", ["railx_hyperx", "torus_2d"])

@@ -27,6 +27,7 @@ __all__ = [
     "check_deadlock_free",
     "check_delivery",
     "class_loads",
+    "gather_loads",
     "longest_paths",
     "pair_loads",
     "path_lengths",
@@ -211,22 +212,71 @@ def pair_loads(
     order = np.lexsort((src.astype(key), dst.astype(key)))
     src, dst, amount = src[order], dst[order], amount[order]
     first = np.searchsorted(dst, np.append(table.destinations, topology.chips))
-    options = spread_options(topology, table)
-    loads = _no_loads(topology)
+    options, loads = spread_options(topology, table), _no_loads(topology)
     graph = routing_graph(topology, options, table.entry, table.destinations)
-    stuck, groups = np.zeros(3, dtype=np.int64), table.groups
-    seen: tuple[Int32Array, ...]
-    if groups is None:
-        none = np.zeros((topology.vertices, 0), dtype=np.int32)
-        every = np.arange(len(table.destinations), dtype=np.int32)[:, None]
-        seen = (none, np.zeros((len(every), 0), dtype=np.int32), every)
-    else:
-        seen = tuple(map(np.ascontiguousarray, (groups.coordinates, groups.goal, groups.column)))
+    stuck = np.zeros(3, dtype=np.int64)
     flight_ns = kernels().pair_loads(
-        graph, seen, first, src, amount, topology.links.latency_ns, stuck, options.slot, loads
+        graph,
+        _seen(topology, table),
+        first,
+        src,
+        amount,
+        topology.links.latency_ns,
+        stuck,
+        options.slot,
+        loads,
     )
     _raise_if_stuck(topology, table, stuck)
     return _by_lane(topology, loads), float(flight_ns)
+
+
+def gather_loads(
+    topology: Topology, table: RoutingTable, members: IntArray
+) -> tuple[FloatArray, float]:
+    """Load of every lane, and the longest flight in nanoseconds, where each of the
+    chips ``members`` (int[groups, members]) sends 1 in equal parts to the others of its
+    group.
+
+    Equal to :func:`pair_loads` of all these pairs but for rounding. What goes to all
+    members that a table with groups does not distinguish is routed at once, which on
+    large groups takes a small part of the time.
+    """
+    seen = _seen(topology, table)
+    _, goal, column = seen
+    # Members that are equal on a level follow each other there.
+    keys = [part for level in zip(goal.T, column.T, strict=False) for part in level]
+    rank = np.empty(len(column), dtype=np.int64)
+    order = np.lexsort([*reversed([*keys, column[:, -1]])])
+    rank[order] = np.arange(len(order))
+    numbers = np.searchsorted(table.destinations, members)
+    ordered = order[np.sort(rank[numbers], axis=1)]
+    options, loads = spread_options(topology, table), _no_loads(topology)
+    graph = routing_graph(topology, options, table.entry, table.destinations)
+    stuck = np.zeros(3, dtype=np.int64)
+    flight_ns = kernels().gather_loads(
+        graph,
+        seen,
+        ordered,
+        1 / (members.shape[1] - 1),
+        topology.links.latency_ns,
+        stuck,
+        options.slot,
+        loads,
+    )
+    _raise_if_stuck(topology, table, stuck)
+    return _by_lane(topology, loads), float(flight_ns)
+
+
+def _seen(topology: Topology, table: RoutingTable) -> tuple[Int32Array, ...]:
+    """Coordinates, goal and column of the table's groups; without groups each
+    destination has a column.
+    """
+    groups = table.groups
+    if groups is None:
+        every = np.arange(len(table.destinations), dtype=np.int32)[:, None]
+        none = np.zeros((topology.vertices, 0), dtype=np.int32)
+        return none, np.zeros((len(every), 0), dtype=np.int32), every
+    return tuple(map(np.ascontiguousarray, (groups.coordinates, groups.goal, groups.column)))
 
 
 def _no_loads(topology: Topology) -> FloatArray:

@@ -14,6 +14,8 @@ from numba import njit
 
 _DEAD_END = 1
 _CIRCLE = 2
+#: The mark of places where packets arrive.
+_ARRIVED = 3
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
@@ -169,14 +171,116 @@ def dependencies(
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _column(seen: Any, vertex: int, index: int) -> int:
-    """The column of a table for a destination, as a vertex sees it."""
+def _column(seen: Any, vertex: int, index: int, target: int, last: int) -> int:
+    """The column of a table for a destination, as a vertex sees it; -1 where it has the
+    destination's coordinates up to the level ``last``, beyond all is the destination.
+    """
     coordinates, goal, column = seen
-    levels = coordinates.shape[1]
-    for level in range(levels):
+    for level in range(min(last + 1, coordinates.shape[1])):
         if coordinates[vertex, level] != goal[index, level]:
             return int(column[index, level])
-    return int(column[index, levels])
+    if last < coordinates.shape[1] or vertex == target:
+        return -1
+    return int(column[index, last])
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _route(
+    graph: Any,
+    seen: Any,
+    index: int,
+    level: int,
+    begin: Any,
+    sent: tuple[Any, Any],
+    values: Any,
+    work: Any,
+    share: float,
+    arrivals: Any,
+    count: int,
+    into: tuple[Any, Any],
+    stuck: Any,
+    load_slot: Any,
+    load: Any,
+) -> int:
+    """Route traffic for destination ``index`` until it arrives on ``level``, and add it
+    to ``load``.
+
+    ``sent``: traffic and longest path so far of the slots ``begin``; its traffic is 0
+    again afterwards. ``into``: the same of the slots that it arrives at, of whose
+    traffic a ``share`` counts. These are appended to the ``count`` ``arrivals``;
+    returns how many there are then.
+    """
+    entry, destinations, link_dst, start, link, state, weight = graph
+    vertices, target = entry.shape[1], destinations[index]
+    mark, stack, following, end, order, sets, ends = work
+    flow, late = sent
+    places, arrived = 0, 0
+    for first in begin:
+        if mark[first] != 0:
+            continue
+        near, depth = first, -1
+        column = _column(seen, first % vertices, index, target, level)
+        while True:
+            if near >= 0:
+                sets[near] = entry[near // vertices, near % vertices, column]
+                if sets[near] < 0:
+                    stuck[0], stuck[1], stuck[2] = _DEAD_END, near, target
+                    return count
+                depth += 1
+                stack[depth], mark[near] = near, 1
+                following[depth], end[depth] = start[sets[near]], start[sets[near] + 1]
+            at = following[depth]
+            if at == end[depth]:
+                mark[stack[depth]] = 2
+                order[places] = stack[depth]
+                places += 1
+                depth -= 1
+                if depth < 0:
+                    break
+                near = -1
+                continue
+            following[depth] = at + 1
+            vertex = link_dst[link[at]]
+            near = state[at] * vertices + vertex
+            if mark[near] == 1:
+                stuck[0], stuck[1], stuck[2] = _CIRCLE, near, target
+                return count
+            if mark[near] == 0:
+                column = _column(seen, vertex, index, target, level)
+                if column >= 0:
+                    continue
+                mark[near], ends[arrived] = _ARRIVED, near
+                arrived += 1
+            near = -1
+    for i in range(places - 1, -1, -1):
+        slot = order[i]
+        for at in range(start[sets[slot]], start[sets[slot] + 1]):
+            part = flow[slot] * weight[at]
+            if part == 0:
+                continue
+            load[load_slot[at]] += part
+            near = state[at] * vertices + link_dst[link[at]]
+            path = late[slot] + values[link[at]]
+            if mark[near] == _ARRIVED:
+                if into[0][near] == 0:
+                    arrivals[count], into[1][near] = near, 0.0
+                    count += 1
+                into[0][near] += part * share
+                into[1][near] = max(into[1][near], path)
+            else:
+                flow[near] += part
+                late[near] = max(late[near], path)
+        flow[slot], late[slot], mark[slot] = 0.0, 0.0, 0
+    for slot in ends[:arrived]:
+        mark[slot] = 0
+    return count
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _work(size: int) -> Any:
+    """Arrays of :func:`_route` for so many slots."""
+    mark, stack = np.zeros(size, dtype=np.int8), np.empty(size, dtype=np.int32)
+    return mark, stack, stack.copy(), stack.copy(), stack.copy(), stack.copy(), stack.copy()
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
@@ -199,77 +303,134 @@ def pair_loads(
     :class:`railx.vocabulary.routing.groups.DestinationGroups`. Places are visited as by
     :func:`loads`, so that sums are the same.
     """
-    entry, destinations, link_dst, start, link, state, weight = graph
-    states, vertices = entry.shape[0], entry.shape[1]
-    mark = np.zeros(states * vertices, dtype=np.int8)
-    stack = np.empty(states * vertices, dtype=np.int32)
-    following = np.empty(states * vertices, dtype=np.int32)
-    end = np.empty(states * vertices, dtype=np.int32)
-    order = np.empty(states * vertices, dtype=np.int32)
-    sets = np.empty(states * vertices, dtype=np.int32)
-    flow, beyond = np.zeros(states * vertices), np.zeros(states * vertices)
+    entry, destinations = graph[0], graph[1]
+    size, levels = entry.shape[0] * entry.shape[1], seen[0].shape[1]
+    work, flows = _work(size), np.zeros((4, size))
+    begin, arrivals = np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32)
     longest = 0.0
     for index in range(len(destinations)):
-        target, count = destinations[index], 0
-        for at_source in range(first[index], first[index + 1]):
-            chip = source[at_source]
-            if chip == target:
+        senders = 0
+        for at in range(first[index], first[index + 1]):
+            if source[at] != destinations[index]:
+                flows[0, source[at]] = amount[at]
+                begin[senders] = source[at]
+                senders += 1
+        count = _route(
+            graph,
+            seen,
+            index,
+            levels,
+            begin[:senders],
+            (flows[0], flows[1]),
+            values,
+            work,
+            1.0,
+            arrivals,
+            0,
+            (flows[2], flows[3]),
+            stuck,
+            load_slot,
+            load,
+        )
+        if stuck[0]:
+            return longest
+        for slot in arrivals[:count]:
+            longest = max(longest, flows[3, slot])
+            flows[2, slot] = 0.0
+    return longest
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def gather_loads(
+    graph: Any,
+    seen: Any,
+    members: Any,
+    amount: float,
+    values: Any,
+    stuck: Any,
+    load_slot: Any,
+    load: Any,
+) -> float:
+    """As :func:`pair_loads` where each member of a group sends ``amount`` to every
+    other.
+
+    ``members``: indices of destinations, int[groups, members], each group by goal and
+    column on the first level, then on the next. Those that are equal on a level take
+    one way there, whose traffic is routed once, from all members.
+    """
+    entry, destinations, (coordinates, goal, column) = graph[0], graph[1], seen
+    vertices, levels = entry.shape[1], coordinates.shape[1]
+    size = entry.shape[0] * vertices
+    work, flow, late = _work(size), np.zeros(size), np.zeros(size)
+    begin = np.empty(size, dtype=np.int32)
+    # What has arrived on the levels before one: its slots, their traffic for each
+    # destination and longest paths.
+    slots = np.empty((levels + 2, size), dtype=np.int32)
+    amounts, paths = np.zeros((levels + 2, size)), np.zeros((levels + 2, size))
+    count = np.zeros(levels + 2, dtype=np.int64)
+    # The members that remain on a level: the next one, and the first that is left out.
+    following, end = np.zeros(levels + 1, dtype=np.int64), np.zeros(levels + 1, dtype=np.int64)
+    longest = 0.0
+    for group in members:
+        for i in range(len(group)):
+            chip = destinations[group[i]]
+            slots[0, i], amounts[0, chip], paths[0, chip] = chip, amount, 0.0
+        count[0], following[0], end[0], level = len(group), 0, len(group), 0
+        while level >= 0:
+            if following[level] == end[level]:
+                for slot in slots[level, : count[level]]:
+                    amounts[level, slot] = 0.0
+                level -= 1
                 continue
-            flow[chip] = amount[at_source]
-            if mark[chip] != 0:
-                continue
-            depth = 0
-            stack[0], mark[chip], beyond[chip] = chip, 1, 0.0
-            sets[chip] = entry[0, chip, _column(seen, chip, index)]
-            if sets[chip] < 0:
-                stuck[0], stuck[1], stuck[2] = _DEAD_END, chip, target
+            index, until = group[following[level]], following[level] + 1
+            while (
+                level < levels
+                and until < end[level]
+                and goal[group[until], level] == goal[index, level]
+                and column[group[until], level] == column[index, level]
+            ):
+                until += 1
+            equal = until - following[level]
+            senders, arrived = 0, 0
+            for slot in slots[level, : count[level]]:
+                vertex = slot % vertices
+                if _column(seen, vertex, index, destinations[index], level) < 0:
+                    slots[level + 1, arrived] = slot
+                    amounts[level + 1, slot] = amounts[level, slot]
+                    paths[level + 1, slot] = paths[level, slot]
+                    arrived += 1
+                else:
+                    flow[slot], late[slot] = amounts[level, slot] * equal, paths[level, slot]
+                    begin[senders] = slot
+                    senders += 1
+            count[level + 1] = _route(
+                graph,
+                seen,
+                index,
+                level,
+                begin[:senders],
+                (flow, late),
+                values,
+                work,
+                1.0 / equal,
+                slots[level + 1],
+                arrived,
+                (amounts[level + 1], paths[level + 1]),
+                stuck,
+                load_slot,
+                load,
+            )
+            if stuck[0]:
                 return longest
-            following[0], end[0] = start[sets[chip]], start[sets[chip] + 1]
-            while depth >= 0:
-                slot, at = stack[depth], following[depth]
-                if at == end[depth]:
-                    mark[slot] = 2
-                    order[count] = slot
-                    count += 1
-                    depth -= 1
-                    if depth >= 0:
-                        at = following[depth] - 1
-                        if weight[at] > 0:
-                            rest = values[link[at]] + beyond[slot]
-                            beyond[stack[depth]] = max(beyond[stack[depth]], rest)
-                    continue
-                following[depth] = at + 1
-                vertex = link_dst[link[at]]
-                near = state[at] * vertices + vertex
-                if vertex == target or mark[near] == 2:
-                    if weight[at] > 0:
-                        rest = 0.0 if vertex == target else beyond[near]
-                        beyond[slot] = max(beyond[slot], values[link[at]] + rest)
-                    continue
-                if mark[near] == 1:
-                    stuck[0], stuck[1], stuck[2] = _CIRCLE, near, target
-                    return longest
-                sets[near] = entry[state[at], vertex, _column(seen, vertex, index)]
-                if sets[near] < 0:
-                    stuck[0], stuck[1], stuck[2] = _DEAD_END, near, target
-                    return longest
-                depth += 1
-                stack[depth], mark[near], beyond[near] = near, 1, 0.0
-                following[depth], end[depth] = start[sets[near]], start[sets[near] + 1]
-        for at_source in range(first[index], first[index + 1]):
-            if source[at_source] != target:
-                longest = max(longest, beyond[source[at_source]])
-        for i in range(count - 1, -1, -1):
-            slot = order[i]
-            for at in range(start[sets[slot]], start[sets[slot] + 1]):
-                if flow[slot] == 0:
-                    break
-                part = flow[slot] * weight[at]
-                load[load_slot[at]] += part
-                vertex = link_dst[link[at]]
-                if vertex != target:
-                    flow[state[at] * vertices + vertex] += part
-            flow[slot], mark[slot] = 0.0, 0
+            if level < levels:
+                following[level + 1], end[level + 1] = following[level], until
+                following[level] = until
+                level += 1
+                continue
+            following[level] = until
+            for slot in slots[level + 1, : count[level + 1]]:
+                longest = max(longest, paths[level + 1, slot])
+                amounts[level + 1, slot] = 0.0
     return longest
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -134,21 +133,18 @@ def split_sets(
     )
     sets = np.full(shares.shape[:2], -1, dtype=np.int32)
     sets[alone] = builder.single(pool[alone], state[alone])
-    sets[split] = [
-        builder.choice_set(choices[first:end], weights[first:end])
-        for *_, choices, weights, ends in parts
-        for first, end in pairwise([0, *ends])
-    ]
+    sets[split] = [number for part in parts for number in builder.choice_sets(*part[4:])]
     return sets
 
 
 def _split_paths(
     paths: Sequence[Exits], shares: FloatArray, block: slice, repeats: int
 ) -> tuple[
-    Int32Array, Int32Array, BoolArray, BoolArray, list[tuple[int, int]], list[float], list[int]
+    Int32Array, Int32Array, BoolArray, BoolArray, Int32Array, Int32Array, FloatArray, IntArray
 ]:
     """The sets of some chips: pool and state of the largest share, where it is alone
-    and where there are several; choices and weights of these, and where each set ends.
+    and where there are several; pools, states and weights of these, and where each set
+    ends.
     """
     pool, state = (
         np.stack([getattr(path, name)[block] for path in paths], axis=-1, dtype=np.int32)
@@ -168,9 +164,8 @@ def _split_paths(
     # Only paths that have a share become objects of Python.
     pool, state, weight = pool[split], state[split], weight[split]
     used = weight > 0
-    ends = np.cumsum(used.sum(axis=-1)).tolist()
-    choices = list(zip(pool[used].tolist(), state[used].tolist(), strict=True))
-    return direct_pool, direct_state, alone, split, choices, weight[used].tolist(), ends
+    ends = np.cumsum(used.sum(axis=-1))
+    return direct_pool, direct_state, alone, split, pool[used], state[used], weight[used], ends
 
 
 def adaptive_sets(

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -381,6 +381,19 @@ class TableBuilder:
             if weight > 0 or self.selection == "adaptive"
         )
         return self._number(row)
+
+    def choice_sets(
+        self, pool: IntArray, state: IntArray, weight: FloatArray, ends: IntArray
+    ) -> list[int]:
+        """Sets of choices that follow each other, each up to one of ``ends``; every
+        weight is above 0.
+        """
+        first = np.concatenate([[0], ends[:-1]])
+        if len(ends) and np.abs(np.add.reduceat(weight, first) - 1).max() > 1e-9:
+            raise ValueError(f"{self.routing}: weights; allowed: shares of a set that sum to 1")
+        columns = pool.tolist(), state.tolist(), weight.tolist()
+        choices = list(zip(*columns, repeat(-1), repeat(0.0), strict=False))
+        return [self._number(tuple(choices[i:j])) for i, j in pairwise([0, *ends.tolist()])]
 
     def merge(
         self, first: NDArray[np.integer], second: NDArray[np.integer], share: float = 0.5

@@ -1,4 +1,6 @@
-"""Compile the planners' loops ahead (``make setup``), which takes half a minute."""
+"""Compile the loops of planners and of exact loads ahead (``make setup``), which takes
+half a minute.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from railx.families import build_topology
+from railx.families.slim_fly import SlimFlySettings
+from railx.families.torus_3d import Torus3DSettings
+from railx.network.group_bandwidth import member_rates, routed_loads
 from railx.performance.pipeline_cost import PassTime, PipelineCost, PipelineShape
 from railx.performance.sequence_cost import CostModel
 from railx.planning.pipeline.infinipipe import PipelineSettings, plan_pipeline_batch
@@ -31,5 +37,15 @@ def compile_planners() -> None:
         plan_pipeline_batch(0, batch, replace(settings, chunking=chunking), pipeline)
 
 
+def compile_loads() -> None:
+    """Loads of small networks, by their table and by hops."""
+    for settings in (Torus3DSettings("torus_3d"), SlimFlySettings("slim_fly")):
+        topology = build_topology(settings)
+        loads = routed_loads(topology, "min")
+        for algorithm in ("direct", "ring"):
+            member_rates(loads, np.arange(topology.chips)[None, :], algorithm)
+
+
 if __name__ == "__main__":
     compile_planners()
+    compile_loads()
