@@ -383,7 +383,7 @@ class TableBuilder:
         return self._number(row)
 
     def choice_sets(
-        self, pool: IntArray, state: IntArray, weight: FloatArray, ends: IntArray
+        self, pool: Int32Array, state: Int32Array, weight: FloatArray, ends: IntArray
     ) -> list[int]:
         """Sets of choices that follow each other, each up to one of ``ends``; every
         weight is above 0.
