@@ -61,7 +61,7 @@ MAX_INTEGER = 2**53
 #: Largest magnitude of any other number; products of larger ones overflow.
 MAX_NUMBER = 1e18
 #: Longest wait that every timer takes: sockets, threads, torch.
-MAX_TIMEOUT_S = 1e9
+MAX_TIMEOUT_S = 10**9
 
 
 class SettingsError(UserError):

@@ -53,9 +53,9 @@ class OptimizerSettings:
 
     learning_rate: Annotated[float, Positive()] = 0.0003
     """Step size."""
-    beta1: Annotated[float, Between(0.0, 0.999999)] = 0.9
+    beta1: Annotated[float, Between(0, 0.999999)] = 0.9
     """Decay of the mean of the gradients."""
-    beta2: Annotated[float, Between(0.0, 0.999999)] = 0.95
+    beta2: Annotated[float, Between(0, 0.999999)] = 0.95
     """Decay of the mean of their squares."""
     epsilon: Annotated[float, Positive()] = 1e-08
     """Added to the root of the squares before dividing."""
@@ -72,7 +72,7 @@ class OptimizerSettings:
     decay_steps: Annotated[int, AtLeast(0)] = 0
     """The step at which a falling learning rate has come to its last value, the warm-up
     included; 0 where it is constant."""
-    final_share: Annotated[float, Between(0.0, 1.0)] = 0.1
+    final_share: Annotated[float, Between(0, 1)] = 0.1
     """The last value of a falling learning rate, as a share of the highest."""
 
     def __post_init__(self) -> None:
@@ -122,7 +122,7 @@ class TrainingSettings:
     """Steps of a block that are timed."""
     repeats: Annotated[int, AtLeast(1)] = 1
     """Rounds of all fabric settings; a verdict on times needs at least 3."""
-    disturbed_share: Annotated[float, Between(0.0, 1.0)] = 0.1
+    disturbed_share: Annotated[float, Between(0, 1)] = 0.1
     """A block during which other processes took more than this share of all cores'
     time is marked as disturbed and run again. Default: a fifth of one of
     two cores."""

@@ -232,7 +232,7 @@ class ProfileFit:
     """Time of embedding, head and loss per token."""
     ends_constant_ms: Annotated[float, NonNegative()]
     """Constant time of embedding, head and loss."""
-    forward_share: Annotated[float, Between(0.0, 1.0)]
+    forward_share: Annotated[float, Between(0, 1)]
     """Forward part of a layer's time."""
     activation_bytes_per_token: Annotated[float, Positive()]
     """What a layer keeps for its backward pass."""

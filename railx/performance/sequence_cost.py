@@ -70,7 +70,7 @@ class ShardingTraffic:
     """Bytes of a parameter that is gathered."""
     gradient_bytes: Literal[2, 4, 8] = 2
     """Bytes of a gradient that is reduced."""
-    exposed_share: Annotated[float, Between(0.0, 1.0)] = 1.0
+    exposed_share: Annotated[float, Between(0, 1)] = 1.0
     """Share of the time that computation does not hide; 1 hides nothing."""
     pipelines_gather: Literal["batch", "chunk"] = "batch"
     """How often a pipeline stage gathers and reduces, among its own devices: once a
