@@ -15,24 +15,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from railx.errors import UserError
 from railx.families import (
-    build_routing,
     build_topology,
-    family_named,
     family_of,
     static_routing_names,
 )
 from railx.file_cache import read_cached, write_cached
-from railx.network.group_bandwidth import MemberRates, messages_of, rounds_of
-from railx.network.traffic import routed_for
+from railx.network.group_bandwidth import MemberRates, member_rates, messages_of, rounds_of
 from railx.performance.networks import Kind
 from railx.performance.topologies import (
     ExactLoads,
@@ -42,10 +38,8 @@ from railx.performance.topologies import (
     routings_for,
 )
 from railx.settings import SettingsError
-from railx.vocabulary.arrays import FloatArray, IntArray
-from railx.vocabulary.routing.analysis import pair_loads
-from railx.vocabulary.routing.table import RoutingTable
-from railx.vocabulary.topology import INTERNAL, FamilySettings, Topology
+from railx.vocabulary.arrays import IntArray
+from railx.vocabulary.topology import FamilySettings
 
 #: Files kept; the oldest goes first.
 _MOST_FILES = 512
@@ -215,67 +209,20 @@ class GroupRates(ExactLoads):
         return _Rates(*self._unit[key])
 
     def _computed(self, algorithm: str, routing: str, groups: IntArray) -> _Rates:
-        messages = messages_of(algorithm, groups.shape[1])
-        member, other = messages.member, messages.other
-        node = np.asarray(self.topology.chip_node)[groups]
-        far = node[:, member] != node[:, other]
-        sent = np.broadcast_to(messages.share, far.shape)
-        crossing = _most(sent * far, member)
-        alone, table = self._network(routing)
-        if alone is not self.topology:
-            # In-node packets meet at the switch of their node, the others never do.
-            inside = self.settings.node
-            assert inside is not None
-            busiest = max(_most(sent * ~far, member), _most(sent * ~far, other))
-            inside_gb_s = inside.gb_s / busiest if busiest else np.inf
-            flight_ns = 2 * inside.latency_ns if busiest else 0.0
-        else:
-            far, inside_gb_s, flight_ns = np.ones_like(far), np.inf, 0.0
-        pairs = groups[:, member][far], groups[:, other][far], sent[far]
-        alone, table = routed_for(alone, table, *pairs)
-        load, longest_ns = pair_loads(alone, table, *pairs)
-        links, used = alone.links, load > 0
-        gb_s = (np.repeat(links.gbps, links.lanes) / 8)[used] / load[used]
-        within = np.repeat(links.kind == INTERNAL, links.lanes)[used]
-        return _Rates(
-            float(gb_s[~within].min(initial=np.inf)),
-            float(gb_s[within].min(initial=inside_gb_s)),
-            float(max(longest_ns, flight_ns)),
-            crossing,
-        )
+        loads = self._loads_of(routing)
+        assert loads is not None
+        rates = member_rates(loads, groups, algorithm)
+        return _Rates(*astuple(rates), self._crossing(algorithm, groups))
 
-    @cached_property
-    def _alone(self) -> Topology:
-        """The network without the nodes that ``node`` adds to it, or the network.
-
-        Meshes in nodes stay part of the network.
-        """
-        family, node = family_named(self.settings.family), self.settings.node
-        if node is None or family.has_nodes or node.links != "switch":
-            return self.topology
-        return family.build(self.settings)
-
-    def _network(self, routing: str) -> tuple[Topology, RoutingTable]:
-        """The network that packets between nodes take, and its table."""
-        if routing not in self._built:
-            chips = np.sort(self.chips).astype(np.int32)
-            if self._alone is self.topology:
-                table = build_routing(self.topology, routing, chips, grouped=True)
-            else:
-                family = family_named(self.settings.family)
-                table = family.route(self.settings, self._alone, routing, chips)
-            if table.selection == "adaptive":
-                raise UserError(f"routing: got {routing}; allowed: a routing with exact loads")
-            self._built[routing] = table
-        return self._alone, self._built[routing]
-
-    @cached_property
-    def _built(self) -> dict[str, RoutingTable]:
-        return {}
-
-
-def _most(sent: FloatArray, member: IntArray) -> float:
-    """The largest sum of what a member of any group sends: float[groups, pairs]."""
-    order = np.argsort(member, kind="stable")
-    first = np.flatnonzero(np.diff(member[order], prepend=-1))
-    return float(np.add.reduceat(sent[:, order], first, axis=1).max())
+    def _crossing(self, algorithm: str, groups: IntArray) -> float:
+        """Largest share of a member's traffic that leaves its node."""
+        node, members = np.asarray(self.topology.chip_node)[groups], groups.shape[1]
+        if algorithm == "direct":
+            key = node + self.topology.nodes * np.arange(len(groups))[:, None]
+            fewest = np.unique(key, return_counts=True)[1].min()
+            return float((members - fewest) / (members - 1))
+        messages = messages_of(algorithm, members)
+        far = node[:, messages.member] != node[:, messages.other]
+        sent = far * messages.share
+        shares = [np.bincount(messages.member, row, members).max() for row in sent]
+        return float(max(shares))
