@@ -14,7 +14,8 @@ from workflow import cli
 pytestmark = pytest.mark.system
 
 
-def test_a_step_is_recorded_and_replayed(tmp_path: Path) -> None:
+def test_a_step_is_recorded_and_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     prefix = tmp_path / "traces" / "job"
     program = (str(ROOT / "examples" / "record_trace.py"), "--layers", "1", "--out", str(prefix))
     done = python("-m", "torch.distributed.run", "--nproc-per-node", "2", *program, cwd=tmp_path)
