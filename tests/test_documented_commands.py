@@ -107,15 +107,6 @@ def by_hand(command: str, folder: Path) -> None:
     assert cli.main(shlex.split(command)[1:]) == 0
 
 
-def torchrun(command: str, folder: Path) -> None:
-    """A program of examples/ on a few ranks, in a folder."""
-    words = shlex.split(command)
-    program = words.index(next(word for word in words if word.startswith("examples/")))
-    words[program] = str(ROOT / words[program])
-    done = python("-m", "torch.distributed.run", *words[1:], cwd=folder)
-    assert done.returncode == 0, done.stderr
-
-
 @cache
 def help_of(*program: str) -> str:
     done = python(*program, "--help")
@@ -187,8 +178,8 @@ RULES: list[tuple[str, Callable[[str, Path], None]]] = [
     # the same files are read in tests/tracking
     ("MLFLOW_TRACKING_URI=", options("-m", "mlflow", "runs", "list")),
     ("python -m training.run", options("-m", "training.run")),  # tests/training/test_run.py runs it
-    # tests/training/test_example.py runs it
-    ("torchrun --nproc-per-node 2 examples/record_trace.py", torchrun),
+    # tests/training/test_record_trace.py and test_example.py run them
+    ("torchrun --nproc-per-node 2 examples/record_trace.py", options("examples/record_trace.py")),
     ("torchrun --nproc-per-node 4 examples/fsdp_pipeline.py", options("examples/fsdp_pipeline.py")),
     # tests/railx_torch/test_plan_groups.py runs it
     ("torchrun --nproc-per-node 4 examples/flexsp_fsdp2.py", lambda command, folder: None),

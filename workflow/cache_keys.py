@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.metadata import version
@@ -20,12 +21,14 @@ def cache_key(request: Sequence[str | None], sources: Iterable[Path]) -> str:
     """The key of what ``request`` asks for.
 
     A digest over it, the files that it is composed from and the versions of the
-    packages that compose.
+    packages that compose. Files count by their place beside the code, so that a copy of
+    both has the same key.
     """
     digest = hashlib.sha256(json.dumps([request, [version(name) for name in _PACKAGES]]).encode())
     for path in sorted(sources):
         content = path.read_bytes()
-        digest.update(f"\0{path}\0{len(content)}\0".encode() + content)
+        place = os.path.relpath(path, places.SHIPPED)
+        digest.update(f"\0{place}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
 
 

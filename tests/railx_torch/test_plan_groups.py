@@ -68,21 +68,24 @@ def planned(folder: Path) -> Path:
     return out
 
 
-@pytest.fixture(scope="module", params=["planned", "by_hand"])
-def groups(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param == "planned":
-        path = planned(folder)
-    else:
-        path = folder / "groups.json"
-        path.write_text(json.dumps(by_hand()))
-    degrees = {
-        group["degree"]
-        for batch in json.loads(path.read_text())["batches"]
-        for micro_batch in batch["micro_batches"]
-        for group in micro_batch["groups"]
-    }
-    assert degrees == {1, 2, 4}, "else there is less to hold"
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The planner's iterations, then those by hand: one launch trains both."""
+    path = planned(tmp_path_factory.mktemp("groups"))
+    plan, then = json.loads(path.read_text()), by_hand()["batches"]
+    assert plan["ranks"] == RANKS
+    for batches in (plan["batches"], then):
+        degrees = {
+            group["degree"]
+            for batch in batches
+            for micro_batch in batch["micro_batches"]
+            for group in micro_batch["groups"]
+        }
+        assert degrees == {1, 2, 4}, "else there is less to hold"
+    for batch in then:
+        batch["iteration"] += len(plan["batches"])
+    plan["batches"] += then
+    path.write_text(json.dumps(plan))
     return path
 
 

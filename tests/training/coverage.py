@@ -12,7 +12,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, cast
 
@@ -69,36 +68,19 @@ def run(folder: Path, titles: tuple[str, ...] = ()) -> Written:
 def _start(folder: Path, settings: list[dict[str, Any]], titles: tuple[str, ...]) -> Written:
     """The settings in turn in the same processes; RuntimeError with their errors."""
     folder.mkdir(parents=True)
-    processes = [
-        subprocess.Popen(
-            [
-                *(sys.executable, str(PROGRAM), str(rank), str(folder)),
-                *(json.dumps(settings), json.dumps(titles)),
-            ],
-            env=environment(OMP_NUM_THREADS="1"),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(max(RANKS))
-    ]
-    with ThreadPoolExecutor(len(processes)) as watchers:
-        ends = [watchers.submit(_watch, process) for process in processes]
-        # The others wait for a rank that died; stuck ones say where they are.
-        wait(ends, return_when=FIRST_EXCEPTION)
-        done = wait(ends, timeout=10).done
-        for process in processes:
-            process.kill()
-    errors = [str(error) for end in done if (error := end.exception())]
-    if errors:
-        raise RuntimeError("\n".join(errors))
+    ended = subprocess.run(
+        [
+            *(sys.executable, str(PROGRAM), str(max(RANKS)), str(folder)),
+            *(json.dumps(settings), json.dumps(titles)),
+        ],
+        env=environment(OMP_NUM_THREADS="1"),
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if ended.returncode:
+        raise RuntimeError(f"ended with {ended.returncode}: {ended.stderr}")
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(max(RANKS))]
-
-
-def _watch(process: subprocess.Popen[str]) -> None:
-    """Wait for a rank; RuntimeError with its last words where it failed."""
-    errors = process.communicate()[1]
-    if process.returncode:
-        raise RuntimeError(f"ended with {process.returncode}: {errors}")
 
 
 def verdict(written: Written, title: str, mode: str, ranks: int) -> str:

@@ -1,10 +1,10 @@
-"""One rank of the coverage matrix, started by ``coverage.py``.
+"""The ranks of the coverage matrix, started by ``coverage.py``.
 
-Usage: coverage_program.py RANK FOLDER SETTINGS CASES, the last two JSON. SETTINGS is a
+Usage: coverage_program.py RANKS FOLDER SETTINGS CASES, the last two JSON. SETTINGS is a
 list of ``{"name", "backend", "ranks", "variables"}``; ranks from ``ranks`` up sit one
 out. CASES are titles, none for all. Writes FOLDER/RANK.json: what each case found, or
 why it was refused, by setting. A case that does not end prints where every thread is,
-and the rank ends with 1.
+and the program ends with 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._inductor.compile_fx
 import torch.distributed as dist
+import torch.distributed.checkpoint
+import torch.distributed.fsdp
+import torch.distributed.pipelining
+import torch.distributed.tensor.parallel
+import torch.multiprocessing as mp
 
 from railx_torch import backend, environment
 from tests.training.coverage_cases import CASES, Case, World
@@ -120,12 +126,10 @@ def run(
     return outcomes
 
 
-def main() -> None:
+def work(rank: int, folder: Path, settings: list[dict[str, Any]], titles: list[str]) -> None:
     """Every setting in turn."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
-    settings, titles = json.loads(sys.argv[3]), json.loads(sys.argv[4])
     store = meeting_place(rank, folder)
     written = {
         setting["name"]: run(setting, rank, store, folder, titles)
@@ -138,6 +142,19 @@ def main() -> None:
     if rank == 0:
         while store.add("ended", 0) < settings[0]["ranks"]:
             time.sleep(0.05)
+
+
+def main() -> None:
+    """Start the ranks; forks need not load again what the cases load."""
+    arguments = (Path(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4]))
+    # A fork may not use a GPU that was asked for before it.
+    method = "fork" if DEVICE.type == "cpu" else "spawn"
+    ranks = mp.start_processes(
+        work, arguments, nprocs=int(sys.argv[1]), join=False, start_method=method
+    )
+    # The others wait for a rank that died; stuck ones say where they are.
+    while not ranks.join(grace_period=10):
+        pass
 
 
 if __name__ == "__main__":

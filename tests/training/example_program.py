@@ -1,9 +1,9 @@
-"""One rank of examples/fsdp_pipeline.py under several settings, started by
+"""The ranks of examples/fsdp_pipeline.py under several settings, started by
 ``test_example.py``; the example itself is what a user runs.
 
 Usage: example_program.py FOLDER SETTINGS, SETTINGS JSON: a list of ``{"name",
-"backend", "micro_batches", "iterations", "variables"}``. Rank, size and address stand
-in the environment, as torchrun has them. Writes FOLDER/RANK.json: what the example
+"backend", "micro_batches", "iterations", "variables"}``. Size and address stand in the
+environment, as torchrun has them. Writes FOLDER/RANK.json: what the example
 printed, the counts of the session after each iteration and the cycle that was found, by
 setting.
 """
@@ -23,20 +23,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo
+import torch.distributed.fsdp
+import torch.multiprocessing as mp
 
 from railx_torch import backend, environment
 from tests.builders import ROOT
 
-RANK = int(os.environ["RANK"])
 
-
-def run(setting: dict[str, Any]) -> dict[str, Any]:
+def run(setting: dict[str, Any], rank: int) -> dict[str, Any]:
     """The example once."""
     os.environ.update(setting["variables"])
     of_railx = setting["backend"] == "railx"
     if of_railx:
         place = environment.read(os.environ)
-        backend.configure(place.options, place.recorder(RANK))
+        backend.configure(place.options, place.recorder(rank))
     counts: list[dict[str, int]] = []
     step = torch.optim.AdamW.step
 
@@ -68,10 +69,18 @@ def run(setting: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
+def work(rank: int, folder: Path, settings: list[dict[str, Any]]) -> None:
+    """All settings on one rank."""
+    os.environ["RANK"] = str(rank)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     faulthandler.dump_traceback_later(90)
-    folder, settings = Path(sys.argv[1]), json.loads(sys.argv[2])
-    written = {setting["name"]: run(setting) for setting in settings}
-    (folder / f"{RANK}.json").write_text(json.dumps(written))
+    written = {setting["name"]: run(setting, rank) for setting in settings}
+    (folder / f"{rank}.json").write_text(json.dumps(written))
+
+
+if __name__ == "__main__":
+    # Forks need not load torch again.
+    arguments = (Path(sys.argv[1]), json.loads(sys.argv[2]))
+    ranks = int(os.environ["WORLD_SIZE"])
+    mp.start_processes(work, arguments, nprocs=ranks, start_method="fork")

@@ -9,8 +9,6 @@ import itertools
 import json
 import re
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +16,7 @@ import pytest
 
 from railx.fabric import FabricSettings, launch_controller
 from tests.builders import ROOT
-from tests.commands import environment
+from tests.commands import environment, python
 
 # A minute, or several where other work shares the processors.
 pytestmark = pytest.mark.system
@@ -67,18 +65,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
                     "variables": variables,
                 }
             )
-        launched = {"WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1"}
-        processes = [
-            subprocess.Popen(
-                [sys.executable, str(PROGRAM), str(folder), json.dumps(settings)],
-                env=environment(OMP_NUM_THREADS="1", RANK=str(rank), **launched),
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(4)
-        ]
-        errors = [process.communicate(timeout=800)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4, "\n".join(errors)
+        launched = {"OMP_NUM_THREADS": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1"}
+        variables = environment(**launched)
+        done = python(PROGRAM, folder, json.dumps(settings), env=variables, timeout_s=800)
+    assert done.returncode == 0, done.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]
 
 

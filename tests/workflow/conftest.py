@@ -33,11 +33,14 @@ class PipelineCopy:
         folder.mkdir(exist_ok=True)
         for part in PARTS:
             if (ROOT / part).is_dir():
+                # Compiled code comes along, without what another test is writing there.
                 shutil.copytree(
-                    ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
+                    ROOT / part, folder / part, ignore=shutil.ignore_patterns("*.pyc.*", "*.tmp.*")
                 )
             else:
                 shutil.copy(ROOT / part, folder / part)
+        (ROOT / ".cache").mkdir(exist_ok=True)
+        (folder / ".cache").symlink_to(ROOT / ".cache")
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Snakemake in a process group of its own, its output in one pipe."""

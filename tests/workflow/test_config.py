@@ -16,6 +16,7 @@ from tests.builders import choice
 from tests.commands import loaded, python
 from tests.loops import for_every
 from workflow import config, mounts
+from workflow.cache_keys import cache_key
 from workflow.config import CONF, choices, compose_experiment, compose_stage
 from workflow.experiment import checked_experiment, overrides_from
 from workflow.settings import CHOSEN, LISTED, Experiment
@@ -471,6 +472,19 @@ def test_another_version_of_hydra_composes_anew(
     monkeypatch.setattr("workflow.cache_keys.version", lambda _: "another")
     with_quick()
     assert composing.times == 2
+
+
+def test_a_copy_of_the_checkout_has_the_same_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def key(checkout: Path, file: str) -> str:
+        monkeypatch.setattr("railx.places.SHIPPED", checkout)
+        (checkout / file).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / file).write_text("a: 1\n")
+        return cache_key(["asked"], [checkout / file])
+
+    keys = [key(tmp_path / name, "conf/a.yaml") for name in ("here", "there")]
+    assert keys[0] == keys[1] != key(tmp_path / "there", "conf/b.yaml")
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "changed", "text"])

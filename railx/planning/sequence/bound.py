@@ -505,7 +505,7 @@ def _worths(
     first = len(grid) - 1
     most = first + halved
     starts, stops, ends, falls = np.empty(most), np.empty(most), np.empty(most), np.empty(most)
-    class_shares = np.empty((len(classes.tokens), *weights.shape[1:]))
+    shares = np.empty((len(classes.tokens), *weights.shape[1:]))
     raised = np.zeros(most, dtype=np.bool_)
     number = 0
     for interval in range(first):
@@ -515,8 +515,9 @@ def _worths(
             inside |= windows[window, 0] <= start and stop <= windows[window, 1]
         if inside:
             starts[number], stops[number] = start, stop
+            # A constant would have the function compiled for each of its values.
             ends[number], falls[number] = _worth(
-                problem, distinct, classes, stop, durations, weights, False, class_shares
+                problem, distinct, classes, stop, durations, weights, raised[number], shares
             )
             number += 1
     finished = 0
@@ -547,7 +548,7 @@ def _worths(
         finished = 0
         raised[chosen] = True
         ends[chosen], falls[chosen] = _worth(
-            problem, distinct, classes, stops[chosen], durations, weights, True, class_shares
+            problem, distinct, classes, stops[chosen], durations, weights, raised[chosen], shares
         )
     return starts[:number], stops[:number], ends[:number], falls[:number]
 
