@@ -1,11 +1,9 @@
 """Exact rates of groups on large networks, kept for the next search.
 
 Rates of a network do not depend on the job, and scale with the rates of its links. So
-they are computed once for its settings and kept in a file. Three facts make them cheap:
+they are computed once for its settings and kept in a file. Two facts make them cheap:
 
 * planes carry equal shares, so that one plane of as many times the rate stands for all;
-* packets within a node take the node's links alone, packets between nodes the network's
-  alone, where ``node`` adds nodes to a network;
 * a detour over a random router (``valiant``) loads links as twice uniform traffic does,
   whatever the pattern, where each chip sends and receives as much as the others.
 """
@@ -15,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -212,7 +210,8 @@ class GroupRates(ExactLoads):
         loads = self._loads_of(routing)
         assert loads is not None
         rates = member_rates(loads, groups, algorithm)
-        return _Rates(*astuple(rates), self._crossing(algorithm, groups))
+        crossing = self._crossing(algorithm, groups)
+        return _Rates(rates.between_gb_s, rates.inside_gb_s, rates.flight_ns, crossing)
 
     def _crossing(self, algorithm: str, groups: IntArray) -> float:
         """Largest share of a member's traffic that leaves its node."""

@@ -79,6 +79,18 @@ def test_detours_load_as_twice_uniform_traffic(name: str) -> None:
     assert 0.9 * routed <= closed <= routed * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "stride", "crossing"),
+    [("direct", 1, 4 / 7), ("direct", 2, 6 / 7), ("ring", 1, 0.5), ("ring", 4, 1), ("next", 1, 1)],
+)
+def test_the_share_that_leaves_a_node(algorithm: str, stride: int, crossing: float) -> None:
+    """Of groups of eight in nodes of four, of the member that sends most out of its."""
+    settings: Any = replace(topology_settings("torus_2d"), x_scale=8, y_scale=8)
+    rates = rates_of(replace(settings, node=NodeSettings(4, "switch", 450.0)), 64)
+    groups = strided_groups(rates.chips, 8, stride)
+    assert rates._rates_of(algorithm, "min", groups).crossing == pytest.approx(crossing)
+
+
 def test_rates_scale_with_ports_and_nodes() -> None:
     settings = with_node(topology_settings("slim_fly"))
     topology = build_topology(settings)
