@@ -87,14 +87,15 @@ def router_family(
 ) -> Family[RouterT]:
     """The family of a router graph.
 
-    ``graph`` gives a plane; ``resize`` the smallest network of the same kind with at
-    least so many chips.
+    ``graph`` gives a plane, which depends neither on how many there are nor on the
+    rates of ports; ``resize`` the smallest network of the same kind with at least so
+    many chips.
     """
+    same = lru_cache(maxsize=8)(graph)
 
-    @lru_cache(maxsize=8)
     def plane(of: RouterT) -> RouterGraph:
         check(of)
-        return graph(of)
+        return same(replace(of, planes=1, port_gbps=1.0))
 
     @lru_cache(maxsize=32)
     def ports(of: RouterT) -> Ports:
@@ -213,6 +214,7 @@ def _hop_counts(graph: RouterGraph) -> IntArray:
     return counts
 
 
+@lru_cache(maxsize=8)
 def _busiest_link(graph: RouterGraph) -> float:
     """Largest load of a lane under uniform traffic, per port that a chip offers.
 

@@ -160,7 +160,7 @@ def routed_loads(
     if without_table is not None:
         return RoutedLoads(partial(_loads_of_planes, topology, planes, without_table))
     table = build_routing(plane, routing, destinations, grouped=True)
-    if family.traffic_circuits is not None:
+    if family.traffic_circuits is not None and routing == "min":
         return RoutedLoads(partial(_loads_by_table, topology, table))
 
     def of_gathers(groups: IntArray) -> Loads:
@@ -168,10 +168,7 @@ def routed_loads(
         return topology, np.tile(load / planes, planes), flight_ns
 
     of_plane = partial(pair_loads, plane, table)
-    return RoutedLoads(
-        partial(_loads_of_planes, topology, planes, of_plane),
-        None if table.groups is None else of_gathers,
-    )
+    return RoutedLoads(partial(_loads_of_planes, topology, planes, of_plane), of_gathers)
 
 
 def _loads_apart(

@@ -23,8 +23,9 @@ def rate_store() -> RateStore:
     from workflow.digest import code_digest, module_digest
 
     # Of the code that computes rates alone: prices and plans change none.
-    science = code_digest("railx.network.group_bandwidth")
-    return RateStore(places.cache("rates"), science + module_digest("railx.design.rates"))
+    modules = ("railx.design.rates", "railx.performance.topologies")
+    code = code_digest("railx.network.group_bandwidth") + "".join(map(module_digest, modules))
+    return RateStore(places.cache("rates"), code)
 
 
 def run(job: Job) -> Summary:
