@@ -239,6 +239,7 @@ def evaluate(
     cost = network_cost(name, sized, settings, catalogue or read_catalogue(settings.catalogue))
     best = _planned(sized, settings, store)
     *bandwidths, exact = _bandwidths(sized, best.rates)
+    best.rates.keep()
     notes = (*_notes(sized, best.rates), *(["all-to-all by exact loads"] if exact else []))
     return DesignPoint(
         name=name,

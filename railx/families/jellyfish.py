@@ -65,17 +65,22 @@ def graph(settings: JellyfishSettings) -> RouterGraph:
     random = np.random.default_rng(settings.seed)
     routers, degree = settings.switches, settings.degree
     near: list[set[int]] = [set() for _ in range(routers)]
-    while free := [router for router in range(routers) if len(near[router]) < degree]:
+    free = list(range(routers))
+    while free:
         if len(free) > 2 * degree:
             a, b = (int(router) for router in random.choice(free, 2, replace=False))
             if b not in near[a]:
                 _join(near, a, b)
+                for joined in (a, b):
+                    if len(near[joined]) == degree:
+                        free.remove(joined)
             continue
         unjoined = [(a, b) for a in free for b in free if a < b and b not in near[a]]
         if unjoined:
             _join(near, *unjoined[random.integers(len(unjoined))])
         else:
             _open_link(near, free, degree, random)
+        free = [router for router in range(routers) if len(near[router]) < degree]
     pairs = np.array([(a, b) for a in range(routers) for b in sorted(near[a]) if a < b])
     _check_connected(near)
     return RouterGraph(pairs, np.repeat(np.arange(routers), settings.chips_per_router))
