@@ -50,7 +50,7 @@ def test_its_variables_let_ranks_in_and_ctrl_c_ends_it_with_statistics() -> None
     for client in ranks:
         client.close()
     process.send_signal(signal.SIGINT)
-    printed, errors = process.communicate(timeout=30)
+    printed, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (0, "")
     statistics = dict(line.split() for line in printed.splitlines())
     assert statistics["hints"] == "2"
@@ -166,5 +166,5 @@ def test_prometheus_reads_the_metrics_over_http() -> None:
     with pytest.raises(HTTPError, match="503"):
         urlopen(url)
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait(300) == 0
     process.stdout.close()
