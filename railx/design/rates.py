@@ -222,6 +222,5 @@ class GroupRates(ExactLoads):
             return float((members - fewest) / (members - 1))
         messages = messages_of(algorithm, members)
         far = node[:, messages.member] != node[:, messages.other]
-        sent = far * messages.share
-        shares = [np.bincount(messages.member, row, members).max() for row in sent]
-        return float(max(shares))
+        first = np.flatnonzero(np.diff(messages.member, prepend=-1))
+        return float(np.add.reduceat(far * messages.share, first, axis=1).max())

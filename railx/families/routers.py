@@ -91,11 +91,11 @@ def router_family(
     rates of ports; ``resize`` the smallest network of the same kind with at least so
     many chips.
     """
-    same = lru_cache(maxsize=8)(graph)
+    drawn = lru_cache(maxsize=8)(graph)
 
     def plane(of: RouterT) -> RouterGraph:
         check(of)
-        return same(replace(of, planes=1, port_gbps=1.0))
+        return drawn(replace(of, planes=1, port_gbps=1.0))
 
     @lru_cache(maxsize=32)
     def ports(of: RouterT) -> Ports:

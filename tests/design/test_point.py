@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from railx.design.point import evaluate, setting_on
-from railx.design.rates import RateStore
+from railx.design.rates import GroupRates, RateStore
 from railx.design.settings import PointSettings
 from railx.design.sizes import sized_for, with_device_node
 from railx.economics import PricedNetwork, read_catalogue
@@ -61,6 +62,16 @@ def test_dollars_and_watts_are_counts_times_prices() -> None:
     )
     assert point.watts == pytest.approx(watts)
     assert point.joules == pytest.approx((watts + 64 * 700) * point.step_s)
+
+
+def test_all_rates_of_a_point_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of its plans, and of an all-to-all that has no closed form."""
+    network = topology_settings("mixnet")
+    first = evaluate("mixnet", network, JOB, most_chips=4.0, store=RateStore(tmp_path))
+    assert "all-to-all by exact loads" in first.notes
+    monkeypatch.setattr(GroupRates, "_computed", None)
+    again = evaluate("mixnet", network, JOB, most_chips=4.0, store=RateStore(tmp_path))
+    assert again.row() == first.row()
 
 
 def test_a_point_says_what_it_rests_on() -> None:

@@ -7,16 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from railx.families import build_topology
+from railx.families import FAMILIES, build_topology, static_routing_names
 from railx.network.group_bandwidth import (
     group_bandwidth,
     group_shapes,
     messages_of,
     ranks_in_order,
+    routed_loads,
+    strided_groups,
 )
 from railx.network.settings import BandwidthSettings
 from railx.settings import SettingsError
 from railx.vocabulary.topology import Topology
+from tests.builders import topology_settings
+from tests.loops import for_every
 from workflow.config import compose_stage
 
 
@@ -48,6 +52,34 @@ def test_messages_of_a_group_are_those_of_its_algorithm(size: int) -> None:
         sent = np.bincount(messages.member, messages.share, size)
         # The last member of a pipeline has none to send to.
         assert sent == pytest.approx([1.0] * (size - 1) + [float(algorithm != "next")])
+
+
+@for_every("family", FAMILIES, name=lambda family: family.name)
+def test_gathers_load_every_network_as_their_pairs(family: Any) -> None:
+    """All planes together, and tables to half of the chips alone."""
+    if family.name == "imported":
+        return
+    topology = build_topology(topology_settings(family.name))
+    chips = np.sort(ranks_in_order(topology, topology.chips // 8 * 4))
+    groups = strided_groups(chips, 4, 2)
+    messages = messages_of("direct", 4)
+    src, dst = groups[:, messages.member].ravel(), groups[:, messages.other].ravel()
+    for routing in set(family.routings).intersection(static_routing_names()):
+        loads = routed_loads(topology, routing, chips.astype(np.int32))
+        if loads.of_gathers is None:
+            continue
+        network, load, flight_ns = loads.of_gathers(groups)
+        _, expected, longest_ns = loads.of_pairs(src, dst, np.tile(messages.share, len(groups)))
+        assert network is topology
+        assert np.allclose(load, expected, rtol=1e-12, atol=0)
+        assert flight_ns == pytest.approx(longest_ns)
+
+
+def test_a_dragonfly_gathers_by_the_table_of_a_plane() -> None:
+    """Else the test above says nothing of planes."""
+    topology = build_topology(topology_settings("dragonfly"))
+    assert topology.settings.planes > 1
+    assert routed_loads(topology, "min").of_gathers is not None
 
 
 def test_a_full_fat_tree_gives_every_group_all_ports_of_a_chip() -> None:

@@ -153,6 +153,8 @@ def test_wrong_channels_weights_and_links_are_refused() -> None:
         builder.pool([0], 2)
     with pytest.raises(ValueError, match=r"mine: weights .* allowed: 2 shares that sum to 1"):
         builder.choice_set([(0, 0), (1, 0)], [0.5, 0.4])
+    with pytest.raises(ValueError, match=r"mine: weights .* sum to 1"):
+        builder.choice_sets(np.arange(3), np.zeros(3), np.array([1, 0.5, 0.4]), np.array([1, 3]))
     with pytest.raises(ValueError, match="mine: no link from vertex 0 to vertex 5"):
         builder.pools_between(np.array([0]), np.array([5]), 0)
 

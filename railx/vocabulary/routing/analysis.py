@@ -7,7 +7,7 @@ exact loads (forwards) and exact hop counts (backwards) in one pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -212,22 +212,7 @@ def pair_loads(
     order = np.lexsort((src.astype(key), dst.astype(key)))
     src, dst, amount = src[order], dst[order], amount[order]
     first = np.searchsorted(dst, np.append(table.destinations, topology.chips))
-    options, loads = spread_options(topology, table), _no_loads(topology)
-    graph = routing_graph(topology, options, table.entry, table.destinations)
-    stuck = np.zeros(3, dtype=np.int64)
-    flight_ns = kernels().pair_loads(
-        graph,
-        _seen(topology, table),
-        first,
-        src,
-        amount,
-        topology.links.latency_ns,
-        stuck,
-        options.slot,
-        loads,
-    )
-    _raise_if_stuck(topology, table, stuck)
-    return _by_lane(topology, loads), float(flight_ns)
+    return _loads_of(topology, table, kernels().pair_loads, first, src, amount)
 
 
 def gather_loads(
@@ -241,27 +226,27 @@ def gather_loads(
     members that a table with groups does not distinguish is routed at once, which on
     large groups takes a small part of the time.
     """
-    seen = _seen(topology, table)
-    _, goal, column = seen
+    _, goal, column = _seen(topology, table)
     # Members that are equal on a level follow each other there.
     keys = [part for level in zip(goal.T, column.T, strict=False) for part in level]
     rank = np.empty(len(column), dtype=np.int64)
-    order = np.lexsort([*reversed([*keys, column[:, -1]])])
+    order = np.lexsort([column[:, -1], *reversed(keys)])
     rank[order] = np.arange(len(order))
     numbers = np.searchsorted(table.destinations, members)
     ordered = order[np.sort(rank[numbers], axis=1)]
+    share = 1 / (members.shape[1] - 1)
+    return _loads_of(topology, table, kernels().gather_loads, ordered, share)
+
+
+def _loads_of(
+    topology: Topology, table: RoutingTable, loop: Callable[..., float], *traffic: object
+) -> tuple[FloatArray, float]:
+    """The load of every lane and the longest flight, by a compiled loop."""
     options, loads = spread_options(topology, table), _no_loads(topology)
     graph = routing_graph(topology, options, table.entry, table.destinations)
-    stuck = np.zeros(3, dtype=np.int64)
-    flight_ns = kernels().gather_loads(
-        graph,
-        seen,
-        ordered,
-        1 / (members.shape[1] - 1),
-        topology.links.latency_ns,
-        stuck,
-        options.slot,
-        loads,
+    stuck, latency_ns = np.zeros(3, dtype=np.int64), topology.links.latency_ns
+    flight_ns = loop(
+        graph, _seen(topology, table), *traffic, latency_ns, stuck, options.slot, loads
     )
     _raise_if_stuck(topology, table, stuck)
     return _by_lane(topology, loads), float(flight_ns)

@@ -389,8 +389,11 @@ class TableBuilder:
         weight is above 0.
         """
         first = np.concatenate([[0], ends[:-1]])
-        if len(ends) and np.abs(np.add.reduceat(weight, first) - 1).max() > 1e-9:
-            raise ValueError(f"{self.routing}: weights; allowed: shares of a set that sum to 1")
+        sums = np.add.reduceat(weight, first) if len(ends) else weight
+        if np.abs(sums - 1).max(initial=0.0) > 1e-9:
+            raise ValueError(
+                f"{self.routing}: weights with sums {sums}; allowed: shares that sum to 1"
+            )
         columns = pool.tolist(), state.tolist(), weight.tolist()
         choices = list(zip(*columns, repeat(-1), repeat(0.0), strict=False))
         return [self._number(tuple(choices[i:j])) for i, j in pairwise([0, *ends.tolist()])]
