@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from railx.families import build_topology
+from railx.families import build_topology, check_topology, family_named
 from railx.io import write_table
 from railx.performance.layer_profile import Point, ProfileSettings, layer_points
-from railx.settings import load
-from railx.vocabulary.topology import Topology
+from railx.settings import SettingsError, load
+from railx.vocabulary.topology import NodeSettings, Topology
 from railx.workload.batches import SampledBatch
 from workflow.config import read_choice
 from workflow.outputs import Table, arrow_schema, typed_array
@@ -42,6 +44,7 @@ __all__ = [
     "published_rows",
     "stage_columns",
     "topology_settings",
+    "with_node",
     "write_corpus",
     "write_result",
     "write_stage_table",
@@ -249,3 +252,15 @@ def profile_rows(
     """All points of the tiny profile, by :func:`profile_row`."""
     settings: ProfileSettings = checked("profile", "tiny")
     return [profile_row(point, time, **changes) for point in layer_points(settings)]
+
+
+def with_node(settings: Any) -> Any:
+    """The network with nodes of four or five chips where its chips stand alone."""
+    if family_named(settings.family).has_nodes:
+        return settings
+    for chips in (4, 5):
+        with suppress(SettingsError):
+            composed = replace(settings, node=NodeSettings(chips, "switch", 450.0))
+            check_topology(composed)
+            return composed
+    raise AssertionError(settings)

@@ -312,7 +312,6 @@ def setting_on(
         device.node_devices,
         port_share=port_share,
         inside_share=constants.fast_share,
-        direct_members=settings.direct_members,
         store=store,
     )
     outside_gb_s, inside_gb_s = rates.rates_gb_s

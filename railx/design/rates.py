@@ -31,6 +31,7 @@ from railx.performance.networks import Kind
 from railx.performance.topologies import (
     ExactLoads,
     Way,
+    algorithms_of,
     circuits_delay_ns,
     node_rates_gb_s,
     routings_for,
@@ -100,7 +101,6 @@ class GroupRates(ExactLoads):
     """Rates of groups on a network of any size, for the model of a training step.
 
     ``port_share`` and ``inside_share``: factors of the rates between and inside nodes.
-    ``direct_members``: most members of a group that gathers directly.
     """
 
     def __init__(
@@ -111,7 +111,6 @@ class GroupRates(ExactLoads):
         *,
         port_share: float,
         inside_share: float,
-        direct_members: int,
         store: RateStore,
     ) -> None:
         self._delayed = folded(settings)
@@ -124,7 +123,7 @@ class GroupRates(ExactLoads):
         outside_rate, inside_rate = node_rates_gb_s(topology)
         self._factors = port_share, inside_share
         self.rates_gb_s = outside_rate * port_share, inside_rate * inside_share
-        self._direct_members, self._store = direct_members, store
+        self._store = store
         self._unit: dict[str, list[float]] = store.read(self.settings)
         self._stored = len(self._unit)
 
@@ -146,24 +145,12 @@ class GroupRates(ExactLoads):
     def ways(self, groups: IntArray, kind: Kind) -> list[Way]:
         """The ways of a transfer that are worth a look on a large network.
 
-        As :meth:`ExactLoads.ways`; groups of more than ``direct_members`` gather in
-        rings alone, and detours stand beside minimal paths.
+        As :meth:`ExactLoads.ways`; detours stand beside minimal paths where they have a
+        closed form.
         """
-        members = groups.shape[1]
-        if kind == "send":
-            algorithms = ["next"]
-        elif kind == "all_to_all" or members <= 2:
-            algorithms = ["direct"]
-        else:
-            algorithms = ["ring", *(["direct"] if members <= self._direct_members else [])]
-        halves = 2 if kind == "all_reduce" else 1
-        sent = 1.0 if kind == "send" else halves * ((members - 1) / members)
-        return [
-            self._way(algorithm, routing, groups, sent, halves)
-            for algorithm in algorithms
-            for routing in routings_for(self.settings, kind, self.routings)
-            if routing != _DETOURS or self.has_detours
-        ]
+        routings = routings_for(self.settings, kind, self.routings)
+        offered = [name for name in routings if name != _DETOURS or self.has_detours]
+        return self._ways(groups, kind, offered, algorithms_of(kind, groups.shape[1]))
 
     @property
     def has_detours(self) -> bool:

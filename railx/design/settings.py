@@ -69,8 +69,6 @@ class PointSettings:
     """Links inside nodes: as fast as in the device's usual node, and nodes of its size
     where a network has none; or as the networks say.
     """
-    direct_members: Annotated[int, AtLeast(2)] = 64
-    """Most members of a group that gathers directly; larger groups use rings alone."""
     faults: Annotated[float, Between(0, 0.5)] = 0.01
     """Share of servers, of as many devices as a usual node, that has failed."""
     fault_samples: Annotated[int, AtLeast(1)] = 16

@@ -66,6 +66,9 @@ class Messages:
     share: FloatArray
 
 
+#: Share of a load below which a difference is rounding.
+_NO_LOAD = 1e-12
+
 #: The network, the load of each of its lanes and the longest flight in nanoseconds.
 Loads: TypeAlias = tuple[Topology, FloatArray, float]
 
@@ -150,41 +153,81 @@ def routed_loads(
     family = family_of(topology)
     if family.apart is not None:
         between, inside = family.apart(topology.settings, topology)
-        outside = routed_loads(between, routing, destinations).of_pairs
-        return RoutedLoads(partial(_loads_apart, topology, outside, inside))
+        return _loads_with_nodes(topology, routed_loads(between, routing, destinations), inside)
     plane, planes = family.plane(topology.settings) if family.plane else (topology, 1)
     closed = family.pair_loads
     without_table = None if closed is None else closed(topology.settings, plane, routing)
+    of_gathers: Callable[[IntArray], tuple[FloatArray, float]] | None = None
     if without_table is None and routing in family.hop_loads:
-        without_table = HopLoads(plane, family.hop_loads[routing])
-    if without_table is not None:
-        return RoutedLoads(partial(_loads_of_planes, topology, planes, without_table))
-    table = build_routing(plane, routing, destinations, grouped=True)
-    if family.traffic_circuits is not None and routing == "min":
-        return RoutedLoads(partial(_loads_by_table, topology, table))
+        by_hops = HopLoads(plane, family.hop_loads[routing])
+        without_table, of_gathers = by_hops, by_hops.of_gathers
+    if without_table is None:
+        table = build_routing(plane, routing, destinations, grouped=True)
+        if family.traffic_circuits is not None and routing == "min":
+            return RoutedLoads(partial(_loads_by_table, topology, table))
+        without_table = partial(pair_loads, plane, table)
+        of_gathers = partial(gather_loads, plane, table)
+    return RoutedLoads(
+        partial(_loads_of_planes, topology, planes, without_table),
+        of_gathers and partial(_gathers_of_planes, topology, planes, of_gathers),
+    )
+
+
+def _loads_with_nodes(topology: Topology, between: RoutedLoads, inside: PairLoads) -> RoutedLoads:
+    """Loads where pairs in one node take the links inside it, and no others do."""
+    chip_node = topology.chip_node.astype(np.int64)
+
+    def of_pairs(src: IntArray, dst: IntArray, share: FloatArray) -> Loads:
+        together = chip_node[src] == chip_node[dst]
+        _, load, flight_ns = between.of_pairs(src[~together], dst[~together], share[~together])
+        load_inside, inside_ns = inside(src[together], dst[together], share[together])
+        longest_ns = inside_ns if together.all() else max(flight_ns, inside_ns)
+        return topology, np.concatenate([load, load_inside]), longest_ns
 
     def of_gathers(groups: IntArray) -> Loads:
-        load, flight_ns = gather_loads(plane, table, groups)
-        return topology, np.tile(load / planes, planes), flight_ns
+        assert between.of_gathers is not None
+        order = np.argsort(chip_node[groups], axis=1, kind="stable")
+        ordered: IntArray = np.take_along_axis(groups, order, axis=1)
+        node = chip_node[ordered]
+        src, dst = _pairs_in_nodes(ordered, node)
+        share = np.full(len(src), 1 / (groups.shape[1] - 1))
+        if len(src) < groups.size * (groups.shape[1] - 1):
+            # What pairs in one node would send between nodes is taken off again.
+            _, every, flight_ns = between.of_gathers(groups)
+            _, inner, inner_ns = between.of_pairs(src, dst, share)
+            if inner_ns < flight_ns or flight_ns == _longest_ns(between, ordered, node):
+                load_inside, inside_ns = inside(src, dst, share)
+                load = np.where(every - inner > _NO_LOAD * every, every - inner, 0.0)
+                return topology, np.concatenate([load, load_inside]), max(flight_ns, inside_ns)
+        return of_pairs(*_pairs_of(messages_of("direct", groups.shape[1]), groups))
 
-    of_plane = partial(pair_loads, plane, table)
-    return RoutedLoads(partial(_loads_of_planes, topology, planes, of_plane), of_gathers)
+    return RoutedLoads(of_pairs, of_gathers if between.of_gathers is not None else None)
 
 
-def _loads_apart(
-    topology: Topology,
-    between: Callable[[IntArray, IntArray, FloatArray], Loads],
-    inside: PairLoads,
-    src: IntArray,
-    dst: IntArray,
-    share: FloatArray,
-) -> Loads:
-    """Loads of pairs, from those between nodes and inside."""
-    together = topology.chip_node[src] == topology.chip_node[dst]
-    _, load, flight_ns = between(src[~together], dst[~together], share[~together])
-    load_inside, inside_ns = inside(src[together], dst[together], share[together])
-    longest_ns = inside_ns if together.all() else max(flight_ns, inside_ns)
-    return topology, np.concatenate([load, load_inside]), longest_ns
+def _pairs_in_nodes(groups: IntArray, node: IntArray) -> tuple[IntArray, IntArray]:
+    """All ordered pairs of members of a group in one node, of groups in its order."""
+    first, second = [groups[:0, 0]], [groups[:0, 0]]
+    for distance in range(1, groups.shape[1]):
+        near = node[:, distance:] == node[:, :-distance]
+        if not near.any():
+            break
+        first.append(groups[:, :-distance][near])
+        second.append(groups[:, distance:][near])
+    return np.concatenate(first + second), np.concatenate(second + first)
+
+
+def _longest_ns(loads: RoutedLoads, groups: IntArray, node: IntArray) -> float:
+    """Longest flight in ns from the first member of each group to those in other
+    nodes.
+    """
+    group, other = np.nonzero(node != node[:, :1])
+    return loads.of_pairs(groups[group, 0], groups[group, other], np.ones(len(group)))[2]
+
+
+def _pairs_of(messages: Messages, groups: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
+    """Sources, destinations and shares of the messages of all groups."""
+    src, dst = groups[:, messages.member].ravel(), groups[:, messages.other].ravel()
+    return src, dst, np.tile(messages.share, len(groups))
 
 
 def _loads_of_planes(
@@ -198,6 +241,17 @@ def _loads_of_planes(
     """Loads of pairs, from those of one of equal planes."""
     load, flight_ns = alone(src, dst, share / planes)
     return topology, np.tile(load, planes), flight_ns
+
+
+def _gathers_of_planes(
+    topology: Topology,
+    planes: int,
+    alone: Callable[[IntArray], tuple[FloatArray, float]],
+    groups: IntArray,
+) -> Loads:
+    """Loads of gathers, from those of one of equal planes."""
+    load, flight_ns = alone(groups)
+    return topology, np.tile(load / planes, planes), flight_ns
 
 
 def _loads_by_table(
@@ -295,10 +349,8 @@ def member_rates(loads: RoutedLoads, groups: IntArray, algorithm: str) -> Member
     if algorithm == "direct" and loads.of_gathers is not None:
         topology, load, flight_ns = loads.of_gathers(groups)
     else:
-        messages = messages_of(algorithm, groups.shape[1])
-        src, dst = groups[:, messages.member].ravel(), groups[:, messages.other].ravel()
-        share = np.tile(messages.share, len(groups))
-        topology, load, flight_ns = loads.of_pairs(src, dst, share)
+        pairs = _pairs_of(messages_of(algorithm, groups.shape[1]), groups)
+        topology, load, flight_ns = loads.of_pairs(*pairs)
     links, used = topology.links, load > 0
     gb_s = (np.repeat(links.gbps, links.lanes) / 8)[used] / load[used]
     inside = np.repeat(links.kind == INTERNAL, links.lanes)[used]

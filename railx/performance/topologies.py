@@ -147,7 +147,7 @@ class ExactLoads:
         A ``send`` goes from each member to the next, from the last one to none.
         """
         routings = routings_for(self.topology.settings, kind, self.routings)
-        return self._ways(groups, kind, routings, _algorithms(kind, groups.shape[1]))
+        return self._ways(groups, kind, routings, algorithms_of(kind, groups.shape[1]))
 
     def _ways(
         self, groups: IntArray, kind: Kind, routings: Sequence[str], algorithms: Sequence[str]
@@ -241,7 +241,7 @@ class ExactLoads:
 
     def _fast_ways(self, groups: IntArray, kind: Kind) -> list[Way]:
         """Shortest paths, and detours where those reach less than half of a port."""
-        algorithms = _algorithms(kind, groups.shape[1])
+        algorithms = algorithms_of(kind, groups.shape[1])
         routings = routings_for(self.topology.settings, kind, self.routings)
         shortest = [name for name in routings if name != _DETOURS]
         detours = [name for name in self.routings if name == _DETOURS]
@@ -276,7 +276,7 @@ class Answered:
         return self.exact.time_s(kind, size_bytes, members, inside, self.bound)
 
 
-def _algorithms(kind: Kind, members: int) -> list[str]:
+def algorithms_of(kind: Kind, members: int) -> list[str]:
     """How a transfer in a group of so many members may go."""
     if kind == "send":
         return ["next"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,27 +10,14 @@ import numpy as np
 import pytest
 
 from railx.design.rates import GroupRates, RateStore, folded
-from railx.families import FAMILIES, build_topology, check_topology, family_named, family_of
+from railx.families import FAMILIES, build_topology, family_of
 from railx.network.group_bandwidth import strided_groups
 from railx.performance.topologies import ExactLoads
-from railx.settings import SettingsError
 from railx.vocabulary.topology import FamilySettings, NodeSettings
-from tests.builders import topology_settings
+from tests.builders import topology_settings, with_node
 
 NAMES = [family.name for family in FAMILIES if family.name != "imported"]
 PATTERNS = [("ring", 4, 1), ("next", 4, 2), ("direct", 4, 1), ("direct", 4, 2)]
-
-
-def with_node(settings: Any) -> Any:
-    """The network with nodes of four or five chips where its chips stand alone."""
-    if family_named(settings.family).has_nodes:
-        return settings
-    for chips in (4, 5):
-        with suppress(SettingsError):
-            composed = replace(settings, node=NodeSettings(chips, "switch", 450.0))
-            check_topology(composed)
-            return composed
-    raise AssertionError(settings)
 
 
 def rates_of(settings: FamilySettings, ranks: int, store: RateStore | None = None) -> GroupRates:
@@ -41,7 +27,6 @@ def rates_of(settings: FamilySettings, ranks: int, store: RateStore | None = Non
         8,
         port_share=1.0,
         inside_share=1.0,
-        direct_members=256,
         store=store or RateStore(),
     )
 
@@ -102,13 +87,12 @@ def test_rates_scale_with_ports_and_nodes() -> None:
         8,
         port_share=0.25,
         inside_share=2.0,
-        direct_members=4,
         store=RateStore(),
     )
     rates = scaled._way("ring", "min", groups, 1.0, 1).rates
     assert rates.between_gb_s == pytest.approx(plain.between_gb_s / 4)
     assert rates.inside_gb_s == pytest.approx(2 * plain.inside_gb_s)
-    assert {way.algorithm for way in scaled.ways(groups, "all_gather")} == {"ring"}
+    assert {way.algorithm for way in scaled.ways(groups, "all_gather")} == {"direct", "ring"}
     assert {way.algorithm for way in scaled.ways(groups, "all_to_all")} == {"direct"}
 
 

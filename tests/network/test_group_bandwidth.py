@@ -19,7 +19,7 @@ from railx.network.group_bandwidth import (
 from railx.network.settings import BandwidthSettings
 from railx.settings import SettingsError
 from railx.vocabulary.topology import Topology
-from tests.builders import topology_settings
+from tests.builders import topology_settings, with_node
 from tests.loops import for_every
 from workflow.config import compose_stage
 
@@ -59,26 +59,31 @@ def test_gathers_load_every_network_as_their_pairs(family: Any) -> None:
     """All planes together, and tables to half of the chips alone."""
     if family.name == "imported":
         return
-    topology = build_topology(topology_settings(family.name))
-    chips = np.sort(ranks_in_order(topology, topology.chips // 8 * 4))
-    groups = strided_groups(chips, 4, 2)
-    messages = messages_of("direct", 4)
-    src, dst = groups[:, messages.member].ravel(), groups[:, messages.other].ravel()
-    for routing in set(family.routings).intersection(static_routing_names()):
-        loads = routed_loads(topology, routing, chips.astype(np.int32))
-        if loads.of_gathers is None:
-            continue
-        network, load, flight_ns = loads.of_gathers(groups)
-        _, expected, longest_ns = loads.of_pairs(src, dst, np.tile(messages.share, len(groups)))
-        assert network is topology
-        assert np.allclose(load, expected, rtol=1e-12, atol=0)
-        assert flight_ns == pytest.approx(longest_ns)
+    settings = topology_settings(family.name)
+    for topology in map(build_topology, dict.fromkeys((settings, with_node(settings)))):
+        chips = np.sort(ranks_in_order(topology, topology.chips // 8 * 4))
+        for size, stride in ((4, 1), (4, 2), (len(chips), 1)):
+            groups = strided_groups(chips, size, stride)
+            messages = messages_of("direct", size)
+            src, dst = groups[:, messages.member].ravel(), groups[:, messages.other].ravel()
+            share = np.tile(messages.share, len(groups))
+            for routing in set(family.routings).intersection(static_routing_names()):
+                loads = routed_loads(topology, routing, chips.astype(np.int32))
+                if loads.of_gathers is None:
+                    continue
+                network, load, flight_ns = loads.of_gathers(groups)
+                _, expected, longest_ns = loads.of_pairs(src, dst, share)
+                assert network is topology
+                assert np.allclose(load, expected, rtol=1e-11, atol=0)
+                assert flight_ns == pytest.approx(longest_ns)
 
 
-def test_a_dragonfly_gathers_by_the_table_of_a_plane() -> None:
-    """Else the test above says nothing of planes."""
-    topology = build_topology(topology_settings("dragonfly"))
-    assert topology.settings.planes > 1
+@pytest.mark.parametrize(("family", "node"), [("dragonfly", False), ("slim_fly", True)])
+def test_planes_hops_and_nodes_have_gathers(family: str, node: bool) -> None:
+    """Else the test above says nothing of them."""
+    settings = topology_settings(family)
+    topology = build_topology(with_node(settings) if node else settings)
+    assert node or topology.settings.planes > 1
     assert routed_loads(topology, "min").of_gathers is not None
 
 

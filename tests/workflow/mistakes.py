@@ -184,7 +184,6 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     # Numbers that only enter formulas, and limits of searches that end by themselves.
     "huge": {
         "DesignSettings": (
-            "direct_members",
             "global_batch",
             "simulated",
             "simulated_chips",
@@ -302,7 +301,6 @@ ALLOWED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "PointSettings": (
             "tokens",
             "global_batch",
-            "direct_members",
         ),
         "ExpertCounts": ("exchanged_copies",),
     },

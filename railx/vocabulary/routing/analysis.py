@@ -243,7 +243,7 @@ def _loads_of(
 ) -> tuple[FloatArray, float]:
     """The load of every lane and the longest flight, by a compiled loop."""
     options, loads = spread_options(topology, table), _no_loads(topology)
-    graph = routing_graph(topology, options, table.entry, table.destinations)
+    graph = routing_graph(topology, options, table.entry_by_column, table.destinations)
     stuck, latency_ns = np.zeros(3, dtype=np.int64), topology.links.latency_ns
     flight_ns = loop(
         graph, _seen(topology, table), *traffic, latency_ns, stuck, options.slot, loads

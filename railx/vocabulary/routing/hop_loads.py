@@ -40,10 +40,31 @@ class HopLoads:
         self, src: IntArray, dst: IntArray, amount: FloatArray
     ) -> tuple[FloatArray, float]:
         """As :func:`railx.vocabulary.routing.analysis.pair_loads`."""
+        pairs = self._hops.class_of[src] * self._hops.classes + self._hops.class_of[dst]
+        demand, sent, received = (
+            np.bincount(keys, amount, size).astype(np.float64)
+            for keys, size in (
+                (pairs, self._hops.classes**2),
+                (src, self._topology.chips),
+                (dst, self._topology.chips),
+            )
+        )
+        return self._loads(demand.reshape(self._hops.classes, -1), sent, received)
+
+    def of_gathers(self, members: IntArray) -> tuple[FloatArray, float]:
+        """As :func:`railx.vocabulary.routing.analysis.gather_loads`."""
+        groups, size = members.shape
+        keys = np.arange(groups)[:, None] * self._hops.classes + self._hops.class_of[members]
+        counts = np.bincount(keys.ravel(), minlength=groups * self._hops.classes)
+        counts = counts.reshape(groups, -1).astype(np.float64)
+        sent = np.bincount(members.ravel(), minlength=self._topology.chips).astype(np.float64)
+        return self._loads(counts.T @ counts / (size - 1), sent, sent)
+
+    def _loads(
+        self, demand: FloatArray, sent: FloatArray, received: FloatArray
+    ) -> tuple[FloatArray, float]:
+        """Loads of a demand between classes, and of the chips' own links."""
         hops, links, chips = self._hops, self._topology.links, self._topology.chips
-        pairs = hops.class_of[src] * hops.classes + hops.class_of[dst]
-        demand: FloatArray = np.bincount(pairs, amount, hops.classes**2).astype(np.float64)
-        demand = demand.reshape(hops.classes, -1)
         np.fill_diagonal(demand, 0.0)
         legs, longest = self._legs(demand) if self._valiant else (demand, 0)
         load = np.zeros(len(self._src))
@@ -53,9 +74,9 @@ class HopLoads:
             router = (self._src >= chips) & (self._dst >= chips)
             flight_ns = longest * self._latency_ns[router].max(initial=0.0)
         if hops.ends:
-            for end, chip in ((self._src, src), (self._dst, dst)):
+            for end, amount in ((self._src, sent), (self._dst, received)):
                 leaf = end < chips
-                load[leaf] = np.bincount(chip, amount, chips)[end[leaf]]
+                load[leaf] = amount[end[leaf]]
                 flight_ns += self._latency_ns[leaf].max()
         return np.repeat((load / self._lanes)[self._pair], links.lanes), float(flight_ns)
 

@@ -211,7 +211,7 @@ def _route(
     returns how many there are then.
     """
     entry, destinations, link_dst, start, link, state, weight = graph
-    vertices, target = entry.shape[1], destinations[index]
+    vertices, target = len(seen[0]), destinations[index]
     mark, stack, following, end, order, sets, ends = work
     flow, late = sent
     places, arrived = 0, 0
@@ -222,7 +222,7 @@ def _route(
         column = _column(seen, first % vertices, index, target, level)
         while True:
             if near >= 0:
-                sets[near] = entry[near // vertices, near % vertices, column]
+                sets[near] = entry[column, near]
                 if sets[near] < 0:
                     stuck[0], stuck[1], stuck[2] = _DEAD_END, near, target
                     return count
@@ -304,7 +304,7 @@ def pair_loads(
     :func:`loads`, so that sums are the same.
     """
     entry, destinations = graph[0], graph[1]
-    size, levels = entry.shape[0] * entry.shape[1], seen[0].shape[1]
+    size, levels = entry.shape[1], seen[0].shape[1]
     work, flows = _work(size), np.zeros((4, size))
     begin, arrivals = np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32)
     longest = 0.0
@@ -359,8 +359,7 @@ def gather_loads(
     one way there, whose traffic is routed once, from all members.
     """
     entry, destinations, (coordinates, goal, column) = graph[0], graph[1], seen
-    vertices, levels = entry.shape[1], coordinates.shape[1]
-    size = entry.shape[0] * vertices
+    (vertices, levels), size = coordinates.shape, entry.shape[1]
     work, flow, late = _work(size), np.zeros(size), np.zeros(size)
     begin = np.empty(size, dtype=np.int32)
     # What has arrived on the levels before one: its slots, their traffic for each

@@ -113,6 +113,13 @@ class RoutingTable:
             result[state] = codes[sets]
         return result
 
+    @cached_property
+    def entry_by_column(self) -> Int32Array:
+        """``entry`` as int32[columns, states * vertices]: what leads to one destination
+        lies together in memory.
+        """
+        return np.ascontiguousarray(self.entry.reshape(-1, self.entry.shape[2]).T)
+
     def blocks(self) -> Iterator[tuple[slice, Int32Array]]:
         """Entries of all destinations (int32[states, vertices, block]), in order.
 
