@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from railx.network.group_bandwidth import (
 )
 from railx.network.settings import BandwidthSettings
 from railx.settings import SettingsError
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import NodeSettings, Topology
 from tests.builders import topology_settings, with_node
 from tests.loops import for_every
 from workflow.config import compose_stage
@@ -76,6 +77,23 @@ def test_gathers_load_every_network_as_their_pairs(family: Any) -> None:
                 assert network is topology
                 assert np.allclose(load, expected, rtol=1e-11, atol=0)
                 assert flight_ns == pytest.approx(longest_ns)
+
+
+def test_the_longest_flight_of_a_gather_is_not_that_of_a_pair_in_one_node() -> None:
+    """Chips 0 and 27 are corners of a node, six links of the torus apart; chip 4 of the
+    next node is four links from both.
+    """
+    settings: Any = replace(topology_settings("torus_2d"), x_scale=8, y_scale=8)
+    topology = build_topology(replace(settings, node=NodeSettings(16, "switch", 450.0)))
+    loads, group = routed_loads(topology, "min"), np.array([[0, 4, 27]])
+    assert topology.chip_node[group[0]].tolist() == [0, 1, 0]
+    src, dst = np.array([0, 0, 4, 4, 27, 27]), np.array([4, 27, 0, 27, 0, 4])
+    _, expected, longest_ns = loads.of_pairs(src, dst, np.full(6, 0.5))
+    assert loads.of_gathers is not None
+    _, load, flight_ns = loads.of_gathers(group)
+    assert np.allclose(load, expected, rtol=1e-12, atol=0)
+    corners = routed_loads(build_topology(settings), "min").of_pairs(src[1:2], dst[1:2], np.ones(1))
+    assert flight_ns == longest_ns < corners[2]
 
 
 @pytest.mark.parametrize(("family", "node"), [("dragonfly", False), ("slim_fly", True)])
