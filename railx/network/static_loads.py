@@ -13,6 +13,7 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.families import build_routing, families_with, family_of, static_routing_names
+from railx.network.group_bandwidth import routed_loads
 from railx.network.settings import AllToAllTraffic, TrafficSettings, UniformTraffic
 from railx.network.traffic import traffic_flows
 from railx.settings import SettingsError
@@ -66,6 +67,15 @@ def uniform_lane_loads(topology: Topology, routing: str) -> FloatArray:
             loads: FloatArray = closed_form(topology.settings, topology, line_routing)
             return loads
     _check_size(topology, f"family {topology.family}")
+    family = family_of(topology)
+    if routing in static_routing_names() and (family.apart or routing in family.hop_loads):
+        # All chips gather, by hops or by the table of the network between nodes.
+        every = routed_loads(topology, routing)
+        if every.of_gathers is not None:
+            _, load, _ = every.of_gathers(np.arange(topology.chips)[None, :])
+            lanes = topology.links.lanes.astype(np.int64)
+            by_row: FloatArray = np.add.reduceat(load, np.cumsum(lanes) - lanes) / lanes
+            return by_row
     return _table_loads(topology, routing, None)
 
 

@@ -3,6 +3,7 @@ conservation, and a count over shortest paths.
 """
 
 from collections import defaultdict
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families import build_routing
+from railx.families import build_routing, build_topology, family_of
 from railx.network import NetworkSettings, StaticNetworkSettings, TrafficSettings
 from railx.network.settings import UniformTraffic
 from railx.network.static_loads import static_routings, uniform_lane_loads
@@ -18,7 +19,7 @@ from railx.network.throughput import simulate_static
 from railx.settings import SettingsError, load, to_dict
 from railx.vocabulary.routing.analysis import path_lengths, table_lane_loads
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
-from tests.builders import build, checked, choice, hyperx
+from tests.builders import build, checked, choice, hyperx, topology_settings, with_node
 from tests.network.shortest_paths import shortest_path_lane_loads
 
 UNIFORM = UniformTraffic("uniform", 1.0)
@@ -164,6 +165,25 @@ def test_symmetric_families_equal_the_even_split_over_shortest_paths(
         assert uniform_lane_loads(topology, static(routing).routing) == pytest.approx(
             shortest_path_lane_loads(topology), abs=1e-12
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [
+        *product(["slim_fly", "polarfly", "hyperx"], [False, True]),
+        ("dragonfly", True),
+        ("torus_2d", True),
+    ],
+)
+def test_loads_by_hops_and_nodes_are_those_of_the_table(name: str, node: bool) -> None:
+    plain = topology_settings(name)
+    topology = build_topology(with_node(plain) if node else plain)
+    for routing in ("min", "balanced"):
+        if routing in family_of(topology).routings:
+            table = build_routing(topology, routing)
+            assert uniform_lane_loads(topology, routing) == pytest.approx(
+                table_lane_loads(topology, table), rel=1e-12, abs=1e-13
+            )
 
 
 @settings(deadline=None, max_examples=15)
