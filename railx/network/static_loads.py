@@ -1,4 +1,4 @@
-"""Exact static channel loads, in closed form or over a routing table.
+"""Exact static channel loads, in closed form, by hops or over a routing table.
 
 Families may have closed forms for uniform all-to-all. Every function returns one load
 per row of ``topology.links``: flits per cycle on one lane when chips offer one flit per
