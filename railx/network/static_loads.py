@@ -12,7 +12,13 @@ from __future__ import annotations
 import numpy as np
 
 from railx.errors import UserError
-from railx.families import build_routing, families_with, family_of, static_routing_names
+from railx.families import (
+    build_routing,
+    families_with,
+    family_named,
+    family_of,
+    static_routing_names,
+)
 from railx.network.group_bandwidth import routed_loads
 from railx.network.settings import AllToAllTraffic, TrafficSettings, UniformTraffic
 from railx.network.traffic import traffic_flows
@@ -67,9 +73,7 @@ def uniform_lane_loads(topology: Topology, routing: str) -> FloatArray:
             loads: FloatArray = closed_form(topology.settings, topology, line_routing)
             return loads
     _check_size(topology, f"family {topology.family}")
-    family = family_of(topology)
-    if routing in static_routing_names() and (family.apart or routing in family.hop_loads):
-        # All chips gather, by hops or by the table of the network between nodes.
+    if routing in family_named(topology.family).hop_loads:
         every = routed_loads(topology, routing)
         if every.of_gathers is not None:
             _, load, _ = every.of_gathers(np.arange(topology.chips)[None, :])

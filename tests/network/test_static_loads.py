@@ -3,7 +3,6 @@ conservation, and a count over shortest paths.
 """
 
 from collections import defaultdict
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -167,15 +166,9 @@ def test_symmetric_families_equal_the_even_split_over_shortest_paths(
         )
 
 
-@pytest.mark.parametrize(
-    ("name", "node"),
-    [
-        *product(["slim_fly", "polarfly", "hyperx"], [False, True]),
-        ("dragonfly", True),
-        ("torus_2d", True),
-    ],
-)
-def test_loads_by_hops_and_nodes_are_those_of_the_table(name: str, node: bool) -> None:
+@pytest.mark.parametrize("node", [False, True])
+@pytest.mark.parametrize("name", ["slim_fly", "polarfly", "topoopt", "hyperx"])
+def test_loads_by_hops_are_those_of_the_table(name: str, node: bool) -> None:
     plain = topology_settings(name)
     topology = build_topology(with_node(plain) if node else plain)
     for routing in ("min", "balanced"):

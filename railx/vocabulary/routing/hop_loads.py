@@ -53,12 +53,12 @@ class HopLoads:
 
     def of_gathers(self, members: IntArray) -> tuple[FloatArray, float]:
         """As :func:`railx.vocabulary.routing.analysis.gather_loads`."""
-        groups, size = members.shape
-        keys = np.arange(groups)[:, None] * self._hops.classes + self._hops.class_of[members]
-        counts = np.bincount(keys.ravel(), minlength=groups * self._hops.classes)
-        counts = counts.reshape(groups, -1).astype(np.float64)
+        demand = np.zeros((self._hops.classes, self._hops.classes))
+        for group in self._hops.class_of[members]:
+            at, count = np.unique(group, return_counts=True)
+            demand[np.ix_(at, at)] += np.outer(count, count) / (len(group) - 1)
         sent = np.bincount(members.ravel(), minlength=self._topology.chips).astype(np.float64)
-        return self._loads(counts.T @ counts / (size - 1), sent, sent)
+        return self._loads(demand, sent, sent)
 
     def _loads(
         self, demand: FloatArray, sent: FloatArray, received: FloatArray
