@@ -31,6 +31,7 @@ from railx.settings import AtLeast, Between, Fraction, NonNegative, SettingsErro
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, TreeBill, fewest_tiers, largest_tree, tree_switches
 from railx.vocabulary.line_rings import ChipOrderRing
+from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordinates
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
@@ -124,6 +125,11 @@ class FatTreeSettings(FamilyBase):
         return self.switch_radix
 
     @property
+    def routed_pods(self) -> int:
+        """Parts of a plane that a packet leaves by its third tier; 1 without one."""
+        return self.pods if self.tiers == 3 else 1
+
+    @property
     def leaves(self) -> int:
         """Leaf switches of a plane."""
         return self.switch_radix * (self.switch_radix // 2 if self.tiers == 3 else 1)
@@ -203,7 +209,7 @@ def build(settings: FatTreeSettings) -> Topology:
         first = chips + plane * settings.plane_switches
         leaf = first + np.arange(settings.leaves)
         upper = first + settings.leaves + np.arange(settings.upper_switches)
-        pods = settings.pods if settings.tiers == 3 else 1
+        pods = settings.routed_pods
         links += [
             _tier(settings, "leaf", np.arange(chips), np.repeat(leaf, settings.leaf_down)),
             _tier(
@@ -318,49 +324,89 @@ def route(
     queues. Exact loads are the same for both: without queues an adaptive router prefers
     no port.
     """
+    groups = _destination_groups(settings, topology, destinations)
     builder = TableBuilder(
-        topology, routing, states=1, virtual_channels=VIRTUAL_CHANNELS, destinations=destinations
+        topology,
+        routing,
+        states=1,
+        virtual_channels=VIRTUAL_CHANNELS,
+        destinations=destinations,
+        groups=groups,
     )
-    to, chip = builder.destinations.astype(np.int64), np.arange(settings.chips)
+    chip = np.arange(settings.chips)
     first = settings.chips + np.arange(settings.planes) * settings.plane_switches
-    builder.entry[0][chip] = even_sets(
-        builder, chip, first + (chip // settings.leaf_down)[:, None]
-    )[:, None]
+    leaf, port = np.divmod(chip, settings.leaf_down)
+    builder.entry[0][chip] = even_sets(builder, chip, first + leaf[:, None])[:, None]
+    builder.entry[0][chip, groups.first[2] + port] = -1
     for plane in first.tolist():
-        _fill_plane(builder, settings, plane, to)
-    builder.entry[0][to, np.arange(len(to))] = -1
+        _fill_plane(builder, settings, groups, plane)
     return builder.build()
 
 
-def _fill_plane(builder: TableBuilder, settings: FatTreeSettings, first: int, to: IntArray) -> None:
+def groups_of(settings: FatTreeSettings, routing: str) -> int:
+    """Columns of the table: for pods, leaves of a pod and chips of a leaf."""
+    pods = settings.routed_pods
+    return pods + settings.leaves // pods + settings.leaf_down
+
+
+def _destination_groups(
+    settings: FatTreeSettings, topology: Topology, destinations: Destinations
+) -> DestinationGroups:
+    """Groups by pod, then leaf, then port of the leaf.
+
+    Switches above a level differ from every destination there.
+    """
+    pods, leaves = settings.routed_pods, np.arange(settings.leaves)
+    in_pod = settings.leaves // pods
+    cores = np.full(settings.core_switches, -1)
+    upper_pod = np.repeat(np.arange(pods), settings.leaf_up)
+    leaf_pod = leaves // in_pod
+    plane_pod = np.concatenate([leaf_pod, upper_pod, cores])
+    plane_leaf = np.concatenate([leaves, np.full(len(upper_pod), -1), cores])
+    chip = np.arange(settings.chips)
+    leaf = chip // settings.leaf_down
+    to = chip if destinations is None else destinations.astype(np.int64)
+    to_leaf = to // settings.leaf_down
+    return groups_by_coordinates(
+        topology.vertices,
+        [
+            np.concatenate([leaf // in_pod, np.tile(plane_pod, settings.planes)]),
+            np.concatenate([leaf, np.tile(plane_leaf, settings.planes)]),
+        ],
+        [to_leaf // in_pod, to_leaf],
+        [to_leaf // in_pod, to_leaf % in_pod, to % settings.leaf_down],
+        (pods, in_pod, settings.leaf_down),
+    )
+
+
+def _fill_plane(
+    builder: TableBuilder, settings: FatTreeSettings, groups: DestinationGroups, first: int
+) -> None:
     """Fill the switches of a plane, whose first leaf is vertex ``first``.
 
     Packets go up until there is a path down.
     """
-    entry, up, pods = (
-        builder.entry[0],
-        settings.leaf_up,
-        settings.pods if settings.tiers == 3 else 1,
-    )
+    entry, up, pods = builder.entry[0], settings.leaf_up, settings.routed_pods
+    to_pod, to_leaf, to_chip = map(groups.on_level, range(3))
     leaf = (first + np.arange(settings.leaves)).reshape(pods, -1)
     upper = (first + settings.leaves + np.arange(settings.upper_switches)).reshape(pods, up)
-    to_leaf, to_pod = to // settings.leaf_down, to // (settings.chips // pods)
     entry[leaf.ravel()] = even_sets(builder, leaf.ravel(), np.repeat(upper, leaf.shape[1], axis=0))[
         :, None
     ]
+    entry[leaf.ravel(), to_chip] = _down(
+        builder, leaf.ravel(), np.arange(settings.chips).reshape(-1, settings.leaf_down)
+    )
+    entry[upper.ravel(), to_leaf] = _down(builder, upper.ravel(), np.repeat(leaf, up, axis=0))
     if settings.tiers == 3:
         core = (
             first + settings.leaves + settings.upper_switches + np.arange(settings.core_switches)
         ).reshape(up, -1)
-        entry[upper.ravel()] = even_sets(builder, upper.ravel(), np.tile(core, (pods, 1)))[:, None]
-        entry[core.ravel()] = _down(
+        entry[upper.ravel(), to_pod] = even_sets(
+            builder, upper.ravel(), np.tile(core, (pods, 1))
+        )[:, None]
+        entry[core.ravel(), to_pod] = _down(
             builder, core.ravel(), np.repeat(upper.T, core.shape[1], axis=0)
-        )[:, to_pod]
-    for pod in np.unique(to_pod).tolist():
-        here = np.flatnonzero(to_pod == pod)
-        below = _down(builder, upper[pod], np.tile(leaf[pod], (up, 1)))
-        entry[upper[pod][:, None], here] = below[:, to_leaf[here] % leaf.shape[1]]
-    entry[first + to_leaf, np.arange(len(to))] = even_sets(builder, first + to_leaf, to[:, None])
+        )
 
 
 def _down(builder: TableBuilder, vertex: IntArray, below: IntArray) -> Int32Array:
@@ -441,6 +487,8 @@ FAMILY = Family(
     ports_per_chip=ports_per_chip,
     routings=("min", "adaptive"),
     route=route,
+    grouped_routings=("min", "adaptive"),
+    groups=groups_of,
     loads=uniform_loads,
     chip_order_ring=chip_order_ring,
     job_places=any_chips(lambda settings: settings.chips),
