@@ -23,6 +23,7 @@ from railx.families.family import Family, Lines, check_even, check_radix
 from railx.families.rails import ServerSettings, inside, scale_up_links, server_places
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.counts import Bill, Ports, too_large
+from railx.vocabulary.routing.groups import groups_by_coordinates
 from railx.vocabulary.routing.rings import ring_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import (
@@ -156,25 +157,37 @@ def route(
     :func:`railx.vocabulary.routing.rings.route_rings`. Links to and from scale-up
     switches, on channel 0, come before all links of rings, so they close no cycle.
     """
+    g, chip = settings.chips_per_server, np.arange(settings.chips)
+    switch = settings.chips + np.arange(settings.servers)
+    to = chip if destinations is None else destinations.astype(np.int64)
+    # Scale-up switches lead to every rank.
+    rank = np.concatenate([chip % g, np.full(settings.servers, -1)])
+    groups = groups_by_coordinates(
+        topology.vertices, [rank], [to % g], [to % g, to // g], (g, settings.servers)
+    )
     builder = TableBuilder(
-        topology, routing, states=5, virtual_channels=2, destinations=destinations
+        topology,
+        routing,
+        states=5,
+        virtual_channels=2,
+        destinations=destinations,
+        groups=groups,
     )
-    g, to = settings.chips_per_server, builder.destinations.astype(np.int64)
-    chip, server = np.arange(settings.chips), np.arange(settings.servers)
-    switch = settings.chips + server
-    same_rank, elsewhere = chip[:, None] % g == to % g, chip[:, None] // g != to // g
-    inside = builder.single(builder.pools_between(chip, switch[chip // g], 0), 0)
-    builder.entry[0][chip] = np.where(same_rank, -1, inside[:, None])
-    builder.entry[0][switch] = builder.single(
-        builder.pools_between(switch[:, None], server[:, None] * g + to % g, 0), 0
+    to_rank, to_server = map(groups.on_level, range(2))
+    builder.entry[0][chip, to_rank] = builder.single(
+        builder.pools_between(chip, switch[chip // g], 0), 0
+    )[:, None]
+    builder.entry[0][switch, to_rank] = builder.single(
+        builder.pools_between(switch[:, None], chip.reshape(-1, g), 0), 0
     )
-    rings = ring_sets(builder, chip, g, settings.servers)
-    here = same_rank & elsewhere
-    for state in range(5):
-        builder.entry[state][chip] = np.where(
-            here, rings[state][:, to // g], builder.entry[state][chip]
-        )
+    builder.entry[:, chip, to_server] = ring_sets(builder, chip, g, settings.servers)
+    builder.entry[:, chip, groups.first[1] + chip // g] = -1
     return builder.build()
+
+
+def groups_of(settings: OpusRailsSettings, routing: str) -> int:
+    """Columns of the table: for ranks and for servers."""
+    return settings.chips_per_server + settings.servers
 
 
 # Bill of materials
@@ -226,6 +239,8 @@ FAMILY = Family[OpusRailsSettings](
     job_places=server_places(),
     routings=("min", "balanced"),
     route=route,
+    grouped_routings=("min", "balanced"),
+    groups=groups_of,
     switched=True,
     bill=Bill(ports=ports, resize=resize),
     lines=Lines(
