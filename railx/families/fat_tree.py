@@ -401,9 +401,9 @@ def _fill_plane(
         core = (
             first + settings.leaves + settings.upper_switches + np.arange(settings.core_switches)
         ).reshape(up, -1)
-        entry[upper.ravel(), to_pod] = even_sets(
-            builder, upper.ravel(), np.tile(core, (pods, 1))
-        )[:, None]
+        entry[upper.ravel(), to_pod] = even_sets(builder, upper.ravel(), np.tile(core, (pods, 1)))[
+            :, None
+        ]
         entry[core.ravel(), to_pod] = _down(
             builder, core.ravel(), np.repeat(upper.T, core.shape[1], axis=0)
         )

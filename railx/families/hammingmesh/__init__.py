@@ -11,7 +11,7 @@ from railx.families.hammingmesh.graph import (
     ports,
     resize,
 )
-from railx.families.hammingmesh.routing import route
+from railx.families.hammingmesh.routing import groups_of, route
 from railx.families.node_grids import node_grid_family
 from railx.vocabulary.counts import Bill
 
@@ -26,6 +26,8 @@ FAMILY = node_grid_family(
     bisection_ports=bisection_ports,
     routings=("min", "balanced", "adaptive"),
     route=route,
+    grouped_routings=("min", "balanced", "adaptive"),
+    groups=groups_of,
     node_hop_counts=node_hop_counts,
     grid_rings=grid_rings,
     bill=Bill(ports=ports, resize=resize, copper=("row", "column")),

@@ -22,7 +22,8 @@ from railx.families.hammingmesh.graph import (
     row_switches,
     side_links,
 )
-from railx.vocabulary.arrays import BoolArray, FloatArray, Int32Array, IntArray
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
+from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordinates
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
@@ -52,18 +53,28 @@ def route(
       row and for the column, by the queues at the ports there and the time of flight.
     """
     adaptive = routing == "adaptive"
+    row, column = _line(settings, "row"), _line(settings, "column")
+    groups = _destination_groups(settings, row, column, destinations)
     builder = TableBuilder(
         topology,
         routing,
         states=7 if adaptive else 3,
         virtual_channels=3,
         destinations=destinations,
+        groups=groups,
     )
-    row, column = _line(settings, "row"), _line(settings, "column")
-    _fill_chips(builder, settings, row, column)
-    for line in (row, column):
-        _fill_switches(builder, settings, line)
+    _fill_chips(builder, settings, row, column, groups)
+    _fill_switches(builder, settings, row, groups.on_level(0))
+    _fill_switches(builder, settings, column, groups.on_level(2))
     return builder.build()
+
+
+def groups_of(settings: HammingMeshSettings, routing: str) -> int:
+    """Columns of the table: for chip columns, for those of a board, and for chip rows.
+
+    On a board those are apart by the destination's board row.
+    """
+    return settings.m * (settings.x_scale + 2 * settings.y_scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +98,11 @@ class _Line:
     down: IntArray
     first_switch: int
     channel: int
+
+    @property
+    def place(self) -> IntArray:
+        """The position of each chip in the whole line: int[chips]."""
+        return self.board * (self.position.max() + 1) + self.position
 
 
 def _line(settings: HammingMeshSettings, kind: Literal["row", "column"]) -> _Line:
@@ -114,40 +130,60 @@ def _line(settings: HammingMeshSettings, kind: Literal["row", "column"]) -> _Lin
     )
 
 
-def _fill_chips(
-    builder: TableBuilder, settings: HammingMeshSettings, row: _Line, column: _Line
-) -> None:
-    to = builder.destinations.astype(np.int64)
-    chips = slice(0, settings.chips)
-    crosses_x, crosses_y = (
-        row.board[:, None] != row.board[to],
-        column.board[:, None] != column.board[to],
+def _destination_groups(
+    settings: HammingMeshSettings, row: _Line, column: _Line, destinations: Destinations
+) -> DestinationGroups:
+    """Groups by board column, then chip column, then chip row.
+
+    Row switches lead to every chip column. A column switch has a chip column of its
+    own.
+    """
+    m, of_row = settings.m, np.full(row_switches(settings).size, -1)
+    of_column = np.repeat(np.arange(settings.x_scale * m), settings.n)
+    x, y = row.place, column.place
+    to = slice(None) if destinations is None else destinations
+    return groups_by_coordinates(
+        len(x) + len(of_row) + len(of_column),
+        [
+            np.concatenate([row.board, of_row, of_column // m]),
+            np.concatenate([x, of_row, of_column]),
+        ],
+        [row.board[to], x[to]],
+        [x[to], row.position[to] * settings.y_scale + column.board[to], y[to]],
+        (m * settings.x_scale, m * settings.y_scale, m * settings.y_scale),
     )
-    walks_x = ~crosses_x & (row.position[:, None] != row.position[to])
-    walks_y = ~crosses_y & (column.position[:, None] != column.position[to])
-    at_x = ~crosses_x & ~walks_x
+
+
+def _fill_chips(
+    builder: TableBuilder,
+    settings: HammingMeshSettings,
+    row: _Line,
+    column: _Line,
+    groups: DestinationGroups,
+) -> None:
+    to_x, on_board, to_y = (
+        builder.entry[:, : settings.chips, groups.on_level(i)] for i in range(3)
+    )
 
     def walk(line: _Line, channel: int) -> Int32Array:
-        goal = np.arange(settings.m)
-        return builder.single(_walk_pools(builder, line, goal, channel), channel)[
-            :, line.position[to]
-        ]
-
-    def put(state: int, where: BoolArray, sets: Int32Array) -> None:
-        builder.entry[state][chips][where] = np.broadcast_to(sets, where.shape)[where]
+        pools = _walk_pools(builder, line, np.arange(settings.m), channel)
+        return builder.single(pools, channel)
 
     for state, sets in _leave_sets(builder, settings, row).items():
-        put(state, crosses_x, sets[:, None])
-    for state, sets in _leave_sets(builder, settings, column).items():
-        put(state, at_x & crosses_y, sets[:, None])
-    put(_ROW_DONE, walks_x, walk(row, _ROW_DONE))
-    put(_ROW_DONE, at_x & walks_y, walk(column, _ROW_DONE))
-    put(_COLUMN_DONE, at_x & walks_y, walk(column, _COLUMN_DONE))
+        to_x[state] = sets[:, None]
     # A packet that needs no row switch starts on the channel behind it, unless it stays
     # on its board.
-    put(_START, ~crosses_x & crosses_y, builder.entry[_ROW_DONE][chips])
-    put(_START, walks_x & ~crosses_y, walk(row, _START))
-    put(_START, at_x & walks_y, walk(column, _START))
+    position, board = np.divmod(np.arange(on_board.shape[2]), settings.y_scale)
+    crosses = column.board[:, None] != board
+    on_board[_ROW_DONE] = walk(row, _ROW_DONE)[:, position]
+    on_board[_START] = np.where(crosses, on_board[_ROW_DONE], walk(row, _START)[:, position])
+    board, position = np.divmod(np.arange(to_y.shape[2]), settings.m)
+    crosses = column.board[:, None] != board
+    for state in (_START, _ROW_DONE, _COLUMN_DONE):
+        to_y[state] = np.where(crosses, -1, walk(column, state)[:, position])
+    for state, sets in _leave_sets(builder, settings, column).items():
+        to_y[state] = np.where(crosses, sets[:, None], to_y[state])
+    to_y[_START] = np.where(crosses, to_y[_ROW_DONE], to_y[_START])
 
 
 def _leave_sets(
@@ -195,10 +231,15 @@ def _leave_sets(
     return {state: np.array(of_chips, dtype=np.int32) for state, of_chips in sets.items()}
 
 
-def _fill_switches(builder: TableBuilder, settings: HammingMeshSettings, line: _Line) -> None:
-    """From a switch to the end of the board line nearer to the destination."""
-    to = builder.destinations.astype(np.int64)
-    distance = np.stack([line.position[to], settings.m - 1 - line.position[to]], axis=1)
+def _fill_switches(
+    builder: TableBuilder, settings: HammingMeshSettings, line: _Line, places: slice
+) -> None:
+    """From a switch to the end of the board line nearer to the destination.
+
+    ``places``: the columns of the table for places in the line.
+    """
+    board, position = np.divmod(np.arange(places.stop - places.start), settings.m)
+    distance = np.stack([position, settings.m - 1 - position], axis=1)
     share = _minus_share(builder, distance)
     channels = _switch_channels(builder, line)
     sets = np.array(
@@ -213,7 +254,9 @@ def _fill_switches(builder: TableBuilder, settings: HammingMeshSettings, line: _
     switches = slice(line.first_switch, line.first_switch + len(line.down))
     for value, of_line in by_share.items():
         columns = np.flatnonzero(share == value)
-        builder.entry[line.channel + 1][switches, columns] = of_line[:, line.board[to[columns]]]
+        builder.entry[line.channel + 1][switches, places.start + columns] = of_line[
+            :, board[columns]
+        ]
 
 
 def _switch_channels(builder: TableBuilder, line: _Line) -> Sequence[int]:
