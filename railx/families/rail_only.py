@@ -24,7 +24,7 @@ from railx.families.rails import ElectricalRailSettings, electrical_family
 from railx.settings import AtLeast, Between, NonNegative, SettingsError
 from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.counts import Ports, fewest_tiers, largest_tree, tree_switches
-from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets
+from railx.vocabulary.routing.spread import even_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, join_rows
 
@@ -180,46 +180,36 @@ def route(
     """
     if settings.tiers == 1:
         return rails.route(settings, topology, routing, destinations)
-    builder = TableBuilder(
-        topology, routing, states=1, virtual_channels=VIRTUAL_CHANNELS, destinations=destinations
+    builder, groups = rails.rail_table(
+        settings, topology, routing, destinations, crosses_ranks=False
     )
-    g, chips, to = settings.chips_per_server, topology.chips, builder.destinations.astype(np.int64)
-    first = (
-        chips
-        + settings.servers
-        + np.arange(settings.planes) * (settings.rail_switches + settings.spines)
-    )
-    chip, columns = np.arange(chips), np.arange(len(to))
-    pod_chips = settings.servers_per_pod * g
-    rails.fill_chips(builder, g, chips, first + (chip // pod_chips * g + chip % g)[:, None], None)
-    rails.fill_servers(builder, g, chips, settings.servers)
-    for plane in first.tolist():
-        leaf = plane + np.arange(settings.rail_switches)
-        upper = leaf[-1] + 1 + np.arange(settings.spines)
-        _fill_tree(builder, settings, _tiers(settings, leaf, upper))
-        below = leaf[to // pod_chips * g + to % g]
-        builder.entry[0][below, columns] = even_sets(builder, below, to[:, None])
-    builder.entry[0][to, columns] = -1
+    rail_switch, spine = np.arange(settings.rail_switches), np.arange(settings.spines)
+    first = topology.chips + settings.servers
+    for plane in first + np.arange(settings.planes) * (len(rail_switch) + len(spine)):
+        leaf = plane + rail_switch
+        tiers = _tiers(settings, leaf, leaf[-1] + 1 + spine)
+        _fill_tree(builder, tiers, groups.on_level(0))
     return builder.build()
 
 
-def _fill_tree(builder: TableBuilder, settings: RailOnlySettings, tiers: list[IntArray]) -> None:
-    """The sets of the switches of a plane, but for leaves to their chips."""
-    g, half = settings.chips_per_server, settings.switch_radix // 2
-    to = builder.destinations.astype(np.int64)
-    leaf, rank = to // g // half, to % g
+def _fill_tree(builder: TableBuilder, tiers: list[IntArray], columns: slice) -> None:
+    """The sets of the switches of a plane up to their tiers and down to its leaves.
+
+    ``columns``: those of the leaves, rank by rank.
+    """
+    leaf, rank = np.divmod(np.arange(columns.stop - columns.start), tiers[0].shape[2])
     part, index = np.divmod(leaf, tiers[0].shape[1])
     for tier, switches in enumerate(tiers):
         for at in np.ndindex(*switches.shape):
             vertex, same_rank = int(switches[at]), rank == at[-1]
-            sets = np.full(len(to), -1, dtype=np.int32)
+            sets = np.full(len(rank), -1, dtype=np.int32)
             if tier < len(tiers) - 1:
                 sets[same_rank] = even_sets(builder, np.array([vertex]), _above(tiers, tier, at))[0]
             if tier:
                 down = tiers[0][part, index, rank] if tier == 1 else tiers[1][part, at[0], rank]
                 reached = same_rank & ((part == at[0]) | (tier == len(tiers) - 1))
                 sets[reached] = _down_sets(builder, vertex, down[reached])
-            builder.entry[0][vertex] = sets
+            builder.entry[0][vertex, columns] = sets
 
 
 def _above(tiers: list[IntArray], tier: int, at: tuple[int, ...]) -> IntArray:

@@ -26,6 +26,7 @@ from railx.families.family import Family, FamilyBase, JobPlaces, Lines, any_chip
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Bill, Ports, no_check
+from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordinates
 from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets, fallback_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import (
@@ -42,9 +43,8 @@ __all__ = [
     "ServerSettings",
     "build",
     "electrical_family",
-    "fill_chips",
-    "fill_servers",
     "inside",
+    "rail_table",
     "route",
     "scale_up_links",
     "server_places",
@@ -283,77 +283,92 @@ def route(
     ``adaptive`` compares that path with the one through the server. Exact loads are the
     same for both, as without queues ``adaptive`` goes through the server.
     """
-    builder = TableBuilder(
-        topology, routing, states=1, virtual_channels=VIRTUAL_CHANNELS, destinations=destinations
-    )
-    g, chips, servers = settings.chips_per_server, topology.chips, settings.server_count
-    rails, spines = settings.rail_switches, settings.spines
-    to, chip = builder.destinations.astype(np.int64), np.arange(chips)
-    pod_chips = settings.servers_per_pod * g
-    first = chips + servers + np.arange(settings.planes) * (rails + spines)
-    rail_switch = first + (chip // pod_chips * g + chip % g)[:, None]  # [chip, plane]
-    fill_chips(builder, g, pod_chips, rail_switch, settings.spine_delay_ns)
-    fill_servers(builder, g, pod_chips, servers)
-    # Rail switches: up to the spine, from there down to the rail switch of the
-    # destination.
-    to_leaf = to // pod_chips * g + to % g
-    columns = np.arange(len(to))
-    for plane in first.tolist():
-        if spines:
-            leaf, spine = plane + np.arange(rails), plane + rails + np.arange(spines)
-            _fill_spine(builder, leaf, spine, to_leaf)
-        builder.entry[0][plane + to_leaf, columns] = even_sets(
-            builder, plane + to_leaf, to[:, None]
-        )
-    builder.entry[0][to, columns] = -1
+    builder, groups = rail_table(settings, topology, routing, destinations)
+    entry, leaf, spine = builder.entry[0], settings.rail_switches, settings.spines
+    first = topology.chips + settings.server_count
+    for plane in range(settings.planes if spine else 0):
+        here, above = np.split(first + plane * (leaf + spine) + np.arange(leaf + spine), [leaf])
+        up = even_sets(builder, here, np.tile(above, (leaf, 1)))[:, None]
+        for level in range(2):
+            # Down to their own chips they lead already.
+            down = entry[here, groups.on_level(level)]
+            entry[here, groups.on_level(level)] = np.where(down < 0, up, down)
+        entry[above, groups.on_level(0)] = even_sets(
+            builder, np.repeat(above, leaf), np.tile(here, spine)[:, None]
+        ).reshape(spine, leaf)
     return builder.build()
 
 
-def fill_chips(
-    builder: TableBuilder,
-    g: int,
-    pod_chips: int,
-    rail_switch: IntArray,
-    spine_delay_ns: float | None,
-) -> None:
-    """Fill the first hop at every chip.
+def groups_of(settings: ElectricalRailSettings, routing: str) -> int:
+    """Columns of the table: for rail switches, chips of a pod and ranks."""
+    g = settings.chips_per_server
+    return settings.rail_switches + g * settings.servers_per_pod + g
 
-    It leads to the scale-up switch for its server and for other ranks of its pod, else
-    to a rail switch. ``spine_delay_ns``: flight time that the spine adds to the path to
-    another rank of the pod; None without a spine.
+
+def rail_table(
+    settings: ElectricalRailSettings,
+    topology: Topology,
+    routing: str,
+    destinations: Destinations,
+    *,
+    crosses_ranks: bool = True,
+) -> tuple[TableBuilder, DestinationGroups]:
+    """A table with the choices of chips and scale-up switches, and the last hop.
+
+    Its groups are by pod and rank, then in that pod by server and rank, then in that
+    server by rank. Spine switches lead to every pod. ``crosses_ranks``: whether the
+    spine joins rails, so that packets change rank there between pods.
     """
-    chip, to = np.arange(builder.topology.chips), builder.destinations.astype(np.int64)
-    scale_up = (builder.topology.chips + chip // g)[:, None]
-    same_server = chip[:, None] // g == to // g
-    other_rank = (chip[:, None] // pod_chips == to // pod_chips) & (chip[:, None] % g != to % g)
+    g, servers, planes = settings.chips_per_server, settings.server_count, settings.planes
+    rails, spines = settings.rail_switches, settings.spines
+    chip, server = np.arange(topology.chips), np.arange(servers)
+    pod_chips = settings.servers_per_pod * g
+    plane_pod = np.concatenate([np.arange(rails) // g, np.full(spines, -1)])
+    pod = [chip // pod_chips, server // settings.servers_per_pod, np.tile(plane_pod, planes)]
+    in_server = [chip // g, server, np.full(planes * len(plane_pod), -1)]
+    to = chip if destinations is None else destinations.astype(np.int64)
+    groups = groups_by_coordinates(
+        topology.vertices,
+        [np.concatenate(pod), np.concatenate(in_server)],
+        [to // pod_chips, to // g],
+        [to // pod_chips * g + to % g, to % pod_chips, to % g],
+        (rails, pod_chips, g),
+    )
+    builder = TableBuilder(
+        topology,
+        routing,
+        states=1,
+        virtual_channels=VIRTUAL_CHANNELS,
+        destinations=destinations,
+        groups=groups,
+    )
+    entry, switch = builder.entry[0], topology.chips + server
+    levels = [groups.on_level(level) for level in range(3)]
+    # Every column has the rank of its destinations.
+    rank = np.concatenate([np.arange(size) % g for size in (rails, pod_chips, g)])
+    same_rank = chip[:, None] % g == rank
+    first = switch[-1] + 1 + np.arange(planes) * len(plane_pod)
+    rail_switch = first + (chip // pod_chips * g + chip % g)[:, None]  # [chip, plane]
+    scale_up = switch[chip // g][:, None]
     inside = even_sets(builder, chip, scale_up)[:, None]
     outside = even_sets(builder, chip, rail_switch)[:, None]
     detour = inside
-    if builder.selection == "adaptive" and spine_delay_ns is not None:
-        detour = fallback_sets(builder, chip, scale_up, rail_switch, spine_delay_ns)[:, None]
-    builder.entry[0][chip] = np.where(same_server, inside, np.where(other_rank, detour, outside))
-
-
-def fill_servers(builder: TableBuilder, g: int, pod_chips: int, servers: int) -> None:
-    """For destinations of the pod: from every scale-up switch to the chip of their
-    rank.
-    """
-    server, to = np.arange(servers), builder.destinations.astype(np.int64)
-    switch = builder.topology.chips + server
-    ranks = even_sets(builder, np.repeat(switch, g), np.arange(servers * g)[:, None]).reshape(
-        servers, g
-    )
-    in_pod = server[:, None] * g // pod_chips == to // pod_chips
-    builder.entry[0][switch] = np.where(in_pod, ranks[:, to % g], -1)
-
-
-def _fill_spine(builder: TableBuilder, leaf: IntArray, spine: IntArray, to_leaf: IntArray) -> None:
-    """A plane: from rail switches up, from the spine down to ``to_leaf`` (int[D])."""
-    builder.entry[0][leaf] = even_sets(builder, leaf, np.tile(spine, (len(leaf), 1)))[:, None]
-    down = even_sets(
-        builder, np.repeat(spine, len(leaf)), np.tile(leaf, len(spine))[:, None]
-    ).reshape(len(spine), len(leaf))
-    builder.entry[0][spine] = down[:, to_leaf]
+    if builder.selection == "adaptive" and settings.spine_delay_ns is not None:
+        delay_ns = settings.spine_delay_ns
+        detour = fallback_sets(builder, chip, scale_up, rail_switch, delay_ns)[:, None]
+    between = outside if crosses_ranks else inside
+    for level, (same, other) in zip(
+        levels, [(outside, between), (outside, detour), (-1, inside)], strict=True
+    ):
+        entry[chip, level] = np.where(same_rank[:, level], same, other)
+    ranks = even_sets(builder, np.repeat(switch, g), chip[:, None]).reshape(servers, g)
+    for level in levels[1:] if crosses_ranks else levels:
+        entry[switch, level] = ranks[:, rank[level]]
+    for of_plane in rail_switch.T:
+        entry[of_plane, levels[1].start + chip % pod_chips] = even_sets(
+            builder, of_plane, chip[:, None]
+        )
+    return builder, groups
 
 
 def electrical_family(
@@ -386,6 +401,8 @@ def electrical_family(
         job_places=server_places(),
         routings=("min", "adaptive"),
         route=route,
+        grouped_routings=("min", "adaptive"),
+        groups=groups_of,
         bill=Bill(
             ports=electrical_ports, resize=resize, check=check_bill, countings=countings or {}
         ),
