@@ -49,11 +49,25 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "railx_torus": ("railx_torus", {"x_scale": 3, "y_scale": 2}),
     "tpu_v4": ("tpu_v4", {"cube_side": 2, "z_cubes": 1}),
     "slim_fly": ("slim_fly", {"q": 4, "planes": 2}),
+    "fat_tree": ("fat_tree", {"switch_radix": 6, "leaf_down_ports": 4, "planes": 2}),
+    "fat_tree of two tiers": ("fat_tree", {"tiers": 2, "switch_radix": 5, "leaf_down_ports": 3}),
+    "hammingmesh": ("hammingmesh", {"m": 3, "n": 2, "x_scale": 2, "y_scale": 3}),
+    "opus_rails": ("opus_rails", {"chips_per_server": 3, "servers": 6, "ocs_ports": 4}),
+    "rail_optimised": ("rail_optimised", {"chips_per_server": 4, "planes": 2}),
+    "rail_only": ("rail_only", {"chips_per_server": 3, "servers": 5, "planes": 2}),
+    "rail_only of two tiers": (
+        "rail_only",
+        {"tiers": 2, "switch_radix": 4, "servers": 8, "chips_per_server": 3, "planes": 1},
+    ),
+    "hpn": ("hpn", {"chips_per_server": 3, "servers_per_segment": 2}),
 }
+#: The second routing of a case; that of the others is balanced.
+SECOND = dict.fromkeys(("fat_tree", "rail_optimised", "rail_only", "hpn"), "adaptive")
+SECOND["slim_fly"] = "valiant"
 CASES = [
     (name, routing)
-    for name in NETWORKS
-    for routing in ("min", "valiant" if name == "slim_fly" else "balanced")
+    for name, (conf, _) in NETWORKS.items()
+    for routing in ("min", SECOND.get(conf, "balanced"))
 ]
 
 
