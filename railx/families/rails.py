@@ -352,13 +352,13 @@ def rail_table(
     scale_up = switch[chip // g][:, None]
     inside = even_sets(builder, chip, scale_up)[:, None]
     outside = even_sets(builder, chip, rail_switch)[:, None]
-    detour = inside
+    nowhere, detour = np.full_like(inside, -1), inside
     if builder.selection == "adaptive" and settings.spine_delay_ns is not None:
         delay_ns = settings.spine_delay_ns
         detour = fallback_sets(builder, chip, scale_up, rail_switch, delay_ns)[:, None]
     between = outside if crosses_ranks else inside
     for level, (same, other) in zip(
-        levels, [(outside, between), (outside, detour), (-1, inside)], strict=True
+        levels, [(outside, between), (outside, detour), (nowhere, inside)], strict=True
     ):
         entry[chip, level] = np.where(same_rank[:, level], same, other)
     ranks = even_sets(builder, np.repeat(switch, g), chip[:, None]).reshape(servers, g)

@@ -102,7 +102,8 @@ class _Line:
     @property
     def place(self) -> IntArray:
         """The position of each chip in the whole line: int[chips]."""
-        return self.board * (self.position.max() + 1) + self.position
+        place: IntArray = self.board * (self.position.max() + 1) + self.position
+        return place
 
 
 def _line(settings: HammingMeshSettings, kind: Literal["row", "column"]) -> _Line:
