@@ -95,18 +95,10 @@ def exits(
     chip = np.arange(chips)[:, None]
     lane = rail_of_links(builder.topology)[rail] % lanes
     leave = np.where(rail < 0, chip, builder.topology.links.src[rail])
-    channels = builder.virtual_channels
-    distinct, where = np.unique(np.where(rail < 0, -1, rail * channels + vc), return_inverse=True)
-    rail_pool = np.array(
-        [
-            -1 if key < 0 else builder.pool([key // channels], key % channels)
-            for key in distinct.tolist()
-        ]
-    )
     return Exits(
         pool=np.where(
             leave == chip,
-            rail_pool[where].reshape(rail.shape),
+            builder.row_pools(rail, vc),
             walk[lane, chip, leave % chips_per_node],
         ),
         state=np.where(leave == chip, after, heading),
