@@ -442,8 +442,14 @@ class TableBuilder:
 
     def _numbers(self, choices: NDArray[np.void], ends: IntArray) -> list[int]:
         """The numbers of sets of choices that follow each other."""
-        rows, cuts = choices.tobytes(), (ends * _CHOICE.itemsize).tolist()
-        return [self._number(rows[i:j]) for i, j in pairwise([0, *cuts])]
+        every, cuts = choices.tobytes(), (ends * _CHOICE.itemsize).tolist()
+        rows = [every[i:j] for i, j in pairwise([0, *cuts])]
+        if np.diff(ends, prepend=0).min(initial=2) == 1:
+            return [self._number(row) for row in rows]
+        fresh = [row for row in dict.fromkeys(rows) if row not in self._sets]
+        self._sets.update(zip(fresh, range(self._count, self._count + len(fresh)), strict=True))
+        self._count += len(fresh)
+        return [self._sets[row] for row in rows]
 
     def merge(
         self, first: NDArray[np.integer], second: NDArray[np.integer], share: float = 0.5
