@@ -57,7 +57,9 @@ class Options:
     Option rows of set k are start[k] to start[k + 1]. ``weight`` splits a choice evenly
     over the lanes of its pool and the virtual channels ``vc`` of its class. ``lane`` is
     the only lane used of the link, -1: all. ``slot`` is the place in the loads of all
-    slots: the shared traffic of each link row, then the lanes.
+    slots: the shared traffic of each link row, then the lanes. ``hops``: the place
+    (state * vertices + vertex) and the vertex that an option leads to, and the time of
+    flight in nanoseconds.
     """
 
     start: Int32Array
@@ -67,6 +69,7 @@ class Options:
     state: Int32Array
     weight: FloatArray
     slot: IntArray
+    hops: tuple[Int32Array, Int32Array, FloatArray]
 
 
 class RoutingGraph(NamedTuple):
@@ -243,10 +246,14 @@ def _loads_of(
 ) -> tuple[FloatArray, float]:
     """The load of every lane and the longest flight, by a compiled loop."""
     options, loads = spread_options(topology, table), _no_loads(topology)
-    graph = routing_graph(topology, options, table.entry_by_column, table.destinations)
-    stuck, latency_ns = np.zeros(3, dtype=np.int64), topology.links.latency_ns
+    hops = (options.start, *options.hops, options.weight, options.slot)
+    stuck = np.zeros(3, dtype=np.int64)
     flight_ns = loop(
-        graph, _seen(topology, table), *traffic, latency_ns, stuck, options.slot, loads
+        (table.entry_by_column, table.destinations, *hops),
+        _seen(topology, table),
+        *traffic,
+        stuck,
+        loads,
     )
     _raise_if_stuck(topology, table, stuck)
     return _by_lane(topology, loads), float(flight_ns)
@@ -405,6 +412,7 @@ def _spread(topology: Topology, table: RoutingTable) -> Options:
     channels = np.bincount(table.channel_class)[table.pool_class[pool]]
     per_choice = np.concatenate([[0], np.cumsum(rows)])
     link, lane = table.pool_link[at], table.pool_lane[pool]
+    state, vertex = table.choice_state[choice].astype(np.int32), topology.links.dst[link]
     rows = topology.links.lanes.astype(np.int64)
     first_lane = len(rows) + np.cumsum(rows) - rows
     return Options(
@@ -412,9 +420,14 @@ def _spread(topology: Topology, table: RoutingTable) -> Options:
         link=link.astype(np.int32),
         vc=vc[index].astype(np.int32),
         lane=lane.astype(np.int32),
-        state=table.choice_state[choice].astype(np.int32),
+        state=state,
         weight=table.choice_weight[choice] * lanes[at] / pool_lanes[pool] / channels,
         slot=np.where(lane < 0, link, first_lane[link] + lane),
+        hops=(
+            state * np.int32(topology.vertices) + vertex,
+            vertex,
+            topology.links.latency_ns[link],
+        ),
     )
 
 
