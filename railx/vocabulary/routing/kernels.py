@@ -297,8 +297,9 @@ def pair_loads(
 
     ``graph``: the sets by column and place, the destinations, then of the options the
     start of each set, ``hops``, ``weight`` and ``slot`` of
-    :class:`railx.vocabulary.routing.analysis.Options`. Destination i has the sources ``source[first[i]:first[i + 1]]``, ascending, that
-    send ``amount``. ``seen``: coordinates, goal and column of
+    :class:`railx.vocabulary.routing.analysis.Options`. Destination i has the sources
+    ``source[first[i]:first[i + 1]]``, ascending, that send ``amount``. ``seen``:
+    coordinates, goal and column of
     :class:`railx.vocabulary.routing.groups.DestinationGroups`. Places are visited as by
     :func:`loads`, so that sums are the same.
     """

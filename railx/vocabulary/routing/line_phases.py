@@ -225,16 +225,16 @@ def _quota_shares(weight: FloatArray, detour: IntArray, quota: float) -> FloatAr
     pair = starts // chips
     rank = np.arange(len(starts)) - np.searchsorted(pair, pair)
     flow = weight.transpose(0, 1, 3, 2).reshape(-1, pairs, chips)
-    flow = np.take_along_axis(flow, order[None], axis=-1).reshape(len(flow), -1)
-    group = np.add.reduceat(flow, starts, axis=-1)
+    ranked = np.take_along_axis(flow, order[None], axis=-1).reshape(len(flow), -1)
+    group = np.add.reduceat(ranked, starts, axis=-1)
     by_pair = np.zeros((len(flow), pairs, int(rank.max()) + 1))
     by_pair[:, pair, rank] = group
     before = (np.cumsum(by_pair, axis=-1) - by_pair)[:, pair, rank]
     filled = quota * weight.sum(axis=2).reshape(-1, pairs)[:, pair]
     part = np.clip((filled - before) / np.where(group > 0, group, 1), 0, 1)
     ranked = np.repeat(part, np.diff(starts, append=pairs * chips), axis=-1)
-    share = np.empty((len(flow), pairs, chips))
-    np.put_along_axis(share, order[None], ranked.reshape(share.shape), axis=-1)
+    share = np.empty(flow.shape)
+    np.put_along_axis(share, order[None], ranked.reshape(flow.shape), axis=-1)
     by_chip = share.reshape(*weight.transpose(0, 1, 3, 2).shape).transpose(0, 1, 3, 2)
     return np.ascontiguousarray(by_chip)
 
