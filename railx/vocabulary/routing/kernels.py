@@ -278,7 +278,7 @@ def _route(
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _work(size: int) -> Any:
     """Arrays of :func:`_route` for so many slots."""
-    mark, of = np.zeros(size, dtype=np.int8), np.empty((8, size), dtype=np.int32)
+    mark, of = np.zeros(size, dtype=np.int8), np.empty((8, size), dtype=np.uint32)
     return mark, of[0], of[1], of[2], of[3], of[4], of[5], of[6], of[7]
 
 
@@ -295,8 +295,7 @@ def pair_loads(
     """Add the traffic of some pairs to ``load`` by option slot; return the longest time
     of flight of their paths.
 
-    ``graph``: the sets by column and place, the destinations, then of the options the
-    start of each set, ``hops``, ``weight`` and ``slot`` of
+    ``graph``: the sets by column and place, the destinations, then ``hops`` of
     :class:`railx.vocabulary.routing.analysis.Options`. Destination i has the sources
     ``source[first[i]:first[i + 1]]``, ascending, that send ``amount``. ``seen``:
     coordinates, goal and column of
@@ -306,7 +305,7 @@ def pair_loads(
     entry, destinations = graph[0], graph[1]
     size, levels = entry.shape[1], seen[0].shape[1]
     work, flows = _work(size), np.zeros((4, size))
-    begin, arrivals = np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32)
+    begin, arrivals = np.empty(size, dtype=np.uint32), np.empty(size, dtype=np.uint32)
     longest = 0.0
     for index in range(len(destinations)):
         senders = 0
@@ -357,10 +356,10 @@ def gather_loads(
     entry, destinations, (coordinates, goal, column) = graph[0], graph[1], seen
     (vertices, levels), size = coordinates.shape, entry.shape[1]
     work, flow, late = _work(size), np.zeros(size), np.zeros(size)
-    begin = np.empty(size, dtype=np.int32)
+    begin = np.empty(size, dtype=np.uint32)
     # What has arrived on the levels before one: its slots, their traffic for each
     # destination and longest paths.
-    slots = np.empty((levels + 2, size), dtype=np.int32)
+    slots = np.empty((levels + 2, size), dtype=np.uint32)
     amounts, paths = np.zeros((levels + 2, size)), np.zeros((levels + 2, size))
     count = np.zeros(levels + 2, dtype=np.int64)
     # The members that remain on a level: the next one, and the first that is left out.
