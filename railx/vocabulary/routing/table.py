@@ -46,6 +46,8 @@ _PACK = struct.Struct("=iidid").pack
 _ALONE = _PACK(0, 0, 1.0, -1, 0.0)[8:]
 #: Destinations in a block of a table with groups.
 _BLOCK = 256
+#: Places of a table that are turned round at once.
+_AT_ONCE = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +124,12 @@ class RoutingTable:
         """``entry`` as int32[columns, states * vertices]: what leads to one destination
         lies together in memory.
         """
-        return np.ascontiguousarray(self.entry.reshape(-1, self.entry.shape[2]).T)
+        places = self.entry.reshape(-1, self.entry.shape[2])
+        result = np.empty(places.shape[::-1], dtype=np.int32)
+        # Some places at once, which a cache holds: all would take twice as long.
+        for begin in range(0, len(places), _AT_ONCE):
+            result[:, begin : begin + _AT_ONCE] = places[begin : begin + _AT_ONCE].T
+        return result
 
     def blocks(self) -> Iterator[tuple[slice, Int32Array]]:
         """Entries of all destinations (int32[states, vertices, block]), in order.
