@@ -245,7 +245,7 @@ class TableBuilder:
         #: Keys (place * virtual channels + channel) and lane of the pools in order, and
         #: by lane the number of each key, -1: none yet. Places are of single link rows,
         #: then of all rows of a joined pair of vertices, then of other rows.
-        self._pools: list[tuple[IntArray, int]] = []
+        self._pools: list[tuple[IntArray, int]] = [(np.empty(0, dtype=np.int64), -1)]
         self._pool_numbers: dict[int, IntArray] = {}
         self._pool_count = 0
         self._other_rows: dict[tuple[int, ...], int] = {}
@@ -287,6 +287,7 @@ class TableBuilder:
 
     def row_pools(self, rows: IntArray, vc: IntArray | int) -> IntArray:
         """The pools of single link rows on their virtual channels; -1 stays -1."""
+        self._check_channel(int(np.max(vc, initial=0)))
         keys, here = rows * self.virtual_channels + vc, rows >= 0
         # Sorting the keys, to find distinct ones, takes most of the time.
         used = np.zeros(len(self._pair) * self.virtual_channels, dtype=np.bool_)
