@@ -93,7 +93,7 @@ def exits(
     """
     lanes, chips, chips_per_node = walk.shape
     chip = np.arange(chips)[:, None]
-    lane = rail_of_links(builder.topology)[rail] % lanes
+    lane = rail_of_links(builder.topology)[rail] % lanes if lanes > 1 else 0
     leave = np.where(rail < 0, chip, builder.topology.links.src[rail])
     return Exits(
         pool=np.where(
