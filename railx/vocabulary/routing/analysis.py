@@ -414,7 +414,7 @@ def _spread(topology: Topology, table: RoutingTable) -> Options:
     slot = np.where(lane < 0, link, first_lane[link] + lane)
     weight = table.choice_weight[choice] * lanes[at] / pool_lanes[pool] / channels
     vertex = topology.links.dst[link]
-    # Unsigned: for indices that could be negative the loops take half as long again.
+    # Unsigned: with indices that could be negative the loops take up to half longer.
     starts, places, vertices, slots = (
         values.astype(np.uint32)
         for values in (start, state * np.int64(topology.vertices) + vertex, vertex, slot)
