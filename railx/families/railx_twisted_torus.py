@@ -264,18 +264,12 @@ class _Router:
         self.rows, self.columns = self.grid.shape
         self.shift = _chip_shift(settings)
         # 32 bits: arrays of all pairs of chips take half the memory.
-        y, x = np.empty((2, self.grid.size), dtype=np.int32)
-        y[self.grid.ravel()], x[self.grid.ravel()] = np.divmod(
+        self.y, self.x = np.empty((2, self.grid.size), dtype=np.int32)
+        self.y[self.grid.ravel()], self.x[self.grid.ravel()] = np.divmod(
             np.arange(self.grid.size), self.columns
         )
-        to = builder.destinations
-        self.x, self.y, self.to_x, self.to_y = (
-            x[:, None],
-            y[:, None],
-            x[to][None, :],
-            y[to][None, :],
-        )
-        self.chip = np.arange(self.grid.size)[:, None]
+        self.to_x, self.to_y = self.x[builder.destinations], self.y[builder.destinations]
+        self.chip = np.arange(self.grid.size)
 
     def fill(self) -> None:
         for crosses in (False, True):
@@ -284,35 +278,48 @@ class _Router:
         self.fill_source()
 
     def fill_x(self, crosses: bool) -> None:
-        """Along x to the column of the destination, or of a wrap that leads there."""
-        target = (self.to_x + self.shift * crosses) % self.columns
-        along_y = np.where(crosses, np.where(self.to_y < self.y, _Y_UP, _Y_DOWN), _Y_START)
+        """Along x to the column of the destination, or of a wrap that leads there.
+
+        A chip does the same for all destinations of a column, but for those below it
+        and the others where the path takes a wrap.
+        """
+        along_y = np.array([_Y_DOWN, _Y_UP] if crosses else [_Y_START])
+        below = self.to_y < np.arange(self.rows)[:, None] * crosses
+        group = self.to_x * len(along_y) + below
+        asked = np.zeros((self.rows, self.columns * len(along_y)), dtype=np.bool_)
+        asked[np.arange(self.rows)[:, None], group] = True
+        x, y = self.x[:, None], self.y
+        target = (np.arange(self.columns) + self.shift * crosses) % self.columns
+        target = target.repeat(len(along_y))
         for step, first in ((1, _X[crosses]), (-1, _X[crosses] + 2)):
-            after = (self.x + step) % self.columns
-            near = self.grid[self.y, after]
-            wraps = after != self.x + step
-            high, low = (self.builder.pools_between(self.chip, near, vc) for vc in (1, 0))
-            ends = after == target
-            here = self.x != target
-            for state, before in ((first, True), (first + 1, False)):
-                pool = np.where(wraps | (not before), low, high)
-                then = np.where(ends, along_y, np.where(wraps | (not before), first + 1, first))
-                self.builder.entry[state] = self.builder.single(np.where(here, pool, -1), then)
+            after = (x + step) % self.columns
+            near = self.grid[y[:, None], after]
+            wraps = after != x + step
+            pools = [self.builder.pools_between(self.chip[:, None], near, vc) for vc in (1, 0)]
+            here = asked[y] & (x != target)
+            for state, late in ((first, wraps), (first + 1, np.ones_like(wraps))):
+                then = np.where(after == target, np.tile(along_y, self.columns), first + late)
+                sets = self.builder.single(np.where(here, np.where(late, *pools[::-1]), -1), then)
+                for row in range(self.rows):
+                    chips = self.grid[row]
+                    self.builder.entry[state][chips] = sets[chips][:, group[row]]
 
     def fill_y(self) -> None:
-        step = np.sign(self.to_y - self.y)
-        right = self.x == self.to_x
-        crossing = (self.x + self.shift) % self.columns == self.to_x
+        entry, single = self.builder.entry, self.builder.single
         up, down = (self._pools_y(step) for step in (1, -1))
+        chip, to = np.nonzero(self.x[:, None] == self.to_x)
+        step = self.to_y[to] - self.y[chip]
         for state, vc in ((_Y, 1), (_Y_AFTER, 0)):
-            pool = np.where(step > 0, up[vc], np.where(step < 0, down[vc], -1))
-            self.builder.entry[state] = self.builder.single(np.where(right, pool, -1), state)
+            pool = np.where(step > 0, up[vc][chip], np.where(step < 0, down[vc][chip], -1))
+            entry[state][chip, to] = single(pool, state)
+        right = chip, to
+        chip, to = np.nonzero((self.x[:, None] + self.shift) % self.columns == self.to_x)
         for state, pools, last in ((_Y_UP, up, self.rows - 1), (_Y_DOWN, down, 0)):
-            wraps = self.y == last
-            pool = np.where(crossing, np.where(wraps, pools[0], pools[1]), -1)
-            self.builder.entry[state] = self.builder.single(pool, np.where(wraps, _Y_AFTER, state))
-        stays = self.builder.entry[_Y], self.builder.entry[_Y_AFTER]
-        self.builder.entry[_Y_START] = self._drawn(*stays, stays[0] >= 0)
+            wraps = self.y[chip] == last
+            pool = np.where(wraps, pools[0][chip], pools[1][chip])
+            entry[state][chip, to] = single(pool, np.where(wraps, _Y_AFTER, state))
+        stays = entry[_Y][right], entry[_Y_AFTER][right]
+        entry[_Y_START][right] = self._drawn(*stays, stays[0] >= 0)
 
     def _drawn(
         self, before_wrap: Int32Array, after_wrap: Int32Array, stays: BoolArray
@@ -320,13 +327,14 @@ class _Router:
         """The sets at the entry of a dimension; packets off its wraps may draw their
         channel.
         """
+        if self.builder.routing != "balanced":
+            return before_wrap
         sets = before_wrap.copy()
-        if self.builder.routing == "balanced":
-            sets[stays] = self.builder.merge(before_wrap[stays], after_wrap[stays])
+        sets[stays] = self.builder.merge(before_wrap[stays], after_wrap[stays])
         return sets
 
     def _pools_y(self, step: int) -> list[IntArray]:
-        """The pools of each chip (int[chips, 1]) a step along y, by channel."""
+        """The pools of each chip a step along y (int[chips]), by channel."""
         after = self.y + step
         wraps = (after < 0) | (after >= self.rows)
         near = self.grid[
@@ -336,22 +344,26 @@ class _Router:
 
     def _stays(self, crosses: bool, first: int) -> BoolArray:
         """Where the path along x in direction ``first`` takes no row wrap."""
-        ahead = (self.to_x + self.shift * crosses) % self.columns - self.x
+        ahead = (self.to_x + self.shift * crosses) % self.columns - self.x[:, None]
         stays: BoolArray = ahead > 0 if first == _X[crosses] else ahead < 0
         return stays
 
     def fill_source(self) -> None:
         """The shortest paths in equal shares, by column wraps crossed and direction
         round the row.
+
+        Which are the shortest depends on the offset of the destination alone.
         """
-        plans: list[tuple[IntArray, IntArray]] = []  # length, sets
         entry = self.builder.entry
+        rows, columns = np.indices((2 * self.rows - 1, self.columns))
+        rows -= self.rows - 1
+        plans: list[tuple[IntArray, IntArray, Int32Array, Int32Array]] = []
         for crossings, along_y in ((0, _Y_START), (1, _Y_UP), (-1, _Y_DOWN)):
             crosses = crossings != 0
-            up_x = (self.to_x + self.shift * crosses - self.x) % self.columns
-            y_steps = np.abs(self.to_y - self.y + crossings * self.rows)
+            up_x = (columns + self.shift * crosses) % self.columns
+            y_steps = np.abs(rows + crossings * self.rows)
             # A path with x ahead needs the direction in y that fill_x took for it.
-            fits = (crossings == 0) | (up_x == 0) | ((self.to_y < self.y) == (crossings == 1))
+            fits = (crossings == 0) | (up_x == 0) | ((rows < 0) == (crossings == 1))
             for x_steps, first in (
                 (up_x, _X[crosses]),
                 ((self.columns - up_x) % self.columns, _X[crosses] + 2),
@@ -360,22 +372,27 @@ class _Router:
                     first != _X[crosses]
                 )  # no path round at all: one path, not two
                 along_x = self._drawn(entry[first], entry[first + 1], self._stays(crosses, first))
-                sets = np.where(up_x == 0, entry[along_y], along_x)
-                length = np.where(fits & ~again & (sets >= 0), x_steps + y_steps, 4 * self.columns)
-                plans.append((length, sets))
-        shortest = np.min([length for length, _ in plans], axis=0)
+                length = np.where(fits & ~again, x_steps + y_steps, 4 * self.columns)
+                plans.append((length, up_x, along_x, entry[along_y]))
+        shortest = np.min([length for length, *_ in plans], axis=0)
+        elsewhere = (rows != 0) | (columns != 0)
+        offset = (self.to_y - self.y[:, None] + self.rows - 1) * self.columns
+        offset += (self.to_x - self.x[:, None]) % self.columns
         chosen = np.zeros(shortest.shape, dtype=np.int64)
-        merged = np.full(shortest.shape, -1, dtype=np.int32)
-        for length, sets in plans:
-            here = (length == shortest) & (self.chip != self.builder.destinations[None, :])
+        merged = entry[0].reshape(-1)
+        for length, up_x, along_x, straight in plans:
+            here = (length == shortest) & elsewhere
             chosen += here
-            fresh = here & (chosen == 1)
-            merged[fresh] = sets[fresh]
-            for count in range(2, len(plans) + 1):
+            for count in range(1, len(plans) + 1):
                 more = here & (chosen == count)
-                if more.any():
-                    merged[more] = self.builder.merge(merged[more], sets[more], 1 - 1 / count)
-        entry[0] = merged
+                if not more.any():
+                    continue
+                at = np.flatnonzero(more.ravel()[offset])
+                ahead = up_x.ravel()[offset.ravel()[at]] > 0
+                sets = np.where(ahead, along_x.ravel()[at], straight.ravel()[at])
+                merged[at] = (
+                    sets if count == 1 else self.builder.merge(merged[at], sets, 1 - 1 / count)
+                )
 
 
 # Bill of materials

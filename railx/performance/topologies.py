@@ -44,6 +44,8 @@ from railx.vocabulary.topology import INTERNAL, FamilySettings, Topology
 KnownRates: TypeAlias = dict[str, Sequence[float]]
 #: Chips of a network whose loads are computed in seconds to a minute.
 _MOST_CHIPS = 4096
+#: Transfers that send the same messages.
+_GATHERS = ("all_reduce", "all_gather", "reduce_scatter")
 #: The routing over random vertices: tables of many states, paths twice as long.
 _DETOURS = "valiant"
 
@@ -218,7 +220,8 @@ class ExactLoads:
         groups = members.astype(np.int64) << 32 | inside.astype(np.int64)
         for group in np.unique(groups).tolist():
             count, in_node = divmod(group, 1 << 32)
-            asked = bound is None or (kind, count, in_node) in self._job_ways
+            kinds = _GATHERS if kind in _GATHERS else (kind,)
+            asked = bound is None or any((of, count, in_node) in self._job_ways for of in kinds)
             if count > 1 and asked:
                 rows = groups == group
                 ways = self.job_ways(kind, count, in_node)

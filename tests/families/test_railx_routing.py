@@ -269,6 +269,27 @@ def test_even_shares_fill_every_link_and_two_links_with_the_shortest_walks(
         assert walked == pytest.approx(best.fun, abs=1e-7)
 
 
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000), lines=st.integers(1, 3), length=st.integers(1, 4))
+def test_chips_take_a_group_of_links_by_detour_until_its_quota_is_full(
+    seed: int, lines: int, length: int
+) -> None:
+    random = np.random.default_rng(seed)
+    weight = random.uniform(0, 2, (lines, length, 9, length))
+    distance = random.integers(0, 4, (length, 9, length, 2))
+    shares = even_shares(weight, distance)
+    detour = distance[..., 0] - distance[..., 1]
+    for line, a, b in np.ndindex(lines, length, length):
+        left, expected = 0.5 * weight[line, a, :, b].sum(), np.zeros(9)
+        for steps in np.unique(detour[a, :, b]):
+            equal = detour[a, :, b] == steps
+            flow = weight[line, a, equal, b].sum()
+            expected[equal] = np.clip(left / flow, 0, 1)
+            left -= flow
+        assert shares[line, a, :, b, 0] == pytest.approx(expected, abs=1e-12)
+    assert shares.flags.c_contiguous
+
+
 @pytest.mark.parametrize("order", ["xy", "yx"])
 def test_walks_are_shortest(order: Any) -> None:
     m = 4

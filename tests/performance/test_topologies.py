@@ -118,6 +118,17 @@ def test_answered_transfers_take_their_exact_time_and_others_the_bound(name: str
     assert price(answered, some).times.total_s.tolist() == exact_s.tolist()
 
 
+def test_what_a_gather_asked_is_exact_for_the_kinds_that_send_the_same() -> None:
+    exact, bound = setting_on("torus_2d")
+    answered = answered_on(exact, bound.network)
+    size, members, inside = np.array([1e6]), np.array([4]), np.array([4])
+    exact.network.time_s("all_gather", size, members, inside)
+    scatter_s = answered.time_s("reduce_scatter", size, members, inside)
+    exchange_s = answered.time_s("all_to_all", size, members, inside)
+    assert scatter_s == exact.network.time_s("reduce_scatter", size, members, inside)
+    assert exchange_s == bound.network.time_s("all_to_all", size, members, inside)
+
+
 class Slower:
     """A network on which each transfer of a group takes longer than on another by a
     factor drawn for it; ``asked`` are the groups so far.

@@ -186,6 +186,83 @@ def test_a_choice_alone_has_one_set_whenever_it_is_asked(
     assert list(alone) == list(numbers)
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["rows", "pair", "between", "single"]),
+            st.integers(0, 35),
+            st.integers(0, 1),
+            st.integers(-1, 0),
+        ),
+        max_size=12,
+    )
+)
+def test_pools_are_numbered_as_they_come(calls: list[tuple[str, int, int, int]]) -> None:
+    """By link rows, channel and lane; rows may be one, all of a pair, or others."""
+    topology = torus(3, 2)
+    links, builder = topology.links, TableBuilder(topology, "up", states=1, virtual_channels=2)
+    pairs = sorted(set(zip(links.src.tolist(), links.dst.tolist(), strict=True)))
+    joining = {
+        pair: tuple(np.flatnonzero((links.src == pair[0]) & (links.dst == pair[1])).tolist())
+        for pair in pairs
+    }
+    assert {len(rows) for rows in joining.values()} == {1, 2}
+    numbers: dict[tuple[tuple[int, ...], int, int], int] = {}
+    for call, drawn, vc, lane in calls:
+        row = drawn % len(links)
+        pair = pairs[drawn % len(pairs)]
+        if call == "single":
+            keys = [((at,), vc, -1) for at in sorted({row, 0})]
+            found = builder.row_pools(np.array([row, -1, 0]), vc)
+            asked, none = [((row,), vc, -1), ((0,), vc, -1)], int(found[1])
+            got = found[[0, 2]].tolist()
+            assert none == -1
+        elif call == "between":
+            keys = [(rows, vc, lane) for rows in joining.values()]
+            asked = [(joining[pair], vc, lane)]
+            got = [int(builder.pools_between(np.array(pair[0]), np.array(pair[1]), vc, lane))]
+        else:
+            rows = joining[pair] if call == "pair" else tuple({row: 0, (row + 7) % len(links): 0})
+            keys = asked = [(rows, vc, lane)]
+            got = [builder.pool(rows, vc, lane)]
+        for key in keys:
+            numbers.setdefault(key, len(numbers))
+        assert got == [numbers[key] for key in asked]
+    builder.entry[:] = builder.choice_set([(builder.pool([0], 0), 0)])
+    numbers.setdefault(((0,), 0, -1), len(numbers))
+    table = builder.build()
+    split = np.split(table.pool_link, table.pool_start[1:-1])
+    channels = zip(table.pool_class.tolist(), table.pool_lane.tolist(), strict=True)
+    assert [(tuple(rows), *at) for rows, at in zip(split, channels, strict=True)] == list(numbers)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 99), st.integers(0, 99), st.sampled_from([0.5, 0.25, 1.0])),
+        max_size=8,
+    )
+)
+def test_merged_sets_have_the_choices_of_both(merges: list[tuple[int, int, float]]) -> None:
+    builder = TableBuilder(torus(3, 3), "up", states=2, virtual_channels=1)
+    sets = [((0, 0, 1.0),), ((1, 1, 1.0),), ((0, 0, 0.75), (2, 1, 0.25))]
+    for number, row in enumerate(sets):
+        choices, weights = [choice[:2] for choice in row], [choice[2] for choice in row]
+        assert builder.choice_set(choices, weights) == number
+    for one, other, share in merges:
+        first, second = one % len(sets), other % len(sets)
+        kept = [(first, share), (second, 1 - share)][: 1 if share == 1 else 2]
+        row = tuple((*choice[:2], choice[2] * part) for at, part in kept for choice in sets[at])
+        number = int(builder.merge(np.array([first]), np.array([second]), share)[0])
+        assert number == (sets.index(row) if row in sets else len(sets))
+        sets += [] if row in sets else [row]
+    table = builder.build()
+    columns = table.choice_pool, table.choice_state, table.choice_weight
+    every = list(zip(*(column.tolist() for column in columns), strict=True))
+    assert [
+        tuple(every[a:b]) for a, b in zip(table.set_start[:-1], table.set_start[1:], strict=True)
+    ] == sets
+
+
 @pytest.mark.parametrize("name", ["railx_dragonfly", "railx_hyperx", "railx_mixed"])
 def test_shares_are_divided_block_by_block(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     topology = build_topology(topology_settings(name))

@@ -9,6 +9,8 @@ and one row represents all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from railx.families.railx_dragonfly.graph import RailXDragonflySettings, row_differences, row_wiring
@@ -170,6 +172,13 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
     other_row, other_column, inside = map(builder.groups.on_level, range(3))
     node, local = np.divmod(np.arange(builder.topology.chips), plan.chips)
     x, y = node % plan.columns, node // plan.columns
+    kind = x * plan.chips + local
+
+    def split(paths: Sequence[Exits], shares: FloatArray, repeats: int = 1) -> Int32Array:
+        """Sets by shares of a column and local chip: float[C, c, T, paths]."""
+        by_kind = shares.reshape(plan.columns * plan.chips, -1, len(paths))
+        return split_sets(builder, paths, by_kind, repeats, kind)
+
     rows_up = (np.arange(plan.rows) - y[:, None]) % plan.rows  # [chip, row]
     walks = [
         walk_pools(
@@ -184,8 +193,8 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
         by_row = np.take_along_axis(sets, rows_up, axis=1)
         builder.entry[state][:, other_row] = np.repeat(by_row, plan.columns, axis=1)
 
-    builder.entry[0][:, other_column] = split_sets(builder, last, plan.last[x, local])
-    fill_rows(1, split_sets(builder, across, plan.across[x, local]))
+    builder.entry[0][:, other_column] = split(last, plan.last)
+    fill_rows(1, split(across, plan.across))
     for (j, k), path in first.items():
         fill_rows(plan.first_state(j, k), path.sets(builder))
     for q, path in enumerate(across):
@@ -194,19 +203,18 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
         builder.entry[plan.last_state(k)][:, other_column] = path.sets(builder)
     # At the source: any link to a suitable column, or a link of this column.
     paths = [*first.values(), *across]
-    weight = np.empty((len(node), plan.rows, plan.columns, len(paths)))
+    weight = np.empty((*plan.first.shape[:2], plan.rows, plan.columns, len(paths)))
     for number, (j, k) in enumerate(first):
         column = plan.candidates[:, j]
-        to_column = plan.by_column[x][:, :, np.arange(plan.rows), column].transpose(
+        to_column = plan.by_column[:, :, np.arange(plan.rows), column].transpose(
             0, 2, 1
-        )  # [chip, difference, b]
-        weight[..., number] = to_column * plan.first[x, local][:, column, k][:, :, None]
-    stays = plan.by_column[x, :, :, x].transpose(0, 2, 1)
-    shares = plan.across[x, local][..., None]  # [chip, difference, port, 1]
+        )  # [column, difference, b]
+        weight[..., number] = to_column[:, None] * plan.first[:, :, column, k][..., None]
+    here = np.arange(plan.columns)
+    stays = plan.by_column[here, :, :, here].transpose(0, 2, 1)
     for q in range(len(across)):
-        weight[..., len(first) + q] = stays * shares[:, :, q]
-    flat = weight.reshape(len(node), -1, len(paths))
-    at_source = split_sets(builder, paths, flat, plan.columns).reshape(weight.shape[:3])
+        weight[..., len(first) + q] = stays[:, None] * plan.across[..., q][..., None]
+    at_source = split(paths, weight, plan.columns).reshape(len(node), plan.rows, -1)
     by_node = np.take_along_axis(at_source, rows_up[:, :, None], axis=1)
     builder.entry[0][:, other_row] = by_node.reshape(len(node), -1)
     builder.entry[0][:, inside] = builder.single(walks[3][0], 0)

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.routing.table import RoutingTable
@@ -57,7 +58,10 @@ class Options:
     Option rows of set k are start[k] to start[k + 1]. ``weight`` splits a choice evenly
     over the lanes of its pool and the virtual channels ``vc`` of its class. ``lane`` is
     the only lane used of the link, -1: all. ``slot`` is the place in the loads of all
-    slots: the shared traffic of each link row, then the lanes.
+    slots: the shared traffic of each link row, then the lanes. ``hops``: the same
+    for loops over pairs: ``start``, the place (state * vertices + vertex) and the
+    vertex that an option leads to, its time of flight in nanoseconds, ``weight`` and
+    ``slot``.
     """
 
     start: Int32Array
@@ -67,6 +71,7 @@ class Options:
     state: Int32Array
     weight: FloatArray
     slot: IntArray
+    hops: tuple[NDArray[Any], ...]
 
 
 class RoutingGraph(NamedTuple):
@@ -243,11 +248,9 @@ def _loads_of(
 ) -> tuple[FloatArray, float]:
     """The load of every lane and the longest flight, by a compiled loop."""
     options, loads = spread_options(topology, table), _no_loads(topology)
-    graph = routing_graph(topology, options, table.entry_by_column, table.destinations)
-    stuck, latency_ns = np.zeros(3, dtype=np.int64), topology.links.latency_ns
-    flight_ns = loop(
-        graph, _seen(topology, table), *traffic, latency_ns, stuck, options.slot, loads
-    )
+    graph = (table.entry_by_column, table.destinations, *options.hops)
+    stuck = np.zeros(3, dtype=np.int64)
+    flight_ns = loop(graph, _seen(topology, table), *traffic, stuck, loads)
     _raise_if_stuck(topology, table, stuck)
     return _by_lane(topology, loads), float(flight_ns)
 
@@ -405,16 +408,26 @@ def _spread(topology: Topology, table: RoutingTable) -> Options:
     channels = np.bincount(table.channel_class)[table.pool_class[pool]]
     per_choice = np.concatenate([[0], np.cumsum(rows)])
     link, lane = table.pool_link[at], table.pool_lane[pool]
+    start, state = per_choice[table.set_start], table.choice_state[choice].astype(np.int32)
     rows = topology.links.lanes.astype(np.int64)
     first_lane = len(rows) + np.cumsum(rows) - rows
+    slot = np.where(lane < 0, link, first_lane[link] + lane)
+    weight = table.choice_weight[choice] * lanes[at] / pool_lanes[pool] / channels
+    vertex = topology.links.dst[link]
+    # Unsigned: with indices that could be negative the loops take up to half longer.
+    starts, places, vertices, slots = (
+        values.astype(np.uint32)
+        for values in (start, state * np.int64(topology.vertices) + vertex, vertex, slot)
+    )
     return Options(
-        start=per_choice[table.set_start].astype(np.int32),
+        start=start.astype(np.int32),
         link=link.astype(np.int32),
         vc=vc[index].astype(np.int32),
         lane=lane.astype(np.int32),
-        state=table.choice_state[choice].astype(np.int32),
-        weight=table.choice_weight[choice] * lanes[at] / pool_lanes[pool] / channels,
-        slot=np.where(lane < 0, link, first_lane[link] + lane),
+        state=state,
+        weight=weight,
+        slot=slot,
+        hops=(starts, places, vertices, topology.links.latency_ns[link], weight, slots),
     )
 
 

@@ -192,14 +192,12 @@ def _route(
     level: int,
     begin: Any,
     sent: tuple[Any, Any],
-    values: Any,
     work: Any,
     share: float,
     arrivals: Any,
     count: int,
     into: tuple[Any, Any],
     stuck: Any,
-    load_slot: Any,
     load: Any,
 ) -> int:
     """Route traffic for destination ``index`` until it arrives on ``level``, and add it
@@ -210,66 +208,67 @@ def _route(
     traffic a ``share`` counts. These are appended to the ``count`` ``arrivals``;
     returns how many there are then.
     """
-    entry, destinations, link_dst, start, link, state, weight = graph
+    entry, destinations, start, near, vertex, value, weight, load_slot = graph
     vertices, target = len(seen[0]), destinations[index]
-    mark, stack, following, end, order, sets, ends = work
+    mark, stack, opening, following, end, order, firsts, lasts, ends = work
     flow, late = sent
     places, arrived = 0, 0
     for first in begin:
         if mark[first] != 0:
             continue
-        near, depth = first, -1
+        slot, depth = first, -1
         column = _column(seen, first % vertices, index, target, level)
         while True:
-            if near >= 0:
-                sets[near] = entry[column, near]
-                if sets[near] < 0:
-                    stuck[0], stuck[1], stuck[2] = _DEAD_END, near, target
-                    return count
-                depth += 1
-                stack[depth], mark[near] = near, 1
-                following[depth], end[depth] = start[sets[near]], start[sets[near] + 1]
-            at = following[depth]
-            if at == end[depth]:
-                mark[stack[depth]] = 2
-                order[places] = stack[depth]
-                places += 1
-                depth -= 1
-                if depth < 0:
-                    break
-                near = -1
-                continue
-            following[depth] = at + 1
-            vertex = link_dst[link[at]]
-            near = state[at] * vertices + vertex
-            if mark[near] == 1:
-                stuck[0], stuck[1], stuck[2] = _CIRCLE, near, target
+            chosen = entry[column, slot]
+            if chosen < 0:
+                stuck[0], stuck[1], stuck[2] = _DEAD_END, slot, target
                 return count
-            if mark[near] == 0:
-                column = _column(seen, vertex, index, target, level)
-                if column >= 0:
+            depth += 1
+            stack[depth], mark[slot] = slot, 1
+            at, last = start[chosen], start[chosen + 1]
+            opening[depth], end[depth] = at, last
+            # On to the next place that is not known, back where there is none.
+            while depth >= 0:
+                if at == last:
+                    slot = stack[depth]
+                    mark[slot] = 2
+                    order[places], firsts[places], lasts[places] = slot, opening[depth], last
+                    places += 1
+                    depth -= 1
+                    at, last = following[depth], end[depth]
                     continue
-                mark[near], ends[arrived] = _ARRIVED, near
-                arrived += 1
-            near = -1
+                slot = near[at]
+                at += 1
+                if mark[slot] == 1:
+                    stuck[0], stuck[1], stuck[2] = _CIRCLE, slot, target
+                    return count
+                if mark[slot] == 0:
+                    column = _column(seen, vertex[at - 1], index, target, level)
+                    if column >= 0:
+                        following[depth] = at
+                        break
+                    mark[slot], ends[arrived] = _ARRIVED, slot
+                    arrived += 1
+            if depth < 0:
+                break
     for i in range(places - 1, -1, -1):
         slot = order[i]
-        for at in range(start[sets[slot]], start[sets[slot] + 1]):
-            part = flow[slot] * weight[at]
+        amount, path = flow[slot], late[slot]
+        for at in range(firsts[i], lasts[i]):
+            part = amount * weight[at]
             if part == 0:
                 continue
             load[load_slot[at]] += part
-            near = state[at] * vertices + link_dst[link[at]]
-            path = late[slot] + values[link[at]]
-            if mark[near] == _ARRIVED:
-                if into[0][near] == 0:
-                    arrivals[count], into[1][near] = near, 0.0
+            then, longer = near[at], path + value[at]
+            if mark[then] == _ARRIVED:
+                if into[0][then] == 0:
+                    arrivals[count], into[1][then] = then, 0.0
                     count += 1
-                into[0][near] += part * share
-                into[1][near] = max(into[1][near], path)
+                into[0][then] += part * share
+                into[1][then] = max(into[1][then], longer)
             else:
-                flow[near] += part
-                late[near] = max(late[near], path)
+                flow[then] += part
+                late[then] = max(late[then], longer)
         flow[slot], late[slot], mark[slot] = 0.0, 0.0, 0
     for slot in ends[:arrived]:
         mark[slot] = 0
@@ -279,8 +278,8 @@ def _route(
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _work(size: int) -> Any:
     """Arrays of :func:`_route` for so many slots."""
-    mark, stack = np.zeros(size, dtype=np.int8), np.empty(size, dtype=np.int32)
-    return mark, stack, stack.copy(), stack.copy(), stack.copy(), stack.copy(), stack.copy()
+    mark, of = np.zeros(size, dtype=np.int8), np.empty((8, size), dtype=np.uint32)
+    return mark, of[0], of[1], of[2], of[3], of[4], of[5], of[6], of[7]
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
@@ -290,23 +289,23 @@ def pair_loads(
     first: Any,
     source: Any,
     amount: Any,
-    values: Any,
     stuck: Any,
-    load_slot: Any,
     load: Any,
 ) -> float:
-    """Add the traffic of some pairs to ``load`` by option slot; return the largest sum
-    of ``values`` (float[links]) over any of their paths.
+    """Add the traffic of some pairs to ``load`` by option slot; return the longest time
+    of flight of their paths.
 
-    Destination i has the sources ``source[first[i]:first[i + 1]]``, ascending, that
-    send ``amount``. ``seen``: coordinates, goal and column of
+    ``graph``: the sets by column and place, the destinations, then ``hops`` of
+    :class:`railx.vocabulary.routing.analysis.Options`. Destination i has the sources
+    ``source[first[i]:first[i + 1]]``, ascending, that send ``amount``. ``seen``:
+    coordinates, goal and column of
     :class:`railx.vocabulary.routing.groups.DestinationGroups`. Places are visited as by
     :func:`loads`, so that sums are the same.
     """
     entry, destinations = graph[0], graph[1]
     size, levels = entry.shape[1], seen[0].shape[1]
     work, flows = _work(size), np.zeros((4, size))
-    begin, arrivals = np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32)
+    begin, arrivals = np.empty(size, dtype=np.uint32), np.empty(size, dtype=np.uint32)
     longest = 0.0
     for index in range(len(destinations)):
         senders = 0
@@ -322,14 +321,12 @@ def pair_loads(
             levels,
             begin[:senders],
             (flows[0], flows[1]),
-            values,
             work,
             1.0,
             arrivals,
             0,
             (flows[2], flows[3]),
             stuck,
-            load_slot,
             load,
         )
         if stuck[0]:
@@ -346,9 +343,7 @@ def gather_loads(
     seen: Any,
     members: Any,
     amount: float,
-    values: Any,
     stuck: Any,
-    load_slot: Any,
     load: Any,
 ) -> float:
     """As :func:`pair_loads` where each member of a group sends ``amount`` to every
@@ -361,10 +356,10 @@ def gather_loads(
     entry, destinations, (coordinates, goal, column) = graph[0], graph[1], seen
     (vertices, levels), size = coordinates.shape, entry.shape[1]
     work, flow, late = _work(size), np.zeros(size), np.zeros(size)
-    begin = np.empty(size, dtype=np.int32)
+    begin = np.empty(size, dtype=np.uint32)
     # What has arrived on the levels before one: its slots, their traffic for each
     # destination and longest paths.
-    slots = np.empty((levels + 2, size), dtype=np.int32)
+    slots = np.empty((levels + 2, size), dtype=np.uint32)
     amounts, paths = np.zeros((levels + 2, size)), np.zeros((levels + 2, size))
     count = np.zeros(levels + 2, dtype=np.int64)
     # The members that remain on a level: the next one, and the first that is left out.
@@ -409,14 +404,12 @@ def gather_loads(
                 level,
                 begin[:senders],
                 (flow, late),
-                values,
                 work,
                 1.0 / equal,
                 slots[level + 1],
                 arrived,
                 (amounts[level + 1], paths[level + 1]),
                 stuck,
-                load_slot,
                 load,
             )
             if stuck[0]:

@@ -216,18 +216,27 @@ def _quota_shares(weight: FloatArray, detour: IntArray, quota: float) -> FloatAr
 
     float[lines, L, c, L].
     """
-    share = np.empty(weight.shape)
-    order = np.argsort(detour, axis=1, kind="stable")
-    filled = quota * weight.sum(axis=2)
-    for a, b in np.ndindex(detour.shape[0], detour.shape[2]):
-        ranked = order[a, :, b]
-        ordered = detour[a, ranked, b]
-        starts = np.flatnonzero(np.diff(ordered, prepend=ordered[0] - 1))
-        group = np.add.reduceat(weight[:, a, ranked, b], starts, axis=-1)
-        before = np.cumsum(group, axis=-1) - group
-        part = np.clip((filled[:, a, None, b] - before) / np.where(group > 0, group, 1), 0, 1)
-        share[:, a, ranked, b] = np.repeat(part, np.diff(starts, append=len(ranked)), axis=-1)
-    return share
+    chips, pairs = detour.shape[1], detour.shape[0] * detour.shape[2]
+    steps = detour.transpose(0, 2, 1).reshape(pairs, chips)
+    order = np.argsort(steps, axis=1, kind="stable")
+    steps = np.take_along_axis(steps, order, axis=1)
+    # The chips of each pair with the same detour, one pair after the other.
+    starts = np.flatnonzero(np.diff(steps, prepend=steps[:, :1] - 1, axis=1))
+    pair = starts // chips
+    rank = np.arange(len(starts)) - np.searchsorted(pair, pair)
+    flow = weight.transpose(0, 1, 3, 2).reshape(-1, pairs, chips)
+    ranked = np.take_along_axis(flow, order[None], axis=-1).reshape(len(flow), -1)
+    group = np.add.reduceat(ranked, starts, axis=-1)
+    by_pair = np.zeros((len(flow), pairs, int(rank.max()) + 1))
+    by_pair[:, pair, rank] = group
+    before = (np.cumsum(by_pair, axis=-1) - by_pair)[:, pair, rank]
+    filled = quota * weight.sum(axis=2).reshape(-1, pairs)[:, pair]
+    part = np.clip((filled - before) / np.where(group > 0, group, 1), 0, 1)
+    ranked = np.repeat(part, np.diff(starts, append=pairs * chips), axis=-1)
+    share = np.empty(flow.shape)
+    np.put_along_axis(share, order[None], ranked.reshape(flow.shape), axis=-1)
+    by_chip = share.reshape(*weight.transpose(0, 1, 3, 2).shape).transpose(0, 1, 3, 2)
+    return np.ascontiguousarray(by_chip)
 
 
 def walk_orders(phases: Sequence[Phase], routing: LineRouting) -> list[WalkOrder]:

@@ -93,20 +93,12 @@ def exits(
     """
     lanes, chips, chips_per_node = walk.shape
     chip = np.arange(chips)[:, None]
-    lane = rail_of_links(builder.topology)[rail] % lanes
+    lane = rail_of_links(builder.topology)[rail] % lanes if lanes > 1 else 0
     leave = np.where(rail < 0, chip, builder.topology.links.src[rail])
-    channels = builder.virtual_channels
-    distinct, where = np.unique(np.where(rail < 0, -1, rail * channels + vc), return_inverse=True)
-    rail_pool = np.array(
-        [
-            -1 if key < 0 else builder.pool([key // channels], key % channels)
-            for key in distinct.tolist()
-        ]
-    )
     return Exits(
         pool=np.where(
             leave == chip,
-            rail_pool[where].reshape(rail.shape),
+            builder.row_pools(rail, vc),
             walk[lane, chip, leave % chips_per_node],
         ),
         state=np.where(leave == chip, after, heading),
@@ -118,20 +110,26 @@ def exits(
 
 
 def split_sets(
-    builder: TableBuilder, paths: Sequence[Exits], shares: FloatArray, repeats: int = 1
+    builder: TableBuilder,
+    paths: Sequence[Exits],
+    shares: FloatArray,
+    repeats: int = 1,
+    kind: IntArray | None = None,
 ) -> Int32Array:
-    """Sets (int[chips, T]) that split traffic by ``shares`` (float[chips, T, paths]).
+    """Sets (int[chips, T]) that split traffic by ``shares`` (float[kinds, T, paths]).
 
     -1 where no path has a share. Each target of the paths is so many of T in a row.
+    ``kind``: that of each chip; None: each has its own.
     """
+    kind = np.arange(len(shares)) if kind is None else kind
     # Block by block of chips: most paths have no share, and all would fill the memory.
     chips = max(1, _BLOCK // max(1, shares[0].size))
-    blocks = [slice(begin, begin + chips) for begin in range(0, len(shares), chips)]
-    parts = [_split_paths(paths, shares[block], block, repeats) for block in blocks]
+    blocks = [slice(begin, begin + chips) for begin in range(0, len(kind), chips)]
+    parts = [_split_paths(paths, shares[kind[block]], block, repeats) for block in blocks]
     pool, state, alone, split = (
         np.concatenate(part) for part in zip(*(part[:4] for part in parts), strict=True)
     )
-    sets = np.full(shares.shape[:2], -1, dtype=np.int32)
+    sets = np.full((len(kind), shares.shape[1]), -1, dtype=np.int32)
     sets[alone] = builder.single(pool[alone], state[alone])
     sets[split] = [number for part in parts for number in builder.choice_sets(*part[4:])]
     return sets

@@ -11,10 +11,11 @@ describe the same routing.
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, pairwise, repeat
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -36,12 +37,17 @@ Destinations: TypeAlias = Int32Array | None
 #: :func:`railx.vocabulary.routing.analysis.pair_loads` on a topology and a table.
 PairLoads: TypeAlias = Callable[[IntArray, IntArray, FloatArray], tuple[FloatArray, float]]
 
-#: Choices of a set: pool, state after the hop, weight, probe, delay in nanoseconds.
-_Choices: TypeAlias = tuple[tuple[int, int, float, int, float], ...]
-#: Weight, probe and delay of a choice that is the only one.
-_ALONE = (1.0, -1, 0.0)
+#: A choice of a set: its columns and its bytes.
+_CHOICE = np.dtype(
+    [("pool", "i4"), ("state", "i4"), ("weight", "f8"), ("probe", "i4"), ("delay_ns", "f8")]
+)
+_PACK = struct.Struct("=iidid").pack
+#: The bytes after pool and state of a choice that is the only one.
+_ALONE = _PACK(0, 0, 1.0, -1, 0.0)[8:]
 #: Destinations in a block of a table with groups.
 _BLOCK = 256
+#: Places of a table that are turned round at once.
+_AT_ONCE = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +124,12 @@ class RoutingTable:
         """``entry`` as int32[columns, states * vertices]: what leads to one destination
         lies together in memory.
         """
-        return np.ascontiguousarray(self.entry.reshape(-1, self.entry.shape[2]).T)
+        places = self.entry.reshape(-1, self.entry.shape[2])
+        result = np.empty(places.shape[::-1], dtype=np.int32)
+        # Some places at once, which a cache holds: all would take twice as long.
+        for begin in range(0, len(places), _AT_ONCE):
+            result[:, begin : begin + _AT_ONCE] = places[begin : begin + _AT_ONCE].T
+        return result
 
     def blocks(self) -> Iterator[tuple[slice, Int32Array]]:
         """Entries of all destinations (int32[states, vertices, block]), in order.
@@ -231,32 +242,58 @@ class TableBuilder:
         self.groups = groups
         columns = len(self.destinations) if groups is None else groups.columns
         self.entry = np.full((states, topology.vertices, columns), -1, dtype=np.int32)
-        self._pools: dict[tuple[int, tuple[int, ...], int], int] = {}
+        #: Keys (place * virtual channels + channel) and lane of the pools in order, and
+        #: by lane the number of each key, -1: none yet. Places are of single link rows,
+        #: then of all rows of a joined pair of vertices, then of other rows.
+        self._pools: list[tuple[IntArray, int]] = [(np.empty(0, dtype=np.int64), -1)]
+        self._pool_numbers: dict[int, IntArray] = {}
+        self._pool_count = 0
+        self._other_rows: dict[tuple[int, ...], int] = {}
+        self._between: dict[tuple[int, int], IntArray] = {}
         #: Numbers of sets of several choices, and of one choice.
-        self._sets: dict[_Choices, int] = {}
+        self._sets: dict[bytes, int] = {}
         self._singles = _Singles()
         self._count = 0
         links = topology.links
-        order = np.lexsort((np.arange(len(links)), links.dst, links.src))
-        self._ordered_rows = order
-        self._ordered_key = links.src[order].astype(np.int64) * topology.vertices + links.dst[order]
-        self._joined = np.unique(self._ordered_key)
-        self._between: dict[tuple[int, int], IntArray] = {}
+        key = links.src.astype(np.int64) * topology.vertices + links.dst
+        self._ordered_rows = np.argsort(key, kind="stable")
+        self._joined, row, self._pair, size = np.unique(
+            key, return_index=True, return_inverse=True, return_counts=True
+        )
+        self._first = np.append(0, np.cumsum(size))
+        self._places = np.where(size > 1, len(links) + np.arange(len(size)), row)
 
     def pool(self, links: Sequence[int], vc: int, lane: int = -1) -> int:
         """The pool of these link rows on a virtual channel: all lanes, or ``lane`` of
         each.
         """
         self._check_channel(vc)
-        return self._pools.setdefault(
-            (vc, tuple(int(link) for link in links), lane), len(self._pools)
-        )
+        rows = tuple(int(link) for link in links)
+        pair = self._pair[rows[0]]
+        if len(rows) == 1:
+            place = rows[0]
+        elif rows == tuple(self._ordered_rows[self._first[pair] : self._first[pair + 1]].tolist()):
+            place = int(self._places[pair])
+        else:
+            taken = len(self._pair) + len(self._places)
+            place = self._other_rows.setdefault(rows, taken + len(self._other_rows))
+        return int(self._numbered(np.array([place * self.virtual_channels + vc]), lane)[0])
 
     def _check_channel(self, vc: int) -> None:
         if not 0 <= vc < self.virtual_channels:
             raise ValueError(
                 f"{self.routing}: virtual channel {vc}; allowed: 0 to {self.virtual_channels - 1}"
             )
+
+    def row_pools(self, rows: IntArray, vc: IntArray | int) -> IntArray:
+        """The pools of single link rows on their virtual channels; -1 stays -1."""
+        self._check_channel(int(np.max(vc, initial=0)))
+        keys, here = rows * self.virtual_channels + vc, rows >= 0
+        # Sorting the keys, to find distinct ones, takes most of the time.
+        used = np.zeros(len(self._pair) * self.virtual_channels, dtype=np.bool_)
+        used[keys[here]] = True
+        self._numbered(np.flatnonzero(used), -1)
+        return np.where(here, self._pool_numbers[-1][np.where(here, keys, 0)], -1)
 
     def pools_between(
         self, src: NDArray[np.integer], dst: NDArray[np.integer], vc: int, lane: int = -1
@@ -267,11 +304,8 @@ class TableBuilder:
         """
         if (vc, lane) not in self._between:
             self._check_channel(vc)
-            # As pool, whose checks cost a large HyperX a second.
-            pools = self._pools
-            self._between[vc, lane] = np.array(
-                [pools.setdefault((vc, rows, lane), len(pools)) for rows in self._joining]
-            )
+            keys = self._places * self.virtual_channels + vc
+            self._between[vc, lane] = self._numbered(keys, lane)
         src, dst = np.broadcast_arrays(src, dst)
         key = src.astype(np.int64) * self.topology.vertices + dst
         at = np.minimum(np.searchsorted(self._joined, key), len(self._joined) - 1)
@@ -284,12 +318,19 @@ class TableBuilder:
             )
         return np.where(src == dst, -1, self._between[vc, lane][at])
 
-    @cached_property
-    def _joining(self) -> list[tuple[int, ...]]:
-        """The link rows of each pair of joined vertices."""
-        rows = self._ordered_rows.tolist()
-        ends = [*np.flatnonzero(np.diff(self._ordered_key)) + 1, len(rows)]
-        return [tuple(rows[first:end]) for first, end in pairwise([0, *ends])]
+    def _numbered(self, keys: IntArray, lane: int) -> IntArray:
+        """The pools of distinct keys; new ones get their numbers in this order."""
+        numbers = self._pool_numbers.get(lane, np.empty(0, dtype=np.int64))
+        size = int(keys.max(initial=0)) + 1
+        if size > len(numbers):
+            # Twice as many at least, as they may come one by one.
+            numbers = np.append(numbers, np.full(max(size - len(numbers), len(numbers)), -1))
+            self._pool_numbers[lane] = numbers
+        fresh = keys[numbers[keys] < 0]
+        numbers[fresh] = self._pool_count + np.arange(len(fresh))
+        self._pool_count += len(fresh)
+        self._pools.append((fresh, lane))
+        return numbers[keys]
 
     def single(self, pools: NDArray[np.integer], state: NDArray[np.integer] | int) -> Int32Array:
         """Sets of a single choice (pool and state after the hop); -1 stays -1."""
@@ -330,10 +371,10 @@ class TableBuilder:
         result: Int32Array = np.where(here, np.concatenate(ranges)[at], -1)
         return result
 
-    def _number(self, row: _Choices) -> int:
-        """The number of a set."""
-        if len(row) == 1 and row[0][2:] == _ALONE:
-            pool, state = row[0][:2]
+    def _number(self, row: bytes) -> int:
+        """The number of a set by the bytes of its choices."""
+        if len(row) == _CHOICE.itemsize and row.endswith(_ALONE):
+            pool, state = np.frombuffer(row[:8], dtype=np.int32).tolist()
             single = self._singles.of(state, pool, pool)
             if single[0] < 0:
                 single[0] = self._count
@@ -343,18 +384,19 @@ class TableBuilder:
         self._count += number == self._count
         return number
 
-    def _rows(self, numbers: IntArray) -> dict[int, _Choices]:
-        """The choices of some sets."""
-        rows = {number: row for row, number in self._sets.items()}
+    def _choices(self) -> tuple[NDArray[np.void], IntArray]:
+        """The choices of all sets, and where each set starts."""
+        length = np.ones(self._count, dtype=np.int64)
+        several = np.fromiter(self._sets.values(), np.int64, len(self._sets))
+        length[several] = [len(row) // _CHOICE.itemsize for row in self._sets]
+        start = np.concatenate([[0], np.cumsum(length)])
+        choices = np.zeros(start[-1], dtype=_CHOICE)
+        choices["weight"], choices["probe"] = 1.0, -1
         pool, state, single = self._singles.table()
-        at = np.empty(self._count, dtype=np.int64)
-        at[single] = np.arange(len(single))
-        return {
-            number: rows[number]
-            if number in rows
-            else ((int(pool[at[number]]), int(state[at[number]]), *_ALONE),)
-            for number in numbers.tolist()
-        }
+        choices["pool"][start[single]], choices["state"][start[single]] = pool, state
+        at = np.repeat(start[several], length[several]) + _offsets(length[several])
+        choices[at] = np.frombuffer(b"".join(self._sets), dtype=_CHOICE)
+        return choices, start
 
     def choice_set(
         self,
@@ -380,8 +422,8 @@ class TableBuilder:
         delays = (
             [0.0] * len(choices) if delays_ns is None else [float(delay) for delay in delays_ns]
         )
-        row = tuple(
-            (pool, state, weight, probe, delay)
+        row = b"".join(
+            _PACK(pool, state, weight, probe, delay)
             for (pool, state), weight, probe, delay in zip(
                 choices, share, probed, delays, strict=True
             )
@@ -401,9 +443,21 @@ class TableBuilder:
             raise ValueError(
                 f"{self.routing}: weights with sums {sums}; allowed: shares that sum to 1"
             )
-        columns = pool.tolist(), state.tolist(), weight.tolist()
-        choices = list(zip(*columns, repeat(-1), repeat(0.0), strict=False))
-        return [self._number(tuple(choices[i:j])) for i, j in pairwise([0, *ends.tolist()])]
+        choices = np.zeros(len(pool), dtype=_CHOICE)
+        choices["pool"], choices["state"], choices["weight"] = pool, state, weight
+        choices["probe"] = -1
+        return self._numbers(choices, ends)
+
+    def _numbers(self, choices: NDArray[np.void], ends: IntArray) -> list[int]:
+        """The numbers of sets of choices that follow each other."""
+        every, cuts = choices.tobytes(), (ends * _CHOICE.itemsize).tolist()
+        rows = [every[i:j] for i, j in pairwise([0, *cuts])]
+        if np.diff(ends, prepend=0).min(initial=2) == 1:
+            return [self._number(row) for row in rows]
+        fresh = [row for row in dict.fromkeys(rows) if row not in self._sets]
+        self._sets.update(zip(fresh, range(self._count, self._count + len(fresh)), strict=True))
+        self._count += len(fresh)
+        return [self._sets[row] for row in rows]
 
     def merge(
         self, first: NDArray[np.integer], second: NDArray[np.integer], share: float = 0.5
@@ -413,41 +467,31 @@ class TableBuilder:
         """
         key = np.asarray(first, dtype=np.int64) << 32 | np.asarray(second, dtype=np.int64)
         distinct, where = np.unique(key, return_inverse=True)
-        pairs = np.divmod(distinct, 1 << 32)
-        # As choice_set, whose checks cost a large torus a second.
-        parts = [
-            {
-                number: tuple((*choice[:2], choice[2] * part, *choice[3:]) for choice in row)
-                for number, row in (self._rows(np.unique(numbers)).items() if part > 0 else ())
-            }
-            for numbers, part in zip(pairs, (share, 1 - share), strict=True)
-        ]
-        ids = np.array(
-            [
-                self._number(parts[0].get(one, ()) + parts[1].get(other, ()))
-                for one, other in zip(*(numbers.tolist() for numbers in pairs), strict=True)
-            ],
-            dtype=np.int32,
-        )
+        parts = np.array([share, 1 - share])
+        used = parts > 0
+        sets = np.stack(np.divmod(distinct, 1 << 32), axis=-1)[:, used].ravel()
+        choices, start = self._choices()
+        length = start[sets + 1] - start[sets]
+        merged = choices[np.repeat(start[sets], length) + _offsets(length)]
+        merged["weight"] *= np.repeat(np.tile(parts[used], len(distinct)), length)
+        ends = np.cumsum(length)[used.sum() - 1 :: used.sum()]
+        ids = np.array(self._numbers(merged, ends), dtype=np.int32)
         return ids[where].reshape(key.shape)
 
     def build(self) -> RoutingTable:
         """The table; call it once ``entry`` is filled."""
-        length = np.ones(self._count, dtype=np.int64)
-        several = np.fromiter(self._sets.values(), np.int64, len(self._sets))
-        length[several] = [len(row) for row in self._sets]
-        start = np.concatenate([[0], np.cumsum(length)])
-        pool, state, probe = np.full((3, start[-1]), -1, dtype=np.int32)
-        weight, delay = np.ones(start[-1]), np.zeros(start[-1])
-        pool_alone, state_alone, single = self._singles.table()
-        pool[start[single]], state[start[single]] = pool_alone, state_alone
-        at = np.repeat(
-            start[several] - np.cumsum(length[several]) + length[several], length[several]
+        choices, start = self._choices()
+        columns = {name: np.ascontiguousarray(choices[name]) for name in _CHOICE.names or ()}
+        # Places of all rows that a pool may have, end to end.
+        alone, others = np.arange(len(self._pair)), list(self._other_rows)
+        several = np.array([len(rows) for rows in others], dtype=np.int64)
+        size = np.concatenate([np.ones_like(alone), np.diff(self._first), several])
+        rows = np.concatenate([alone, self._ordered_rows, *others])
+        place, vc = np.divmod(
+            np.concatenate([keys for keys, _ in self._pools]), self.virtual_channels
         )
-        at += np.arange(len(at))
-        choices = zip(*chain.from_iterable(self._sets), strict=True)
-        for column, values in zip((pool, state, weight, probe, delay), choices, strict=False):
-            column[at] = values
+        length = size[place]
+        at = np.repeat((np.cumsum(size) - size)[place], length) + _offsets(length)
         return RoutingTable(
             routing=self.routing,
             selection=self.selection,
@@ -455,20 +499,18 @@ class TableBuilder:
             destinations=self.destinations,
             entry=self.entry,
             set_start=start.astype(np.int32),
-            choice_pool=pool,
-            choice_state=state,
-            choice_weight=weight,
-            choice_probe=probe,
-            choice_delay_ns=delay,
-            pool_start=_starts([len(links) for _, links, _ in self._pools]),
-            pool_link=np.array(
-                [link for _, links, _ in self._pools for link in links], dtype=np.int32
-            ),
-            pool_class=np.array([vc for vc, _, _ in self._pools], dtype=np.int32),
-            pool_lane=np.array([lane for _, _, lane in self._pools], dtype=np.int32),
+            **{f"choice_{name}": column for name, column in columns.items()},
+            pool_start=np.append(0, np.cumsum(length)).astype(np.int32),
+            pool_link=rows[at].astype(np.int32),
+            pool_class=vc.astype(np.int32),
+            pool_lane=np.repeat(
+                [lane for _, lane in self._pools], [len(keys) for keys, _ in self._pools]
+            ).astype(np.int32),
             groups=self.groups,
         )
 
 
-def _starts(lengths: list[int]) -> Int32Array:
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+def _offsets(lengths: IntArray) -> IntArray:
+    """0 to below each length, one after the other."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
