@@ -180,7 +180,7 @@ class DesignSettings(PointSettings):
         """Estimated work by field."""
         networks = max(1, len(self.searched))
         return {
-            "gpus": Cost(4e-3 * networks, 5e5) * self.gpus,
+            "gpus": Cost(1e-3 * networks, 5e5) * self.gpus,
             "fault_samples": Cost(2e-3 * networks) * self.fault_samples,
         }
 
