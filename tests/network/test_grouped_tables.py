@@ -14,6 +14,7 @@ from railx.families import build_routing, family_of, registry
 from railx.network.flows.paths import route_flows
 from railx.network.packets import (
     engine,
+    layout,
     simulate_packets,
     simulate_trace,
     zero_load_latency_cycles,
@@ -69,6 +70,11 @@ CASES = [
     for name, (conf, _) in NETWORKS.items()
     for routing in ("min", SECOND.get(conf, "balanced"))
 ]
+
+
+@pytest.fixture(autouse=True)
+def small_tables_keep_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "_MOST_PAIRS", 0)
 
 
 def both(name: str, routing: str) -> tuple[Topology, RoutingTable, RoutingTable]:
@@ -240,6 +246,15 @@ def test_a_table_of_groups_grows_with_the_sides_of_the_grid() -> None:
     net = build_net(topology, table, UniformTraffic("uniform", 1.0), model(), 1)
     assert net.entry.shape == table.entry.shape
     assert sum(array.nbytes for array in net if array is not None) < 32 * 2**20
+
+
+def test_the_core_reads_small_tables_over_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology, grouped, pairs = both("torus_2d", "min")
+    entries = pairs.entry.size
+    for most, expected in ((entries, pairs), (entries - 1, grouped)):
+        monkeypatch.setattr(layout, "_MOST_PAIRS", most)
+        net = build_net(topology, grouped, UniformTraffic("uniform", 1.0), model(), 1)
+        assert net.entry.shape == expected.entry.shape
 
 
 def test_families_say_which_of_their_tables_have_groups() -> None:
