@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from railx.families.family import Family, FamilyBase, JobPlaces, Lines, any_chips
 from railx.settings import AtLeast, NonNegative, Positive
-from railx.vocabulary.arrays import IntArray
+from railx.vocabulary.arrays import BoolArray, IntArray
 from railx.vocabulary.counts import Bill, Ports, no_check
 from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordinates
 from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets, fallback_sets
@@ -300,9 +300,16 @@ def route(
 
 
 def groups_of(settings: ElectricalRailSettings, routing: str) -> int:
-    """Columns of the table: for rail switches, chips of a pod and ranks."""
-    g = settings.chips_per_server
-    return settings.rail_switches + g * settings.servers_per_pod + g
+    """Columns of the table: for rail switches, ranks and servers of a pod; with detours
+    for each of its chips.
+    """
+    g, servers = settings.chips_per_server, settings.servers_per_pod
+    return settings.rail_switches + g + servers * (g if _detours(settings, routing) else 1)
+
+
+def _detours(settings: ElectricalRailSettings, routing: str) -> bool:
+    """Whether packets may reach another rank of their pod over the spine, too."""
+    return routing == "adaptive" and settings.spine_delay_ns is not None
 
 
 def rail_table(
@@ -315,24 +322,32 @@ def rail_table(
 ) -> tuple[TableBuilder, DestinationGroups]:
     """A table with the choices of chips and scale-up switches, and the last hop.
 
-    Its groups are by pod and rank, then in that pod by server and rank, then in that
-    server by rank. Spine switches lead to every pod. ``crosses_ranks``: whether the
-    spine joins rails, so that packets change rank there between pods.
+    Its groups are by pod and rank, then in that pod by rank, then by server. A chip
+    with a detour to other ranks has none to those of its server: there groups are by
+    pod and rank, then by server and rank, then by rank. Spine switches lead to every
+    pod. ``crosses_ranks``: whether the spine joins rails, so that packets change rank
+    there between pods.
     """
     g, servers, planes = settings.chips_per_server, settings.server_count, settings.planes
     rails, spines = settings.rail_switches, settings.spines
     chip, server = np.arange(topology.chips), np.arange(servers)
     pod_chips = settings.servers_per_pod * g
-    plane_pod = np.concatenate([np.arange(rails) // g, np.full(spines, -1)])
+    detours = _detours(settings, routing)
+    plane_pod, plane_rank = np.full((2, rails + spines), -1)
+    plane_pod[:rails], plane_rank[:rails] = np.divmod(np.arange(rails), g)
     pod = [chip // pod_chips, server // settings.servers_per_pod, np.tile(plane_pod, planes)]
-    in_server = [chip // g, server, np.full(planes * len(plane_pod), -1)]
+    if detours:
+        within = [chip // g, server, np.full(planes * len(plane_pod), -1)]
+    else:
+        within = [chip % g, np.full(servers, -1), np.tile(plane_rank, planes)]
     to = chip if destinations is None else destinations.astype(np.int64)
+    place = to % pod_chips
     groups = groups_by_coordinates(
         topology.vertices,
-        [np.concatenate(pod), np.concatenate(in_server)],
-        [to // pod_chips, to // g],
-        [to // pod_chips * g + to % g, to % pod_chips, to % g],
-        (rails, pod_chips, g),
+        [np.concatenate(pod), np.concatenate(within)],
+        [to // pod_chips, to // g if detours else to % g],
+        [to // pod_chips * g + to % g, *((place, to % g) if detours else (to % g, place // g))],
+        (rails, *((pod_chips, g) if detours else (g, settings.servers_per_pod))),
     )
     builder = TableBuilder(
         topology,
@@ -343,31 +358,39 @@ def rail_table(
         groups=groups,
     )
     entry, switch = builder.entry[0], topology.chips + server
-    levels = [groups.on_level(level) for level in range(3)]
-    # Every column has the rank of its destinations.
-    rank = np.concatenate([np.arange(size) % g for size in (rails, pod_chips, g)])
-    same_rank = chip[:, None] % g == rank
+    between, second, third = map(groups.on_level, range(3))
     first = switch[-1] + 1 + np.arange(planes) * len(plane_pod)
     rail_switch = first + (chip // pod_chips * g + chip % g)[:, None]  # [chip, plane]
     scale_up = switch[chip // g][:, None]
     inside = even_sets(builder, chip, scale_up)[:, None]
     outside = even_sets(builder, chip, rail_switch)[:, None]
-    nowhere, detour = np.full_like(inside, -1), inside
-    if builder.selection == "adaptive" and settings.spine_delay_ns is not None:
-        delay_ns = settings.spine_delay_ns
-        detour = fallback_sets(builder, chip, scale_up, rail_switch, delay_ns)[:, None]
-    between = outside if crosses_ranks else inside
-    for level, (same, other) in zip(
-        levels, [(outside, between), (outside, detour), (nowhere, inside)], strict=True
-    ):
-        entry[chip, level] = np.where(same_rank[:, level], same, other)
     ranks = even_sets(builder, np.repeat(switch, g), chip[:, None]).reshape(servers, g)
-    for level in levels[1:] if crosses_ranks else levels:
-        entry[switch, level] = ranks[:, rank[level]]
+
+    def same_rank(size: int) -> BoolArray:
+        """Whether a chip has the rank of a column: bool[chips, columns]."""
+        same: BoolArray = chip[:, None] % g == np.arange(size) % g
+        return same
+
+    if crosses_ranks:
+        entry[chip, between] = outside
+    else:
+        entry[chip, between] = np.where(same_rank(rails), outside, inside)
+        entry[switch, between] = np.tile(ranks, rails // g)
+    if detours:
+        assert settings.spine_delay_ns is not None
+        detour = fallback_sets(builder, chip, scale_up, rail_switch, settings.spine_delay_ns)
+        entry[chip, second] = np.where(same_rank(pod_chips), outside, detour[:, None])
+        entry[chip, third] = np.where(same_rank(g), -1, inside)
+        entry[switch, second] = np.tile(ranks, settings.servers_per_pod)
+        entry[switch, third] = ranks
+        below = second.start + chip % pod_chips
+    else:
+        entry[chip, second], entry[chip, third] = inside, outside
+        below = third.start + chip % pod_chips // g
+        entry[chip, below] = -1
+        entry[switch, second] = ranks
     for of_plane in rail_switch.T:
-        entry[of_plane, levels[1].start + chip % pod_chips] = even_sets(
-            builder, of_plane, chip[:, None]
-        )
+        entry[of_plane, below] = even_sets(builder, of_plane, chip[:, None])
     return builder, groups
 
 

@@ -257,6 +257,13 @@ def test_the_core_reads_small_tables_over_all_pairs(monkeypatch: pytest.MonkeyPa
         assert net.entry.shape == expected.entry.shape
 
 
+def test_rails_of_one_pod_have_no_column_for_each_chip() -> None:
+    topology = build("rail_only", chips_per_server=4, servers=16, planes=1)
+    for routing in ("min", "adaptive"):
+        table = build_routing(topology, routing, grouped=True)
+        assert table.entry.shape[2] == 4 + 4 + 16  # rail switches, ranks, servers
+
+
 def test_families_say_which_of_their_tables_have_groups() -> None:
     networks = [build(conf, **changes) for conf, changes in NETWORKS.values()]
     for topology in networks:

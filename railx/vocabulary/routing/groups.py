@@ -1,8 +1,8 @@
 """Groups of destinations, which keep a routing table far smaller than all pairs.
 
 On a grid of nodes a vertex distinguishes the column of a destination, in that column
-the row, in that node the chip. So a table needs a column for each row, column and local
-chip, not for each chip.
+the row, in that node the chip; in a tree the pod, in that pod the leaf, there the port.
+So a table needs a column for each of these, not for each chip.
 """
 
 from __future__ import annotations
