@@ -62,10 +62,15 @@ _SMALL = 8192
 _LOOKS = (10e6, 14e6, 3e6)
 #: And once more where the first step needs no larger degree.
 _MORE_LOOKS = 20e6
+#: Where sequences times devices are few, every step has its own best mix.
+_LOOKS_WHERE_SMALL = (10e6, 14e6, 14e6)
 #: Without degree 1, which pays for most batches.
 _FEWER_LOOKS = (5e6, 3e6, 2e6)
-#: Where sequences times devices are few, rounds look at more groups by this factor.
+#: Where sequences times devices are few, rounds look at more groups by this factor...
 _MORE_WHERE_SMALL = 2
+#: ... and anneal so many plans, as one group of another degree matters much.
+_CHAINS_WHERE_SMALL = 7
+_CHAINS = 2
 #: Moves of sequences between groups after a round there.
 _MOVES = 60_000
 #: Beyond so many sequences moves follow the first step of a ladder alone, and plans of
@@ -73,6 +78,8 @@ _MOVES = 60_000
 _MOVED = 64
 #: Sequences of at least this share of the longest are planned as equal ones first.
 _NEARLY_EQUAL = 0.9
+#: Static plans of at most so many times the best are shortened by exchanges.
+_WORTH_SHORTENING = 1.03
 #: Shares of memory that static plans fill.
 _FILLS = (0.9, 1.0)
 
@@ -239,7 +246,7 @@ def _solve(
     degrees: tuple[int, ...],
     origin: str = "optimum",
 ) -> None:
-    """The solver's plan as the best one, where these degrees allow one."""
+    """The solver's plan as the best one, where it is faster."""
     from railx.planning.sequence.search import Problem
 
     solved = solver(Problem.of(work.lengths, devices, degrees, work.cost))
@@ -247,9 +254,9 @@ def _solve(
     if solved.time_ms == math.inf:
         return
     assignments = [_assignment(solved, m, degrees) for m in range(len(solved.limits))]
-    work.best = _Best(
-        total_ms(assignments, work.lengths, work.cost), assignments, solved.limits, origin
-    )
+    time_ms = total_ms(assignments, work.lengths, work.cost)
+    if time_ms < work.best.time_ms * (1 - 1e-12):
+        work.best = _Best(time_ms, assignments, solved.limits, origin)
 
 
 def simple_bound_ms(
@@ -302,10 +309,17 @@ def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
         best = ladder.best_of.setdefault(step, _Best())
         if before is not None and before.time_ms < best.time_ms:
             best = ladder.best_of[step] = replace(before)
-        looks = _LOOKS if step[0] == 1 else _FEWER_LOOKS
+        looks = _FEWER_LOOKS
+        if step[0] == 1:
+            looks = _LOOKS_WHERE_SMALL if small else _LOOKS
         _search_round(work, best, ladder.devices, step, number, looks[min(position, 2)])
         # The step alone decides, so that more degrees only add rounds.
-        if step[0] == 1 and position == 0 and not _has_use(work, best, (*step, 2 * step[-1])):
+        if (
+            not small
+            and step[0] == 1
+            and position == 0
+            and not _has_use(work, best, (*step, 2 * step[-1]))
+        ):
             _search_round(work, best, ladder.devices, step, number, _MORE_LOOKS)
         position += 1
         if best.time_ms < work.best.time_ms:
@@ -349,7 +363,8 @@ def _search_round(
     small = n * devices < _SMALL
     looks *= math.sqrt(n * devices / (512 * 64)) * (_MORE_WHERE_SMALL if small else 1)
     starts = [] if best.limits is None else [best.limits]
-    searched = search(problem, int(looks), work.seed + number, starts)
+    chains = _CHAINS_WHERE_SMALL if small else _CHAINS
+    searched = search(problem, int(looks), work.seed + number, starts, chains)
     if searched.time_ms < math.inf and small:
         fewest = math.ceil(work.lengths.sum() / (work.cost.tokens_per_device * devices))
         if n <= _MOVED or len(degrees) == 1 or fewest < len(searched.limits):
@@ -372,7 +387,7 @@ def _assignment(result: Any, m: int, degrees: tuple[int, ...]) -> Assignment:
 
 
 def _try_static(work: _Work, devices: int) -> None:
-    """Replace the best by a faster static plan.
+    """Replace the best by a faster plan made from a static one.
 
     Only degrees whose bound leaves a chance are packed.
     """
@@ -384,8 +399,24 @@ def _try_static(work: _Work, devices: int) -> None:
     for fill in _FILLS:
         _, assignments = best_static(work.lengths, devices, work.cost, fill)
         static_ms = total_ms(assignments, work.lengths, work.cost)
-        if static_ms < work.best.time_ms * (1 - 1e-12):
-            work.best = _Best(static_ms, assignments, None, "static")
+        if static_ms < work.best.time_ms * _WORTH_SHORTENING:
+            solver = partial(_shortened, assignments=assignments, time_ms=static_ms)
+            _solve(work, solver, devices, work.cost.degrees, "static")
+
+
+def _shortened(problem: Problem, assignments: list[Assignment], time_ms: float) -> SearchResult:
+    """A plan of ``time_ms`` after exchanges of sequences."""
+    from railx.planning.sequence.search import SearchResult, shortened
+
+    n, degrees = len(problem.tokens), problem.degree.tolist()
+    micro_batch, group = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    kind = np.zeros((len(assignments), max(len(one.degrees) for one in assignments)), np.int64)
+    for m, assignment in enumerate(assignments):
+        for g, members in enumerate(assignment.groups):
+            kind[m, g] = degrees.index(assignment.degrees[g])
+            micro_batch[list(members)], group[list(members)] = m, g
+    limits = np.zeros(len(assignments))
+    return shortened(problem, SearchResult(time_ms, micro_batch, group, kind, limits, 0))
 
 
 def _plan(settings: FlexSPSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:

@@ -7,7 +7,8 @@ rules of a larger one. What does not fit is passed over, so that short sequences
 anywhere in the batch fill the holes that long ones leave. :func:`_build` does this
 limit after limit until nothing is left. Which mix of degrees a micro-batch has, and
 which sequences, follows from its limit; there are as many limits as micro-batches, and
-:func:`_anneal` moves them.
+:func:`_anneal` moves them. What it ends with is shortened by exchanges of sequences
+between groups (``descent``).
 
 First limits come from a dynamic programme over cuts of the sorted batch
 (:func:`first_limits`). It prices a micro-batch by the device time of its sequences,
@@ -27,6 +28,7 @@ import numpy as np
 from railx.performance.sequence_cost import CostModel
 from railx.planning.compiled import compiled, copy, inner, next_random
 from railx.planning.packing import Floats, Integers
+from railx.planning.sequence.descent import descend
 
 #: How a sequence chooses its group: which hole counts as small (of time, of memory,
 #: their sum, device time, their difference), times when it opens a group although
@@ -45,6 +47,15 @@ _FIRST_RULES = np.array([1, 3, 6, 8], dtype=np.int64)
 #: First limits are stretched by these in turn until a plan needs no more micro-batches
 #: than limits: tight memory is filled only where time is left.
 _LONGER = np.array([1.0, 1.05, 1.12, 1.25, 1.5, 2.0, 3.0])
+#: First plans that other rules are tried on.
+_TRIED = 6
+#: The best of them are tried with larger groups in the first, then in the first two
+#: micro-batches: mixes of degrees that no limit leads to.
+_FIRST_LIFTED = 2
+#: Exchanges compared that cost as much as a look.
+_PER_LOOK = 2
+#: Exchanges compared for a plan from elsewhere.
+_MOST_COMPARED = 10_000_000
 #: A first plan is abandoned at this multiple of the best.
 _HOPELESS = 1.06
 #: The first micro-batch; a bare 0 has a type of its own, and all is compiled again.
@@ -136,17 +147,29 @@ class _Plan(NamedTuple):
 
 
 def search(
-    problem: Problem, looks: int, seed: int, starts: list[Floats] | None = None
+    problem: Problem, looks: int, seed: int, starts: list[Floats] | None = None, chains: int = 2
 ) -> SearchResult:
     """The best plan found with about ``looks`` looks at groups.
 
-    ``starts`` are limits of known plans, tried beside the first ones. Time is infinite
+    ``starts`` are limits of known plans, tried beside the first ones. ``chains`` plans
+    are annealed in turn, each with an equal share of the looks. Time is infinite
     without a plan.
     """
     limits, counts = _stacked((starts or []) + first_limits(problem), len(problem.tokens))
-    time_ms, count, used, best = _search(problem, limits, counts, looks, seed)
+    time_ms, count, used, best = _search(problem, limits, counts, looks, seed, chains)
     return SearchResult(
         float(time_ms), best.micro_batch, best.group, best.kind, best.time[:count], int(used)
+    )
+
+
+def shortened(problem: Problem, plan: SearchResult) -> SearchResult:
+    """The plan after exchanges of sequences, where those make it faster."""
+    time_ms, count, compared, after = _shorten(problem, plan.micro_batch, plan.group, plan.kind)
+    if time_ms >= plan.time_ms * (1 - 1e-12):
+        return plan
+    looks = plan.looks + int(compared) // _PER_LOOK
+    return SearchResult(
+        float(time_ms), after.micro_batch, after.group, after.kind, after.time[:count], looks
     )
 
 
@@ -646,27 +669,70 @@ def _empty(n: int, width: int, most_groups: int) -> Any:
 
 
 @compiled
-def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> Any:
-    """First plans under all first rules, short annealing of the best few, then one.
+def _shorten(problem: Any, micro_batch: Any, group: Any, kind: Any) -> Any:
+    """Time, micro-batches, exchanges compared and the plan after exchanges."""
+    count, n = len(kind), len(problem.tokens)
+    plan = _empty(n, count, kind.shape[1])
+    copy(plan.micro_batch, micro_batch, n)
+    copy(plan.group, group, n)
+    for m in range(count):
+        copy(plan.kind[m], kind[m], kind.shape[1])
+    time, used, compared = descend(problem, plan, count, _MOST_COMPARED)
+    return time, used, compared, plan
 
-    Returns time in ms, micro-batches, looks and the plan.
-    The short ones are warmer: what they are for is the number of micro-batches.
+
+@inner
+def _try_first(
+    problem: Any, plan: Any, best: Any, record: Any, start: Any, count: int, trial: Any, order: Any,
+    rule: Any, limits: Any, rules: Any, time: float, built: int,
+) -> Any:  # fmt: skip
+    """A first plan of limits ``start`` [count] under rules ``rule``, stretched in turn.
+
+    It goes to ``limits`` and ``rules`` where it is faster than ``time``. Returns the
+    time and the micro-batches of those.
+    """
+    for longer in _LONGER:
+        for m in range(len(trial)):
+            trial[m] = longer * start[m]
+        _start(problem, plan, order)
+        bar = min(time, record[0] * _HOPELESS)
+        reached, micro_batches = _build(problem, plan, trial, rule, count, _FIRST, bar)
+        if reached < time:
+            time, built = reached, micro_batches
+            copy(limits, plan.time, micro_batches)
+            copy(rules, rule, len(rule))
+            _record(plan, best, record, reached, micro_batches)
+        if reached < math.inf and micro_batches <= count:
+            break
+    return time, built
+
+
+@compiled
+def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int, chains: int) -> Any:
+    """First plans under all first rules, short annealing of the best few, then chains.
+
+    The short ones are warmer: what they are for is the number of micro-batches. Many
+    short chains reach more mixes of degrees than a long one, which fills each better.
+    Each ends with exchanges of sequences. Returns time in ms, micro-batches, looks and
+    the plan.
     """
     n, width, total = len(problem.tokens), starts.shape[1], len(starts)
     most_groups = min(problem.devices, n)
     plan, now = _empty(n, width, most_groups), _empty(n, width, most_groups)
     best, record = _empty(n, width, most_groups), np.array([math.inf, 0.0])
     state = np.array([np.uint64(88172645463325252) ^ np.uint64(seed * 2654435761 + 1)])
-    times, limits = np.full(total, math.inf), np.ones((total, width))
-    rules, built = np.zeros((total, width), np.int64), np.ones(total, np.int64)
-    orders = np.zeros((total, n), np.int64)
+    tried = min(total, _TRIED)
+    most = total + _FIRST_LIFTED * tried
+    times, limits = np.full(most, math.inf), np.ones((most, width))
+    rules, built = np.zeros((most, width), np.int64), np.ones(most, np.int64)
+    orders = np.zeros((most, n), np.int64)
     rule, plain, trial = np.zeros(width, np.int64), np.arange(n), np.ones(width)
-    for index in range(total):
+    for index in range(most):
         copy(orders[index], plain, n)
     for number in range(len(_FIRST_RULES)):
         # The first rule for all, the others for the best few.
-        ranked = np.argsort(times)
-        for position in range(total if number == 0 else min(total, 6)):
+        ranked = np.argsort(times[:total])
+        for position in range(total if number == 0 else tried):
             # A plan known before and one first plan are always built.
             spent = plan.looks[0] > looks // 3 and record[0] < math.inf
             if spent and (number > 0 or position > 1):
@@ -674,22 +740,25 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
             index = ranked[position]
             for m in range(width):
                 rule[m] = _FIRST_RULES[number]
-            for longer in _LONGER:
-                for m in range(width):
-                    trial[m] = longer * starts[index, m]
-                _start(problem, plan, plain)
-                bar = min(times[index], record[0] * _HOPELESS)
-                time, count = _build(problem, plan, trial, rule, counts[index], _FIRST, bar)
-                if time < times[index]:
-                    times[index], built[index] = time, count
-                    copy(limits[index], plan.time, count)
-                    copy(rules[index], rule, width)
-                    _record(plan, best, record, time, count)
-                if time < math.inf and count <= counts[index]:
-                    break
+            times[index], built[index] = _try_first(
+                problem, plan, best, record, starts[index], counts[index], trial, plain, rule,
+                limits[index], rules[index], times[index], built[index],
+            )  # fmt: skip
+    ranked = np.argsort(times[:total])
+    for lift in range(_FIRST_LIFTED):
+        for position in range(tried):
+            source, index = ranked[position], total + lift * tried + position
+            if times[source] == math.inf or plan.looks[0] > looks // 3:
+                break
+            copy(rule, rules[source], width)
+            for m in range(min(lift + 1, width)):
+                rule[m] += _RULES
+            times[index], built[index] = _try_first(
+                problem, plan, best, record, limits[source], built[source], trial, plain, rule,
+                limits[index], rules[index], math.inf, built[source],
+            )  # fmt: skip
     ranked = np.argsort(times)
-    chosen = ranked[0]
-    if times[chosen] == math.inf:
+    if times[ranked[0]] == math.inf:
         return math.inf, 0, plan.looks[0], best
     # One of each number of micro-batches, at most four; none where no looks are left.
     rounds, seen = 0, np.zeros(width + 1, np.bool_)
@@ -702,11 +771,21 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int) -> An
                 problem, plan, now, best, record, limits[index], rules[index], orders[index],
                 built[index], looks // 16, 0.003, state,
             )  # fmt: skip
-            if times[index] < times[chosen]:
-                chosen = index
-    if plan.looks[0] < looks:
-        _anneal(
-            problem, plan, now, best, record, limits[chosen], rules[chosen], orders[chosen],
-            built[chosen], looks - plan.looks[0], 0.001, state,
+    ranked = np.argsort(times)
+    for chain in range(chains):
+        index = ranked[min(chain, most - 1)]
+        if plan.looks[0] >= looks or times[index] == math.inf:
+            continue
+        built[index], times[index] = _anneal(
+            problem, plan, now, best, record, limits[index], rules[index], orders[index],
+            built[index], (looks - plan.looks[0]) // (chains - chain), 0.001, state,
         )  # fmt: skip
+        _start(problem, plan, orders[index])
+        time, count = _build(
+            problem, plan, limits[index], rules[index], built[index], _FIRST, math.inf
+        )
+        if time < math.inf:
+            time, count, compared = descend(problem, plan, count, looks // 2)
+            plan.looks[0] += compared // _PER_LOOK
+            _record(plan, best, record, time, count)
     return record[0], int(record[1]), plan.looks[0], best
