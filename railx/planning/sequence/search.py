@@ -164,7 +164,9 @@ def search(
 
 def shortened(problem: Problem, plan: SearchResult) -> SearchResult:
     """The plan after exchanges of sequences, where those make it faster."""
-    time_ms, count, compared, after = _shorten(problem, plan.micro_batch, plan.group, plan.kind)
+    time_ms, count, compared, after = _shorten(
+        problem, plan.micro_batch, plan.group, plan.kind, _MOST_COMPARED
+    )
     if time_ms >= plan.time_ms * (1 - 1e-12):
         return plan
     looks = plan.looks + int(compared) // _PER_LOOK
@@ -669,7 +671,7 @@ def _empty(n: int, width: int, most_groups: int) -> Any:
 
 
 @compiled
-def _shorten(problem: Any, micro_batch: Any, group: Any, kind: Any) -> Any:
+def _shorten(problem: Any, micro_batch: Any, group: Any, kind: Any, most: int) -> Any:
     """Time, micro-batches, exchanges compared and the plan after exchanges."""
     count, n = len(kind), len(problem.tokens)
     plan = _empty(n, count, kind.shape[1])
@@ -677,7 +679,7 @@ def _shorten(problem: Any, micro_batch: Any, group: Any, kind: Any) -> Any:
     copy(plan.group, group, n)
     for m in range(count):
         copy(plan.kind[m], kind[m], kind.shape[1])
-    time, used, compared = descend(problem, plan, count, _MOST_COMPARED)
+    time, used, compared = descend(problem, plan, count, most)
     return time, used, compared, plan
 
 
