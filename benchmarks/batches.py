@@ -7,7 +7,7 @@ all from fixed seeds. Model, cluster and constants are FlexSP's: GPT-7B on 64 A1
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ CORPORA = ("wikipedia", "github_like", "commoncrawl_like")
 CONTEXTS = (32_000, 64_000, 192_000)
 DRAWS = 5
 DEVICES = 64
+#: Sequences and devices of small batches.
+SMALL_SEQUENCES, SMALL_DEVICES = 128, 16
 #: Seed of the corpora, and of their batches.
 SEED = 1
 
@@ -73,6 +75,31 @@ def cases(
             drawn = sample_batches(lengths_of(corpus, seed), settings, seed)
             for draw, batch in enumerate(drawn):
                 yield Case(corpus, context, draw, batch, cost_of(context))
+
+
+def small_batches(kind: str, batches: int) -> Iterator[tuple[npt.NDArray[np.int64], CostModel]]:
+    """Batches of 128 sequences for 16 devices, and their costs.
+
+    ``kind``: nearly equal, truncated (at a context) or tight memory.
+    """
+    corpus = lengths_of("github_like")
+    for index in range(batches):
+        rng = np.random.default_rng(index)
+        cost = replace(cost_of(CONTEXTS[0]), tokens_per_device=int(rng.integers(4000, 7000)))
+        if kind == "nearly equal":
+            longest = int(rng.integers(1000, 6000))
+            lengths = longest - rng.integers(0, longest // 50, SMALL_SEQUENCES)
+        else:
+            most = CONTEXTS[0] if kind == "truncated" else 8000
+            lengths = np.minimum(rng.choice(corpus, SMALL_SEQUENCES), most)
+        if kind == "tight memory":
+            share = float(rng.uniform(0.97, 0.995))
+            micro_batches = int(rng.integers(1, 4))
+            needed = lengths.sum() / (share * SMALL_DEVICES * micro_batches)
+            cost = replace(
+                cost, tokens_per_device=max(int(needed), int(lengths.max()) // SMALL_DEVICES + 1)
+            )
+        yield lengths, cost
 
 
 @cache

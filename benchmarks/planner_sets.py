@@ -17,7 +17,6 @@ import csv
 import math
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, product
@@ -30,7 +29,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from batches import CORPORA, SEED, cost_of, lengths_of
+from batches import CORPORA, SEED, SMALL_DEVICES, lengths_of, small_batches
 from rows import record
 
 from railx.performance.cluster import ClusterSettings
@@ -47,9 +46,10 @@ from railx.workload.batches import FilledBatchSettings, SampledBatch, sample_bat
 from tests.planning import pipeline_optima, sequence_optima
 from workflow.config import read_choice
 
-#: Batches of each kind for monotony, and their sequences and devices.
-BATCHES, SEQUENCES, DEVICES = 167, 128, 16
-CONTEXT = 32_000
+#: Batches of each kind for monotony.
+BATCHES = 167
+#: Longer by more than this counts as slower.
+NOTABLE = 1.002
 STORE = Path(__file__).resolve().with_name("monotony.csv")
 #: Columns of the stored table before the time and the ratios.
 HEAD = ("kind", "batch")
@@ -136,41 +136,20 @@ def _planned_ms(
     return plan_flexsp_batch(0, batch, settings, devices, cost).predicted_ms
 
 
-def _drawn(kind: str, batches: int = BATCHES) -> Iterator[tuple[np.ndarray, CostModel]]:
-    """Batches of a kind and their costs."""
-    corpus = lengths_of("github_like")
-    for index in range(batches):
-        rng = np.random.default_rng(index)
-        cost = replace(cost_of(CONTEXT), tokens_per_device=int(rng.integers(4000, 7000)))
-        if kind == "nearly equal":
-            longest = int(rng.integers(1000, 6000))
-            lengths = longest - rng.integers(0, longest // 50, SEQUENCES)
-        else:
-            most = CONTEXT if kind == "truncated" else 8000
-            lengths = np.minimum(rng.choice(corpus, SEQUENCES), most)
-        if kind == "tight memory":
-            share = float(rng.uniform(0.97, 0.995))
-            micro_batches = int(rng.integers(1, 4))
-            needed = lengths.sum() / (share * DEVICES * micro_batches)
-            cost = replace(
-                cost, tokens_per_device=max(int(needed), int(lengths.max()) // DEVICES + 1)
-            )
-        yield lengths, cost
-
-
 def _ratios(lengths: np.ndarray, cost: CostModel) -> dict[str, float]:
     """The time of a batch, and how much longer each change makes it, as a ratio."""
-    before = _planned_ms(lengths, DEVICES, cost)
+    before = _planned_ms(lengths, SMALL_DEVICES, cost)
     one_less = lengths - (np.arange(len(lengths)) == lengths.argmax())
     roomier = replace(cost, tokens_per_device=cost.tokens_per_device * 21 // 20)
     return {
         "before_ms": before,
-        "one token less": _planned_ms(one_less, DEVICES, cost) / before,
-        "a tenth shorter": _planned_ms(np.maximum(lengths * 9 // 10, 1), DEVICES, cost) / before,
-        "more memory": _planned_ms(lengths, DEVICES, roomier) / before,
-        "one device more": _planned_ms(lengths, DEVICES + 1, cost) / before,
-        "twice the devices": _planned_ms(lengths, 2 * DEVICES, cost) / before,
-        "degree 1 too": before / _planned_ms(lengths, DEVICES, cost, 2),
+        "one token less": _planned_ms(one_less, SMALL_DEVICES, cost) / before,
+        "a tenth shorter": _planned_ms(np.maximum(lengths * 9 // 10, 1), SMALL_DEVICES, cost)
+        / before,
+        "more memory": _planned_ms(lengths, SMALL_DEVICES, roomier) / before,
+        "one device more": _planned_ms(lengths, SMALL_DEVICES + 1, cost) / before,
+        "twice the devices": _planned_ms(lengths, 2 * SMALL_DEVICES, cost) / before,
+        "degree 1 too": before / _planned_ms(lengths, SMALL_DEVICES, cost, 2),
     }
 
 
@@ -187,7 +166,7 @@ def _stored(kind: str) -> dict[int, dict[str, float]]:
     if not rows:
         return {}
     first = min(rows)
-    today = _ratios(*next(islice(_drawn(kind), first, None)))
+    today = _ratios(*next(islice(small_batches(kind, BATCHES), first, None)))
     return rows if all(math.isclose(today[name], rows[first][name]) for name in today) else {}
 
 
@@ -212,16 +191,17 @@ def _store(kind: str, rows: dict[int, dict[str, float]]) -> None:
 def _monotony(kind: str, batches: int) -> None:
     """Print and store the worst ratio of every change over the batches of a kind."""
     rows = _stored(kind)
-    for index, (lengths, cost) in enumerate(_drawn(kind, batches)):
+    for index, (lengths, cost) in enumerate(small_batches(kind, batches)):
         if index not in rows:
             rows[index] = _ratios(lengths, cost)
             _store(kind, rows)
     for name in rows[0]:
         those = [rows[index][name] for index in range(batches)]
         if name != "before_ms":
-            slower = sum(ratio > 1 + 1e-9 for ratio in those)
+            slower, notably = (sum(one > most for one in those) for most in (1 + 1e-9, NOTABLE))
             print(
-                f"{kind}, {name}: worst {max(those):.5f}, slower {slower} of {len(those)}",
+                f"{kind}, {name}: worst {max(those):.5f}, slower {slower} of {len(those)},"
+                f" by more than {NOTABLE - 1:.1%} {notably}",
                 flush=True,
             )
             record(f"{kind}, {name}: worst", max(those), "", clock="none")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.batches import SMALL_DEVICES, small_batches
 from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
@@ -329,3 +330,23 @@ def test_a_sequence_that_fits_no_group_is_named(small: CostModel) -> None:
 def test_plans_repeat_exactly(large: CostModel) -> None:
     lengths = _random_lengths(8, 100_000)
     assert _planned(lengths, 64, large) == _planned(lengths, 64, large)
+
+
+@pytest.mark.parametrize(
+    ("kind", "index", "best_ms"),
+    [
+        # Larger groups in the first micro-batches, or exchanges of pairs, or both.
+        ("tight memory", 28, 6400.2),
+        ("tight memory", 157, 7072.7),
+        # A static plan shortened by exchanges.
+        ("truncated", 24, 9714.9),
+    ],
+)
+def test_plans_of_small_batches_are_as_fast_as_the_best_known(
+    kind: str, index: int, best_ms: float
+) -> None:
+    *_, (lengths, cost) = small_batches(kind, index + 1)
+    planned = plan_flexsp_batch(
+        0, _batch(lengths.tolist()), checked("planner", "flexsp"), SMALL_DEVICES, cost
+    )
+    assert planned.predicted_ms <= 1.004 * best_ms

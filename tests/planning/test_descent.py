@@ -1,0 +1,153 @@
+"""Exchanges between groups keep a plan valid and end where no exchange gains."""
+
+import math
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from railx.planning.sequence.search import Problem, SearchResult, shortened
+from tests.planning.optima import costs
+
+DEGREES = (1, 2, 4)
+
+
+def _times(problem: Problem, plan: SearchResult) -> np.ndarray:
+    """Time of each group [m, g]; infinite beyond its memory, 0 where it is empty."""
+    rows, count = np.arange(len(problem.tokens)), len(plan.kind)
+    loads, tokens, members = np.zeros((3, *plan.kind.shape))
+    at = (plan.micro_batch, plan.group)
+    np.add.at(loads, at, problem.share_ms[rows, plan.kind[at]])
+    np.add.at(tokens, at, problem.tokens)
+    np.add.at(members, at, 1)
+    assert count > plan.micro_batch.max()
+    loads = np.where(members > 0, loads + problem.latency[plan.kind], 0.0)
+    return np.where(tokens > problem.cap * problem.degree[plan.kind], np.inf, loads)
+
+
+def _total_ms(problem: Problem, plan: SearchResult) -> float:
+    times = _times(problem, plan).max(axis=1)
+    return float(times.sum() + (times > 0).sum() * problem.constant_ms)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[Problem, SearchResult]:
+    """A problem and a plan of it, every sequence in a group with room."""
+    lengths = draw(st.lists(st.integers(1, 200), min_size=2, max_size=9))
+    cost = draw(costs())
+    degrees = tuple(d for d in cost.any_degrees if d in DEGREES)
+    assume(degrees)
+    micro_batches, slots = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    problem = Problem.of(np.sort(np.array(lengths))[::-1], slots * degrees[-1], degrees, cost)
+    n = len(lengths)
+
+    def places(most: int, count: int) -> np.ndarray:
+        return np.array(
+            draw(st.lists(st.integers(0, most - 1), min_size=count, max_size=count)), dtype=np.int64
+        )
+
+    kind = places(len(degrees), micro_batches * slots).reshape(micro_batches, slots)
+    start = SearchResult(
+        0.0, places(micro_batches, n), places(slots, n), kind, np.zeros(micro_batches), 0
+    )
+    time_ms = _total_ms(problem, start)
+    assume(time_ms < math.inf)
+    return problem, start._replace(time_ms=time_ms)
+
+
+@settings(deadline=None, max_examples=150)
+@given(plans())
+def test_a_plan_stays_valid_and_gets_no_slower(drawn: tuple[Problem, SearchResult]) -> None:
+    problem, start = drawn
+    after = shortened(problem, start)
+    assert after.time_ms <= start.time_ms
+    assert _total_ms(problem, after) == pytest.approx(after.time_ms, rel=1e-9)
+    if after is not start:
+        # No micro-batch is empty, and limits are its times.
+        assert set(after.micro_batch.tolist()) == set(range(len(after.limits)))
+        times = _times(problem, after).max(axis=1)[: len(after.limits)]
+        assert after.limits == pytest.approx(times, rel=1e-9)
+
+
+@settings(deadline=None, max_examples=150)
+@given(plans())
+def test_no_exchange_of_the_slowest_group_gains(drawn: tuple[Problem, SearchResult]) -> None:
+    problem, start = drawn
+    after = shortened(problem, start)
+    times = _times(problem, after)
+    slack = 1e-6 * after.time_ms
+    for m, row in enumerate(times):
+        slowest = int(row.argmax())
+        for other, g in product(range(len(times)), range(times.shape[1])):
+            if times[other, g] == 0 or (other, g) == (m, slowest):
+                continue
+            for moved, back in product(_parcels(after, m, slowest)[1:], _parcels(after, other, g)):
+                members = (after.micro_batch == m) & (after.group == slowest)
+                if len(moved) == members.sum() and not back:
+                    continue  # what an empty group saves is not counted
+                changed = after._replace(
+                    micro_batch=after.micro_batch.copy(), group=after.group.copy()
+                )
+                changed.micro_batch[moved], changed.group[moved] = other, g
+                changed.micro_batch[back], changed.group[back] = m, slowest
+                tried = _times(problem, changed)
+                if other == m:
+                    later = max(tried[m, slowest], tried[m, g])
+                    assert later >= row[slowest] - slack
+                else:
+                    both = tried[[m, other]].max(axis=1).sum()
+                    assert both >= times[[m, other]].max(axis=1).sum() - slack
+
+
+def _parcels(plan: SearchResult, m: int, g: int) -> list[list[int]]:
+    """Nothing, each sequence and each two of a group."""
+    members = np.flatnonzero((plan.micro_batch == m) & (plan.group == g)).tolist()
+    return [[], *([one] for one in members), *(list(two) for two in combinations(members, 2))]
+
+
+def test_pairs_leave_where_no_single_exchange_gains() -> None:
+    # Loads 22 and 18: only {8, 6} for {9, 3} makes them even.
+    problem = _alike([9, 8, 8, 6, 6, 3])
+    group = np.array([1, 0, 0, 0, 1, 1])
+    start = _alone(problem, group)
+    after = shortened(problem, start)
+    assert after.time_ms == pytest.approx(20.0)
+
+
+def test_memory_is_kept() -> None:
+    # Even loads need 5 and 5 tokens, but the second group has room for 4 only.
+    problem = _alike([4, 3, 2, 1])._replace(cap=6.0)
+    start = _alone(problem, np.array([0, 1, 0, 1]))
+    assert shortened(problem, start).time_ms == pytest.approx(5.0)
+    tight = problem._replace(cap=6.0, tokens=np.array([4.0, 3.0, 2.0, 3.0]))
+    assert shortened(tight, start) is start
+
+
+def test_large_groups_give_single_sequences_only() -> None:
+    """Groups of hundreds of sequences are balanced within a tick of even."""
+    random = np.random.default_rng(1)
+    problem = _alike(sorted(random.integers(1, 100, 600).tolist(), reverse=True))
+    group = np.zeros(600, np.int64)
+    group[:50] = 1
+    after = shortened(problem, _alone(problem, group))
+    assert after.time_ms == pytest.approx(problem.tokens.sum() / 2, abs=1)
+
+
+def _alike(tokens: list[int]) -> Problem:
+    """Two devices, groups of one device each, a tick for a token, no constant."""
+    array = np.array(tokens, dtype=np.float64)
+    share = array[:, None].copy()
+    return Problem(
+        array, share, np.zeros(1), share, array, np.ones(1, np.int64), float(array.sum()), 2, 0.0
+    )
+
+
+def _alone(problem: Problem, group: np.ndarray) -> SearchResult:
+    """A single micro-batch of two groups."""
+    loads = np.bincount(group, problem.tokens)
+    n = len(problem.tokens)
+    return SearchResult(
+        float(loads.max()), np.zeros(n, np.int64), group, np.zeros((1, 2), np.int64), loads[:1], 0
+    )
