@@ -63,7 +63,7 @@ def _only_size(settings: FamilySettings) -> int:
     bill = family_named(settings.family).bill
     if bill is None:
         return build_topology(settings).chips
-    chips = bill.ports(settings).chips
+    chips = bill.chips(settings)
     with suppress(SettingsError):
         return int(chips) * (bill.resize(settings, 2) == bill.resize(settings, chips))
     return 0
@@ -107,7 +107,7 @@ def bill_chips(settings: FamilySettings) -> int:
     """Chips of a network that has a bill."""
     bill = family_of(settings).bill
     assert bill is not None
-    return int(bill.ports(settings).chips)
+    return int(bill.chips(settings))
 
 
 def _full_trees(settings: FamilySettings) -> Iterator[FamilySettings]:

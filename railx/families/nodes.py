@@ -129,14 +129,14 @@ def _node_blocks(
 def _bill(family: Family[Any], bill: Bill[Any]) -> Bill[Any]:
     def check(settings: FamilySettings) -> None:
         bill.check(settings)
-        check_divides(bill.ports(settings).chips, _node(settings))
+        check_divides(bill.chips(settings), _node(settings))
 
     def resize(settings: FamilySettings, chips: int) -> FamilySettings:
         size = _node(settings).chips
         target = -(-chips // size) * size
         for _ in range(_MOST_SIZES):
             sized = bill.resize(settings, target)
-            count = bill.ports(sized).chips
+            count = bill.chips(sized)
             if count % size == 0:
                 return sized
             target = (count // size + 1) * size
@@ -190,7 +190,7 @@ def check_node(family: Family[Any], settings: FamilySettings) -> None:
 def _chips(family: Family[Any], settings: FamilySettings) -> int:
     if family.bill is not None:
         with suppress(SettingsError):
-            return family.bill.ports(settings).chips
+            return family.bill.chips(settings)
     chips = getattr(settings, "chips", None)
     return chips if isinstance(chips, int) else family.build(settings).chips
 

@@ -125,7 +125,7 @@ def router_family(
         hop_loads={"min": "min", "valiant": "valiant"},
         node_hop_counts=lambda of: _hop_counts(plane(of)),
         job_places=any_chips(lambda of: of.chips),
-        bill=Bill(ports=ports, resize=resize),
+        bill=Bill(ports=ports, resize=resize, count_chips=lambda of: len(plane(of).router_of)),
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from railx.families.routers import RouterGraph, RouterSettings, router_family
 from railx.settings import AtLeast, SettingsError
-from railx.vocabulary.counts import Bill, Ports
+from railx.vocabulary.counts import Ports
 
 __all__ = ["FAMILY", "TopoOptSettings", "geometric_strides"]
 
@@ -110,4 +110,5 @@ def _ports(settings: TopoOptSettings) -> Ports:
 
 
 _ROUTED = router_family("topoopt", TopoOptSettings, graph, resize)
-FAMILY = replace(_ROUTED, bill=Bill(ports=_ports, resize=resize))
+assert _ROUTED.bill is not None
+FAMILY = replace(_ROUTED, bill=replace(_ROUTED.bill, ports=_ports))

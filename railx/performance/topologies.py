@@ -339,7 +339,7 @@ def on_devices(
 def chips_of(settings: FamilySettings) -> int:
     """Chips of a network."""
     bill = family_of(settings).bill
-    return build_topology(settings).chips if bill is None else bill.ports(settings).chips
+    return build_topology(settings).chips if bill is None else bill.chips(settings)
 
 
 def sized(

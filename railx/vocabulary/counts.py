@@ -110,6 +110,13 @@ class Bill(Generic[S]):
     square: Callable[[S, int | None, int | None], S] | None = None
     """The largest square all-to-all of nodes of m x m chips with n ports per side
     (None: as they are)."""
+    count_chips: Callable[[S], int] | None = None
+    """Chips alone, where the bandwidths of ``ports`` take long."""
+
+    def chips(self, settings: S) -> int:
+        """Chips of a network."""
+        count = self.count_chips
+        return self.ports(settings).chips if count is None else count(settings)
 
 
 def count_ports(ports: Ports, copper: Collection[str] = ()) -> NetworkCounts:

@@ -49,7 +49,9 @@ def network(family: str, **settings: Any) -> FamilySettings:
 def counts_of(settings: FamilySettings, copper: tuple[str, ...] = ()) -> NetworkCounts:
     bill = family_of(settings).bill
     assert bill is not None
-    return count_ports(bill.ports(settings), copper)
+    ports = bill.ports(settings)
+    assert bill.chips(settings) == ports.chips
+    return count_ports(ports, copper)
 
 
 def sized(settings: FamilySettings, chips: int) -> FamilySettings:
