@@ -117,7 +117,7 @@ def test_pairs_leave_where_no_single_exchange_gains() -> None:
 
 
 def test_memory_is_kept() -> None:
-    # Even loads need 5 and 5 tokens, but the second group has room for 4 only.
+    # Loads 6 and 4 become 5 and 5; where both groups are full, nothing fits elsewhere.
     problem = _alike([4, 3, 2, 1])._replace(cap=6.0)
     start = _alone(problem, np.array([0, 1, 0, 1]))
     assert shortened(problem, start).time_ms == pytest.approx(5.0)

@@ -12,8 +12,8 @@ which sequences, follows from its limit; there are as many limits as micro-batch
 Groups filled by a rule are seldom as even as they could be. :func:`_descend` exchanges
 up to two sequences of the slowest group of a micro-batch for up to two of another
 group. In the same micro-batch the later of both groups must end sooner than the slowest
-did. In another one the sum of both micro-batches' times must fall. What a group saves
-that becomes empty is not counted before. Groups keep their degrees.
+did. In another one the sum of both micro-batches' times must fall. Groups keep their
+degrees. Latency saved by a group that becomes empty is not counted.
 
 First limits come from a dynamic programme over cuts of the sorted batch
 (:func:`first_limits`). It prices a micro-batch by the device time of its sequences,
@@ -58,9 +58,9 @@ _TRIED = 6
 _FIRST_LIFTED = 2
 #: Exchanges compared that cost as much as a look.
 _PER_LOOK = 2
-#: Exchanges of two groups that are compared at most. Beyond, the group of more
-#: sequences gives one: many sequences differ finely enough without pairs.
-_MOST_PAIRED = 30_000
+#: Exchanges compared for two groups at most. Beyond, the larger group gives single
+#: sequences only, then both do: many sequences differ finely enough without pairs.
+_MOST_PER_PAIR = 30_000
 #: Share of a group's time that an exchange must gain.
 _LEAST_GAIN = 1e-9
 #: No sequence; a bare -1 has a type of its own, and all is compiled again.
@@ -782,10 +782,10 @@ def _slowest(plan: Any, size: Any, m: int, groups: int) -> Any:
 @inner
 def _with_pairs(mine: int, theirs: int) -> Any:
     """Whether each of two groups of so many sequences gives pairs."""
-    if mine * (mine + 1) * (2 + theirs * (theirs + 1)) <= 4 * _MOST_PAIRED:
+    if mine * (mine + 1) * (2 + theirs * (theirs + 1)) <= 4 * _MOST_PER_PAIR:
         return True, True
     fewer, more = min(mine, theirs), max(mine, theirs)
-    if fewer * (fewer + 1) * (1 + more) <= 2 * _MOST_PAIRED:
+    if fewer * (fewer + 1) * (1 + more) <= 2 * _MOST_PER_PAIR:
         return mine < theirs, mine >= theirs
     return False, False
 
@@ -837,7 +837,7 @@ def _descend(problem: Any, plan: Any, count: int, most: int) -> Any:
     heads, size = np.full(count * slots, _NONE), np.zeros(count * slots, np.int64)
     after, groups = np.full(n, _NONE), np.zeros(count, np.int64)
     _listed(problem, plan, heads, after, size, groups)
-    rows = max(n, min(_MOST_PAIRED, n * (n + 1) // 2)) + 1
+    rows = max(n, min(_MOST_PER_PAIR, n * (n + 1) // 2)) + 1
     given, taken, chosen = np.zeros((rows, 5)), np.zeros((rows, 5)), np.zeros(2, np.int64)
     compared, settled, turn, m = 0, 0, 0, 0
     while settled < count and compared < most:
@@ -957,12 +957,12 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int, chain
     best, record = _empty(n, width, most_groups), np.array([math.inf, 0.0])
     state = np.array([np.uint64(88172645463325252) ^ np.uint64(seed * 2654435761 + 1)])
     tried = min(total, _TRIED)
-    most = total + _FIRST_LIFTED * tried
-    times, limits = np.full(most, math.inf), np.ones((most, width))
-    rules, built = np.zeros((most, width), np.int64), np.ones(most, np.int64)
-    orders = np.zeros((most, n), np.int64)
+    rows = total + _FIRST_LIFTED * tried
+    times, limits = np.full(rows, math.inf), np.ones((rows, width))
+    rules, built = np.zeros((rows, width), np.int64), np.ones(rows, np.int64)
+    orders = np.zeros((rows, n), np.int64)
     rule, plain, trial = np.zeros(width, np.int64), np.arange(n), np.ones(width)
-    for index in range(most):
+    for index in range(rows):
         copy(orders[index], plain, n)
     for number in range(len(_FIRST_RULES)):
         # The first rule for all, the others for the best few.
@@ -1008,7 +1008,7 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int, chain
             )  # fmt: skip
     ranked = np.argsort(times)
     for chain in range(chains):
-        index = ranked[min(chain, most - 1)]
+        index = ranked[min(chain, rows - 1)]
         if plan.looks[0] >= looks or times[index] == math.inf:
             continue
         built[index], times[index] = _anneal(
