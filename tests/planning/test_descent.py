@@ -116,6 +116,21 @@ def test_pairs_leave_where_no_single_exchange_gains() -> None:
     assert after.time_ms == pytest.approx(20.0)
 
 
+def test_a_micro_batch_waits_for_its_second_group() -> None:
+    # 28 ticks on two devices: no plan takes less than 14.
+    start = SearchResult(
+        23.0,
+        np.array([1, 0, 0, 0, 1]),
+        np.array([0, 1, 1, 0, 1]),
+        np.zeros((2, 2), np.int64),
+        np.zeros(2),
+        0,
+    )
+    problem = _alike([10, 9, 4, 4, 1])
+    assert _total_ms(problem, start) == start.time_ms
+    assert shortened(problem, start).time_ms == pytest.approx(14.0)
+
+
 def test_memory_is_kept() -> None:
     # Loads 6 and 4 become 5 and 5; where both groups are full, nothing fits elsewhere.
     problem = _alike([4, 3, 2, 1])._replace(cap=6.0)
