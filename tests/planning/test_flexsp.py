@@ -338,6 +338,8 @@ def test_plans_repeat_exactly(large: CostModel) -> None:
         # Larger groups in the first micro-batches, or exchanges of pairs, or both.
         ("tight memory", 28, 6400.2),
         ("tight memory", 157, 7072.7),
+        # Many annealed plans for one.
+        ("tight memory", 101, 6113.6),
         # A static plan shortened by exchanges.
         ("truncated", 24, 9714.9),
     ],
