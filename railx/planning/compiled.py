@@ -1,4 +1,9 @@
-"""How loops of the planners' searches are compiled, and their random numbers."""
+"""How loops of the planners' searches are compiled, and their random numbers.
+
+Numba stores a compiled loop until the loop's own file changes, whatever it calls. So
+loops that call each other stay in one module. After a change of this one, remove the
+stored loops (``__pycache__``).
+"""
 
 from __future__ import annotations
 
