@@ -29,7 +29,8 @@ from railx.planning.pipeline.fixed_chunks import (
 )
 from railx.planning.planners import planner_of
 from railx.settings import SettingsError
-from tests.builders import checked
+from railx.workload.batches import SampledBatch
+from tests.builders import checked, drawn_batch
 from tests.planning.pipeline_rules import check_pipelines, cost_of, replayed_peak_bytes, task_of
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=25)
@@ -42,7 +43,8 @@ Runs = list[list[tuple[Slice, ...]]]
 
 def _runs(rule: ChunkRule, lengths: list[int]) -> Runs:
     """The chunks of sequences 0, 1, ... by a rule."""
-    chunked = rule.chunked(np.arange(len(lengths)), np.array(lengths, dtype=np.int64), cost_of())
+    drawn = SampledBatch(np.arange(len(lengths)), np.array(lengths, dtype=np.int64))
+    chunked = rule.chunked(drawn, cost_of())
     edges = [*np.unique(chunked.run_start).tolist(), chunked.chunks]
     return [[chunked.slices(chunk) for chunk in range(*pair)] for pair in pairwise(edges)]
 
@@ -268,7 +270,7 @@ def test_chunk_flow_needs_most_memory_for_the_packs_behind_a_long_sequence(
     rule, cost = chunk_flow_rule(100, 1), cost_of()
     without = replace(cost, input_bytes=0.0)
     lengths = np.array([600] + [90] * packs)
-    chunked = rule.chunked(np.arange(len(lengths)), lengths, cost)
+    chunked = rule.chunked(drawn_batch(lengths), cost)
     early = np.arange(chunked.chunks) - chunked.run_start < chunked.count - 1
     layers = np.where(early, np.array(cost.layer_counts)[:, None], 0)
     with_inputs, alone = (

@@ -20,7 +20,7 @@ from railx.planning.pipeline.infinipipe import PIPELINE, PipelineSettings, _stat
 from railx.planning.pipeline.kernels import makespan_1f1b_ms
 from railx.planning.planner import PlanningTask
 from railx.planning.planners import planner_of
-from tests.builders import checked
+from tests.builders import checked, drawn_batch
 from tests.planning.pipeline_rules import cost_of, task_of
 from tests.planning.pipelines import pipeline_of
 
@@ -38,10 +38,10 @@ BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def test_static_chunks_of_chunk_flow_recompute_all_but_the_last() -> None:
-    rows, lengths, cost = np.arange(4), np.array([700, 300, 90, 20]), cost_of()
+    drawn, cost = drawn_batch([700, 300, 90, 20]), cost_of()
     seen = 0
     for rule in every_rule(700, PARTS, ALIGNMENT, cost):
-        chunked = rule.chunked(rows, lengths, cost)
+        chunked = rule.chunked(drawn, cost)
         made = _static(rule, chunked, _best(2, 1), cost, float("inf"))
         assert made is not None
         assert made.bounds == (0, chunked.chunks)

@@ -284,7 +284,7 @@ def test_no_candidate_is_faster_than_the_plan(lengths: list[int], stages: int, t
     drawn, cost = drawn_batch(lengths), cost_of(stages, tokens=tokens)
     chosen = _planner(stages=stages, most_over_mean=None)
     planned = plan_pipeline_batch(0, drawn, chosen, cost)
-    families = infinipipe._candidates(drawn.sequences, drawn.lengths, chosen, cost, True)
+    families = infinipipe._candidates(drawn, chosen, cost, True)
     found = [
         grouping.divide(one, chosen, cost, simulated=simulated)
         for one in itertools.chain.from_iterable(families)
@@ -331,11 +331,12 @@ def test_stages_of_unequal_layers_recompute_all_where_they_must(checkpointing: s
 def test_replicas_share_the_work() -> None:
     cost = cost_of(4, degree=8, quadratic_ms=5e-6)
     lengths = np.random.default_rng(0).integers(100, 50_000, 200)
-    shared = share_among_replicas(lengths, 4, cost)
-    assert sorted(np.concatenate(shared).tolist()) == list(range(200))
+    shared = share_among_replicas(SampledBatch(np.arange(200), lengths), 4, cost)
+    assert sorted(row for share in shared for row in share.sequences.tolist()) == list(range(200))
+    assert all((share.lengths == lengths[share.sequences]).all() for share in shared)
     work = [
-        sum(cost.slice_times_ms([0] * len(own), lengths[own])[0].sum() for own in [positions])
-        for positions in shared
+        cost.slice_times_ms(np.zeros(len(share.lengths)), share.lengths)[0].sum()
+        for share in shared
     ]
     assert max(work) <= 1.02 * min(work)
 
@@ -464,10 +465,10 @@ def test_a_chunk_holds_what_its_smallest_stage_holds() -> None:
 
 def test_best_chunks_are_taken_by_time_alone() -> None:
     """A plan of even chunks is less than 5 % slower, which balance is worth else."""
-    rows, lengths = np.arange(6), np.array([617, 549, 46, 42, 25, 28])
+    drawn = SampledBatch(np.arange(6), np.array([617, 549, 46, 42, 25, 28]))
     cost, planner = cost_of(2, tokens=200), _planner(most_slices=6)
     free, even, best = (
-        _best_processed(rows, lengths, replace(planner, **changes), cost)
+        _best_processed(drawn, replace(planner, **changes), cost)
         for changes in ({"most_over_mean": None}, {}, {"chunking": "best"})
     )
     assert free is not None

@@ -36,7 +36,10 @@ from railx.performance.pipeline_cost import PipelineCost, PipelineShape
 from railx.planning.format.parts import Chunk, Pipeline, Slice
 from railx.planning.groups import Lengths
 from railx.planning.packing import Floats, Integers, least_loaded, tokens_of_work
+from railx.workload.batches import SampledBatch
 
+#: The slices of sequences: each one's sequence [m] and its index or first token [m].
+Slices = tuple[Integers, Integers]
 #: How sequences become chunks, as described above.
 Chunking = Literal["balanced", "published", "even"]
 
@@ -124,10 +127,10 @@ def mesh(length: int, slices: int, cost: PipelineCost, alignment_tokens: int) ->
 
 def equal_work_starts(
     lengths: Lengths, count: int, alignment_tokens: int, cost: PipelineCost
-) -> tuple[Integers, Integers]:
-    """The sequence [m] and first token [m] of up to ``count`` slices of equal time.
+) -> Slices:
+    """Up to ``count`` slices of equal time of each of sequences of ``lengths`` [n].
 
-    Of sequences of ``lengths`` [n]; starts that the alignment makes equal are one.
+    Starts that the alignment makes equal are one.
     """
     length = lengths[:, None].astype(np.float64)
     quadratic, linear = cost.quadratic_ms, cost.linear_ms
@@ -137,6 +140,12 @@ def equal_work_starts(
     distinct = np.diff(starts, axis=1, prepend=-1) > 0
     owner, index = np.nonzero(distinct & (starts < lengths[:, None]))
     return owner.astype(np.int64), starts[owner, index]
+
+
+def slice_indices(counts: Integers) -> Slices:
+    """Sequence and index of every slice, of sequences in ``counts`` [n] slices."""
+    owner = np.repeat(np.arange(len(counts)), counts)
+    return owner, np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def even_mesh(length: int, slices: int, alignment_tokens: int) -> list[int]:
@@ -174,8 +183,7 @@ def cut_and_pack(
     # Long sequences come first.
     inner_cuts = np.searchsorted(edges[1:-1], tokens, side="left")
     counts = inner_cuts[: np.count_nonzero(inner_cuts)] + 1
-    owner = np.repeat(np.arange(len(counts)), counts)
-    nth = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    owner, nth = slice_indices(counts)
     return pack(
         rows, tokens, owner, edges[nth], most_tokens, cost,
         time_limit=time_limit, chunking=chunking, beside_tails=beside_tails,
@@ -252,14 +260,15 @@ def pack(
     )
 
 
-def share_among_replicas(lengths: Lengths, replicas: int, cost: PipelineCost) -> list[Lengths]:
-    """Positions [.] for each replica, longest first, each to the least loaded
-    replica.
-    """
+def share_among_replicas(
+    batch: SampledBatch, replicas: int, cost: PipelineCost
+) -> list[SampledBatch]:
+    """Each replica's part of a batch: longest first, each to the least loaded."""
+    lengths = batch.lengths
     forward, backward, _ = cost.slice_times_ms(np.zeros_like(lengths), lengths)
     longest_first = np.argsort(-lengths, kind="stable").tolist()
     shared = least_loaded(longest_first, forward + backward, replicas)
-    return [np.array(positions, dtype=np.int64) for positions in shared]
+    return [SampledBatch(batch.sequences[part], lengths[part]) for part in shared]
 
 
 def _slice_ms(contexts: Integers, tokens: Integers, cost: PipelineCost) -> Floats:
@@ -286,9 +295,9 @@ def chunk_of(slices: Sequence[Slice], cost: PipelineCost) -> Chunk:
     )
 
 
-def recomputing(chunk: Chunk, layers: tuple[int, ...]) -> Chunk:
+def recomputing(chunk: Chunk, layers: Sequence[int]) -> Chunk:
     """A chunk that recomputes ``layers`` on each stage."""
-    return replace(chunk, checkpoint_layers=layers if any(layers) else ())
+    return replace(chunk, checkpoint_layers=tuple(layers) if any(layers) else ())
 
 
 def pipeline_of(chunks: Iterable[Chunk], replica: int, shape: PipelineShape) -> Pipeline:

@@ -38,7 +38,13 @@ from railx.planning.format.predictions import fits
 from railx.planning.format.schedule import pipeline_ms
 from railx.planning.packing import fewest, least_loaded
 from railx.planning.pipeline.chunks import chunk_of, pipeline_of, recomputing
-from railx.planning.pipeline.fixed_chunks import FixedChunkSettings, check_settings, refusal, spread
+from railx.planning.pipeline.fixed_chunks import (
+    FixedChunkSettings,
+    check_settings,
+    layers_to_try,
+    refusal,
+    spread,
+)
 from railx.planning.planner import Planner, PlanningTask
 from railx.progress import counted
 from railx.workload.batches import SampledBatch
@@ -113,13 +119,12 @@ def plan_dyna_pipe_batch(
 
     ``layers`` are recomputed, the fewest with which the batch fits where None.
     """
-    counts = range(sum(cost.layer_counts) + 1) if layers is None else range(layers, layers + 1)
 
     @cache
     def with_layers(count: int) -> list[Pipeline] | None:
         return _with_layers(batch, count, cost)
 
-    needed = fewest(counts, lambda count: with_layers(count) is not None)
+    needed = fewest(layers_to_try(layers, cost), lambda count: with_layers(count) is not None)
     if needed is None or (pipelines := with_layers(needed)) is None:
         return None
     micro_batches = sum(len(pipeline.chunks) for pipeline in pipelines)

@@ -3,8 +3,8 @@
 A rule (:class:`ChunkRule`) cuts and packs the sequences of a batch. A planner tries
 some (``rules`` of its settings) and takes the one with the least total time of all
 batches. Elastic pipelines try every rule too (:func:`every_rule`, ``chunking: best``),
-so that they are never slower than such a planner. Published comparisons are with
-Megatron-LM, that of Seq1F1B with ``fixed`` is InfiniPipe's; others are ours.
+so that they are never slower. Published comparisons are with Megatron-LM, that of
+Seq1F1B with ``fixed`` is InfiniPipe's; others are ours.
 
 * Chunks run in 1F1B order, sequences of most chunks first, one pipeline to a replica.
   Replicas share a batch by the compute time of its sequences.
@@ -15,41 +15,36 @@ Megatron-LM, that of Seq1F1B with ``fixed`` is InfiniPipe's; others are ours.
 
 **DAPPLE** (Fan et al., PPoPP 2021) is the batch-level pipeline that InfiniPipe starts
 from: no sequence is cut, short ones are packed into a chunk by best-fit-decreasing up
-to a fixed number of tokens, and a longer one is a chunk of its own. Each stage runs as
-many forward passes ahead as stages follow it (N_split = 1). The paper's planner also
-chooses where to cut the model and how many devices each stage has. Here stages have
-equally many layers and ranks, as the settings give them. Its chunks hold equally many
-samples of one length; packing is what makes it work for variable lengths.
+to a fixed number of tokens, a longer one is a chunk of its own. Each stage runs as many
+forward passes ahead as stages follow it (N_split = 1). Stages have equally many layers
+and ranks, as the settings give them, where the paper's planner chooses both. Its chunks
+hold equally many samples of one length; packing is ours, for variable lengths.
 
 **Seq1F1B** has two settings (``splitting``). ``fixed`` is the baseline of InfiniPipe's
-paper: sequences are cut into slices of a fixed number of tokens, tails
-and short sequences are packed up to the same number. ``even`` and ``equal_work`` are
-the original (Sun et al., arXiv 2406.03488): every sequence is cut into the same number
-of slices, of equal tokens or of equal work. Forward passes take slices left to right;
+paper: slices of a fixed number of tokens, tails and short sequences packed up to the
+same number, never two tails in one chunk. The number is not published: the best one by
+predicted time is taken, which favours the baseline. ``even`` and ``equal_work`` are the
+original (Sun et al., arXiv 2406.03488): every sequence is cut into the same number of
+slices, of equal tokens or of equal work. Forward passes take slices left to right;
 backward passes take sequences first in first out and their slices right to left; the
 warm-up is stages - rank + slices - 2 forward passes (rank from 0), as in its code. That
-code trains micro-batches of one length, each cut into N slices. Here lengths vary. With
-``fixed``, two tails never share a chunk, as in InfiniPipe. With the other two,
-sequences up to the N-th part of the longest context are packed whole to that part, for
-a chunk of a plan holds no beginning of a sequence beside another; all longer ones are
-cut into N. Equal work is that of the common cost model, all-to-all included, where the
-code counts operations. The fixed size that InfiniPipe used is not published: the best
-one by predicted time is taken, which favours the baseline.
+code trains micro-batches of one length. Here lengths vary: all sequences over the N-th
+part of the longest context are cut into N, others are packed whole to that part, for a
+chunk of a plan holds no beginning of a sequence beside another. Equal work is that of
+the common cost model, all-to-all included, where the code counts operations.
 
 **ChunkFlow** (arXiv 2503.02356) cuts sequences over the chunk size into slices of it
-and packs shorter ones up to it. Of a sequence of n slices the last K keep their
-activations; the forward pass of the n - K before them is run again when their turn to
-go back comes, right to left. Chunk size and K are tuned together. Its implementation is
-not public. What is run again is recomputed layer by layer, as InfiniPipe prices it, so
-that the input of each layer stays besides keys and values, where ChunkFlow keeps keys
-and values alone. The warm-up is that of Seq1F1B; the text that we have of the paper
-does not give ChunkFlow's. The tail of a sequence is a chunk of its own.
-
-Keys and values alone would not make ChunkFlow fit a 30B model either (48K tokens, 4
-stages of 8 A800): of chunks of 2,048 tokens the first stage holds 28.6 GiB at its peak
-and the last 26.0, with the inputs of layers or without, where 11.8 and 13.6 are free.
-The peak is behind the longest sequence, of 24 slices: 1F1B keeps as many packs of short
-sequences, which keep all. So 30B needs recomputed layers (``checkpointed_layers``).
+and packs shorter ones up to it; a tail is a chunk of its own. Of a sequence of n slices
+the last K keep their activations; the forward pass of the n - K before them is run
+again when their turn to go back comes, right to left. Chunk size and K are tuned
+together. Its implementation is not public. What is run again is recomputed layer by
+layer, as InfiniPipe prices it, so that the input of each layer stays besides keys and
+values, where ChunkFlow keeps these alone. The warm-up is that of Seq1F1B; the text that
+we have of the paper does not give ChunkFlow's. Keys and values alone would not make it
+fit a 30B model either (48K tokens, 4 stages of 8 A800, chunks of 2,048 tokens): behind
+the longest sequence, of 24 slices, 1F1B keeps as many packs of short ones, which keep
+all, so that the first stage holds 28.6 GiB where 11.8 are free, the last 26.0 of 13.6.
+So 30B needs recomputed layers (``checkpointed_layers``).
 
 **SlimPipe** (arXiv 2504.14519) cuts every sequence over the slice size into slices of
 equal tokens, which run slice by slice in 1F1B order, backward passes right to left.
@@ -58,9 +53,9 @@ slices at a time, hand the excess to one another. With ``context_exchange`` all 
 of a sequence therefore take the mean time of its slices, and what is handed over takes
 no time: an upper bound on what the exchange can win. The paper's implementation cuts
 every micro-batch, packs of short sequences too, into n slices. Here short sequences are
-packed whole up to the slice size, and a sequence has as many slices as its length
-requires. Stages have no virtual stages, the vocabulary is not divided among them, and
-activations are not offloaded. The rules come from secondary sources.
+packed whole, and a sequence has as many slices as its length requires. There are no
+virtual stages, no division of the vocabulary and no offloading. The rules come from
+secondary sources.
 """
 
 from __future__ import annotations
@@ -82,20 +77,20 @@ from railx.planning.packing import Integers, fewest, longest_fitting
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.chunks import (
     Chunked,
+    Slices,
     chunk_of,
     equal_work_starts,
     pack,
     pipeline_of,
     recomputing,
     share_among_replicas,
+    slice_indices,
 )
 from railx.planning.planner import Planner, PlanningTask, StagedSettings, check_replicas
 from railx.progress import counted
 from railx.settings import AtLeast, NonNegative, PowerOfTwo, SettingsError
 from railx.workload.batches import SampledBatch
 
-#: The slices of long sequences [n]: each one's sequence [m] and start [m] in tokens.
-_Slices = tuple[Integers, Integers]
 #: The chunks of a sequence with other times.
 Retimed = Callable[[list[Chunk]], list[Chunk]]
 #: How Seq1F1B cuts: slices of one size, or as many of equal tokens or of equal work.
@@ -120,40 +115,31 @@ class ChunkRule:
 
     name: str
     size: int
-    cut: Callable[[Lengths], _Slices]
+    cut: Callable[[Lengths], Slices]
     account: dict[str, Any] = field(default_factory=dict)
     beside_tails: bool = False
     kept_chunks: int | None = None
     retimed: Retimed | None = None
 
-    def chunked(self, sequences: Lengths, lengths: Lengths, cost: PipelineCost) -> Chunked:
-        """Chunks of ``sequences`` [n] of ``lengths`` [n], most slices first."""
+    def chunked(self, batch: SampledBatch, cost: PipelineCost) -> Chunked:
+        """The chunks of a batch or a part of it, sequences of most slices first."""
+        sequences, lengths = batch.sequences, batch.lengths
         order = np.lexsort((sequences, -lengths))
+        tokens, long = lengths[order], int(np.count_nonzero(lengths > self.size))
+        counts = np.bincount(self.cut(tokens[:long])[0], minlength=long)
+        order[:long] = order[np.argsort(-counts, kind="stable")]
         rows, tokens = sequences[order], lengths[order]
-        long = int(np.count_nonzero(tokens > self.size))
         owner, start = self.cut(tokens[:long])
-        counts = np.bincount(owner, minlength=long).astype(np.int64)
-        by_count = np.argsort(-counts, kind="stable")
-        if np.any(by_count[1:] < by_count[:-1]):
-            rank_of = np.empty_like(by_count)
-            rank_of[by_count] = np.arange(long)
-            by_rank = np.argsort(rank_of[owner], kind="stable")
-            owner, start = rank_of[owner][by_rank], start[by_rank]
-            rows = np.concatenate([rows[:long][by_count], rows[long:]])
-            tokens = np.concatenate([tokens[:long][by_count], tokens[long:]])
-            counts = counts[by_count]
         return pack(rows, tokens, owner, start, self.size, cost, beside_tails=self.beside_tails)
 
     def layers(self, chunked: Chunked, count: int, cost: PipelineCost) -> Integers:
         """What stages recompute of each chunk [d, n], ``count`` layers of most."""
-        early = np.zeros(chunked.chunks, dtype=np.bool_)
-        if self.kept_chunks is not None:
-            index = np.arange(chunked.chunks) - chunked.run_start
-            early = index < chunked.count - self.kept_chunks
-        every, spread_ones = (
+        index = np.arange(chunked.chunks) - chunked.run_start
+        early = index < chunked.count - (self.kept_chunks or chunked.chunks)
+        every, static = (
             np.array(layers)[:, None] for layers in (cost.layer_counts, spread(count, cost))
         )
-        return np.where(early, every, spread_ones)
+        return np.where(early, every, static)
 
 
 @dataclass(frozen=True)
@@ -284,32 +270,37 @@ class SlimPipeSettings(SlicedSettings):
 
 def dapple_rule(size: int) -> ChunkRule:
     """Whole sequences, packed."""
-    return ChunkRule(f"dapple {size}", size, _uncut, {"chunk_tokens": size})
+    return ChunkRule(
+        f"dapple {size}",
+        size,
+        lambda tokens: _equal(tokens, np.ones_like(tokens)),
+        {"chunk_tokens": size},
+    )
 
 
 def seq1f1b_rule(
     size: int, splitting: Splitting, context: int, alignment: int, cost: PipelineCost
 ) -> ChunkRule:
     """Slices of one size, or as many as the longest ``context`` has of that size."""
-    count = -(-context // size)
-    account = {"splitting": splitting, "chunk_tokens": size, "slices": count}
+    account: dict[str, Any] = {"splitting": splitting, "chunk_tokens": size}
     if splitting == "fixed":
-        del account["slices"]
-        return ChunkRule(f"seq1f1b {size}", size, _by_size(size), account, beside_tails=True)
-    if splitting == "even":
-        return ChunkRule(f"seq1f1b even {size}", size, _evenly(count=count), account)
+        cut = _of_size(size)
+        return ChunkRule(f"seq1f1b {size}", size, cut, account, beside_tails=True)
+    account["slices"] = count = -(-context // size)
 
-    def by_work(tokens: Lengths) -> _Slices:
+    def cut_alike(tokens: Lengths) -> Slices:
+        if splitting == "even":
+            return _equal(tokens, np.minimum(count, tokens))
         return equal_work_starts(tokens, count, alignment, cost)
 
-    return ChunkRule(f"seq1f1b equal_work {size}", size, by_work, account)
+    return ChunkRule(f"seq1f1b {splitting} {size}", size, cut_alike, account)
 
 
 def chunk_flow_rule(size: int, retained: int) -> ChunkRule:
     """Slices of one size; a sequence keeps the activations of the last ones."""
     account = {"chunk_tokens": size, "kept_chunks": retained}
     name = f"chunk_flow {size} {retained}"
-    return ChunkRule(name, size, _by_size(size), account, kept_chunks=retained)
+    return ChunkRule(name, size, _of_size(size), account, kept_chunks=retained)
 
 
 def retained_counts(chunks: int) -> list[int]:
@@ -319,7 +310,13 @@ def retained_counts(chunks: int) -> list[int]:
 
 def slim_pipe_rule(size: int, account: dict[str, Any], retimed: Retimed | None = None) -> ChunkRule:
     """Equal slices of up to ``size`` tokens."""
-    return ChunkRule(f"slim_pipe {size}", size, _evenly(size=size), account, retimed=retimed)
+    return ChunkRule(
+        f"slim_pipe {size}",
+        size,
+        lambda tokens: _equal(tokens, -(-tokens // size)),
+        account,
+        retimed=retimed,
+    )
 
 
 def every_rule(
@@ -340,34 +337,20 @@ def every_rule(
             yield seq1f1b_rule(size, "equal_work", context, alignment, cost)
 
 
-def _uncut(tokens: Lengths) -> _Slices:
-    return np.arange(len(tokens)), np.zeros_like(tokens)
+def _of_size(size: int) -> Callable[[Lengths], Slices]:
+    """Slices of ``size`` tokens, the last of a sequence with the rest."""
 
-
-def _by_size(size: int) -> Callable[[Lengths], _Slices]:
-    def cut(tokens: Lengths) -> _Slices:
-        owner, index = _indices(-(-tokens // size))
+    def cut(tokens: Lengths) -> Slices:
+        owner, index = slice_indices(-(-tokens // size))
         return owner, index * size
 
     return cut
 
 
-def _evenly(count: int | None = None, size: int = 1) -> Callable[[Lengths], _Slices]:
-    """``count`` equal slices of each sequence, or as many as its length requires."""
-
-    def cut(tokens: Lengths) -> _Slices:
-        counts = -(-tokens // size) if count is None else np.minimum(count, tokens)
-        owner, index = _indices(counts)
-        return owner, tokens[owner] * index // counts[owner]
-
-    return cut
-
-
-def _indices(counts: Integers) -> _Slices:
-    """Sequence and slice index [m] of every slice, from the number of slices [n]."""
-    owner = np.repeat(np.arange(len(counts)), counts)
-    first = np.cumsum(counts) - counts
-    return owner, np.arange(len(owner)) - first[owner]
+def _equal(tokens: Lengths, counts: Integers) -> Slices:
+    """``counts`` [n] slices of equal tokens of each sequence."""
+    owner, index = slice_indices(counts)
+    return owner, tokens[owner] * index // counts[owner]
 
 
 def balanced(run: list[Chunk]) -> list[Chunk]:
@@ -403,12 +386,16 @@ def spread(layers: int, cost: PipelineCost) -> tuple[int, ...]:
     )
 
 
+def layers_to_try(given: int | None, cost: PipelineCost) -> range:
+    """The given number of recomputed layers, or every number from 0 to all layers."""
+    return range(sum(cost.layer_counts) + 1) if given is None else range(given, given + 1)
+
+
 def fewest_layers(
     rule: ChunkRule, chunked: Chunked, counts: range, cost: PipelineCost
 ) -> int | None:
     """The fewest of ``counts`` layers with which chunks fit; None where none do."""
     problem = checkpoints.problem_of(chunked, 0, chunked.chunks, cost)
-
     return fewest(
         counts, lambda count: checkpoints.fits(problem, rule.layers(chunked, count, cost))
     )
@@ -481,34 +468,28 @@ def _plan_with_rule(
     rule: ChunkRule, settings: FixedChunkSettings, task: PlanningTask, cost: PipelineCost
 ) -> tuple[PipelineBatch, ...] | None:
     """All batches by one rule with the fewest layers recomputed; None: too large."""
-    given = settings.checkpointed_layers
-    most = sum(cost.layer_counts) if given is None else given
-    count = 0 if given is None else given
+    counts = layers_to_try(settings.checkpointed_layers, cost)
     drawn = [
         [
-            rule.chunked(batch.sequences[positions], batch.lengths[positions], cost)
-            for positions in share_among_replicas(batch.lengths, settings.replicas, cost)
+            rule.chunked(share, cost)
+            for share in share_among_replicas(batch, settings.replicas, cost)
         ]
         for batch in counted(task.batches, "batches")
     ]
     for chunked in chain.from_iterable(drawn):
-        needed = fewest_layers(rule, chunked, range(count, most + 1), cost)
+        needed = fewest_layers(rule, chunked, counts, cost)
         if needed is None:
             return None
-        count = needed
-    account = {**rule.account, "checkpointed_layers": count}
-    return tuple(
-        PipelineBatch(
-            index,
-            tuple(
-                _pipeline(rule, chunked, count, replica, cost)
-                for replica, chunked in enumerate(replicas)
-            ),
-            account,
-            predicted_other_ms=cost.batch_ms,
+        counts = range(needed, counts.stop)
+    account = {**rule.account, "checkpointed_layers": counts[0]}
+    batches = []
+    for index, replicas in enumerate(drawn):
+        shares = enumerate(replicas)
+        pipelines = (_pipeline(rule, share, counts[0], replica, cost) for replica, share in shares)
+        batches.append(
+            PipelineBatch(index, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
         )
-        for index, replicas in enumerate(drawn)
-    )
+    return tuple(batches)
 
 
 def _pipeline(
@@ -520,8 +501,7 @@ def _pipeline(
         starts = [*np.unique(chunked.run_start).tolist(), len(chunks)]
         runs = (rule.retimed(chunks[start:end]) for start, end in pairwise(starts))
         chunks = [chunk for run in runs for chunk in run]
-    layers = rule.layers(chunked, count, cost).T.tolist()
-    recomputed = map(recomputing, chunks, map(tuple, layers))
+    recomputed = map(recomputing, chunks, rule.layers(chunked, count, cost).T.tolist())
     return pipeline_of(recomputed, replica, cost.shape)
 
 

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from railx.performance.pipeline_cost import PipelineCost
-from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
+from railx.planning.format.parts import Chunk, Pipeline, PlanError
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import (
     TRAINABLE_SCHEDULES,
@@ -48,8 +48,7 @@ from railx.planning.format.schedule import (
     pipeline_ms,
     runs_of,
 )
-from railx.planning.groups import Lengths
-from railx.planning.packing import Integers, longest_fitting
+from railx.planning.packing import Floats, Integers, longest_fitting
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.best_schedule import CANDIDATE_SCHEDULES, best_batch
 from railx.planning.pipeline.chunks import (
@@ -65,7 +64,12 @@ from railx.planning.pipeline.chunks import (
     share_among_replicas,
 )
 from railx.planning.pipeline.dyna_pipe import plan_dyna_pipe_batch
-from railx.planning.pipeline.fixed_chunks import ChunkRule, every_rule, fewest_layers
+from railx.planning.pipeline.fixed_chunks import (
+    ChunkRule,
+    every_rule,
+    fewest_layers,
+    layers_to_try,
+)
 from railx.planning.pipeline.grouping import (
     Grouping,
     PipelineSettings,
@@ -84,9 +88,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PIPELINE", "PipelineSettings", "plan_pipeline_batch"]
 
-#: Slices by run and chunk, and each chunk's recomputed layers by stage.
-Runs = Sequence[Sequence[Sequence[Slice]]]
-Layers = Sequence[Sequence[int]]
 #: A rule and the chunks that it makes.
 _Fixed = tuple[ChunkRule, Chunked]
 
@@ -203,7 +204,8 @@ def _refined(
     )
     most = _MOST_PASSES // settings.replicas
     passes = min(max(_PASSES_PER_OPERATION * size, _FEWEST_PASSES), most)
-    starts: list[tuple[Runs, Layers]] = [
+    #: Slices by run and chunk, and each chunk's recomputed layers by stage.
+    starts: list[tuple[Any, Any]] = [
         (
             [[chunk.slices for chunk in run] for p in pipelines for run in runs_of(p.chunks)],
             [chunk.checkpoint_layers for p in pipelines for chunk in p.chunks],
@@ -230,7 +232,7 @@ def _refined(
     if best is None or best.time_ms >= sum(map(pipeline_ms, alternatives[0])):
         return None
     chunks = [
-        recomputing(chunk_of(slices, cost), tuple(layers))
+        recomputing(chunk_of(slices, cost), layers)
         for slices, layers in zip(chain.from_iterable(best.runs), best.layers, strict=True)
     ]
     pipeline = pipeline_of(chunks, alternatives[0][0].replica, cost.shape)
@@ -269,10 +271,8 @@ def _planned(
     """
     pipelines: list[Pipeline] = []
     accounts = []
-    for replica, positions in enumerate(
-        share_among_replicas(batch.lengths, settings.replicas, cost)
-    ):
-        best = _best(batch.sequences[positions], batch.lengths[positions], settings, cost, context)
+    for replica, share in enumerate(share_among_replicas(batch, settings.replicas, cost)):
+        best = _best(share, settings, cost, context)
         if best is None:
             return None
         of_replica = _pipelines(best, replica, cost)
@@ -295,9 +295,7 @@ def _with_sorted_micro_batches(
 
     None where it does not fit or reaches the limit.
     """
-    layers = {"none": 0, "full": sum(cost.layer_counts)}.get(settings.checkpointing)
-    shape = cost.shape
-    planned = plan_dyna_pipe_batch(iteration, batch, layers, cost)
+    planned = plan_dyna_pipe_batch(iteration, batch, _given_layers(settings, cost), cost)
     if planned is None:
         return None
     pipelines = []
@@ -305,7 +303,7 @@ def _with_sorted_micro_batches(
         first, last = pipeline.chunks[0], pipeline.chunks[-1]
         edge_ms = first.predicted_forward_ms + last.predicted_backward_ms
         work_ms = sum(chunk.predicted_ms for chunk in pipeline.chunks)
-        if work_ms + (shape.stages - 1) * edge_ms + cost.batch_ms >= limit_ms:
+        if work_ms + (cost.shape.stages - 1) * edge_ms + cost.batch_ms >= limit_ms:
             return None
         pipelines.append(_recomputing_less(pipeline, settings, cost))
     account = _of_replicas([_account("dyna_pipe", pipeline.chunks) for pipeline in pipelines])
@@ -325,7 +323,7 @@ def _recomputing_less(
     solution = recomputed(problem, settings, thorough=True)
     if solution is None:
         return pipeline
-    layers = map(tuple, problem.counts(solution.counts).T.tolist())
+    layers = problem.counts(solution.counts).T.tolist()
     other = replace(pipeline, chunks=tuple(map(recomputing, pipeline.chunks, layers)))
     return min(pipeline, other, key=pipeline_ms)
 
@@ -351,33 +349,31 @@ def _scheduled(
 
 
 def _best(
-    sequences: Lengths,
-    lengths: Lengths,
-    settings: PipelineSettings,
-    cost: PipelineCost,
-    context: int,
+    share: SampledBatch, settings: PipelineSettings, cost: PipelineCost, context: int
 ) -> Grouping | None:
-    """The pipelines with the least simulated time; None where nothing fits memory."""
-    processed = _best_processed(sequences, lengths, settings, cost)
+    """A replica's pipelines of the least simulated time; None where nothing fits
+    memory.
+    """
+    processed = _best_processed(share, settings, cost)
     if settings.chunking != "best":
         return processed
     rules = every_rule(context, settings.most_slices, settings.alignment_tokens, cost)
-    fixed = [(rule, rule.chunked(sequences, lengths, cost)) for rule in rules]
+    fixed = [(rule, rule.chunked(share, cost)) for rule in rules]
     return _of_fixed_chunks(fixed, processed, settings, cost)
 
 
 def _best_processed(
-    sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
+    share: SampledBatch, settings: PipelineSettings, cost: PipelineCost
 ) -> Grouping | None:
     """The best of the sequence processor's chunks."""
     for beside_tails in (True, False):
-        families = list(_candidates(sequences, lengths, settings, cost, beside_tails))
+        families = list(_candidates(share, settings, cost, beside_tails))
         limit = settings.most_over_mean or math.inf
         balanced = [[c for c in family if c.longest_over_mean <= limit] for family in families]
         others = [[c for c in family if c.longest_over_mean > limit] for family in families]
         best = fastest(balanced, settings, cost)
-        share = 1.0 if settings.chunking == "best" else 1 - _MAX_SLOWDOWN_FOR_BALANCE
-        incumbent_ms = math.inf if best is None else best.simulated_ms * share
+        factor = 1.0 if settings.chunking == "best" else 1 - _MAX_SLOWDOWN_FOR_BALANCE
+        incumbent_ms = math.inf if best is None else best.simulated_ms * factor
         other = fastest(others, settings, cost, incumbent_ms)
         if other is not None and other.simulated_ms < incumbent_ms:
             best = other
@@ -414,6 +410,11 @@ def _of_fixed_chunks(
     return best
 
 
+def _given_layers(settings: PipelineSettings, cost: PipelineCost) -> int | None:
+    """How many layers the settings recompute; None where memory decides."""
+    return {"none": 0, "full": sum(cost.layer_counts)}.get(settings.checkpointing)
+
+
 def _static(
     rule: ChunkRule,
     chunked: Chunked,
@@ -425,31 +426,25 @@ def _static(
 
     None where it does not fit or reaches the limit.
     """
-    every = sum(cost.layer_counts)
-    none, full = (settings.checkpointing == name for name in ("none", "full"))
-    counts = range(every if full else 0, 1 if none else every + 1)
+    counts = layers_to_try(_given_layers(settings, cost), cost)
     fewest = fewest_layers(rule, chunked, counts, cost)
     if fewest is None:
         return None
     layers = rule.layers(chunked, fewest, cost)
-    if none and layers.any():
+    if settings.checkpointing == "none" and layers.any():
         return None
     grouped = replace(in_one_pipeline(chunked, layers, cost), chunking=rule.name)
     return grouped if grouped.simulated_ms < limit_ms else None
 
 
 def _candidates(
-    sequences: Lengths,
-    lengths: Lengths,
-    settings: PipelineSettings,
-    cost: PipelineCost,
-    beside_tails: bool,
+    share: SampledBatch, settings: PipelineSettings, cost: PipelineCost, beside_tails: bool
 ) -> Iterator[list[Chunked]]:
-    """For every K the batch in distinct chunks, by rising token limits."""
+    """For every K the sequences in distinct chunks, by rising token limits."""
     chunking: Chunking = "balanced"
     if settings.chunking == "published" or settings.chunking == "even":
         chunking = settings.chunking
-    longest, room = int(lengths.max()), _most_chunk_tokens(settings, cost)
+    longest, room = int(share.lengths.max()), _most_chunk_tokens(settings, cost)
     tried: set[tuple[int, ...]] = set()
     for slices in range(1, settings.most_slices + 1):
         cuts = _cuts(longest, slices, settings, cost)
@@ -459,7 +454,7 @@ def _candidates(
         packed: dict[bytes, Chunked] = {}
         for most_tokens in _token_limits(cuts, longest, room, settings, cost):
             chunked = cut_and_pack(
-                sequences, lengths, cuts, most_tokens, cost, chunking, beside_tails
+                share.sequences, share.lengths, cuts, most_tokens, cost, chunking, beside_tails
             )
             if chunked is not None:
                 packed.setdefault(chunked.chunk.tobytes(), chunked)
@@ -508,7 +503,7 @@ def _token_limits(
 
 def _pipelines(grouped: Grouping, replica: int, cost: PipelineCost) -> list[Pipeline]:
     pipelines = []
-    layers = list(map(tuple, grouped.layers.T.tolist()))
+    layers = grouped.layers.T.tolist()
     for first, end in pairwise(grouped.bounds):
         chunks = [
             _chunk(grouped.chunked, chunk, layers[chunk], cost) for chunk in range(first, end)
@@ -517,7 +512,7 @@ def _pipelines(grouped: Grouping, replica: int, cost: PipelineCost) -> list[Pipe
     return pipelines
 
 
-def _chunk(chunked: Chunked, chunk: int, layers: tuple[int, ...], cost: PipelineCost) -> Chunk:
+def _chunk(chunked: Chunked, chunk: int, layers: Sequence[int], cost: PipelineCost) -> Chunk:
     forward_ms = float(chunked.forward_ms[chunk])
     return recomputing(
         Chunk(
@@ -534,68 +529,53 @@ def _chunk(chunked: Chunked, chunk: int, layers: tuple[int, ...], cost: Pipeline
 
 def _refusal(batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost) -> PlanError:
     """Why no replica fits: its longest sequence alone, or a stage's memory."""
-    for positions in share_among_replicas(batch.lengths, settings.replicas, cost):
-        sequences, lengths = batch.sequences[positions], batch.lengths[positions]
-        if _best(sequences, lengths, settings, cost, 0) is None:
-            return _refusal_of(sequences, lengths, settings, cost)
-    raise AssertionError("every replica fits")
-
-
-def _refusal_of(
-    sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
-) -> PlanError:
-    longest = int(np.argmax(lengths))
-    shape = cost.shape
-    where = f"a pipeline of {shape.stages} stages of {shape.degree} ranks"
-    most = longest_fitting(
-        int(lengths[longest]), lambda tokens: _holds_alone(tokens, settings, cost)
-    )
+    shares = share_among_replicas(batch, settings.replicas, cost)
+    unfit = next(share for share in shares if _best(share, settings, cost, 0) is None)
+    longest = int(np.argmax(unfit.lengths))
+    sequence, length = int(unfit.sequences[longest]), int(unfit.lengths[longest])
+    most = longest_fitting(length, lambda tokens: _holds_alone(tokens, settings, cost))
+    if most == length:
+        return _short_memory(unfit, settings, cost)
+    where = f"a pipeline of {cost.shape.stages} stages of {cost.shape.degree} ranks"
     recomputed = "" if settings.checkpointing == "none" else ", every layer recomputed"
-    if most < lengths[longest]:
-        return PlanError(
-            f"sequence {sequences[longest]}: {lengths[longest]} tokens; allowed: at most {most},"
-            f" the longest that {where} holds in up to {settings.most_slices} slices{recomputed}"
-        )
-    return _short_memory(sequences, lengths, settings, cost)
+    return PlanError(
+        f"sequence {sequence}: {length} tokens; allowed: at most {most}, the longest that {where}"
+        f" holds in up to {settings.most_slices} slices{recomputed}"
+    )
 
 
 def _holds_alone(length: int, settings: PipelineSettings, cost: PipelineCost) -> bool:
     """Whether a sequence alone fits a pipeline under any number of slices."""
-    alone = _candidates(np.array([0]), np.array([length]), settings, cost, beside_tails=False)
+    single = SampledBatch(np.array([0]), np.array([length]))
+    alone = _candidates(single, settings, cost, beside_tails=False)
     return any(divide(chunked, settings, cost) for chunked in chain.from_iterable(alone))
 
 
-def _short_memory(
-    sequences: Lengths, lengths: Lengths, settings: PipelineSettings, cost: PipelineCost
-) -> PlanError:
-    """The stage with too little memory, and its deficit, at the K with the
-    least need.
-    """
-    best: tuple[float, int, float] | None = None
+def _short_memory(share: SampledBatch, settings: PipelineSettings, cost: PipelineCost) -> PlanError:
+    """The stage with too little memory, and its deficit, at the K with the least."""
     layers = _most_recomputed(settings, cost)
-    families = _candidates(sequences, lengths, settings, cost, beside_tails=False)
-    for chunked in chain.from_iterable(families):
-        starts = sequence_starts(chunked)
-        most: tuple[float, int, float] = (-math.inf, 0, 0.0)
-        for first, end in pairwise([*starts.tolist(), chunked.chunks]):
-            problem = checkpoints.problem_of(chunked, first, end, cost)
-            short = checkpoints.peak_bytes(problem, layers) - problem.capacity
-            stage = int(short.argmax())
-            most = max(most, (float(short[stage]), stage, float(problem.capacity[stage])))
-        if best is None or most < best:
-            best = most
-    assert best is not None  # the longest sequence fits alone
-    missing, stage, capacity = best
+
+    def missing(chunked: Chunked) -> Floats:
+        """Bytes [d] that stages lack at most for a cut sequence by itself."""
+        edges = [*sequence_starts(chunked).tolist(), chunked.chunks]
+        problems = (checkpoints.problem_of(chunked, *ends, cost) for ends in pairwise(edges))
+        peaks = [checkpoints.peak_bytes(problem, layers) for problem in problems]
+        return np.asarray(np.max(peaks, axis=0) - cost.capacities)
+
+    families = _candidates(share, settings, cost, beside_tails=False)
+    least = min(map(missing, chain.from_iterable(families)), key=np.max)
+    stage = int(least.argmax())
+    short, capacity = float(least[stage]), cost.capacity_bytes(stage)
     recomputed = "no layer" if settings.checkpointing == "none" else "every layer"
     if cost.given_tokens is not None:
-        tokens = math.ceil(cost.given_tokens * (1 + missing / capacity) * (1 - 1e-12))
+        tokens = math.ceil(cost.given_tokens * (1 + short / capacity) * (1 - 1e-12))
         return PlanError(
             f"cluster.tokens_per_device: got {cost.given_tokens}; allowed: at least {tokens}, what"
             f" the chunks of this batch need on stage {stage} with {recomputed} recomputed"
         )
     return PlanError(
         f"cluster.memory_gib: leaves stage {stage} {capacity / 2**30:.6g} GiB for activations;"
-        f" allowed: at least {(capacity + missing) / 2**30:.6g} GiB, what the chunks of this batch"
+        f" allowed: at least {(capacity + short) / 2**30:.6g} GiB, what the chunks of this batch"
         f" need there with {recomputed} recomputed"
     )
 
