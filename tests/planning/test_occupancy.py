@@ -73,7 +73,7 @@ def test_bytes_of_chunks_by_hand() -> None:
 def test_memory_over_time_by_hand() -> None:
     """F takes 1 ms, B 2, and one recomputed layer a third of F."""
     first, last = memory_over_time(Pipeline(2, 0, CHUNKS), COST)
-    moments = [(held.time_ms, held.chunks, held.tokens, held.activation_bytes) for held in last]
+    moments = [tuple(vars(held).values())[1:] for held in last]
     assert moments == [
         (1, 1, 10, 170),
         (2, 2, 20, 340),
@@ -81,7 +81,7 @@ def test_memory_over_time_by_hand() -> None:
         (8, 1, 10, 140),
         (10, 0, 0, 0),
     ]
-    assert [held.chunks for held in first] == [1, 2, 3, 2, 1, 0]
+    assert [held.live_chunks for held in first] == [1, 2, 3, 2, 1, 0]
     assert peak_bytes(Pipeline(2, 0, CHUNKS), COST) == [360, 340]
 
 
@@ -103,11 +103,11 @@ def test_without_a_cost_chunks_are_counted_as_the_window_says() -> None:
             virtual_stages=parts,
         )
         for stage, own in enumerate(memory_over_time(pipeline)):
-            assert max(held.chunks for held in own) <= peak_live_chunks(pipeline, stage)
-            assert (own[-1].chunks, own[-1].tokens) == (0, 0)
+            assert max(held.live_chunks for held in own) <= peak_live_chunks(pipeline, stage)
+            assert (own[-1].live_chunks, own[-1].live_tokens) == (0, 0)
             assert all(held.activation_bytes is None for held in own)
     paper = Pipeline(2, 0, CHUNKS)
-    peaks = [max(held.chunks for held in own) for own in memory_over_time(paper)]
+    peaks = [max(held.live_chunks for held in own) for own in memory_over_time(paper)]
     assert peaks == [peak_live_chunks(paper, stage) for stage in range(2)] == [3, 2]
 
 
@@ -226,7 +226,7 @@ def test_chunks_are_held_as_long_as_the_order_says(name: ScheduleName) -> None:
     chunks = tuple(replace(chunk, predicted_weight_ms=1.0) for chunk in pipeline.chunks)
     pipeline = replace(pipeline, chunks=chunks)
     for stage, own in enumerate(memory_over_time(pipeline)):
-        assert max(held.chunks for held in own) == peak_live_chunks(pipeline, stage)
+        assert max(held.live_chunks for held in own) == peak_live_chunks(pipeline, stage)
 
 
 def test_passes_without_a_time_are_held_too() -> None:
@@ -238,10 +238,10 @@ def test_passes_without_a_time_are_held_too() -> None:
     )
     still = replace(pipeline, chunks=free)
     for timed, timeless in zip(memory_over_time(pipeline), memory_over_time(still), strict=True):
-        for what in ("chunks", "tokens"):
+        for what in ("live_chunks", "live_tokens"):
             most = max(getattr(held, what) for held in timed)
             assert max(getattr(held, what) for held in timeless) == most > 0
-        assert min(held.chunks for held in timeless) == 0
+        assert min(held.live_chunks for held in timeless) == 0
     times = stage_times(simulate_pipeline(still))
     assert [(one.busy_ms, one.idle_ms, one.bubble_share) for one in times] == [(0, 0, 0)] * 2
 

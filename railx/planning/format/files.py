@@ -20,7 +20,15 @@ from typing import Any, cast
 
 from railx.errors import UserError
 from railx.io import read_json, write_json
-from railx.planning.format.parts import Chunk, Group, Pipeline, PlanError, agree, check_agrees
+from railx.planning.format.parts import (
+    Chunk,
+    Group,
+    Pipeline,
+    PlanError,
+    agree,
+    check_agrees,
+    refused,
+)
 from railx.planning.format.plan import (
     SCHEMA,
     Batch,
@@ -48,7 +56,7 @@ def read_plan(path: str | Path) -> Plan:
     data = read_json(path, keys_once=True)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         got = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise PlanError(f"{path}: schema is {got!r}; allowed: {SCHEMA}")
+        raise refused(str(path), f"schema is {got!r}", SCHEMA)
     try:
         kind, batch_types = data.get("kind"), _BATCH_TYPES
         if not isinstance(kind, str) or kind not in batch_types:
@@ -97,14 +105,12 @@ def validate_plan(plan: Plan) -> None:
     model = named_cost_model(plan) if plan.predictions == "cost_model" else None
     if not plan.batches:
         raise PlanError("the plan has no batches; allowed: at least one")
-    expected = SequenceParallelBatch if plan.kind == "sequence_parallel" else PipelineBatch
+    expected = _BATCH_TYPES[plan.kind]
     for batch in plan.batches:
         where = f"batch {batch.iteration}"
         if not isinstance(batch, expected):
-            raise PlanError(
-                f"{where}: a {type(batch).__name__} in a plan of kind {plan.kind}; allowed:"
-                f" {expected.__name__}"
-            )
+            got = f"a {type(batch).__name__} in a plan of kind {plan.kind}"
+            raise refused(where, got, expected.__name__)
         if isinstance(batch, SequenceParallelBatch):
             _validate_sequence_parallel(batch, plan, where)
         else:
@@ -124,7 +130,7 @@ def _check_finite(value: Any, where: str) -> None:
         for index, item in enumerate(value):
             _check_finite(item, f"{where}[{index}]")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise PlanError(f"{where}: got {value!r}; allowed: a finite number")
+        raise refused(where, f"got {value!r}", "a finite number")
 
 
 def _derived(batches: Any) -> Iterator[tuple[str, dict[str, Any], str, str]]:
@@ -160,8 +166,8 @@ def _check_derived(data: Mapping[str, Any], expected: Mapping[str, Any]) -> None
         value = said.get(key)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not agree(cast("float", value), right[key]):
-            problem = "is missing" if key not in said else f"got {value!r}"
-            raise PlanError(f"{where}: {problem}; allowed: {right[key]}, {what}")
+            got = "is missing" if key not in said else f"got {value!r}"
+            raise refused(where, got, f"{right[key]}, {what}")
     digest = data.get("digest")
     if digest is not None and digest != _digest(data):
         raise PlanError(
@@ -195,34 +201,24 @@ def _validate_batch(batch: Batch, where: str) -> None:
     """
     _unique((sequence for sequence, _ in sequence_lengths(batch)), f"{where}: sequence")
     if not batch.sequences or len(batch.sequences) != len(batch.lengths):
-        raise PlanError(
-            f"{where}: made for {len(batch.sequences)} sequences and {len(batch.lengths)} lengths;"
-            " allowed: the ids and lengths of the batch that was planned, at least one"
-        )
+        got = f"made for {len(batch.sequences)} sequences and {len(batch.lengths)} lengths"
+        raise refused(where, got, "the ids and lengths of the batch that was planned, at least one")
     _unique(batch.sequences, f"{where}: made for sequence")
     expected = dict(zip(batch.sequences, batch.lengths, strict=True))
+    made_for = "the batch that the plan was made for"
     for sequence, length in sequence_lengths(batch):
         if sequence not in expected:
-            raise PlanError(
-                f"{where}: sequence {sequence}; allowed: the sequences of the batch that the plan"
-                " was made for"
-            )
-        if length != expected[sequence]:
-            raise PlanError(
-                f"{where}, sequence {sequence}: length {length}; allowed: {expected[sequence]}, its"
-                " length in the batch that the plan was made for"
-            )
-        del expected[sequence]
+            raise refused(where, f"sequence {sequence}", f"the sequences of {made_for}")
+        right = expected.pop(sequence)
+        if length != right:
+            inside = f"{where}, sequence {sequence}"
+            raise refused(inside, f"length {length}", f"{right}, its length in {made_for}")
     if expected:
-        raise PlanError(
-            f"{where}: sequence {next(iter(expected))} is dropped ({len(expected)} in all);"
-            " allowed: every sequence of the batch that the plan was made for"
-        )
+        got = f"sequence {next(iter(expected))} is dropped ({len(expected)} in all)"
+        raise refused(where, got, f"every sequence of {made_for}")
     bound, time_ms = batch.lower_bound_ms or 0.0, batch.predicted_ms
     if bound > time_ms and not agree(bound, time_ms):
-        raise PlanError(
-            f"{where}: lower_bound_ms {bound}; allowed: at most {time_ms}, the predicted time"
-        )
+        raise refused(where, f"lower_bound_ms {bound}", f"at most {time_ms}, the predicted time")
 
 
 def _validate_sequence_parallel(batch: SequenceParallelBatch, plan: Plan, where: str) -> None:
@@ -230,10 +226,8 @@ def _validate_sequence_parallel(batch: SequenceParallelBatch, plan: Plan, where:
         inside = f"{where}, micro-batch {index}"
         used = sum(group.degree for group in micro_batch.groups)
         if used > plan.devices:
-            raise PlanError(
-                f"{inside}: {len(micro_batch.groups)} groups of {used} ranks in all; allowed: at"
-                f" most {plan.devices}, the devices of the plan"
-            )
+            got = f"{len(micro_batch.groups)} groups of {used} ranks in all"
+            raise refused(inside, got, f"at most {plan.devices}, the devices of the plan")
         for number, group in enumerate(micro_batch.groups):
             _validate_group(group, plan, f"{inside}, group {number}")
         slowest = max((group.predicted_ms for group in micro_batch.groups), default=0.0)
@@ -248,22 +242,18 @@ def _validate_group(group: Group, plan: Plan, where: str) -> None:
     consecutive = group.ranks == tuple(range(first, first + degree))
     if not degree or not consecutive or (aligned and first % degree):
         multiple = f" that start at a multiple of {degree}" if aligned else ", at least one"
-        raise PlanError(f"{where}: ranks {list(group.ranks)}; allowed: consecutive ranks{multiple}")
+        raise refused(where, f"ranks {list(group.ranks)}", f"consecutive ranks{multiple}")
     if first + degree > plan.devices:
-        raise PlanError(f"{where}: rank {first + degree - 1}; allowed: 0 to {plan.devices - 1}")
+        raise refused(where, f"rank {first + degree - 1}", f"0 to {plan.devices - 1}")
     if not group.sequences or len(group.sequences) != len(group.lengths):
-        raise PlanError(
-            f"{where}: {len(group.sequences)} sequences and {len(group.lengths)} lengths; allowed:"
-            " one length each, at least one"
-        )
+        got = f"{len(group.sequences)} sequences and {len(group.lengths)} lengths"
+        raise refused(where, got, "one length each, at least one")
     for sequence, length in zip(group.sequences, group.lengths, strict=True):
         if length < 1:
-            raise PlanError(f"{where}, sequence {sequence}: length {length}; allowed: at least 1")
+            raise refused(f"{where}, sequence {sequence}", f"length {length}", "at least 1")
     if plan.tokens_per_device is not None and group.tokens > plan.tokens_per_device * degree:
-        raise PlanError(
-            f"{where}: {group.tokens} tokens; allowed: at most {plan.tokens_per_device * degree},"
-            f" what {degree} ranks hold"
-        )
+        most = f"at most {plan.tokens_per_device * degree}, what {degree} ranks hold"
+        raise refused(where, f"{group.tokens} tokens", most)
     other_ms = group.predicted_other_ms.values()
     total_ms = sum((group.predicted_compute_ms, group.predicted_all_to_all_ms, *other_ms))
     together = "compute, all-to-all and other terms together"
@@ -277,22 +267,16 @@ def _validate_pipelines(batch: PipelineBatch, plan: Plan, where: str) -> None:
         ("virtual stages", {pipeline.virtual_stages for pipeline in batch.pipelines}),
     ):
         if len(counts) != 1:
-            raise PlanError(
-                f"{where}: pipelines with {sorted(counts)} {what}; allowed: the same number in"
-                " every pipeline"
-            )
+            got = f"pipelines with {sorted(counts)} {what}"
+            raise refused(where, got, "the same number in every pipeline")
     for index, pipeline in enumerate(batch.pipelines):
         inside = f"{where}, pipeline {index}"
         if not PowerOfTwo().accepts(pipeline.degree):
-            raise PlanError(
-                f"{inside}: {pipeline.degree} ranks a stage; allowed: {PowerOfTwo().allowed}"
-            )
+            raise refused(inside, f"{pipeline.degree} ranks a stage", PowerOfTwo().allowed)
         if pipeline.ranks[-1] >= plan.devices:
-            raise PlanError(
-                f"{inside}: rank {pipeline.ranks[-1]}; allowed: 0 to {plan.devices - 1}"
-            )
+            raise refused(inside, f"rank {pipeline.ranks[-1]}", f"0 to {plan.devices - 1}")
         if not pipeline.chunks:
-            raise PlanError(f"{inside}: no chunks; allowed: at least one")
+            raise refused(inside, "no chunks", "at least one")
         for number, chunk in enumerate(pipeline.chunks):
             _validate_chunk(chunk, pipeline.model_stages, f"{inside}, chunk {number}")
         _validate_coverage(pipeline, inside)
@@ -302,34 +286,26 @@ def _validate_pipelines(batch: PipelineBatch, plan: Plan, where: str) -> None:
 
 def _validate_chunk(chunk: Chunk, stages: int, where: str) -> None:
     if not chunk.slices:
-        raise PlanError(f"{where}: no slices; allowed: at least one")
+        raise refused(where, "no slices", "at least one")
     for part in chunk.slices:
+        inside = f"{where}, sequence {part.sequence}"
         if not 0 <= part.start < part.stop <= part.length:
-            raise PlanError(
-                f"{where}, sequence {part.sequence}: slice {part.start} to {part.stop} of"
-                f" {part.length} tokens; allowed: a non-empty slice within the sequence"
-            )
+            got = f"slice {part.start} to {part.stop} of {part.length} tokens"
+            raise refused(inside, got, "a non-empty slice within the sequence")
         if part.stop < part.length and len(chunk.slices) > 1:
-            raise PlanError(
-                f"{where}, sequence {part.sequence}: a slice before the tail beside other slices;"
-                " allowed: alone in its chunk"
-            )
+            got = "a slice before the tail beside other slices"
+            raise refused(inside, got, "alone in its chunk")
     if chunk.predicted_weight_ms > chunk.predicted_backward_ms:
-        raise PlanError(
-            f"{where}: predicted_weight_ms {chunk.predicted_weight_ms}; allowed: at most"
-            f" {chunk.predicted_backward_ms}, predicted_backward_ms, of which it is a part"
-        )
+        most = f"{chunk.predicted_backward_ms}, predicted_backward_ms, of which it is a part"
+        got = f"predicted_weight_ms {chunk.predicted_weight_ms}"
+        raise refused(where, got, f"at most {most}")
     with_context = [part.sequence for part in chunk.slices if part.start > 0]
     if len(with_context) > 1:
-        raise PlanError(
-            f"{where}: sequences {with_context} have context; allowed: at most one slice with"
-            " context (two tails never together)"
-        )
+        allowed = "at most one slice with context (two tails never together)"
+        raise refused(where, f"sequences {with_context} have context", allowed)
     if chunk.checkpoint_layers and len(chunk.checkpoint_layers) != stages:
-        raise PlanError(
-            f"{where}: {len(chunk.checkpoint_layers)} checkpoint counts; allowed: none or one for"
-            f" each of {stages} stages"
-        )
+        got = f"{len(chunk.checkpoint_layers)} checkpoint counts"
+        raise refused(where, got, f"none or one for each of {stages} stages")
 
 
 def _validate_coverage(pipeline: Pipeline, where: str) -> None:
@@ -343,51 +319,40 @@ def _validate_coverage(pipeline: Pipeline, where: str) -> None:
             covered, length, last = seen.get(part.sequence, (0, part.length, number - 1))
             inside = f"{where}, chunk {number}, sequence {part.sequence}"
             if part.length != length:
-                raise PlanError(
-                    f"{inside}: length {part.length} after {length}; allowed: the same length in"
-                    " every slice"
-                )
+                got = f"length {part.length} after {length}"
+                raise refused(inside, got, "the same length in every slice")
             if part.start != covered:
-                raise PlanError(
-                    f"{inside}: slice starts at {part.start}; allowed: {covered}, where the slice"
-                    " before it ends"
-                )
+                got = f"slice starts at {part.start}"
+                raise refused(inside, got, f"{covered}, where the slice before it ends")
             if number != last + 1:
-                raise PlanError(
-                    f"{inside}: previous slice is in chunk {last}; allowed: the chunk before,"
-                    f" {number - 1}"
-                )
+                got = f"previous slice is in chunk {last}"
+                raise refused(inside, got, f"the chunk before, {number - 1}")
             seen[part.sequence] = (part.stop, length, number)
     for sequence, (covered, length, last) in seen.items():
         if covered != length:
-            raise PlanError(
-                f"{where}, chunk {last}, sequence {sequence}: slices end at {covered}; allowed:"
-                f" {length}, the whole sequence"
-            )
+            inside = f"{where}, chunk {last}, sequence {sequence}"
+            raise refused(inside, f"slices end at {covered}", f"{length}, the whole sequence")
 
 
 def _validate_schedule(pipeline: Pipeline, plan: Plan, where: str) -> None:
     """Refuse an order that cannot run, and more recomputed layers than a stage has."""
     if pipeline.virtual_stages > 1 and pipeline.schedule != "interleaved":
-        raise PlanError(
-            f"{where}: virtual_stages {pipeline.virtual_stages} with schedule"
-            f" {pipeline.schedule}; allowed: 1, or schedule interleaved"
-        )
+        got = f"virtual_stages {pipeline.virtual_stages} with schedule {pipeline.schedule}"
+        raise refused(where, got, "1, or schedule interleaved")
     check_order(pipeline, where)
     layers = layers_of(plan)
     if layers is None:
         return
     try:
-        layer_ranges = stage_layers(layers, pipeline.model_stages)
+        held = list(map(len, stage_layers(layers, pipeline.model_stages)))
     except UserError as error:
         raise PlanError(f"{where}: {error}") from None
     for number, chunk in enumerate(pipeline.chunks):
         for stage, recomputed in enumerate(chunk.checkpoint_layers):
-            if recomputed > len(layer_ranges[stage]):
-                raise PlanError(
-                    f"{where}, chunk {number}: {recomputed} checkpointed layers of stage {stage};"
-                    f" allowed: at most {len(layer_ranges[stage])}, the layers that it has"
-                )
+            if recomputed > held[stage]:
+                got = f"{recomputed} checkpointed layers of stage {stage}"
+                most = f"at most {held[stage]}, the layers that it has"
+                raise refused(f"{where}, chunk {number}", got, most)
 
 
 def _validate_memory(pipeline: Pipeline, tokens_per_device: int | None, where: str) -> None:
@@ -408,10 +373,9 @@ def _validate_memory(pipeline: Pipeline, tokens_per_device: int | None, where: s
 
     for stage, chunk, tokens in live_sizes(pipeline, counted):
         if tokens > most:
-            raise PlanError(
-                f"{where}, chunk {chunk}: stage {stage} then holds {tokens:.0f} tokens; allowed:"
-                f" at most {most}, what its {pipeline.degree} ranks hold"
-            )
+            got = f"stage {stage} then holds {tokens:.0f} tokens"
+            allowed = f"at most {most}, what its {pipeline.degree} ranks hold"
+            raise refused(f"{where}, chunk {chunk}", got, allowed)
 
 
 def _unique(items: Iterable[int], what: str) -> None:

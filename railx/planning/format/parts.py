@@ -22,6 +22,11 @@ class PlanError(UserError):
     """
 
 
+def refused(where: str, got: str, allowed: object) -> PlanError:
+    """The error of a part of a plan: what it has, and what it may have."""
+    return PlanError(f"{where}: {got}; allowed: {allowed}")
+
+
 @dataclass(frozen=True)
 class Group:
     """A sequence-parallel group: the ranks that share the tokens of its sequences.
@@ -164,6 +169,10 @@ class Pipeline:
     def tokens(self) -> int:
         return sum(chunk.tokens for chunk in self.chunks)
 
+    def each_chunk(self, change: Callable[[Chunk], Chunk]) -> Pipeline:
+        """The same pipeline with every chunk changed."""
+        return replace(self, chunks=tuple(map(change, self.chunks)))
+
     @property
     def model_stages(self) -> int:
         """The parts of the layers: virtual stages of all stages."""
@@ -184,4 +193,4 @@ def agree(value: float, other: float) -> bool:
 def check_agrees(where: str, key: str, said: float, right: float, what: str) -> None:
     """Refuse a time that differs from the right one, which is ``what``."""
     if not agree(said, right):
-        raise PlanError(f"{where}: {key} {said}; allowed: {right}, {what}")
+        raise refused(where, f"{key} {said}", f"{right}, {what}")

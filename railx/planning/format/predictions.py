@@ -20,13 +20,17 @@ from typing import Any
 
 from railx.performance.cluster import ClusterSettings
 from railx.performance.decoder import ModelSettings
-from railx.performance.pipeline_cost import (
-    PipelineCost,
-    PipelineShape,
-    build_pipeline_cost,
-)
+from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 from railx.performance.sequence_cost import CostModel, CostModelSettings, build_cost_model
-from railx.planning.format.parts import Chunk, Group, Pipeline, PlanError, agree, check_agrees
+from railx.planning.format.parts import (
+    Chunk,
+    Group,
+    Pipeline,
+    PlanError,
+    agree,
+    check_agrees,
+    refused,
+)
 from railx.planning.format.plan import PipelineBatch, Plan
 from railx.planning.format.schedule import ScheduledOp, peak_live, simulate_pipeline, stage_layers
 from railx.settings import SettingsError, load
@@ -69,8 +73,8 @@ class StageMemory:
 
     stage: int
     time_ms: float
-    chunks: int
-    tokens: int
+    live_chunks: int
+    live_tokens: int
     activation_bytes: float | None
 
 
@@ -102,10 +106,10 @@ def memory_over_time(
             continue
         change, time_ms = (1, row.start_ms) if row.kind == "forward" else (-1, row.end_ms)
         of_stage = samples[row.stage]
-        chunks, tokens = (of_stage[-1].chunks, of_stage[-1].tokens) if of_stage else (0, 0)
+        before = of_stage[-1] if of_stage else StageMemory(row.stage, 0.0, 0, 0, None)
         # A stage runs one pass at a time: memory freed at a moment is free before the
         # next pass takes some, also where passes take no time.
-        if of_stage and of_stage[-1].time_ms == time_ms and change > 0:
+        if of_stage and before.time_ms == time_ms and change > 0:
             of_stage.pop()
         if table is not None:
             model_stage = row.part * pipeline.stages + row.stage
@@ -114,8 +118,8 @@ def memory_over_time(
             StageMemory(
                 row.stage,
                 time_ms,
-                chunks + change,
-                tokens + change * pipeline.chunks[row.chunk].tokens,
+                before.live_chunks + change,
+                before.live_tokens + change * pipeline.chunks[row.chunk].tokens,
                 None if table is None else max(live_bytes[row.stage], 0.0),
             )
         )
@@ -196,10 +200,8 @@ def named_cost_model(plan: Plan) -> PlanCosts:
     """The cost model of a plan's settings; PlanError where they name none."""
     missing = [key for key in NAMED if key not in plan.settings]
     if missing:
-        raise PlanError(
-            f"settings.{missing[0]}: is missing; allowed with predictions of a cost model:"
-            f" {', '.join(NAMED)}"
-        )
+        what = f"settings.{missing[0]}: is missing; allowed with predictions of a cost model"
+        raise PlanError(f"{what}: {', '.join(NAMED)}")
     try:
         cluster, model, settings, longest = _named_settings(plan)
         cost = build_cost_model(settings, cluster, model, longest)
@@ -237,7 +239,7 @@ def _named_settings(plan: Plan) -> tuple[ClusterSettings, ModelSettings, CostMod
     given: dict[str, Any] = {key: plan.settings[key] for key in NAMED}
     longest = given["max_length_tokens"]
     if isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
-        raise PlanError(f"settings.max_length_tokens: got {longest!r}; allowed: at least 1")
+        raise refused("settings.max_length_tokens", f"got {longest!r}", "at least 1")
     return (
         load(ClusterSettings, given["cluster"], "cluster"),
         load(ModelSettings, given["model"], "model"),
@@ -258,29 +260,27 @@ def check_predictions(plan: Plan, named: PlanCosts) -> None:
 
     PlanError names the group or the chunk, the plan's value and the expected one.
     """
-    longest = named.max_length_tokens
+    longest, devices = named.max_length_tokens, named.cluster.devices
     for batch in plan.batches:
         for sequence, length in zip(batch.sequences, batch.lengths, strict=True):
             if length > longest:
-                raise PlanError(
-                    f"batch {batch.iteration}, sequence {sequence}: {length} tokens; allowed: at"
-                    f" most {longest}, settings.max_length_tokens"
-                )
+                where = f"batch {batch.iteration}, sequence {sequence}"
+                most = f"at most {longest}, settings.max_length_tokens"
+                raise refused(where, f"{length} tokens", most)
     if plan.kind == "pipeline":
-        if plan.devices > named.cluster.devices:
-            raise PlanError(_devices(plan, f"at most {named.cluster.devices}"))
+        if plan.devices > devices:
+            raise _devices(plan, f"at most {devices}")
         _check_pipelines(plan, named)
         return
-    cost = named.cost
-    _check_tokens_per_device(plan, cost.tokens_per_device)
-    if plan.devices != named.cluster.devices:
-        raise PlanError(_devices(plan, str(named.cluster.devices)))
+    _check_tokens_per_device(plan, named.cost.tokens_per_device)
+    if plan.devices != devices:
+        raise _devices(plan, str(devices))
     for planned in plan.sequence_parallel_batches():
         for index, micro_batch in enumerate(planned.micro_batches):
             for number, group in enumerate(micro_batch.groups):
                 where = f"batch {planned.iteration}, micro-batch {index}, group {number}"
                 _check_degree(group.degree, plan, named, where)
-                _check_group(group, cost, where)
+                _check_group(group, named.cost, where)
 
 
 def pipeline_tokens_per_device(batches: tuple[PipelineBatch, ...], named: PlanCosts) -> int:
@@ -316,8 +316,8 @@ def _check_pipelines(plan: Plan, named: PlanCosts) -> None:
     costs = _costs_by_size(batches, None, named)
     _check_tokens_per_device(plan, max(cost.tokens_per_device for cost in costs.values()))
     for batch in batches:
-        where = f"batch {batch.iteration}"
         once = max(costs[shape.stages, shape.degree].batch_ms for shape in batch.pipelines)
+        where = f"batch {batch.iteration}"
         _check_ms(where, "predicted_other_ms", batch.predicted_other_ms, once)
         for index, pipeline in enumerate(batch.pipelines):
             cost = costs[pipeline.stages, pipeline.degree]
@@ -330,31 +330,26 @@ def _check_pipelines(plan: Plan, named: PlanCosts) -> None:
                 if peak > capacity and not agree(peak, capacity):
                     by_states = "memory_gib leaves beside its states"
                     key = by_states if cost.given_tokens is None else "tokens_per_device says"
-                    raise PlanError(
-                        f"{where}: stage {stage} holds {peak / 2**20:.1f} MiB of activations;"
-                        f" allowed: at most {capacity / 2**20:.1f} MiB, what settings.cluster.{key}"
-                    )
+                    got = f"stage {stage} holds {peak / 2**20:.1f} MiB of activations"
+                    most = f"at most {capacity / 2**20:.1f} MiB, what settings.cluster.{key}"
+                    raise refused(where, got, most)
 
 
 def _check_tokens_per_device(plan: Plan, expected: int) -> None:
     if plan.tokens_per_device != expected:
-        raise PlanError(
-            f"tokens_per_device: got {plan.tokens_per_device}; allowed: {expected}, what the plan's"
-            " cluster and cost model say"
-        )
+        right = f"{expected}, what the plan's cluster and cost model say"
+        raise refused("tokens_per_device", f"got {plan.tokens_per_device}", right)
 
 
-def _devices(plan: Plan, allowed: str) -> str:
-    return f"devices: got {plan.devices}; allowed: {allowed}, those of settings.cluster"
+def _devices(plan: Plan, allowed: str) -> PlanError:
+    return refused("devices", f"got {plan.devices}", f"{allowed}, those of settings.cluster")
 
 
 def _check_degree(degree: int, plan: Plan, named: PlanCosts, where: str) -> None:
     if plan.whole_heads and degree not in named.cost.any_degrees:
         allowed = ", ".join(map(str, named.cost.any_degrees))
-        raise PlanError(
-            f"{where}: degree {degree}; allowed: {allowed}, those that divide the"
-            f" {named.model.heads} heads and have a bandwidth"
-        )
+        heads = f"those that divide the {named.model.heads} heads and have a bandwidth"
+        raise refused(where, f"degree {degree}", f"{allowed}, {heads}")
 
 
 def _check_group(group: Group, cost: CostModel, where: str) -> None:

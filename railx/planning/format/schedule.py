@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from railx.errors import UserError
-from railx.planning.format.parts import Chunk, Pipeline, PlanError
+from railx.planning.format.parts import Chunk, Pipeline, refused
 from railx.planning.format.simulation import (
     ScheduleName,
     Shape,
@@ -35,6 +35,14 @@ from railx.planning.format.simulation import (
 OpKind = Literal["forward", "backward", "weight"]
 _KINDS: tuple[OpKind, ...] = ("forward", "backward", "weight")
 _LETTERS = "FBW"
+#: What a pass needs before it on its stage, of its own chunk or the chunk so many steps
+#: on in the same sequence, and why.
+_NEEDS: tuple[tuple[OpKind, OpKind, int, str], ...] = (
+    ("forward", "forward", -1, "the slices of a sequence left to right"),
+    ("backward", "forward", 0, "a forward pass before its backward pass"),
+    ("backward", "backward", 1, "backward the slices of a sequence right to left"),
+    ("weight", "backward", 0, "the weights' part after backward"),
+)
 #: Characters of an operation in an explicit order.
 _LONGEST_CODE = 40
 #: A named schedule, or a searched order.
@@ -67,11 +75,11 @@ class ScheduledOp:
     """An operation of a stage (0-based) with its simulated times in ms."""
 
     stage: int
+    part: int
     chunk: int
     kind: OpKind
     start_ms: float
     end_ms: float
-    part: int = 0
 
 
 def backward_order(chunks: Sequence[Chunk]) -> list[int]:
@@ -160,7 +168,7 @@ def simulate_pipeline(pipeline: Pipeline, start_ms: float = 0.0) -> list[Schedul
         for number in order:
             op = _op(number, pipeline)
             begin_ms, end_ms = times.begins[stage][number], times.ends[stage][number]
-            rows.append(ScheduledOp(stage, op.chunk, op.kind, begin_ms, end_ms, op.part))
+            rows.append(ScheduledOp(stage, op.part, op.chunk, op.kind, begin_ms, end_ms))
     return rows
 
 
@@ -214,15 +222,13 @@ def check_order(pipeline: Pipeline, where: str) -> None:
     if not pipeline.order:
         return
     if len(pipeline.order) != pipeline.stages:
-        raise PlanError(
-            f"{where}: orders of {len(pipeline.order)} stages; allowed: one for each of"
-            f" {pipeline.stages} stages, or none"
-        )
-    closing = _KINDS if _delays_weights(pipeline) else _KINDS[:2]
-    runs = _runs(pipeline.chunks)
-    edges = [
-        (end - count, end - 1)
-        for end, count in zip(itertools.accumulate(runs), runs, strict=True)
+        got = f"orders of {len(pipeline.order)} stages"
+        raise refused(where, got, f"one for each of {pipeline.stages} stages, or none")
+    kinds = _KINDS if _delays_weights(pipeline) else _KINDS[:2]
+    counts = _runs(pipeline.chunks)
+    run_of = [
+        range(end - count, end)
+        for end, count in zip(itertools.accumulate(counts), counts, strict=True)
         for _ in range(count)
     ]
     for stage, order in enumerate(pipeline.order):
@@ -231,17 +237,22 @@ def check_order(pipeline: Pipeline, where: str) -> None:
         for code in order:
             op = _parsed(code, pipeline, inside)
             if op in done:
-                raise PlanError(f"{inside}: {code} appears twice; allowed: exactly once")
-            _check_before(op, code, done, edges, inside)
+                raise refused(inside, f"{code} appears twice", "exactly once")
+            for kind, earlier, step, why in _NEEDS:
+                chunk = op.chunk + step
+                if kind != op.kind or chunk not in run_of[op.chunk]:
+                    continue
+                if (needed := Op(earlier, chunk, op.part)) not in done:
+                    raise refused(
+                        f"{inside}, chunk {op.chunk}", f"{code} before {needed.code}", why
+                    )
             done.add(op)
         for chunk, part, kind in itertools.product(
-            range(len(pipeline.chunks)), range(pipeline.virtual_stages), closing
+            range(len(pipeline.chunks)), range(pipeline.virtual_stages), kinds
         ):
             if (op := Op(kind, chunk, part)) not in done:
-                raise PlanError(
-                    f"{inside}: chunk {chunk} is dropped, no {op.code}; allowed: every pass of"
-                    " every chunk"
-                )
+                got = f"chunk {chunk} is dropped, no {op.code}"
+                raise refused(inside, got, "every pass of every chunk")
     _run(pipeline, _orders(pipeline), where=where)
 
 
@@ -324,10 +335,8 @@ def _run(
         for number in order
         if times.ends[stage][number] < 0.0
     )
-    raise PlanError(
-        f"{where}, stage {stage}: {code} waits for itself by way of other stages; allowed: orders"
-        " in which some stage can always go on"
-    )
+    got = f"{code} waits for itself by way of other stages"
+    raise refused(f"{where}, stage {stage}", got, "orders in which some stage can always go on")
 
 
 def _op(number: int, pipeline: Pipeline) -> Op:
@@ -343,44 +352,15 @@ def _parsed(code: str, pipeline: Pipeline, where: str) -> Op:
     shaped = code[:1] in _LETTERS and chunk.isdecimal() and (part.isdecimal() or "." not in code)
     if not shaped or not code.isascii() or not 1 < len(code) <= _LONGEST_CODE:
         shown = code if len(code) <= _LONGEST_CODE else f"{code[:_LONGEST_CODE]}..."
-        raise PlanError(
-            f"{where}: got {shown!r}; allowed: F, B or W and a chunk, as in F0 (F0.1 in virtual"
-            " stage 1)"
-        )
+        allowed = "F, B or W and a chunk, as in F0 (F0.1 in virtual stage 1)"
+        raise refused(where, f"got {shown!r}", allowed)
     if int(chunk) >= chunks:
-        raise PlanError(f"{where}: {code} of chunk {chunk}; allowed: 0 to {chunks - 1}")
+        raise refused(where, f"{code} of chunk {chunk}", f"0 to {chunks - 1}")
     if int(part or 0) >= parts:
-        raise PlanError(f"{where}: {code} of virtual stage {part}; allowed: 0 to {parts - 1}")
+        raise refused(where, f"{code} of virtual stage {part}", f"0 to {parts - 1}")
     return Op(_KINDS[_LETTERS.index(code[0])], int(chunk), int(part or 0))
-
-
-def _check_before(
-    op: Op, code: str, done: set[Op], edges: Sequence[tuple[int, int]], where: str
-) -> None:
-    """Check that the passes needed on the same stage have run.
-
-    ``edges``: the first and the last chunk of the run of each chunk.
-    """
-    first, last = edges[op.chunk]
-    needs: list[tuple[Op, str]] = []
-    if op.kind == "forward":
-        if op.chunk > first:
-            earlier = Op("forward", op.chunk - 1, op.part)
-            needs.append((earlier, "the slices of a sequence left to right"))
-    elif op.kind == "backward":
-        needs.append((Op("forward", op.chunk, op.part), "a forward pass before its backward pass"))
-        if op.chunk < last:
-            later = Op("backward", op.chunk + 1, op.part)
-            needs.append((later, "backward the slices of a sequence right to left"))
-    else:
-        needs.append((Op("backward", op.chunk, op.part), "the weights' part after backward"))
-    for needed, why in needs:
-        if needed not in done:
-            raise PlanError(
-                f"{where}, chunk {op.chunk}: {code} before {needed.code}; allowed: {why}"
-            )
 
 
 def _check_stage(pipeline: Pipeline, stage: int) -> None:
     if not 0 <= stage < pipeline.stages:
-        raise PlanError(f"stage: got {stage}; allowed: 0 to {pipeline.stages - 1}")
+        raise refused("stage", f"got {stage}", f"0 to {pipeline.stages - 1}")

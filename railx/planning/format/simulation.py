@@ -207,22 +207,17 @@ def _interleaved(shape: Shape, stage: int, extra: int) -> list[int]:
 def _all_interleaved(shape: Shape) -> list[list[int]]:
     """Interleaved orders with the fewest extra forward passes that do not deadlock."""
     durations = [[1.0] * (3 * shape.parts * shape.chunks)] * shape.stages
+    sends = [0.0] * shape.chunks
     for extra in itertools.count(shape.longest - 1):
         orders = [_interleaved(shape, stage, extra) for stage in range(shape.stages)]
-        if not all(_forward_first(order, shape) for order in orders):
-            continue
-        if run_orders(orders, durations, [0.0] * shape.chunks, shape.parts).complete:
+        forward_first = all(_forward_first(order, shape) for order in orders)
+        if forward_first and run_orders(orders, durations, sends, shape.parts).complete:
             return orders
     raise AssertionError("all forward passes first always runs")
 
 
 def _forward_first(order: Sequence[int], shape: Shape) -> bool:
     """Whether every backward pass of a stage comes after its forward pass."""
-    seen: set[int] = set()
     every = shape.parts * shape.chunks
-    for number in order:
-        if number < every:
-            seen.add(number)
-        elif number < 2 * every and number - every not in seen:
-            return False
-    return True
+    place = {number: index for index, number in enumerate(order)}
+    return all(place[number] < place[every + number] for number in range(every))

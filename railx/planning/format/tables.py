@@ -64,12 +64,7 @@ def schedule_rows(plan: Plan, name: str) -> list[dict[str, Any]]:
             "plan": name,
             "iteration": batch.iteration,
             **head,
-            "stage": op.stage,
-            "part": op.part,
-            "chunk": op.chunk,
-            "kind": op.kind,
-            "start_ms": op.start_ms,
-            "end_ms": op.end_ms,
+            **vars(op),
             "fidelity": "analytic",
         }
         for batch in plan.pipeline_batches()
@@ -91,11 +86,7 @@ def memory_rows(plan: Plan, name: str, cost: PipelineCost | None) -> list[dict[s
             "plan": name,
             "iteration": batch.iteration,
             **head,
-            "stage": sample.stage,
-            "time_ms": sample.time_ms,
-            "live_chunks": sample.chunks,
-            "live_tokens": sample.tokens,
-            "activation_bytes": sample.activation_bytes,
+            **vars(sample),
             "capacity_bytes": None if cost is None else cost.capacity_bytes(sample.stage),
             "fidelity": "analytic",
         }
@@ -260,7 +251,7 @@ def chrome_trace(batch: PipelineBatch, cost: PipelineCost | None = None) -> dict
             )
         for samples in memory_over_time(pipeline, cost, rows):
             for sample in samples:
-                values: dict[str, float] = {"chunks": sample.chunks}
+                values: dict[str, float] = {"chunks": sample.live_chunks}
                 if sample.activation_bytes is not None:
                     values = {"GiB": sample.activation_bytes / 2**30}
                 events.append(

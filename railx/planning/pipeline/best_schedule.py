@@ -145,17 +145,18 @@ def with_schedule(
     if name == "interleaved":
         scheduled = _interleaved(plain, cost, virtual_stages)
     elif name == "zero_bubble" and cost is not None:
-        chunks = tuple(
-            replace(
-                chunk,
-                predicted_weight_ms=min(weight_ms(cost, chunk.tokens), chunk.predicted_backward_ms),
-            )
-            for chunk in plain.chunks
-        )
-        scheduled = replace(plain, chunks=chunks, schedule=name)
+        scheduled = _delaying_weights(plain, cost)
     if scheduled is None or cost is None or not recompute:
         return scheduled
     return _fitted(scheduled, cost)
+
+
+def _delaying_weights(pipeline: Pipeline, cost: PipelineCost) -> Pipeline:
+    def delayed(chunk: Chunk) -> Chunk:
+        most_ms = chunk.predicted_backward_ms
+        return replace(chunk, predicted_weight_ms=min(weight_ms(cost, chunk.tokens), most_ms))
+
+    return replace(pipeline.each_chunk(delayed), schedule="zero_bubble")
 
 
 def _fitted(pipeline: Pipeline, cost: PipelineCost) -> Pipeline:
@@ -173,21 +174,18 @@ def _fitted(pipeline: Pipeline, cost: PipelineCost) -> Pipeline:
 
 def _recomputing(pipeline: Pipeline, part_cost: PipelineCost, layers: int) -> Pipeline:
     """Recompute at least ``layers`` layers of every chunk on every model stage."""
-    chunks = []
-    for chunk in pipeline.chunks:
+
+    def more(chunk: Chunk) -> Chunk:
         planned = chunk.checkpoint_layers or (0,) * pipeline.model_stages
         counts = zip(planned, part_cost.layer_counts, strict=True)
-        layer_ms = chunk.predicted_layer_forward_ms
-        chunks.append(
-            replace(
-                chunk,
-                checkpoint_layers=tuple(max(count, min(layers, most)) for count, most in counts),
-                predicted_layer_forward_ms=(
-                    layer_ms or part_cost.layer_forward_ms(chunk.predicted_forward_ms)
-                ),
-            )
+        layer_ms = part_cost.layer_forward_ms(chunk.predicted_forward_ms)
+        return replace(
+            chunk,
+            checkpoint_layers=tuple(max(count, min(layers, most)) for count, most in counts),
+            predicted_layer_forward_ms=chunk.predicted_layer_forward_ms or layer_ms,
         )
-    return replace(pipeline, chunks=tuple(chunks))
+
+    return pipeline.each_chunk(more)
 
 
 def _plain(pipeline: Pipeline, cost: PipelineCost | None) -> Pipeline:
@@ -197,17 +195,13 @@ def _plain(pipeline: Pipeline, cost: PipelineCost | None) -> Pipeline:
     if parts == 1:
         return bare
     share = _share(cost, parts)
-    chunks = [
-        replace(
-            _scaled(chunk, 1 / share),
-            checkpoint_layers=tuple(
-                sum(chunk.checkpoint_layers[stage::stages])
-                for stage in range(stages if chunk.checkpoint_layers else 0)
-            ),
-        )
-        for chunk in pipeline.chunks
-    ]
-    return replace(bare, chunks=tuple(chunks))
+
+    def whole(chunk: Chunk) -> Chunk:
+        layers = chunk.checkpoint_layers
+        counts = tuple(sum(layers[stage::stages]) for stage in range(stages)) if layers else ()
+        return replace(_scaled(chunk, 1 / share), checkpoint_layers=counts)
+
+    return bare.each_chunk(whole)
 
 
 def _share(cost: PipelineCost | None, parts: int) -> float:
@@ -232,9 +226,7 @@ def _searched(pipeline: Pipeline, cost: PipelineCost | None) -> Pipeline | None:
     from railx.planning.pipeline.refinement import search_orders
 
     holds = None if cost is None else chunk_bytes(pipeline, cost)
-    room = None
-    if cost is not None:
-        room = [cost.capacity_bytes(stage) for stage in range(pipeline.stages)]
+    room = None if cost is None else cost.capacities
     sends = [chunk.predicted_send_ms for chunk in pipeline.chunks]
     searched = search_orders(shape_of(pipeline), durations_ms(pipeline), sends, holds, room)
     return None if searched is None else replace(pipeline, order=coded(searched[1], pipeline))
@@ -245,14 +237,12 @@ def _interleaved(pipeline: Pipeline, cost: PipelineCost | None, parts: int) -> P
         return None
     share = _share(cost, parts)
     counts = None if cost is None else virtual_cost(cost, parts).layer_counts
-    chunks = tuple(
-        replace(
-            _scaled(chunk, share),
-            checkpoint_layers=_divided(chunk.checkpoint_layers, counts, parts),
-        )
-        for chunk in pipeline.chunks
-    )
-    return replace(pipeline, chunks=chunks, schedule="interleaved", virtual_stages=parts)
+
+    def part(chunk: Chunk) -> Chunk:
+        layers = _divided(chunk.checkpoint_layers, counts, parts)
+        return replace(_scaled(chunk, share), checkpoint_layers=layers)
+
+    return replace(pipeline.each_chunk(part), schedule="interleaved", virtual_stages=parts)
 
 
 def _divided(
