@@ -7,14 +7,13 @@ heads.
 
 **Any degree** is in the spirit of FCP (arXiv 2602.21788), which plans groups whose
 sizes need not be powers of two, in polynomial time. Only that is taken from it: the
-planner is ours, not the paper's, and its results are not FCP's. Sequences, longest
-first, are cut into M micro-batches of about equal tokens, as FlexSP's blaster does, for
-M from the fewest that memory allows on. In a micro-batch the least time T that a greedy
-filling meets is found by bisection: the longest sequence left opens a group of the
-fewest ranks that hold it within T, and the group takes the longest others that still
-fit memory and T. Ranks that are left over go to the slowest group, as long as that
-makes it faster. Bisection, filling and cutting are all polynomial: O(M n log n) for
-each of a fixed number of T.
+planner is ours, and its results are not FCP's. Sequences, longest first, are cut into M
+micro-batches of about equal tokens, as FlexSP's blaster does, for M from the fewest
+that memory allows on. In a micro-batch the least time T that a greedy filling meets is
+found by bisection: the longest sequence left opens a group of the fewest ranks that
+hold it within T, and the group takes the longest others that still fit memory and T.
+Ranks that are left over go to the slowest group, as long as that makes it faster. All
+of it is polynomial: O(M n log n) for each of a fixed number of T.
 
 **ByteScale**'s hybrid data parallelism, balanced (arXiv 2502.21231, algorithms 1 and
 2): each sequence has as many ranks as it needs, any number of them; ranks may run
@@ -32,35 +31,33 @@ different numbers of micro-batches. No code is public. From the paper's text:
 Ours, because the paper's text leaves it open: the number of buckets, the slack as a
 share, that each target takes one thing in a round and the least loaded ranks come
 first, that all ranks are targets where the targets cannot hold what comes next, and
-that a round goes on to the next bucket while targets are left. A plan has micro-batches
-that all groups begin together: each round is one. ``without_waiting_ms`` in the
-solver's account is the time of the most loaded rank where none waits for another, as in
-ByteScale's runtime.
+that a round goes on to the next bucket while targets are left. A plan's groups begin a
+micro-batch together: each round is one. ``without_waiting_ms`` in the solver's account
+is the time of the most loaded rank where none waits, as in ByteScale's runtime.
 
 **WLB-LLM**'s packing (arXiv 2503.17924; details from the re-implementation in
 hao-ai-lab/distca, whose outputs are in ``tests/planning/golden``): all groups have one
-degree d. The work of a document of s tokens is
-a s² + b s, the common cost model's computation. Documents, longest first, go into the
-micro-batch of least work if that still holds them, else into the one of fewest tokens.
-What does not fit there either is set aside, and goes at the end to the micro-batch of
-least work. Memory is a limit here: what the emptiest does not hold, none does later. So
-there are as many micro-batches as leave nothing aside, the fewest first, each of d
-ranks; those of like work run side by side.
+degree d. The work of a document of s tokens is a s² + b s, the common cost model's
+computation. Documents, longest first, go into the micro-batch of least work if that
+still holds them, else into the one of fewest tokens. What does not fit there either is
+set aside, and goes at the end to the micro-batch of least work. Memory is a limit here:
+what the emptiest does not hold, none does later. So there are as many micro-batches as
+leave nothing aside, the fewest first, each of d ranks; those of like work run side by
+side.
 
 * **Shards.** Documents packed into one sequence and cut for the ranks as one (2 d
   chunks, rank i has chunks i and 2d - 1 - i) give ranks unequal attention; cut one by
   one they give them equal attention. WLB-LLM chooses by its kernels' speed, which is
-  not published. Predictions take the common cost model, hence equal shares;
-  ``per_sequence_ms`` in the solver's account is the time with the other cut.
+  not published. Predictions take equal shares; ``per_sequence_ms`` in the solver's
+  account is the time with the other cut.
 * **Outliers.** WLB-LLM keeps very long documents in queues until there is one for each
-  micro-batch of a step. That changes which sequences a step trains. A plan holds the
-  sequences of its own batch, so planning delays nothing; benchmarks/rivals.py delays
-  them before batches are planned.
+  micro-batch of a step. A plan holds the sequences of its own batch, so planning delays
+  nothing; benchmarks/rivals.py delays them before batches are planned.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
@@ -188,12 +185,12 @@ def _filled(
     groups, free = [], devices
     while left:
         length, negated = left.pop()
-        work = _work_ms(length, cost)
-        degree = _smallest_degree(length, work, free, cost, limit_ms)
-        if degree is None:
+        degrees = range(ceil(length / cost.tokens_per_device), free + 1)
+        opened = (_Open(degree, [-negated], length, _work_ms(length, cost)) for degree in degrees)
+        group = next((group for group in opened if _time_ms(group, cost) <= limit_ms), None)
+        if group is None:
             return None
-        group = _Open(degree, [-negated], length, work)
-        free -= degree
+        free -= group.degree
         while left:
             most = _longest_that_fits(group, cost, limit_ms)
             index = bisect_right(left, (most, 1)) - 1
@@ -205,15 +202,6 @@ def _filled(
             group.work_ms += _work_ms(length, cost)
         groups.append(group)
     return groups
-
-
-def _smallest_degree(
-    length: int, work_ms: float, free: int, cost: CostModel, limit_ms: float
-) -> int | None:
-    for degree in range(ceil(length / cost.tokens_per_device), free + 1):
-        if _time_ms(_Open(degree, [], length, work_ms), cost) <= limit_ms:
-            return degree
-    return None
 
 
 def _longest_that_fits(group: _Open, cost: CostModel, limit_ms: float) -> int:
@@ -232,21 +220,15 @@ def _longest_that_fits(group: _Open, cost: CostModel, limit_ms: float) -> int:
 def _spread(groups: list[_Open], devices: int, cost: CostModel) -> None:
     """Give the remaining ranks to the slowest group while it gets faster."""
     free = devices - sum(group.degree for group in groups)
-    waiting: list[tuple[float, int]] = []
-    for index, group in enumerate(groups):
-        insort(waiting, (_time_ms(group, cost), index))
     while free:
-        slowest_ms, index = waiting.pop()
-        group = groups[index]
-        for more in range(1, free + 1):
-            wider = replace(group, degree=group.degree + more)
-            if _time_ms(wider, cost) < slowest_ms:
-                groups[index] = wider
-                free -= more
-                insort(waiting, (_time_ms(wider, cost), index))
-                break
-        else:
+        slowest_ms, index = max((_time_ms(group, cost), i) for i, group in enumerate(groups))
+        degree = groups[index].degree
+        wider = (replace(groups[index], degree=degree + more) for more in range(1, free + 1))
+        faster = next((group for group in wider if _time_ms(group, cost) < slowest_ms), None)
+        if faster is None:
             return
+        free -= faster.degree - degree
+        groups[index] = faster
 
 
 def _time_ms(group: _Open, cost: CostModel) -> float:
@@ -310,21 +292,17 @@ class Unit:
 def units(lengths: Lengths, cost: CostModel) -> list[Unit]:
     """Algorithm 1: units and their ranks, most computation first."""
     capacity = cost.tokens_per_device
-    long = [int(position) for position in np.flatnonzero(lengths > capacity)]
     short = np.flatnonzero(lengths <= capacity)
-    pending: list[tuple[int, tuple[int, ...]]] = [
-        (ceil(int(lengths[position]) / capacity), (position,)) for position in long
-    ]
-    if len(short):
-        packed = best_fit_decreasing(lengths[short], capacity)
-        pending += [(1, tuple(int(short[index]) for index in members)) for members in packed]
+    packed = best_fit_decreasing(lengths[short], capacity)
+    parts = [*np.flatnonzero(lengths > capacity)[:, None], *(short[part] for part in packed)]
 
-    def unit(degree: int, members: tuple[int, ...]) -> Unit:
-        together = lengths[list(members)]
-        time_ms = cost.group_time_ms(together, degree).total_ms
-        return Unit(degree, members, time_ms, float(cost.sequence_ms(together).sum()))
+    def unit(part: Lengths) -> Unit:
+        degree = ceil(int(lengths[part].sum()) / capacity)
+        time_ms = cost.group_time_ms(lengths[part], degree).total_ms
+        work_ms = float(cost.sequence_ms(lengths[part]).sum())
+        return Unit(degree, tuple(part.tolist()), time_ms, work_ms)
 
-    return sorted((unit(*pair) for pair in pending), key=lambda unit: (-unit.work_ms, unit.members))
+    return sorted(map(unit, parts), key=lambda unit: (-unit.work_ms, unit.members))
 
 
 def rounds(
@@ -336,21 +314,19 @@ def rounds(
     filled: list[list[Unit]] = []
     turn = 0
     while any(buckets):
-        most = float(busy_ms.max())
-        targets = [int(r) for r in np.flatnonzero(most - busy_ms > settings.slack * most)]
+        slack_ms = settings.slack * busy_ms.max()
+        idlest = np.argsort(busy_ms, kind="stable").tolist()
+        targets = [rank for rank in idlest if busy_ms.max() - busy_ms[rank] > slack_ms] or idlest
         taken: list[Unit] = []
-        targets = targets or list(range(ranks))
-        targets.sort(key=lambda rank: (busy_ms[rank], rank))
         while targets and any(buckets):
-            order = range(len(buckets))
-            if settings.balance == "pp":
-                order = [(turn + index) % len(buckets) for index in order]  # type: ignore[assignment]
+            first = turn if settings.balance == "pp" else 0
+            order = [*range(first, len(buckets)), *range(first)]
             chosen = next(index for index in order if buckets[index])
             unit = buckets[chosen][0]
             if unit.degree > len(targets):
                 if taken:
                     break
-                targets = sorted(range(ranks), key=lambda rank: (busy_ms[rank], rank))
+                targets = idlest
             # Ranks that share a sequence wait for the last of them.
             ranks_taken, targets = targets[: unit.degree], targets[unit.degree :]
             busy_ms[ranks_taken] = busy_ms[ranks_taken].max() + unit.time_ms
