@@ -33,7 +33,6 @@ from typing import Annotated, Any, Literal
 
 from railx.performance.pipeline_cost import PipelineCost, PipelineShape
 from railx.planning.format.parts import PlanError
-from railx.planning.format.plan import PipelineBatch, SequenceParallelBatch
 from railx.planning.pipeline.infinipipe import PIPELINE, PipelineSettings
 from railx.planning.planner import Batches, Planner, PlannerBase, PlanningTask
 from railx.planning.sequence.flexsp import FLEXSP, FlexSPSettings
@@ -162,37 +161,22 @@ def _plan(settings: JointSettings, task: PlanningTask) -> Batches:
     if not tried:
         raise PlanError(f"{refused}; nor does a pipeline of any of {len(pipelines)} shapes")
     best = min(tried, key=total_ms)
-    rest = len(pipelines) + 1 - len(tried)
-    batches: Any = tuple(
-        _with_account(index, best, tried, times_ms, pipelines, rest)
-        for index in range(len(task.batches))
-    )
-    return batches  # type: ignore[no-any-return]
-
-
-def _with_account(
-    index: int,
-    best: str,
-    tried: dict[str, Batches],
-    times_ms: dict[str, list[float]],
-    pipelines: list[_Candidate],
-    rest: int,
-) -> SequenceParallelBatch | PipelineBatch:
-    """A batch of the best candidate with the account of all candidates."""
-    batch = tried[best][index]
-    bounds = [candidate.bounds_ms[index] for candidate in pipelines]
+    bounds_ms = [candidate.bounds_ms for candidate in pipelines]
     if "groups" in tried:
-        groups_bound: Any = tried["groups"][index].solver.get("lower_bound_ms", 0.0)
-        bounds.append(groups_bound)
-    account = {
-        **batch.solver,
-        "name": "joint",
-        "lower_bound_ms": min(min(bounds), times_ms[best][index]),
-        "chosen": best,
-        "tried_ms": {name: ms[index] for name, ms in times_ms.items()},
-        "not_planned": rest,
-    }
-    return replace(batch, solver=account)
+        groups: Any = tried["groups"]
+        bounds_ms.append(tuple(batch.solver.get("lower_bound_ms", 0.0) for batch in groups))
+    batches: list[Any] = []
+    for index, batch in enumerate(tried[best]):
+        account = {
+            **batch.solver,
+            "name": "joint",
+            "lower_bound_ms": min(*(ms[index] for ms in bounds_ms), times_ms[best][index]),
+            "chosen": best,
+            "tried_ms": {name: ms[index] for name, ms in times_ms.items()},
+            "not_planned": len(pipelines) + 1 - len(tried),
+        }
+        batches.append(replace(batch, solver=account))
+    return tuple(batches)
 
 
 #: The entry of the list of planners.

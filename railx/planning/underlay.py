@@ -101,28 +101,25 @@ def mix_rows(batches: Iterable[SequenceParallelBatch], devices: int) -> list[dic
     for batch in batches:
         total_ms = devices * batch.predicted_ms
         groups = [group for micro_batch in batch.micro_batches for group in micro_batch.groups]
-        head = {
-            "iteration": batch.iteration,
-            "iteration_ms": batch.predicted_ms,
-            "micro_batches": len(batch.micro_batches),
-        }
-        busy = 0.0
-        for degree in sorted({group.degree for group in groups}):
+        busy_ms = 0.0
+        for degree in [*sorted({group.degree for group in groups}), 0]:
             members = [group for group in groups if group.degree == degree]
             device_ms = degree * sum(group.predicted_ms for group in members)
+            if not degree:
+                device_ms = max(total_ms - busy_ms, 0.0)
+            busy_ms += device_ms
+            exchange_ms = sum((group.predicted_all_to_all_ms for group in members), 0.0)
             row = {
+                "iteration": batch.iteration,
+                "iteration_ms": batch.predicted_ms,
+                "micro_batches": len(batch.micro_batches),
                 "degree": degree,
                 "groups": len(members),
                 "sequences": sum(len(group.sequences) for group in members),
                 "tokens": sum(group.tokens for group in members),
                 "device_ms": device_ms,
-                "all_to_all_device_ms": degree
-                * sum(group.predicted_all_to_all_ms for group in members),
+                "all_to_all_device_ms": degree * exchange_ms,
                 "share": device_ms / total_ms,
             }
-            rows.append(head | row)
-            busy += device_ms
-        idle_ms = max(total_ms - busy, 0.0)
-        waiting = {"degree": 0, "groups": 0, "sequences": 0, "tokens": 0, "device_ms": idle_ms}
-        rows.append(head | waiting | {"all_to_all_device_ms": 0.0, "share": idle_ms / total_ms})
+            rows.append(row)
     return rows

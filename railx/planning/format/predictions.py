@@ -202,12 +202,17 @@ def named_cost_model(plan: Plan) -> PlanCosts:
     if missing:
         what = f"settings.{missing[0]}: is missing; allowed with predictions of a cost model"
         raise PlanError(f"{what}: {', '.join(NAMED)}")
+    longest: Any = plan.settings["max_length_tokens"]
+    if isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
+        raise refused("settings.max_length_tokens", f"got {longest!r}", "at least 1")
     try:
-        cluster, model, settings, longest = _named_settings(plan)
+        cluster = load(ClusterSettings, plan.settings["cluster"], "cluster")
+        model = load(ModelSettings, plan.settings["model"], "model")
+        settings = load(CostModelSettings, plan.settings["cost_model"], "cost_model")
         cost = build_cost_model(settings, cluster, model, longest)
-        return PlanCosts(cost, longest, cluster, model, settings)
     except SettingsError as error:
         raise PlanError(f"settings.{error}") from None
+    return PlanCosts(cost, longest, cluster, model, settings)
 
 
 def cost_of(plan: Plan) -> PipelineCost | None:
@@ -228,24 +233,9 @@ def cost_of(plan: Plan) -> PipelineCost | None:
         tensor_ranks(batches) if plan.predictions == "own" else None,
     )
     try:
-        cluster, model, settings, longest = _named_settings(plan)
-        return build_pipeline_cost(settings, cluster, model, longest, shape)
+        return named_cost_model(plan).pipelines(shape)
     except SettingsError as error:
         raise PlanError(f"settings.{error}") from None
-
-
-def _named_settings(plan: Plan) -> tuple[ClusterSettings, ModelSettings, CostModelSettings, int]:
-    """Cluster, model, cost model and longest context of a plan with all four."""
-    given: dict[str, Any] = {key: plan.settings[key] for key in NAMED}
-    longest = given["max_length_tokens"]
-    if isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
-        raise refused("settings.max_length_tokens", f"got {longest!r}", "at least 1")
-    return (
-        load(ClusterSettings, given["cluster"], "cluster"),
-        load(ModelSettings, given["model"], "model"),
-        load(CostModelSettings, given["cost_model"], "cost_model"),
-        longest,
-    )
 
 
 def tensor_ranks(batches: Sequence[PipelineBatch]) -> int | None:

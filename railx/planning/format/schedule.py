@@ -155,11 +155,9 @@ def live_sizes(
 def simulate_pipeline(pipeline: Pipeline, start_ms: float = 0.0) -> list[ScheduledOp]:
     """Times of every operation when each stage runs its order, stage by stage.
 
-    A stage starts an operation as soon as its input has arrived. A forward needs the
-    forward of the previous stage, a backward the backward of the next (the order within
-    a stage ensures the rest). The times of a chunk are those of the plan. A message
-    between stages takes its predicted time, or 0 without a prediction (InfiniPipe
-    neglects it), and delays no computation of the sender.
+    Those of chunks are the plan's. A message between stages takes its predicted time,
+    or 0 without a prediction (InfiniPipe neglects it), and delays no computation of the
+    sender.
     """
     orders = _orders(pipeline)
     times = _run(pipeline, orders, start_ms)

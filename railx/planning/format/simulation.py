@@ -125,8 +125,7 @@ def run_orders(
         for stage in range(stages):
             order, position, clock = orders[stage], positions[stage], clocks[stage]
             began, ended, takes, last = begins[stage], ends[stage], durations[stage], len(order)
-            up = ends[stage - 1] if stage else ends[-1]
-            down = ends[stage + 1] if stage < stages - 1 else ends[0]
+            up, down = ends[stage - 1], ends[(stage + 1) % stages]
             # On the first and the last stage the neighbour has another part, and the
             # first and the last part have no neighbour.
             lead = chunks if stage == 0 else 0

@@ -45,11 +45,8 @@ def plan_rows(plan: Plan, name: str, corpus: str) -> list[dict[str, Any]]:
         "devices": plan.devices,
         "kind": plan.kind,
     }
-    if plan.kind == "sequence_parallel":
-        return [
-            head | row for batch in plan.sequence_parallel_batches() for row in _group_rows(batch)
-        ]
-    return [head | row for batch in plan.pipeline_batches() for row in _chunk_rows(batch)]
+    rows_of: Any = _group_rows if plan.kind == "sequence_parallel" else _chunk_rows
+    return [head | row for batch in plan.batches for row in rows_of(batch)]
 
 
 def schedule_rows(plan: Plan, name: str) -> list[dict[str, Any]]:

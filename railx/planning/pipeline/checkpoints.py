@@ -15,11 +15,10 @@ forward are redundant: the chunks live then were live before.
 
 * :func:`exact` solves it.
 * :func:`quick` sweeps the steps and adds layers on few diagonals, by several rules,
-  until memory suffices. Then it removes counts that later ones made superfluous, and
-  trades counts for fewer. It takes a fraction of a millisecond, quick enough to price
-  every group of the grouping.
-* :func:`fast` is the default of plans. It also rounds the relaxation in the same way.
-  Where that proves no optimum and the case is small, it runs the solver.
+  until memory suffices; then it removes what later ones made superfluous, and trades
+  counts for fewer. A fraction of a millisecond, quick enough for every group's price.
+* :func:`fast`, the default of plans, also rounds the relaxation in the same way. Where
+  that proves no optimum and the case is small, it runs the solver.
 
 Deviations: the paper prints no coefficients (the body of its algorithm 2); ``stored``
 and ``saved`` follow from its eqs. 5 and 10. Its solver is SCIP to a gap of 2 %; here it
@@ -119,7 +118,10 @@ def rows(problem: CheckpointProblem) -> tuple[Floats, Floats]:
     coefficients, needed = [np.empty((0, problem.diagonals))], [np.empty(0)]
     order = np.arange(problem.chunks)
     for stage in range(problem.stages):
-        after, warm, steps = _steps(problem, stage)
+        #: Stages after this one, its forwards before the first pair, and its steps.
+        after = problem.stages - 1 - stage
+        warm = min(after + problem.longest_split - 1, problem.chunks)
+        steps = np.arange(max(problem.chunks - warm, 1))
         live = (order <= warm + steps[:, None]) & (problem.position >= steps[:, None])
         missing = live @ problem.stored[stage] - problem.capacity[stage]
         broken = missing > SLACK * problem.capacity[stage]
@@ -190,7 +192,7 @@ def exact(problem: CheckpointProblem, most_nodes: int | None = None) -> Solution
     if result.x is not None:
         # The solver tolerates a millionth of a row, which the sweep corrects.
         counts = _swept(problem, np.round(result.x).astype(np.int64), 0)
-    if result.status != _OPTIMAL and result.status != _INFEASIBLE:
+    if result.status not in (_OPTIMAL, _INFEASIBLE):
         counts = _smallest([counts, quick(problem)])
     if counts is None:
         return None
@@ -240,13 +242,6 @@ def _swept(problem: CheckpointProblem, start: Integers, rule: int) -> Integers |
     counts = start.copy()
     in_rows = problem._replace(stored=np.ascontiguousarray(problem.stored))
     return counts if sweep(in_rows, rule, _TRADES, counts) else None
-
-
-def _steps(problem: CheckpointProblem, stage: int) -> tuple[int, int, Integers]:
-    """Stages after this one, its forwards before the first pair, and its steps."""
-    after = problem.stages - 1 - stage
-    warm = min(after + problem.longest_split - 1, problem.chunks)
-    return after, warm, np.arange(max(problem.chunks - warm, 1))
 
 
 def _relaxed(problem: CheckpointProblem) -> Floats | None:

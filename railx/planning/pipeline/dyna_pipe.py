@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from railx.performance.pipeline_cost import PipelineCost
-from railx.planning.format.parts import Chunk, Pipeline, Slice
+from railx.planning.format.parts import Pipeline, Slice
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.predictions import fits
 from railx.planning.format.schedule import pipeline_ms
@@ -119,11 +119,7 @@ def plan_dyna_pipe_batch(
 
     ``layers`` are recomputed, the fewest with which the batch fits where None.
     """
-
-    @cache
-    def with_layers(count: int) -> list[Pipeline] | None:
-        return _with_layers(batch, count, cost)
-
+    with_layers = cache(lambda count: _with_layers(batch, count, cost))
     needed = fewest(layers_to_try(layers, cost), lambda count: with_layers(count) is not None)
     if needed is None or (pipelines := with_layers(needed)) is None:
         return None
@@ -170,8 +166,11 @@ def _with_layers(batch: SampledBatch, layers: int, cost: PipelineCost) -> list[P
         recomputing(chunk_of(slices[start:end], cost), recomputed)
         for start, end in pairwise([0, *ends])
     ]
+    times_ms = np.array([chunk.predicted_ms for chunk in chunks])
+    longest_first = np.argsort(-times_ms, kind="stable").tolist()
     pipelines = []
-    for replica, order in enumerate(_shared(chunks, replicas)):
+    for replica, shared in enumerate(least_loaded(longest_first, times_ms, replicas)):
+        order = [chunks[index] for index in shared]
         fitting = [
             pipeline
             for pipeline in (pipeline_of(order[::way], replica, shape) for way in (1, -1))
@@ -181,14 +180,6 @@ def _with_layers(batch: SampledBatch, layers: int, cost: PipelineCost) -> list[P
             return None
         pipelines.append(min(fitting, key=pipeline_ms))
     return pipelines
-
-
-def _shared(chunks: list[Chunk], replicas: int) -> list[list[Chunk]]:
-    """Chunks for each replica, in the order of falling time."""
-    times_ms = np.array([chunk.predicted_ms for chunk in chunks])
-    longest_first = np.argsort(-times_ms, kind="stable").tolist()
-    shared = least_loaded(longest_first, times_ms, replicas)
-    return [[chunks[index] for index in indices] for indices in shared]
 
 
 def _plan(settings: DynaPipeSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:

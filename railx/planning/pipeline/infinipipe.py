@@ -269,8 +269,7 @@ def _planned(
     """The batch in 1F1B order, each replica by itself; None where a replica does not
     fit.
     """
-    pipelines: list[Pipeline] = []
-    accounts = []
+    pipelines, accounts = [], []
     for replica, share in enumerate(share_among_replicas(batch, settings.replicas, cost)):
         best = _best(share, settings, cost, context)
         if best is None:
@@ -298,14 +297,13 @@ def _with_sorted_micro_batches(
     planned = plan_dyna_pipe_batch(iteration, batch, _given_layers(settings, cost), cost)
     if planned is None:
         return None
-    pipelines = []
     for pipeline in planned.pipelines:
         first, last = pipeline.chunks[0], pipeline.chunks[-1]
         edge_ms = first.predicted_forward_ms + last.predicted_backward_ms
         work_ms = sum(chunk.predicted_ms for chunk in pipeline.chunks)
         if work_ms + (cost.shape.stages - 1) * edge_ms + cost.batch_ms >= limit_ms:
             return None
-        pipelines.append(_recomputing_less(pipeline, settings, cost))
+    pipelines = [_recomputing_less(pipeline, settings, cost) for pipeline in planned.pipelines]
     account = _of_replicas([_account("dyna_pipe", pipeline.chunks) for pipeline in pipelines])
     planned = replace(planned, pipelines=tuple(pipelines), solver=account)
     return planned if planned.predicted_ms < limit_ms else None
@@ -470,8 +468,7 @@ def _cuts(length: int, slices: int, settings: PipelineSettings, cost: PipelineCo
 def _most_recomputed(settings: PipelineSettings, cost: PipelineCost) -> Integers:
     """The most layers [d, 1] that a stage may recompute."""
     none = settings.checkpointing == "none"
-    stages = range(cost.shape.stages)
-    return np.array([[0 if none else cost.layers_of(stage)] for stage in stages])
+    return np.array([[0 if none else layers] for layers in cost.layer_counts])
 
 
 def _most_chunk_tokens(settings: PipelineSettings, cost: PipelineCost) -> int:
@@ -502,14 +499,10 @@ def _token_limits(
 
 
 def _pipelines(grouped: Grouping, replica: int, cost: PipelineCost) -> list[Pipeline]:
-    pipelines = []
-    layers = grouped.layers.T.tolist()
-    for first, end in pairwise(grouped.bounds):
-        chunks = [
-            _chunk(grouped.chunked, chunk, layers[chunk], cost) for chunk in range(first, end)
-        ]
-        pipelines.append(pipeline_of(chunks, replica, cost.shape))
-    return pipelines
+    chunked, layers = grouped.chunked, grouped.layers.T.tolist()
+    chunks = [_chunk(chunked, chunk, layers[chunk], cost) for chunk in range(chunked.chunks)]
+    spans = map(slice, grouped.bounds, grouped.bounds[1:])
+    return [pipeline_of(chunks[span], replica, cost.shape) for span in spans]
 
 
 def _chunk(chunked: Chunked, chunk: int, layers: Sequence[int], cost: PipelineCost) -> Chunk:
