@@ -295,7 +295,7 @@ def build_pipeline_cost(
         )
     counts = _layer_counts(model.layers, shape.stages)
     share = counts[0] / model.layers
-    element = _element_bytes(settings)
+    element = element_bytes(settings)
     layer_bytes, checkpoint_bytes, logits_bytes = _stored_bytes(settings, model, shape.degree)
     forward, backward = _passes(settings, model, cost)
     traffic = _traffic_ms(settings, cluster, model, max_length_tokens, shape)
@@ -331,7 +331,8 @@ def _layer_counts(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(base + (stage < rest) for stage in range(stages))
 
 
-def _element_bytes(settings: CostModelSettings) -> int:
+def element_bytes(settings: CostModelSettings) -> int:
+    """Bytes of a parameter or an activation in computation."""
     if isinstance(settings, ProfiledCostSettings):
         assert settings.fit is not None  # building the cost model refuses others
         return settings.fit.element_bytes
@@ -378,7 +379,7 @@ def _stored_bytes(
     """Bytes per token of a layer, of a recomputed layer, and of the last stage beyond
     them.
     """
-    inputs = float(_element_bytes(settings) * model.hidden)
+    inputs = float(element_bytes(settings) * model.hidden)
     if isinstance(settings, ProfiledCostSettings):
         assert settings.fit is not None
         fit = settings.fit
@@ -459,11 +460,11 @@ def _state_bytes(settings: CostModelSettings, shape: PipelineShape) -> float:
     states = settings.state_bytes_per_parameter * state_share(settings.zero_stage, ranks)
     if isinstance(settings, ProfiledCostSettings) and ranks > 1:
         # The profiled runtime keeps a stage's parameters and gradients whole.
-        gradient = max(4, _element_bytes(settings))
+        gradient = max(4, element_bytes(settings))
         return (
             states
             - gradient * state_share(settings.zero_stage, ranks)
-            + (_element_bytes(settings) + gradient)
+            + (element_bytes(settings) + gradient)
         )
     traffic = settings.sharding
     if traffic is None or traffic.pipelines_gather == "chunk":

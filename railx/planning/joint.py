@@ -165,8 +165,8 @@ def _plan(settings: JointSettings, task: PlanningTask) -> Batches:
     if "groups" in tried:
         groups: Any = tried["groups"]
         bounds_ms.append(tuple(batch.solver.get("lower_bound_ms", 0.0) for batch in groups))
-    batches: list[Any] = []
-    for index, batch in enumerate(tried[best]):
+    batches: list[Any] = list(tried[best])
+    for index, batch in enumerate(batches):
         account = {
             **batch.solver,
             "name": "joint",
@@ -175,7 +175,7 @@ def _plan(settings: JointSettings, task: PlanningTask) -> Batches:
             "tried_ms": {name: ms[index] for name, ms in times_ms.items()},
             "not_planned": len(pipelines) + 1 - len(tried),
         }
-        batches.append(replace(batch, solver=account))
+        batches[index] = replace(batch, solver=account)
     return tuple(batches)
 
 

@@ -50,9 +50,7 @@ _BATCH_TYPES: Mapping[str, type[Batch]] = {
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Read and validate a plan; PlanError names a file that is no plan of this
-    schema.
-    """
+    """Read and validate a plan; PlanError names a file that is none of this schema."""
     data = read_json(path, keys_once=True)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         got = data.get("schema") if isinstance(data, dict) else type(data).__name__
@@ -196,9 +194,7 @@ def _plain(value: Any) -> Any:
 
 
 def _validate_batch(batch: Batch, where: str) -> None:
-    """Refuse a batch whose parts drop, repeat or change sequences, and a lower bound
-    above its predicted time.
-    """
+    """Refuse sequences dropped, repeated or changed, and a bound above the time."""
     _unique((sequence for sequence, _ in sequence_lengths(batch)), f"{where}: sequence")
     if not batch.sequences or len(batch.sequences) != len(batch.lengths):
         got = f"made for {len(batch.sequences)} sequences and {len(batch.lengths)} lengths"

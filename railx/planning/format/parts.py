@@ -17,9 +17,7 @@ Milliseconds = Annotated[float, NonNegative()]
 
 
 class PlanError(UserError):
-    """A plan that cannot run; the message names the batch, the part and the allowed
-    values.
-    """
+    """A plan that cannot run; the message names batch, part and allowed values."""
 
 
 def refused(where: str, got: str, allowed: object) -> PlanError:
@@ -141,9 +139,7 @@ class Chunk:
 
     @property
     def cut_sequence(self) -> int | None:
-        """The sequence of this chunk with slices in other chunks too; None if all are
-        whole.
-        """
+        """The sequence of this chunk that is cut; None if all are whole."""
         return next((part.sequence for part in self.slices if not part.is_uncut), None)
 
 

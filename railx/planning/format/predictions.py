@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from railx.performance.cluster import ClusterSettings
 from railx.performance.decoder import ModelSettings
@@ -202,13 +201,13 @@ def named_cost_model(plan: Plan) -> PlanCosts:
     if missing:
         what = f"settings.{missing[0]}: is missing; allowed with predictions of a cost model"
         raise PlanError(f"{what}: {', '.join(NAMED)}")
-    longest: Any = plan.settings["max_length_tokens"]
+    given, longest = plan.settings, plan.settings["max_length_tokens"]
     if isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
         raise refused("settings.max_length_tokens", f"got {longest!r}", "at least 1")
     try:
-        cluster = load(ClusterSettings, plan.settings["cluster"], "cluster")
-        model = load(ModelSettings, plan.settings["model"], "model")
-        settings = load(CostModelSettings, plan.settings["cost_model"], "cost_model")
+        cluster: ClusterSettings = load(ClusterSettings, given["cluster"], "cluster")
+        model: ModelSettings = load(ModelSettings, given["model"], "model")
+        settings: CostModelSettings = load(CostModelSettings, given["cost_model"], "cost_model")
         cost = build_cost_model(settings, cluster, model, longest)
     except SettingsError as error:
         raise PlanError(f"settings.{error}") from None

@@ -55,9 +55,7 @@ TRAINABLE_SCHEDULES: tuple[ScheduleChoice, ...] = ("1f1b", "searched", "gpipe")
 
 @dataclass(frozen=True)
 class Op:
-    """A pass of a chunk on a stage: kind, index in forward order, virtual stage
-    (``part``).
-    """
+    """A pass on a stage: kind, chunk in forward order, virtual stage (``part``)."""
 
     kind: OpKind
     chunk: int
@@ -83,10 +81,7 @@ class ScheduledOp:
 
 
 def backward_order(chunks: Sequence[Chunk]) -> list[int]:
-    """Chunk indices in backward order.
-
-    Sequences first in, first out; slices of a sequence right to left.
-    """
+    """Chunk indices in backward order (``Shape.backward``)."""
     return Shape(1, _runs(chunks)).backward
 
 
@@ -255,8 +250,7 @@ def check_order(pipeline: Pipeline, where: str) -> None:
 
 
 def stage_layers(layers: int, stages: int) -> list[range]:
-    """Consecutive layers for each pipeline stage, as even as possible, first ones
-    larger.
+    """Consecutive layers of each stage, as even as possible, first ones larger.
 
     Raises ValueError where a stage would be empty.
     """

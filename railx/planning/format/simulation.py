@@ -183,9 +183,7 @@ def _zero_bubble(shape: Shape, stage: int) -> list[int]:
 
 
 def _interleaved(shape: Shape, stage: int, extra: int) -> list[int]:
-    """1F1B over virtual stages: groups of ``stages`` chunks go through part
-    after part.
-    """
+    """1F1B over virtual stages: ``stages`` chunks at a time go through all parts."""
     n, stages, parts = shape.chunks, shape.stages, shape.parts
     forward = [
         part * n + chunk

@@ -139,8 +139,7 @@ def _simulations(
 
 
 def plan_summary(plan: Plan) -> dict[str, Any]:
-    """Totals of a plan: batches, sequences, tokens and mean predicted time of a batch
-    in ms.
+    """Totals of a plan, and the mean predicted time of a batch in ms.
 
     By the cost model, also the exposed traffic of ZeRO-3 in that time.
     """

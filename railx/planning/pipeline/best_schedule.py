@@ -12,8 +12,6 @@ schedule chosen for one batch must not move layers, so ``interleaved`` is report
 taken only where a plan's settings name it.
 
 The search for an order is that of ``refinement`` with the chunks as they are.
-
-:func:`comparison_rows` compares the schedules of a batch.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import numpy as np
 
 from railx.planning.packing import Floats, Integers
 
-#: Tolerance of sums, as a share of a stage's memory.
+#: Share of a limit that rounding of sums may take.
 SLACK = 1e-9
 
 

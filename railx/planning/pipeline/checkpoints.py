@@ -100,8 +100,7 @@ def _problem(
 
 @lru_cache(maxsize=8)
 def _token_bytes(cost: PipelineCost) -> tuple[Floats, Floats]:
-    """Bytes of a token by stage [d, 2], and bytes that a recomputed layer saves of it
-    [2].
+    """Bytes of a token by stage [d, 2], and what a recomputed layer saves of it [2].
 
     First of chunks that are not one slice of a cut sequence, then of those that are.
     """
@@ -211,9 +210,7 @@ def quick(problem: CheckpointProblem) -> Integers | None:
 
 
 def fast(problem: CheckpointProblem) -> Integers | None:
-    """Counts [n + d - 1] with a small sum, exact in small cases; None where none
-    suffice.
-    """
+    """Counts [n + d - 1] with a small sum, in small cases the least; None: none do."""
     counts = quick(problem)
     if counts is None or not counts.any():
         return counts

@@ -82,9 +82,7 @@ class Chunked:
 
     @cached_property
     def run_start(self) -> Integers:
-        """The first chunk [n] of each chunk's cut sequence, itself where none
-        is cut.
-        """
+        """The first chunk [n] of each chunk's cut sequence; itself: none is cut."""
         starts, start, counts = [], 0, self.count.tolist()
         while start < len(counts):
             starts += [start] * counts[start]
@@ -92,10 +90,7 @@ class Chunked:
         return np.array(starts, dtype=np.int64)
 
     def backward_order(self, first: int, end: int) -> Integers:
-        """Chunks [first, end), counted from 0, in backward order.
-
-        Runs in order, the chunks of each from its last to its first.
-        """
+        """Chunks [first, end), counted from 0: runs in order, each from its last."""
         span = slice(first, end)
         order: Integers = 2 * self.run_start[span] + self.count[span] - 1 - np.arange(first, end)
         return order - first

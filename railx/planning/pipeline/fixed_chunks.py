@@ -425,9 +425,7 @@ def plan_with_rules(
 
 
 def check_settings(settings: FixedChunkSettings, task: PlanningTask) -> None:
-    """Refuse batches with fewer sequences than replicas, and layers beyond the
-    model's.
-    """
+    """Refuse fewer sequences than replicas, and layers beyond the model's."""
     layers = settings.checkpointed_layers
     if layers is not None and layers > task.model.layers:
         raise SettingsError(

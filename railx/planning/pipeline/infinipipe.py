@@ -266,9 +266,7 @@ def _planned(
     cost: PipelineCost,
     context: int,
 ) -> PipelineBatch | None:
-    """The batch in 1F1B order, each replica by itself; None where a replica does not
-    fit.
-    """
+    """The batch in 1F1B order, each replica by itself; None where one does not fit."""
     pipelines, accounts = [], []
     for replica, share in enumerate(share_among_replicas(batch, settings.replicas, cost)):
         best = _best(share, settings, cost, context)
@@ -349,9 +347,7 @@ def _scheduled(
 def _best(
     share: SampledBatch, settings: PipelineSettings, cost: PipelineCost, context: int
 ) -> Grouping | None:
-    """A replica's pipelines of the least simulated time; None where nothing fits
-    memory.
-    """
+    """A replica's pipelines of the least simulated time; None where nothing fits."""
     processed = _best_processed(share, settings, cost)
     if settings.chunking != "best":
         return processed
@@ -472,9 +468,7 @@ def _most_recomputed(settings: PipelineSettings, cost: PipelineCost) -> Integers
 
 
 def _most_chunk_tokens(settings: PipelineSettings, cost: PipelineCost) -> int:
-    """Tokens of the largest chunk that fits every stage alone under full
-    recomputation.
-    """
+    """Tokens of the largest chunk that fits alone, with all recomputed that may be."""
     layers = _most_recomputed(settings, cost)[:, 0].tolist()
     return min(
         int(cost.capacity_bytes(stage) / cost.activation_bytes(1, False, stage, recomputed))

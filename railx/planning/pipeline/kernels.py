@@ -60,10 +60,6 @@ def makespan_1f1b_ms(
     return float(clocks.max())
 
 
-#: A share of a limit that rounding of sums may take.
-_ROUNDING = 1e-9
-
-
 @compiled
 def pack(
     short: Integers,
@@ -100,7 +96,7 @@ def pack(
         for candidate in range(bins):
             if tokens[candidate] + added > most_tokens:
                 continue
-            if times[candidate] + added_ms > most_ms * (1 + _ROUNDING):
+            if times[candidate] + added_ms > most_ms * (1 + SLACK):
                 continue
             if chunking == 0:
                 score = times[candidate]
@@ -237,8 +233,7 @@ def _recomputed_layers(every: Divisible, first: int, last: int, mode: int) -> tu
 
 @compiled
 def live_bytes_of(problem: CheckpointProblem, retained: Floats) -> Floats:
-    """Bytes [d, n] that a stage holds at each step where a chunk keeps ``retained``
-    [d, n].
+    """Bytes [d, n] of stages at each step where chunks keep ``retained`` [d, n].
 
     Minus infinity after the last step at which a chunk begins.
     """

@@ -28,6 +28,7 @@ from railx.planning.compiled import compiled, copy, inner, next_random
 from railx.planning.format.parts import Slice
 from railx.planning.format.simulation import Shape, orders_of, run_orders
 from railx.planning.packing import Floats, Integers
+from railx.planning.pipeline.checkpoint_problem import SLACK
 
 #: Share of the time by which the first moves may make a plan of one chunk slower; of
 #: several, a move changes as much less.
@@ -38,13 +39,11 @@ _ORDER_WARMTH = 0.1
 _PER_MOVE = 40
 #: Simulated passes of a search for an order, for each pass forward of a chunk.
 _ORDER_PASSES_PER_CHUNK, _MOST_ORDER_PASSES = 20_000, 1_000_000
-#: A share of a limit that rounding of sums may take.
-_ROUNDING = 1e-9
 
 
 class Refined(NamedTuple):
-    """A plan: its time in ms, slices by run and chunk, recomputed layers by chunk and
-    stage, and each stage's passes (chunk, or chunks + chunk for backward).
+    """A plan: slices by run and chunk, recomputed layers by chunk and stage, and each
+    stage's passes (chunk, or chunks + chunk for backward).
     """
 
     time_ms: float
@@ -179,7 +178,7 @@ def _costs_of(cost: PipelineCost) -> _Costs:
         backward + exchange / 2,
         several * np.array([cost.send.linear_ms, cost.send.constant_ms]),
         np.array(cost.layer_counts),
-        np.array(cost.capacities) * (1 + _ROUNDING),
+        np.array(cost.capacities) * (1 + SLACK),
         kept,
         both - kept,
         saved,
@@ -623,7 +622,7 @@ def search_orders(
     )
     starts = np.cumsum([0, *shape.runs])
     passes = min(_ORDER_PASSES_PER_CHUNK * stages * chunks, _MOST_ORDER_PASSES)
-    limits = np.array(room) * (1 + _ROUNDING)
+    limits = np.array(room) * (1 + SLACK)
     time_ms, numbers, places = _search_order(limits, table, starts, passes)
     orders = np.concatenate([numbers, chunks + numbers])[places].tolist()
     plain = orders_of("1f1b", shape)

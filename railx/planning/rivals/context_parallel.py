@@ -415,9 +415,7 @@ def shard_imbalance(lengths: Sequence[int], degree: int) -> float:
 def plan_wlb_batch(
     iteration: int, batch: SampledBatch, degree: int, devices: int, cost: CostModel
 ) -> SequenceParallelBatch:
-    """Plan one batch with groups of one degree; PlanError names a sequence without a
-    group.
-    """
+    """Plan one batch with groups of one degree; PlanError names a longer sequence."""
     lengths, capacity = batch.lengths, cost.tokens_per_device * degree
     check_group_holds(batch, cost.tokens_per_device, degree)
     works_ms = cost.sequence_ms(lengths).tolist()

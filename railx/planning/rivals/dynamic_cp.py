@@ -76,9 +76,7 @@ class DynamicCPSettings(PlannerBase):
 
 @dataclass
 class ScheduledGroup:
-    """Ranks side by side and their sequences in order; groups take ranks as
-    they open.
-    """
+    """Ranks side by side and their sequences in order."""
 
     ranks: int
     members: list[int] = field(default_factory=list)

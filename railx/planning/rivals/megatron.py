@@ -36,23 +36,24 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
-from railx.performance.sequence_cost import (
-    ProfiledCostSettings,
-    build_cost_model,
-    model_state_mib,
+from railx.performance.pipeline_cost import (
+    PipelineCost,
+    PipelineShape,
+    build_pipeline_cost,
+    element_bytes,
 )
+from railx.performance.sequence_cost import build_cost_model, model_state_mib
 from railx.performance.tensor_context_cost import Exchange, Shape, timed_shape
 from railx.planning.format.parts import Chunk, Group, PlanError
 from railx.planning.format.plan import PipelineBatch, SequenceParallelBatch
-from railx.planning.groups import micro_batch
 from railx.planning.pipeline.fixed_chunks import (
     ChunkRule,
     FixedChunkSettings,
@@ -60,7 +61,7 @@ from railx.planning.pipeline.fixed_chunks import (
     plan_with_rules,
     sizes_of,
 )
-from railx.planning.planner import Batches, Planner, PlannerBase, PlanningTask
+from railx.planning.planner import Batches, Planner, PlannerBase, PlanningTask, planned_batch
 from railx.planning.sequence.static import Levelling, static_assignments
 from railx.progress import counted
 from railx.settings import AtLeast, Fraction, NonNegative, PowerOfTwo, SettingsError
@@ -104,11 +105,7 @@ def shapes(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
 
     Context parallelism comes with each allowed exchange. PlanError where no shape fits.
     """
-    with_room = [
-        _timed_shape(settings, task, *choice, tokens)
-        for choice in _choices(settings, task)
-        if (tokens := _tokens_per_device(task, choice[0])) is not None
-    ]
+    with_room = _timed_shapes(settings, task, partial(_tokens_per_device, task))
     if not with_room:
         raise PlanError(
             f"planner.tensor, planner.context: got {settings.tensor}, {settings.context}; allowed:"
@@ -126,7 +123,7 @@ def shapes(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
 
 def every_shape(settings: TensorContextSettings, task: PlanningTask) -> list[Shape]:
     """The shapes regardless of memory; their token cap is meaningless."""
-    return [_timed_shape(settings, task, *choice, 1) for choice in _choices(settings, task)]
+    return _timed_shapes(settings, task, lambda tensor: 1)
 
 
 def _choices(
@@ -150,30 +147,29 @@ def _choices(
             yield tensor, context, "all_to_all"
 
 
-def _timed_shape(
-    settings: TensorContextSettings,
-    task: PlanningTask,
-    tensor: int,
-    context: int,
-    kind: Exchange,
-    tokens_per_device: int,
-) -> Shape:
-    return timed_shape(
-        task.cost,
-        task.model,
-        tensor,
-        context,
-        kind,
-        node_devices=settings.devices_per_node,
-        tokens_per_device=tokens_per_device,
-        element_bytes=_bytes_per_element(task),
-        checkpoint_layers=task.constants.checkpoint_layers,
-    )
+def _timed_shapes(
+    settings: TensorContextSettings, task: PlanningTask, tokens_of: Callable[[int], int | None]
+) -> list[Shape]:
+    """The shapes whose tensor parallelism leaves tokens on a device (``tokens_of``)."""
+    return [
+        timed_shape(
+            task.cost,
+            task.model,
+            tensor,
+            context,
+            kind,
+            node_devices=settings.devices_per_node,
+            tokens_per_device=tokens,
+            element_bytes=element_bytes(task.constants),
+            checkpoint_layers=task.constants.checkpoint_layers,
+        )
+        for tensor, context, kind in _choices(settings, task)
+        if (tokens := tokens_of(tensor)) is not None
+    ]
 
 
 def _tokens_per_device(task: PlanningTask, tensor: int) -> int | None:
-    """The token cap under tensor parallelism and ZeRO-1; None where memory is too
-    small.
+    """The token cap under tensor parallelism and ZeRO-1; None: no memory is left.
 
     Memory shrinks by the model states beyond those of the constants' ZeRO stage.
     """
@@ -193,14 +189,6 @@ def _tokens_per_device(task: PlanningTask, tensor: int) -> int | None:
     return cost.tokens_per_device
 
 
-def _bytes_per_element(task: PlanningTask) -> int:
-    constants = task.constants
-    if not isinstance(constants, ProfiledCostSettings):
-        return constants.bytes_per_element
-    assert constants.fit is not None  # the cost model was built from it
-    return constants.fit.element_bytes
-
-
 def plan_megatron_batch(
     iteration: int, batch: SampledBatch, settings: MegatronSettings, devices: int, shape: Shape
 ) -> SequenceParallelBatch:
@@ -208,7 +196,6 @@ def plan_megatron_batch(
     assignments = static_assignments(
         batch.lengths, shape.degree, devices, shape.cost, settings.fill, settings.levelling
     )
-    packed = (micro_batch(part, batch.sequences, batch.lengths, shape.cost) for part in assignments)
     account = {
         "tensor": shape.tensor,
         "context": shape.context,
@@ -227,9 +214,10 @@ def plan_megatron_batch(
             "predicted_other_ms": other_ms,
         }
 
+    packed = planned_batch(iteration, batch, assignments, shape.cost, account)
     # The times are those of this shape instead of the cost model's.
-    timed = tuple(part.timed(times_of) for part in packed)
-    return SequenceParallelBatch(iteration, timed, account)
+    timed = tuple(part.timed(times_of) for part in packed.micro_batches)
+    return replace(packed, micro_batches=timed)
 
 
 def _groups(settings: MegatronSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
@@ -314,9 +302,7 @@ def _retimed(chunk: Chunk, shape: Shape, cost: PipelineCost, layers: int) -> Chu
 def _stage_choices(
     settings: MegatronPipelineSettings, task: PlanningTask
 ) -> Iterator[tuple[Shape, int]]:
-    """Shapes and numbers of stages that fill the devices, no more replicas than
-    sequences.
-    """
+    """Shapes and stages that fill the devices, no more replicas than sequences."""
     fewest = min(len(batch.lengths) for batch in task.batches)
     for shape in every_shape(settings, task):
         left = task.devices // shape.degree
@@ -333,27 +319,23 @@ def _pipelines(settings: MegatronPipelineSettings, task: PlanningTask) -> tuple[
     free = replace(task.cluster, tokens_per_device=task.cluster.tokens_per_device or 1)
     cost = build_cost_model(plain, free, task.model, task.max_length_tokens)
     task = replace(task, constants=plain, cost=cost)
-    best: tuple[PipelineBatch, ...] | None = None
+    planned: list[tuple[PipelineBatch, ...]] = []
     refused: list[PlanError] = []
     for shape, stages in _stage_choices(settings, task):
         try:
-            batches = _with_shape(settings, task, shape, stages)
+            planned.append(_with_shape(settings, task, shape, stages))
         except PlanError as error:
             refused.append(error)
-            continue
-        if best is None or _total_ms(batches) < _total_ms(best):
-            best = batches
-    if best is None:
-        # An error about a sequence is more useful than one about a shape without
-        # memory.
-        named = [refusal for refusal in refused if str(refusal).startswith("sequence")]
-        raise next(iter(named + refused), None) or PlanError(
-            f"planner.tensor, planner.context, planner.stages: got {settings.tensor},"
-            f" {settings.context}, {settings.stages}; allowed: what divides {task.devices} devices"
-            f" and {task.model.heads} heads, up to {task.model.layers} stages, for the layers, and"
-            " a sequence for every replica"
-        )
-    return best
+    if planned:
+        return min(planned, key=_total_ms)
+    # An error about a sequence is more useful than one about a shape without memory.
+    named = [refusal for refusal in refused if str(refusal).startswith("sequence")]
+    raise next(iter(named + refused), None) or PlanError(
+        f"planner.tensor, planner.context, planner.stages: got {settings.tensor},"
+        f" {settings.context}, {settings.stages}; allowed: what divides {task.devices} devices"
+        f" and {task.model.heads} heads, up to {task.model.layers} stages, for the layers, and"
+        " a sequence for every replica"
+    )
 
 
 def _with_shape(
