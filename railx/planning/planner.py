@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from railx.performance.pipeline_cost import PipelineShape
 from railx.performance.sequence_cost import CostModel
-from railx.planning.format.parts import PlanError
+from railx.planning.format.parts import refused
 from railx.planning.format.plan import PipelineBatch, PlanKind, Predictions, SequenceParallelBatch
 from railx.planning.format.predictions import PlanCosts
 from railx.planning.groups import Assignment, check_lengths_fit, micro_batch
@@ -71,10 +71,8 @@ def check_group_holds(batch: SampledBatch, tokens_per_device: int, degree: int) 
 def check_replicas(replicas: int, sequences: int) -> None:
     """Refuse more replicas than sequences of a batch."""
     if sequences < replicas:
-        raise PlanError(
-            f"planner.replicas: got {replicas}; allowed: at most {sequences}, the sequences of a"
-            " batch"
-        )
+        most = f"at most {sequences}, the sequences of a batch"
+        raise refused("planner.replicas", f"got {replicas}", most)
 
 
 def batch_by_batch(

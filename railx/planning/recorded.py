@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from railx.io import write_text
-from railx.planning.format.parts import MicroBatch, PlanError
+from railx.planning.format.parts import MicroBatch, refused
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import micro_batch
 from railx.planning.planner import PlannerBase, PlanningTask, assignment_of
@@ -82,7 +82,7 @@ def read_records(path: str | Path) -> dict[int, BatchRecord]:
         try:
             record: BatchRecord = load(BatchRecord, json.loads(line))
         except (ValueError, SettingsError) as error:
-            raise PlanError(f"{path}: line {number}: {error}; allowed: a recorded batch") from None
+            raise refused(f"{path}: line {number}", str(error), "a recorded batch") from None
         records[record.batch] = record
     return records
 
@@ -98,10 +98,9 @@ def check_record(record: BatchRecord, today: Mapping[str, str], path: str | Path
     """PlanError, one line, where an input of a record is not today's."""
     stale = [words for key, words in _INPUTS.items() if record.inputs.get(key) != today[key]]
     if stale:
-        raise PlanError(
-            f"{path}: batch {record.batch}: {' and '.join(stale)} changed since it was recorded;"
-            f" allowed: a record of today's (python scripts/record_plans.py {Path(path).stem})"
-        )
+        got = f"{' and '.join(stale)} changed since it was recorded"
+        allowed = f"a record of today's (python scripts/record_plans.py {Path(path).stem})"
+        raise refused(f"{path}: batch {record.batch}", got, allowed)
 
 
 def recorded(
@@ -115,10 +114,9 @@ def recorded(
     planned = []
     for number, batch in enumerate(task.batches):
         if number not in records:
-            raise PlanError(
-                f"{path}: has {len(records)} batches, not batch {number}; allowed: batches of at"
-                f" most as many (python scripts/record_plans.py {Path(path).stem})"
-            )
+            got = f"has {len(records)} batches, not batch {number}"
+            most = f"batches of at most as many (python scripts/record_plans.py {Path(path).stem})"
+            raise refused(str(path), got, most)
         check_record(records[number], digests(planner, task, batch, code), path)
         planned.append(_batch(records[number], batch, task))
     return tuple(planned)

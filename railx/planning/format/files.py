@@ -201,17 +201,17 @@ def _validate_batch(batch: Batch, where: str) -> None:
         raise refused(where, got, "the ids and lengths of the batch that was planned, at least one")
     _unique(batch.sequences, f"{where}: made for sequence")
     expected = dict(zip(batch.sequences, batch.lengths, strict=True))
-    made_for = "the batch that the plan was made for"
+    drawn = "the batch that the plan was made for"
     for sequence, length in sequence_lengths(batch):
         if sequence not in expected:
-            raise refused(where, f"sequence {sequence}", f"the sequences of {made_for}")
+            raise refused(where, f"sequence {sequence}", f"the sequences of {drawn}")
         right = expected.pop(sequence)
         if length != right:
             inside = f"{where}, sequence {sequence}"
-            raise refused(inside, f"length {length}", f"{right}, its length in {made_for}")
+            raise refused(inside, f"length {length}", f"{right}, its length in {drawn}")
     if expected:
         got = f"sequence {next(iter(expected))} is dropped ({len(expected)} in all)"
-        raise refused(where, got, f"every sequence of {made_for}")
+        raise refused(where, got, f"every sequence of {drawn}")
     bound, time_ms = batch.lower_bound_ms or 0.0, batch.predicted_ms
     if bound > time_ms and not agree(bound, time_ms):
         raise refused(where, f"lower_bound_ms {bound}", f"at most {time_ms}, the predicted time")
@@ -340,14 +340,14 @@ def _validate_schedule(pipeline: Pipeline, plan: Plan, where: str) -> None:
     if layers is None:
         return
     try:
-        held = list(map(len, stage_layers(layers, pipeline.model_stages)))
+        counts = list(map(len, stage_layers(layers, pipeline.model_stages)))
     except UserError as error:
         raise PlanError(f"{where}: {error}") from None
     for number, chunk in enumerate(pipeline.chunks):
         for stage, recomputed in enumerate(chunk.checkpoint_layers):
-            if recomputed > held[stage]:
+            if recomputed > counts[stage]:
                 got = f"{recomputed} checkpointed layers of stage {stage}"
-                most = f"at most {held[stage]}, the layers that it has"
+                most = f"at most {counts[stage]}, the layers that it has"
                 raise refused(f"{where}, chunk {number}", got, most)
 
 

@@ -165,7 +165,7 @@ class Pipeline:
     def tokens(self) -> int:
         return sum(chunk.tokens for chunk in self.chunks)
 
-    def each_chunk(self, change: Callable[[Chunk], Chunk]) -> Pipeline:
+    def with_chunks(self, change: Callable[[Chunk], Chunk]) -> Pipeline:
         """The same pipeline with every chunk changed."""
         return replace(self, chunks=tuple(map(change, self.chunks)))
 

@@ -141,15 +141,14 @@ def fits(pipeline: Pipeline, cost: PipelineCost) -> bool:
 
 def chunk_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[list[float]]:
     """Activation bytes of a rank, by model stage and chunk."""
-    parts = virtual_cost(cost, pipeline.virtual_stages)
-    chunks = pipeline.chunks
+    part, chunks = virtual_cost(cost, pipeline.virtual_stages), pipeline.chunks
     tokens = [chunk.tokens for chunk in chunks]
     split = [chunk.kind == "split" for chunk in chunks]
-    table: list[list[float]] = []
-    for stage in range(pipeline.model_stages):
-        recomputed = [chunk.recomputed_layers(stage) for chunk in chunks]
-        table.append(parts.activation_bytes(tokens, split, stage, recomputed).tolist())
-    return table
+    stages = range(pipeline.model_stages)
+    recomputed = [[chunk.recomputed_layers(stage) for chunk in chunks] for stage in stages]
+    return [
+        part.activation_bytes(tokens, split, stage, recomputed[stage]).tolist() for stage in stages
+    ]
 
 
 def virtual_cost(cost: PipelineCost, virtual_stages: int) -> PipelineCost:

@@ -216,5 +216,5 @@ def _all_interleaved(shape: Shape) -> list[list[int]]:
 def _forward_first(order: Sequence[int], shape: Shape) -> bool:
     """Whether every backward pass of a stage comes after its forward pass."""
     every = shape.parts * shape.chunks
-    place = {number: index for index, number in enumerate(order)}
-    return all(place[number] < place[every + number] for number in range(every))
+    index_of = {number: index for index, number in enumerate(order)}
+    return all(index_of[number] < index_of[every + number] for number in range(every))

@@ -154,7 +154,7 @@ def _delaying_weights(pipeline: Pipeline, cost: PipelineCost) -> Pipeline:
         most_ms = chunk.predicted_backward_ms
         return replace(chunk, predicted_weight_ms=min(weight_ms(cost, chunk.tokens), most_ms))
 
-    return replace(pipeline.each_chunk(delayed), schedule="zero_bubble")
+    return replace(pipeline.with_chunks(delayed), schedule="zero_bubble")
 
 
 def _fitted(pipeline: Pipeline, cost: PipelineCost) -> Pipeline:
@@ -183,7 +183,7 @@ def _recomputing(pipeline: Pipeline, part_cost: PipelineCost, layers: int) -> Pi
             predicted_layer_forward_ms=chunk.predicted_layer_forward_ms or layer_ms,
         )
 
-    return pipeline.each_chunk(more)
+    return pipeline.with_chunks(more)
 
 
 def _plain(pipeline: Pipeline, cost: PipelineCost | None) -> Pipeline:
@@ -194,12 +194,12 @@ def _plain(pipeline: Pipeline, cost: PipelineCost | None) -> Pipeline:
         return bare
     share = _share(cost, parts)
 
-    def whole(chunk: Chunk) -> Chunk:
+    def undivided(chunk: Chunk) -> Chunk:
         layers = chunk.checkpoint_layers
         counts = tuple(sum(layers[stage::stages]) for stage in range(stages)) if layers else ()
         return replace(_scaled(chunk, 1 / share), checkpoint_layers=counts)
 
-    return bare.each_chunk(whole)
+    return bare.with_chunks(undivided)
 
 
 def _share(cost: PipelineCost | None, parts: int) -> float:
@@ -240,7 +240,7 @@ def _interleaved(pipeline: Pipeline, cost: PipelineCost | None, parts: int) -> P
         layers = _divided(chunk.checkpoint_layers, counts, parts)
         return replace(_scaled(chunk, share), checkpoint_layers=layers)
 
-    return replace(pipeline.each_chunk(part), schedule="interleaved", virtual_stages=parts)
+    return replace(pipeline.with_chunks(part), schedule="interleaved", virtual_stages=parts)
 
 
 def _divided(

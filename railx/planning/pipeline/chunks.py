@@ -50,8 +50,8 @@ class Chunked:
 
     Slices [m] in order of their chunks: the sequence's corpus row, its length, start
     and stop, and the chunk. Chunks [n]: tokens, times in ms on one stage, whether it is
-    one slice of a cut sequence (``split``), and ``count``, the number of chunks of its
-    cut sequence (1 for whole ones).
+    one slice of a cut sequence (``split``), ``count``, the number of chunks of its cut
+    sequence (1 for whole ones), and ``run_start``, the first of these.
     """
 
     sequence: Integers
@@ -65,6 +65,7 @@ class Chunked:
     all_to_all_ms: Floats
     split: npt.NDArray[np.bool_]
     count: Integers
+    run_start: Integers
 
     @property
     def chunks(self) -> int:
@@ -79,15 +80,6 @@ class Chunked:
     def longest_over_mean(self) -> float:
         """Time of the longest chunk over the mean: 1 where all are equal."""
         return float(self.total_ms.max() / self.total_ms.mean())
-
-    @cached_property
-    def run_start(self) -> Integers:
-        """The first chunk [n] of each chunk's cut sequence; itself: none is cut."""
-        starts, start, counts = [], 0, self.count.tolist()
-        while start < len(counts):
-            starts += [start] * counts[start]
-            start += counts[start]
-        return np.array(starts, dtype=np.int64)
 
     def backward_order(self, first: int, end: int) -> Integers:
         """Chunks [first, end), counted from 0: runs in order, each from its last."""
@@ -223,14 +215,17 @@ def pack(
     )
     stop = np.append(start, 0)[1:]
     stop[ends - 1] = tokens[:cut]
-    chunk_of_bin = np.concatenate([ends[:tails] - 1, len(owner) + np.arange(bins - tails)])
+    #: Chunks of whole sequences alone.
+    packs = np.arange(len(owner), len(owner) + bins - tails)
+    chunk_of_bin = np.concatenate([ends[:tails] - 1, packs])
     position = np.concatenate([owner, np.arange(cut, len(tokens))])
-    chunk = np.concatenate([np.arange(len(owner)), chunk_of_bin.astype(np.int64)[bin_of]])
+    chunk = np.concatenate([np.arange(len(owner)), chunk_of_bin[bin_of]])
     by_chunk = np.lexsort((position, chunk))
     chunk, sequence, length = chunk[by_chunk], rows[position][by_chunk], tokens[position][by_chunk]
     start = np.concatenate([start, np.zeros_like(bin_of)])[by_chunk]
     stop = np.concatenate([stop, tokens[cut:]])[by_chunk]
-    count = np.concatenate([np.repeat(counts, counts), np.ones(bins - tails, dtype=np.int64)])
+    count = np.concatenate([np.repeat(counts, counts), np.ones_like(packs)])
+    run_start = np.concatenate([np.repeat(ends - counts, counts), packs])
     chunks, empty = len(count), cost.chunk_time_ms([])
     parts = cost.slice_times_ms(start, stop - start)
     constants = (empty.forward_ms, empty.backward_ms, empty.all_to_all_ms)
@@ -252,6 +247,7 @@ def pack(
         exchange,
         alone & partial,
         count,
+        run_start,
     )
 
 

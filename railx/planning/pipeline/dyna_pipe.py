@@ -46,7 +46,6 @@ from railx.planning.pipeline.fixed_chunks import (
     spread,
 )
 from railx.planning.planner import Planner, PlanningTask
-from railx.progress import counted
 from railx.workload.batches import SampledBatch
 
 
@@ -187,17 +186,18 @@ def _plan(settings: DynaPipeSettings, task: PlanningTask) -> tuple[PipelineBatch
     check_settings(settings, task)
     layers = settings.checkpointed_layers
     alone = replace(cost, shape=replace(cost.shape, replicas=1))
-    batches = []
-    for index, batch in enumerate(counted(task.batches, "batches")):
-        planned = plan_dyna_pipe_batch(index, batch, layers, cost)
-        if planned is None:
-            raise refusal(
-                settings,
-                replace(task, batches=(batch,)),
-                lambda single: plan_dyna_pipe_batch(0, single, layers, alone) is not None,
-            )
-        batches.append(planned)
-    return tuple(batches)
+
+    def planned(index: int, batch: SampledBatch) -> PipelineBatch:
+        fitting = plan_dyna_pipe_batch(index, batch, layers, cost)
+        if fitting is not None:
+            return fitting
+        raise refusal(
+            settings,
+            replace(task, batches=(batch,)),
+            lambda single: plan_dyna_pipe_batch(0, single, layers, alone) is not None,
+        )
+
+    return task.planned(planned)
 
 
 #: The entry of the list of planners.

@@ -70,7 +70,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.performance.pipeline_cost import PipelineCost
-from railx.planning.format.parts import Chunk, Pipeline, PlanError
+from railx.planning.format.parts import Chunk, Pipeline, PlanError, refused
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.groups import Lengths
 from railx.planning.packing import Integers, fewest, longest_fitting
@@ -444,22 +444,18 @@ def refusal(
     """
     worst = max(task.batches, key=lambda batch: int(batch.lengths.max()))
     index = int(np.argmax(worst.lengths))
-    sequence, length = int(worst.sequences[index]), int(worst.lengths[index])
-    where = f"{settings.stages} stages of {settings.sequence_parallel_degree} ranks"
+    sequence, length = f"sequence {worst.sequences[index]}", int(worst.lengths[index])
+    where = f"pipeline of {settings.stages} stages of {settings.sequence_parallel_degree} ranks"
     most = longest_fitting(
         length, lambda tokens: holds(SampledBatch(np.array([0]), np.array([tokens])))
     )
-    if most == length:
-        layers = settings.checkpointed_layers
-        how = "that recompute all layers" if layers is None else f"with {layers} recomputed layers"
-        return PlanError(
-            f"sequence {sequence}: {length} tokens beside those of its batch; allowed: what a"
-            f" pipeline of {where} {how} holds at once"
-        )
-    return PlanError(
-        f"sequence {sequence}: {length} tokens; allowed: at most {most}, the longest that a"
-        f" pipeline of {where} holds"
-    )
+    if most < length:
+        allowed = f"at most {most}, the longest that a {where} holds"
+        return refused(sequence, f"{length} tokens", allowed)
+    layers = settings.checkpointed_layers
+    how = "that recompute all layers" if layers is None else f"with {layers} recomputed layers"
+    allowed = f"what a {where} {how} holds at once"
+    return refused(sequence, f"{length} tokens beside those of its batch", allowed)
 
 
 def _plan_with_rule(

@@ -267,7 +267,7 @@ def divide(
     )
     modes = {"full": kernels.FULL, "none": kernels.NONE}
     mode = modes.get(settings.checkpointing, kernels.ADAPTIVE)
-    starts = _run_starts(chunked)
+    starts = np.unique(chunked.run_start)
     by_count = starts[np.flatnonzero(np.diff(chunked.count[starts], prepend=0))]
     for units in (by_count, sequence_starts(chunked)):
         edges = np.append(units, chunked.chunks)
@@ -277,14 +277,9 @@ def divide(
     return None
 
 
-def _run_starts(chunked: Chunked) -> Integers:
-    """The first chunk of every cut sequence, and each chunk of whole ones."""
-    return np.flatnonzero(chunked.run_start == np.arange(chunked.chunks))
-
-
 def sequence_starts(chunked: Chunked) -> Integers:
     """The first chunk of each cut sequence, and that of the batched chunks together."""
-    starts = _run_starts(chunked)
+    starts = np.unique(chunked.run_start)
     counts = chunked.count[starts]
     chosen: Integers = starts[(counts > 1) | (np.diff(counts, prepend=0) != 0)]
     return chosen

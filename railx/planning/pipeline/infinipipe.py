@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from railx.performance.pipeline_cost import PipelineCost
-from railx.planning.format.parts import Chunk, Pipeline, PlanError
+from railx.planning.format.parts import Chunk, Pipeline, PlanError, refused
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import (
     TRAINABLE_SCHEDULES,
@@ -336,11 +336,9 @@ def _scheduled(
     times: Any = scheduled.solver["schedule_ms"]
     for index, of_pipeline in enumerate(times):
         if len(among) == 1 and of_pipeline[settings.schedule] is None:
-            raise PlanError(
-                f"planner.schedule: got {settings.schedule}, for which batch {batch.iteration},"
-                f" pipeline {index} does not fit the stages' memory or layers; allowed: 1f1b, best,"
-                " best_trained"
-            )
+            unfit = f"for which batch {batch.iteration}, pipeline {index} does not fit"
+            got = f"got {settings.schedule}, {unfit} the stages' memory or layers"
+            raise refused("planner.schedule", got, "1f1b, best, best_trained")
     return scheduled
 
 
@@ -519,16 +517,15 @@ def _refusal(batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost
     shares = share_among_replicas(batch, settings.replicas, cost)
     unfit = next(share for share in shares if _best(share, settings, cost, 0) is None)
     longest = int(np.argmax(unfit.lengths))
-    sequence, length = int(unfit.sequences[longest]), int(unfit.lengths[longest])
+    sequence, length = unfit.sequences[longest], int(unfit.lengths[longest])
     most = longest_fitting(length, lambda tokens: _holds_alone(tokens, settings, cost))
     if most == length:
         return _short_memory(unfit, settings, cost)
     where = f"a pipeline of {cost.shape.stages} stages of {cost.shape.degree} ranks"
     recomputed = "" if settings.checkpointing == "none" else ", every layer recomputed"
-    return PlanError(
-        f"sequence {sequence}: {length} tokens; allowed: at most {most}, the longest that {where}"
-        f" holds in up to {settings.most_slices} slices{recomputed}"
-    )
+    how = f"holds in up to {settings.most_slices} slices{recomputed}"
+    allowed = f"at most {most}, the longest that {where} {how}"
+    return refused(f"sequence {sequence}", f"{length} tokens", allowed)
 
 
 def _holds_alone(length: int, settings: PipelineSettings, cost: PipelineCost) -> bool:
@@ -550,21 +547,18 @@ def _short_memory(share: SampledBatch, settings: PipelineSettings, cost: Pipelin
         return np.asarray(np.max(peaks, axis=0) - cost.capacities)
 
     families = _candidates(share, settings, cost, beside_tails=False)
-    least = min(map(missing, chain.from_iterable(families)), key=np.max)
-    stage = int(least.argmax())
-    short, capacity = float(least[stage]), cost.capacity_bytes(stage)
+    missing_bytes = min(map(missing, chain.from_iterable(families)), key=np.max)
+    stage = int(missing_bytes.argmax())
+    short, capacity = float(missing_bytes[stage]), cost.capacity_bytes(stage)
     recomputed = "no layer" if settings.checkpointing == "none" else "every layer"
+    how = f"with {recomputed} recomputed"
     if cost.given_tokens is not None:
         tokens = math.ceil(cost.given_tokens * (1 + short / capacity) * (1 - 1e-12))
-        return PlanError(
-            f"cluster.tokens_per_device: got {cost.given_tokens}; allowed: at least {tokens}, what"
-            f" the chunks of this batch need on stage {stage} with {recomputed} recomputed"
-        )
-    return PlanError(
-        f"cluster.memory_gib: leaves stage {stage} {capacity / 2**30:.6g} GiB for activations;"
-        f" allowed: at least {(capacity + short) / 2**30:.6g} GiB, what the chunks of this batch"
-        f" need there with {recomputed} recomputed"
-    )
+        needed = f"at least {tokens}, what the chunks of this batch need on stage {stage} {how}"
+        return refused("cluster.tokens_per_device", f"got {cost.given_tokens}", needed)
+    got = f"leaves stage {stage} {capacity / 2**30:.6g} GiB for activations"
+    needed = f"at least {(capacity + short) / 2**30:.6g} GiB, what the chunks of this batch need"
+    return refused("cluster.memory_gib", got, f"{needed} there {how}")
 
 
 def _plan(settings: PipelineSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:

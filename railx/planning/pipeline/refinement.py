@@ -350,6 +350,16 @@ def _copy(source: Any, target: Any, touched: Any) -> None:
 
 
 @inner
+def _shift(entries: Any, before: int, after: int) -> None:
+    """Move an entry to another place, those between by one."""
+    moved = entries[before]
+    step = 1 if after > before else -1
+    for place in range(before, after, step):
+        entries[place] = entries[place + step]
+    entries[after] = moved
+
+
+@inner
 def _add(state: Any, number: int, length: float, sign: float) -> None:
     """Add a whole sequence to a run, or take it away with ``sign`` -1."""
     state.whole[number, 0] += sign
@@ -369,20 +379,15 @@ def _transfer(state: Any, member: int, target: int, lengths: Any) -> None:
         while state.order[place] != number:
             place += 1
         # The order is a permutation of all numbers: those past the size are free.
-        for later in range(place, state.size[0] - 1):
-            state.order[later] = state.order[later + 1]
-        state.order[state.size[0] - 1] = number
         state.size[0] -= 1
+        _shift(state.order, place, state.size[0])
 
 
 @inner
 def _open(state: Any, place: int, touched: Any) -> int:
     """A new run at a place of the order."""
-    number = state.order[state.size[0]]
-    touched[3] = number
-    for later in range(state.size[0], place, -1):
-        state.order[later] = state.order[later - 1]
-    state.order[place] = number
+    _shift(state.order, state.size[0], place)
+    touched[3] = number = state.order[place]
     state.size[0] += 1
     state.owner[number], state.whole[number], state.layers[number] = -1, 0.0, 0
     return int(number)
@@ -465,11 +470,7 @@ def _move(
 def _move_run(order: Any, size: int, random: Any) -> bool:
     """Move one of the first ``size`` runs to another place; False where it is none."""
     before, after = int(size * next_random(random)), int(size * next_random(random))
-    run = order[before]
-    step = 1 if after > before else -1
-    for place in range(before, after, step):
-        order[place] = order[place + step]
-    order[after] = run
+    _shift(order, before, after)
     return before != after
 
 
@@ -509,11 +510,10 @@ def _move_cut(
             copy(state.layers[number, 1], inherited, len(inherited))
             state.cuts[member, 0], state.cut_count[member] = cut, 1
             return True
-        for later in range(count, place, -1):
-            state.cuts[member, later] = state.cuts[member, later - 1]
+        for later in range(count, place - 1, -1):
             copy(state.layers[number, later + 1], state.layers[number, later], stages)
-        copy(state.layers[number, place + 1], state.layers[number, place], stages)
-        state.cuts[member, place] = cut
+        state.cuts[member, count] = cut
+        _shift(state.cuts[member], count, place)
         state.cut_count[member] += 1
         return True
     if count == 0:
@@ -521,8 +521,8 @@ def _move_cut(
     place = int(count * next_random(random))
     if dice < 0.45:
         last = state.layers[number, count].copy()
+        _shift(state.cuts[member], place, count - 1)
         for later in range(place, count - 1):
-            state.cuts[member, later] = state.cuts[member, later + 1]
             copy(state.layers[number, later], state.layers[number, later + 1], stages)
         state.cut_count[member] -= 1
         copy(state.layers[number, count - 1], last, stages)

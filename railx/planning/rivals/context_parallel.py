@@ -60,6 +60,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import ceil, inf
 from typing import Annotated, Literal
 
@@ -67,7 +68,7 @@ import numpy as np
 
 from railx.effort import Cost, Costs
 from railx.performance.sequence_cost import CostModel
-from railx.planning.format.parts import PlanError
+from railx.planning.format.parts import refused
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import Assignment, Lengths, best_fit_decreasing
 from railx.planning.packing import tokens_of_work
@@ -132,9 +133,7 @@ def plan_any_degree_batch(
     check_group_holds(batch, cost.tokens_per_device, devices)
     fewest = ceil(int(lengths.sum()) / (cost.tokens_per_device * devices))
     plans: list[list[Assignment]] = []
-    tried = 0
-    for count in range(fewest, len(lengths) + 1):
-        tried += 1
+    for tried, count in enumerate(range(fewest, len(lengths) + 1), 1):
         if tried > settings.trials and plans:
             break
         assignments = _plan_of(lengths, count, devices, cost)
@@ -340,12 +339,9 @@ def _buckets(ordered: Sequence[Unit], count: int) -> list[list[Unit]]:
     """Cut units into ``count`` runs of about equal computation, some perhaps empty."""
     works_ms = np.array([unit.work_ms for unit in ordered])
     ends = np.cumsum(works_ms)
-    before = ends - works_ms
-    index = np.minimum((before / ends[-1] * count).astype(int), count - 1)
-    return [
-        [unit for unit, number in zip(ordered, index, strict=True) if number == bucket]
-        for bucket in range(count)
-    ]
+    bucket = np.minimum(((ends - works_ms) / ends[-1] * count).astype(int), count - 1)
+    bounds = np.searchsorted(bucket, np.arange(count + 1)).tolist()
+    return [list(ordered[start:end]) for start, end in pairwise(bounds)]
 
 
 def plan_byte_scale_batch(
@@ -446,14 +442,10 @@ def _wlb(settings: WLBSettings, task: PlanningTask) -> tuple[SequenceParallelBat
     cost, longest = task.cost, task.max_length_tokens
     degree = settings.degree or cost.smallest_degree(longest)
     if degree is None:
-        raise PlanError(
-            f"batch.max_length_tokens: got {longest}; allowed: at most {cost.longest_tokens}, what"
-            f" degree {cost.degrees[-1]} holds"
-        )
+        most = f"at most {cost.longest_tokens}, what degree {cost.degrees[-1]} holds"
+        raise refused("batch.max_length_tokens", f"got {longest}", most)
     if degree not in cost.degrees:
-        raise PlanError(
-            f"planner.degree: got {degree}; allowed: {', '.join(map(str, cost.degrees))}"
-        )
+        raise refused("planner.degree", f"got {degree}", ", ".join(map(str, cost.degrees)))
     return batch_by_batch(plan_wlb_batch)(degree, task)
 
 

@@ -52,7 +52,7 @@ from railx.performance.pipeline_cost import (
 )
 from railx.performance.sequence_cost import build_cost_model, model_state_mib
 from railx.performance.tensor_context_cost import Exchange, Shape, timed_shape
-from railx.planning.format.parts import Chunk, Group, PlanError
+from railx.planning.format.parts import Chunk, Group, PlanError, refused
 from railx.planning.format.plan import PipelineBatch, SequenceParallelBatch
 from railx.planning.pipeline.fixed_chunks import (
     ChunkRule,
@@ -107,17 +107,14 @@ def shapes(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
     """
     with_room = _timed_shapes(settings, task, partial(_tokens_per_device, task))
     if not with_room:
-        raise PlanError(
-            f"planner.tensor, planner.context: got {settings.tensor}, {settings.context}; allowed:"
-            f" what divides {task.devices} devices and {task.model.heads} heads and leaves memory"
-            " for tokens"
-        )
+        divided = f"what divides {task.devices} devices and {task.model.heads} heads"
+        got = f"got {settings.tensor}, {settings.context}"
+        keys = "planner.tensor, planner.context"
+        raise refused(keys, got, f"{divided} and leaves memory for tokens")
     roomiest = max(with_room, key=lambda shape: shape.tokens)
     if roomiest.tokens < task.max_length_tokens:
-        raise PlanError(
-            f"batch.max_length_tokens: got {task.max_length_tokens}; allowed: at most"
-            f" {roomiest.tokens}, what TP{roomiest.tensor} CP{roomiest.context} holds"
-        )
+        most = f"at most {roomiest.tokens}, what TP{roomiest.tensor} CP{roomiest.context} holds"
+        raise refused("batch.max_length_tokens", f"got {task.max_length_tokens}", most)
     return [shape for shape in with_room if shape.tokens >= task.max_length_tokens]
 
 
@@ -271,10 +268,8 @@ def stage_cost(task: PlanningTask, shape: Shape, stages: int) -> PipelineCost:
     except SettingsError as error:
         if error.key != "cluster.memory_gib":
             raise
-        raise PlanError(
-            f"planner.tensor: got {shape.tensor} with {stages} stages; allowed: more of either, so"
-            " that the model's states leave memory for tokens"
-        ) from None
+        more = "more of either, so that the model's states leave memory for tokens"
+        raise refused("planner.tensor", f"got {shape.tensor} with {stages} stages", more) from None
     replicas = task.devices // (shape.degree * stages)
     return replace(base, shape=PipelineShape(stages, shape.degree, replicas))
 
