@@ -42,7 +42,7 @@ def test_static_chunks_of_chunk_flow_recompute_all_but_the_last() -> None:
     seen = 0
     for rule in every_rule(700, PARTS, ALIGNMENT, cost):
         chunked = rule.chunked(drawn, cost)
-        made = _static(rule, chunked, _best(2, 1), cost, float("inf"))
+        made = _static(rule, chunked, _best(2, 1), cost)
         assert made is not None
         assert made.bounds == (0, chunked.chunks)
         place = 0

@@ -21,7 +21,7 @@ class PlanError(UserError):
 
 
 def refused(where: str, got: str, allowed: object) -> PlanError:
-    """The error of a part of a plan: what it has, and what it may have."""
+    """The error that refuses a part of a plan or a setting, with what is allowed."""
     return PlanError(f"{where}: {got}; allowed: {allowed}")
 
 

@@ -75,8 +75,7 @@ class SequenceParallelBatch:
 
 @dataclass(frozen=True)
 class PipelineBatch:
-    """One training step of pipelines, those of a replica in order, replicas side by
-    side.
+    """One training step: pipelines of a replica in order, replicas side by side.
 
     ``predicted_other_ms`` comes once a batch, after the pipelines: exposed traffic of
     ZeRO-3. The other fields are those of a :class:`SequenceParallelBatch`.

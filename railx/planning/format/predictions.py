@@ -65,10 +65,7 @@ class StageTime:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Live chunks of all virtual stages of a stage from a moment on.
-
-    ``activation_bytes`` are those of one rank, None without a cost model.
-    """
+    """Live chunks of a stage from a moment on; bytes of a rank, None without a cost."""
 
     stage: int
     time_ms: float

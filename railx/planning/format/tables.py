@@ -71,8 +71,7 @@ def schedule_rows(plan: Plan, name: str) -> list[dict[str, Any]]:
 
 
 def memory_rows(plan: Plan, name: str, cost: PipelineCost | None) -> list[dict[str, Any]]:
-    """One row for each change of a stage's live chunks, valid until the stage's next
-    row.
+    """One row for each change of a stage's live chunks, valid until its next row.
 
     Columns: plan, iteration, pipeline, replica, schedule, stage, time_ms, live_chunks,
     live_tokens, activation_bytes (of one rank) and capacity_bytes (null without a cost
@@ -212,10 +211,7 @@ def _chunk_rows(batch: PipelineBatch) -> list[dict[str, Any]]:
 
 
 def chrome_trace(batch: PipelineBatch, cost: PipelineCost | None = None) -> dict[str, Any]:
-    """The trace as plain data, without bytes if there is no cost model.
-
-    Times are microseconds from the start of the batch.
-    """
+    """The trace as plain data, times in microseconds; no bytes without a cost model."""
     events: list[dict[str, Any]] = []
     tracks: set[tuple[int, int]] = set()
     for head, pipeline, rows in _simulations(batch):

@@ -72,10 +72,7 @@ def best_schedule(
     among: Sequence[ScheduleChoice] = CANDIDATE_SCHEDULES,
     recompute: bool = True,
 ) -> Choice:
-    """The fastest of some schedules for a pipeline; the unchanged one if none fits.
-
-    Without a cost all fit.
-    """
+    """The fastest schedule that fits, without a cost of all; unchanged: none does."""
     times: dict[str, float | None] = {}
     best: tuple[float, ScheduleChoice, Pipeline] | None = None
     for name in among:
@@ -158,10 +155,7 @@ def _delaying_weights(pipeline: Pipeline, cost: PipelineCost) -> Pipeline:
 
 
 def _fitted(pipeline: Pipeline, cost: PipelineCost) -> Pipeline:
-    """Recompute the fewest further layers of each chunk with which the pipeline fits.
-
-    Unchanged where not even all of them are enough.
-    """
+    """Recompute the fewest more layers of each chunk that fit; unchanged: none do."""
     if fits(pipeline, cost):
         return pipeline
     part_cost = virtual_cost(cost, pipeline.virtual_stages)

@@ -322,10 +322,7 @@ def slim_pipe_rule(size: int, account: dict[str, Any], retimed: Retimed | None =
 def every_rule(
     context: int, most_parts: int, alignment: int, cost: PipelineCost
 ) -> Iterator[ChunkRule]:
-    """Every rule and size.
-
-    Sizes are parts and multiples of ``context``, the longest allowed sequence.
-    """
+    """Every rule, for parts and multiples of ``context``, the longest sequence."""
     yield from map(dapple_rule, sizes_of(None, context, most_parts, 1))
     for size in sizes_of(None, context, most_parts, alignment):
         count = -(-context // size)

@@ -288,10 +288,7 @@ def _with_sorted_micro_batches(
     cost: PipelineCost,
     limit_ms: float,
 ) -> PipelineBatch | None:
-    """The batch in DynaPipe's chunks, under its recomputation or ours.
-
-    None where it does not fit or reaches the limit.
-    """
+    """The batch in DynaPipe's chunks; None where it does not fit or is too slow."""
     planned = plan_dyna_pipe_batch(iteration, batch, _given_layers(settings, cost), cost)
     if planned is None:
         return None
@@ -398,7 +395,9 @@ def _of_fixed_chunks(
         if bounds_ms[index] >= limit_ms:
             break
         rule, chunked = fixed[index]
-        best = _static(rule, chunked, settings, cost, limit_ms) or best
+        static = _static(rule, chunked, settings, cost)
+        if static is not None and static.simulated_ms < limit_ms:
+            best = static
     return best
 
 
@@ -408,16 +407,9 @@ def _given_layers(settings: PipelineSettings, cost: PipelineCost) -> int | None:
 
 
 def _static(
-    rule: ChunkRule,
-    chunked: Chunked,
-    settings: PipelineSettings,
-    cost: PipelineCost,
-    limit_ms: float,
+    rule: ChunkRule, chunked: Chunked, settings: PipelineSettings, cost: PipelineCost
 ) -> Grouping | None:
-    """One pipeline that recomputes the fewest layers of every chunk that memory allows.
-
-    None where it does not fit or reaches the limit.
-    """
+    """One pipeline of the fewest recomputed layers; None where none suffice."""
     counts = layers_to_try(_given_layers(settings, cost), cost)
     fewest = fewest_layers(rule, chunked, counts, cost)
     if fewest is None:
@@ -425,8 +417,7 @@ def _static(
     layers = rule.layers(chunked, fewest, cost)
     if settings.checkpointing == "none" and layers.any():
         return None
-    grouped = replace(in_one_pipeline(chunked, layers, cost), chunking=rule.name)
-    return grouped if grouped.simulated_ms < limit_ms else None
+    return replace(in_one_pipeline(chunked, layers, cost), chunking=rule.name)
 
 
 def _candidates(

@@ -144,8 +144,7 @@ class Divisible(NamedTuple):
 def divide(
     chunks: Divisible, edges: Integers, mode: int, simulated: bool
 ) -> tuple[Integers, Integers, int, float]:
-    """Where pipelines begin and end, their recomputed layers [d, n], Σ C and time in
-    ms.
+    """Bounds of pipelines, their recomputed layers [d, n], Σ C and time in ms.
 
     ``edges`` [u + 1] are first chunks of units and the end. By eq. 14 a pipeline takes
     (stages - 1) times the mean chunk time beyond its chunks, and the mean time of a
@@ -279,8 +278,7 @@ class _Rows(NamedTuple):
 
 @compiled
 def sweep(problem: CheckpointProblem, rule: int, trades: int, counts: Integers) -> bool:
-    """Raise ``counts`` until every row is met, then lower them; False where none
-    suffice.
+    """Raise ``counts`` until every row is met, then lower them; False: none suffice.
 
     ``rule`` chooses the diagonal that recomputes where memory is short: 0 the longest
     live, 1 the most saving per layer, 2 the most saving of the missing bytes anywhere.

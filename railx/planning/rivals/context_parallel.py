@@ -277,10 +277,7 @@ class ByteScaleSettings(PlannerBase):
 
 @dataclass(frozen=True)
 class Unit:
-    """Sequences that run together on ``degree`` ranks, by position.
-
-    With their time, and their computation on one device.
-    """
+    """Sequences on ``degree`` ranks, their time and their computation on one device."""
 
     degree: int
     members: tuple[int, ...]
