@@ -163,7 +163,9 @@ def fastest(
     for bound, which, index in ranked:
         if bound.simulated_ms >= incumbent_ms:
             break
-        if _fits_as_it_is(bound.chunked, settings, cost):
+        problem = checkpoints.problem_of(bound.chunked, 0, bound.chunked.chunks, cost)
+        if settings.checkpointing != "full" and checkpoints.fits(problem):
+            # Without recomputation: no division of these chunks has a lower price.
             tried.append(bound)
             break
         short.append((bound, which, index))
@@ -204,16 +206,6 @@ def _best_solved(
     if best is None or best.simulated_ms > _SOLVING_GAIN * incumbent_ms:
         return best
     return min(_solved(best, settings, cost, thorough=True), best, key=_time_of)
-
-
-def _fits_as_it_is(chunked: Chunked, settings: PipelineSettings, cost: PipelineCost) -> bool:
-    """Whether all chunks fit in one pipeline without recomputation.
-
-    No division of them has a lower price then.
-    """
-    if settings.checkpointing == "full":
-        return False
-    return checkpoints.fits(checkpoints.problem_of(chunked, 0, chunked.chunks, cost))
 
 
 def _time_ms(

@@ -51,8 +51,8 @@ side.
   not published. Predictions take equal shares; ``per_sequence_ms`` in the solver's
   account is the time with the other cut.
 * **Outliers.** WLB-LLM keeps very long documents in queues until there is one for each
-  micro-batch of a step. A plan holds the sequences of its own batch, so planning delays
-  nothing; benchmarks/rivals.py delays them before batches are planned.
+  micro-batch of a step, which changes the sequences that a step trains. A plan holds
+  those of its own batch; benchmarks/rivals.py delays them before batches are planned.
 """
 
 from __future__ import annotations
