@@ -229,11 +229,13 @@ def uniform_loads(
 
 
 #: States: 0 at the source; along x for a path without a column wrap, or with one (up,
-#: up after the wrap of the row, down, down after it); along y without a wrap, up to the
-#: wrap, down to the wrap, after the wrap, and about to go along y without a wrap.
+#: up after the wrap of the row, down, down after it); along y without a wrap, after the
+#: wrap, and about to go along y without a wrap; up to the wrap, down to the wrap. Those
+#: along y have numbers of states along x, which no packet is in that has come to its
+#: column.
 _X = {False: 1, True: 5}
-_Y, _Y_UP, _Y_DOWN, _Y_AFTER, _Y_START = 9, 10, 11, 12, 13
-_STATES = 14
+_Y, _Y_AFTER, _Y_START, _Y_UP, _Y_DOWN = 1, 2, 3, 5, 6
+_STATES = 9
 
 
 def route(
@@ -318,8 +320,10 @@ class _Router:
             wraps = self.y[chip] == last
             pool = np.where(wraps, pools[0][chip], pools[1][chip])
             entry[state][chip, to] = single(pool, np.where(wraps, _Y_AFTER, state))
-        stays = entry[_Y][right], entry[_Y_AFTER][right]
-        entry[_Y_START][right] = self._drawn(*stays, stays[0] >= 0)
+        start, after_wrap = entry[_Y][right], entry[_Y_AFTER][right]
+        if self.builder.routing == "balanced":
+            start = self._drawn(start, after_wrap, start >= 0)
+        entry[_Y_START][right] = start
 
     def _drawn(
         self, before_wrap: Int32Array, after_wrap: Int32Array, stays: BoolArray
@@ -327,8 +331,6 @@ class _Router:
         """The sets at the entry of a dimension; packets off its wraps may draw their
         channel.
         """
-        if self.builder.routing != "balanced":
-            return before_wrap
         sets = before_wrap.copy()
         sets[stays] = self.builder.merge(before_wrap[stays], after_wrap[stays])
         return sets
@@ -371,7 +373,10 @@ class _Router:
                 again = (up_x == 0) & (
                     first != _X[crosses]
                 )  # no path round at all: one path, not two
-                along_x = self._drawn(entry[first], entry[first + 1], self._stays(crosses, first))
+                along_x = entry[first]
+                if self.builder.routing == "balanced":
+                    stays = self._stays(crosses, first)
+                    along_x = self._drawn(along_x, entry[first + 1], stays)
                 length = np.where(fits & ~again, x_steps + y_steps, 4 * self.columns)
                 plans.append((length, up_x, along_x, entry[along_y]))
         shortest = np.min([length for length, *_ in plans], axis=0)

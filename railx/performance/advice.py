@@ -182,8 +182,8 @@ def advise(
     job = Job(settings.gpus, batch, settings.tokens, settings.memory_share)
     rivals = {"nvidia_rule": _by_rule, "3d_by_hand": _by_hand}
     if topologies:
-        setting, bound, answered = _on_topology(setting, settings, topologies, known)
-        priced = search_below(setting, job, bound, _SHOWN, list(rivals.values()), answered)
+        setting, bound, answered, nearer = _on_topology(setting, settings, topologies, known)
+        priced = search_below(setting, job, bound, _SHOWN, list(rivals.values()), answered, nearer)
     else:
         priced = search(setting, job, None, _SHOWN, list(rivals.values()))
     shown = first_plans(priced, _SHOWN)
@@ -242,16 +242,17 @@ def _on_topology(
     settings: AdviceSettings,
     topologies: Sequence[FamilySettings],
     known: dict[str, Sequence[float]] | None,
-) -> tuple[Setting, Network, Network]:
-    """The setting on a topology of enough chips, a network that bounds it, and one that
-    does where transfers were not asked.
+) -> tuple[Setting, Network, Network, Network | None]:
+    """The setting on a topology of enough chips, a network that bounds it, one that
+    does where transfers were not asked, and one that asks what takes little time.
     """
     from railx.performance.topologies import Answered, on_devices, sized
 
     topology = sized(topologies[0], topologies[1:], settings.gpus, "network")
     shares = _shares(setting.constants, settings)
     network, bound = on_devices(topology, setting.device, **shares, known=known)
-    return replace(setting, network=network), bound, Answered(network, bound)
+    nearer = Answered(network, bound, asks=True) if network.bounds_gathers else None
+    return replace(setting, network=network), bound, Answered(network, bound), nearer
 
 
 def _shares(constants: Constants, settings: AdviceSettings) -> dict[str, Any]:

@@ -344,6 +344,7 @@ def search_below(
     shown: int,
     rivals: Sequence[Rival] = (),
     answered: Network | None = None,
+    nearer: Network | None = None,
 ) -> Priced:
     """As :func:`search` on a network that takes long to price a plan.
 
@@ -351,9 +352,11 @@ def search_below(
     in its order, until none that is left could be among the first ``shown`` that differ
     in a degree; of each of ``rivals``, the first is compared as well. ``answered``: a
     network that takes the exact time of transfers that the setting's was asked before,
-    and the bound's of others; None: the bound. Of the plans that are compared those are
-    priced that could be shown, or be the fastest of a rival, even on this. The plans
-    that were priced, the fastest first.
+    and the bound's of others; None: the bound. ``nearer``: a slower network, which also
+    makes every transfer at least as fast and prices a plan before the setting's does;
+    None: none. Of the plans that are compared those are priced that could be shown, or
+    be the fastest of a rival, even on these. The plans that were priced, the fastest
+    first.
     """
     ideal = _Ranking(replace(setting, network=bound), job, None)
     ideal.find_placements(np.ones(len(ideal.plans), bool), lambda: _last_s(ideal.priced, None))
@@ -374,9 +377,8 @@ def search_below(
     rows = fastest_left(_FEW, _last_s(ideal.priced, None))
     firsts = [np.flatnonzero(rival(setting, ideal.priced.plans))[:1] for rival in rivals]
     rows = np.unique(np.concatenate([rows, *firsts]))
-    compared = _Compared(
-        setting, bound if answered is None else answered, ideal.priced.take(rows[:0])
-    )
+    answered = bound if answered is None else answered
+    compared = _Compared(setting, answered, ideal.priced.take(rows[:0]), nearer)
     while len(rows):
         left[ideal.rows[rows]] = False
         compared.add(ideal.priced.take(rows))
@@ -393,16 +395,22 @@ class _Compared:
     first. Every other takes at least ``_bound_s`` seconds, float[plans].
     """
 
-    def __init__(self, setting: Setting, answered: Network, none: Priced) -> None:
+    def __init__(
+        self, setting: Setting, answered: Network, none: Priced, nearer: Network | None = None
+    ) -> None:
         self.priced, self.plans = replace(none, setting=setting), none.plans
         self._answered = replace(setting, network=answered)
+        self._nearer = None if nearer is None else replace(setting, network=nearer)
         self._rows, self._bound_s = np.zeros(0, int), np.zeros(0)
+        #: Whether the bound of a plan is that of the nearer network.
+        self._near = np.zeros(0, bool)
 
     def add(self, plans: Priced) -> None:
         """More plans, priced on a network that bounds them."""
         columns = plans.plans.columns.items()
         self.plans = Plans({n: np.concatenate([self.plans[n], more]) for n, more in columns})
         self._bound_s = np.append(self._bound_s, plans.times.total_s)
+        self._near = np.append(self._near, np.zeros(len(plans), bool))
 
     def last_s(self, shown: int) -> float:
         """Seconds of the last of all plans that is shown."""
@@ -436,15 +444,23 @@ class _Compared:
                 return
             if not newest[rows].all():
                 # What was answered since the last time may rule them out.
-                bounded = price(self._answered, self.plans.take(rows))
-                self._bound_s[rows], newest[rows] = bounded.times.total_s, True
+                self._bound(rows, self._answered)
+                newest[rows] = True
                 continue
             rows = rows[np.argsort(self._bound_s[rows], kind="stable")][:_AT_ONCE]
+            if self._nearer is not None and not self._near[rows].all():
+                self._bound(rows, self._nearer)
+                self._near[rows], newest[:] = True, False
+                continue
             self.priced = self.priced.joined(price(self.priced.setting, self.plans.take(rows)))
             self._rows = np.append(self._rows, rows)
             order = np.lexsort((self._rows, self.priced.times.total_s))
             self.priced, self._rows = self.priced.take(order), self._rows[order]
             waiting[rows], newest[:] = False, False
+
+    def _bound(self, rows: Array, setting: Setting) -> None:
+        times = price(setting, self.plans.take(rows)).times
+        self._bound_s[rows] = np.maximum(self._bound_s[rows], times.total_s)
 
 
 def _last_s(priced: Priced, shown: int | None) -> float:

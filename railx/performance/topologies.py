@@ -38,12 +38,14 @@ from railx.performance.devices import Device
 from railx.performance.networks import Kind, Network, TwoLevelRing
 from railx.performance.plans import Array
 from railx.settings import SettingsError
-from railx.vocabulary.arrays import IntArray
+from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.topology import INTERNAL, FamilySettings, Topology
 
 KnownRates: TypeAlias = dict[str, Sequence[float]]
 #: Chips of a network whose loads are computed in seconds to a minute.
 _MOST_CHIPS = 4096
+#: Nodes and switches of a network among which all distances are found at once.
+_MOST_NODES = 512
 #: Transfers that send the same messages.
 _GATHERS = ("all_reduce", "all_gather", "reduce_scatter")
 #: The routing over random vertices: tables of many states, paths twice as long.
@@ -108,6 +110,7 @@ class ExactLoads:
         self._rates = {} if known is None else known
         self._loads: dict[str, RoutedLoads | None] = {}
         self._job_ways: dict[tuple[Kind, int, int], list[Way]] = {}
+        self._job_bounds: dict[tuple[Kind, int, int], list[Way]] = {}
 
     @property
     def words(self) -> str:
@@ -202,12 +205,18 @@ class ExactLoads:
         members: Array,
         inside: Array,
         bound: Network | None = None,
+        *,
+        asks: bool = True,
     ) -> Array:
         """Seconds of one transfer in all groups of a size that fill the job, float[n].
 
         Groups have consecutive ranks, or where a node holds ``inside`` of the members
         every n-th one. A send goes from each member to the next, in groups of the next
         power of two if there are so many ranks: pipelines have any number of stages.
+
+        ``bound``: a network that makes every transfer at least as fast. With it a
+        transfer that was not asked takes at least the time given; ``asks``: by the
+        exact loads of sends and rings, which have few pairs.
         """
         if kind == "send":
             doubled = 2 ** np.ceil(np.log2(members))
@@ -220,14 +229,76 @@ class ExactLoads:
         groups = members.astype(np.int64) << 32 | inside.astype(np.int64)
         for group in np.unique(groups).tolist():
             count, in_node = divmod(group, 1 << 32)
-            kinds = _GATHERS if kind in _GATHERS else (kind,)
-            asked = bound is None or any((of, count, in_node) in self._job_ways for of in kinds)
-            if count > 1 and asked:
+            if count > 1:
                 rows = groups == group
-                ways = self.job_ways(kind, count, in_node)
+                ways = (
+                    self.job_ways(kind, count, in_node)
+                    if bound is None
+                    else self._bounding_ways(kind, count, in_node, asks=asks)
+                )
                 times = [way.latency_ns + sizes[rows] / way.gb_s for way in ways]
-                result[rows] = np.min(times, axis=0) * 1e-9
+                if times:
+                    result[rows] = np.maximum(result[rows], np.min(times, axis=0) * 1e-9)
         return result
+
+    def _bounding_ways(self, kind: Kind, members: int, inside: int, *, asks: bool) -> list[Way]:
+        """The ways of a transfer that was asked before; else some of which one is at
+        least as fast; none where they are not known.
+        """
+        kinds = _GATHERS if kind in _GATHERS else (kind,)
+        of_kinds = [(of, members, inside) for of in kinds]
+        few_pairs = kind == "send" or (kind in _GATHERS and members == 2)
+        if (asks and few_pairs) or any(key in self._job_ways for key in of_kinds):
+            return self.job_ways(kind, members, inside)
+        asks = asks and kind in _GATHERS
+        if not asks and all(key not in self._job_bounds for key in of_kinds):
+            return []
+        key = kind, members, inside
+        if key not in self._job_bounds:
+            groups = self._job_groups(members, inside)
+            rings = self._fast_ways(groups, kind, ["ring"])
+            most = MemberRates(self._most_gb_s(groups), np.inf, 0.0)
+            self._job_bounds[key] = [*rings, Way("direct", "", rings[0].sent, most, 0.0)]
+        return self._job_bounds[key]
+
+    def _most_gb_s(self, groups: IntArray) -> float:
+        """What no rate of direct messages exceeds: what all links between nodes carry,
+        over the fewest that the messages take.
+        """
+        if self._node_hops is None:
+            return np.inf
+        hops, between_gb_s = self._node_hops
+        group = np.arange(len(groups))[:, None] * len(hops)
+        nodes = self.topology.chip_node[groups].astype(np.int64)
+        count = np.bincount((group + nodes).ravel(), minlength=len(groups) * len(hops))
+        count = count.reshape(-1, len(hops))
+        taken = float((count @ hops * count).sum()) / (groups.shape[1] - 1)
+        return between_gb_s / taken if taken else np.inf
+
+    @property
+    def bounds_gathers(self) -> bool:
+        """Whether it has few enough nodes to bound what it was not asked."""
+        return self._node_hops is not None
+
+    @cached_property
+    def _node_hops(self) -> tuple[FloatArray, float] | None:
+        """The fewest links between nodes of a path from one node to another,
+        float[nodes, nodes], and what all these links carry; None: too many nodes.
+        """
+        topology, links = self.topology, self.topology.links
+        size = topology.nodes + topology.switches
+        if size > _MOST_NODES:
+            return None
+        vertex = np.append(topology.chip_node, topology.nodes + np.arange(topology.switches))
+        src, dst = vertex[links.src], vertex[links.dst]
+        joined = np.eye(size)
+        joined[src, dst] = 1.0
+        reached, hops = np.eye(size), np.zeros((size, size))
+        while not reached.all():
+            hops += reached == 0
+            reached = np.minimum(reached @ joined, 1.0)
+        nodes = slice(topology.nodes)
+        return hops[nodes, nodes], float(links.capacity_gbps[src != dst].sum()) / 8
 
     def job_ways(self, kind: Kind, members: int, inside: int) -> list[Way]:
         """The ways of a transfer in all groups of a size that fill the job, of whose
@@ -235,16 +306,20 @@ class ExactLoads:
         """
         key = kind, members, inside
         if key not in self._job_ways:
-            stride = max(1, self.node_devices // inside) if inside < members else 1
-            stride = min(stride, len(self.chips) // members)
-            groups = strided_groups(self.chips, members, stride)
-            select = self._fast_ways if self._selective else self.ways
-            self._job_ways[key] = select(groups, kind)
+            groups = self._job_groups(members, inside)
+            self._job_ways[key] = (
+                self._fast_ways(groups, kind, algorithms_of(kind, members))
+                if self._selective
+                else self.ways(groups, kind)
+            )
         return self._job_ways[key]
 
-    def _fast_ways(self, groups: IntArray, kind: Kind) -> list[Way]:
+    def _job_groups(self, members: int, inside: int) -> IntArray:
+        stride = max(1, self.node_devices // inside) if inside < members else 1
+        return strided_groups(self.chips, members, min(stride, len(self.chips) // members))
+
+    def _fast_ways(self, groups: IntArray, kind: Kind, algorithms: Sequence[str]) -> list[Way]:
         """Shortest paths, and detours where those reach less than half of a port."""
-        algorithms = algorithms_of(kind, groups.shape[1])
         routings = routings_for(self.topology.settings, kind, self.routings)
         shortest = [name for name in routings if name != _DETOURS]
         detours = [name for name in self.routings if name == _DETOURS]
@@ -260,11 +335,12 @@ class ExactLoads:
 @dataclass(frozen=True, eq=False)
 class Answered:
     """A network's exact times of transfers that it was asked before, a faster network's
-    of others.
+    of others; ``asks``: of others as rings and the distances of nodes bound them.
     """
 
     exact: ExactLoads
     bound: Network
+    asks: bool = False
 
     @property
     def node_devices(self) -> int:
@@ -276,7 +352,7 @@ class Answered:
         return f"{self.exact.words}, as far as asked"
 
     def time_s(self, kind: Kind, size_bytes: Array, members: Array, inside: Array) -> Array:
-        return self.exact.time_s(kind, size_bytes, members, inside, self.bound)
+        return self.exact.time_s(kind, size_bytes, members, inside, self.bound, asks=self.asks)
 
 
 def algorithms_of(kind: Kind, members: int) -> list[str]:

@@ -16,9 +16,9 @@ from railx.vocabulary.routing.table import RoutingTable
 DIGESTS = {
     "railx_hyperx": "1a727fb9aebd",
     "railx_torus": "83bcefc4d87a",
-    "railx_twisted_torus": "c713a8aa856f",
+    "railx_twisted_torus": "844471c8209e",
     "railx_split": "8eef28335c7f",
-    "railx_dragonfly": "0f86c87a5e4b",
+    "railx_dragonfly": "9c11beedbe86",
     "railx_mixed": "01cb918aa633",
     "torus_2d": "aa9df0cd2373",
     "torus_3d": "6621b380606a",

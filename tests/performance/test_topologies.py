@@ -118,6 +118,21 @@ def test_answered_transfers_take_their_exact_time_and_others_the_bound(name: str
     assert price(answered, some).times.total_s.tolist() == exact_s.tolist()
 
 
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+def test_rings_and_distances_bound_every_plan(name: str) -> None:
+    exact, bound = setting_on(name)
+    plans = candidates(exact.model, JOB, exact.network.node_devices)
+    some = plans.take(np.arange(0, len(plans), 97))
+    nearer = replace(answered_on(exact, bound.network), asks=True)
+    bound_s, nearer_s = (
+        price(replace(exact, network=network), some).times.total_s
+        for network in (bound.network, nearer)
+    )
+    exact_s = price(exact, some).times.total_s
+    assert (bound_s <= nearer_s).all()
+    assert (nearer_s * (1 - 1e-9) <= exact_s).all()
+
+
 def test_what_a_gather_asked_is_exact_for_the_kinds_that_send_the_same() -> None:
     exact, bound = setting_on("torus_2d")
     answered = answered_on(exact, bound.network)
@@ -172,6 +187,14 @@ class AnsweredSlower(Slower):
         return self.known_s(kind, size_bytes, members, inside)
 
 
+class Between(Slower):
+    """A network halfway between a slower one and what bounds it."""
+
+    def time_s(self, kind: Kind, size_bytes: Array, members: Array, inside: Array) -> Array:
+        slower_s = super().time_s(kind, size_bytes, members, inside)
+        return (self.bound.time_s(kind, size_bytes, members, inside) + slower_s) / 2
+
+
 def compared_by_brute_force(
     exact: Setting, bound: Setting, ideal: Plans, rivals: Sequence[Rival], shown: int
 ) -> Priced:
@@ -194,9 +217,11 @@ def compared_by_brute_force(
 
 
 @settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 10**6), learns=st.booleans(), shown=st.integers(1, 4))
+@given(
+    seed=st.integers(0, 10**6), learns=st.booleans(), nears=st.booleans(), shown=st.integers(1, 4)
+)
 def test_a_bounded_search_shows_what_pricing_all_of_its_plans_shows(
-    seed: int, learns: bool, shown: int
+    seed: int, learns: bool, nears: bool, shown: int
 ) -> None:
     _, bound = setting_on("torus_2d")
     slower = Slower(bound.network, seed)
@@ -210,7 +235,8 @@ def test_a_bounded_search_shows_what_pricing_all_of_its_plans_shows(
 
     rivals = [staged, wide]
     answered = AnsweredSlower(slower) if learns else None
-    few = search_below(exact, JOB, bound.network, shown, rivals, answered)
+    nearer = Between(bound.network, seed) if nears else None
+    few = search_below(exact, JOB, bound.network, shown, rivals, answered, nearer)
     asked = len(slower.asked)
     brute = compared_by_brute_force(exact, bound, search(bound, JOB).plans, rivals, shown)
     assert asked <= len(slower.asked)

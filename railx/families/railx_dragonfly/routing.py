@@ -10,6 +10,7 @@ and one row represents all.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -43,8 +44,9 @@ def route(
     Among equal columns in proportion to their rails to the destination's row. ``min``
     takes the nearest suitable link, ``balanced`` all of them evenly under uniform
     traffic. States: 0 at the source and on the last row, 1 in the column where the
-    packet changes rows, then those on the way to a link: of the first row by column and
-    link, of the column, of the last row.
+    packet changes rows, then those on the way to a link: of the row by column and link,
+    of the column. On the last row a packet is in the row of its destination, on the
+    first one it is not, so that both have the same states.
     """
     plan = _Plan(settings, balanced=routing == "balanced")
     builder = TableBuilder(
@@ -91,6 +93,7 @@ class _Plan:
     * ``ports`` (int[G, C, Q]): the Y ports (2 rail + side) of each column that lead to
       a difference of rows, -1 for none.
     * ``candidates`` (int[G, J]): the columns with such ports.
+    * ``itself`` (int[G, C]): the index of each column among these, J where it is none.
     * ``by_column`` (float[C, C, G, C]): from column a to column b, the share that
       changes rows in each column.
     * ``first`` (float[C, c, C, k]), ``across`` (float[C, c, G, Q]) and ``last``
@@ -105,6 +108,8 @@ class _Plan:
         self.ports = _row_ports(settings)
         count = (self.ports >= 0).sum(axis=2)
         self.candidates = _padded([np.flatnonzero(columns) for columns in count])
+        joined = count > 0
+        self.itself = np.where(joined, joined.cumsum(axis=1) - 1, self.candidates.shape[1])
         self.by_column = _columns_taken(count)
         uniform = np.ones((1, self.columns, self.chips))
         self.first = (
@@ -116,16 +121,19 @@ class _Plan:
 
     @property
     def states(self) -> int:
-        return self.last_state(self.row.links)
+        return self.column_state(self.ports.shape[2])
 
-    def first_state(self, candidate: int, link: int) -> int:
-        return int(2 + candidate * self.row.links + link)
+    @property
+    def others(self) -> int:
+        """The most candidates but for one's own column."""
+        joined = (self.candidates >= 0).sum(axis=1, keepdims=True)
+        return int((joined - (self.itself < joined)).max())
+
+    def row_state(self, other: int, link: int) -> int:
+        return int(2 + other * self.row.links + link)
 
     def column_state(self, port: int) -> int:
-        return self.first_state(self.candidates.shape[1], port)
-
-    def last_state(self, link: int) -> int:
-        return self.column_state(self.ports.shape[2]) + link
+        return self.row_state(self.others, port)
 
     def _share_column_and_last_row(self) -> None:
         """Follow uniform traffic, a flit from every chip to every other node, to a
@@ -196,24 +204,25 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
     builder.entry[0][:, other_column] = split(last, plan.last)
     fill_rows(1, split(across, plan.across))
     for (j, k), path in first.items():
-        fill_rows(plan.first_state(j, k), path.sets(builder))
+        fill_rows(plan.row_state(j, k), path.sets(builder))
     for q, path in enumerate(across):
         fill_rows(plan.column_state(q), path.sets(builder))
     for k, path in enumerate(last):
-        builder.entry[plan.last_state(k)][:, other_column] = path.sets(builder)
+        builder.entry[plan.row_state(0, k)][:, other_column] = path.sets(builder)
     # At the source: any link to a suitable column, or a link of this column.
-    paths = [*first.values(), *across]
+    to_column = _candidate_paths(plan, first, x)
+    paths = [*to_column.values(), *across]
     weight = np.empty((*plan.first.shape[:2], plan.rows, plan.columns, len(paths)))
-    for number, (j, k) in enumerate(first):
+    for number, (j, k) in enumerate(to_column):
         column = plan.candidates[:, j]
-        to_column = plan.by_column[:, :, np.arange(plan.rows), column].transpose(
+        by_column = plan.by_column[:, :, np.arange(plan.rows), column].transpose(
             0, 2, 1
         )  # [column, difference, b]
-        weight[..., number] = to_column[:, None] * plan.first[:, :, column, k][..., None]
+        weight[..., number] = by_column[:, None] * plan.first[:, :, column, k][..., None]
     here = np.arange(plan.columns)
     stays = plan.by_column[here, :, :, here].transpose(0, 2, 1)
     for q in range(len(across)):
-        weight[..., len(first) + q] = stays[:, None] * plan.across[..., q][..., None]
+        weight[..., len(to_column) + q] = stays[:, None] * plan.across[..., q][..., None]
     at_source = split(paths, weight, plan.columns).reshape(len(node), plan.rows, -1)
     by_node = np.take_along_axis(at_source, rows_up[:, :, None], axis=1)
     builder.entry[0][:, other_row] = by_node.reshape(len(node), -1)
@@ -221,28 +230,24 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
 
 
 def _paths(
-    builder: TableBuilder, plan: _Plan, walks: list[IntArray], node: IntArray, x: IntArray
+    builder: TableBuilder, plan: _Plan, walks: list[Int32Array], node: IntArray, x: IntArray
 ) -> tuple[dict[tuple[int, int], Exits], list[Exits], list[Exits]]:
     """The paths along the first row, in the column and on the last row.
 
-    Those of the first row are by candidate column and link; they and those in the
-    column are by difference of rows.
+    Those of the first row are by other column and link; they and those in the column
+    are by difference of rows.
     """
     ports = rail_ports(builder.topology).link
     along = plan.row.rail_rows(ports)[node]  # [chip, column, link]
-    column = plan.candidates
-    first = {
-        (j, k): exits(
-            builder,
-            walks[0],
-            np.where(column[:, j] < 0, -1, along[:, column[:, j], k]),
-            vc=1,
-            heading=plan.first_state(j, k),
-            after=1,
-        )
-        for j in range(column.shape[1])
-        for k in range(plan.row.links)
-    }
+    chip, itself = np.arange(len(node))[:, None], plan.itself[:, x].T
+    candidates = np.pad(plan.candidates, ((0, 0), (0, 1)), constant_values=-1)
+    first = {}
+    for j in range(plan.others):
+        column = candidates[np.arange(plan.rows), j + (itself <= j)]  # [chip, difference]
+        for k in range(plan.row.links):
+            link = np.where(column < 0, -1, along[chip, column, k])
+            heading = plan.row_state(j, k)
+            first[j, k] = exits(builder, walks[0], link, vc=1, heading=heading, after=1)
     across = []
     for q in range(plan.ports.shape[2]):
         port = plan.ports[:, x, q].T  # [chip, difference]
@@ -250,10 +255,27 @@ def _paths(
         link = np.where(port < 0, -1, ports[1][node[:, None], rail, side])
         across.append(exits(builder, walks[1], link, vc=2, heading=plan.column_state(q), after=0))
     last = [
-        exits(builder, walks[2], along[..., k], vc=3, heading=plan.last_state(k), after=0)
+        exits(builder, walks[2], along[..., k], vc=3, heading=plan.row_state(0, k), after=0)
         for k in range(plan.row.links)
     ]
     return first, across, last
+
+
+def _candidate_paths(
+    plan: _Plan, first: dict[tuple[int, int], Exits], x: IntArray
+) -> dict[tuple[int, int], Exits]:
+    """The paths along the first row by candidate column and link, from those by other
+    column; a column has none to itself.
+    """
+    itself = plan.itself[:, x].T
+    result = {}
+    for j in range(plan.candidates.shape[1]):
+        before, behind = itself < j, (itself > j) & (j < plan.others)
+        for k in range(plan.row.links):
+            path, other = first[min(j, plan.others - 1), k], first[max(j - 1, 0), k]
+            pool = np.where(behind, path.pool, np.where(before, other.pool, np.int32(-1)))
+            result[j, k] = replace(path, pool=pool, state=np.where(before, other.state, path.state))
+    return result
 
 
 def _row_ports(settings: RailXDragonflySettings) -> IntArray:

@@ -219,7 +219,7 @@ def _route(
         slot, depth = first, -1
         column = _column(seen, first % vertices, index, target, level)
         while True:
-            chosen = entry[column, slot]
+            chosen = entry[slot, column]
             if chosen < 0:
                 stuck[0], stuck[1], stuck[2] = _DEAD_END, slot, target
                 return count
@@ -295,7 +295,7 @@ def pair_loads(
     """Add the traffic of some pairs to ``load`` by option slot; return the longest time
     of flight of their paths.
 
-    ``graph``: the sets by column and place, the destinations, then ``hops`` of
+    ``graph``: the sets by place and column, the destinations, then ``hops`` of
     :class:`railx.vocabulary.routing.analysis.Options`. Destination i has the sources
     ``source[first[i]:first[i + 1]]``, ascending, that send ``amount``. ``seen``:
     coordinates, goal and column of
@@ -303,7 +303,7 @@ def pair_loads(
     :func:`loads`, so that sums are the same.
     """
     entry, destinations = graph[0], graph[1]
-    size, levels = entry.shape[1], seen[0].shape[1]
+    size, levels = entry.shape[0], seen[0].shape[1]
     work, flows = _work(size), np.zeros((4, size))
     begin, arrivals = np.empty(size, dtype=np.uint32), np.empty(size, dtype=np.uint32)
     longest = 0.0
@@ -354,7 +354,7 @@ def gather_loads(
     one way there, whose traffic is routed once, from all members.
     """
     entry, destinations, (coordinates, goal, column) = graph[0], graph[1], seen
-    (vertices, levels), size = coordinates.shape, entry.shape[1]
+    (vertices, levels), size = coordinates.shape, entry.shape[0]
     work, flow, late = _work(size), np.zeros(size), np.zeros(size)
     begin = np.empty(size, dtype=np.uint32)
     # What has arrived on the levels before one: its slots, their traffic for each

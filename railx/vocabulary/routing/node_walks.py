@@ -42,14 +42,12 @@ class Exits:
     """A path out of its node for each chip and target.
 
     The next ``pool`` (int[chips, T], -1: none) and the ``state`` after that hop.
-    ``rail``: the link row of the exit's rail. ``steps``: links inside the node before
-    it.
+    ``rail``: the link row of the exit's rail. In 32 bits, as a routing has many.
     """
 
-    pool: IntArray
-    state: IntArray
-    rail: IntArray
-    steps: IntArray
+    pool: Int32Array
+    state: Int32Array
+    rail: Int32Array
 
     def sets(self, builder: TableBuilder) -> Int32Array:
         """The sets with this path alone."""
@@ -58,26 +56,27 @@ class Exits:
 
 def walk_pools(
     builder: TableBuilder, m: int, order: WalkOrder, vc: int, *, by_rail: bool = False
-) -> IntArray:
+) -> Int32Array:
     """The pool of the next step from each chip to each local chip of its node.
 
-    int[lanes, chips, m^2], -1 at the goal. Neighbours are joined by n lanes, all in one
-    pool (lanes = 1) or each in a separate pool (``by_rail``, lanes = n). With
+    int32[lanes, chips, m^2], -1 at the goal. Neighbours are joined by n lanes, all in
+    one pool (lanes = 1) or each in a separate pool (``by_rail``, lanes = n). With
     ``by_rail`` packets for rail i keep to lane i mod n, so that packets for one rail of
     an edge chip do not block those for another.
     """
     chip = np.arange(builder.topology.chips)
     local = chip % m**2
     if m == 1:
-        return np.full((1, len(chip), 1), -1)
+        return np.full((1, len(chip), 1), -1, dtype=np.int32)
     there = (chip - local)[:, None] + mesh_steps(m, order)[local]
     lanes = range(int(builder.topology.links.lanes[0])) if by_rail else (-1,)
-    return np.stack([builder.pools_between(chip[:, None], there, vc, lane) for lane in lanes])
+    pools = [builder.pools_between(chip[:, None], there, vc, lane) for lane in lanes]
+    return np.stack(pools, dtype=np.int32)
 
 
 def exits(
     builder: TableBuilder,
-    walk: IntArray,
+    walk: Int32Array,
     rail: IntArray,
     *,
     vc: int | IntArray,
@@ -95,17 +94,13 @@ def exits(
     chip = np.arange(chips)[:, None]
     lane = rail_of_links(builder.topology)[rail] % lanes if lanes > 1 else 0
     leave = np.where(rail < 0, chip, builder.topology.links.src[rail])
+    here, local = leave == chip, leave % chips_per_node
+    pool = walk[lane, chip, local]
+    pool[here] = builder.row_pools(rail[here], np.broadcast_to(vc, rail.shape)[here])
     return Exits(
-        pool=np.where(
-            leave == chip,
-            builder.row_pools(rail, vc),
-            walk[lane, chip, leave % chips_per_node],
-        ),
-        state=np.where(leave == chip, after, heading),
-        rail=rail,
-        steps=mesh_distance(round(chips_per_node**0.5))[
-            chip % chips_per_node, leave % chips_per_node
-        ],
+        pool=pool,
+        state=np.where(here, np.int32(after), np.int32(heading)),
+        rail=rail.astype(np.int32),
     )
 
 
@@ -180,13 +175,18 @@ def adaptive_sets(
     the next node. A path is probed at its rail. Its delay is the time of flight of its
     walk, its rail and the steps onward, in nanoseconds beyond the best path.
     """
-    latency = builder.topology.links.latency_ns
-    pool, state, rail, steps = (
+    links, latency = builder.topology.links, builder.topology.links.latency_ns
+    pool, state, rail = (
         np.stack(
             [getattr(path, name)[index] for path, index in zip(paths, at, strict=True)], axis=-1
         )
-        for name in ("pool", "state", "rail", "steps")
+        for name in ("pool", "state", "rail")
     )
+    chip = np.stack([chips for chips, _ in at], axis=-1)
+    leave = np.where(rail < 0, chip, links.src[rail])
+    chips_per_node = builder.topology.chips // builder.topology.nodes
+    distance = mesh_distance(round(chips_per_node**0.5))
+    steps = distance[chip % chips_per_node, leave % chips_per_node]
     # The first link of the table is inside a node if any walk has a link.
     delay = np.round((steps + onward) * float(latency[0]) + latency[rail], 6)
     delay -= delay.min(axis=-1, keepdims=True)
@@ -290,7 +290,7 @@ def _onward(phases: int, routing: str) -> int:
     return phases + 1 if routing == "balanced" else 1
 
 
-def fill_final(builder: TableBuilder, walk: IntArray) -> None:
+def fill_final(builder: TableBuilder, walk: Int32Array) -> None:
     """The walk to the destination inside its node from state 0, on all lanes.
 
     ``walk`` as from :func:`walk_pools`.

@@ -46,8 +46,6 @@ _PACK = struct.Struct("=iidid").pack
 _ALONE = _PACK(0, 0, 1.0, -1, 0.0)[8:]
 #: Destinations in a block of a table with groups.
 _BLOCK = 256
-#: Places of a table that are turned round at once.
-_AT_ONCE = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,18 +115,6 @@ class RoutingTable:
         result = np.empty(self.entry.shape, dtype=np.int32)
         for state, sets in enumerate(self.entry):
             result[state] = codes[sets]
-        return result
-
-    @cached_property
-    def entry_by_column(self) -> Int32Array:
-        """``entry`` as int32[columns, states * vertices]: what leads to one destination
-        lies together in memory.
-        """
-        places = self.entry.reshape(-1, self.entry.shape[2])
-        result = np.empty(places.shape[::-1], dtype=np.int32)
-        # Some places at once, which a cache holds: all would take twice as long.
-        for begin in range(0, len(places), _AT_ONCE):
-            result[:, begin : begin + _AT_ONCE] = places[begin : begin + _AT_ONCE].T
         return result
 
     def blocks(self) -> Iterator[tuple[slice, Int32Array]]:
@@ -339,17 +325,22 @@ class TableBuilder:
         )
         here, states_used = pools >= 0, len(self.entry)
         size = int(pools.max(initial=-1)) + 1
-        key = (states * size + pools)[here]
+        if not size:
+            return np.full(pools.shape, -1, dtype=np.int32)
+        # Most calls have a few states of many.
+        used_states = np.flatnonzero(np.bincount(states[here]))
+        number_of = np.zeros(states_used, dtype=np.int64)
+        number_of[used_states] = np.arange(len(used_states))
+        key = number_of[states[here]] * size + pools[here]
         # Sorting the keys, as numpy does to find distinct ones, takes most of the time.
-        if key.size < size * states_used // 8:
+        if key.size < size * len(used_states) // 8:
             distinct = np.unique(key)
         else:
-            used = np.zeros(size * states_used, dtype=np.bool_)
+            used = np.zeros(size * len(used_states), dtype=np.bool_)
             used[key] = True
             distinct = np.flatnonzero(used)
-        if not len(distinct):
-            return np.full(pools.shape, -1, dtype=np.int32)
         state_of, pool = np.divmod(distinct, size)
+        state_of = used_states[state_of]
         first = np.flatnonzero(np.diff(state_of, prepend=-1)).tolist()
         parts = [slice(*ends) for ends in pairwise([*first, len(pool)])]
         # The pools of each state, from the first to the last one, end to end.
