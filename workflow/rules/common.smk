@@ -30,7 +30,6 @@ from workflow.stages import (
     packages_of,
     provenance_path,
     results_folder,
-    wildcards,
 )
 from workflow.stages.figure import check_columns
 
@@ -65,8 +64,9 @@ FOLDER = hold_folder(Path(".snakemake"))
 WHOLE_MACHINE = workflow.resource_settings.cores or 1
 
 
+# Not the names of all items, which Snakemake would write into the pattern of every file: `check_targets` knows them.
 wildcard_constraints:
-    **{wildcard: "|".join(values) or "none" for wildcard, values in wildcards(EXPERIMENT).items()},
+    **{stage.item.wildcard: "[^/]+" for stage in STAGES.values() if stage.item},
 
 
 def check_jobs():

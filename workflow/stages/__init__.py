@@ -228,14 +228,4 @@ def provenance_files(experiment: Config, before: str = "") -> list[Path]:
     ]
 
 
-def wildcards(experiment: Config) -> dict[str, list[str]]:
-    """The values of every wildcard: the items of the stages that use it."""
-    values: dict[str, list[str]] = {}
-    for stage in STAGES.values():
-        if stage.item is not None:
-            names = values.setdefault(stage.item.wildcard, [])
-            names += [name for name in stage.items(experiment) if name not in names]
-    return values
-
-
 STAGES.update({name: import_module(f"workflow.stages.{name}").STAGE for name in _NAMES})
