@@ -5,14 +5,17 @@
 #
 # Group choices are plain --config entries; dotted Hydra overrides go into `hydra`.
 
+import atexit
 import gc
 
 from snakemake.utils import min_version
 
 min_version("9.3")
 
-# Snakemake makes millions of objects of the jobs and keeps them: collecting garbage among them takes a sixth of a dry run.
+# Snakemake makes millions of objects of the jobs and keeps them: collecting garbage among them takes a sixth of a dry run, and
+# another sixth when Python ends, which looks at all that is not frozen.
 gc.disable()
+atexit.register(gc.freeze)
 
 
 include: "workflow/rules/common.smk"

@@ -34,6 +34,9 @@ __all__ = [
 #: Options of Snakemake whose word may be a file or folder below results/, no target.
 _TAKE_A_PATH = ("--report", "--archive", "--directory", "-d", "--configfile", "--configfiles")
 
+#: Folders below the results of an experiment with a file for each job, no result.
+_OF_JOBS = ("benchmarks", "logs", "provenance")
+
 
 def check_cores(cores: int | None) -> None:
     """Refuse a run on no core, which would wait for ever; None is a cluster's own."""
@@ -89,8 +92,13 @@ def check_targets(experiment: Config, targets: Iterable[str]) -> None:
             raise SettingsError(
                 "targets", f"got {str(path)!r}; allowed: files of this run, below {folder}"
             )
-        stage = "".join(path.relative_to(folder).parts[:1]) if path.is_relative_to(folder) else ""
-        if stage not in STAGES or len(path.relative_to(folder).parts) < 2:
+        names = path.relative_to(folder).parts if path.is_relative_to(folder) else ()
+        if len(names) == 3 and names[0] in _OF_JOBS and names[1] in STAGES:
+            items = STAGES[names[1]].items(experiment)
+            if path.stem not in items and STAGES[names[1]].item:
+                raise SettingsError(names[1], f"got {path.stem!r}; allowed: {', '.join(items)}")
+        stage = "".join(names[:1])
+        if stage not in STAGES or len(names) < 2:
             continue
         written = {
             str(file): item

@@ -95,7 +95,8 @@ def _check(root: Path, files: list[Path]) -> dict[str, Any]:
     )
 
     for path in sorted(files):
-        if path.suffix == ".yaml":
+        # The others, which are long, are read below.
+        if path.suffix == ".yaml" and path.parent.name not in ("claims", "expected"):
             read_yaml(path)
     tables = published_tables(root / "resources" / "published", all_papers(root))
     claims = _claims(root)

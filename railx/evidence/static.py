@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -14,6 +14,8 @@ from railx.evidence.judge import check_columns
 
 _TEXT = re.compile(r"'(?:[^']|'')*'")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])")
+#: What can be the table of an item, as in network.torus_2d.bounds.
+_ITEM_TABLE = re.compile(r"\b(\w+)\.(\w+)\.(\w+)")
 #: A column by its number, as in ``order by 2``.
 _NUMBERED_COLUMN = re.compile(r"\bby\s+\d", re.IGNORECASE)
 
@@ -26,23 +28,26 @@ def check_queries(claims: Sequence[Claim], declared: Mapping[str, pa.Schema | No
     that names such a table only the tables are checked. Raises :class:`ClaimError`, one
     line naming file, claim and what is allowed.
     """
-    asked = [claim for claim in claims if claim.settings.query is not None]
+    asked = [
+        (claim, _shape(claim.settings.query, declared))
+        for claim in claims
+        if claim.settings.query is not None
+    ]
     named: dict[str, tuple[str, ...]] = {}
     schemas: dict[str, pa.Schema | None] = {}
     with open_schemas({}) as database:
-        for claim in asked:
-            if _shape(claim) in named:
+        for claim, shape in asked:
+            if shape in named:
                 continue
             try:
-                tables = named[_shape(claim)] = database.named(claim.settings.query or "")
+                tables = named[shape] = database.named(claim.settings.query or "")
                 schemas |= {name: _declared(name, declared) for name in tables}
             except ClaimError as error:
                 raise _of(claim, error) from None
     declared_schemas = {name: schema for name, schema in schemas.items() if schema is not None}
     columns: dict[str, tuple[str, ...]] = {}
     with open_schemas(declared_schemas) as database:
-        for claim in asked:
-            shape = _shape(claim)
+        for claim, shape in asked:
             if not declared_schemas.keys() >= set(named[shape]):
                 continue
             try:
@@ -53,15 +58,23 @@ def check_queries(claims: Sequence[Claim], declared: Mapping[str, pa.Schema | No
                 raise _of(claim, error) from None
 
 
-def _shape(claim: Claim) -> str:
-    """A query without its texts and numbers: they change neither tables nor columns.
+def _shape(query: str, declared: Collection[str]) -> str:
+    """A query without its texts and numbers, items numbered in the order of the text:
+    which they are changes neither columns nor what is declared.
 
     In a query with comments or quoted names a quotation mark may stand for itself.
     """
-    query = claim.settings.query or ""
     if any(mark in query for mark in ("--", "/*", '"', "$")):
         return query
-    shape = _TEXT.sub("''", query)
+    items: dict[str, int] = {}
+
+    def numbered(found: re.Match[str]) -> str:
+        stage, item, table = found.groups()
+        if f"{stage}.*.{table}" not in declared:
+            return found[0]
+        return f"{stage}.{items.setdefault(item, len(items))}.{table}"
+
+    shape = _ITEM_TABLE.sub(numbered, _TEXT.sub("''", query))
     return shape if _NUMBERED_COLUMN.search(shape) else _NUMBER.sub("0", shape)
 
 

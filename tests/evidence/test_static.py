@@ -127,6 +127,11 @@ def test_each_query_is_checked_beside_one_that_is_nearly_the_same(pair: tuple[st
     check_queries([claim(head + "routing = 'a'"), claim(head + "routing = 'b'")], DECLARED)
     with pytest.raises(ClaimError, match="out of range"):
         check_queries([claim(f"{head} true order by {column}") for column in (1, 9)], DECLARED)
+    with pytest.raises(ClaimError, match="not found"):
+        check_queries(
+            [claim(f"{head} network.{item}.bounds.bound > 1") for item in ("any", "other")],
+            DECLARED,
+        )
     tables = [
         claim(f"select bound as ours, fidelity from {name}")
         for name in ("network.a1.bounds", "network.a2.bonds")

@@ -38,12 +38,21 @@ def read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Read:
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.setattr(sys, "path", list(sys.path))
 
-    def run(*targets: str, cores: int | None = 1, profile: Any = None, **config: Any) -> Any:
+    def run(
+        *targets: str,
+        cores: int | None = 1,
+        profile: Any = None,
+        dryrun: bool = False,
+        **config: Any,
+    ) -> Any:
         monkeypatch.setattr(sys, "argv", ["snakemake", *targets])
         asked = SimpleNamespace(cores=cores, overwrite_resources=profile)
         own: dict[str, Any] = {
             "workflow": SimpleNamespace(
-                basedir=ROOT, current_basedir=ROOT / "workflow/rules", resource_settings=asked
+                basedir=ROOT,
+                current_basedir=ROOT / "workflow/rules",
+                resource_settings=asked,
+                dryrun=dryrun,
             ),
             "config": {"experiment": "quick"} | config,
         }
@@ -156,6 +165,20 @@ def test_rules_take_what_their_stage_declares(read: Read) -> None:
     assert rules.log_file("report") == "results/quick/logs/report.log"
     assert rules.benchmark_file("corpus") == "results/quick/benchmarks/corpus/{corpus}.tsv"
     assert "{wildcards.corpus}" in rules.words("corpus")
+
+
+@pytest.mark.parametrize("there", ["results/quick", ".snakemake/metadata/of_a_file"])
+def test_a_dry_run_before_any_other_takes_no_settings_and_code(
+    read: Read, tmp_path: Path, there: str
+) -> None:
+    rules = read(dryrun=True)
+    (tmp_path / ".snakemake/metadata").mkdir()
+    assert rules.settings("corpus")(["stdlib"]) is None
+    assert rules.code("corpus")(["stdlib"]) is None
+    (tmp_path / there).mkdir(parents=True)
+    rules = read(dryrun=True)
+    assert rules.settings("corpus")(["stdlib"])
+    assert rules.code("corpus")(["stdlib"])
 
 
 def test_nodes_are_asked_for_as_the_profile_says(read: Read) -> None:

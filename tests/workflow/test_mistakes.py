@@ -160,6 +160,17 @@ def test_a_target_that_no_stage_writes_is_refused() -> None:
         check_targets(experiment, ["results/quick/figure/cost.gif"])
 
 
+def test_a_file_beside_the_results_of_no_job_is_refused() -> None:
+    from railx.settings import to_dict
+
+    experiment = to_dict(compose_experiment(["experiment=quick"]))
+    there = ("provenance/figure/cost.json", "provenance/report.json", "logs/economics.log")
+    check_targets(experiment, [f"results/quick/{name}" for name in there])
+    for name in ("provenance/figure/costs.json", "benchmarks/figure/costs.tsv"):
+        with pytest.raises(SettingsError, match=r"^figure: got 'costs'; allowed: .*cost"):
+            check_targets(experiment, [f"results/quick/{name}"])
+
+
 def test_a_target_of_another_run_is_refused() -> None:
     """Snakemake would name no more than the file that no rule makes."""
     from railx.settings import to_dict

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import cache
 from pathlib import Path
 
 # The packages are those beside this file, for the jobs too: they have the same environment.
@@ -30,7 +31,6 @@ from workflow.stages import (
     packages_of,
     provenance_path,
     results_folder,
-    wildcards,
 )
 from workflow.stages.figure import check_columns
 
@@ -65,8 +65,9 @@ FOLDER = hold_folder(Path(".snakemake"))
 WHOLE_MACHINE = workflow.resource_settings.cores or 1
 
 
+# Not the names of all items, which Snakemake would write into the pattern of every file: `check_targets` knows them.
 wildcard_constraints:
-    **{wildcard: "|".join(values) or "none" for wildcard, values in wildcards(EXPERIMENT).items()},
+    **{stage.item.wildcard: "[^/]+" for stage in STAGES.values() if stage.item},
 
 
 def check_jobs():
@@ -95,15 +96,23 @@ def files_out(name):
     return written | {"record": str(RESULTS / provenance_path(stage, stage.wildcard))}
 
 
+@cache
+def compares():
+    """Whether settings and code are compared with those of earlier runs: not in a dry run before any other, which they slow by half."""
+    return not workflow.dryrun or RESULTS.exists() or any(Path(".snakemake/metadata").glob("*"))
+
+
 def settings(name):
     """The part of the experiment that a stage depends on: a change in it reruns the job."""
-    return lambda wildcards: STAGES[name].settings(EXPERIMENT, item_of(wildcards))
+    return lambda wildcards: STAGES[name].settings(EXPERIMENT, item_of(wildcards)) if compares() else None
 
 
 def code(name):
     """The code of a stage and its packages: what changes there reruns the stages that use it."""
 
     def found(wildcards):
+        if not compares():
+            return None
         asked = (STAGES[name], EXPERIMENT, item_of(wildcards))
         return {"digest": code_of(*asked), "packages": packages_of(*asked)}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from railx.places import in_repository
 from workflow.outputs import Table
-from workflow.stage import Config, FromStage, Stage
+from workflow.stage import Config, FromStage, Stage, Tracked
 
 #: The modules, in the order in which a reader follows them.
 _NAMES = (
@@ -134,22 +134,28 @@ def printed_tables(experiment: Config) -> list[dict[str, str]]:
 def tracked_results(experiment: Config) -> list[dict[str, Any]]:
     """Every result of an experiment that becomes a tracked run, as plain data."""
     return [
-        _tracked(stage, experiment, item)
+        _tracked(stage, tracked, experiment, item)
+        for stage, tracked, item in _tracked_jobs(experiment)
+    ]
+
+
+def _tracked_jobs(experiment: Config) -> list[tuple[Stage, Tracked, str]]:
+    return [
+        (stage, stage.tracked, item)
         for stage in STAGES.values()
         if stage.tracked is not None
         for item in stage.items(experiment)
     ]
 
 
-def _tracked(stage: Stage, experiment: Config, item: str) -> dict[str, Any]:
-    tracked, folder = stage.tracked, results_folder(experiment)
-    assert tracked is not None
+def _tracked(stage: Stage, tracked: Tracked, experiment: Config, item: str) -> dict[str, Any]:
+    folder = results_folder(experiment)
     return {
         "stage": stage.name,
         "name": item or tracked.name,
         "settings": stage.settings(experiment, item),
         "code": code_of(stage, experiment, item),
-        "inputs": _digested_inputs(stage, experiment, item),
+        "inputs": list(map(str, _digested_inputs(stage, experiment, item))),
         "outputs": [str(folder / stage.path(key, item)) for key in stage.outputs],
         "numbers": str(folder / stage.path(tracked.numbers, item)) if tracked.numbers else "",
         "artifacts": [str(folder / stage.path(key, item)) for key in tracked.artifacts],
@@ -169,25 +175,26 @@ def _tracked(stage: Stage, experiment: Config, item: str) -> dict[str, Any]:
 
 def tracked_files(experiment: Config) -> list[Path]:
     """The numbers, inputs and artifacts of all tracked runs, each once, sorted."""
-    files = {
-        file
-        for result in tracked_results(experiment)
-        for file in (result["numbers"], *result["artifacts"], *result["inputs"])
-    }
-    return [Path(file) for file in sorted(files - {""})]
+    folder = str(results_folder(experiment))
+    files: set[Path] = set()
+    for stage, tracked, item in _tracked_jobs(experiment):
+        files.update(_digested_inputs(stage, experiment, item))
+        keys = filter(None, (tracked.numbers, *tracked.artifacts))
+        files.update(_path(folder, stage.path(key, item)) for key in keys)
+    return sorted(files, key=str)
 
 
-def _digested_inputs(stage: Stage, experiment: Config, item: str) -> list[str]:
+def _digested_inputs(stage: Stage, experiment: Config, item: str) -> list[Path]:
     """The files that a stage reads for an item.
 
     A folder has no contents of its own to digest: the corpus made of it has.
     """
-    digested: list[str] = []
+    digested: list[Path] = []
     for source in stage.inputs(experiment, item).values():
         files = _paths(experiment, source)
         paths = [files] if isinstance(files, Path) else files
         made = isinstance(source, FromStage)
-        digested += [str(path) for path in paths if made or not path.is_dir()]
+        digested += [path for path in paths if made or not path.is_dir()]
     return digested
 
 
@@ -226,16 +233,6 @@ def provenance_files(experiment: Config, before: str = "") -> list[Path]:
         for name in stages
         for item in STAGES[name].items(experiment)
     ]
-
-
-def wildcards(experiment: Config) -> dict[str, list[str]]:
-    """The values of every wildcard: the items of the stages that use it."""
-    values: dict[str, list[str]] = {}
-    for stage in STAGES.values():
-        if stage.item is not None:
-            names = values.setdefault(stage.item.wildcard, [])
-            names += [name for name in stage.items(experiment) if name not in names]
-    return values
 
 
 STAGES.update({name: import_module(f"workflow.stages.{name}").STAGE for name in _NAMES})
