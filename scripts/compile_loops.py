@@ -15,8 +15,9 @@ from railx.network.group_bandwidth import member_rates, routed_loads
 from railx.performance.pipeline_cost import PassTime, PipelineCost, PipelineShape
 from railx.performance.sequence_cost import CostModel
 from railx.planning.pipeline.infinipipe import PipelineSettings, plan_pipeline_batch
+from railx.planning.sequence.exchanges import shortest
 from railx.planning.sequence.flexsp import FlexSPSettings, plan_flexsp_batch
-from railx.planning.sequence.search import Problem, search, shortened
+from railx.planning.sequence.search import Problem, search
 from railx.workload.batches import SampledBatch
 
 
@@ -33,7 +34,7 @@ def compile_planners() -> None:
         batch = SampledBatch(np.arange(sequences), lengths)
         plan_flexsp_batch(0, batch, FlexSPSettings("flexsp"), 4, groups)
         problem = Problem.of(lengths[::-1], 4, groups.degrees, groups)
-        shortened(problem, search(problem, 1000, 0))
+        shortest(problem, search(problem, 1000, 0), 1, 0)
     batch = SampledBatch(np.arange(4), np.array([4, 2, 1, 1]))
     settings = PipelineSettings("pipeline", 2, 1, most_slices=2, alignment_tokens=1)
     for chunking in ("searched", "balanced"):

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from railx.planning.sequence.search import Problem, SearchResult, shortened
+from railx.planning.sequence.exchanges import shortened
+from railx.planning.sequence.search import Problem, SearchResult
 from tests.planning.optima import costs
 
 DEGREES = (1, 2, 4)

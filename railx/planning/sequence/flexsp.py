@@ -4,7 +4,7 @@ A batch is cut into micro-batches. Each has groups of different degrees, side by
 and each sequence belongs to a group (FlexSP, section 4). The paper solves it cut by cut
 with an integer programme (``flexsp_milp``). Here one search moves the time limits of
 all micro-batches at once (``search``), and another goes on from each of its plans by
-moving sequences between groups (``exchange``). The constant b1 is paid once per
+exchanging sequences between groups (``exchanges``). The constant b1 is paid once per
 micro-batch.
 
 More freedom should not make a plan slower (docs/benchmarks.md has the exceptions). A
@@ -72,6 +72,11 @@ _MORE_WHERE_SMALL = 2
 #: ... and anneal so many plans, as one group of another degree matters much.
 _CHAINS_WHERE_SMALL = 7
 _CHAINS = 2
+#: The best plans of each step are kicked there, so many times each at first, where they
+#: take at most so many times the best of all.
+_KICKED = 8
+_KICKS = 30
+_WORTH_KICKS = 1.005
 #: Moves of sequences between groups after a round there.
 _MOVES = 60_000
 #: Beyond so many sequences moves follow the first step of a ladder alone, and plans of
@@ -129,6 +134,7 @@ class _Best:
     assignments: list[Assignment] = field(default_factory=list)
     limits: Any = None
     origin: str = "search"
+    ends: list[SearchResult] = field(default_factory=list)
 
 
 @dataclass
@@ -220,6 +226,9 @@ def plan_flexsp_batch(
         for number in range(settings.effort):
             for ladder in counted(ladders, "numbers of devices"):
                 _climb(work, ladder, number)
+            worth_ms = _WORTH_KICKS * work.best.time_ms
+            for ladder in ladders:
+                _kick(work, ladder, number, worth_ms)
             if work.done():
                 break
         _try_static(work, devices)
@@ -355,6 +364,7 @@ def _search_round(
     better.
     """
     # Planning alone loads Numba.
+    from railx.planning.sequence.exchanges import shortened
     from railx.planning.sequence.search import Problem, search
     from railx.planning.sequence.small import exchange
 
@@ -365,16 +375,48 @@ def _search_round(
     looks *= math.sqrt(n * devices / (512 * 64)) * (_MORE_WHERE_SMALL if small else 1)
     starts = [] if best.limits is None else [best.limits]
     chains = _CHAINS_WHERE_SMALL if small else _CHAINS
-    searched = search(problem, int(looks), work.seed + number, starts, chains)
-    if searched.time_ms < math.inf and small:
+    plans = search(problem, int(looks), work.seed + number, starts, chains)
+    work.rounds += 1
+    if not plans:
+        return
+    # Where sequences are many, exchanges cost more than another plan is worth.
+    plans = [shortened(problem, plan) for plan in (plans if small else plans[:1])]
+    searched = min(plans, key=lambda plan: plan.time_ms)
+    if small:
         fewest = math.ceil(work.lengths.sum() / (work.cost.tokens_per_device * devices))
         if n <= _MOVED or len(degrees) == 1 or fewest < len(searched.limits):
-            searched = exchange(problem, searched, _MOVES, work.seed + number)
-    work.looks += searched.looks
-    work.rounds += 1
-    if searched.time_ms < best.time_ms * (1 - 1e-12):
-        best.time_ms, best.limits = searched.time_ms, searched.limits
-        best.assignments = [_assignment(searched, m, degrees) for m in range(len(searched.limits))]
+            start = searched._replace(looks=0)
+            searched = exchange(problem, start, _MOVES, work.seed + number)
+            plans.append(searched)
+        best.ends = sorted(plans, key=lambda plan: plan.time_ms)[:_KICKED]
+    work.looks += sum(plan.looks for plan in plans)
+    _better(best, searched, degrees)
+
+
+def _better(best: _Best, plan: SearchResult, degrees: tuple[int, ...]) -> None:
+    """Keep a plan in ``best`` where it is faster."""
+    if plan.time_ms < best.time_ms * (1 - 1e-12):
+        best.time_ms, best.limits = plan.time_ms, plan.limits
+        best.assignments = [_assignment(plan, m, degrees) for m in range(len(plan.limits))]
+
+
+def _kick(work: _Work, ladder: _Ladder, number: int, worth_ms: float) -> None:
+    """Kick the plans that searches of a round ended with (``exchanges``), where the
+    first takes at most ``worth_ms``.
+    """
+    from railx.planning.sequence.exchanges import shortest
+    from railx.planning.sequence.search import Problem
+
+    for step, best in ladder.best_of.items():
+        if best.ends and best.ends[0].time_ms <= worth_ms and not work.done():
+            problem = Problem.of(work.lengths, ladder.devices, step, work.cost)
+            ends = [plan._replace(looks=0) for plan in best.ends]
+            kicked = shortest(problem, ends, _KICKS, work.seed + number)
+            work.looks += kicked.looks
+            _better(best, kicked, step)
+            if best.time_ms < work.best.time_ms:
+                work.best = best
+        best.ends = []
 
 
 def _assignment(result: Any, m: int, degrees: tuple[int, ...]) -> Assignment:
@@ -407,7 +449,8 @@ def _try_static(work: _Work, devices: int) -> None:
 
 def _shortened(problem: Problem, assignments: list[Assignment], time_ms: float) -> SearchResult:
     """A plan of ``time_ms`` after exchanges of sequences."""
-    from railx.planning.sequence.search import SearchResult, shortened
+    from railx.planning.sequence.exchanges import shortened
+    from railx.planning.sequence.search import SearchResult
 
     n, degrees = len(problem.tokens), problem.degree.tolist()
     micro_batch, group = np.zeros(n, np.int64), np.zeros(n, np.int64)

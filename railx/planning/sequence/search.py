@@ -9,12 +9,6 @@ limit after limit until nothing is left. Which mix of degrees a micro-batch has,
 which sequences, follows from its limit; there are as many limits as micro-batches, and
 :func:`_anneal` moves them.
 
-Groups filled by a rule are seldom as even as they could be. :func:`_descend` exchanges
-up to two sequences of the slowest group of a micro-batch for up to two of another
-group. In the same micro-batch the later of both groups must end sooner than the slowest
-did. In another one the sum of both micro-batches' times must fall. Groups keep their
-degrees. Latency saved by a group that becomes empty is not counted.
-
 First limits come from a dynamic programme over cuts of the sorted batch
 (:func:`first_limits`). It prices a micro-batch by the device time of its sequences,
 each at the cheapest degree that ends it in time.
@@ -56,17 +50,6 @@ _TRIED = 6
 #: The best of them are tried with larger groups in the first, then in the first two
 #: micro-batches: mixes of degrees that no limit leads to.
 _FIRST_LIFTED = 2
-#: Exchanges compared that cost as much as a look.
-_PER_LOOK = 2
-#: Exchanges compared for two groups at most. Beyond, the larger group gives single
-#: sequences only, then both do: many sequences differ finely enough without pairs.
-_MOST_PER_PAIR = 30_000
-#: Share of a group's time that an exchange must gain.
-_LEAST_GAIN = 1e-9
-#: No sequence; a bare -1 has a type of its own, and all is compiled again.
-_NONE: Any = np.int64(-1)
-#: Exchanges compared for a plan from elsewhere.
-_MOST_EXCHANGES = 10_000_000
 #: A first plan is abandoned at this multiple of the best.
 _HOPELESS = 1.06
 #: The first micro-batch; a bare 0 has a type of its own, and all is compiled again.
@@ -138,6 +121,17 @@ class SearchResult(NamedTuple):
     looks: int
 
 
+class _Ends(NamedTuple):
+    """Plans that chains end with, and the best one: as SearchResult, by row."""
+
+    time_ms: Floats
+    micro_batches: Integers
+    micro_batch: Integers
+    group: Integers
+    kind: Integers
+    limits: Floats
+
+
 class _Plan(NamedTuple):
     """Arrays that a plan is built in: M micro-batches of at most G groups.
 
@@ -159,31 +153,24 @@ class _Plan(NamedTuple):
 
 def search(
     problem: Problem, looks: int, seed: int, starts: list[Floats] | None = None, chains: int = 2
-) -> SearchResult:
-    """The best plan found with about ``looks`` looks at groups.
+) -> list[SearchResult]:
+    """Plans found with about ``looks`` looks at groups, the fastest first.
 
     ``starts`` are limits of known plans, tried beside the first ones. ``chains`` plans
-    are annealed in turn, each with an equal share of the looks. Time is infinite
-    without a plan.
+    are annealed in turn, each with an equal share of the looks. The list is empty where
+    no plan is found.
     """
     limits, counts = _stacked((starts or []) + first_limits(problem), len(problem.tokens))
-    time_ms, count, used, best = _search(problem, limits, counts, looks, seed, chains)
-    return SearchResult(
-        float(time_ms), best.micro_batch, best.group, best.kind, best.time[:count], int(used)
-    )
-
-
-def shortened(problem: Problem, plan: SearchResult) -> SearchResult:
-    """The plan after exchanges of sequences, where those make it faster."""
-    time_ms, count, compared, after = _shorten(
-        problem, plan.micro_batch, plan.group, plan.kind, _MOST_EXCHANGES
-    )
-    if time_ms >= plan.time_ms * (1 - 1e-12):
-        return plan
-    looks = plan.looks + int(compared) // _PER_LOOK
-    return SearchResult(
-        float(time_ms), after.micro_batch, after.group, after.kind, after.time[:count], looks
-    )
+    used, ends = _search(problem, limits, counts, looks, seed, chains)
+    plans: list[SearchResult] = []
+    for row in np.argsort(ends.time_ms, kind="stable").tolist():
+        time_ms, count = float(ends.time_ms[row]), ends.micro_batches[row]
+        if time_ms < math.inf and not any(math.isclose(time_ms, plan.time_ms) for plan in plans):
+            places = (ends.micro_batch[row], ends.group[row], ends.kind[row, :count])
+            # All looks are the first plan's.
+            looks = 0 if plans else int(used)
+            plans.append(SearchResult(time_ms, *places, ends.limits[row, :count], looks))
+    return plans
 
 
 def first_limits(problem: Problem) -> list[Floats]:
@@ -666,228 +653,6 @@ def _anneal(
 
 
 @inner
-def _parcels(
-    problem: Any, heads: Any, after: Any, at: int, pairs: bool, here: int, there: int, into: Any
-) -> Any:
-    """What may leave a group: each of its sequences, with ``pairs`` each two as well.
-
-    ``into`` [., 5]: first and second sequence (-1: none), tokens, time at this group's
-    degree ``here`` and at the other's ``there``. Returns their number.
-    """
-    count, one = 0, heads[at]
-    while one >= 0:
-        two = one
-        while two >= 0:
-            into[count, 0], into[count, 1] = one, _NONE
-            into[count, 2] = problem.tokens[one]
-            into[count, 3], into[count, 4] = (
-                problem.share_ms[one, here],
-                problem.share_ms[one, there],
-            )
-            if two != one:
-                into[count, 1] = two
-                into[count, 2] += problem.tokens[two]
-                into[count, 3] += problem.share_ms[two, here]
-                into[count, 4] += problem.share_ms[two, there]
-            count += 1
-            two = after[two] if pairs else _NONE
-        one = after[one]
-    return count
-
-
-@inner
-def _best_exchange(
-    given: Any, giving: int, taken: Any, taking: int, load: float, other: float, room: float,
-    space: float, second: float, longest: float, chosen: Any,
-) -> float:  # fmt: skip
-    """The change (ms) by the best exchange of two groups' parcels, not below 0 if none.
-
-    The slowest group has ``load`` ms and ``room`` tokens left, the other one ``other``
-    and ``space``. Without it its micro-batch takes ``second`` ms. That of the other one
-    takes ``longest``, 0 where it is the same. ``chosen`` [2] gets the rows of both
-    parcels.
-    """
-    best = -_LEAST_GAIN * load
-    found = 0.0
-    for row in range(giving):
-        if other + given[row, 4] == math.inf:
-            continue
-        for back in range(taking):
-            mine = load - given[row, 3] + taken[back, 4]
-            tokens = taken[back, 2] - given[row, 2]
-            if mine >= load or tokens > room or -tokens > space:
-                continue
-            theirs = other + given[row, 4] - taken[back, 3]
-            if longest == 0.0:
-                change = max(mine, theirs) - load
-            else:
-                change = max(mine, second) - load + max(theirs - longest, 0.0)
-            if change < best:
-                best = found = change
-                chosen[0], chosen[1] = row, back
-    return found
-
-
-@inner
-def _transfer(problem: Any, plan: Any, heads: Any, after: Any, i: int, m: int, g: int) -> None:
-    """Move a sequence to group ``g`` of micro-batch ``m``."""
-    slots = plan.kind.shape[1]
-    before, source = plan.micro_batch[i], plan.group[i]
-    at = before * slots + source
-    if heads[at] == i:
-        heads[at] = after[i]
-    else:
-        previous = heads[at]
-        while after[previous] != i:
-            previous = after[previous]
-        after[previous] = after[i]
-    after[i], heads[m * slots + g] = heads[m * slots + g], i
-    plan.load[before, source] -= problem.share_ms[i, plan.kind[before, source]]
-    plan.room[before, source] += problem.tokens[i]
-    plan.load[m, g] += problem.share_ms[i, plan.kind[m, g]]
-    plan.room[m, g] -= problem.tokens[i]
-    plan.micro_batch[i], plan.group[i] = m, g
-
-
-@inner
-def _listed(problem: Any, plan: Any, heads: Any, after: Any, size: Any, groups: Any) -> None:
-    """Loads and rooms of all groups, and their sequences as linked lists."""
-    slots = plan.kind.shape[1]
-    for i in range(len(after) - 1, -1, -1):
-        m, g = plan.micro_batch[i], plan.group[i]
-        k, at = plan.kind[m, g], m * slots + g
-        if heads[at] < 0:
-            plan.load[m, g] = problem.latency[k]
-            plan.room[m, g] = problem.cap * problem.degree[k]
-        after[i], heads[at] = heads[at], i
-        size[at] += 1
-        plan.load[m, g] += problem.share_ms[i, k]
-        plan.room[m, g] -= problem.tokens[i]
-        groups[m] = max(groups[m], g + 1)
-
-
-@inner
-def _slowest(plan: Any, size: Any, m: int, groups: int) -> Any:
-    """The slowest group of a micro-batch (-1: none), its time, and the second time."""
-    chosen, longest, second = _NONE, 0.0, 0.0
-    for g in range(groups):
-        if size[m * plan.kind.shape[1] + g]:
-            if plan.load[m, g] > longest:
-                chosen, longest, second = g, plan.load[m, g], longest
-            else:
-                second = max(second, plan.load[m, g])
-    return chosen, longest, second
-
-
-@inner
-def _with_pairs(mine: int, theirs: int) -> Any:
-    """Whether each of two groups of so many sequences gives pairs."""
-    if mine * (mine + 1) * (2 + theirs * (theirs + 1)) <= 4 * _MOST_PER_PAIR:
-        return True, True
-    fewer, more = min(mine, theirs), max(mine, theirs)
-    if fewer * (fewer + 1) * (1 + more) <= 2 * _MOST_PER_PAIR:
-        return mine < theirs, mine >= theirs
-    return False, False
-
-
-@inner
-def _exchange(
-    problem: Any, plan: Any, heads: Any, after: Any, size: Any, m: int, source: int, second: float,
-    far: int, g: int, longest: float, given: Any, taken: Any, chosen: Any,
-) -> Any:  # fmt: skip
-    """The best exchange of the slowest group of ``m`` with group ``g`` of ``far``.
-
-    Returns whether there is one that gains, and how many were compared.
-    """
-    slots = plan.kind.shape[1]
-    at, end = m * slots + source, far * slots + g
-    kind, other = plan.kind[m, source], plan.kind[far, g]
-    mine, theirs = _with_pairs(size[at], size[end])
-    giving = _parcels(problem, heads, after, at, mine, kind, other, given)
-    taking = _parcels(problem, heads, after, end, theirs, other, kind, taken)
-    # Nothing comes back.
-    for column in range(5):
-        taken[taking, column] = 0.0 if column > 1 else _NONE
-    taking += 1
-    change = _best_exchange(
-        given, giving, taken, taking, plan.load[m, source], plan.load[far, g],
-        plan.room[m, source], plan.room[far, g], second, longest, chosen,
-    )  # fmt: skip
-    if change < 0:
-        for column in range(2):
-            i, back = int(given[chosen[0], column]), int(taken[chosen[1], column])
-            if i >= 0:
-                _transfer(problem, plan, heads, after, i, far, g)
-                size[at], size[end] = size[at] - 1, size[end] + 1
-            if back >= 0:
-                _transfer(problem, plan, heads, after, back, m, source)
-                size[at], size[end] = size[at] + 1, size[end] - 1
-    return change < 0, giving * taking
-
-
-@inner
-def _descend(problem: Any, plan: Any, count: int, most: int) -> Any:
-    """Exchange sequences of a plan of ``count`` micro-batches while that shortens it.
-
-    At most about ``most`` exchanges are compared. Changes micro-batches, groups, loads,
-    rooms and times of ``plan`` in place. Returns the time with all constants (ms), the
-    micro-batches that are left, and the exchanges compared.
-    """
-    n, slots = len(problem.tokens), plan.kind.shape[1]
-    heads, size = np.full(count * slots, _NONE), np.zeros(count * slots, np.int64)
-    after, groups = np.full(n, _NONE), np.zeros(count, np.int64)
-    _listed(problem, plan, heads, after, size, groups)
-    rows = max(n, min(_MOST_PER_PAIR, n * (n + 1) // 2)) + 1
-    given, taken, chosen = np.zeros((rows, 5)), np.zeros((rows, 5)), np.zeros(2, np.int64)
-    compared, settled, turn, m = 0, 0, 0, 0
-    while settled < count and compared < most:
-        source, _, second = _slowest(plan, size, m, groups[m])
-        gained = False
-        for away in range(count if source >= 0 else 0):
-            far, longest = (m + away) % count, 0.0
-            if away:
-                _, longest, _ = _slowest(plan, size, far, groups[far])
-            for step in range(groups[far]):
-                g = (turn + step) % groups[far]
-                if size[far * slots + g] and (away or g != source):
-                    gained, more = _exchange(
-                        problem, plan, heads, after, size, m, source, second, far, g, longest,
-                        given, taken, chosen,
-                    )  # fmt: skip
-                    compared += more
-                    if gained:
-                        turn = g + 1
-                        break
-            if gained:
-                break
-        settled = 0 if gained else settled + 1
-        m = m if gained else (m + 1) % count
-    time, used = _total(problem, plan, count, size, groups)
-    return time, used, compared
-
-
-@inner
-def _total(problem: Any, plan: Any, count: int, size: Any, groups: Any) -> Any:
-    """Time with all constants and number of micro-batches; empty ones are left out."""
-    slots, time, used = plan.kind.shape[1], 0.0, 0
-    rank = np.zeros(count, np.int64)
-    for m in range(count):
-        longest = -1.0
-        for g in range(groups[m]):
-            if size[m * slots + g]:
-                longest = max(longest, plan.load[m, g])
-        rank[m] = used
-        if longest >= 0.0:
-            copy(plan.kind[used], plan.kind[m], slots)
-            plan.time[used] = longest
-            time += longest + problem.constant_ms
-            used += 1
-    for i in range(len(plan.group)):
-        plan.micro_batch[i] = rank[plan.micro_batch[i]]
-    return time, used
-
-
-@inner
 def _empty(n: int, width: int, most_groups: int) -> Any:
     return _Plan(
         np.zeros(n, np.int64),
@@ -901,19 +666,6 @@ def _empty(n: int, width: int, most_groups: int) -> Any:
         np.zeros(most_groups, np.int64),
         np.zeros(1, np.int64),
     )
-
-
-@compiled
-def _shorten(problem: Any, micro_batch: Any, group: Any, kind: Any, most: int) -> Any:
-    """Time, micro-batches, exchanges compared and the plan after exchanges."""
-    count, n = len(kind), len(problem.tokens)
-    plan = _empty(n, count, kind.shape[1])
-    copy(plan.micro_batch, micro_batch, n)
-    copy(plan.group, group, n)
-    for m in range(count):
-        copy(plan.kind[m], kind[m], kind.shape[1])
-    time, used, compared = _descend(problem, plan, count, most)
-    return time, used, compared, plan
 
 
 @inner
@@ -942,14 +694,26 @@ def _try_first(
     return time, built
 
 
+@inner
+def _end(plan: Any, ends: Any, row: int, time: float, count: int) -> None:
+    """Keep a plan of ``count`` micro-batches as a row of ``ends``."""
+    if time == math.inf:
+        return
+    ends.time_ms[row], ends.micro_batches[row] = time, count
+    copy(ends.micro_batch[row], plan.micro_batch, len(plan.micro_batch))
+    copy(ends.group[row], plan.group, len(plan.group))
+    for m in range(count):
+        copy(ends.kind[row, m], plan.kind[m], plan.kind.shape[1])
+        ends.limits[row, m] = plan.time[m]
+
+
 @compiled
 def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int, chains: int) -> Any:
     """First plans under all first rules, short annealing of the best few, then chains.
 
     The short ones are warmer: what they are for is the number of micro-batches. Many
     short chains reach more mixes of degrees than a long one, which fills each better.
-    Each ends with exchanges of sequences. Returns time in ms, micro-batches, looks and
-    the plan.
+    Returns the looks, and the plans that the chains end with.
     """
     n, width, total = len(problem.tokens), starts.shape[1], len(starts)
     most_groups = min(problem.devices, n)
@@ -993,8 +757,13 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int, chain
                 limits[index], rules[index], math.inf, built[source],
             )  # fmt: skip
     ranked = np.argsort(times)
+    ends = _Ends(
+        np.full(chains + 1, math.inf), np.zeros(chains + 1, np.int64),
+        np.zeros((chains + 1, n), np.int64), np.zeros((chains + 1, n), np.int64),
+        np.zeros((chains + 1, width, most_groups), np.int64), np.zeros((chains + 1, width)),
+    )  # fmt: skip
     if times[ranked[0]] == math.inf:
-        return math.inf, 0, plan.looks[0], best
+        return plan.looks[0], ends
     # One of each number of micro-batches, at most four; none where no looks are left.
     rounds, seen = 0, np.zeros(width + 1, np.bool_)
     for index in ranked:
@@ -1019,8 +788,6 @@ def _search(problem: Any, starts: Any, counts: Any, looks: int, seed: int, chain
         time, count = _build(
             problem, plan, limits[index], rules[index], built[index], _FIRST, math.inf
         )
-        if time < math.inf:
-            time, count, compared = _descend(problem, plan, count, looks // 2)
-            plan.looks[0] += compared // _PER_LOOK
-            _record(plan, best, record, time, count)
-    return record[0], int(record[1]), plan.looks[0], best
+        _end(plan, ends, chain, time, count)
+    _end(best, ends, chains, record[0], int(record[1]))
+    return plan.looks[0], ends

@@ -1,0 +1,531 @@
+"""Exchanges of sequences between the groups of a plan, and kicks where they end.
+
+Groups that a rule filled are seldom as even as they could be. :func:`_descend`
+exchanges up to two sequences of the slowest group of a micro-batch for up to two of
+another group. In the same micro-batch the later of both groups must end sooner than the
+slowest did. In another one the sum of both micro-batches' times must fall. Groups keep
+their degrees. Latency saved by a group that becomes empty is not counted.
+
+Where no exchange gains, :func:`_kick` swaps or moves a few sequences or whole groups at
+random, divides a group or joins two. Exchanges begin again in the micro-batches that it
+changed, and a kick is taken back where the plan is slower after them: an iterated local
+search (Lourenço, Martin and Stützle, 2003). Work is counted in exchanges compared.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from railx.planning.compiled import compiled, copy, inner, next_random
+from railx.planning.packing import Floats, Integers
+from railx.planning.sequence.search import Problem, SearchResult
+
+#: Exchanges compared for two groups at most. Beyond, the larger group gives single
+#: sequences only, then both do: many sequences differ finely enough without pairs.
+_MOST_PER_PAIR = 30_000
+#: The same after a kick.
+_MOST_AFTER_KICK = 2_000
+#: Exchanges compared for a plan without kicks.
+_MOST_EXCHANGES = 10_000_000
+#: Share of a group's time that an exchange must gain.
+_LEAST_GAIN = 1e-9
+#: A kick stays where the plan is slower by at most this share, which falls to nothing.
+_WARMTH = 2e-4
+#: Chance that a kick divides a group or joins two.
+_MIXED = 0.2
+#: Chance that two groups of one degree in different micro-batches swap all sequences.
+_TRADED = 0.1
+#: Chance that a kick of sequences swaps two; else one moves.
+_SWAPPED = 0.7
+#: Sequences of similar length lie at most so many places apart.
+_SIMILAR = 8
+#: Draws of a kick at most; memory rules out many.
+_DRAWS = 40
+#: Exchanges compared that cost as much as a look of the search.
+_PER_LOOK = 2
+#: No sequence; a bare -1 has a type of its own, and all is compiled again.
+_NONE: Any = np.int64(-1)
+
+
+class _Groups(NamedTuple):
+    """A plan's groups [m, g] and its sequences [n].
+
+    ``kind`` is the index of a group's degree, ``load`` its time (ms), ``room`` its
+    tokens left, ``size`` its sequences, linked from ``head`` on by ``after`` [n].
+    ``used`` [m]: groups behind these places are empty. ``micro_batch`` and ``group``
+    [n] say where each sequence is.
+    """
+
+    micro_batch: Integers
+    group: Integers
+    kind: Integers
+    load: Floats
+    room: Floats
+    size: Integers
+    head: Integers
+    after: Integers
+    used: Integers
+
+
+class _Scratch(NamedTuple):
+    """Parcels of two groups, and when micro-batches changed and pairs were settled."""
+
+    given: Floats
+    taken: Floats
+    chosen: Integers
+    changed: Integers
+    settled: Integers
+
+
+def shortened(problem: Problem, plan: SearchResult, kicks: int = 0, seed: int = 0) -> SearchResult:
+    """The plan after exchanges of sequences and so many kicks, where it gets faster."""
+    time_ms, compared, after = _shorten(
+        problem, plan.micro_batch, plan.group, plan.kind, _MOST_EXCHANGES, kicks, seed
+    )
+    if time_ms >= plan.time_ms * (1 - 1e-12):
+        return plan
+    looks = plan.looks + int(compared) // _PER_LOOK
+    filled = np.flatnonzero(after.size.any(axis=1))
+    rank = np.zeros(len(after.kind), np.int64)
+    rank[filled] = np.arange(len(filled))
+    times = np.where(after.size > 0, after.load, 0.0).max(axis=1)[filled]
+    return SearchResult(
+        float(time_ms), rank[after.micro_batch], after.group, after.kind[filled], times, looks
+    )
+
+
+def shortest(problem: Problem, plans: list[SearchResult], kicks: int, seed: int) -> SearchResult:
+    """The best of several plans after kicks, with the looks of all.
+
+    Half of the plans go on with twice the kicks, the best of those, until one is left.
+    """
+    looks = 0
+    while True:
+        plans = [shortened(problem, plan, kicks, seed + row) for row, plan in enumerate(plans)]
+        plans.sort(key=lambda plan: plan.time_ms)
+        looks += sum(plan.looks for plan in plans)
+        if len(plans) == 1:
+            return plans[0]._replace(looks=looks)
+        plans = [plan._replace(looks=0) for plan in plans[: len(plans) // 2]]
+        kicks *= 2
+
+
+@inner
+def _parcels(problem: Any, plan: Any, m: int, g: int, pairs: bool, there: int, into: Any) -> Any:
+    """What may leave a group: each of its sequences, with ``pairs`` each two as well.
+
+    ``into`` [., 5]: first and second sequence (-1: none), tokens, time at this group's
+    degree and at the other's ``there``. Returns their number.
+    """
+    count, one, here = 0, plan.head[m, g], plan.kind[m, g]
+    tokens, share_ms, after = problem.tokens, problem.share_ms, plan.after
+    while one >= 0:
+        two = one
+        while two >= 0:
+            into[count, 0], into[count, 1] = one, _NONE
+            into[count, 2] = tokens[one]
+            into[count, 3], into[count, 4] = share_ms[one, here], share_ms[one, there]
+            if two != one:
+                into[count, 1] = two
+                into[count, 2] += tokens[two]
+                into[count, 3] += share_ms[two, here]
+                into[count, 4] += share_ms[two, there]
+            count += 1
+            two = after[two] if pairs else _NONE
+        one = after[one]
+    return count
+
+
+@inner
+def _best_exchange(
+    given: Any, giving: int, taken: Any, taking: int, load: float, other: float, room: float,
+    space: float, second: float, longest: float, chosen: Any,
+) -> float:  # fmt: skip
+    """The change (ms) by the best exchange of two groups' parcels, not below 0 if none.
+
+    The slowest group has ``load`` ms and ``room`` tokens left, the other one ``other``
+    and ``space``. Without it its micro-batch takes ``second`` ms. That of the other one
+    takes ``longest``, 0 where it is the same. ``chosen`` [2] gets the rows of both
+    parcels.
+    """
+    best = -_LEAST_GAIN * load
+    gained = 0.0
+    for row in range(giving):
+        if other + given[row, 4] == math.inf:
+            continue
+        for back in range(taking):
+            mine = load - given[row, 3] + taken[back, 4]
+            tokens = taken[back, 2] - given[row, 2]
+            if mine >= load or tokens > room or -tokens > space:
+                continue
+            theirs = other + given[row, 4] - taken[back, 3]
+            if longest == 0.0:
+                change = max(mine, theirs) - load
+            else:
+                change = max(mine, second) - load + max(theirs - longest, 0.0)
+            if change < best:
+                best = gained = change
+                chosen[0], chosen[1] = row, back
+    return gained
+
+
+@inner
+def _place(problem: Any, plan: Any, i: int, m: int, g: int) -> None:
+    """Add a sequence that is in no group to group ``g`` of micro-batch ``m``."""
+    k = plan.kind[m, g]
+    if plan.size[m, g] == 0:
+        plan.load[m, g], plan.room[m, g] = problem.latency[k], problem.cap * problem.degree[k]
+        plan.head[m, g] = _NONE
+        plan.used[m] = max(plan.used[m], g + 1)
+    plan.after[i], plan.head[m, g] = plan.head[m, g], i
+    plan.size[m, g] += 1
+    plan.load[m, g] += problem.share_ms[i, k]
+    plan.room[m, g] -= problem.tokens[i]
+    plan.micro_batch[i], plan.group[i] = m, g
+
+
+@inner
+def _transfer(problem: Any, plan: Any, i: int, m: int, g: int) -> None:
+    """Move a sequence to group ``g`` of micro-batch ``m``."""
+    before, source = plan.micro_batch[i], plan.group[i]
+    if plan.head[before, source] == i:
+        plan.head[before, source] = plan.after[i]
+    else:
+        previous = plan.head[before, source]
+        while plan.after[previous] != i:
+            previous = plan.after[previous]
+        plan.after[previous] = plan.after[i]
+    plan.size[before, source] -= 1
+    plan.load[before, source] -= problem.share_ms[i, plan.kind[before, source]]
+    plan.room[before, source] += problem.tokens[i]
+    _place(problem, plan, i, m, g)
+
+
+@inner
+def _slowest(plan: Any, m: int) -> Any:
+    """The slowest group of a micro-batch (-1: none), its time, and the second time."""
+    chosen, longest, second = _NONE, 0.0, 0.0
+    for g in range(plan.used[m]):
+        if plan.size[m, g]:
+            if plan.load[m, g] > longest:
+                chosen, longest, second = g, plan.load[m, g], longest
+            else:
+                second = max(second, plan.load[m, g])
+    return chosen, longest, second
+
+
+@inner
+def _with_pairs(mine: int, theirs: int, most: int) -> Any:
+    """Whether each of two groups of so many sequences gives pairs."""
+    if mine * (mine + 1) * (2 + theirs * (theirs + 1)) <= 4 * most:
+        return True, True
+    fewer, more = min(mine, theirs), max(mine, theirs)
+    if fewer * (fewer + 1) * (1 + more) <= 2 * most:
+        return mine < theirs, mine >= theirs
+    return False, False
+
+
+@inner
+def _exchange(
+    problem: Any, plan: Any, scratch: Any, m: int, source: int, second: float, far: int, g: int,
+    longest: float, most: int,
+) -> Any:  # fmt: skip
+    """The best exchange of the slowest group of ``m`` with group ``g`` of ``far``.
+
+    Returns whether there is one that gains, and how many were compared.
+    """
+    given, taken, chosen = scratch.given, scratch.taken, scratch.chosen
+    mine, theirs = _with_pairs(plan.size[m, source], plan.size[far, g], most)
+    giving = _parcels(problem, plan, m, source, mine, plan.kind[far, g], given)
+    taking = _parcels(problem, plan, far, g, theirs, plan.kind[m, source], taken)
+    # Nothing comes back.
+    for column in range(5):
+        taken[taking, column] = 0.0 if column > 1 else _NONE
+    taking += 1
+    change = _best_exchange(
+        given, giving, taken, taking, plan.load[m, source], plan.load[far, g],
+        plan.room[m, source], plan.room[far, g], second, longest, chosen,
+    )  # fmt: skip
+    if change < 0:
+        for column in range(2):
+            i, back = int(given[chosen[0], column]), int(taken[chosen[1], column])
+            if i >= 0:
+                _transfer(problem, plan, i, far, g)
+            if back >= 0:
+                _transfer(problem, plan, back, m, source)
+    return change < 0, giving * taking
+
+
+@inner
+def _descend(problem: Any, plan: Any, scratch: Any, per_pair: int, most: int, local: bool) -> Any:
+    """Exchange sequences while that shortens a plan; returns the exchanges compared.
+
+    A pair of micro-batches is looked at where one of them has changed
+    (``scratch.changed``) since it was settled; with ``local`` where both have ever. At
+    most about ``most`` exchanges are compared.
+    """
+    count, changed, seen = len(plan.used), scratch.changed, scratch.settled
+    clock, compared, settled, turn, m = 1, 0, 0, 0, 0
+    for one in range(count):
+        for other in range(count):
+            seen[one, other] = 0
+    while settled < count and compared < most:
+        source, _, second = _slowest(plan, m)
+        gained = False
+        for away in range(count if source >= 0 else 0):
+            far, longest = (m + away) % count, 0.0
+            if max(changed[m], changed[far]) <= seen[m, far]:
+                continue
+            if local and (changed[m] == 0 or changed[far] == 0):
+                continue
+            if away:
+                _, longest, _ = _slowest(plan, far)
+            for step in range(plan.used[far]):
+                g = (turn + step) % plan.used[far]
+                if plan.size[far, g] and (away or g != source):
+                    gained, more = _exchange(
+                        problem, plan, scratch, m, source, second, far, g, longest, per_pair
+                    )
+                    compared += more
+                    if gained:
+                        turn = g + 1
+                        clock += 1
+                        changed[m] = changed[far] = clock
+                        break
+            if gained:
+                break
+            seen[m, far] = clock
+        settled = 0 if gained else settled + 1
+        m = m if gained else (m + 1) % count
+    return compared
+
+
+@inner
+def _total(problem: Any, plan: Any) -> float:
+    """Time with all constants (ms); empty micro-batches take none."""
+    time = 0.0
+    for m in range(len(plan.used)):
+        chosen, longest, _ = _slowest(plan, m)
+        if chosen >= 0:
+            time += longest + problem.constant_ms
+    return time
+
+
+@inner
+def _kick(problem: Any, plan: Any, scratch: Any, state: Any) -> None:
+    """Change a plan at random where memory allows it.
+
+    One to three times two sequences are swapped, more often of the long ones, or one
+    moves to the group of another. Or two groups of one degree swap all sequences, one
+    is divided, or two are joined.
+    """
+    n, changed = len(problem.tokens), scratch.changed
+    for m in range(len(plan.used)):
+        changed[m] = 0
+    mixed = next_random(state) < _MIXED
+    left = 1 + int(3 * next_random(state) ** 2)
+    whole = next_random(state) < _TRADED
+    for _ in range(_DRAWS):
+        i = int(n * next_random(state) ** 2)
+        j = int(n * next_random(state))
+        if next_random(state) < 0.5:
+            j = i - _SIMILAR + int((2 * _SIMILAR + 1) * next_random(state))
+            j = min(max(j, 0), n - 1)
+        m, g, far, there = plan.micro_batch[i], plan.group[i], plan.micro_batch[j], plan.group[j]
+        swapped = next_random(state) < _SWAPPED
+        if whole and m != far and plan.kind[m, g] == plan.kind[far, there]:
+            _trade(problem, plan, m, g, far, there)
+            changed[m] = changed[far] = 1
+            return
+        if mixed:
+            done = (
+                _divide(problem, plan, m, g)
+                if swapped
+                else m == far and g != there and _join(problem, plan, m, g, there)
+            )
+            if done:
+                changed[m] = 1
+                return
+            continue
+        if m == far and g == there:
+            continue
+        back = problem.tokens[j] if swapped else 0.0
+        more = problem.tokens[i] - back
+        if more > plan.room[far, there] or -more > plan.room[m, g]:
+            continue
+        if problem.share_ms[i, plan.kind[far, there]] == math.inf:
+            continue
+        if swapped and problem.share_ms[j, plan.kind[m, g]] == math.inf:
+            continue
+        _transfer(problem, plan, i, far, there)
+        if swapped:
+            _transfer(problem, plan, j, m, g)
+        changed[m] = changed[far] = 1
+        left -= 1
+        if left == 0:
+            return
+
+
+@inner
+def _trade(problem: Any, plan: Any, m: int, g: int, far: int, other: int) -> None:
+    """Swap the sequences of two groups of one degree."""
+    first, second = plan.head[m, g], plan.head[far, other]
+    plan.size[m, g] = plan.size[far, other] = 0
+    one = first
+    while one >= 0:
+        following = plan.after[one]
+        _place(problem, plan, one, far, other)
+        one = following
+    one = second
+    while one >= 0:
+        following = plan.after[one]
+        _place(problem, plan, one, m, g)
+        one = following
+
+
+@inner
+def _divide(problem: Any, plan: Any, m: int, g: int) -> bool:
+    """Divide a group into two of at most half its degree; False where it does not fit.
+
+    Sequences go to the one with more time left that has room.
+    """
+    k = plan.kind[m, g] - 1
+    while k >= 0 and 2 * problem.degree[k] > problem.degree[plan.kind[m, g]]:
+        k -= 1
+    other = _NONE
+    for slot in range(plan.kind.shape[1]):
+        if plan.size[m, slot] == 0:
+            other = slot
+            break
+    if k < 0 or other < 0 or plan.size[m, g] < 2:
+        return False
+    # Twice: whether it fits, then for good.
+    for real in range(2):
+        room = rest = problem.cap * problem.degree[k]
+        mine = theirs = 0.0
+        one = plan.head[m, g]
+        if real:
+            plan.size[m, g], plan.kind[m, g], plan.kind[m, other] = 0, k, k
+        while one >= 0:
+            following, length = plan.after[one], problem.tokens[one]
+            share = problem.share_ms[one, k]
+            first = (mine <= theirs and room >= length) or rest < length
+            if share == math.inf or (first and room < length):
+                return False
+            if first:
+                mine, room = mine + share, room - length
+            else:
+                theirs, rest = theirs + share, rest - length
+            if real:
+                _place(problem, plan, one, m, g if first else other)
+            one = following
+        if theirs == 0.0 or mine == 0.0:
+            return False
+    return True
+
+
+@inner
+def _join(problem: Any, plan: Any, m: int, g: int, other: int) -> bool:
+    """Join two groups to one on their devices and free ones; False where none fits."""
+    free, tokens = problem.devices, 0.0
+    for slot in range(plan.used[m]):
+        if plan.size[m, slot] and slot != g and slot != other:
+            free -= problem.degree[plan.kind[m, slot]]
+    k = _NONE
+    for kind in range(len(problem.degree)):
+        if problem.degree[kind] <= free:
+            k = kind
+    for slot in (g, other):
+        tokens += problem.cap * problem.degree[plan.kind[m, slot]] - plan.room[m, slot]
+        one = plan.head[m, slot]
+        while one >= 0:
+            if problem.share_ms[one, k] == math.inf:
+                return False
+            one = plan.after[one]
+    if tokens > problem.cap * problem.degree[k]:
+        return False
+    first, second = plan.head[m, g], plan.head[m, other]
+    plan.size[m, g] = plan.size[m, other] = 0
+    plan.kind[m, g] = k
+    for start in (first, second):
+        one = start
+        while one >= 0:
+            following = plan.after[one]
+            _place(problem, plan, one, m, g)
+            one = following
+    return True
+
+
+@inner
+def _copied(plan: Any, target: Any) -> None:
+    """Copy a plan."""
+    for m in range(len(plan.used)):
+        groups = max(plan.used[m], target.used[m])
+        target.used[m] = plan.used[m]
+        for g in range(groups):
+            target.kind[m, g], target.load[m, g] = plan.kind[m, g], plan.load[m, g]
+            target.room[m, g], target.size[m, g] = plan.room[m, g], plan.size[m, g]
+            target.head[m, g] = plan.head[m, g]
+    for i in range(len(plan.after)):
+        target.micro_batch[i], target.group[i] = plan.micro_batch[i], plan.group[i]
+        target.after[i] = plan.after[i]
+
+
+@inner
+def _empty(n: int, count: int, slots: int) -> Any:
+    return _Groups(
+        np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros((count, slots), np.int64),
+        np.zeros((count, slots)), np.zeros((count, slots)), np.zeros((count, slots), np.int64),
+        np.full((count, slots), _NONE), np.full(n, _NONE), np.zeros(count, np.int64),
+    )  # fmt: skip
+
+
+@compiled
+def _shorten(
+    problem: Any, micro_batch: Any, group: Any, kind: Any, most: int, kicks: int, seed: int
+) -> Any:
+    """Exchanges, then kicks, each with exchanges and taken back where that is slower.
+
+    Returns time, exchanges compared and the groups.
+    """
+    n, count = len(problem.tokens), len(kind)
+    slots = max(kind.shape[1], min(problem.devices, n)) if kicks else kind.shape[1]
+    plan, now = _empty(n, count, slots), _empty(n, count, slots)
+    best = _empty(n, count, slots)
+    for m in range(count):
+        copy(plan.kind[m], kind[m], kind.shape[1])
+    for i in range(n - 1, -1, -1):
+        _place(problem, plan, i, micro_batch[i], group[i])
+    rows = max(n, min(_MOST_PER_PAIR, n * (n + 1) // 2)) + 1
+    scratch = _Scratch(
+        np.zeros((rows, 5)), np.zeros((rows, 5)), np.zeros(2, np.int64),
+        np.ones(count, np.int64), np.zeros((count, count), np.int64),
+    )  # fmt: skip
+    compared = _descend(problem, plan, scratch, _MOST_PER_PAIR, most, False)
+    time = _total(problem, plan)
+    if kicks == 0:
+        return time, compared, plan
+    state = np.array([np.uint64(88172645463325252) ^ np.uint64(seed * 2654435761 + 1)])
+    _copied(plan, now)
+    _copied(plan, best)
+    now_ms = time
+    for kick in range(kicks):
+        _kick(problem, plan, scratch, state)
+        compared += _descend(problem, plan, scratch, _MOST_AFTER_KICK, most, True)
+        reached = _total(problem, plan)
+        if reached < now_ms * (1 + _WARMTH * (1 - kick / kicks)):
+            now_ms = reached
+            _copied(plan, now)
+            if reached < time:
+                time = reached
+                _copied(plan, best)
+        else:
+            _copied(now, plan)
+    _copied(best, plan)
+    for m in range(count):
+        scratch.changed[m] = 1
+    compared += _descend(problem, plan, scratch, _MOST_PER_PAIR, most, False)
+    return _total(problem, plan), compared, plan
