@@ -1,4 +1,4 @@
-"""Exchanges between groups keep a plan valid and end where no exchange gains."""
+"""Exchanges and kicks keep a plan valid; exchanges end where none gains."""
 
 import math
 from itertools import combinations, product
@@ -8,8 +8,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from railx.performance.sequence_cost import CostModel
 from railx.planning.sequence.exchanges import shortened
 from railx.planning.sequence.search import Problem, SearchResult
+from railx.planning.sequence.small import optimum
 from tests.planning.optima import costs
 
 DEGREES = (1, 2, 4)
@@ -70,6 +72,19 @@ def test_a_plan_stays_valid_and_gets_no_slower(drawn: tuple[Problem, SearchResul
         assert set(after.micro_batch.tolist()) == set(range(len(after.limits)))
         times = _times(problem, after).max(axis=1)[: len(after.limits)]
         assert after.limits == pytest.approx(times, rel=1e-9)
+
+
+@settings(deadline=None, max_examples=150)
+@given(plans(), st.integers(0, 100))
+def test_kicks_keep_a_plan_valid_and_make_none_slower(
+    drawn: tuple[Problem, SearchResult], seed: int
+) -> None:
+    problem, start = drawn
+    after = shortened(problem, start, 40, seed)
+    assert after.time_ms <= shortened(problem, start).time_ms * (1 + 1e-12)
+    assert _total_ms(problem, after) == pytest.approx(after.time_ms, rel=1e-9)
+    for row, times in zip(after.kind, _times(problem, after), strict=True):
+        assert problem.degree[row[times > 0]].sum() <= problem.devices
 
 
 @settings(deadline=None, max_examples=150)
@@ -167,3 +182,35 @@ def _alone(problem: Problem, group: np.ndarray) -> SearchResult:
     return SearchResult(
         float(loads.max()), np.zeros(n, np.int64), group, np.zeros((1, 2), np.int64), loads[:1], 0
     )
+
+
+@pytest.mark.parametrize("kind", [0, 2])
+def test_kicks_divide_and_join_groups(kind: int) -> None:
+    """From single devices or from one wide group to the best mix of degrees."""
+    cost = CostModel(1e-3, 0.1, 1000.0, {1: 0.0, 2: 0.05, 4: 0.1}, 400, 1 / 3, 1.0)
+    lengths = np.array([300, 150, 60, 50, 40, 30, 20, 10])
+    problem = Problem.of(lengths, 4, (1, 2, 4), cost)
+    group = np.arange(8) % 4 if kind == 0 else np.zeros(8, np.int64)
+    start = SearchResult(
+        math.inf, np.zeros(8, np.int64), group, np.full((1, 4), kind), np.zeros(1), 0
+    )
+    best_ms = optimum(problem).time_ms
+    assert shortened(problem, start).time_ms > 1.01 * best_ms
+    assert shortened(problem, start, 200, 1).time_ms == pytest.approx(best_ms)
+
+
+def test_kicks_swap_whole_groups() -> None:
+    """Memory holds no other exchange: 20 and 6 ticks, 20 and 6 are 20, 20 and 6, 6."""
+    tokens = [5, 5, 5, 5, 3, 3, 3, 3, 3, 3]
+    share = np.array([[10.0 if length == 5 else 2.0] for length in tokens])
+    problem = _alike(tokens)._replace(share_ms=share, alone=share, cap=10.0)
+    start = SearchResult(
+        40.0,
+        np.array([0, 0, 1, 1, 0, 0, 0, 1, 1, 1]),
+        np.array([0, 0, 0, 0, 1, 1, 1, 1, 1, 1]),
+        np.zeros((2, 2), np.int64),
+        np.zeros(2),
+        0,
+    )
+    assert shortened(problem, start) is start
+    assert shortened(problem, start, 50, 1).time_ms == pytest.approx(26.0)

@@ -318,7 +318,7 @@ def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
             continue
         best = ladder.best_of.setdefault(step, _Best())
         if before is not None and before.time_ms < best.time_ms:
-            best = ladder.best_of[step] = replace(before)
+            best = ladder.best_of[step] = replace(before, ends=[])
         looks = _FEWER_LOOKS
         if step[0] == 1:
             looks = _LOOKS_WHERE_SMALL if small else _LOOKS
