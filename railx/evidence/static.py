@@ -68,10 +68,10 @@ def _shape(query: str, declared: Collection[str]) -> str:
         return query
     items: dict[str, int] = {}
 
-    def numbered(found: re.Match[str]) -> str:
-        stage, item, table = found.groups()
+    def numbered(match: re.Match[str]) -> str:
+        stage, item, table = match.groups()
         if f"{stage}.*.{table}" not in declared:
-            return found[0]
+            return match[0]
         return f"{stage}.{items.setdefault(item, len(items))}.{table}"
 
     shape = _ITEM_TABLE.sub(numbered, _TEXT.sub("''", query))

@@ -31,7 +31,7 @@ _MOST_AFTER_KICK = 2_000
 #: Exchanges compared for a plan without kicks.
 _MOST_EXCHANGES = 10_000_000
 #: Share of a group's time that an exchange must gain.
-_LEAST_GAIN = 1e-9
+_MIN_GAIN = 1e-9
 #: A kick stays where the plan is slower by at most this share, which falls to nothing.
 _WARMTH = 2e-4
 #: Chance that a kick divides a group or joins two.
@@ -120,22 +120,22 @@ def _parcels(problem: Any, plan: Any, m: int, g: int, pairs: bool, there: int, i
     ``into`` [., 5]: first and second sequence (-1: none), tokens, time at this group's
     degree and at the other's ``there``. Returns their number.
     """
-    count, one, here = 0, plan.head[m, g], plan.kind[m, g]
+    count, first, here = 0, plan.head[m, g], plan.kind[m, g]
     tokens, share_ms, after = problem.tokens, problem.share_ms, plan.after
-    while one >= 0:
-        two = one
-        while two >= 0:
-            into[count, 0], into[count, 1] = one, _NONE
-            into[count, 2] = tokens[one]
-            into[count, 3], into[count, 4] = share_ms[one, here], share_ms[one, there]
-            if two != one:
-                into[count, 1] = two
-                into[count, 2] += tokens[two]
-                into[count, 3] += share_ms[two, here]
-                into[count, 4] += share_ms[two, there]
+    while first >= 0:
+        second = first
+        while second >= 0:
+            into[count, 0], into[count, 1] = first, _NONE
+            into[count, 2] = tokens[first]
+            into[count, 3], into[count, 4] = share_ms[first, here], share_ms[first, there]
+            if second != first:
+                into[count, 1] = second
+                into[count, 2] += tokens[second]
+                into[count, 3] += share_ms[second, here]
+                into[count, 4] += share_ms[second, there]
             count += 1
-            two = after[two] if pairs else _NONE
-        one = after[one]
+            second = after[second] if pairs else _NONE
+        first = after[first]
     return count
 
 
@@ -151,7 +151,7 @@ def _best_exchange(
     takes ``longest``, 0 where it is the same. ``chosen`` [2] gets the rows of both
     parcels.
     """
-    best = -_LEAST_GAIN * load
+    best = -_MIN_GAIN * load
     gained = 0.0
     for row in range(giving):
         if other + given[row, 4] == math.inf:
@@ -173,7 +173,7 @@ def _best_exchange(
 
 
 @inner
-def _place(problem: Any, plan: Any, i: int, m: int, g: int) -> None:
+def _add(problem: Any, plan: Any, i: int, m: int, g: int) -> None:
     """Add a sequence that is in no group to group ``g`` of micro-batch ``m``."""
     k = plan.kind[m, g]
     if plan.size[m, g] == 0:
@@ -201,7 +201,7 @@ def _transfer(problem: Any, plan: Any, i: int, m: int, g: int) -> None:
     plan.size[before, source] -= 1
     plan.load[before, source] -= problem.share_ms[i, plan.kind[before, source]]
     plan.room[before, source] += problem.tokens[i]
-    _place(problem, plan, i, m, g)
+    _add(problem, plan, i, m, g)
 
 
 @inner
@@ -269,9 +269,9 @@ def _descend(problem: Any, plan: Any, scratch: Any, per_pair: int, most: int, lo
     """
     count, changed, seen = len(plan.used), scratch.changed, scratch.settled
     clock, compared, settled, turn, m = 1, 0, 0, 0, 0
-    for one in range(count):
-        for other in range(count):
-            seen[one, other] = 0
+    for row in range(count):
+        for column in range(count):
+            seen[row, column] = 0
     while settled < count and compared < most:
         source, _, second = _slowest(plan, m)
         gained = False
@@ -327,7 +327,7 @@ def _kick(problem: Any, plan: Any, scratch: Any, state: Any) -> None:
         changed[m] = 0
     mixed = next_random(state) < _MIXED
     left = 1 + int(3 * next_random(state) ** 2)
-    whole = next_random(state) < _TRADED
+    traded = next_random(state) < _TRADED
     for _ in range(_DRAWS):
         i = int(n * next_random(state) ** 2)
         j = int(n * next_random(state))
@@ -336,7 +336,7 @@ def _kick(problem: Any, plan: Any, scratch: Any, state: Any) -> None:
             j = min(max(j, 0), n - 1)
         m, g, far, there = plan.micro_batch[i], plan.group[i], plan.micro_batch[j], plan.group[j]
         swapped = next_random(state) < _SWAPPED
-        if whole and m != far and plan.kind[m, g] == plan.kind[far, there]:
+        if traded and m != far and plan.kind[m, g] == plan.kind[far, there]:
             _trade(problem, plan, m, g, far, there)
             changed[m] = changed[far] = 1
             return
@@ -370,20 +370,22 @@ def _kick(problem: Any, plan: Any, scratch: Any, state: Any) -> None:
 
 
 @inner
+def _add_all(problem: Any, plan: Any, first: int, m: int, g: int) -> None:
+    """Add the linked sequences from the first on, which are in no group."""
+    member = first
+    while member >= 0:
+        following = plan.after[member]
+        _add(problem, plan, member, m, g)
+        member = following
+
+
+@inner
 def _trade(problem: Any, plan: Any, m: int, g: int, far: int, other: int) -> None:
     """Swap the sequences of two groups of one degree."""
     first, second = plan.head[m, g], plan.head[far, other]
     plan.size[m, g] = plan.size[far, other] = 0
-    one = first
-    while one >= 0:
-        following = plan.after[one]
-        _place(problem, plan, one, far, other)
-        one = following
-    one = second
-    while one >= 0:
-        following = plan.after[one]
-        _place(problem, plan, one, m, g)
-        one = following
+    _add_all(problem, plan, first, far, other)
+    _add_all(problem, plan, second, m, g)
 
 
 @inner
@@ -406,12 +408,12 @@ def _divide(problem: Any, plan: Any, m: int, g: int) -> bool:
     for real in range(2):
         room = rest = problem.cap * problem.degree[k]
         mine = theirs = 0.0
-        one = plan.head[m, g]
+        member = plan.head[m, g]
         if real:
             plan.size[m, g], plan.kind[m, g], plan.kind[m, other] = 0, k, k
-        while one >= 0:
-            following, length = plan.after[one], problem.tokens[one]
-            share = problem.share_ms[one, k]
+        while member >= 0:
+            following, length = plan.after[member], problem.tokens[member]
+            share = problem.share_ms[member, k]
             first = (mine <= theirs and room >= length) or rest < length
             if share == math.inf or (first and room < length):
                 return False
@@ -420,8 +422,8 @@ def _divide(problem: Any, plan: Any, m: int, g: int) -> bool:
             else:
                 theirs, rest = theirs + share, rest - length
             if real:
-                _place(problem, plan, one, m, g if first else other)
-            one = following
+                _add(problem, plan, member, m, g if first else other)
+            member = following
         if theirs == 0.0 or mine == 0.0:
             return False
     return True
@@ -440,22 +442,18 @@ def _join(problem: Any, plan: Any, m: int, g: int, other: int) -> bool:
             k = kind
     for slot in (g, other):
         tokens += problem.cap * problem.degree[plan.kind[m, slot]] - plan.room[m, slot]
-        one = plan.head[m, slot]
-        while one >= 0:
-            if problem.share_ms[one, k] == math.inf:
+        member = plan.head[m, slot]
+        while member >= 0:
+            if problem.share_ms[member, k] == math.inf:
                 return False
-            one = plan.after[one]
+            member = plan.after[member]
     if tokens > problem.cap * problem.degree[k]:
         return False
     first, second = plan.head[m, g], plan.head[m, other]
     plan.size[m, g] = plan.size[m, other] = 0
     plan.kind[m, g] = k
-    for start in (first, second):
-        one = start
-        while one >= 0:
-            following = plan.after[one]
-            _place(problem, plan, one, m, g)
-            one = following
+    _add_all(problem, plan, first, m, g)
+    _add_all(problem, plan, second, m, g)
     return True
 
 
@@ -498,7 +496,7 @@ def _shorten(
     for m in range(count):
         copy(plan.kind[m], kind[m], kind.shape[1])
     for i in range(n - 1, -1, -1):
-        _place(problem, plan, i, micro_batch[i], group[i])
+        _add(problem, plan, i, micro_batch[i], group[i])
     rows = max(n, min(_MOST_PER_PAIR, n * (n + 1) // 2)) + 1
     scratch = _Scratch(
         np.zeros((rows, 5)), np.zeros((rows, 5)), np.zeros(2, np.int64),

@@ -248,8 +248,8 @@ def _loads_of(
 ) -> tuple[FloatArray, float]:
     """The load of every lane and the longest flight, by a compiled loop."""
     options, loads = spread_options(topology, table), _no_loads(topology)
-    by_place = table.entry.reshape(-1, table.entry.shape[2])
-    graph = (by_place, table.destinations, *options.hops)
+    entry = table.entry.reshape(-1, table.entry.shape[2])
+    graph = (entry, table.destinations, *options.hops)
     stuck = np.zeros(3, dtype=np.int64)
     flight_ns = loop(graph, _seen(topology, table), *traffic, stuck, loads)
     _raise_if_stuck(topology, table, stuck)
