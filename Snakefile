@@ -7,15 +7,16 @@
 
 import atexit
 import gc
+import sys
 
 from snakemake.utils import min_version
 
 min_version("9.3")
 
 # Snakemake makes millions of objects of the jobs and keeps them: collecting garbage among them takes a sixth of a dry run, and
-# another sixth when Python ends, which looks at all that is not frozen.
+# another sixth when Python ends, which looks at all that is not frozen. DuckDB prints what of its own is frozen.
 gc.disable()
-atexit.register(gc.freeze)
+atexit.register(lambda: "duckdb" in sys.modules or gc.freeze())
 
 
 include: "workflow/rules/common.smk"
