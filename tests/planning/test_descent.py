@@ -224,12 +224,3 @@ def test_halves_of_a_group_are_within_memory() -> None:
     assert shortened(problem, start, 50, 1) is start
     roomier = problem._replace(cap=13.0)
     assert shortened(roomier, start, 50, 1).time_ms < 18
-
-
-def test_a_kick_that_makes_a_plan_slower_is_not_its_last() -> None:
-    random = np.random.default_rng(5)
-    problem = _alike(sorted(random.integers(10_000, 10_100, 14).tolist(), reverse=True))
-    start = _alone(problem, np.arange(14) % 2)
-    exchanged_ms = shortened(problem, start).time_ms
-    for seed in range(100):
-        assert shortened(problem, start, 1, seed).time_ms <= exchanged_ms
