@@ -12,7 +12,7 @@ from railx.performance.sequence_cost import CostModel
 from railx.planning.sequence.search import Problem, SearchResult, search
 from railx.planning.sequence.small import (
     MOST_SEQUENCES,
-    exchange,
+    annealed,
     optimum,
     optimum_of_equals,
     plan_of_near_equals,
@@ -145,6 +145,6 @@ def test_moves_leave_a_plan_beyond_memory_for_a_slower_one(small: CostModel) -> 
         math.inf, np.zeros(4, np.int64), np.array([0, 1, 1, 1]), np.zeros((1, 2), np.int64),
         np.ones(1), 0,
     )  # fmt: skip
-    found = exchange(problem, start, 1000, 1)
+    found = annealed(problem, start, 1000, 1)
     assert found.time_ms == pytest.approx(20 + 0.1 + 1e-3 + 2 * 0.6)
     _check(found, tokens, [1], 2, cost)

@@ -72,7 +72,10 @@ def best_schedule(
     among: Sequence[ScheduleChoice] = CANDIDATE_SCHEDULES,
     recompute: bool = True,
 ) -> Choice:
-    """The fastest schedule that fits, without a cost of all; unchanged: none does."""
+    """The pipeline with the fastest schedule that fits; unchanged where none does.
+
+    Without a cost all fit.
+    """
     times: dict[str, float | None] = {}
     best: tuple[float, ScheduleChoice, Pipeline] | None = None
     for name in among:
@@ -155,7 +158,7 @@ def _delaying_weights(pipeline: Pipeline, cost: PipelineCost) -> Pipeline:
 
 
 def _fitted(pipeline: Pipeline, cost: PipelineCost) -> Pipeline:
-    """Recompute the fewest more layers of each chunk that fit; unchanged: none do."""
+    """Recompute as few further layers as fit; unchanged where not even all suffice."""
     if fits(pipeline, cost):
         return pipeline
     part_cost = virtual_cost(cost, pipeline.virtual_stages)

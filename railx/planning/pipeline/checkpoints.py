@@ -210,7 +210,7 @@ def quick(problem: CheckpointProblem) -> Integers | None:
 
 
 def fast(problem: CheckpointProblem) -> Integers | None:
-    """Counts [n + d - 1] with a small sum, in small cases the least; None: none do."""
+    """Counts [n + d - 1] of a small sum, the least in small cases; None if none fit."""
     counts = quick(problem)
     if counts is None or not counts.any():
         return counts

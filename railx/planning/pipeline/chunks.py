@@ -115,7 +115,7 @@ def mesh(length: int, slices: int, cost: PipelineCost, alignment_tokens: int) ->
 def equal_work_starts(
     lengths: Lengths, count: int, alignment_tokens: int, cost: PipelineCost
 ) -> Slices:
-    """Up to ``count`` slices of equal time of each of sequences of ``lengths`` [n].
+    """Up to ``count`` slices of equal time of each sequence, of ``lengths`` [n].
 
     Starts that the alignment makes equal are one.
     """

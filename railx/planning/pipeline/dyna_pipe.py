@@ -114,7 +114,7 @@ def consecutive_cuts(
 def plan_dyna_pipe_batch(
     iteration: int, batch: SampledBatch, layers: int | None, cost: PipelineCost
 ) -> PipelineBatch | None:
-    """Plan one batch, recomputing ``layers`` (None: the fewest); None: too large."""
+    """Plan one batch, recomputing ``layers`` (None: the fewest); None if unfit."""
     with_layers = cache(lambda count: _with_layers(batch, count, cost))
     needed = fewest(layers_to_try(layers, cost), lambda count: with_layers(count) is not None)
     if needed is None or (pipelines := with_layers(needed)) is None:

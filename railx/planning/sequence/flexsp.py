@@ -3,8 +3,9 @@
 A batch is cut into micro-batches. Each has groups of different degrees, side by side,
 and each sequence belongs to a group (FlexSP, section 4). The paper solves it cut by cut
 with an integer programme (``flexsp_milp``). Here one search moves the time limits of
-all micro-batches at once (``search``), and another goes on from each of its plans by
-exchanging sequences between groups (``exchanges``). The constant b1 is paid once per
+all micro-batches at once (``search``). Its plans are bettered by exchanges of sequences
+between groups and by random kicks (``exchanges``), and in small batches by annealed
+moves, which also try a micro-batch less (``small``). The constant b1 is paid once per
 micro-batch.
 
 More freedom should not make a plan slower (docs/benchmarks.md has the exceptions). A
@@ -366,7 +367,7 @@ def _search_round(
     # Planning alone loads Numba.
     from railx.planning.sequence.exchanges import shortened
     from railx.planning.sequence.search import Problem, search
-    from railx.planning.sequence.small import exchange
+    from railx.planning.sequence.small import annealed
 
     problem = Problem.of(work.lengths, devices, degrees, work.cost)
     n = len(work.lengths)
@@ -386,7 +387,7 @@ def _search_round(
         fewest = math.ceil(work.lengths.sum() / (work.cost.tokens_per_device * devices))
         if n <= _MOVED or len(degrees) == 1 or fewest < len(searched.limits):
             start = searched._replace(looks=0)
-            searched = exchange(problem, start, _MOVES, work.seed + number)
+            searched = annealed(problem, start, _MOVES, work.seed + number)
             plans.append(searched)
         best.ends = sorted(plans, key=lambda plan: plan.time_ms)[:_KICKED]
     work.looks += sum(plan.looks for plan in plans)

@@ -122,7 +122,10 @@ class SearchResult(NamedTuple):
 
 
 class _Ends(NamedTuple):
-    """Plans that chains end with, and the best one: as SearchResult, by row."""
+    """Plans that chains end with, and the best of all: as SearchResult, by row.
+
+    ``micro_batches`` [row]: how many entries of ``kind`` and ``limits`` are used.
+    """
 
     time_ms: Floats
     micro_batches: Integers
@@ -157,8 +160,8 @@ def search(
     """Plans found with about ``looks`` looks at groups, the fastest first.
 
     ``starts`` are limits of known plans, tried beside the first ones. ``chains`` plans
-    are annealed in turn, each with an equal share of the looks. The list is empty where
-    no plan is found.
+    are annealed in turn, each with an equal share of the looks. Of plans that take
+    equally long one is listed, and none where no plan is found.
     """
     limits, counts = _stacked((starts or []) + first_limits(problem), len(problem.tokens))
     used, ends = _search(problem, limits, counts, looks, seed, chains)

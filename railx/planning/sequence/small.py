@@ -24,7 +24,7 @@ many sequences are left divides the batch. Nearly equal sequences are counted in
 same way and then dealt by length (:func:`plan_of_near_equals`).
 
 The search over time limits (``search``) finds mixes of degrees for thousands of
-sequences, but fills each micro-batch by a rule. :func:`exchange` begins with its plan
+sequences, but fills each micro-batch by a rule. :func:`annealed` begins with its plan
 and moves a sequence to another group of any micro-batch, swaps two, changes a group's
 degree, divides a group or joins two, under simulated annealing. Tokens beyond a group's
 memory cost time while it searches, so that it passes through plans that do not fit;
@@ -124,7 +124,7 @@ def plan_of_near_equals(problem: Problem, moves: int, seed: int) -> SearchResult
     starts = [_dealt(problem, equals) for equals in counts if len(equals.limits)]
     starts.append(min(even, key=lambda plan: plan.time_ms))
     return min(
-        (exchange(problem, start, moves, seed) for start in starts), key=lambda plan: plan.time_ms
+        (annealed(problem, start, moves, seed) for start in starts), key=lambda plan: plan.time_ms
     )
 
 
@@ -339,8 +339,8 @@ class _Plan(NamedTuple):
     cost: Any
 
 
-def exchange(problem: Problem, start: SearchResult, moves: int, seed: int) -> SearchResult:
-    """The best plan of so many moves; ``start`` where none is faster.
+def annealed(problem: Problem, start: SearchResult, moves: int, seed: int) -> SearchResult:
+    """The best plan of so many annealed moves; ``start`` where none is faster.
 
     Where memory allows fewer micro-batches, half of the moves begin with one less, and
     begin again until a plan fits, :data:`_FOLDS` times at most.
