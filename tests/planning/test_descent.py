@@ -224,3 +224,18 @@ def test_halves_of_a_group_are_within_memory() -> None:
     assert shortened(problem, start, 50, 1) is start
     roomier = problem._replace(cap=13.0)
     assert shortened(roomier, start, 50, 1).time_ms < 18
+
+
+def test_joined_groups_are_within_memory() -> None:
+    """10 and 9, 9, 9 tokens on one and three devices: together on three they would take
+    37 ticks, but 30 tokens fit there. So the longest changes places with another.
+    """
+    tokens = np.array([10.0, 9.0, 9.0, 9.0])
+    share = np.stack((10 * tokens, tokens), axis=1)
+    degree = np.array([1, 3])
+    problem = Problem(tokens, share, np.zeros(2), share, 3 * tokens, degree, 10.0, 4, 0.0)
+    group = np.array([0, 1, 1, 1])
+    start = SearchResult(100.0, np.zeros(4, np.int64), group, np.array([[0, 1]]), np.zeros(1), 0)
+    assert shortened(problem, start, 50, 1).time_ms == pytest.approx(90.0)
+    roomier = problem._replace(cap=13.0)
+    assert shortened(roomier, start, 50, 1).time_ms == pytest.approx(37.0)
