@@ -381,22 +381,22 @@ class _Router:
                 plans.append((length, up_x, along_x, entry[along_y]))
         shortest = np.min([length for length, *_ in plans], axis=0)
         elsewhere = (rows != 0) | (columns != 0)
+        # Bit i: plan i is one of the shortest.
+        chosen = np.zeros(shortest.shape, dtype=np.uint8)
+        for plan, (length, *_) in enumerate(plans):
+            chosen |= ((length == shortest) & elsewhere).astype(np.uint8) << plan
         offset = (self.to_y - self.y[:, None] + self.rows - 1) * self.columns
         offset += (self.to_x - self.x[:, None]) % self.columns
-        chosen = np.zeros(shortest.shape, dtype=np.int64)
+        of_pairs = chosen.ravel()[offset.ravel()]
         merged = entry[0].reshape(-1)
-        for length, up_x, along_x, straight in plans:
-            here = (length == shortest) & elsewhere
-            chosen += here
-            for count in range(1, len(plans) + 1):
-                more = here & (chosen == count)
-                if not more.any():
-                    continue
-                at = np.flatnonzero(more.ravel()[offset])
+        for plan, (_, up_x, along_x, straight) in enumerate(plans):
+            for bits in np.unique(chosen[chosen >> plan & 1 == 1]).tolist():
+                at = np.flatnonzero(of_pairs == bits)
                 ahead = up_x.ravel()[offset.ravel()[at]] > 0
                 sets = np.where(ahead, along_x.ravel()[at], straight.ravel()[at])
+                before = (bits & ((1 << plan) - 1)).bit_count()
                 merged[at] = (
-                    sets if count == 1 else self.builder.merge(merged[at], sets, 1 - 1 / count)
+                    self.builder.merge(merged[at], sets, before / (before + 1)) if before else sets
                 )
 
 
