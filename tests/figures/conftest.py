@@ -26,16 +26,18 @@ from railx.settings import load
 from tests.builders import PUBLISHED, choice, profile_rows, write_result
 from tests.design.points import SAMPLE
 from tests.figures.gallery import Gallery, clashes
-from tests.figures.papers import (
+from tests.figures.tables import (
     write_baselines,
     write_claims,
+    write_generated,
     write_iterations_of_plans,
+    write_live,
+    write_passes,
     write_pipelines,
+    write_planned,
     write_plans,
     write_underlays,
 )
-from tests.figures.step_tables import write_generated
-from tests.figures.training_tables import write_live, write_passes, write_planned
 
 Row = dict[str, Any]
 Rows = list[Row]

@@ -18,7 +18,7 @@ from railx.settings import SettingsError
 from tests.builders import CONF, PUBLISHED, choice, write_result
 from tests.figures.conftest import draw_words
 from tests.figures.gallery import Gallery
-from tests.figures.papers import claim
+from tests.figures.tables import claim
 from workflow.config import compose_experiment
 from workflow.plan_names import PlanNames
 

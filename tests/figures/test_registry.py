@@ -1,5 +1,6 @@
 """Every figure is drawn from tables of the column contract: within its frame,
-deterministic, and clear about bad input.
+deterministic, and clear about bad input. Tables are read by name, files by their
+metadata.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from matplotlib import image
 from railx.field_docs import class_doc, field_doc
 from railx.figures import FIGURES, CanvasSettings, FigureSettings, draw_figure, figure_of, registry
 from railx.figures.figure import Canvas, Drawn, figure, reads
-from railx.figures.tables import Tables
+from railx.figures.tables import FigureInput, Tables
 from railx.io import read_table, write_table
 from railx.settings import SettingsError, load, to_dict
 from tests.builders import choice
@@ -256,3 +257,42 @@ def test_an_entry_of_the_list_is_all_that_a_figure_needs(
     picture = image.imread(tmp_path / "tiny.png")[:, :, :3]
     assert picture.shape[:2] == (200, 300)
     assert (np.abs(picture - (1.0, 0.0, 0.0)).max(axis=2) < 0.1).sum() > 100
+
+
+def bounds(paths: list[Path], columns: str) -> Tables:
+    return Tables((FigureInput.of("bounds", f"network.bounds: {columns}"),), {"bounds": paths})
+
+
+def test_only_picks_rows_by_their_column_in_its_order(tmp_path: Path) -> None:
+    """The names of the files say nothing."""
+    for number, topology in enumerate("abc"):
+        write_table(tmp_path / f"{number}.parquet", [{"topology": topology, "value": number}] * 2)
+    tables = bounds([tmp_path / f"{number}.parquet" for number in range(3)], "topology value")
+    chosen = tables.read("bounds", "topology", ["c", "a"])
+    assert chosen["topology"].tolist() == ["c", "c", "a", "a"]
+    assert chosen["value"].tolist() == [2, 2, 0, 0]
+    everything = tables.read("bounds", "topology")
+    assert everything["topology"].tolist() == ["a", "a", "b", "b", "c", "c"]
+    with pytest.raises(ValueError, match="only: no topology x in the bounds tables; allowed: a, b"):
+        tables.read("bounds", "topology", ["c", "x"])
+
+
+def test_a_table_without_rows_may_be_that_of_any_name(tmp_path: Path) -> None:
+    write_table(tmp_path / "a.parquet", [{"topology": "a"}])
+    write_table(tmp_path / "none.parquet", {"topology": []})
+    paths = [tmp_path / "a.parquet", tmp_path / "none.parquet"]
+    tables = bounds(paths, "topology")
+    chosen = tables.read("bounds", "topology", ["large", "a"])
+    assert chosen["topology"].tolist() == ["a"]
+    with pytest.raises(ValueError, match="only: no topology large, x in the bounds tables"):
+        tables.read("bounds", "topology", ["large", "a", "x"])
+    with pytest.raises(ValueError, match=r"none.parquet: no rows; allowed: one row or more"):
+        bounds(paths[1:], "topology").read("bounds")
+
+
+def test_files_are_named_by_their_metadata(tmp_path: Path) -> None:
+    for number, name in enumerate("ab"):
+        write_table(tmp_path / f"{number}.parquet", {"x": [1]}, metadata={"name": name})
+    tables = bounds([tmp_path / "0.parquet", tmp_path / "1.parquet"], "x")
+    assert tables.files("bounds", ["b"]) == [("b", tmp_path / "1.parquet")]
+    assert [name for name, _ in tables.files("bounds")] == ["a", "b"]

@@ -1,4 +1,4 @@
-"""Labels, colours and quantities."""
+"""Labels, colours, quantities, and the line that says how faithful the numbers are."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from railx.figures.theme import (
     lighter,
     text_colour,
 )
-from railx.figures.words import quantity
+from railx.figures.words import fidelity_line, ordered, quantity
+from railx.io import FIDELITIES
 
 
 @given(
@@ -151,3 +152,20 @@ def test_a_bar_that_the_edge_cuts_is_refused_and_a_marked_one_says_its_value(
     text = _drawn(marked, tmp_path)
     assert text.count(">9<") == 1
     assert cut == [1]
+
+
+@given(st.lists(st.sampled_from(FIDELITIES)))
+def test_fidelities_are_listed_once_from_the_least_faithful(names: list[str]) -> None:
+    found = ordered(names)
+    assert sorted(found, key=FIDELITIES.index) == found
+    assert set(found) == set(names)
+    line = fidelity_line(names, "Note")
+    assert all(line.count(f"{name} (") == 1 for name in found)
+    assert line.endswith("Note")
+
+
+def test_fidelity_line_says_what_is_measured_and_what_is_emulated() -> None:
+    line = fidelity_line(
+        ["measured_cpu", "emulated"], shows={"emulated": "on demand", "measured_cpu": "electrical"}
+    )
+    assert line.index("on demand: emulated (") < line.index("electrical: measured_cpu (")
