@@ -1,6 +1,9 @@
-"""FlexSP's dynamic programmes against exhaustive search."""
+"""FlexSP's dynamic programmes against exhaustive search, and how far buckets overstate
+the tokens of a batch.
+"""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railx.planning.sequence.blaster import bucket_lengths, cut_batch
+from railx.performance.sequence_cost import CostModel
+from railx.planning.sequence.blaster import bucket_lengths, cut_batch, rounding_rows
+from tests.builders import drawn_batch
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=7)
 
@@ -88,3 +93,22 @@ def test_long_tails_round_far_better_by_least_error() -> None:
         (int(lengths[bucket].max()) for bucket in least), reverse=True
     )
     assert _rounding_error_tokens(lengths, least) / lengths.sum() == pytest.approx(0, abs=0.05)
+
+
+def test_every_micro_batch_has_a_row_of_each_method(small: CostModel) -> None:
+    lengths = [int(value) for value in np.random.default_rng(1).integers(1, 300, 200)]
+    batches = [drawn_batch(lengths), drawn_batch([7] * 20)]
+    rows = list(rounding_rows(batches, 64, replace(small, tokens_per_device=300)))
+    first = [row for row in rows if row["iteration"] == 0]
+    number = len(first) // 2
+    assert {row["method"] for row in first} == {"least_error", "equal_width"}
+    runs = cut_batch(np.array(lengths), number, "sorted")
+    for row in first:
+        own = np.array(lengths)[runs[row["micro_batch"]]]
+        assert (row["sequences"], row["tokens"]) == (len(own), own.sum())
+        assert row["buckets"] <= 16
+        assert row["rounded_tokens"] >= row["tokens"]
+    for least, naive in zip(first[::2], first[1::2], strict=True):
+        assert least["rounded_tokens"] < naive["rounded_tokens"]
+    alike = [row for row in rows if row["iteration"] == 1]
+    assert [row["rounded_tokens"] for row in alike] == pytest.approx([140, 140])

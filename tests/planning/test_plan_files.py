@@ -1,5 +1,6 @@
 """A plan file cannot lie: numbers that someone changed are refused when it is read, be
-it with the digest of before or with a new one.
+it with the digest of before or with a new one. resources/schemas/plan.schema.json
+describes the plans that the planners write, and refuses what they never write.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -23,8 +25,11 @@ from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import Plan, SequenceParallelBatch
 from railx.planning.groups import Assignment, micro_batch
 from railx.planning.make import make_plan
+from railx.settings import to_dict
 from railx.workload.batches import BatchSettings
-from tests.builders import checked
+from tests.builders import ROOT, checked
+from workflow.config import compose_experiment
+from workflow.stages import corpus, plan
 
 PLANNED = {"static": "cpu_4", "flexsp": "cpu_4", "pipeline_2x2": "cpu_4_pipeline"}
 LENGTHS = [40, 700, 90, 300, 1000, 55, 60, 380, 20, 150]
@@ -279,3 +284,48 @@ def test_what_nothing_holds_is_not_read_from_a_file_without_a_digest(tmp_path: P
     file.write_text(json.dumps(data), encoding="utf-8")
     for batch in read_plan(file).batches:
         assert (batch.lower_bound_ms, batch.solved_by, batch.effort) == (None, None, None)
+
+
+SCHEMA = json.loads((ROOT / "resources" / "schemas" / "plan.schema.json").read_text())
+
+
+@pytest.fixture(scope="module", params=["static_stdlib", "flexsp_stdlib", "pipeline_stdlib"])
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    experiment = compose_experiment(["experiment=quick"])
+    folder = tmp_path_factory.mktemp("plan")
+    sequences = folder / "sequences.parquet"
+    corpus.STAGE.make(
+        {"corpus": to_dict(experiment.corpora["stdlib"]), "seed": 1},
+        item="stdlib",
+        outputs={"sequences": sequences},
+    )
+    plan.STAGE.make(
+        to_dict(experiment.plans[request.param]),
+        item=request.param,
+        inputs={"corpus": sequences},
+        outputs={"plan": folder / "plan.json"},
+    )
+    return json.loads((folder / "plan.json").read_text())
+
+
+def test_the_schema_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_plans_fit_the_schema(written: Any) -> None:
+    assert list(jsonschema.Draft202012Validator(SCHEMA).iter_errors(written)) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"schema": "railx.plan/1"}, {"devices": 0}, {"batches": []}, {"extra": 1}, {"kind": "tensor"}],
+)
+def test_what_is_no_plan_does_not_fit(written: Any, change: dict[str, Any]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**written, **change}, SCHEMA, cls=jsonschema.Draft202012Validator)
+
+
+def test_batches_of_the_other_kind_do_not_fit(written: Any) -> None:
+    other = "pipeline" if written["kind"] == "sequence_parallel" else "sequence_parallel"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**written, "kind": other}, SCHEMA, cls=jsonschema.Draft202012Validator)
