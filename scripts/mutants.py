@@ -120,11 +120,10 @@ ROOMS = {
         (
             "tests/evidence/test_judge.py",
             "tests/evidence/test_repeats.py",
-            "tests/evidence/test_static.py",
+            "tests/evidence/test_entries.py",
             "tests/evidence/test_expected.py",
             "tests/evidence/test_published.py",
             "tests/evidence/test_database.py",
-            "tests/evidence/test_entries.py",
         ),
     ),
     "replay": Room(

@@ -1,13 +1,17 @@
-"""What a run found of the claims, and what differs from it."""
+"""What a run found of the claims, and what differs from it. README's table of verdicts
+counts the recorded ones of resources/expected/.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from railx.evidence import ClaimError, Recorded, flipped, read_expected, recorded_lines
+from railx.evidence import VERDICTS, ClaimError, Recorded, flipped, read_expected, recorded_lines
+from tests.builders import ROOT
 
 
 def row(claim: str, verdict: str, fidelity: str | None = "analytic") -> dict[str, Any]:
@@ -79,3 +83,11 @@ def test_mistakes_in_the_list_are_one_line(tmp_path: Path, content: str, message
         read_expected(path, ["a"])
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("experiment", ["quick", "paper"])
+def test_readme_counts_the_recorded_verdicts(experiment: str) -> None:
+    recorded = read_expected(ROOT / f"resources/expected/{experiment}.yaml")
+    counts = Counter(entry.verdict for entry in recorded.values() if not entry.timed)
+    row = f"| `{experiment}` | " + " | ".join(str(counts[v]) for v in VERDICTS) + " |"
+    assert row in (ROOT / "README.md").read_text(encoding="utf-8")
