@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 VENV=.venv-other
-TESTS=(tests/ground tests/vocabulary tests/fabric/test_protocol.py tests/fabric/test_fuzz.py tests/exchange tests/economics tests/tenancy)
+TESTS=(tests/ground tests/vocabulary tests/fabric/test_fuzz.py tests/exchange tests/economics tests/tenancy)
 
 say() { printf 'other python: %s\n' "$*"; }
 version() { "$1" -c 'import sys, venv; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }

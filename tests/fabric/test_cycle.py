@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.fabric import Configuration, cycle
-from railx.fabric.cycle import CycleFinder
+from railx.fabric.cycle import CircuitSchedule, CycleFinder
 
 NEEDS = {
     "A": Configuration("ring", (0, 1)),
@@ -178,3 +178,14 @@ def test_how_much_each_period_explains(tokens: list[int]) -> None:
 def test_a_history_that_is_too_short_is_refused() -> None:
     with pytest.raises(ValueError, match="history: got 3; allowed: at least 4"):
         CycleFinder(3)
+
+
+PIPELINE = Configuration("pair", (0, 1))
+DATA = Configuration("ring", (0, 2))
+CONFIGURATIONS = st.sampled_from([PIPELINE, DATA, Configuration("ring", (0, 1, 2, 3))])
+
+
+def test_prediction_ends_with_the_iteration() -> None:
+    schedule = CircuitSchedule({0: (PIPELINE, DATA), 1: (DATA,)})
+    assert [schedule.following(0, issued) for issued in range(3)] == [PIPELINE, DATA, None]
+    assert schedule.following(7, 0) is None

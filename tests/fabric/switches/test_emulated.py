@@ -1,8 +1,12 @@
-"""The emulated switch: light as commanded, failures as ordered, nothing else."""
+"""The emulated switch: light as commanded, failures as ordered, nothing else. The files
+of conf/fabric that name a technology say what its row says.
+"""
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,13 +18,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railx.fabric import FabricSettings
 from railx.fabric.circuits import Circuit, Layout, Port
 from railx.fabric.decisions.state import SwitchAction
 from railx.fabric.serving.base import make_switch
 from railx.fabric.settings import EmulatedSwitchSettings, PortFailureSettings
 from railx.fabric.switches import SwitchCallbacks, SwitchFault, parse_port, port_name
 from railx.fabric.switches.emulated import EmulatedSwitch
-from railx.settings import SettingsError
+from railx.settings import SettingsError, load, to_dict
+from tests.builders import ROOT, checked
+from workflow.mounts import choices
 
 LAYOUT = Layout(1)
 
@@ -341,3 +348,52 @@ def test_the_state_is_whole_at_every_moment(tmp_path: Path) -> None:
             switch.apply(command(number, here, drop=(there,) if number else ()))
             told.wait(number + 1)
             assert json.loads(state.read_text())["circuits"] == [list(here)]
+
+
+_UNITS_MS = {"ms": 1.0, "us": 1e-3, "ns": 1e-6}
+
+
+def rows() -> dict[str, dict[str, str]]:
+    table = ROOT / "resources" / "published" / "opus_ocs_technologies.csv"
+    with table.open(encoding="utf-8") as file:
+        return {row["id"]: row for row in csv.DictReader(file)}
+
+
+TECHNOLOGIES = {
+    name: checked("fabric", name).switch
+    for name in choices("fabric")
+    if name not in ("rails", "netconf")
+}
+
+
+@pytest.mark.parametrize("name", TECHNOLOGIES)
+def test_a_file_says_what_its_row_says(name: str) -> None:
+    switch = TECHNOLOGIES[name]
+    assert isinstance(switch, EmulatedSwitchSettings)
+    row = rows()[str(switch.technology)]
+    assert row["ports"].split()[0] == str(switch.ports)
+    assert switch.ports is not None
+    assert switch.switching_ms is not None
+    found = re.search(r"([0-9.]+) (ms|us|ns)", row["switching_time"])
+    assert found is not None
+    published_ms = float(found[1]) * _UNITS_MS[found[2]]
+    if row["switching_time"].startswith("bulk"):
+        whole_ms = switch.switching_ms + switch.per_port_ms * (switch.ports - 2)
+        assert whole_ms == pytest.approx(published_ms, rel=1e-3)
+    else:
+        assert (switch.switching_ms, switch.per_port_ms) == (pytest.approx(published_ms), 0)
+
+
+def test_a_technology_sets_the_latency_of_the_run() -> None:
+    plain = to_dict(checked("fabric", "polatis")) | {"mode": "on_demand"}
+    settings: FabricSettings = load(
+        FabricSettings, plain | {"reconfiguration_latency_ms": 25.0}, "fabric"
+    )
+    assert isinstance(settings.switch, EmulatedSwitchSettings)
+    with pytest.raises(SettingsError, match=r"^fabric\.reconfiguration_latency_ms: got 10.*: 25"):
+        load(FabricSettings, plain | {"reconfiguration_latency_ms": 10.0}, "fabric")
+    load(
+        FabricSettings,
+        plain | {"mode": "electrical", "reconfiguration_latency_ms": 0.0},
+        "fabric",
+    )
