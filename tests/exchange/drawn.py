@@ -9,7 +9,7 @@ import numpy as np
 from railx.exchange.chakra_messages import COLLECTIVES
 from railx.fabric.circuits import Configuration
 from railx.replay.programs import DOES, KINDS, Programs
-from tests.replay.objects import ReplayedOperation, Step, from_steps
+from tests.replay.programs import ReplayedOperation, Step, from_steps
 
 __all__ = ["collectives_alone", "job", "operation_rows", "rows", "said", "together"]
 

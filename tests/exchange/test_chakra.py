@@ -23,7 +23,7 @@ from railx.exchange.chakra import write_chakra
 from railx.fabric.circuits import Configuration, Layout
 from railx.replay.run import prepare, replay_programs
 from tests.exchange.drawn import job, said, together
-from tests.replay.objects import ReplayedOperation, Step, from_steps
+from tests.replay.programs import ReplayedOperation, Step, from_steps
 from tests.replay.programs import programs as drawn_steps
 
 #: Parts of a trace file, by their rank.

@@ -25,8 +25,8 @@ from railx.replay.graph_runs import TwoRates, graph_rows
 from railx.replay.programs import DOES, KINDS, write_programs
 from railx.replay.run import prepare, replay_programs
 from tests.exchange.drawn import job, rows, said
-from tests.replay.graph_rows import graphs_of_rows, row
-from tests.replay.objects import Step, from_steps
+from tests.replay.plain_graphs import graphs_of_rows, row
+from tests.replay.programs import Step, from_steps
 from tests.replay.programs import programs as drawn_steps
 
 MODES: tuple[Mode, ...] = ("electrical", "on_demand", "provisioned")

@@ -31,7 +31,7 @@ from tests.exchange.readers import (
     read_ns3,
 )
 from tests.exchange.test_graph_files import imported
-from tests.replay.objects import ReplayedOperation, Step, from_steps
+from tests.replay.programs import ReplayedOperation, Step, from_steps
 
 
 def ring(chips: int, gbps: float, latency_ns: float) -> Topology:

@@ -11,7 +11,7 @@ from railx.fabric.settings import Mode
 from railx.replay.kernels import state
 from railx.replay.programs import DOES, KINDS, Programs
 from railx.replay.run import Prepared, _carried_out, _settings
-from tests.replay.objects import ReplayedOperation, Step
+from tests.replay.programs import ReplayedOperation, Step
 
 __all__ = ["Logged", "decisions", "steps_of"]
 

@@ -4,7 +4,7 @@ A rank computes one node of a stream at a time, of several that may begin the on
 comes first in its columns. A collective begins when all members have come to it, each
 group's in the order in which the rank came to them. A send waits for nobody; a receive
 ends with the send that meets it, or at once where that has ended. Nothing else is
-limited, and no circuit is asked for.
+limited, and no circuit is asked for. Graphs of a few nodes are written row by row.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
+from railx.replay.graphs import COMPUTE, NODE_COLUMNS, NODE_KINDS, RankGraphs
 
-__all__ = ["plain_ends"]
+__all__ = ["graphs_of_rows", "plain_ends", "row"]
 
 
 def plain_ends(graphs: RankGraphs, node_ns: Any) -> Any:
@@ -94,3 +94,31 @@ def plain_ends(graphs: RankGraphs, node_ns: Any) -> Any:
                     come(follower, now)
         start(now)
     return np.array(ends, np.int64)
+
+
+def row(rank: int, kind: str, *after: int, **columns: int) -> tuple[dict[str, int], Any]:
+    """A node after other rows of its rank."""
+    return {"rank": rank, "kind": NODE_KINDS.index(kind), **columns}, after
+
+
+def graphs_of_rows(
+    rows: list[tuple[dict[str, int], Any]], groups: tuple[tuple[int, ...], ...] = ()
+) -> RankGraphs:
+    """Graphs of rows whose ranks ascend."""
+    columns = {
+        name: np.array(
+            [
+                said.get(name, number if name == "number" else default)
+                for number, (said, _) in enumerate(rows)
+            ],
+            kind,
+        )
+        for name, (kind, default) in NODE_COLUMNS.items()
+    }
+    counts = [len(after) for _, after in rows]
+    return RankGraphs(
+        columns,
+        np.cumsum([0, *counts]),
+        np.array([before for _, after in rows for before in after], np.int64),
+        groups,
+    )

@@ -10,9 +10,8 @@ from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
 from railx.replay.changes import stall_ms
 from railx.replay.wiring import CircuitModel
-from tests.replay.objects import ReplayedOperation, Step
+from tests.replay.programs import ReplayedOperation, Step, rails
 from tests.replay.programs import programs as drawn
-from tests.replay.programs import rails
 from tests.replay.reference import replay
 
 WORLD = Configuration("ring", (0, 1, 2, 3))

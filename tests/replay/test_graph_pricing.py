@@ -27,8 +27,7 @@ from railx.replay.graph_runs import (
     places_by_traffic,
 )
 from railx.settings import load
-from tests.replay.graph_rows import graphs_of_rows, row
-from tests.replay.plain_graphs import plain_ends
+from tests.replay.plain_graphs import graphs_of_rows, plain_ends, row
 
 PUBLISHED, HARDWARE = COUNTS["published"], COUNTS["hardware"]
 #: 100 GB/s in a server of two, 10 GB/s between servers, no latency.

@@ -17,7 +17,7 @@ from railx.fabric.circuits import Configuration, Layout
 from railx.replay.graph_run import ReplayedGraph, prepare_graph, replay_graph
 from railx.replay.graphs import NODE_COLUMNS, NODE_KINDS, RankGraphs
 from railx.replay.run import prepare, replay_programs
-from tests.replay.objects import ReplayedOperation, Step, from_steps
+from tests.replay.programs import ReplayedOperation, Step, from_steps
 
 Node = dict[str, Any]
 GROUPS = ((0, 1), (0, 2), (0, 1, 2))

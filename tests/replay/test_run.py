@@ -1,22 +1,26 @@
-"""The compiled engine and the plain one, which holds the controller's own core."""
+"""The compiled engine and the plain one, which holds the controller's own core; what
+keeps the compiling short.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import njit
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
+from railx.replay.kernels.compiling import called, lent
 from railx.replay.programs import COLUMNS, read_programs, write_programs
 from railx.replay.run import prepare, replay_programs
 from railx.replay.wiring import CircuitModel
 from tests.replay.decoded import Logged, decisions, steps_of
-from tests.replay.objects import ReplayedOperation, Step, from_steps
-from tests.replay.programs import programs, rails
+from tests.replay.programs import ReplayedOperation, Step, from_steps, programs, rails
 from tests.replay.reference import replay, rows_of
 
 MODES: tuple[Mode, ...] = ("electrical", "on_demand", "provisioned")
@@ -136,3 +140,35 @@ def test_programs_are_the_same_as_arrays_and_in_a_file(
     for mode in MODES:
         again = replay(steps_of(back), Layout(1), mode, 3)
         assert again == replay(steps, Layout(1), mode, 3)
+
+
+Array = npt.NDArray[Any]
+
+
+class _Two(NamedTuple):
+    one: Array
+    other: Array
+
+
+@called
+def _add(s: _Two, place: int, amount: int) -> int:
+    s.other[place] += amount
+    return len(s.one)
+
+
+@njit  # type: ignore[untyped-decorator]
+def _run(two: _Two) -> int:
+    s = lent(two)
+    found = _add(s, 0, 5)
+    found += _add(s, np.int32(1), two.one[0])  # type: ignore[arg-type]
+    return found + _add(s, 1, two.one[0] > 0)
+
+
+def test_callees_see_the_arrays_and_are_compiled_once_for_all_numbers() -> None:
+    two = _Two(np.array([7, 8, 9], np.int8), np.zeros(2, np.int64))
+    assert _run(two) == 9
+    assert two.other.tolist() == [5, 8]
+    kinds = list(cast("Any", _add).overloads)
+    assert len(kinds) == 1
+    # What it is called is part of the name of each function that takes it.
+    assert len(str(kinds[0][0])) < 30
