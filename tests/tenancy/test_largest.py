@@ -1,5 +1,6 @@
 """The largest usable job is exact: against all subsets of lines, against the integer
-programme, against the closed form.
+programme, against the closed form. Degraded lines by counting: what one failure takes,
+what rewiring keeps.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from railx.tenancy.degraded import degraded_rows, line_bandwidth, rewired_rings
 from railx.tenancy.largest import formula_share, largest_block, largest_product, matching_size
 
 Mask = NDArray[np.bool_]
@@ -109,3 +111,116 @@ def test_distinct_lines_are_split_evenly(side: int, failed: int) -> None:
 def test_formula_says_how_many_failures_it_allows() -> None:
     with pytest.raises(ValueError, match="failed: got 9; allowed: 0 to 8"):
         formula_share(9, 8)
+
+
+@given(st.integers(3, 40))
+@settings(max_examples=38, deadline=None)
+def test_one_failed_switch_takes_one_link_of_every_pair_of_its_ring(length: int) -> None:
+    rails = length - 1
+    left = line_bandwidth(length, rails, "hyperx", "switch", [(0, rails // 2)], "keep")
+    assert left["ring_share"] == (rails - 1) / rails
+    assert left["pairs_reduced"] == length  # r + 1 pairs
+    assert left["pairs_lost"] == 0
+    assert left["worst_pair_share"] == 0.5
+    assert left["mean_pair_share"] == pytest.approx((rails - 1) / rails)
+    assert left["worst_node_share"] == pytest.approx((rails - 1) / rails)
+    ring = line_bandwidth(length, rails, "ring", "switch", [(0, 0)], "keep")
+    assert ring["ring_share"] == ring["worst_pair_share"] == (rails - 1) / rails
+
+
+@given(st.integers(4, 30), st.data())
+@settings(max_examples=40, deadline=None)
+def test_one_failed_rail_of_a_node_takes_its_two_links(length: int, data: st.DataObject) -> None:
+    failed = [(data.draw(st.integers(0, length - 1)), data.draw(st.integers(0, length - 2)))]
+    kept = line_bandwidth(length, length - 1, "hyperx", "rail", failed, "keep")
+    assert (kept["pairs_reduced"], kept["pairs_lost"]) == (2, 0)
+    assert kept["ring_share"] == (length - 2) / (length - 1)
+    links = length * (length - 1)
+    assert kept["mean_pair_share"] == pytest.approx((links - 2) / links)
+    passed = line_bandwidth(length, length - 1, "hyperx", "rail", failed, "rewire")
+    assert passed["mean_pair_share"] == pytest.approx(
+        (links - 1) / links
+    )  # its neighbours are joined past it
+    shrunk = line_bandwidth(length, length - 1, "hyperx", "rail", failed, "shrink")
+    assert shrunk["nodes_used"] == length - 1
+    assert shrunk["worst_pair_share"] >= 1
+
+
+@given(st.integers(3, 90), st.data())
+@settings(max_examples=80, deadline=None)
+def test_rewired_rings_join_as_many_pairs_as_they_can(length: int, data: st.DataObject) -> None:
+    rails = data.draw(st.integers(1, length - 1))
+    joined = np.zeros((length, length), dtype=np.bool_)
+    for ring in rewired_rings(length, rails):
+        assert sorted(ring.tolist()) == list(range(length))
+        joined[ring, np.roll(ring, -1)] = True
+    pairs = int((joined | joined.T).sum()) // 2
+    assert pairs == min(rails * length, length * (length - 1) // 2)
+
+
+@pytest.mark.parametrize("length", [5, 6, 7, 8])
+def test_no_wiring_joins_all_pairs_with_fewer_rails(length: int) -> None:
+    """ceil(N / 2) rails are needed: a ring gives a node 2 of its N - 1 neighbours."""
+    needed = (length + 1) // 2 if length % 2 == 0 else (length - 1) // 2
+    assert 2 * (needed - 1) < length - 1
+    failures = length - 1 - needed
+    if failures:
+        left = line_bandwidth(
+            length,
+            length - 1,
+            "hyperx",
+            "switch",
+            [(0, rail) for rail in range(failures)],
+            "rewire",
+        )
+        assert left["pairs_lost"] == 0
+
+
+def test_rewiring_never_loses_more_pairs_than_keeping() -> None:
+    for failed in combinations(range(8), 4):
+        pairs = [(0, rail) for rail in failed]
+        kept = line_bandwidth(9, 8, "hyperx", "switch", pairs, "keep")
+        assert (
+            line_bandwidth(9, 8, "hyperx", "switch", pairs, "rewire")["pairs_lost"]
+            == 0
+            <= kept["pairs_lost"]
+        )
+        assert kept["mean_pair_share"] == 0.5
+    # In the odd decomposition rails s and s + 4 are one ring: losing both loses its 9
+    # pairs.
+    assert line_bandwidth(9, 8, "hyperx", "switch", [(0, 1), (0, 5)], "keep")["pairs_lost"] == 9
+
+
+def test_at_full_scale_31_failed_switches_of_a_line_leave_every_pair_a_link() -> None:
+    left = line_bandwidth(64, 63, "hyperx", "switch", [(0, rail) for rail in range(31)], "rewire")
+    assert (left["pairs_lost"], left["worst_pair_share"]) == (0, 0.5)
+    assert (
+        line_bandwidth(64, 63, "hyperx", "switch", [(0, rail) for rail in range(32)], "rewire")[
+            "pairs_lost"
+        ]
+        == 32
+    )
+    shrunk = line_bandwidth(64, 63, "hyperx", "switch", [(0, rail) for rail in range(31)], "shrink")
+    assert (shrunk["nodes_used"], shrunk["worst_pair_share"], shrunk["mean_pair_share"]) == (
+        33,
+        1.0,
+        1.0,
+    )
+
+
+def test_rows_are_tidy_and_repeatable() -> None:
+    rows = degraded_rows(9, 8, (1, 3), 2, np.random.default_rng(4))
+    assert rows == degraded_rows(9, 8, (1, 3), 2, np.random.default_rng(4))
+    assert {(row["setting"], row["fault"]) for row in rows} == {
+        (s, f) for s in ("hyperx", "ring") for f in ("switch", "rail")
+    }
+    for row in rows:
+        assert row["pairs"] == row["pairs_whole"] + row["pairs_reduced"] + row["pairs_lost"]
+        assert 0 <= row["worst_pair_share"] <= row["mean_pair_share"]
+
+
+def test_impossible_plans_are_refused() -> None:
+    with pytest.raises(ValueError, match="shrink for 2 nodes"):
+        line_bandwidth(5, 4, "hyperx", "switch", [(0, 0), (0, 1), (0, 2)], "shrink")
+    with pytest.raises(ValueError, match="all 2 rails have failed"):
+        line_bandwidth(3, 2, "ring", "switch", [(0, 0), (0, 1)], "keep")
