@@ -1,5 +1,5 @@
 """Traffic patterns: shares add up, nobody sends to itself, and what cannot be is
-refused in one clear line.
+refused in one clear line. Seeds of repeats.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from railx.network.settings import (
     TrafficSettings,
     UniformTraffic,
 )
-from railx.network.traffic import hot_chips, read_matrix, traffic_flows
+from railx.network.traffic import hot_chips, read_matrix, repeat_seeds, traffic_flows
 from railx.settings import SettingsError
 from railx.vocabulary.topology import Topology
 from tests.builders import build
@@ -232,3 +232,11 @@ def test_a_matrix_is_scaled_to_a_mean_row_of_one(tmp_path: Path) -> None:
     np.save(tmp_path / "demand.npy", shares)
     flows = traffic_flows(mesh(2, 2), MatrixTraffic("matrix", 1.0, str(tmp_path / "demand.npy")), 1)
     assert flows.demand() == pytest.approx(shares * 4 / 6)
+
+
+def test_the_first_is_the_given_one_and_more_repeats_keep_the_others() -> None:
+    assert repeat_seeds(7, 1) == (7,)
+    five = repeat_seeds(7, 5)
+    assert five[:3] == repeat_seeds(7, 3)
+    assert len({*five, *repeat_seeds(8, 5)}) == 10
+    assert all(isinstance(seed, int) and seed >= 0 for seed in five)

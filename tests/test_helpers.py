@@ -1,7 +1,10 @@
-"""Tables of tests have the columns that the stages declare, or are refused."""
+"""What many tests share: tables have the columns that the stages declare, or are
+refused, and the loop over entries reports every failure.
+"""
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 
 from railx.io import read_metadata, read_rows
 from tests.builders import stage_columns, write_corpus, write_result, write_stage_table
+from tests.loops import for_every
 
 
 def test_what_rows_leave_out_is_null_under_the_declared_type(tmp_path: Path) -> None:
@@ -51,3 +55,29 @@ def test_a_corpus_has_texts_or_lengths(tmp_path: Path) -> None:
         {"sequence": 0, "length_tokens": 3, "tokens": b"ab"},
         {"sequence": 1, "length_tokens": 7, "tokens": None},
     ]
+
+
+def test_all_failures_are_named_and_all_entries_checked(tmp_path: Path) -> None:
+    checked = []
+
+    @for_every("number", [1, 2, 3, 4], name=lambda number: f"n{number}")
+    def check(number: int, tmp_path: Path) -> None:
+        checked.append((number, tmp_path))
+        assert number != 2, "two"
+        if number == 3:
+            with pytest.raises(ValueError, match="none"):
+                pass
+
+    assert list(inspect.signature(check).parameters) == ["tmp_path"]
+    with pytest.raises(pytest.fail.Exception) as failure:
+        check(tmp_path=tmp_path)
+    assert checked == [(number, tmp_path) for number in (1, 2, 3, 4)]
+    first, *others = str(failure.value).splitlines()
+    assert first == "2 of 4 fail:"
+    assert any(line.startswith("n2: AssertionError: two") for line in others)
+    assert any(line.startswith("n3: Failed: DID NOT RAISE") for line in others)
+
+
+def test_no_entries_are_a_mistake() -> None:
+    with pytest.raises(AssertionError, match="no path to check"):
+        for_every("path", [])
