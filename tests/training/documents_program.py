@@ -1,7 +1,7 @@
 """Changes one document of a batch at a time and looks at what that does to the others;
 prints one JSON object.
 
-Not a test module: ``test_documents.py`` starts it. The losses of the document that
+Not a test module: ``test_parallel.py`` starts it. The losses of the document that
 changes are left out, so that what is left of loss and gradients belongs to the others.
 Usage: documents_program.py
 """

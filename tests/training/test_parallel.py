@@ -1,8 +1,10 @@
 """Every plan trains the model that one process trains: losses, gradients and parameters
-after several steps, in double precision.
+after several steps, in double precision. Documents that share a micro-batch never
+attend to one another: whatever one of them says, losses and gradients of the others
+stay as they are.
 
 The ranks are real processes that talk through the backend ``railx``; one launch for
-each number of ranks runs all its cases.
+each number of ranks runs all its cases, one the plans of documents.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import Any
 import pytest
 
 from tests.commands import python
-from tests.training import parallel_program
+from tests.training import documents_program, parallel_program
+from training.data import plan_lengths
 
 pytestmark = pytest.mark.system
 
@@ -63,3 +66,28 @@ def test_every_rank_of_a_stage_keeps_slices_and_sends(
     # Three slices that later ones read, keys and values of two layers.
     assert [rank["kept"] for rank in memory] == [2 * 3 * 2 * 2] * 4
     assert [rank["sent"] for rank in memory] == [2 * 8 + 1] * 4
+
+
+DOCUMENTS_PROGRAM = Path(documents_program.__file__)
+
+Moves = dict[str, dict[str, dict[str, float]]]
+
+
+@pytest.fixture(scope="module")
+def moves() -> Moves:
+    done = python(DOCUMENTS_PROGRAM, timeout_s=200)
+    assert done.returncode == 0, done.stderr
+    found: Moves = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", documents_program.PLANS)
+def test_a_document_that_changes_changes_no_other(name: str, moves: Moves) -> None:
+    documents = plan_lengths(documents_program.PLANS[name])
+    assert set(moves[name]) == {str(document) for document in documents}
+    for document, moved in moves[name].items():
+        # Double precision; the same sums over the same numbers.
+        assert moved["others"] <= 1e-14, document
+        assert moved["gradient"] > 1e-3, document
+        if documents[int(document)] > 1:
+            assert moved["own"] > 1e-4, document

@@ -1,10 +1,14 @@
-"""Events in, table and Chrome trace out."""
+"""Compute spans are closed during communication and carry the phase around it; events
+in, table and Chrome trace out.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx_torch.trace import SCHEMA, Recorder, join_traces, write_chrome_trace
+from training.timeline import Timeline
 
 
 def test_spans_are_recorded_on_the_shared_clock() -> None:
@@ -160,3 +165,54 @@ def test_events_of_a_thread_are_apart_or_one_holds_the_other(
             apart = second["ts"] >= first["ts"] + first["dur"] - 1e-9
             inside = second["ts"] + second["dur"] <= first["ts"] + first["dur"] + 1e-9
             assert apart or inside
+
+
+class Log:
+    """A recorder that writes down what begins and ends."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    @contextmanager
+    def span(
+        self, kind: str, *, phase: str, group: tuple[int, ...] = (), bytes: int = 0
+    ) -> Iterator[None]:
+        self.events.append(f"{kind} {phase} begins")
+        yield
+        self.events.append(f"{kind} {phase} ends")
+
+
+def test_communication_parts_a_phase() -> None:
+    log = Log()
+    timeline = Timeline(log)
+    with timeline.phase("forward"), timeline.communication():
+        log.events.append("communication")
+    with timeline.communication():
+        log.events.append("outside")
+    assert log.events == [
+        *(
+            "compute forward begins",
+            "compute forward ends",
+            "communication",
+            "compute forward begins",
+            "compute forward ends",
+        ),
+        "outside",
+    ]
+
+
+def test_a_failed_phase_is_closed() -> None:
+    log = Log()
+    timeline = Timeline(log)
+    with pytest.raises(RuntimeError), timeline.phase("backward"):
+        raise RuntimeError
+    with timeline.communication():
+        pass
+    assert log.events == ["compute backward begins", "compute backward ends"]
+
+
+def test_without_a_recorder_nothing_is_kept() -> None:
+    timeline, ran = Timeline(), []
+    with timeline.phase("forward"), timeline.communication():
+        ran.append(True)
+    assert ran == [True]
