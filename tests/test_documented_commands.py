@@ -147,7 +147,7 @@ NOT_RUN = {
     "railx verdicts": "needs a finished run; tests/workflow has its own test",
     "railx summary": "needs a finished run; tests/workflow has its own test",
     "railx fabric serve": "serves until it is stopped; tests/fabric starts and ends it",
-    "railx fabric": "needs a running controller; tests/workflow/test_fabric_command.py has one",
+    "railx fabric": "needs a running controller; tests/workflow/test_train_command.py has one",
     "railx train": "takes minutes; tests/workflow has its own test",
     "apt-get install": "installs",
     "source .venv/bin/activate": "for a shell that stays",
