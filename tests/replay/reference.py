@@ -32,8 +32,7 @@ from railx.fabric.settings import Mode
 from railx.replay.programs import IMPATIENT_NS, PATIENCE_NS, stuck_message
 from railx.replay.run import Prepared, Replayed
 from railx.replay.wiring import CircuitModel
-from tests.replay.decoded import Logged, steps_of
-from tests.replay.programs import ReplayedOperation, Step
+from tests.replay.programs import Logged, ReplayedOperation, Step, steps_of
 
 __all__ = ["ReplayedIteration", "replay", "replay_prepared", "rows_of"]
 

@@ -23,7 +23,7 @@ from railx.replay.settings import ReplaySettings
 from railx.settings import SettingsError, to_dict
 from tests.builders import checked
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
-from tests.replay.decoded import steps_of
+from tests.replay.programs import steps_of
 from tests.replay.reference import replay
 from workflow.config import compose_experiment
 from workflow.stages import STAGES, inputs_of

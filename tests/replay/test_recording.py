@@ -19,7 +19,7 @@ from railx.settings import to_dict
 from tests.builders import write_corpus
 from tests.commands import environment, python
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
-from tests.replay.decoded import steps_of
+from tests.replay.programs import steps_of
 from tests.replay.reference import replay
 from workflow.config import compose_stage
 

@@ -19,8 +19,16 @@ from railx.replay.kernels.compiling import called, lent
 from railx.replay.programs import COLUMNS, read_programs, write_programs
 from railx.replay.run import prepare, replay_programs
 from railx.replay.wiring import CircuitModel
-from tests.replay.decoded import Logged, decisions, steps_of
-from tests.replay.programs import ReplayedOperation, Step, from_steps, programs, rails
+from tests.replay.programs import (
+    Logged,
+    ReplayedOperation,
+    Step,
+    decisions,
+    from_steps,
+    programs,
+    rails,
+    steps_of,
+)
 from tests.replay.reference import replay, rows_of
 
 MODES: tuple[Mode, ...] = ("electrical", "on_demand", "provisioned")

@@ -24,7 +24,7 @@ from railx.steps.random_plans import draw
 from railx.steps.referee import replayed_step_s
 from railx.steps.settings import StepJob
 from railx.steps.sweep import circuit_model
-from tests.replay.decoded import steps_of
+from tests.replay.programs import steps_of
 from tests.replay.reference import replay
 from tests.steps.jobs import EXPERTS, MODEL, small
 

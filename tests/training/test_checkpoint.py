@@ -23,7 +23,7 @@ from railx.replay.recording import recorded_programs
 from tests.builders import write_corpus
 from tests.commands import environment, python
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
-from tests.replay.decoded import steps_of
+from tests.replay.programs import steps_of
 from tests.replay.reference import replay
 from tests.training import checkpoint_program as program
 from tests.training.test_run import LENGTHS, pipeline, prepared, written

@@ -14,7 +14,7 @@ from railx.fabric.circuits import Layout
 from railx.replay.recording import cluster_programs
 from scripts.gpu.host import exchanged_bytes
 from tests.commands import python
-from tests.replay.decoded import steps_of
+from tests.replay.programs import steps_of
 from tests.replay.reference import replay
 from tests.training import overlap_program
 
