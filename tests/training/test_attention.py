@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from tests.training.allocations import LargestTensor
+from tests.training.test_allocations import LargestTensor
 from training import attention
 from training.attention import Kernel, Packing, choose_kernel, variable_length_attention
 

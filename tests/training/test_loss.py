@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.training.allocations import LargestTensor
+from tests.training.test_allocations import LargestTensor
 from training.loss import IGNORED_LABEL, chunked_token_loss, token_loss_sum
 
 
