@@ -4,12 +4,17 @@ Groups that a rule filled are seldom as even as they could be. :func:`_descend`
 exchanges up to two sequences of the slowest group of a micro-batch for up to two of
 another group. In the same micro-batch the later of both groups must end sooner than the
 slowest did. In another one the sum of both micro-batches' times must fall. Groups keep
-their degrees. Latency saved by a group that becomes empty is not counted.
+their degrees. Latency saved by a group that becomes empty is not counted. A group with
+more tokens than its memory holds gives first, and exchanges must leave fewer tokens
+beyond memory.
 
 Where no exchange gains, :func:`_kick` swaps or moves a few sequences or whole groups at
-random, divides a group or joins two. Exchanges begin again in the micro-batches that it
-changed, and a kick is taken back where the plan is slower after them: an iterated local
-search (Lourenço, Martin and Stützle, 2003). Work is counted in exchanges compared.
+random, divides a group, joins two, or divides a micro-batch anew over groups of other
+degrees. Exchanges begin again in the micro-batches that it changed, and a kick is taken
+back where the plan is slower after them: an iterated local search (Lourenço, Martin and
+Stützle, 2003). Tokens beyond memory cost time meanwhile. :func:`folded` begins without
+the smallest micro-batch, whose sequences go beyond memory at first. Work is counted in
+exchanges compared.
 """
 
 from __future__ import annotations
@@ -38,6 +43,8 @@ _WARMTH = 2e-4
 _MIXED = 0.2
 #: Chance that two groups of one degree in different micro-batches swap all sequences.
 _TRADED = 0.1
+#: Chance that a kick divides a micro-batch anew.
+_REMIXED = 0.4
 #: Chance that a kick of sequences swaps two; else one moves.
 _SWAPPED = 0.7
 #: Sequences of similar length lie at most so many places apart.
@@ -46,6 +53,12 @@ _SIMILAR = 8
 _DRAWS = 40
 #: Exchanges compared that cost as much as a look of the search.
 _PER_LOOK = 2
+#: Attempts at a plan of one micro-batch less, and the kicks of each.
+_FOLDS, _FOLD_KICKS = 6, 100
+#: Tokens beyond a group's memory that are rounding.
+_OVER = 1e-6
+#: Time of a token beyond the memory of a group, over that of a token on it.
+_PENALTY = 3.0
 #: No sequence; a bare -1 has a type of its own, and all is compiled again.
 _NONE: Any = np.int64(-1)
 
@@ -56,7 +69,8 @@ class _Groups(NamedTuple):
     ``kind`` is the index of a group's degree, ``load`` its time (ms), ``room`` its
     tokens left, ``size`` its sequences, linked from ``head`` on by ``after`` [n].
     ``used`` [m]: groups behind these places are empty. ``micro_batch`` and ``group``
-    [n] say where each sequence is.
+    [n] say where each sequence is. ``share_ms`` is the problem's, finite also where
+    memory is short.
     """
 
     micro_batch: Integers
@@ -68,6 +82,7 @@ class _Groups(NamedTuple):
     head: Integers
     after: Integers
     used: Integers
+    share_ms: Floats
 
 
 class _Scratch(NamedTuple):
@@ -82,12 +97,19 @@ class _Scratch(NamedTuple):
 
 def shortened(problem: Problem, plan: SearchResult, kicks: int = 0, seed: int = 0) -> SearchResult:
     """The plan after exchanges of sequences and so many kicks, where it gets faster."""
+    after = _result(problem, plan, kicks, seed, fold=False)
+    return plan if after.time_ms >= plan.time_ms * (1 - 1e-12) else after
+
+
+def _result(
+    problem: Problem, plan: SearchResult, kicks: int, seed: int, *, fold: bool
+) -> SearchResult:
     time_ms, compared, after = _shorten(
-        problem, plan.micro_batch, plan.group, plan.kind, _MOST_EXCHANGES, kicks, seed
+        problem, plan.micro_batch, plan.group, plan.kind, _MOST_EXCHANGES, kicks, seed, fold
     )
-    if time_ms >= plan.time_ms * (1 - 1e-12):
-        return plan
     looks = plan.looks + int(compared) // _PER_LOOK
+    if time_ms == math.inf:
+        return plan._replace(time_ms=math.inf, looks=looks)
     filled = np.flatnonzero(after.size.any(axis=1))
     rank = np.zeros(len(after.kind), np.int64)
     rank[filled] = np.arange(len(filled))
@@ -95,6 +117,17 @@ def shortened(problem: Problem, plan: SearchResult, kicks: int = 0, seed: int = 
     return SearchResult(
         float(time_ms), rank[after.micro_batch], after.group, after.kind[filled], times, looks
     )
+
+
+def folded(problem: Problem, plan: SearchResult, seed: int) -> SearchResult:
+    """A plan of one micro-batch less; an infinite time where memory stays short."""
+    looks = 0
+    for attempt in range(_FOLDS):
+        after = _result(problem, plan, _FOLD_KICKS, seed + attempt, fold=True)
+        looks += after.looks
+        if after.time_ms < math.inf:
+            break
+    return after._replace(looks=looks)
 
 
 def shortest(problem: Problem, plans: list[SearchResult], kicks: int, seed: int) -> SearchResult:
@@ -127,11 +160,11 @@ def _parcels(problem: Any, plan: Any, m: int, g: int, pairs: bool, there: int, i
         while second >= 0:
             into[count, 0], into[count, 1] = first, _NONE
             into[count, 2] = tokens[first]
-            into[count, 3], into[count, 4] = share_ms[first, here], share_ms[first, there]
+            into[count, 3], into[count, 4] = plan.share_ms[first, here], share_ms[first, there]
             if second != first:
                 into[count, 1] = second
                 into[count, 2] += tokens[second]
-                into[count, 3] += share_ms[second, here]
+                into[count, 3] += plan.share_ms[second, here]
                 into[count, 4] += share_ms[second, there]
             count += 1
             second = after[second] if pairs else _NONE
@@ -142,7 +175,7 @@ def _parcels(problem: Any, plan: Any, m: int, g: int, pairs: bool, there: int, i
 @inner
 def _best_exchange(
     given: Any, giving: int, taken: Any, taking: int, load: float, other: float, room: float,
-    space: float, second: float, longest: float, chosen: Any,
+    space: float, second: float, longest: float, penalty: float, chosen: Any,
 ) -> float:  # fmt: skip
     """The change (ms) by the best exchange of two groups' parcels, not below 0 if none.
 
@@ -153,6 +186,10 @@ def _best_exchange(
     """
     best = -_MIN_GAIN * load
     gained = 0.0
+    if room < -_OVER or space < -_OVER:
+        return _best_repair(
+            given, giving, taken, taking, load, other, room, space, second, longest, penalty, chosen
+        )
     for row in range(giving):
         if other + given[row, 4] == math.inf:
             continue
@@ -173,6 +210,36 @@ def _best_exchange(
 
 
 @inner
+def _best_repair(
+    given: Any, giving: int, taken: Any, taking: int, load: float, other: float, room: float,
+    space: float, second: float, longest: float, penalty: float, chosen: Any,
+) -> float:  # fmt: skip
+    """As :func:`_best_exchange` beyond memory, where fewer tokens must be after it."""
+    gained = 0.0
+    before = max(-room, 0.0) + max(-space, 0.0)
+    now = max(load, other) if longest == 0.0 else max(load, second)
+    for row in range(giving):
+        if other + given[row, 4] == math.inf:
+            continue
+        for back in range(taking):
+            tokens = taken[back, 2] - given[row, 2]
+            beyond = max(tokens - room, 0.0) + max(-tokens - space, 0.0)
+            mine = load - given[row, 3] + taken[back, 4]
+            if beyond >= before - _OVER or mine == math.inf:
+                continue
+            theirs = other + given[row, 4] - taken[back, 3]
+            if longest == 0.0:
+                change = max(mine, theirs) - now
+            else:
+                change = max(mine, second) - now + max(theirs - longest, 0.0)
+            change += penalty * (beyond - before)
+            if change < gained:
+                gained = change
+                chosen[0], chosen[1] = row, back
+    return gained
+
+
+@inner
 def _add(problem: Any, plan: Any, i: int, m: int, g: int) -> None:
     """Add a sequence that is in no group to group ``g`` of micro-batch ``m``."""
     k = plan.kind[m, g]
@@ -182,7 +249,7 @@ def _add(problem: Any, plan: Any, i: int, m: int, g: int) -> None:
         plan.used[m] = max(plan.used[m], g + 1)
     plan.after[i], plan.head[m, g] = plan.head[m, g], i
     plan.size[m, g] += 1
-    plan.load[m, g] += problem.share_ms[i, k]
+    plan.load[m, g] += plan.share_ms[i, k]
     plan.room[m, g] -= problem.tokens[i]
     plan.micro_batch[i], plan.group[i] = m, g
 
@@ -199,7 +266,7 @@ def _transfer(problem: Any, plan: Any, i: int, m: int, g: int) -> None:
             previous = plan.after[previous]
         plan.after[previous] = plan.after[i]
     plan.size[before, source] -= 1
-    plan.load[before, source] -= problem.share_ms[i, plan.kind[before, source]]
+    plan.load[before, source] -= plan.share_ms[i, plan.kind[before, source]]
     plan.room[before, source] += problem.tokens[i]
     _add(problem, plan, i, m, g)
 
@@ -231,7 +298,7 @@ def _with_pairs(mine: int, theirs: int, most: int) -> Any:
 @inner
 def _exchange(
     problem: Any, plan: Any, scratch: Any, m: int, source: int, second: float, far: int, g: int,
-    longest: float, most: int,
+    longest: float, most: int, penalty: float,
 ) -> Any:  # fmt: skip
     """The best exchange of the slowest group of ``m`` with group ``g`` of ``far``.
 
@@ -247,7 +314,7 @@ def _exchange(
     taking += 1
     change = _best_exchange(
         given, giving, taken, taking, plan.load[m, source], plan.load[far, g],
-        plan.room[m, source], plan.room[far, g], second, longest, chosen,
+        plan.room[m, source], plan.room[far, g], second, longest, penalty, chosen,
     )  # fmt: skip
     if change < 0:
         for column in range(2):
@@ -260,7 +327,27 @@ def _exchange(
 
 
 @inner
-def _descend(problem: Any, plan: Any, scratch: Any, per_pair: int, most: int, local: bool) -> Any:
+def _source(plan: Any, m: int) -> Any:
+    """The group of a micro-batch that gives: the one most beyond its memory, else the
+    slowest; and the longest time of the others.
+    """
+    chosen, _, second = _slowest(plan, m)
+    fullest = -_OVER
+    for g in range(plan.used[m]):
+        if plan.size[m, g] and plan.room[m, g] < fullest:
+            chosen, fullest = g, plan.room[m, g]
+    if fullest < -_OVER:
+        second = 0.0
+        for g in range(plan.used[m]):
+            if plan.size[m, g] and g != chosen:
+                second = max(second, plan.load[m, g])
+    return chosen, second
+
+
+@inner
+def _descend(
+    problem: Any, plan: Any, scratch: Any, per_pair: int, most: int, penalty: float, local: bool
+) -> Any:
     """Exchange sequences while that shortens a plan; returns the exchanges compared.
 
     A pair of micro-batches is looked at where one of them has changed
@@ -273,7 +360,7 @@ def _descend(problem: Any, plan: Any, scratch: Any, per_pair: int, most: int, lo
         for column in range(count):
             seen[row, column] = 0
     while settled < count and compared < most:
-        source, _, second = _slowest(plan, m)
+        source, second = _source(plan, m)
         gained = False
         for away in range(count if source >= 0 else 0):
             far, longest = (m + away) % count, 0.0
@@ -287,7 +374,17 @@ def _descend(problem: Any, plan: Any, scratch: Any, per_pair: int, most: int, lo
                 g = (turn + step) % plan.used[far]
                 if plan.size[far, g] and (away or g != source):
                     gained, more = _exchange(
-                        problem, plan, scratch, m, source, second, far, g, longest, per_pair
+                        problem,
+                        plan,
+                        scratch,
+                        m,
+                        source,
+                        second,
+                        far,
+                        g,
+                        longest,
+                        per_pair,
+                        penalty,
                     )
                     compared += more
                     if gained:
@@ -304,23 +401,29 @@ def _descend(problem: Any, plan: Any, scratch: Any, per_pair: int, most: int, lo
 
 
 @inner
-def _total(problem: Any, plan: Any) -> float:
-    """Time with all constants (ms); empty micro-batches take none."""
-    time = 0.0
+def _total(problem: Any, plan: Any) -> Any:
+    """Time with all constants (ms), and the tokens beyond memory; empty micro-batches
+    take none.
+    """
+    time, beyond = 0.0, 0.0
     for m in range(len(plan.used)):
         chosen, longest, _ = _slowest(plan, m)
         if chosen >= 0:
             time += longest + problem.constant_ms
-    return time
+        for g in range(plan.used[m]):
+            if plan.size[m, g]:
+                beyond += max(-_OVER - plan.room[m, g], 0.0)
+    return time, beyond
 
 
 @inner
-def _kick(problem: Any, plan: Any, scratch: Any, state: Any) -> None:
+def _kick(problem: Any, plan: Any, scratch: Any, state: Any, penalty: float) -> bool:
     """Change a plan at random where memory allows it.
 
     One to three times two sequences are swapped, more often of the long ones, or one
     moves to the group of another. Or two groups of one degree swap all sequences, one
-    is divided, or two are joined.
+    is divided, or two are joined. Or a micro-batch is divided anew, perhaps beyond
+    memory; False where a sequence has no group there.
     """
     n, changed = len(problem.tokens), scratch.changed
     for m in range(len(plan.used)):
@@ -328,6 +431,10 @@ def _kick(problem: Any, plan: Any, scratch: Any, state: Any) -> None:
     mixed = next_random(state) < _MIXED
     left = 1 + int(3 * next_random(state) ** 2)
     traded = next_random(state) < _TRADED
+    if next_random(state) < _REMIXED:
+        m = plan.micro_batch[int(n * next_random(state))]
+        changed[m] = 1
+        return bool(_remix(problem, plan, m, state, penalty))
     for _ in range(_DRAWS):
         i = int(n * next_random(state) ** 2)
         j = int(n * next_random(state))
@@ -339,7 +446,7 @@ def _kick(problem: Any, plan: Any, scratch: Any, state: Any) -> None:
         if traded and m != far and plan.kind[m, g] == plan.kind[far, there]:
             _trade(problem, plan, m, g, far, there)
             changed[m] = changed[far] = 1
-            return
+            return True
         if mixed:
             done = (
                 _divide(problem, plan, m, g)
@@ -348,7 +455,7 @@ def _kick(problem: Any, plan: Any, scratch: Any, state: Any) -> None:
             )
             if done:
                 changed[m] = 1
-                return
+                return True
             continue
         if m == far and g == there:
             continue
@@ -366,7 +473,71 @@ def _kick(problem: Any, plan: Any, scratch: Any, state: Any) -> None:
         changed[m] = changed[far] = 1
         left -= 1
         if left == 0:
-            return
+            return True
+    return True
+
+
+@inner
+def _fold(problem: Any, plan: Any) -> None:
+    """Move the sequences of the micro-batch of fewest tokens to where most room is."""
+    smallest, fewest = _NONE, math.inf
+    for m in range(len(plan.used)):
+        tokens = 0.0
+        for g in range(plan.used[m]):
+            if plan.size[m, g]:
+                tokens += problem.cap * problem.degree[plan.kind[m, g]] - plan.room[m, g]
+        if tokens < fewest:
+            smallest, fewest = m, tokens
+    for i in range(len(problem.tokens)):
+        if plan.micro_batch[i] != smallest:
+            continue
+        there, target, roomiest = _NONE, _NONE, -math.inf
+        for m in range(len(plan.used)):
+            for g in range(plan.used[m] if m != smallest else 0):
+                fits = plan.size[m, g] and problem.share_ms[i, plan.kind[m, g]] < math.inf
+                if fits and plan.room[m, g] > roomiest:
+                    there, target, roomiest = m, g, plan.room[m, g]
+        if target >= 0:
+            _transfer(problem, plan, i, there, target)
+
+
+@inner
+def _remix(problem: Any, plan: Any, m: int, state: Any, penalty: float) -> bool:
+    """Divide a micro-batch anew over groups of one or two random degrees.
+
+    Each sequence, the longest first, goes where it ends soonest, with penalties. False
+    where one fits no group.
+    """
+    slots, count, free = plan.kind.shape[1], 0, problem.devices
+    for g in range(plan.used[m]):
+        plan.size[m, g] = 0
+    for _ in range(2):
+        k = int(len(problem.degree) * next_random(state))
+        # Any number of the first, and of the second as many as there is room for.
+        more = int((free // problem.degree[k] + 1) * next_random(state))
+        if count or more == 0:
+            more = free // problem.degree[k]
+        for _ in range(min(more, slots - count)):
+            plan.kind[m, count] = k
+            free -= problem.degree[k]
+            count += 1
+    for i in range(len(problem.tokens)):
+        if plan.micro_batch[i] != m:
+            continue
+        chosen, soonest = _NONE, math.inf
+        for g in range(count):
+            k = plan.kind[m, g]
+            load, room = problem.latency[k], problem.cap * problem.degree[k]
+            if plan.size[m, g]:
+                load, room = plan.load[m, g], plan.room[m, g]
+            end = load + problem.share_ms[i, k]
+            end += penalty * max(problem.tokens[i] - room, 0.0)
+            if end < soonest:
+                chosen, soonest = g, end
+        if chosen < 0:
+            return False
+        _add(problem, plan, i, m, chosen)
+    return True
 
 
 @inner
@@ -432,7 +603,7 @@ def _divide(problem: Any, plan: Any, m: int, g: int) -> bool:
 @inner
 def _join(problem: Any, plan: Any, m: int, g: int, other: int) -> bool:
     """Join two groups to one on their devices and free ones; False where none fits."""
-    free, tokens = problem.devices, 0.0
+    free, tokens, beyond = problem.devices, 0.0, 0.0
     for slot in range(plan.used[m]):
         if plan.size[m, slot] and slot != g and slot != other:
             free -= problem.degree[plan.kind[m, slot]]
@@ -442,12 +613,13 @@ def _join(problem: Any, plan: Any, m: int, g: int, other: int) -> bool:
             k = kind
     for slot in (g, other):
         tokens += problem.cap * problem.degree[plan.kind[m, slot]] - plan.room[m, slot]
+        beyond += max(-plan.room[m, slot], 0.0)
         member = plan.head[m, slot]
         while member >= 0:
             if problem.share_ms[member, k] == math.inf:
                 return False
             member = plan.after[member]
-    if tokens > problem.cap * problem.degree[k]:
+    if tokens > problem.cap * problem.degree[k] + beyond:
         return False
     first, second = plan.head[m, g], plan.head[m, other]
     plan.size[m, g] = plan.size[m, other] = 0
@@ -473,26 +645,33 @@ def _copied(plan: Any, target: Any) -> None:
 
 
 @inner
-def _empty(n: int, count: int, slots: int) -> Any:
+def _empty(n: int, count: int, slots: int, share_ms: Any) -> Any:
     return _Groups(
         np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros((count, slots), np.int64),
         np.zeros((count, slots)), np.zeros((count, slots)), np.zeros((count, slots), np.int64),
-        np.full((count, slots), _NONE), np.full(n, _NONE), np.zeros(count, np.int64),
+        np.full((count, slots), _NONE), np.full(n, _NONE), np.zeros(count, np.int64), share_ms,
     )  # fmt: skip
 
 
 @compiled
 def _shorten(
-    problem: Any, micro_batch: Any, group: Any, kind: Any, most: int, kicks: int, seed: int
-) -> Any:
+    problem: Any, micro_batch: Any, group: Any, kind: Any, most: int, kicks: int, seed: int,
+    fold: bool,
+) -> Any:  # fmt: skip
     """Exchanges, then kicks, each with exchanges and taken back where that is slower.
 
-    Returns time, exchanges compared and the groups.
+    Returns time, exchanges compared and the groups; an infinite time where memory is
+    short.
     """
     n, count = len(problem.tokens), len(kind)
     slots = max(kind.shape[1], min(problem.devices, n)) if kicks else kind.shape[1]
-    plan, now = _empty(n, count, slots), _empty(n, count, slots)
-    best = _empty(n, count, slots)
+    share_ms = problem.share_ms.copy()
+    for i in range(n):
+        for k in range(len(problem.degree)):
+            if share_ms[i, k] == math.inf:
+                share_ms[i, k] = problem.cheapest[i] / problem.degree[k]
+    plan, now = _empty(n, count, slots, share_ms), _empty(n, count, slots, share_ms)
+    best = _empty(n, count, slots, share_ms)
     for m in range(count):
         copy(plan.kind[m], kind[m], kind.shape[1])
     for i in range(n - 1, -1, -1):
@@ -502,28 +681,36 @@ def _shorten(
         np.zeros((rows, 5)), np.zeros((rows, 5)), np.zeros(2, np.int64),
         np.ones(count, np.int64), np.zeros((count, count), np.int64),
     )  # fmt: skip
-    compared = _descend(problem, plan, scratch, _MOST_PER_PAIR, most, False)
-    time = _total(problem, plan)
+    penalty = _PENALTY * problem.cheapest.sum() / problem.tokens.sum()
+    if fold:
+        _fold(problem, plan)
+    compared = _descend(problem, plan, scratch, _MOST_PER_PAIR, most, penalty, False)
+    time, beyond = _total(problem, plan)
+    best_ms = time if beyond == 0 else math.inf
     if kicks == 0:
-        return time, compared, plan
+        return best_ms, compared, plan
     state = np.array([np.uint64(88172645463325252) ^ np.uint64(seed * 2654435761 + 1)])
     _copied(plan, now)
     _copied(plan, best)
-    now_ms = time
+    now_ms = time + penalty * beyond
     for kick in range(kicks):
-        _kick(problem, plan, scratch, state)
-        compared += _descend(problem, plan, scratch, _MOST_AFTER_KICK, most, True)
-        reached = _total(problem, plan)
-        if reached < now_ms * (1 + _WARMTH * (1 - kick / kicks)):
-            now_ms = reached
+        if not _kick(problem, plan, scratch, state, penalty):
+            _copied(now, plan)
+            continue
+        compared += _descend(problem, plan, scratch, _MOST_AFTER_KICK, most, penalty, True)
+        time, beyond = _total(problem, plan)
+        if beyond == 0 and time < best_ms:
+            best_ms = time
+            _copied(plan, best)
+        if time + penalty * beyond < now_ms * (1 + _WARMTH * (1 - kick / kicks)):
+            now_ms = time + penalty * beyond
             _copied(plan, now)
-            if reached < time:
-                time = reached
-                _copied(plan, best)
         else:
             _copied(now, plan)
+    if best_ms == math.inf:
+        return best_ms, compared, plan
     _copied(best, plan)
     for m in range(count):
         scratch.changed[m] = 1
-    compared += _descend(problem, plan, scratch, _MOST_PER_PAIR, most, False)
-    return _total(problem, plan), compared, plan
+    compared += _descend(problem, plan, scratch, _MOST_PER_PAIR, most, penalty, False)
+    return _total(problem, plan)[0], compared, plan

@@ -4,9 +4,8 @@ A batch is cut into micro-batches. Each has groups of different degrees, side by
 and each sequence belongs to a group (FlexSP, section 4). The paper solves it cut by cut
 with an integer programme (``flexsp_milp``). Here one search moves the time limits of
 all micro-batches at once (``search``). Its plans are bettered by exchanges of sequences
-between groups and by random kicks (``exchanges``), and in small batches by annealed
-moves, which also try a micro-batch less (``small``). The constant b1 is paid once per
-micro-batch.
+between groups, and in small batches by random kicks, which also try a micro-batch less
+(``exchanges``). The constant b1 is paid once per micro-batch.
 
 More freedom should not make a plan slower (docs/benchmarks.md has the exceptions). A
 plan for some degrees is the best of the searches with those up to each of them, and a
@@ -76,13 +75,13 @@ _CHAINS = 2
 #: The best plans of each step are kicked there, so many times each at first, where they
 #: take at most so many times the best of all.
 _KICKED = 8
-_KICKS = 30
+_KICKS = 40
 _WORTH_KICKS = 1.005
-#: Moves of sequences between groups after a round there.
-_MOVES = 60_000
-#: Beyond so many sequences moves follow the first step of a ladder alone, and plans of
-#: more micro-batches than memory needs. Looks are worth more than moves otherwise.
-_MOVED = 64
+_KICKS_OF_FEW = 200
+#: So many sequences are few.
+_FEW = 64
+#: Plans of nearly equal sequences are kicked so many times as often.
+_KICKS_OF_NEAR_EQUALS = 32
 #: Sequences of at least this share of the longest are planned as equal ones first.
 _NEARLY_EQUAL = 0.9
 #: Static plans of at most so many times the best are shortened by exchanges.
@@ -217,8 +216,8 @@ def plan_flexsp_batch(
         powers = tuple(degree for degree in degrees if degree & (degree - 1) == 0)
         nearly = lengths[-1] >= _NEARLY_EQUAL * lengths[0]
         if powers and nearly and len(lengths) <= MOST_EQUALS:
-            moves = _MOVES if len(lengths) * devices < _SMALL else 0
-            solver = partial(plan_of_near_equals, moves=moves, seed=seed)
+            kicks = _KICKS_OF_NEAR_EQUALS * _KICKS if len(lengths) * devices < _SMALL else 0
+            solver = partial(plan_of_near_equals, kicks=kicks, seed=seed)
             equal = lengths[0] == lengths[-1]
             _solve(work, solver, devices, powers, "optimum" if equal else "near_equals")
             if powers == degrees and equal:
@@ -365,13 +364,11 @@ def _search_round(
     better.
     """
     # Planning alone loads Numba.
-    from railx.planning.sequence.exchanges import shortened
+    from railx.planning.sequence.exchanges import folded, shortened
     from railx.planning.sequence.search import Problem, search
-    from railx.planning.sequence.small import annealed
 
     problem = Problem.of(work.lengths, devices, degrees, work.cost)
     n = len(work.lengths)
-    # On 512 sequences and 64 devices no move of 240,000 improved any of nine plans.
     small = n * devices < _SMALL
     looks *= math.sqrt(n * devices / (512 * 64)) * (_MORE_WHERE_SMALL if small else 1)
     starts = [] if best.limits is None else [best.limits]
@@ -385,11 +382,11 @@ def _search_round(
     searched = min(plans, key=lambda plan: plan.time_ms)
     if small:
         fewest = math.ceil(work.lengths.sum() / (work.cost.tokens_per_device * devices))
-        if n <= _MOVED or len(degrees) == 1 or fewest < len(searched.limits):
-            start = searched._replace(looks=0)
-            searched = annealed(problem, start, _MOVES, work.seed + number)
-            plans.append(searched)
-        best.ends = sorted(plans, key=lambda plan: plan.time_ms)[:_KICKED]
+        if fewest < len(searched.limits):
+            plans.append(folded(problem, searched._replace(looks=0), work.seed + number))
+            searched = min(plans, key=lambda plan: plan.time_ms)
+        ends = [plan for plan in plans if plan.time_ms < math.inf]
+        best.ends = sorted(ends, key=lambda plan: plan.time_ms)[:_KICKED]
     work.looks += sum(plan.looks for plan in plans)
     _better(best, searched, degrees)
 
@@ -412,7 +409,8 @@ def _kick(work: _Work, ladder: _Ladder, number: int, worth_ms: float) -> None:
         if best.ends and best.ends[0].time_ms <= worth_ms and not work.done():
             problem = Problem.of(work.lengths, ladder.devices, step, work.cost)
             ends = [plan._replace(looks=0) for plan in best.ends]
-            kicked = shortest(problem, ends, _KICKS, work.seed + number)
+            kicks = _KICKS if len(work.lengths) > _FEW else _KICKS_OF_FEW
+            kicked = shortest(problem, ends, kicks, work.seed + number)
             work.looks += kicked.looks
             _better(best, kicked, step)
             if best.time_ms < work.best.time_ms:
