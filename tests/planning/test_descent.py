@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.performance.sequence_cost import CostModel
-from railx.planning.sequence.exchanges import shortened
+from railx.planning.sequence.exchanges import folded, shortened
 from railx.planning.sequence.search import Problem, SearchResult
 from railx.planning.sequence.small import optimum
 from tests.planning.optima import costs
@@ -84,6 +84,19 @@ def test_kicks_keep_a_plan_valid_and_make_none_slower(
     assert _total_ms(problem, after) == pytest.approx(after.time_ms, rel=1e-9)
     for row, times in zip(after.kind, _times(problem, after), strict=True):
         assert problem.degree[row[times > 0]].sum() <= problem.devices
+
+
+@settings(deadline=None, max_examples=100)
+@given(plans(), st.integers(0, 100))
+def test_a_folded_plan_is_valid_and_has_one_micro_batch_less(
+    drawn: tuple[Problem, SearchResult], seed: int
+) -> None:
+    problem, start = drawn
+    count = len(set(start.micro_batch.tolist()))
+    after = folded(problem, start, seed)
+    if count > 1 and after.time_ms < math.inf:
+        assert len(after.limits) < count
+        assert _total_ms(problem, after) == pytest.approx(after.time_ms, rel=1e-9)
 
 
 @settings(deadline=None, max_examples=150)
@@ -239,3 +252,31 @@ def test_joined_groups_are_within_memory() -> None:
     assert shortened(problem, start, 50, 1).time_ms == pytest.approx(90.0)
     roomier = problem._replace(cap=13.0)
     assert shortened(roomier, start, 50, 1).time_ms == pytest.approx(37.0)
+
+
+def test_a_folded_plan_fills_memory() -> None:
+    """No two of the six sequences of a micro-batch fit the third group as they are."""
+    problem = _alike([7, 6, 5, 4, 3, 2])._replace(cap=9.0, devices=3, constant_ms=1.0)
+    start = SearchResult(
+        math.inf,
+        np.array([0, 0, 0, 1, 1, 1]),
+        np.array([0, 1, 2, 0, 1, 2]),
+        np.zeros((2, 3), np.int64),
+        np.zeros(2),
+        0,
+    )
+    assert folded(problem, start, 1).time_ms == pytest.approx(9.0 + 1.0)
+    assert folded(problem._replace(cap=8.0), start, 1).time_ms == math.inf
+
+
+def test_a_plan_beyond_memory_is_repaired_though_it_is_faster() -> None:
+    """13 ticks in memory; 12 beyond it, by a token."""
+    problem = _alike([7, 6, 6, 5])
+    share = np.array([[6.0], [6.0], [7.0], [5.0]])
+    problem = problem._replace(share_ms=share, alone=share, cap=12.0)
+    start = SearchResult(
+        math.inf, np.zeros(4, np.int64), np.array([0, 0, 1, 1]), np.zeros((1, 2), np.int64),
+        np.zeros(1), 0,
+    )  # fmt: skip
+    assert shortened(problem, start).time_ms == pytest.approx(13.0)
+    assert shortened(problem, start, 50, 1).time_ms == pytest.approx(13.0)
