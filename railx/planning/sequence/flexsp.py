@@ -80,6 +80,11 @@ _WORTH_KICKS = 1.005
 _KICKS_OF_FEW = 200
 #: So many sequences are few.
 _FEW = 64
+#: The best plan of other batches is kicked so many times where it takes more than this
+#: multiple of the bound, up to so many sequences times devices.
+_KICKS_OF_WIDE = 100
+_WIDE_GAP = 1.025
+_MOST_KICKED = 1 << 17
 #: Plans of nearly equal sequences are kicked so many times as often.
 _KICKS_OF_NEAR_EQUALS = 32
 #: Sequences of at least this share of the longest are planned as equal ones first.
@@ -209,6 +214,7 @@ def plan_flexsp_batch(
     needed = settings.relative_gap > 0
     bound = batch_lower_bound_ms(lengths, devices, degrees, cost) if needed else 0.0
     work = _Work(lengths, settings, cost, seed, bound, time.process_time() + settings.time_guard_s)
+    ladders: list[_Ladder] = []
     if len(lengths) <= MOST_SEQUENCES:
         _solve(work, optimum, devices, degrees)
         bound = max(bound, work.best.time_ms)
@@ -226,15 +232,21 @@ def plan_flexsp_batch(
         for number in range(settings.effort):
             for ladder in counted(ladders, "numbers of devices"):
                 _climb(work, ladder, number)
-            worth_ms = _WORTH_KICKS * work.best.time_ms
-            for ladder in ladders:
-                _kick(work, ladder, number, worth_ms)
+            if len(lengths) * devices < _SMALL:
+                kicks = _KICKS if len(lengths) > _FEW else _KICKS_OF_FEW
+                worth_ms = _WORTH_KICKS * work.best.time_ms
+                for ladder in ladders:
+                    _kick(work, ladder, seed + number, kicks, worth_ms)
             if work.done():
                 break
         _try_static(work, devices)
+    if bound < work.best.time_ms:
+        most_ms = work.best.time_ms
+        bound = max(bound, batch_lower_bound_ms(lengths, devices, degrees, cost, most_ms))
+        if most_ms > _WIDE_GAP * bound and len(lengths) * devices <= _MOST_KICKED:
+            for ladder in ladders:
+                _kick(work, ladder, seed, _KICKS_OF_WIDE, most_ms)
     best = work.best
-    if bound < best.time_ms:
-        bound = max(bound, batch_lower_bound_ms(lengths, devices, degrees, cost, best.time_ms))
     near = best.time_ms <= bound * (1 + settings.relative_gap)
     report = {
         "name": "flexsp",
@@ -364,7 +376,7 @@ def _search_round(
     better.
     """
     # Planning alone loads Numba.
-    from railx.planning.sequence.exchanges import folded, shortened
+    from railx.planning.sequence.exchanges import shortened
     from railx.planning.sequence.search import Problem, search
 
     problem = Problem.of(work.lengths, devices, degrees, work.cost)
@@ -379,16 +391,11 @@ def _search_round(
         return
     # Where sequences are many, exchanges cost more than another plan is worth.
     plans = [shortened(problem, plan) for plan in (plans if small else plans[:1])]
-    searched = min(plans, key=lambda plan: plan.time_ms)
-    if small:
-        fewest = math.ceil(work.lengths.sum() / (work.cost.tokens_per_device * devices))
-        if fewest < len(searched.limits):
-            plans.append(folded(problem, searched._replace(looks=0), work.seed + number))
-            searched = min(plans, key=lambda plan: plan.time_ms)
-        ends = [plan for plan in plans if plan.time_ms < math.inf]
-        best.ends = sorted(ends, key=lambda plan: plan.time_ms)[:_KICKED]
+    plans.sort(key=lambda plan: plan.time_ms)
+    if small or not best.ends or plans[0].time_ms < best.ends[0].time_ms:
+        best.ends = plans[:_KICKED]
     work.looks += sum(plan.looks for plan in plans)
-    _better(best, searched, degrees)
+    _better(best, plans[0], degrees)
 
 
 def _better(best: _Best, plan: SearchResult, degrees: tuple[int, ...]) -> None:
@@ -398,19 +405,22 @@ def _better(best: _Best, plan: SearchResult, degrees: tuple[int, ...]) -> None:
         best.assignments = [_assignment(plan, m, degrees) for m in range(len(plan.limits))]
 
 
-def _kick(work: _Work, ladder: _Ladder, number: int, worth_ms: float) -> None:
+def _kick(work: _Work, ladder: _Ladder, seed: int, kicks: int, worth_ms: float) -> None:
     """Kick the plans that searches of a round ended with (``exchanges``), where the
-    first takes at most ``worth_ms``.
+    first takes at most ``worth_ms``, and a plan of one micro-batch less where memory
+    allows it.
     """
-    from railx.planning.sequence.exchanges import shortest
+    from railx.planning.sequence.exchanges import folded, shortest
     from railx.planning.sequence.search import Problem
 
+    fewest = math.ceil(work.lengths.sum() / (work.cost.tokens_per_device * ladder.devices))
     for step, best in ladder.best_of.items():
         if best.ends and best.ends[0].time_ms <= worth_ms and not work.done():
             problem = Problem.of(work.lengths, ladder.devices, step, work.cost)
             ends = [plan._replace(looks=0) for plan in best.ends]
-            kicks = _KICKS if len(work.lengths) > _FEW else _KICKS_OF_FEW
-            kicked = shortest(problem, ends, kicks, work.seed + number)
+            if fewest < len(ends[0].limits):
+                ends.append(folded(problem, ends[0], seed))
+            kicked = shortest(problem, ends, kicks, seed)
             work.looks += kicked.looks
             _better(best, kicked, step)
             if best.time_ms < work.best.time_ms:
