@@ -392,10 +392,30 @@ def _search_round(
     # Where sequences are many, exchanges cost more than another plan is worth.
     plans = [shortened(problem, plan) for plan in (plans if small else plans[:1])]
     plans.sort(key=lambda plan: plan.time_ms)
+    if small:
+        plans = _with_fold(work, problem, plans, work.seed + number)
     if small or not best.ends or plans[0].time_ms < best.ends[0].time_ms:
         best.ends = plans[:_KICKED]
     work.looks += sum(plan.looks for plan in plans)
     _better(best, plans[0], degrees)
+
+
+def _with_fold(
+    work: _Work, problem: Problem, plans: list[SearchResult], seed: int
+) -> list[SearchResult]:
+    """The plans and one of a micro-batch less than the fastest, where memory allows it.
+
+    The fastest comes first, before and after.
+    """
+    from railx.planning.sequence.exchanges import folded
+
+    fewest = math.ceil(problem.tokens.sum() / (problem.cap * problem.devices))
+    if len(plans[0].limits) <= fewest:
+        return plans
+    fold = folded(problem, plans[0]._replace(looks=0), seed)
+    work.looks += fold.looks
+    fits = [fold._replace(looks=0)] if fold.time_ms < math.inf else []
+    return sorted([*plans, *fits], key=lambda plan: plan.time_ms)
 
 
 def _better(best: _Best, plan: SearchResult, degrees: tuple[int, ...]) -> None:
@@ -407,19 +427,18 @@ def _better(best: _Best, plan: SearchResult, degrees: tuple[int, ...]) -> None:
 
 def _kick(work: _Work, ladder: _Ladder, seed: int, kicks: int, worth_ms: float) -> None:
     """Kick the plans that searches of a round ended with (``exchanges``), where the
-    first takes at most ``worth_ms``, and a plan of one micro-batch less where memory
-    allows it.
+    first takes at most ``worth_ms``.
     """
-    from railx.planning.sequence.exchanges import folded, shortest
+    from railx.planning.sequence.exchanges import shortest
     from railx.planning.sequence.search import Problem
 
-    fewest = math.ceil(work.lengths.sum() / (work.cost.tokens_per_device * ladder.devices))
     for step, best in ladder.best_of.items():
         if best.ends and best.ends[0].time_ms <= worth_ms and not work.done():
             problem = Problem.of(work.lengths, ladder.devices, step, work.cost)
             ends = [plan._replace(looks=0) for plan in best.ends]
-            if fewest < len(ends[0].limits):
-                ends.append(folded(problem, ends[0], seed))
+            # Where a round has one plan, none of fewer micro-batches was tried.
+            if len(ends) == 1:
+                ends = _with_fold(work, problem, ends, seed)
             kicked = shortest(problem, ends, kicks, seed)
             work.looks += kicked.looks
             _better(best, kicked, step)
