@@ -49,9 +49,9 @@ from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     path_lengths,
     table_lane_loads,
+    with_virtual_channels,
 )
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
-from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import LINK_KINDS, Links, Topology
 from tests.builders import build, checked
 from tests.commands import loaded

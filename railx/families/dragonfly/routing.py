@@ -13,7 +13,7 @@ import numpy as np
 
 from railx.families.dragonfly.graph import DragonflySettings, global_pairs
 from railx.vocabulary.arrays import Int32Array, IntArray
-from railx.vocabulary.routing.planes import fill_leaves, first_links
+from railx.vocabulary.routing.spread import fill_leaves, first_links
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 

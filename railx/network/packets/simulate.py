@@ -36,8 +36,8 @@ from railx.network.packets.parts import check_divisible, load_compiled, run_part
 from railx.network.settings import PacketNetworkSettings, TrafficSettings
 from railx.progress import counting
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
+from railx.vocabulary.routing.analysis import with_virtual_channels
 from railx.vocabulary.routing.table import RoutingTable
-from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import Topology
 
 __all__ = ["PacketResult", "simulate_packets", "simulate_trace", "speed_of", "summary_row"]
