@@ -40,7 +40,7 @@ from railx.network.packets import engine
 from railx.network.packets.layout import build_net, build_state
 from railx.network.packets.simulate import run_until
 from railx.network.settings import PacketNetworkSettings, UniformTraffic
-from railx.network.static_loads import uniform_lane_loads
+from railx.network.throughput import uniform_lane_loads
 from railx.settings import load
 from workflow.config import read_choice
 

@@ -94,7 +94,7 @@ ROOMS = {
         ("tests/fabric/test_safety.py",),
     ),
     "network": Room(
-        tuple(f"railx/network/{name}.py" for name in ("all_to_all", "collectives", "static_loads")),
+        tuple(f"railx/network/{name}.py" for name in ("collectives", "throughput")),
         (
             "tests/network/test_collectives.py",
             "tests/network/test_static_loads.py",

@@ -27,9 +27,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from railx.families import build_routing, family_of, rank_placement
-from railx.network.flows.fair import link_gb_s
+from railx.network.flows.fair import finish_times, link_gb_s
 from railx.network.flows.paths import spread_flows
-from railx.network.flows.transfers import finish_times
 from railx.network.settings import BandwidthSettings
 from railx.network.traffic import routed_for
 from railx.settings import SettingsError

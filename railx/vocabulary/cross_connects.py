@@ -1,5 +1,5 @@
-"""Cross-connect lists of optical switches, and the steps from one setting of the switches
-to another; both with their files.
+"""Cross-connect lists of optical switches, and the steps from one setting of the
+switches to another; both with their files.
 
 A cross-connect joins two ports of one switch in both directions, so that (port_a,
 port_b) and (port_b, port_a) are the same circuit. Files, both with every circuit of a

@@ -41,8 +41,7 @@ from railx.network.settings import (
     TrafficSettings,
     UniformTraffic,
 )
-from railx.network.static_loads import uniform_lane_loads
-from railx.network.throughput import ideal_bound
+from railx.network.throughput import ideal_bound, uniform_lane_loads
 from railx.network.traffic import repeat_seeds, traffic_flows
 from railx.settings import SettingsError
 from railx.vocabulary.routing.analysis import (

@@ -379,7 +379,7 @@ def _traffic_arrays(
     Aliases are indices of hot chips, or cycles of a trace.
     """
     from railx.network.packets import engine
-    from railx.network.packets.alias_table import alias_table
+    from railx.network.packets.kernels import alias_table
 
     none = np.zeros(1, dtype=np.int32)
     if isinstance(traffic, Trace):

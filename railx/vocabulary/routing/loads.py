@@ -1,5 +1,5 @@
-"""Exact loads without a table, of routings that correct coordinate after coordinate and of
-those that count hops.
+"""Exact loads without a table, of routings that correct coordinate after coordinate and
+of those that count hops.
 """
 
 from __future__ import annotations
