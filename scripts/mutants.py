@@ -79,7 +79,7 @@ ROOMS = {
         ),
     ),
     "design": Room(
-        tuple(f"railx/design/{name}.py" for name in ("front", "rates", "sizes", "usable")),
+        tuple(f"railx/design/{name}.py" for name in ("front", "rates", "sizes")),
         ("tests/design",),
     ),
     # What the invariants alone notice: no story, and no count of states.
@@ -137,13 +137,13 @@ ROOMS = {
         ("tests/replay",),
     ),
     "steps": Room(
-        tuple(f"railx/steps/{name}.py" for name in ("layers", "programs", "stage_bits", "sweep")),
+        tuple(f"railx/steps/{name}.py" for name in ("layers", "programs", "sweep")),
         ("tests/steps",),
     ),
     "economics": Room(
         tuple(
             f"railx/economics/{name}.py"
-            for name in ("bill", "catalogue", "claim_map", "rails", "scale", "sensitivity")
+            for name in ("bill", "catalogue", "claim_map", "rails", "sensitivity")
         ),
         ("tests/economics",),
     ),

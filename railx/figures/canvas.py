@@ -20,9 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from railx.figures.contrast import dark_colour
 from railx.figures.figure import CanvasSettings
-from railx.figures.theme import FAINT, GREY, INK, LINE_POINTS
+from railx.figures.theme import FAINT, GREY, INK, LINE_POINTS, dark_colour
 from railx.io import atomic_path, write_text
 
 if TYPE_CHECKING:
