@@ -32,8 +32,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from machine import describe
-from rows import record
+from shared import describe, record
 
 from railx.families import TopologySettings, build_routing, build_topology
 from railx.network.packets import engine

@@ -36,7 +36,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from batches import SEED, lengths_of
-from rows import record
+from shared import record
 
 from railx.performance.cluster import ClusterSettings
 from railx.performance.decoder import ModelSettings

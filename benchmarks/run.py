@@ -2,7 +2,7 @@
 
     python benchmarks/run.py [--only replay,controller] [--fail] [--store] [--long]
 
-Each prints its own tables; its numbers come back as rows (benchmarks/rows.py). At the
+Each prints its own tables; its numbers come back as rows (benchmarks/shared.py). At the
 end stands one table: every number, its ratio to the one stored for this kind of machine
 (benchmarks/baselines/KIND.json), the load of both runs, and marks on what is worse by
 more than the load explains (benchmarks/comparison.py).
@@ -23,8 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from comparison import Compared, compare, regressions
-from machine import cores, describe, kind
-from rows import FILE
+from shared import FILE, cores, describe, kind
 
 HERE = Path(__file__).resolve().parent
 BASELINES = HERE / "baselines"

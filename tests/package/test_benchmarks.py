@@ -24,10 +24,10 @@ def benchmarks() -> Iterator[SimpleNamespace]:
     sys.path.insert(0, folder)
     try:
         import comparison
-        import rows
         import run
+        import shared
 
-        yield SimpleNamespace(comparison=comparison, rows=rows, run=run)
+        yield SimpleNamespace(comparison=comparison, run=run, shared=shared)
     finally:
         sys.path.remove(folder)
         for name in set(sys.modules) - before:
@@ -121,12 +121,12 @@ def test_another_unit_or_clock_is_another_number_and_missing_ones_are_named(
 def test_rows_are_written_where_a_file_is_named(
     benchmarks: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(benchmarks.rows.FILE, raising=False)
-    benchmarks.rows.record("a", 1, "ms", clock="wall")
+    monkeypatch.delenv(benchmarks.shared.FILE, raising=False)
+    benchmarks.shared.record("a", 1, "ms", clock="wall")
     file = tmp_path / "rows.jsonl"
-    monkeypatch.setenv(benchmarks.rows.FILE, str(file))
-    benchmarks.rows.record("a", 1, "ms", clock="wall")
-    benchmarks.rows.record("b", 2.5, "", better="more", clock="none")
+    monkeypatch.setenv(benchmarks.shared.FILE, str(file))
+    benchmarks.shared.record("a", 1, "ms", clock="wall")
+    benchmarks.shared.record("b", 2.5, "", better="more", clock="none")
     assert [json.loads(line) for line in file.read_text().splitlines()] == [
         *(_row(1.0, clock="wall"), _row(2.5, "b", "", "more")),
     ]
@@ -144,7 +144,7 @@ def _run(
     script = folder / "one.py"
     script.write_text(
         f"import sys; sys.path.insert(0, {str(ROOT / 'benchmarks')!r})\n"
-        f"from rows import record; record('a', {value}, 'ms', clock='none')\n"
+        f"from shared import record; record('a', {value}, 'ms', clock='none')\n"
         f"sys.exit({value} < 0)\n"
     )
     run = benchmarks.run
