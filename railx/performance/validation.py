@@ -32,17 +32,6 @@ from railx.performance.programs import (
 )
 from railx.performance.search import Job, candidates, search
 
-__all__ = [
-    "Case",
-    "GroupError",
-    "MeasuredSet",
-    "errors_by_group",
-    "group_masks",
-    "measured_set",
-    "predict",
-    "read_set",
-]
-
 _GIB = 2**30
 
 
@@ -427,7 +416,7 @@ _MOSAIC = (
 )
 _MLPERF = ("round", "submission", "global_batch", "accumulation", "step_s_median")
 _MEMORY = ("model", "mode", "tensor", "pipeline", "micro_batch", "activations_gib")
-SETS = (
+_SETS = (
     MeasuredSet("vtrain", "megatron", _VTRAIN, _vtrain),
     MeasuredSet("selene", "megatron", _SELENE, _selene),
     MeasuredSet("selene_memory", "megatron", _MEMORY, _selene_memory),
@@ -441,15 +430,15 @@ SETS = (
 def measured_set(columns: Iterable[str]) -> MeasuredSet:
     """The set whose columns a file has; :class:`UserError` names what is missing."""
     header = set(columns)
-    for candidate in SETS:
+    for candidate in _SETS:
         if header.issuperset(candidate.columns):
             return candidate
-    nearest = min(SETS, key=lambda candidate: len(set(candidate.columns) - header))
+    nearest = min(_SETS, key=lambda candidate: len(set(candidate.columns) - header))
     missing = [name for name in nearest.columns if name not in header]
     raise UserError(
         f"columns: got none of the known sets, nearest is {nearest.name} without"
         f" {', '.join(missing)}; allowed: the columns of"
-        f" {', '.join(candidate.name for candidate in SETS)} in resources/measured"
+        f" {', '.join(candidate.name for candidate in _SETS)} in resources/measured"
     )
 
 

@@ -46,18 +46,6 @@ from railx.vocabulary.routing.analysis import with_virtual_channels
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
-__all__ = [
-    "PacketResult",
-    "check_divisible",
-    "load_compiled",
-    "run_parts_until",
-    "simulate_packets",
-    "simulate_trace",
-    "speed_of",
-    "summary_row",
-]
-
-
 #: Cycles times chips per call of the core, some seconds on large networks. Between
 #: calls the progress is counted.
 _CHIP_CYCLES = 500_000

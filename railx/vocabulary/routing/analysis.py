@@ -23,25 +23,6 @@ from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 
-__all__ = [
-    "Options",
-    "PathLengths",
-    "RoutingGraph",
-    "check_deadlock_free",
-    "check_delivery",
-    "class_loads",
-    "gather_loads",
-    "longest_paths",
-    "pair_loads",
-    "path_lengths",
-    "path_sums",
-    "routing_graph",
-    "spread_options",
-    "table_channel_loads",
-    "table_lane_loads",
-    "with_virtual_channels",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class PathLengths:
