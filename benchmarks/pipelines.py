@@ -46,10 +46,7 @@ from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.checkpoint_problem import CheckpointProblem
-from railx.planning.pipeline.infinipipe import (
-    PipelineSettings,
-    plan_pipeline_batch,
-)
+from railx.planning.pipeline.infinipipe import PipelineSettings, plan_pipeline_batch
 from railx.planning.planner import PlanningTask
 from railx.planning.planners import PlannerSettings, planner_of
 from railx.settings import load

@@ -79,8 +79,7 @@ ROOMS = {
         ),
     ),
     "design": Room(
-        tuple(f"railx/design/{name}.py" for name in ("front", "rates", "sizes")),
-        ("tests/design",),
+        tuple(f"railx/design/{name}.py" for name in ("front", "rates", "sizes")), ("tests/design",)
     ),
     # What the invariants alone notice: no story, and no count of states.
     "safety": Room(

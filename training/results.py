@@ -101,9 +101,7 @@ def write_results(
     write_table(folder / "passes.parquet", pa.Table.from_pylist(rows, schema=_PASSES))
     trace = _trace(blocks, context)
     write_table(
-        folder / "trace.parquet",
-        trace,
-        metadata={"run": settings.name, "warmup_iterations": timed},
+        folder / "trace.parquet", trace, metadata={"run": settings.name, "warmup_iterations": timed}
     )
     write_chrome_trace(folder / "trace.json", trace.filter(pc.field("iteration") >= timed))
     write_json(folder / "result.json", summed)

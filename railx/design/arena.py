@@ -33,10 +33,7 @@ from railx.network.group_bandwidth import (
 )
 from railx.network.metrics import bisection, topology_metrics
 from railx.network.packets import simulate_packets
-from railx.network.settings import (
-    StaticNetworkSettings,
-    UniformTraffic,
-)
+from railx.network.settings import StaticNetworkSettings, UniformTraffic
 from railx.network.throughput import simulate_static
 from railx.network.traffic import circuits_for
 from railx.performance.advice import setting_of
@@ -191,11 +188,7 @@ def _prices(name: str, sized: Sized, settings: ArenaSettings) -> Iterator[Row]:
     yield _value("", "all_to_all_closed_form", all_to_all, "GB/s", "analytic", note)
     if point.node_price_set is not None:
         charged = price(
-            sized.bill,
-            point.price_set,
-            catalogue,
-            node_price_set=point.node_price_set,
-            name=name,
+            sized.bill, point.price_set, catalogue, node_price_set=point.node_price_set, name=name
         )
         yield from _price_rows("_with_node", charged)
 

@@ -140,12 +140,7 @@ class Usable(NamedTuple):
 
 
 def usable_share(
-    settings: FamilySettings,
-    chips: int,
-    server_chips: int,
-    faults: float,
-    samples: int,
-    seed: int,
+    settings: FamilySettings, chips: int, server_chips: int, faults: float, samples: int, seed: int
 ) -> Usable:
     """The share of chips in the largest job with a share ``faults`` of servers failed.
 

@@ -206,11 +206,7 @@ def chip_rings(settings: HyperXSettings) -> tuple[LineRings, ...] | None:
 
 
 #: Routings by the order in which they correct coordinates.
-_ORDERS: dict[str, LineOrder] = {
-    "min": "ordered",
-    "balanced": "any_order",
-    "valiant": "valiant",
-}
+_ORDERS: dict[str, LineOrder] = {"min": "ordered", "balanced": "any_order", "valiant": "valiant"}
 #: Virtual channels of ``min``. It needs one; three match the other networks of the
 #: comparison (RailX simulator).
 _MIN_CHANNELS = 3

@@ -62,15 +62,8 @@ _STYLE: dict[str, Any] = {
 }
 #: What matplotlib sizes by itself: all of it gets the one size.
 _TEXTS = (
-    "font.size",
-    "axes.titlesize",
-    "axes.labelsize",
-    "xtick.labelsize",
-    "ytick.labelsize",
-    "legend.fontsize",
-    "legend.title_fontsize",
-    "figure.titlesize",
-    "figure.labelsize",
+    *("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize"),
+    *("legend.fontsize", "legend.title_fontsize", "figure.titlesize", "figure.labelsize"),
 )
 
 

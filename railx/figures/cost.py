@@ -329,20 +329,10 @@ class CostScaleSettings(Choice):
     """Cost per bandwidth and power over the number of chips, one line per topology."""
 
     only: tuple[str, ...] = (
-        "railx_hyperx_full",
-        "railx_hyperx_m4",
-        "railx_torus_full",
-        "hammingmesh_full",
-        "hammingmesh_m4_full",
-        "torus_2d_full",
-        "torus_3d_full",
-        "tpu_v4",
-        "opus_rails_equal",
-        "rail_only_full",
-        "dragonfly_full",
-        "hyperx_full",
-        "fat_tree_full",
-        "fat_tree_full_half_taper",
+        *("railx_hyperx_full", "railx_hyperx_m4", "railx_torus_full", "hammingmesh_full"),
+        *("hammingmesh_m4_full", "torus_2d_full", "torus_3d_full", "tpu_v4"),
+        *("opus_rails_equal", "rail_only_full", "dragonfly_full", "hyperx_full"),
+        *("fat_tree_full", "fat_tree_full_half_taper"),
     )
     """Topologies of the scale table to show, in that order; empty: all."""
     price_set: Annotated[str, NotEmpty()] = "opus_400g"

@@ -340,9 +340,7 @@ def member_rates(loads: RoutedLoads, groups: IntArray, algorithm: str) -> Member
     gb_s = (np.repeat(links.gbps, links.lanes) / 8)[used] / load[used]
     inside = np.repeat(links.kind == INTERNAL, links.lanes)[used]
     return MemberRates(
-        float(gb_s[~inside].min(initial=np.inf)),
-        float(gb_s[inside].min(initial=np.inf)),
-        flight_ns,
+        float(gb_s[~inside].min(initial=np.inf)), float(gb_s[inside].min(initial=np.inf)), flight_ns
     )
 
 

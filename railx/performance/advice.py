@@ -22,15 +22,7 @@ from railx.performance.models import model_named
 from railx.performance.networks import Network, TwoLevelRing
 from railx.performance.plans import AXES, RECOMPUTATIONS, SHARDINGS, Array, Plan, Plans
 from railx.performance.programs import Constants, constants_named, default_constants, program_named
-from railx.performance.search import (
-    DEGREES,
-    Job,
-    Priced,
-    first_plans,
-    price,
-    search,
-    search_below,
-)
+from railx.performance.search import DEGREES, Job, Priced, first_plans, price, search, search_below
 from railx.settings import AtLeast, Fraction, NotEmpty, Positive, SettingsError
 
 if TYPE_CHECKING:

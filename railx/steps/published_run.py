@@ -82,10 +82,7 @@ class Rings:
 
 
 def stage_times(
-    step: PublishedStep,
-    device: DeviceSettings,
-    links_gb_s: Mapping[Links, float],
-    counts: Counts,
+    step: PublishedStep, device: DeviceSettings, links_gb_s: Mapping[Links, float], counts: Counts
 ) -> list[tuple[StageNodes, list[int]]]:
     """The nodes of each stage with their times in ns.
 

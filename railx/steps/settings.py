@@ -85,9 +85,7 @@ class WeightedModel:
 
     def costs(self) -> Costs:
         """Estimated work by field."""
-        return {
-            "layers": Cost(0.01, 1e6) * self.layers,
-        }
+        return {"layers": Cost(0.01, 1e6) * self.layers}
 
     def layers_by_stage(self, stages: int) -> tuple[int, ...]:
         """Layers of each of so many stages, those left over on the first ones."""
@@ -278,9 +276,7 @@ class StepJob:
 
     def costs(self) -> Costs:
         """Estimated work by field."""
-        return {
-            "small_reductions": Cost(0.01, 1e5) * self.small_reductions,
-        }
+        return {"small_reductions": Cost(0.01, 1e5) * self.small_reductions}
 
 
 @dataclass(frozen=True)

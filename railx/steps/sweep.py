@@ -224,11 +224,7 @@ def time_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
 
 
 def _rows(
-    name: str,
-    variant: str,
-    job: StepJob,
-    settings: StepSettings,
-    latencies_ms: Sequence[float],
+    name: str, variant: str, job: StepJob, settings: StepSettings, latencies_ms: Sequence[float]
 ) -> Iterator[dict[str, Any]]:
     sweep = settings.sweep
     cases = [
@@ -296,10 +292,7 @@ def _by_formula(timeline: Iterable[Sequence[tuple[str, float]]], setting: _Setti
 def _prepared(job: StepJob, rule: str, settings: StepSettings) -> Prepared:
     all_ranks = settings.sweep.whole
     generated = programs(
-        job,
-        electrical=rule == _PACKETS,
-        iterations=settings.sweep.iterations,
-        all_ranks=all_ranks,
+        job, electrical=rule == _PACKETS, iterations=settings.sweep.iterations, all_ranks=all_ranks
     )
     return prepare(generated, circuit_model(job, rule, all_ranks=all_ranks))
 

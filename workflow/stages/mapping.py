@@ -170,11 +170,7 @@ STAGE = Stage(
         "reference": FromStage("topology.graph", experiment["mapping"]["reference"]),
         "catalogue": Path(experiment["mapping"]["catalogue"]),
     },
-    outputs={
-        "steps": Table(_COLUMNS),
-        "node_prices": Table(_NODE_PRICES),
-        "summary": Json(),
-    },
+    outputs={"steps": Table(_COLUMNS), "node_prices": Table(_NODE_PRICES), "summary": Json()},
     run=run,
     by_hand=ByHand(
         groups=("topology", "mapping"),

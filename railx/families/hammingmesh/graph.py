@@ -97,11 +97,7 @@ def build(settings: HammingMeshSettings) -> Topology:
     rows, columns = row_switches(settings), column_switches(settings)
     return topology_of(
         settings,
-        [
-            _internal(settings),
-            *_lines(settings, "row", rows),
-            *_lines(settings, "column", columns),
-        ],
+        [_internal(settings), *_lines(settings, "row", rows), *_lines(settings, "column", columns)],
         chips=settings.chips,
         chips_per_node=settings.m**2,
         switches=rows.size + columns.size,

@@ -302,8 +302,7 @@ def _kinds(topology: Topology, channels: Channels, part: IntArray) -> tuple[Int3
     leaves = np.where(links.kind != INTERNAL, 1 << 16, 0)
     of_links = (leaves, part[links.src], part[links.dst])
     rows = np.stack(
-        [channels.serial, channels.latency, *(column[channels.row] for column in of_links)],
-        axis=1,
+        [channels.serial, channels.latency, *(column[channels.row] for column in of_links)], axis=1
     )
     kinds, row = np.unique(rows, axis=0, return_inverse=True)
     return _int32(kinds), row.reshape(-1)

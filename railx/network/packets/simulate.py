@@ -250,15 +250,8 @@ def _result(
 
 
 _COUNTED = (
-    "NOW",
-    "CREATED",
-    "INJECTED",
-    "DELIVERED",
-    "HOPS_DONE",
-    "W_DELIVERED",
-    "W_HOPS",
-    "W_EXTERNAL",
-    "W_CREATED",
+    *("NOW", "CREATED", "INJECTED", "DELIVERED", "HOPS_DONE"),
+    *("W_DELIVERED", "W_HOPS", "W_EXTERNAL", "W_CREATED"),
 )
 
 

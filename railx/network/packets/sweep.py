@@ -17,12 +17,7 @@ import numpy as np
 
 from railx.families import build_routing, read_topology
 from railx.io import read_json, read_rows
-from railx.network.packets.simulate import (
-    PacketResult,
-    simulate_packets,
-    speed_of,
-    summary_row,
-)
+from railx.network.packets.simulate import PacketResult, simulate_packets, speed_of, summary_row
 from railx.network.packets.zero_load import zero_load_latency_cycles
 from railx.network.settings import SweepSettings, TrafficSettings
 from railx.network.throughput import ideal_bound
