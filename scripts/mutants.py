@@ -112,7 +112,7 @@ ROOMS = {
             f"railx/{name}.py"
             for name in (
                 *("evidence/claims", "evidence/database", "evidence/entries", "evidence/expected"),
-                *("evidence/judge", "evidence/published", "evidence/statement", "evidence/static"),
+                *("evidence/judge", "evidence/published", "evidence/statement"),
                 *("evidence/verdicts", "intervals/__init__"),
             )
         ),
