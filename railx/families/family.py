@@ -218,7 +218,7 @@ class Family(Generic[S]):
     """Routings that load the links as ``min`` does, whatever the traffic."""
     hop_loads: Mapping[str, str] = field(default_factory=dict)
     """Routings whose exact loads follow from hops, without a table: those of a routing
-    of :class:`railx.vocabulary.routing.loads.HopLoads`."""
+    of :class:`railx.vocabulary.routing.hop_loads.HopLoads`."""
     pair_loads: Callable[[S, Topology, str], PairLoads | None] | None = None
     """Exact loads of a routing on a plane by its settings, without a table; the result
     is None for settings or routings without such."""

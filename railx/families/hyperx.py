@@ -19,7 +19,7 @@ from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
 from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, too_large
 from railx.vocabulary.line_rings import LineRings, joined_rings
-from railx.vocabulary.routing.loads import LineLoads, LineOrder
+from railx.vocabulary.routing.line_loads import LineLoads, LineOrder
 from railx.vocabulary.routing.spread import fill_leaves
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, topology_of

@@ -34,7 +34,7 @@ from railx.network.traffic import routed_for
 from railx.settings import SettingsError
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.routing.analysis import gather_loads, pair_loads
-from railx.vocabulary.routing.loads import HopLoads
+from railx.vocabulary.routing.hop_loads import HopLoads
 from railx.vocabulary.routing.table import PairLoads, RoutingTable
 from railx.vocabulary.topology import INTERNAL, Topology
 
