@@ -13,7 +13,7 @@ import pytest
 
 from railx.io import read_json, read_rows, write_json, write_table
 from railx.network.packets import shard_of
-from railx.network.packets.sweep import read_sweeps
+from railx.network.packets.seed_sweeps import read_sweeps
 from railx.settings import SettingsError, to_dict
 from tests.builders import ROOT, checked, topology_settings
 from workflow.config import compose_experiment

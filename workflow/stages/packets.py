@@ -39,7 +39,7 @@ def run(job: Job) -> Summary:
     job of their own (stage seeds) are merged.
     """
     from railx.network.packets import merged
-    from railx.network.packets.sweep import read_sweeps, sweep_seeds
+    from railx.network.packets.seed_sweeps import read_sweeps, sweep_seeds
     from railx.network.settings import SweepSettings
     from railx.network.traffic import repeat_seeds
     from railx.settings import load

@@ -16,7 +16,7 @@ from workflow.stages.packets import WINDOW, needs
 def run(job: Job) -> Summary:
     """Sweep the loads under the seeds of the shard; return the number of runs."""
     from railx.network.packets import shard_of
-    from railx.network.packets.sweep import sweep_seeds
+    from railx.network.packets.seed_sweeps import sweep_seeds
     from railx.network.settings import SweepSettings
     from railx.network.traffic import repeat_seeds
     from railx.settings import load
