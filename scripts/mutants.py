@@ -181,7 +181,7 @@ ROOMS = {
             f"railx/exchange/{name}.py"
             for name in (
                 *("astra_network", "chakra", "chakra_messages", "chrome", "formats"),
-                *("goal", "graph_files", "sources", "wires"),
+                *("goal", "graph_files", "programs", "wires"),
             )
         ),
         ("tests/exchange", "tests/workflow/test_exchange_commands.py"),
