@@ -30,8 +30,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from machine import describe
-from rows import record
+from shared import describe, record
 
 from railx.fabric import FabricSettings, launch_controller
 from railx_torch import backend

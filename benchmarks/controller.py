@@ -22,8 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from machine import describe
-from rows import record
+from shared import describe, record
 
 from railx.fabric import Configuration, FabricSettings, Layout, launch_controller
 from railx.fabric.holdings import Holdings

@@ -18,8 +18,7 @@ from collections import deque
 
 import numba
 import numpy as np
-from machine import describe
-from rows import record
+from shared import describe, record
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.core import ControllerCore

@@ -25,8 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from machine import describe
-from rows import record
+from shared import describe, record
 
 from railx.families import TopologySettings, build_topology
 from railx.network.flows.fair import max_min_rates

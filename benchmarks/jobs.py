@@ -27,8 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from machine import describe
-from rows import record
+from shared import describe, record
 
 ROOT = Path(__file__).resolve().parents[1]
 STORE = ROOT / "benchmarks/jobs.csv"

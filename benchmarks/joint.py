@@ -33,7 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from batches import SEED, lengths_of
-from rows import record
+from shared import record
 
 from railx.families import TopologySettings, build_topology
 from railx.network.group_bandwidth import group_bandwidth

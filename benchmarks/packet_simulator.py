@@ -23,10 +23,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from compiling import compile_times, first_call
-from machine import describe
 from numba import njit
-from rows import record
+from shared import compile_times, describe, first_call, record
 
 from railx.families import TopologySettings, build_routing, build_topology
 from railx.network.packets import simulate_packets

@@ -32,15 +32,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from machine import describe
-from rows import record
+from shared import describe, record
 
 from railx.families import TopologySettings, build_routing, build_topology
 from railx.network.packets import engine
 from railx.network.packets.layout import build_net, build_state
 from railx.network.packets.simulate import run_until
 from railx.network.settings import PacketNetworkSettings, UniformTraffic
-from railx.network.static_loads import uniform_lane_loads
+from railx.network.throughput import uniform_lane_loads
 from railx.settings import load
 from workflow.config import read_choice
 

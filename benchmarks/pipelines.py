@@ -36,7 +36,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from batches import SEED, lengths_of
-from rows import record
+from shared import record
 
 from railx.performance.cluster import ClusterSettings
 from railx.performance.decoder import ModelSettings
@@ -46,10 +46,7 @@ from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.checkpoint_problem import CheckpointProblem
-from railx.planning.pipeline.infinipipe import (
-    PipelineSettings,
-    plan_pipeline_batch,
-)
+from railx.planning.pipeline.infinipipe import PipelineSettings, plan_pipeline_batch
 from railx.planning.planner import PlanningTask
 from railx.planning.planners import PlannerSettings, planner_of
 from railx.settings import load

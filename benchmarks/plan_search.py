@@ -16,8 +16,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from machine import describe
-from rows import record
+from shared import describe, record
 
 from railx.performance.subramanian import DIVISIONS, job_named, search
 

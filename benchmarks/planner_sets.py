@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from batches import CORPORA, SEED, SMALL_DEVICES, lengths_of, small_batches
-from rows import record
+from shared import record
 
 from railx.performance.cluster import ClusterSettings
 from railx.performance.decoder import ModelSettings

@@ -39,8 +39,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from batches import CONTEXTS, CORPORA, DEVICES, DRAWS, Case, cases, cost_of, lengths_of
-from machine import describe
-from rows import record
+from shared import describe, record
 
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.planners import PlannerSettings

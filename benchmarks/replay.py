@@ -22,9 +22,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from compiling import compile_times, first_call
-from machine import describe
-from rows import record
+from shared import compile_times, describe, first_call, record
 
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode

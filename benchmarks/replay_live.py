@@ -44,8 +44,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from machine import describe
-from rows import record
+from shared import describe, record
 
 from railx.fabric import CircuitSchedule, FabricSettings, launch_controller
 from railx.fabric.circuits import Layout

@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from batches import CONTEXTS, CORPORA, cases, delayed
-from rows import record
+from shared import record
 
 from railx.performance.cluster import ClusterSettings
 from railx.performance.decoder import ModelSettings

@@ -37,8 +37,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from batches import DEVICES, cases
-from machine import describe
-from rows import record
+from shared import describe, record
 
 from railx.planning.sequence.blaster import bucket_lengths, cut_batch, fewest_micro_batches
 from railx.planning.sequence.programme import (

@@ -47,13 +47,7 @@ Fidelity = Literal[
 #: From the least to the most faithful to a real machine; claims compare positions in
 #: this list.
 FIDELITIES: tuple[Fidelity, ...] = (
-    "analytic",
-    "flow",
-    "packet",
-    "replay",
-    "emulated",
-    "measured_cpu",
-    "measured_gpu",
+    *("analytic", "flow", "packet", "replay", "emulated", "measured_cpu", "measured_gpu"),
 )
 
 _METADATA_KEY = b"railx"

@@ -31,29 +31,6 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, 
 
 from railx.errors import UserError, allowed_names
 
-__all__ = [
-    "MAX_INTEGER",
-    "MAX_NUMBER",
-    "MAX_TIMEOUT_S",
-    "AtLeast",
-    "Between",
-    "Fraction",
-    "NonNegative",
-    "NotEmpty",
-    "OneOf",
-    "Positive",
-    "PowerOfTwo",
-    "Registered",
-    "SettingsError",
-    "check_names",
-    "field_hints",
-    "load",
-    "mapping",
-    "members",
-    "to_dict",
-    "told_apart",
-]
-
 T = TypeVar("T")
 
 #: Largest integer that tables, JSON files and doubles represent exactly.
@@ -83,7 +60,7 @@ class SettingsError(UserError):
         return SettingsError(self.key, f"{self.message} (in {file})")
 
 
-class Constraint(Protocol):
+class _Constraint(Protocol):
     """A constraint in an ``Annotated`` hint: test, description and JSON Schema."""
 
     @property
@@ -336,7 +313,7 @@ def _load(hint: Any, value: Any, path: str) -> Any:
                     _check_most(registered.most, members.get(value[registered.key]), value, path)
                 return _load_member(registered.key, members, value, path)
         loaded = _load(base, value, path)
-        constraints: list[Constraint] = metadata
+        constraints: list[_Constraint] = metadata
         for constraint in constraints:
             if loaded is not None and not constraint.accepts(loaded):
                 raise SettingsError(path, f"got {loaded!r}; allowed: {constraint.allowed}")

@@ -825,9 +825,7 @@ def _teach_monitored_barrier() -> None:
 
     @functools.wraps(torchs)
     def monitored_barrier(
-        group: Any = None,
-        timeout: timedelta | float | None = None,
-        wait_all_ranks: bool = False,
+        group: Any = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
     ) -> Any:
         selected = _distributed.group.WORLD if group is None else group
         if not isinstance(selected, RailxProcessGroup):

@@ -79,8 +79,7 @@ ROOMS = {
         ),
     ),
     "design": Room(
-        tuple(f"railx/design/{name}.py" for name in ("front", "rates", "sizes", "usable")),
-        ("tests/design",),
+        tuple(f"railx/design/{name}.py" for name in ("front", "rates", "sizes")), ("tests/design",)
     ),
     # What the invariants alone notice: no story, and no count of states.
     "safety": Room(
@@ -94,7 +93,7 @@ ROOMS = {
         ("tests/fabric/test_safety.py",),
     ),
     "network": Room(
-        tuple(f"railx/network/{name}.py" for name in ("all_to_all", "collectives", "static_loads")),
+        tuple(f"railx/network/{name}.py" for name in ("collectives", "throughput")),
         (
             "tests/network/test_collectives.py",
             "tests/network/test_static_loads.py",
@@ -113,7 +112,7 @@ ROOMS = {
             f"railx/{name}.py"
             for name in (
                 *("evidence/claims", "evidence/database", "evidence/entries", "evidence/expected"),
-                *("evidence/judge", "evidence/published", "evidence/statement", "evidence/static"),
+                *("evidence/judge", "evidence/published", "evidence/statement"),
                 *("evidence/verdicts", "intervals/__init__"),
             )
         ),
@@ -137,13 +136,13 @@ ROOMS = {
         ("tests/replay",),
     ),
     "steps": Room(
-        tuple(f"railx/steps/{name}.py" for name in ("layers", "programs", "stage_bits", "sweep")),
+        tuple(f"railx/steps/{name}.py" for name in ("layers", "programs", "sweep")),
         ("tests/steps",),
     ),
     "economics": Room(
         tuple(
             f"railx/economics/{name}.py"
-            for name in ("bill", "catalogue", "claim_map", "rails", "scale", "sensitivity")
+            for name in ("bill", "catalogue", "claim_map", "rails", "sensitivity")
         ),
         ("tests/economics",),
     ),
@@ -182,7 +181,7 @@ ROOMS = {
             f"railx/exchange/{name}.py"
             for name in (
                 *("astra_network", "chakra", "chakra_messages", "chrome", "formats"),
-                *("goal", "graph_files", "sources", "wires"),
+                *("goal", "graph_files", "programs", "wires"),
             )
         ),
         ("tests/exchange", "tests/workflow/test_exchange_commands.py"),

@@ -35,7 +35,7 @@ from railx.planning.recorded import (
     recorded,
     write_records,
 )
-from railx.provenance.machine import collect_provenance
+from railx.provenance.jobs import collect_provenance
 from railx.settings import load
 from railx.workload.batches import BatchSettings
 from railx.workload.corpus import CorpusSettings, build_corpus

@@ -36,11 +36,7 @@ from railx.errors import UserError
 Kernel = Literal["sdpa", "varlen", "blocks"]
 
 #: The kernels of scaled_dot_product_attention that store no scores.
-_FUSED = [
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.CUDNN_ATTENTION,
-]
+_FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
 
 #: Queries and keys of a tile of ``blocks``.
 _QUERY_TILE, _KEY_TILE = 128, 512

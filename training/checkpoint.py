@@ -125,9 +125,7 @@ def load_checkpoint(
     distributed = _torch_checkpoint()
     state = engine.state_dict()
     distributed.load(
-        state,
-        storage_reader=distributed.FileSystemReader(checkpoint.folder),
-        process_group=control,
+        state, storage_reader=distributed.FileSystemReader(checkpoint.folder), process_group=control
     )
     engine.load_state_dict(state)
 

@@ -189,10 +189,7 @@ class Engine:
         self._master = master
 
     def step(
-        self,
-        batch: SequenceParallelBatch | PipelineBatch,
-        step: int,
-        log: PassLog | None = None,
+        self, batch: SequenceParallelBatch | PipelineBatch, step: int, log: PassLog | None = None
     ) -> Stepped:
         """One step, number ``step`` of the run, on one batch; ``log`` may record it."""
         self.forget()

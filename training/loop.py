@@ -36,12 +36,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from railx.fabric import (
-    CircuitSchedule,
-    Configuration,
-    Controller,
-    FabricSettings,
-)
+from railx.fabric import CircuitSchedule, Configuration, Controller, FabricSettings
 from railx.planning.format.files import read_plan
 from railx.planning.format.plan import Plan
 from railx.planning.format.schedule import peak_live_chunks
@@ -62,12 +57,7 @@ from training.pipeline import PipelineParallel
 from training.pipeline_memory import PassLog
 from training.planning import Planning, check_planning, planning_ahead
 from training.rails import RankContext, gather_all, on_rails
-from training.settings import (
-    RunSettings,
-    check_plan,
-    check_positions,
-    fabric_rounds,
-)
+from training.settings import RunSettings, check_plan, check_positions, fabric_rounds
 from training.timeline import Timeline
 from training.unfinished import Unfinished, read_part, write_part
 from training.utilisation import peak_memory_bytes, reset_peak_memory

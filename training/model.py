@@ -35,14 +35,7 @@ from railx.performance.decoder import ModelSettings
 from railx.planning.format.schedule import stage_layers
 from training.loss import IGNORED_LABEL, chunked_token_loss, token_loss_sum
 
-__all__ = [
-    "IGNORED_LABEL",
-    "Attend",
-    "Decoder",
-    "draw_parameter",
-    "stage_layers",
-    "token_loss_sum",
-]
+__all__ = ["IGNORED_LABEL", "Attend", "Decoder", "draw_parameter", "stage_layers", "token_loss_sum"]
 
 #: (layer, queries [T, heads, head size], keys [T, kv_heads, head size], values like
 #: keys) -> mixed values [T, heads, head size]

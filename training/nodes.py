@@ -97,10 +97,7 @@ def head_address(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def ranks_command(
-    module: str,
-    arguments: Sequence[str],
-    ranks: int,
-    environment: Mapping[str, str] = os.environ,
+    module: str, arguments: Sequence[str], ranks: int, environment: Mapping[str, str] = os.environ
 ) -> list[str]:
     """The command that trains: a plain start, or an agent of torchrun on each node.
 

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from railx.fabric.launch import stop
 from railx.places import CODE
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import Batch, Plan
@@ -163,7 +164,7 @@ def planning_ahead(settings: RunSettings, plan: Plan, rank: int) -> Iterator[Pla
         yield Planning(plan, process, settings.training.timeout_s)
     finally:
         if process is not None:
-            _stop(process)
+            stop(process)
 
 
 def _start(path: str) -> subprocess.Popen[bytes]:
@@ -174,18 +175,6 @@ def _start(path: str) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": search},
     )
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.close()
-    try:
-        process.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _gone(process: subprocess.Popen[bytes], batch: Batch) -> str:

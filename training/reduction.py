@@ -17,16 +17,8 @@ from torch import Tensor, nn
 from training.model import Decoder
 from training.timeline import Timeline
 
-__all__ = [
-    "GradientReduction",
-    "pipeline_reduction",
-    "sequence_parallel_reduction",
-    "sharded_reduction",
-    "stage_ranks",
-]
-
 #: The parameter that a tied head shares with the embedding.
-TIED = "embedding.weight"
+_TIED = "embedding.weight"
 
 
 @dataclass(frozen=True)
@@ -105,7 +97,7 @@ def pipeline_reduction(
     shared_embedding = decoder.tied_head and stages > 1
     embedding_group = _group(sorted(members[0] + members[-1])) if shared_embedding else None
     ends = shared_embedding and stage in (0, stages - 1)
-    embedding = [named.pop(TIED)] if ends else []
+    embedding = [named.pop(_TIED)] if ends else []
     stage_parameters = list(named.values())
     sums: list[tuple[tuple[nn.Parameter, ...], dist.ProcessGroup | None]] = [
         (tuple(stage_parameters), stage_groups[stage])
@@ -138,9 +130,9 @@ def sharded_reduction(
         for pair in zip(*ends, strict=True):
             group = _group(pair)
             if rank in pair:
-                sums.append(((named[TIED],), group))
+                sums.append(((named[_TIED],), group))
         if rank in ends[1]:
-            del named[TIED]
+            del named[_TIED]
     return GradientReduction(tuple(sums), tuple(named.values()), timeline)
 
 

@@ -97,13 +97,11 @@ def write_results(
         column = iterations.column(name).cast(kind)
         iterations = iterations.set_column(iterations.schema.get_field_index(name), name, column)
     write_table(folder / "iterations.parquet", iterations)
-    rows = pass_rows(settings, plan, context, blocks)
+    rows = pass_rows(settings, context, blocks)
     write_table(folder / "passes.parquet", pa.Table.from_pylist(rows, schema=_PASSES))
     trace = _trace(blocks, context)
     write_table(
-        folder / "trace.parquet",
-        trace,
-        metadata={"run": settings.name, "warmup_iterations": timed},
+        folder / "trace.parquet", trace, metadata={"run": settings.name, "warmup_iterations": timed}
     )
     write_chrome_trace(folder / "trace.json", trace.filter(pc.field("iteration") >= timed))
     write_json(folder / "result.json", summed)
@@ -139,7 +137,7 @@ def iteration_rows(
 
 
 def pass_rows(
-    settings: RunSettings, plan: Plan, context: RankContext, blocks: Sequence[Block]
+    settings: RunSettings, context: RankContext, blocks: Sequence[Block]
 ) -> list[dict[str, Any]]:
     """One row for each recorded pass; none where the plan is no pipeline.
 

@@ -106,12 +106,7 @@ def run_identity(settings: RunSettings, resumed: Checkpoint | None) -> dict[str,
     begun = None
     if resumed is not None:
         begun = hashlib.sha256((resumed.folder / "checkpoint.json").read_bytes()).hexdigest()[:16]
-    return {
-        **dict(_dotted(plain)),
-        "resume": begun,
-        "torch": torch.__version__,
-        "code": _code(),
-    }
+    return {**dict(_dotted(plain)), "resume": begun, "torch": torch.__version__, "code": _code()}
 
 
 def write_part(folder: Path, facts: Mapping[str, Any], trace: pa.Table | None) -> None:

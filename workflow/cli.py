@@ -46,8 +46,8 @@ BY_HAND: dict[str, ByHand] = {
 #: The modules of the other commands, in the order of the list.
 _COMMANDS = (
     *("init", "reproduce", "sweep", "listing", "completion", "advise", "design", "compare_network"),
-    *("validate", "replay", "schedule", "train", "sql", "claim", "verdicts", "findings"),
-    *("compare", "sync", "summary", "fabric", "export", "import_"),
+    *("validate", "replay", "schedule", "train", "claim", "verdicts", "findings"),
+    *("compare", "summary", "fabric", "export", "import_"),
 )
 
 

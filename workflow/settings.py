@@ -44,7 +44,7 @@ from railx.settings import Between, NotEmpty, SettingsError, field_hints, member
 from railx.steps.settings import StepSettings
 from railx.tenancy import TenancySettings
 from railx.tracking.settings import TrackingSettings
-from railx.vocabulary.reconfiguration import TransitionSettings
+from railx.vocabulary.cross_connects import TransitionSettings
 from railx.workload.batches import BatchSettings
 from railx.workload.corpus import CorpusSettings
 from training.live_settings import LiveSettings

@@ -16,7 +16,7 @@ from railx.design.front import Design, decided, design
 from railx.design.point import DesignPoint, setting_words
 from railx.design.rates import RateStore
 from railx.design.settings import DesignSettings
-from railx.design.usable import usable_share
+from railx.design.sizes import usable_share
 from railx.errors import UserError
 from railx.families import build_topology
 from railx.io import write_text

@@ -9,8 +9,7 @@ from typing import Any, cast
 
 from railx.design.rates import GroupRates, RateStore
 from railx.design.settings import PointSettings
-from railx.design.sizes import Sized, sized_for, with_device_node
-from railx.design.usable import Usable, usable_share
+from railx.design.sizes import Sized, Usable, sized_for, usable_share, with_device_node
 from railx.economics import read_catalogue
 from railx.economics.catalogue import Catalogue
 from railx.economics.pricing import NetworkPrice, price, total

@@ -20,11 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from railx.families import (
-    build_topology,
-    family_of,
-    static_routing_names,
-)
+from railx.families import build_topology, family_of, static_routing_names
 from railx.file_cache import read_cached, write_cached
 from railx.network.group_bandwidth import MemberRates, member_rates, messages_of, rounds_of
 from railx.performance.networks import Kind

@@ -3,12 +3,11 @@
 The families count the components of networks (``railx.families.NAME.bill``).
 """
 
-from railx.economics.bill import bill_of_materials, cost_summary, price_network
+from railx.economics.bill import bill_of_materials, cost_by_scale, cost_summary, price_network
 from railx.economics.catalogue import read_catalogue
 from railx.economics.claim_map import claim_map
 from railx.economics.pricing import Cost, NetworkPrice, node_links, price, total
 from railx.economics.rails import rail_economics, rail_map
-from railx.economics.scale import cost_by_scale
 from railx.economics.sensitivity import price_sensitivity
 from railx.economics.settings import EconomicsSettings, PricedNetwork
 

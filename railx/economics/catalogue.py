@@ -26,16 +26,8 @@ COMPONENTS = (
     *("node_mesh_gb_s", "node_switch_gb_s", "accelerator"),
 )
 _COLUMNS = (
-    "price_set",
-    "component",
-    "port_gbps",
-    "unit_usd",
-    "unit_watts",
-    "derivation",
-    "source",
-    "date",
-    "confidence",
-    "role",
+    *("price_set", "component", "port_gbps", "unit_usd", "unit_watts"),
+    *("derivation", "source", "date", "confidence", "role"),
 )
 #: The range of a price; a catalogue without these columns has none.
 _RANGE = ("low_usd", "high_usd")

@@ -241,16 +241,9 @@ def _columns(network: str, counting: str, **given: Any) -> dict[str, Any]:
         "counting": counting,
         **dict.fromkeys(
             (
-                "transceivers_per_gpu",
-                "tiers",
-                "switch",
-                "switch_ports",
-                "arrangement",
-                "switches_per_rail",
-                "ocs_ports_per_gpu",
-                "switch_passes",
-                "ocs_port_price_factor",
-                "ocs_port_price",
+                *("transceivers_per_gpu", "tiers", "switch", "switch_ports"),
+                *("arrangement", "switches_per_rail", "ocs_ports_per_gpu", "switch_passes"),
+                *("ocs_port_price_factor", "ocs_port_price"),
             )
         ),
         **given,

@@ -22,7 +22,7 @@ from railx.evidence.expected import (
     recorded_lines,
     rests_on_timing,
 )
-from railx.evidence.judge import CLAIM_COLUMNS, claims_table, count_verdicts, judge
+from railx.evidence.judge import CLAIM_COLUMNS, check_queries, claims_table, count_verdicts, judge
 from railx.evidence.lineage import Lineage, read_lineage
 from railx.evidence.papers import Paper, read_papers, read_yaml
 from railx.evidence.published import (
@@ -32,7 +32,6 @@ from railx.evidence.published import (
     PublishedTable,
     published_tables,
 )
-from railx.evidence.static import check_queries
 from railx.evidence.verdicts import (
     POSITIVE,
     REPEATED,

@@ -30,19 +30,6 @@ from railx.evidence.published import TABLES_FILE, Published, PublishedNumbers, P
 from railx.io import Fidelity
 from railx.settings import NonNegative, NotEmpty, Positive, SettingsError, field_hints, load
 
-__all__ = [
-    "KINDS",
-    "Claim",
-    "ClaimSettings",
-    "Comparison",
-    "Kind",
-    "NotTestable",
-    "PublishedReference",
-    "TrendValue",
-    "check_rows_judged",
-    "load_claims",
-]
-
 Comparison = Literal["ratio", "at_most", "at_least", "trend", "exact"]
 TrendValue = Literal["slope", "last_over_first"]
 Kind = Literal["published", "derived", "check"]
@@ -176,7 +163,7 @@ class ClaimSettings:
 
 
 @dataclass(frozen=True)
-class ClaimFile:
+class _ClaimFile:
     """A claim file: the paper, what it claims and what its claims share."""
 
     paper: Annotated[str, NotEmpty()]
@@ -269,7 +256,7 @@ def check_rows_judged(
 
 
 def _claims(
-    file: str, content: ClaimFile, definitions: Definitions, numbers: PublishedNumbers
+    file: str, content: _ClaimFile, definitions: Definitions, numbers: PublishedNumbers
 ) -> Iterator[Claim]:
     """The claims of a file, entry by entry and row by row."""
     for number, entry in enumerate(content.claims, start=1):
@@ -320,9 +307,9 @@ def _check_trend(claim: Claim) -> None:
     raise SettingsError("unit", f"got {claim.unit!r}; allowed: {allowed}")
 
 
-def _read(path: Path, papers: Mapping[str, Paper]) -> ClaimFile:
+def _read(path: Path, papers: Mapping[str, Paper]) -> _ClaimFile:
     try:
-        content: ClaimFile = load(ClaimFile, read_yaml(path))
+        content: _ClaimFile = load(_ClaimFile, read_yaml(path))
     except SettingsError as error:
         raise ClaimError(f"{path.name}: {error}") from None
     if content.paper not in papers:
@@ -341,7 +328,7 @@ def _merged(parts: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, Any]:
     return merged
 
 
-def _lookups(files: Mapping[str, ClaimFile]) -> dict[str, dict[str, Any]]:
+def _lookups(files: Mapping[str, _ClaimFile]) -> dict[str, dict[str, Any]]:
     """The lookups of a paper's files by column."""
     columns = {column for content in files.values() for column in content.lookups}
     return {
@@ -353,7 +340,7 @@ def _lookups(files: Mapping[str, ClaimFile]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _check_queries_used(files: Mapping[str, ClaimFile], used: Collection[str]) -> None:
+def _check_queries_used(files: Mapping[str, _ClaimFile], used: Collection[str]) -> None:
     for file, content in files.items():
         for name in content.queries:
             if name not in used:

@@ -21,14 +21,6 @@ from railx.settings import NotEmpty, SettingsError, load
 if TYPE_CHECKING:
     import _csv
 
-__all__ = [
-    "CONFIDENCE",
-    "TABLES_FILE",
-    "Published",
-    "PublishedNumbers",
-    "PublishedTable",
-    "published_tables",
-]
 
 #: How far the reading of a number can be trusted; README.md beside the files has the
 #: words for each.
@@ -61,7 +53,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class TableSettings:
+class _TableSettings:
     """What ``tables.yaml`` says of a file."""
 
     title: Annotated[str, NotEmpty()]
@@ -189,14 +181,14 @@ class PublishedNumbers:
         return Published(file, row["id"], column, value, *words)
 
 
-def _described(path: Path) -> dict[str, TableSettings]:
+def _described(path: Path) -> dict[str, _TableSettings]:
     if not path.is_file():
         raise ClaimError(
             f"{path.name}: no such file in {path.parent}; allowed: one that names every CSV"
         )
     try:
-        described: dict[str, TableSettings] = load(
-            Annotated[dict[str, TableSettings], NotEmpty()], read_yaml(path)
+        described: dict[str, _TableSettings] = load(
+            Annotated[dict[str, _TableSettings], NotEmpty()], read_yaml(path)
         )
     except SettingsError as error:
         raise ClaimError(f"{path.name}: {error}") from None

@@ -43,23 +43,6 @@ from railx.evidence.errors import NotAvailable
 from railx.intervals import CONFIDENCE, FEWEST, Estimate, difference, estimate_line
 from railx.io import FIDELITIES, Fidelity
 
-__all__ = [
-    "POSITIVE",
-    "REPEATED",
-    "VERDICTS",
-    "VERDICT_GROUPS",
-    "Finding",
-    "Verdict",
-    "compare",
-    "compare_assumptions",
-    "compare_trend",
-    "limit_by_fidelity",
-    "limit_by_lineage",
-    "limit_by_size",
-    "number_text",
-    "without_repeats",
-]
-
 Verdict = Literal[
     "reproduced",
     "consistent",

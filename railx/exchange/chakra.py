@@ -31,7 +31,7 @@ from railx.exchange.chakra_messages import (
     message,
     write_messages,
 )
-from railx.exchange.program_walk import ProgramWalk, kinds_of, steps_of_ranks
+from railx.exchange.programs import ProgramWalk, kinds_of, steps_of_ranks
 from railx.io import write_text
 from railx.replay.programs import KINDS, Programs
 

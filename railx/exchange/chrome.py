@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from railx.exchange.program_walk import BEGIN, END, ISSUE, WAIT
+from railx.exchange.programs import BEGIN, END, ISSUE, WAIT
 from railx.fabric.circuits import COMMUNICATION
 from railx.fabric.settings import Mode
 from railx.replay.graph_runs import GraphRow

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from railx.exchange.program_walk import ProgramWalk, kinds_of, steps_of_ranks
+from railx.exchange.programs import ProgramWalk, kinds_of, steps_of_ranks
 from railx.io import atomic_path
 from railx.replay.programs import Programs
 

@@ -27,10 +27,15 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.exchange.chakra_graphs import GENERATED, GroupNumbers, chakra_nodes
-from railx.exchange.program_walk import ProgramWalk, steps_of_ranks
-from railx.exchange.rank_nodes import ImportedGraphs, RankNodes, check_matches, graphs_of
-from railx.exchange.sources import programs_of
-from railx.exchange.symmetric_ranks import Axes, symmetric_graphs
+from railx.exchange.programs import ProgramWalk, programs_of, steps_of_ranks
+from railx.exchange.rank_nodes import (
+    Axes,
+    ImportedGraphs,
+    RankNodes,
+    check_matches,
+    graphs_of,
+    symmetric_graphs,
+)
 from railx.exchange.torch_traces import is_torch_trace, shortest_times, torch_groups, torch_nodes
 from railx.replay.graph_pricing import DeviceRates, unpriced_node
 from railx.replay.graphs import COMPUTE, NODE_KINDS, is_graph_table, read_graph_table

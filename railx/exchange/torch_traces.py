@@ -276,7 +276,7 @@ class _Rank:
             self._wait(reached, span.start_ns, before)
         else:
             self._compute(span.start_ns, before)
-            self._launch(span, kernels, [of.number for of in reached])
+            self._launch(kernels, [of.number for of in reached])
         if self._is_collective(span):
             self._compute(span.start_ns, before)
             self._issue(span)
@@ -305,7 +305,7 @@ class _Rank:
         self._nodes.add(number, name, kind, list(after), **values)
         return number
 
-    def _launch(self, span: _Span, kernels: Sequence[Any], awaited: Sequence[int]) -> None:
+    def _launch(self, kernels: Sequence[Any], awaited: Sequence[int]) -> None:
         for kernel in kernels:
             stream = 1 + int(kernel.get("args", {}).get("stream", 0))
             after = [*self._tail, *awaited]

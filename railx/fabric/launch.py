@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from railx.fabric.protocol import TOKEN, UNIX, address_of
 from railx.fabric.settings import FabricSettings, Priority
@@ -83,7 +83,7 @@ class Controller:
         if self.process is None or self._again is None or self.address is None:
             raise RuntimeError("there is no controller to start again")
         self.process.kill()
-        _stop(self.process)
+        stop(self.process)
         self.process = self._again(self.address)
 
 
@@ -122,7 +122,7 @@ def launch_controller(settings: FabricSettings, ranks: int) -> Iterator[Controll
             yield controller
         finally:
             assert controller.process is not None
-            _stop(controller.process)
+            stop(controller.process)
             # Pass on the messages of a controller that broke.
             if controller.process.returncode == 1:
                 sys.stderr.write(_text(said))
@@ -166,7 +166,8 @@ def _address(process: subprocess.Popen[str], timeout_s: float, said: TextIO) -> 
     raise RuntimeError(f"the controller did not start: {lines[-1]}")
 
 
-def _stop(process: subprocess.Popen[str]) -> None:
+def stop(process: subprocess.Popen[Any]) -> None:
+    """End a process that ends with its input; it is told so where it does not."""
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             with contextlib.suppress(OSError):

@@ -20,13 +20,7 @@ from railx.vocabulary.nodes import NodeOrder, block_order
 from railx.vocabulary.placement import Placement, Sizes, block_placement
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import Destinations, RoutingTable
-from railx.vocabulary.topology import (
-    NodeSettings,
-    Topology,
-    check_size,
-    duplex_links,
-    topology_of,
-)
+from railx.vocabulary.topology import NodeSettings, Topology, check_size, duplex_links, topology_of
 
 __all__ = [
     "TORUS_ROUTINGS",
@@ -177,10 +171,7 @@ def torus_groups(settings: Torus, routing: str) -> int:
 def torus_bill_ports(settings: ChipTorusSettings) -> Ports:
     """Components of the torus, and its bandwidths in ports per chip."""
     return torus_ports(
-        settings.shape,
-        board_side=settings.board_side,
-        n=settings.n,
-        port_gbps=settings.port_gbps,
+        settings.shape, board_side=settings.board_side, n=settings.n, port_gbps=settings.port_gbps
     )
 
 

@@ -20,20 +20,6 @@ from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.table import Destinations, PairLoads, RoutingTable
 from railx.vocabulary.topology import Circuits, FamilySettings, NodeSettings, Topology
 
-__all__ = [
-    "Apart",
-    "Family",
-    "FamilyBase",
-    "JobPlaces",
-    "LineGraph",
-    "Lines",
-    "PlaceRule",
-    "TrafficCircuits",
-    "any_chips",
-    "check_even",
-    "shared_fields",
-]
-
 S = TypeVar("S", bound=FamilySettings)
 
 #: How jobs take units of a network.

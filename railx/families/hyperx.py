@@ -20,7 +20,7 @@ from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, too_large
 from railx.vocabulary.line_rings import LineRings, joined_rings
 from railx.vocabulary.routing.line_loads import LineLoads, LineOrder
-from railx.vocabulary.routing.planes import fill_leaves
+from railx.vocabulary.routing.spread import fill_leaves
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, topology_of
 
@@ -206,11 +206,7 @@ def chip_rings(settings: HyperXSettings) -> tuple[LineRings, ...] | None:
 
 
 #: Routings by the order in which they correct coordinates.
-_ORDERS: dict[str, LineOrder] = {
-    "min": "ordered",
-    "balanced": "any_order",
-    "valiant": "valiant",
-}
+_ORDERS: dict[str, LineOrder] = {"min": "ordered", "balanced": "any_order", "valiant": "valiant"}
 #: Virtual channels of ``min``. It needs one; three match the other networks of the
 #: comparison (RailX simulator).
 _MIN_CHANNELS = 3

@@ -119,10 +119,7 @@ def chip_rings(settings: KHopRingSettings) -> tuple[LineRings, ...]:
 
 
 def route(
-    settings: KHopRingSettings,
-    topology: Topology,
-    routing: str,
-    destinations: Destinations = None,
+    settings: KHopRingSettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
     """The shorter path; ``min`` goes up where both are equally long, ``balanced``
     splits those packets evenly.

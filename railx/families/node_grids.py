@@ -21,29 +21,6 @@ from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.placement import Placement, Sizes, node_placement
 from railx.vocabulary.topology import NodeSettings, Topology, check_size
 
-__all__ = [
-    "AllToAllSettings",
-    "NodeGridSettings",
-    "RailXSettings",
-    "all_rail_lines",
-    "best_grid",
-    "check",
-    "circuit_line_graphs",
-    "grid_hop_count",
-    "grid_placement",
-    "grid_ports",
-    "grid_rings",
-    "halves",
-    "hyperx_all_to_all_ports",
-    "hyperx_bisection_ports",
-    "in_node_lanes_per_chip",
-    "inside",
-    "longest_line",
-    "node_grid_family",
-    "ports_per_chip",
-    "ring_bisection_ports",
-]
-
 
 @dataclass(frozen=True)
 class NodeGridSettings(FamilyBase):
@@ -67,7 +44,7 @@ class NodeGridSettings(FamilyBase):
     def __post_init__(self) -> None:
         """Take width and latency of the links inside from ``node``."""
         if self.node is not None and self.m > 1:
-            width = self.node.gb_s / inside_gb_s(self) * self.internal_width
+            width = self.node.gb_s / _inside_gb_s(self) * self.internal_width
             object.__setattr__(self, "internal_width", width)
             object.__setattr__(self, "internal_latency_ns", self.node.latency_ns)
 
@@ -188,7 +165,7 @@ def best_grid(
 
 
 #: Size of a logical dimension of a line, and copies of its all-to-all.
-Dimension = tuple[int, int]
+_Dimension = tuple[int, int]
 
 
 def in_node_lanes_per_chip(node: NodeGridSettings) -> float:
@@ -199,7 +176,7 @@ def in_node_lanes_per_chip(node: NodeGridSettings) -> float:
     return 2 * (node.m - 1) * node.n * node.internal_width / node.m
 
 
-def inside_gb_s(node: NodeGridSettings) -> float:
+def _inside_gb_s(node: NodeGridSettings) -> float:
     """Rate of the links of a chip inside its node, one direction, mean of all chips."""
     return 2 * in_node_lanes_per_chip(node) * node.port_gbps / 8
 
@@ -209,7 +186,7 @@ def inside(settings: NodeGridSettings) -> NodeSettings | None:
     if settings.m == 1:
         return None
     latency_ns = settings.internal_latency_ns
-    return NodeSettings(settings.m**2, "mesh", inside_gb_s(settings), latency_ns)
+    return NodeSettings(settings.m**2, "mesh", _inside_gb_s(settings), latency_ns)
 
 
 def node_grid_family(
@@ -258,7 +235,7 @@ def grid_ports(grid: Grid, *, all_to_all: float | None, bisection: float | None)
     )
 
 
-def hyperx_all_to_all_ports(grid: Grid, dimensions: Sequence[Dimension]) -> float:
+def hyperx_all_to_all_ports(grid: Grid, dimensions: Sequence[_Dimension]) -> float:
     """Upper bound of uniform all-to-all in ports per chip: 4 n / (m h) with h mean
     hops.
     """
@@ -269,7 +246,7 @@ def hyperx_all_to_all_ports(grid: Grid, dimensions: Sequence[Dimension]) -> floa
     )
 
 
-def hyperx_bisection_ports(grid: Grid, dimensions: Sequence[Dimension]) -> float:
+def hyperx_bisection_ports(grid: Grid, dimensions: Sequence[_Dimension]) -> float:
     """Ports per chip of one half across a dimension: 2 links per copy between its
     nodes.
     """

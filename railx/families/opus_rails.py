@@ -166,12 +166,7 @@ def route(
         topology.vertices, [rank], [to % g], [to % g, to // g], (g, settings.servers)
     )
     builder = TableBuilder(
-        topology,
-        routing,
-        states=5,
-        virtual_channels=2,
-        destinations=destinations,
-        groups=groups,
+        topology, routing, states=5, virtual_channels=2, destinations=destinations, groups=groups
     )
     to_rank, to_server = map(groups.on_level, range(2))
     builder.entry[0][chip, to_rank] = builder.single(
@@ -219,9 +214,7 @@ def resize(settings: OpusRailsSettings, chips: int) -> OpusRailsSettings:
     radix = 2 * settings.servers if settings.ocs_radix is None else settings.ocs_radix
     if 2 * servers > radix:
         raise too_large(
-            chips,
-            radix // 2 * settings.chips_per_server,
-            f"one switch of {radix} ports per rail",
+            chips, radix // 2 * settings.chips_per_server, f"one switch of {radix} ports per rail"
         )
     return replace(settings, servers=servers)
 

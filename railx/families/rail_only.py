@@ -168,10 +168,7 @@ def _tree_links(settings: RailOnlySettings, leaf: IntArray, upper: IntArray) -> 
 
 
 def route(
-    settings: RailOnlySettings,
-    topology: Topology,
-    routing: str,
-    destinations: Destinations = None,
+    settings: RailOnlySettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
     """Inside the server first, then along a rail, up and down where it is a tree.
 

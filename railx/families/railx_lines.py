@@ -29,18 +29,6 @@ from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuil
 from railx.vocabulary.routing.uniform_loads import phase_lane_loads
 from railx.vocabulary.topology import Circuits, Topology
 
-__all__ = [
-    "PartedSettings",
-    "bisection_ports",
-    "build",
-    "check_circuits",
-    "groups",
-    "halves",
-    "ports",
-    "route",
-    "uniform_loads",
-]
-
 
 @dataclass(frozen=True)
 class PartedSettings(AllToAllSettings):
@@ -99,7 +87,7 @@ def check_circuits(settings: PartedSettings, circuits: Circuits) -> None:
 # Routing on all-to-alls
 
 
-def phases(settings: PartedSettings) -> list[Phase]:
+def _phases(settings: PartedSettings) -> list[Phase]:
     """The parts of row and column as phases, one per logical dimension."""
     columns = settings.grid.columns
     return [
@@ -117,7 +105,7 @@ def phases(settings: PartedSettings) -> list[Phase]:
 
 def uniform_loads(settings: PartedSettings, topology: Topology, routing: LineRouting) -> FloatArray:
     """Load of a lane of each link row, coordinate by coordinate of the nodes."""
-    return phase_lane_loads(topology, phases(settings), routing)
+    return phase_lane_loads(topology, _phases(settings), routing)
 
 
 def route(
@@ -139,7 +127,7 @@ def route(
     The last two separate packets for different rails of an edge chip
     (:func:`railx.vocabulary.routing.node_walks.walk_pools`, ``by_rail``).
     """
-    steps = phases(settings)
+    steps = _phases(settings)
     channels = len(steps) + 1
     if routing == "adaptive":
         builder = TableBuilder(

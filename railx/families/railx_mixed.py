@@ -29,11 +29,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from railx.families.family import check_radix
-from railx.families.node_grids import (
-    check,
-    circuit_line_graphs,
-    node_grid_family,
-)
+from railx.families.node_grids import check, circuit_line_graphs, node_grid_family
 from railx.families.railx_lines import (
     PartedSettings,
     bisection_ports,
@@ -44,13 +40,7 @@ from railx.families.railx_lines import (
 from railx.settings import AtLeast, NotEmpty
 from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.grid import rail_ports
-from railx.vocabulary.line_parts import (
-    LinePart,
-    PartSettings,
-    check_line,
-    check_rings,
-    line_parts,
-)
+from railx.vocabulary.line_parts import LinePart, PartSettings, check_line, check_rings, line_parts
 from railx.vocabulary.routing.line_phases import even_shares, mesh_distance, nearest_shares
 from railx.vocabulary.routing.node_walks import exits, fill_final, split_sets, walk_pools
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder

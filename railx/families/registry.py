@@ -216,8 +216,7 @@ def build_routing(
     family = family_of(topology)
     if routing not in family.routings:
         raise SettingsError(
-            "routing",
-            f"got {routing!r}; allowed on {family.name}: {', '.join(family.routings)}",
+            "routing", f"got {routing!r}; allowed on {family.name}: {', '.join(family.routings)}"
         )
     table = family.route(topology.settings, topology, routing, destinations)
     return table if grouped else table.over_pairs()

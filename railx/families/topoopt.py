@@ -102,10 +102,7 @@ def _ports(settings: TopoOptSettings) -> Ports:
     assert routed is not None
     ends = 2 * settings.links * settings.planes
     return replace(
-        routed.ports(settings),
-        cables={"router": ends},
-        electrical_switch_ports=0,
-        ocs_ports=ends,
+        routed.ports(settings), cables={"router": ends}, electrical_switch_ports=0, ocs_ports=ends
     )
 
 

@@ -52,8 +52,5 @@ def chip_rings(settings: Torus3DSettings) -> tuple[LineRings, ...]:
 
 
 FAMILY = torus_family(
-    "torus_3d",
-    Torus3DSettings,
-    node_hop_counts=node_hop_counts,
-    chip_rings=chip_rings,
+    "torus_3d", Torus3DSettings, node_hop_counts=node_hop_counts, chip_rings=chip_rings
 )

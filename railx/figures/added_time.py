@@ -14,10 +14,19 @@ import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, Texts, figure, reads
 from railx.figures.panels import share_legend, ticks, tiles
-from railx.figures.published import PUBLISHED_LINE, published_series
 from railx.figures.repeats import REPEAT_COLUMNS, SETTING, medians, per_repeat, repeats_words
 from railx.figures.tables import records, refuse, stack, to_frame, where
-from railx.figures.theme import INK, MODE_LABELS, MODES, OPUS_JOBS, PUBLISHED, colours, label
+from railx.figures.theme import (
+    INK,
+    MODE_LABELS,
+    MODES,
+    OPUS_JOBS,
+    PUBLISHED,
+    PUBLISHED_LINE,
+    colours,
+    label,
+    published_series,
+)
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import phrase_list, phrases, quantity
 from railx.settings import Between, NotEmpty

@@ -20,9 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from railx.figures.contrast import dark_colour
 from railx.figures.figure import CanvasSettings
-from railx.figures.theme import FAINT, GREY, INK, LINE_POINTS
+from railx.figures.theme import FAINT, GREY, INK, LINE_POINTS, dark_colour
 from railx.io import atomic_path, write_text
 
 if TYPE_CHECKING:
@@ -63,15 +62,8 @@ _STYLE: dict[str, Any] = {
 }
 #: What matplotlib sizes by itself: all of it gets the one size.
 _TEXTS = (
-    "font.size",
-    "axes.titlesize",
-    "axes.labelsize",
-    "xtick.labelsize",
-    "ytick.labelsize",
-    "legend.fontsize",
-    "legend.title_fontsize",
-    "figure.titlesize",
-    "figure.labelsize",
+    *("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize"),
+    *("legend.fontsize", "legend.title_fontsize", "figure.titlesize", "figure.labelsize"),
 )
 
 

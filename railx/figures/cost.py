@@ -13,9 +13,16 @@ from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, name_rows, share_legend, stacked, ticks
-from railx.figures.published import PUBLISHED_LINE, PUBLISHED_MARK
 from railx.figures.tables import records, refuse, refuse_unknown, stack, to_frame, where
-from railx.figures.theme import PALETTE, PUBLISHED, colours, dot, label
+from railx.figures.theme import (
+    PALETTE,
+    PUBLISHED,
+    PUBLISHED_LINE,
+    PUBLISHED_MARK,
+    colours,
+    dot,
+    label,
+)
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, listed, phrase_list, phrases, quantity, span, spoken
 from railx.settings import Fraction, NotEmpty, SettingsError, mapping
@@ -322,20 +329,10 @@ class CostScaleSettings(Choice):
     """Cost per bandwidth and power over the number of chips, one line per topology."""
 
     only: tuple[str, ...] = (
-        "railx_hyperx_full",
-        "railx_hyperx_m4",
-        "railx_torus_full",
-        "hammingmesh_full",
-        "hammingmesh_m4_full",
-        "torus_2d_full",
-        "torus_3d_full",
-        "tpu_v4",
-        "opus_rails_equal",
-        "rail_only_full",
-        "dragonfly_full",
-        "hyperx_full",
-        "fat_tree_full",
-        "fat_tree_full_half_taper",
+        *("railx_hyperx_full", "railx_hyperx_m4", "railx_torus_full", "hammingmesh_full"),
+        *("hammingmesh_m4_full", "torus_2d_full", "torus_3d_full", "tpu_v4"),
+        *("opus_rails_equal", "rail_only_full", "dragonfly_full", "hyperx_full"),
+        *("fat_tree_full", "fat_tree_full_half_taper"),
     )
     """Topologies of the scale table to show, in that order; empty: all."""
     price_set: Annotated[str, NotEmpty()] = "opus_400g"

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, panel_title, share_legend, ticks
-from railx.figures.published import PUBLISHED_LINE
 from railx.figures.tables import refuse, to_frame, where
-from railx.figures.theme import DERIVED, MODE_COLOURS, MODE_LABELS, PALETTE, dot
+from railx.figures.theme import DERIVED, MODE_COLOURS, MODE_LABELS, PALETTE, PUBLISHED_LINE, dot
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import phrases, quantity
 from railx.settings import NonNegative, NotEmpty

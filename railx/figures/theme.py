@@ -2,15 +2,20 @@
 
 A topology family, planner, system or fabric mode has one name and one colour in every
 figure. The colour-blind can tell the colours apart, and they are dark enough to be seen
-on white. The plotting libraries are imported when something is drawn.
+on white. Published numbers are hollow diamonds and dashed lines in every figure. The
+plotting libraries are imported when something is drawn.
+
+On a dark background every colour is taken to one of its hue that stands out from it at
+least as much as the first does from white, by the contrast of the Web Content
+Accessibility Guidelines, 1 to 21. What is readable in one is readable in the other, on
+coloured areas too.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
-
-from railx.figures.contrast import contrast
 
 #: The order in which unnamed things take their colours. Each has a contrast of 3 or
 #: more with white.
@@ -132,6 +137,22 @@ SYSTEMS: dict[str, tuple[str, str]] = {
     "flexsp": ("FlexSP", PALETTE[2]),
     "seq1f1b": ("Seq1F1B", PALETTE[3]),
 }
+#: The page's background in dark mode.
+DARK_BACKGROUND = "#15191e"
+#: Light colours on dark look duller than their contrast says: it is raised to this
+#: power, up to that of near-white text, or of the lightest that still has a hue.
+_POWER, _MOST, _MOST_WITH_HUE = 1.2, 15.8, 8.5
+#: Difference of red, green and blue above which a colour has a hue.
+_HUED = 0.1
+PUBLISHED_MARK: dict[str, Any] = {
+    "marker": "D",
+    "markersize": 5.5,
+    "markerfacecolor": "none",
+    "markeredgecolor": INK,
+    "markeredgewidth": 1.3,
+    "linestyle": "none",
+}
+PUBLISHED_LINE: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.3}
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
@@ -213,3 +234,63 @@ def _stem(name: str, names: Iterable[str]) -> str:
     """
     stems = (stem for stem in names if name == stem or name.startswith(f"{stem}_"))
     return max(stems, key=len, default="")
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of a colour ``#rrggbb``, 0 to 1."""
+    from seaborn.utils import relative_luminance
+
+    return float(relative_luminance(colour))
+
+
+def contrast(entry: str, other: str) -> float:
+    """Contrast of two colours ``#rrggbb``, 1 to 21."""
+    low, high = sorted((luminance(entry), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@functools.cache
+def dark_colour(colour: str) -> str:
+    """The colour of this hue with the contrast to dark that this one has to white."""
+    most = _MOST_WITH_HUE if _spread(colour) > _HUED else _MOST
+    stands_out = min(contrast(colour, "#ffffff") ** _POWER, most)
+    requested = stands_out * (luminance(DARK_BACKGROUND) + 0.05) - 0.05
+    if requested <= luminance(DARK_BACKGROUND) * 1.001:
+        return DARK_BACKGROUND
+    return next(shade for shade in _shades(colour) if luminance(shade) >= requested)
+
+
+@functools.cache
+def readable(colour: str, ratio: float = 4.5) -> str:
+    """The colour ``#rrggbb``, darkened until text in it stands out from white."""
+    shades = (colour, *reversed(_shades(colour)))
+    return next(shade for shade in shades if contrast(shade, "#ffffff") >= ratio)
+
+
+def _spread(colour: str) -> float:
+    """How far red, green and blue are apart, 0 (grey) to 1."""
+    from matplotlib.colors import to_rgb
+
+    return max(to_rgb(colour)) - min(to_rgb(colour))
+
+
+def _shades(colour: str) -> list[str]:
+    """The colours of this hue from dark to light, as far from grey as they can be."""
+    from matplotlib.colors import to_hex
+    from seaborn import set_hls_values
+
+    lightness = [step / 255 for step in range(1, 255)]
+    saturation = [min(1.0, _spread(colour) / (1 - abs(2 * light - 1))) for light in lightness]
+    shades = zip(lightness, saturation, strict=True)
+    return [to_hex(set_hls_values(colour, l=light, s=share)) for light, share in shades]
+
+
+def published_mark(colour: str) -> dict[str, Any]:
+    """The mark of a published value of one of several things, in its colour."""
+    return {**PUBLISHED_MARK, "markeredgecolor": colour}
+
+
+def published_series(colour: str) -> dict[str, Any]:
+    """Published values on a thin dashed line, in the colour of their series."""
+    line = {"linestyle": (0, (4, 2)), "linewidth": 1.1, "color": colour}
+    return published_mark(colour) | line

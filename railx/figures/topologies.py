@@ -15,12 +15,23 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from railx.errors import UserError
-from railx.figures.contrast import readable
 from railx.figures.figure import AxisScale, Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.panels import beside, name_rows, share_legend, ticks, tiles
-from railx.figures.published import PUBLISHED_LINE, published_mark
 from railx.figures.tables import read_frame, records, refuse_unknown, stack, to_frame, where
-from railx.figures.theme import DERIVED, GREY, INK, PALETTE, PUBLISHED, colours, dot, label, lighter
+from railx.figures.theme import (
+    DERIVED,
+    GREY,
+    INK,
+    PALETTE,
+    PUBLISHED,
+    PUBLISHED_LINE,
+    colours,
+    dot,
+    label,
+    lighter,
+    published_mark,
+    readable,
+)
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import counted, listed, phrase, phrases, quantity, spoken
 from railx.settings import Between, NonNegative, NotEmpty, mapping

@@ -109,11 +109,7 @@ def rail_step_rows(settings: SwitchedSettings) -> Iterator[dict[str, Any]]:
 
 
 def _rows(
-    settings: RailStepsSettings,
-    step: RailStep,
-    chosen: SwitchedNetwork,
-    gb_s: float,
-    cost: Cost,
+    settings: RailStepsSettings, step: RailStep, chosen: SwitchedNetwork, gb_s: float, cost: Cost
 ) -> Iterator[dict[str, Any]]:
     job = step.step.jobs()[step.job]
     gpus = job.degrees.ranks

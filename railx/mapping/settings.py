@@ -195,9 +195,7 @@ class JobSettings:
 
     def costs(self) -> Costs:
         """Estimated work by field."""
-        return {
-            "micro_batches": Cost(1e-4, 1e2) * self.micro_batches,
-        }
+        return {"micro_batches": Cost(1e-4, 1e2) * self.micro_batches}
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from railx.families import rank_placement
-from railx.mapping.layout import (
-    compute_flops,
-    group_levels,
-    group_members,
-    step_transfers,
-)
+from railx.mapping.layout import compute_flops, group_levels, group_members, step_transfers
 from railx.mapping.settings import PARALLELISMS, JobSettings
 from railx.performance.networks import fastest_order
 from railx.performance.topologies import ExactLoads, Way

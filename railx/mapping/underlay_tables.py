@@ -18,10 +18,7 @@ _FIDELITY = {"fidelity": "analytic"}
 
 
 def mix_table(
-    settings: UnderlaySettings,
-    network: str,
-    plans: Mapping[str, Path],
-    corpora: Mapping[str, Path],
+    settings: UnderlaySettings, network: str, plans: Mapping[str, Path], corpora: Mapping[str, Path]
 ) -> list[dict[str, Any]]:
     """The iterations of plans at every rate of a network, with the degrees they use.
 

@@ -27,9 +27,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from railx.families import build_routing, family_of, rank_placement
-from railx.network.flows.fair import link_gb_s
+from railx.network.flows.fair import finish_times, link_gb_s
 from railx.network.flows.paths import spread_flows
-from railx.network.flows.transfers import finish_times
 from railx.network.settings import BandwidthSettings
 from railx.network.traffic import routed_for
 from railx.settings import SettingsError
@@ -38,20 +37,6 @@ from railx.vocabulary.routing.analysis import gather_loads, pair_loads
 from railx.vocabulary.routing.hop_loads import HopLoads
 from railx.vocabulary.routing.table import PairLoads, RoutingTable
 from railx.vocabulary.topology import INTERNAL, Topology
-
-__all__ = [
-    "MemberRates",
-    "Messages",
-    "RoutedLoads",
-    "group_bandwidth",
-    "group_shapes",
-    "member_rates",
-    "messages_of",
-    "ranks_in_order",
-    "rounds_of",
-    "routed_loads",
-    "strided_groups",
-]
 
 
 @dataclass(frozen=True)
@@ -70,7 +55,7 @@ class Messages:
 _NO_LOAD = 1e-12
 
 #: The network, the load of each of its lanes and the longest flight in nanoseconds.
-Loads: TypeAlias = tuple[Topology, FloatArray, float]
+_Loads: TypeAlias = tuple[Topology, FloatArray, float]
 
 
 @dataclass(frozen=True)
@@ -82,8 +67,8 @@ class RoutedLoads:
     parts to the others; None: no faster.
     """
 
-    of_pairs: Callable[[IntArray, IntArray, FloatArray], Loads]
-    of_gathers: Callable[[IntArray], Loads] | None = None
+    of_pairs: Callable[[IntArray, IntArray, FloatArray], _Loads]
+    of_gathers: Callable[[IntArray], _Loads] | None = None
 
 
 @dataclass(frozen=True)
@@ -177,14 +162,14 @@ def _loads_with_nodes(topology: Topology, between: RoutedLoads, inside: PairLoad
     """Loads where pairs in one node take the links inside it, and no others do."""
     chip_node = topology.chip_node.astype(np.int64)
 
-    def of_pairs(src: IntArray, dst: IntArray, share: FloatArray) -> Loads:
+    def of_pairs(src: IntArray, dst: IntArray, share: FloatArray) -> _Loads:
         together = chip_node[src] == chip_node[dst]
         _, load, flight_ns = between.of_pairs(src[~together], dst[~together], share[~together])
         load_inside, inside_ns = inside(src[together], dst[together], share[together])
         longest_ns = inside_ns if together.all() else max(flight_ns, inside_ns)
         return topology, np.concatenate([load, load_inside]), longest_ns
 
-    def of_gathers(groups: IntArray) -> Loads:
+    def of_gathers(groups: IntArray) -> _Loads:
         assert between.of_gathers is not None
         order = np.argsort(chip_node[groups], axis=1, kind="stable")
         ordered: IntArray = np.take_along_axis(groups, order, axis=1)
@@ -237,7 +222,7 @@ def _loads_of_planes(
     src: IntArray,
     dst: IntArray,
     share: FloatArray,
-) -> Loads:
+) -> _Loads:
     """Loads of pairs, from those of one of equal planes."""
     load, flight_ns = alone(src, dst, share / planes)
     return topology, np.tile(load, planes), flight_ns
@@ -248,7 +233,7 @@ def _gathers_of_planes(
     planes: int,
     alone: Callable[[IntArray], tuple[FloatArray, float]],
     groups: IntArray,
-) -> Loads:
+) -> _Loads:
     """Loads of gathers, from those of one of equal planes."""
     load, flight_ns = alone(groups)
     return topology, np.tile(load / planes, planes), flight_ns
@@ -256,7 +241,7 @@ def _gathers_of_planes(
 
 def _loads_by_table(
     topology: Topology, table: RoutingTable, src: IntArray, dst: IntArray, share: FloatArray
-) -> Loads:
+) -> _Loads:
     """Loads of pairs, with circuits set for them where the network has such."""
     topology, table = routed_for(topology, table, src, dst, share)
     return topology, *pair_loads(topology, table, src, dst, share)
@@ -355,9 +340,7 @@ def member_rates(loads: RoutedLoads, groups: IntArray, algorithm: str) -> Member
     gb_s = (np.repeat(links.gbps, links.lanes) / 8)[used] / load[used]
     inside = np.repeat(links.kind == INTERNAL, links.lanes)[used]
     return MemberRates(
-        float(gb_s[~inside].min(initial=np.inf)),
-        float(gb_s[inside].min(initial=np.inf)),
-        flight_ns,
+        float(gb_s[~inside].min(initial=np.inf)), float(gb_s[inside].min(initial=np.inf)), flight_ns
     )
 
 

@@ -270,8 +270,7 @@ class SweepSettings:
     def __post_init__(self) -> None:
         if self.shards > self.repeats:
             raise SettingsError(
-                "shards",
-                f"got {self.shards}; allowed: 1 to {self.repeats}, the seeds of repeats",
+                "shards", f"got {self.shards}; allowed: 1 to {self.repeats}, the seeds of repeats"
             )
 
 
@@ -348,9 +347,7 @@ class CollectiveSettings:
 
     def costs(self) -> Costs:
         """Estimated work by field."""
-        return {
-            "most_messages": Cost(1e-3, 1e3) * self.most_messages,
-        }
+        return {"most_messages": Cost(1e-3, 1e3) * self.most_messages}
 
 
 @dataclass(frozen=True)

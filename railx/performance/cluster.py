@@ -69,9 +69,7 @@ class ClusterSettings:
 
     def costs(self) -> Costs:
         """Estimated work by field."""
-        return {
-            "devices": Cost(1e-3, 1e4) * self.devices,
-        }
+        return {"devices": Cost(1e-3, 1e4) * self.devices}
 
 
 def all_to_all_gb_s(cluster: ClusterSettings) -> dict[int, float]:

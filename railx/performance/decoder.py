@@ -15,9 +15,6 @@ from railx.effort import Cost, Costs
 from railx.performance.models import Model
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError
 
-#: Backward over forward operations: the gradient of each product needs two products.
-_BACKWARD_OVER_FORWARD = 2
-
 
 @dataclass(frozen=True)
 class ModelSettings:

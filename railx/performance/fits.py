@@ -21,14 +21,8 @@ from railx.performance.validation import Case, predict
 MOST_FITTED = 8
 #: Numbers that a fit changes where its start does not say which.
 _USUAL = (
-    "matmul_share",
-    "matmul_tile",
-    "memory_share",
-    "attention_share",
-    "forward_host_s",
-    "backward_host_s",
-    "step_s",
-    "slow_share",
+    *("matmul_share", "matmul_tile", "memory_share", "attention_share"),
+    *("forward_host_s", "backward_host_s", "step_s", "slow_share"),
 )
 #: Relative error beyond which a row counts linearly.
 _SCALE = 0.05
@@ -92,9 +86,7 @@ def fit_gains(cases: Sequence[Case], constants: Constants) -> Constants:
     for recipe in dict.fromkeys(case.recipe for case in cases if case.recipe):
         rows = [case for case in cases if case.recipe == recipe]
         best = minimize_scalar(
-            _distance(rows, constants, recipe),
-            bounds=(np.log(0.2), np.log(2.0)),
-            method="bounded",
+            _distance(rows, constants, recipe), bounds=(np.log(0.2), np.log(2.0)), method="bounded"
         )
         gains[recipe] = float(f"{np.exp(best.x):.4g}")
     return replace(constants, gains=gains)

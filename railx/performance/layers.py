@@ -283,7 +283,7 @@ class Layers:
         forward = products + attention + traffic + ends
         backward = 2 * (products + ends) + attention_backward + program.backward_traffic * traffic
         tensor_forward, tensor_backward = self._tensor()
-        context_forward, context_backward = self._context(kind, attention)
+        context_forward, context_backward = self._context()
         expert_forward, expert_backward = self._expert(kind)
         doublings = np.log2(self.tensor) * constants.collective_host_s
         floor_forward = constants.forward_host_s + 2 * doublings
@@ -319,7 +319,7 @@ class Layers:
         again = np.where(self.plans["sequence_parallel"], 1.5, 1.0)
         return reduces * (1 - hidden), reduces * again * (1 - hidden)
 
-    def _context(self, kind: LayerKind, attention: Array) -> tuple[Array, Array]:
+    def _context(self) -> tuple[Array, Array]:
         """Keys and values gathered before attention, gradients scattered after."""
         setting, model = self.setting, self.setting.model
         width = model.cached_width / (np.ones_like(self.tensor) if model.kv_rank else self.tensor)

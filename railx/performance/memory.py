@@ -19,13 +19,7 @@ from railx.performance.programs import Program
 
 #: Kinds of bytes, in order.
 MEMORY_PARTS = (
-    "parameters",
-    "gradients",
-    "optimizer",
-    "activations",
-    "working",
-    "gathered",
-    "logits",
+    *("parameters", "gradients", "optimizer", "activations", "working", "gathered", "logits"),
 )
 _FULL, _SELECTIVE = RECOMPUTATIONS.index("full"), RECOMPUTATIONS.index("selective")
 _GPIPE = SCHEDULES.index("gpipe")

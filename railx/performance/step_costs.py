@@ -18,12 +18,7 @@ from railx.performance.devices import Device, device_named
 from railx.performance.layers import Layers, Setting
 from railx.performance.networks import TwoLevelRing
 from railx.performance.plans import Plan, Plans
-from railx.performance.programs import (
-    Constants,
-    constants_named,
-    default_constants,
-    program_named,
-)
+from railx.performance.programs import Constants, constants_named, default_constants, program_named
 from railx.performance.sequence_cost import StepCostSettings
 from railx.settings import SettingsError
 

@@ -16,12 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.performance.programs import FITTED, Constants, constants_named
-from railx.performance.validation import (
-    Case,
-    constants_of,
-    predict,
-    read_set,
-)
+from railx.performance.validation import Case, constants_of, predict, read_set
 from railx.places import SHIPPED
 from railx.settings import Between, NotEmpty, SettingsError
 

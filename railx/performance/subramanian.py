@@ -232,10 +232,7 @@ class _Layer:
         backward = rows * inputs * (2 * outputs - 1) + matrix * (2 * rows - 1)
         self.add(
             (rows * outputs * (2 * inputs - 1), backward),
-            (
-                rows * (inputs + outputs) + matrix,
-                2 * matrix + 2 * rows * (inputs + outputs),
-            ),
+            (rows * (inputs + outputs) + matrix, 2 * matrix + 2 * rows * (inputs + outputs)),
             sent,
             weights=matrix,
             stored=rows * inputs,

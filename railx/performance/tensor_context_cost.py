@@ -31,11 +31,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.performance.decoder import (
-    ModelSettings,
-    all_to_all_bytes_per_token,
-    key_value_width,
-)
+from railx.performance.decoder import ModelSettings, all_to_all_bytes_per_token, key_value_width
 from railx.performance.sequence_cost import CostModel
 
 #: Gathers and reductions of activations that tensor parallelism makes in a layer,

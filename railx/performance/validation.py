@@ -25,23 +25,8 @@ from railx.performance.memory import step_memory
 from railx.performance.models import Model, model_named
 from railx.performance.networks import TwoLevelRing
 from railx.performance.plans import Array, Plan, Plans
-from railx.performance.programs import (
-    Constants,
-    default_constants,
-    program_named,
-)
+from railx.performance.programs import Constants, default_constants, program_named
 from railx.performance.search import Job, candidates, search
-
-__all__ = [
-    "Case",
-    "GroupError",
-    "MeasuredSet",
-    "errors_by_group",
-    "group_masks",
-    "measured_set",
-    "predict",
-    "read_set",
-]
 
 _GIB = 2**30
 
@@ -333,21 +318,9 @@ _NEMO_MODELS = {
     "Qwen3_235B_a22B": "qwen3_235b_a22b",
 }
 _NEMO = (
-    "device",
-    "model",
-    "gpus",
-    "global_batch",
-    "micro_batch",
-    "sequence_tokens",
-    "tensor",
-    "pipeline",
-    "context",
-    "virtual",
-    "expert",
-    "accumulation",
-    "precision",
-    "fsdp",
-    "tokens_s_gpu",
+    *("device", "model", "gpus", "global_batch", "micro_batch"),
+    *("sequence_tokens", "tensor", "pipeline", "context", "virtual"),
+    *("expert", "accumulation", "precision", "fsdp", "tokens_s_gpu"),
 )
 _DEVICES = {
     "A100-80GB": "a100_80gb",
@@ -365,69 +338,25 @@ _SELENE_SHAPES = {
     "megatron-1T": (25600, 160, 128, 102400, 1),
 }
 _VTRAIN = (
-    "global_batch",
-    "micro_batch",
-    "hidden",
-    "heads",
-    "layers",
-    "sequence_tokens",
-    "tensor",
-    "data",
-    "pipeline",
-    "iteration_ms",
-    "device",
-    "recompute",
+    *("global_batch", "micro_batch", "hidden", "heads", "layers", "sequence_tokens"),
+    *("tensor", "data", "pipeline", "iteration_ms", "device", "recompute"),
 )
 _SELENE = (
-    "hidden",
-    "feedforward",
-    "heads",
-    "layers",
-    "sequence_tokens",
-    "gpus",
-    "tensor",
-    "pipeline",
-    "data",
-    "virtual",
-    "global_batch",
-    "micro_batch",
-    "recompute",
-    "sequence_parallel",
-    "iteration_s",
-    "device",
+    *("hidden", "feedforward", "heads", "layers", "sequence_tokens", "gpus"),
+    *("tensor", "pipeline", "data", "virtual", "global_batch", "micro_batch"),
+    *("recompute", "sequence_parallel", "iteration_s", "device"),
 )
 _TORCHTITAN = (
-    "model",
-    "device",
-    "gpus",
-    "fsdp",
-    "tensor",
-    "pipeline",
-    "context",
-    "sequence_tokens",
-    "local_batch",
-    "precision",
-    "recompute",
-    "note",
-    "tokens_s_gpu",
-    "memory_gib",
+    *("model", "device", "gpus", "fsdp", "tensor", "pipeline", "context", "sequence_tokens"),
+    *("local_batch", "precision", "recompute", "note", "tokens_s_gpu", "memory_gib"),
 )
 _MOSAIC = (
-    "Model",
-    "SeqLen (T)",
-    "# GPUs",
-    "GPU",
-    "MicroBatchSize",
-    "GradAccum",
-    "GlobalBatchSize (T)",
-    "Throughput (T/s)",
-    "Precision",
-    "Sharding Strategy",
-    "Activation Checkpointing",
+    *("Model", "SeqLen (T)", "# GPUs", "GPU", "MicroBatchSize", "GradAccum", "GlobalBatchSize (T)"),
+    *("Throughput (T/s)", "Precision", "Sharding Strategy", "Activation Checkpointing"),
 )
 _MLPERF = ("round", "submission", "global_batch", "accumulation", "step_s_median")
 _MEMORY = ("model", "mode", "tensor", "pipeline", "micro_batch", "activations_gib")
-SETS = (
+_SETS = (
     MeasuredSet("vtrain", "megatron", _VTRAIN, _vtrain),
     MeasuredSet("selene", "megatron", _SELENE, _selene),
     MeasuredSet("selene_memory", "megatron", _MEMORY, _selene_memory),
@@ -441,15 +370,15 @@ SETS = (
 def measured_set(columns: Iterable[str]) -> MeasuredSet:
     """The set whose columns a file has; :class:`UserError` names what is missing."""
     header = set(columns)
-    for candidate in SETS:
+    for candidate in _SETS:
         if header.issuperset(candidate.columns):
             return candidate
-    nearest = min(SETS, key=lambda candidate: len(set(candidate.columns) - header))
+    nearest = min(_SETS, key=lambda candidate: len(set(candidate.columns) - header))
     missing = [name for name in nearest.columns if name not in header]
     raise UserError(
         f"columns: got none of the known sets, nearest is {nearest.name} without"
         f" {', '.join(missing)}; allowed: the columns of"
-        f" {', '.join(candidate.name for candidate in SETS)} in resources/measured"
+        f" {', '.join(candidate.name for candidate in _SETS)} in resources/measured"
     )
 
 

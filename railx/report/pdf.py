@@ -22,15 +22,9 @@ CHROMIUMS = (
 )
 _SECONDS = 300
 _FLAGS = (
-    "--headless",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--no-pdf-header-footer",
-    "--generate-pdf-document-outline",
+    *("--headless", "--disable-gpu", "--disable-dev-shm-usage"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--no-first-run", "--no-pdf-header-footer", "--generate-pdf-document-outline"),
 )
 
 

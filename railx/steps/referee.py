@@ -56,8 +56,7 @@ def replayed_step_s(setting: Setting, plan: Plan, replicas: int | None = None) -
     )
     # Axes in the order pipeline, data, context, tensor.
     grid = np.transpose(
-        ranks,
-        [plan.order[::-1].index(axis) for axis in ("pipeline", "data", "context", "tensor")],
+        ranks, [plan.order[::-1].index(axis) for axis in ("pipeline", "data", "context", "tensor")]
     )
 
     def members_of(lane: str, rank: int) -> tuple[int, ...]:

@@ -16,14 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from railx.fabric.circuits import Layout
+from railx.errors import UserError
+from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
 from railx.performance.networks import ring_bytes
 from railx.planning.format.simulation import Shape, orders_of
 from railx.progress import counted
 from railx.replay.changes import stall_ms
 from railx.replay.run import Prepared, Replayed, prepare, replay_programs
-from railx.replay.wiring import CircuitModel
+from railx.replay.wiring import CircuitModel, TableWiring, Wire
 from railx.steps.layers import Direction, exchanged_bytes, hop_bytes, layer_segments, stage_units
 from railx.steps.programs import (
     PARALLELISMS,
@@ -33,8 +34,47 @@ from railx.steps.programs import (
     templates,
 )
 from railx.steps.settings import StepJob, StepSettings
-from railx.steps.stage_bits import StageBits
 from railx.steps.template import Template
+
+
+def bit(rail: int, stage: int, value: int) -> Wire:
+    """The bit of a stage on a rail with its value: it has one value at a time."""
+    return Wire(rail, (stage, value), ((rail, stage),))
+
+
+class StageBits(TableWiring):
+    """The circuits of Opus' controller: one bit for each stage of a rail.
+
+    A bit sets all ports of a stage on a rail: 1 for the pipeline, 0 for the ring of its
+    replicas (arXiv 2602.12521, the artifact's encoding). A message between two stages
+    sets the bits of both, every other operation clears the bit of its stage. So a stage
+    has one state on a rail for all replicas, a rail of p stages has 2^p states, and
+    different bits change at the same time. Ranks are numbered stage by stage.
+    """
+
+    def __init__(self, gpus_per_server: int, ranks_per_stage: int) -> None:
+        super().__init__()
+        if ranks_per_stage % gpus_per_server:
+            raise UserError(
+                f"ranks_per_stage: got {ranks_per_stage}; allowed: a multiple of"
+                f" {gpus_per_server}, the ranks of a server"
+            )
+        self.gpus_per_server, self.ranks_per_stage = gpus_per_server, ranks_per_stage
+
+    def is_scale_up(self, members: Iterable[int]) -> bool:
+        """Whether all members sit in one server, so that no bit is asked for."""
+        return len({member // self.gpus_per_server for member in members}) <= 1
+
+    def wires(self, configuration: Configuration) -> tuple[Wire, ...]:
+        """The bits that ``configuration`` needs; none within a server."""
+        if self.is_scale_up(configuration.members):
+            return ()
+        value = int(configuration.kind == "pair")
+        bits = {
+            bit(member % self.gpus_per_server, member // self.ranks_per_stage, value)
+            for member in configuration.members
+        }
+        return tuple(sorted(bits))
 
 
 def window_statistics(job: StepJob) -> list[dict[str, Any]]:
@@ -184,11 +224,7 @@ def time_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
 
 
 def _rows(
-    name: str,
-    variant: str,
-    job: StepJob,
-    settings: StepSettings,
-    latencies_ms: Sequence[float],
+    name: str, variant: str, job: StepJob, settings: StepSettings, latencies_ms: Sequence[float]
 ) -> Iterator[dict[str, Any]]:
     sweep = settings.sweep
     cases = [
@@ -256,10 +292,7 @@ def _by_formula(timeline: Iterable[Sequence[tuple[str, float]]], setting: _Setti
 def _prepared(job: StepJob, rule: str, settings: StepSettings) -> Prepared:
     all_ranks = settings.sweep.whole
     generated = programs(
-        job,
-        electrical=rule == _PACKETS,
-        iterations=settings.sweep.iterations,
-        all_ranks=all_ranks,
+        job, electrical=rule == _PACKETS, iterations=settings.sweep.iterations, all_ranks=all_ranks
     )
     return prepare(generated, circuit_model(job, rule, all_ranks=all_ranks))
 

@@ -17,7 +17,7 @@ from typing import Any
 from railx.errors import UserError, allowed_names
 from railx.io import dotted_leaves, read_json
 from railx.tracking.ledger import Ledger
-from railx.tracking.record import RECORD, RECORD_SCHEMA
+from railx.tracking.results import RECORD, RECORD_SCHEMA
 from railx.tracking.store import (
     INVOCATION,
     INVOCATION_STAGE,

@@ -19,13 +19,14 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.io import dotted_leaves, write_json
-from railx.tracking.record import RECORD, table_json
 from railx.tracking.results import (
+    RECORD,
     Curve,
     Invocation,
     StageResult,
     few_numbers,
     numbers,
+    table_json,
     verdict_counts,
 )
 from railx.tracking.settings import TrackingSettings

@@ -13,8 +13,7 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.tracking.mlflow_runs import first_mlflow_runs, log_to_mlflow
-from railx.tracking.record import invocation_record
-from railx.tracking.results import Invocation, StageResult, TrackedRun
+from railx.tracking.results import Invocation, StageResult, TrackedRun, invocation_record
 from railx.tracking.settings import TrackingSettings
 from railx.tracking.wandb_runs import first_wandb_runs, log_to_wandb
 

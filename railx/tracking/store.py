@@ -113,10 +113,7 @@ def finished_runs(client: Any, experiments: list[str], condition: str = "") -> l
         return []
     filters = " and ".join(filter(None, ("attributes.status = 'FINISHED'", condition)))
     runs = client.search_runs(
-        experiments,
-        filter_string=filters,
-        max_results=_MOST_RUNS,
-        order_by=["start_time ASC"],
+        experiments, filter_string=filters, max_results=_MOST_RUNS, order_by=["start_time ASC"]
     )
     return list(runs)
 

@@ -19,8 +19,15 @@ from typing import Any
 
 from railx.io import write_json
 from railx.tracking.ledger import Ledger
-from railx.tracking.record import RECORD, table_json
-from railx.tracking.results import Curve, Invocation, StageResult, numbers, verdict_counts
+from railx.tracking.results import (
+    RECORD,
+    Curve,
+    Invocation,
+    StageResult,
+    numbers,
+    table_json,
+    verdict_counts,
+)
 from railx.tracking.settings import TrackingSettings
 from railx.tracking.store import INVOCATION_STAGE
 from railx.tracking.views import logged_names, write_views

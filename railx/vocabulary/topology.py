@@ -18,22 +18,8 @@ from railx.vocabulary.arrays import FloatArray, Int32Array
 #: of a HyperX, inside a Dragonfly group or between two, an optical circuit between
 #: nodes, two routers of any other graph.
 LINK_KINDS = (
-    "internal",
-    "rail_x",
-    "rail_y",
-    "torus_x",
-    "torus_y",
-    "leaf",
-    "aggregation",
-    "core",
-    "torus_z",
-    "row",
-    "column",
-    "hyperx",
-    "local",
-    "global",
-    "optical",
-    "router",
+    *("internal", "rail_x", "rail_y", "torus_x", "torus_y", "leaf", "aggregation", "core"),
+    *("torus_z", "row", "column", "hyperx", "local", "global", "optical", "router"),
 )
 INTERNAL = 0
 DIMENSIONS = ("x", "y", "z")

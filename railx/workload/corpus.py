@@ -27,13 +27,7 @@ from railx.errors import UserError
 from railx.io import in_repository, read_metadata, read_table, write_table
 from railx.settings import AtLeast, Between, Fraction, NotEmpty, Positive, SettingsError
 from railx.workload import lengths as length_sources
-from railx.workload.tokenizer import (
-    BYTES,
-    Tokenizer,
-    TokenizerName,
-    token_type,
-    train_tokenizer,
-)
+from railx.workload.tokenizer import BYTES, Tokenizer, TokenizerName, token_type, train_tokenizer
 
 CorpusKind = Literal["real_text", "real_lengths", "published_quantiles", "synthetic"]
 _Name = Annotated[str, NotEmpty()]
@@ -83,9 +77,7 @@ class QuantileCorpusSettings:
 
     def costs(self) -> Costs:
         """Estimated work by field."""
-        return {
-            "sequences": Cost(1e-6, 80) * self.sequences,
-        }
+        return {"sequences": Cost(1e-6, 80) * self.sequences}
 
 
 @dataclass(frozen=True)
@@ -124,9 +116,7 @@ class MixtureCorpusSettings:
 
     def costs(self) -> Costs:
         """Estimated work by field."""
-        return {
-            "sequences": Cost(1e-6, 80) * self.sequences,
-        }
+        return {"sequences": Cost(1e-6, 80) * self.sequences}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from railx.design.front import Design, decided
 from railx.design.point import DesignPoint, NetworkCost
 from railx.design.settings import DesignSettings
-from railx.design.usable import Usable
+from railx.design.sizes import Usable
 from railx.performance.closed import PARTS
 from railx.performance.plans import Plan
 from tests.builders import topology_settings

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from railx.design.arena import arena_rows
+from railx.design.arena import arena_rows, best_serving
 from railx.design.comparison import Comparison, compare_network, comparison_lines, write_page
 from railx.design.point import evaluate, setting_on
 from railx.design.rates import RateStore
-from railx.design.serving import best_serving
 from railx.design.settings import ArenaSettings, PointSettings, ServingJob, TrainingJob
 from railx.design.sizes import sized_for
 from railx.economics import price, read_catalogue

@@ -20,9 +20,8 @@ from railx.design.front import design, dominates, front_of
 from railx.design.point import evaluate, setting_on, setting_words
 from railx.design.rates import GroupRates, RateStore
 from railx.design.settings import DesignSettings, PointSettings
-from railx.design.sizes import sized_for, with_device_node
+from railx.design.sizes import sized_for, usable_share, with_device_node
 from railx.design.text import design_lines
-from railx.design.usable import usable_share
 from railx.economics import PricedNetwork, read_catalogue
 from railx.errors import UserError
 from railx.performance.advice import setting_of

@@ -15,8 +15,7 @@ from railx.design.simulate import packet_rates, simulate
 from railx.design.text import simulated_lines
 from railx.families import build_topology
 from railx.network.settings import StaticNetworkSettings, UniformTraffic
-from railx.network.static_loads import uniform_lane_loads
-from railx.network.throughput import simulate_static
+from railx.network.throughput import simulate_static, uniform_lane_loads
 from railx.performance.closed import step_times
 from railx.performance.layers import Setting
 from railx.performance.plans import Plan, Plans

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from railx.exchange.chakra import write_chakra
 from railx.exchange.graph_files import read_graphs
-from railx.exchange.rank_nodes import ImportedGraphs
-from railx.exchange.symmetric_ranks import Axes
+from railx.exchange.rank_nodes import Axes, ImportedGraphs
 from railx.fabric.circuits import Layout
 from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
 from railx.replay.run import prepare, replay_programs

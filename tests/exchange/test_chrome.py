@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.exchange.chrome import Setting, chrome_trace, recorded, replayed, replayed_graphs
-from railx.exchange.sources import programs_of, read_source
+from railx.exchange.programs import programs_of, read_source
 from railx.fabric.circuits import Layout
 from railx.fabric.settings import Mode
 from railx.io import write_table

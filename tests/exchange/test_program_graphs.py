@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from railx.exchange.chakra import write_chakra
 from railx.exchange.graph_files import read_graphs
-from railx.exchange.symmetric_ranks import Axes
+from railx.exchange.rank_nodes import Axes
 from railx.fabric.circuits import Layout
 from railx.replay.graph_run import prepare_graph, replay_graph
 from railx.replay.graphs import NODE_KINDS

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from railx.exchange.graph_files import read_graphs
-from railx.exchange.symmetric_ranks import Axes
+from railx.exchange.rank_nodes import Axes
 from railx.replay.graph_run import prepare_graph, replay_graph
 from railx.replay.graphs import NODE_KINDS, RankGraphs
 from tests.exchange.traces import unpacked

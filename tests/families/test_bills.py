@@ -17,9 +17,9 @@ from railx.families import (
     build_topology,
     check_topology,
     family_of,
+    railx_dragonfly,
 )
 from railx.families.railx_dragonfly import RailXDragonflySettings
-from railx.families.railx_dragonfly import graph as railx_dragonfly
 from railx.families.railx_hyperx import RailXHyperXSettings
 from railx.settings import SettingsError, load
 from railx.vocabulary.counts import NetworkCounts, count_ports

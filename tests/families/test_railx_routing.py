@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import shortest_path
 from railx.families import build_routing, family_of
 from railx.network.packets import simulate_packets
 from railx.network.settings import UniformTraffic
-from railx.network.static_loads import uniform_lane_loads
+from railx.network.throughput import uniform_lane_loads
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,

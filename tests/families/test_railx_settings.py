@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railx.families import family_of, railx_split
-from railx.families.railx_dragonfly import graph as dragonfly
+from railx.families import family_of, railx_dragonfly, railx_split
 from railx.network.metrics import check_optical_circuits, node_hop_counts, topology_metrics
 from railx.settings import SettingsError
 from railx.vocabulary.grid import rail_ports
@@ -266,7 +265,7 @@ def test_dragonfly_reaches_rows_that_a_hyperx_cannot() -> None:
     assert np.array_equal(
         between - np.diag(np.diag(between)), 1 - np.eye(41, dtype=int)
     )  # every pair exactly once
-    columns = dragonfly.row_differences(largest.settings)  # type: ignore[arg-type]
+    columns = railx_dragonfly.row_differences(largest.settings)  # type: ignore[arg-type]
     assert (
         len({frozenset(column.tolist()) for column in columns}) == 5
     )  # each column is set to another graph

@@ -41,8 +41,7 @@ from railx.network.settings import (
     StaticNetworkSettings,
     UniformTraffic,
 )
-from railx.network.static_loads import static_routings, uniform_lane_loads
-from railx.network.throughput import simulate_static
+from railx.network.throughput import simulate_static, static_routings, uniform_lane_loads
 from railx.settings import AtLeast, Positive, SettingsError, load
 from railx.vocabulary.counts import Bill, Ports
 from railx.vocabulary.line_rings import LineRings, torus_rings

@@ -20,9 +20,8 @@ import yaml
 from matplotlib import image
 
 from railx.figures import CanvasSettings
-from railx.figures.contrast import DARK_BACKGROUND, contrast
 from railx.figures.narrow import NARROW_INCHES, NarrowFigure, NoNarrowForm, cut_off
-from railx.figures.theme import FAINT, PALETTE
+from railx.figures.theme import DARK_BACKGROUND, FAINT, PALETTE, contrast
 from railx.io import read_table, write_table
 from tests.figures.conftest import PRINTED, draw_words
 from tests.figures.gallery import Gallery

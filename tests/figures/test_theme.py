@@ -12,18 +12,21 @@ from hypothesis import strategies as st
 from matplotlib.colors import is_color_like, to_rgb
 
 from railx.figures.canvas import canvas
-from railx.figures.contrast import DARK_BACKGROUND, contrast, dark_colour, readable
 from railx.figures.figure import CanvasSettings
 from railx.figures.step_times import cut_bars
 from railx.figures.theme import (
+    DARK_BACKGROUND,
     FAINT,
     GREY,
     INK,
     PALETTE,
     colours,
+    contrast,
+    dark_colour,
     degree_colours,
     label,
     lighter,
+    readable,
     text_colour,
 )
 from railx.figures.words import fidelity_line, ordered, quantity

@@ -18,8 +18,8 @@ from railx.mapping.cost import (
     comparison_bases,
     equal_bandwidth,
     injection_gb_s_per_chip,
+    node_price_rows,
 )
-from railx.mapping.node_prices import node_price_rows
 from railx.mapping.settings import MappingSettings
 from railx.mapping.step import Basis, step_ms, step_times
 from railx.performance.topologies import ExactLoads

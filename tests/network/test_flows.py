@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from railx.families import build_routing
-from railx.network.flows.fair import fair_rates, link_gb_s, max_min_rates
+from railx.network.flows.fair import fair_rates, finish_times, link_gb_s, max_min_rates
 from railx.network.flows.paths import (
     FlowPaths,
     fixed_paths,
@@ -21,7 +21,6 @@ from railx.network.flows.paths import (
     route_flows,
     spread_flows,
 )
-from railx.network.flows.transfers import finish_times
 from railx.vocabulary.routing.analysis import path_lengths, table_lane_loads
 from railx.vocabulary.topology import Topology
 from tests.builders import build

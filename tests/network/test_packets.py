@@ -41,17 +41,16 @@ from railx.network.settings import (
     TrafficSettings,
     UniformTraffic,
 )
-from railx.network.static_loads import uniform_lane_loads
-from railx.network.throughput import ideal_bound
+from railx.network.throughput import ideal_bound, uniform_lane_loads
 from railx.network.traffic import repeat_seeds, traffic_flows
 from railx.settings import SettingsError
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     path_lengths,
     table_lane_loads,
+    with_virtual_channels,
 )
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
-from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import LINK_KINDS, Links, Topology
 from tests.builders import build, checked
 from tests.commands import loaded

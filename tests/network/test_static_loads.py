@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from railx.families import build_routing, build_topology, family_of
 from railx.network import NetworkSettings, StaticNetworkSettings, TrafficSettings
 from railx.network.settings import UniformTraffic
-from railx.network.static_loads import static_routings, uniform_lane_loads
-from railx.network.throughput import simulate_static
+from railx.network.throughput import simulate_static, static_routings, uniform_lane_loads
 from railx.settings import SettingsError, load, to_dict
 from railx.vocabulary.routing.analysis import path_lengths, table_lane_loads
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology

@@ -23,11 +23,10 @@ def benchmarks() -> Iterator[SimpleNamespace]:
     before = set(sys.modules)
     sys.path.insert(0, folder)
     try:
-        import comparison
-        import rows
         import run
+        import shared
 
-        yield SimpleNamespace(comparison=comparison, rows=rows, run=run)
+        yield SimpleNamespace(run=run, shared=shared)
     finally:
         sys.path.remove(folder)
         for name in set(sys.modules) - before:
@@ -58,7 +57,7 @@ def _row(
 def test_the_band_is_as_wide_as_the_machine_was_busy(
     benchmarks: SimpleNamespace, clock: str, loads: tuple[float, ...], expected: float
 ) -> None:
-    assert benchmarks.comparison.band(clock, *loads) == pytest.approx(expected)
+    assert benchmarks.run.band(clock, *loads) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -84,14 +83,14 @@ def test_a_number_is_judged_by_its_band_and_its_direction(
     verdict: str,
     ratio: float | None,
 ) -> None:
-    (found,) = benchmarks.comparison.compare(
+    (found,) = benchmarks.run.compare(
         [_row(ours, better=better, clock="processor")],
         [_row(theirs, better=better, clock="processor")],
         (0.0, 0.0),
     )
     assert found.verdict == verdict
     assert found.ratio == (None if ratio is None else pytest.approx(ratio))
-    assert len(benchmarks.comparison.regressions([found])) == (verdict == "worse")
+    assert len(benchmarks.run.regressions([found])) == (verdict == "worse")
 
 
 @given(value=st.floats(1e-9, 1e9), factor=st.floats(0.01, 100.0), load=st.floats(0.0, 20.0))
@@ -101,7 +100,7 @@ def test_two_runs_exchanged_are_judged_the_other_way_round(
     other = {"worse": "better", "better": "worse", "same": "same"}
     for clock in _CLOCKS:
         ours, theirs = _row(value * factor, clock=clock), _row(value, clock=clock)
-        compare = benchmarks.comparison.compare
+        compare = benchmarks.run.compare
         (one,) = compare([ours], [theirs], (load, 0.0))
         (two,) = compare([theirs], [ours], (0.0, load))
         assert two.verdict == other[one.verdict]
@@ -110,7 +109,7 @@ def test_two_runs_exchanged_are_judged_the_other_way_round(
 def test_another_unit_or_clock_is_another_number_and_missing_ones_are_named(
     benchmarks: SimpleNamespace,
 ) -> None:
-    compare = benchmarks.comparison.compare
+    compare = benchmarks.run.compare
     ours = [_row(1.0, "a"), _row(1.0, "b", unit="s"), _row(1.0, "c", clock="wall")]
     theirs = [_row(1.0, "b"), _row(1.0, "c"), _row(1.0, "d")]
     assert [(one.name, one.verdict) for one in compare(ours, theirs, (0.0, 0.0))] == [
@@ -121,12 +120,12 @@ def test_another_unit_or_clock_is_another_number_and_missing_ones_are_named(
 def test_rows_are_written_where_a_file_is_named(
     benchmarks: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(benchmarks.rows.FILE, raising=False)
-    benchmarks.rows.record("a", 1, "ms", clock="wall")
+    monkeypatch.delenv(benchmarks.shared.FILE, raising=False)
+    benchmarks.shared.record("a", 1, "ms", clock="wall")
     file = tmp_path / "rows.jsonl"
-    monkeypatch.setenv(benchmarks.rows.FILE, str(file))
-    benchmarks.rows.record("a", 1, "ms", clock="wall")
-    benchmarks.rows.record("b", 2.5, "", better="more", clock="none")
+    monkeypatch.setenv(benchmarks.shared.FILE, str(file))
+    benchmarks.shared.record("a", 1, "ms", clock="wall")
+    benchmarks.shared.record("b", 2.5, "", better="more", clock="none")
     assert [json.loads(line) for line in file.read_text().splitlines()] == [
         *(_row(1.0, clock="wall"), _row(2.5, "b", "", "more")),
     ]
@@ -144,7 +143,7 @@ def _run(
     script = folder / "one.py"
     script.write_text(
         f"import sys; sys.path.insert(0, {str(ROOT / 'benchmarks')!r})\n"
-        f"from rows import record; record('a', {value}, 'ms', clock='none')\n"
+        f"from shared import record; record('a', {value}, 'ms', clock='none')\n"
         f"sys.exit({value} < 0)\n"
     )
     run = benchmarks.run

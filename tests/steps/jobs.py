@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from railx.performance.devices import DeviceSettings
-from railx.performance.weights import WeightedModel
 from railx.settings import load
 from railx.steps.settings import (
     DegreeSettings,
     StepJob,
     StepSettings,
+    WeightedModel,
 )
 from workflow.config import read_choice
 

@@ -14,8 +14,7 @@ from railx.fabric.circuits import Configuration
 from railx.steps.programs import PARALLELISMS, templates
 from railx.steps.settings import StepSettings, SweepSettings, VariantSettings
 from railx.steps.split import on_split, split_rates, split_rows
-from railx.steps.stage_bits import StageBits, bit
-from railx.steps.sweep import traffic
+from railx.steps.sweep import StageBits, bit, traffic
 from tests.steps.jobs import DEVICE, chosen, small
 
 SIZES = st.dictionaries(

@@ -15,9 +15,15 @@ from hypothesis import strategies as st
 from railx.places import SHIPPED
 from railx.replay.graph_pricing import COUNTS
 from railx.steps import published_run, sweep
-from railx.steps.graph_sweep import graph_time_rows
 from railx.steps.published_graphs import PublishedStep
-from railx.steps.published_run import PublishedRun, Rings, announced, split_links, stage_times
+from railx.steps.published_run import (
+    PublishedRun,
+    Rings,
+    announced,
+    graph_time_rows,
+    split_links,
+    stage_times,
+)
 from railx.steps.settings import StepSettings, SweepSettings, VariantSettings
 from railx.steps.sweep import phase_rows, time_rows, traffic_rows, window_rows
 from tests.replay.reference import replay_prepared

@@ -209,8 +209,7 @@ def write_record(
     """An invocation as W&B's folder holds it, without W&B."""
     from railx.io import write_json
     from railx.tracking.ledger import Ledger
-    from railx.tracking.record import RECORD, invocation_record
-    from railx.tracking.results import Invocation
+    from railx.tracking.results import RECORD, Invocation, invocation_record
 
     results = result if isinstance(result, list) else [result]
     group = Invocation("quick", invocation, f"2026-01-01T00:00:0{invocation[-1]}")

@@ -10,8 +10,12 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.io import read_json
-from railx.vocabulary.cross_connects import CIRCUITS_SCHEMA
-from railx.vocabulary.reconfiguration import ACTIONS, RECONFIGURATION_SCHEMA, ReconfigurationPlan
+from railx.vocabulary.cross_connects import (
+    ACTIONS,
+    CIRCUITS_SCHEMA,
+    RECONFIGURATION_SCHEMA,
+    ReconfigurationPlan,
+)
 from railx.vocabulary.topology import DIMENSIONS, Circuits
 
 _COLUMNS = ("ocs", "name", "dimension", "line", "rail", "port_a", "port_b", "node_a", "node_b")

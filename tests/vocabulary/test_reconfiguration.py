@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from railx.families import write_topology
 from railx.io import read_rows
 from railx.settings import SettingsError, load
-from railx.vocabulary.cross_connects import circuit_set, write_circuits, write_circuits_csv
-from railx.vocabulary.reconfiguration import (
+from railx.vocabulary.cross_connects import (
     TransitionSettings,
     apply_plan,
+    circuit_set,
     reconfiguration_plan,
+    write_circuits,
+    write_circuits_csv,
     write_reconfiguration,
     write_reconfiguration_csv,
 )

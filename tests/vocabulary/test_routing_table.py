@@ -21,9 +21,9 @@ from railx.vocabulary.routing.analysis import (
     path_lengths,
     spread_options,
     table_lane_loads,
+    with_virtual_channels,
 )
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
-from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import Topology
 from tests.builders import topology_settings
 

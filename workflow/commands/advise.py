@@ -52,8 +52,7 @@ def _advise(options: argparse.Namespace) -> None:
     # Routing tables are made of many small tuples, and nothing of them is in a circle.
     gc.set_threshold(_OBJECTS)
     from railx.file_cache import read_cached, write_cached
-    from railx.performance.advice import AdviceSettings, advise
-    from railx.performance.advice_text import advice_lines, comparison_lines
+    from railx.performance.advice import AdviceSettings, advice_lines, advise, comparison_lines
     from railx.performance.exports import megatron_options, torchtitan_toml
     from railx.places import cache
     from railx.settings import SettingsError, load

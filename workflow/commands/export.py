@@ -150,7 +150,7 @@ def _chosen(words: Sequence[str]) -> tuple[Topology, str]:
 def _trace(options: argparse.Namespace) -> None:
     from railx.exchange.chakra import write_chakra
     from railx.exchange.goal import write_goal
-    from railx.exchange.sources import programs_of
+    from railx.exchange.programs import programs_of
 
     for option, value in (
         ("--setting", options.setting),
@@ -173,7 +173,7 @@ def _trace(options: argparse.Namespace) -> None:
 
 def _chrome(options: argparse.Namespace) -> None:
     from railx.exchange.chrome import chrome_trace, recorded, replayed
-    from railx.exchange.sources import read_source
+    from railx.exchange.programs import read_source
     from railx.fabric.circuits import Layout
     from railx.io import write_json
     from railx.replay.programs import Programs

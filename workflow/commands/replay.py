@@ -89,7 +89,7 @@ def add(commands: Any) -> None:
 
 def _replay(options: argparse.Namespace) -> None:
     from railx.exchange.graph_files import check_times, read_graphs
-    from railx.exchange.symmetric_ranks import Axes
+    from railx.exchange.rank_nodes import Axes
     from railx.replay.graph_pricing import COUNTS, DeviceRates
     from railx.replay.graph_runs import graph_rows
 

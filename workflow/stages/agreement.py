@@ -83,10 +83,7 @@ STAGE = Stage(
     inputs=lambda experiment, _: {
         "topologies": FromStage("topology.graph", tuple(experiment["agreement"]["topologies"]))
     },
-    outputs={
-        "comparison": Table(_COLUMNS),
-        "summary": Json(),
-    },
+    outputs={"comparison": Table(_COLUMNS), "summary": Json()},
     run=run,
     tracked=Tracked("summary", ("comparison",), name="flow_and_packet"),
     check=check,

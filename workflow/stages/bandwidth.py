@@ -62,10 +62,7 @@ STAGE = Stage(
     item=Item("topology", lambda experiment: experiment["bandwidth"]["topologies"]),
     settings=lambda experiment, _: experiment["bandwidth"],
     inputs=lambda _, topology: {"topology": FromStage("topology.graph", topology)},
-    outputs={
-        "groups": Table(_GROUPS),
-        "summary": Json(),
-    },
+    outputs={"groups": Table(_GROUPS), "summary": Json()},
     run=run,
     by_hand=ByHand(
         groups=("topology", "bandwidth"),

@@ -75,10 +75,7 @@ STAGE = Stage(
     message="Verdicts on the papers' claims",
     settings=lambda experiment, _: {"results": str(results_folder(experiment))},
     inputs=_inputs,
-    outputs={
-        "claims": Table(_columns),
-        "counts": Json(),
-    },
+    outputs={"claims": Table(_columns), "counts": Json()},
     run=run,
     tracked=Tracked("counts", ("claims",), name="claims", verdicts="claims"),
 )

@@ -27,8 +27,7 @@ def run(job: Job) -> Summary:
     the topology against which the others are priced.
     """
     from railx.families import read_topology
-    from railx.mapping.cost import comparison_bases
-    from railx.mapping.node_prices import node_price_rows
+    from railx.mapping.cost import comparison_bases, node_price_rows
     from railx.mapping.settings import MappingSettings
     from railx.settings import SettingsError
 
@@ -171,11 +170,7 @@ STAGE = Stage(
         "reference": FromStage("topology.graph", experiment["mapping"]["reference"]),
         "catalogue": Path(experiment["mapping"]["catalogue"]),
     },
-    outputs={
-        "steps": Table(_COLUMNS),
-        "node_prices": Table(_NODE_PRICES),
-        "summary": Json(),
-    },
+    outputs={"steps": Table(_COLUMNS), "node_prices": Table(_NODE_PRICES), "summary": Json()},
     run=run,
     by_hand=ByHand(
         groups=("topology", "mapping"),

@@ -24,8 +24,7 @@ def run(job: Job) -> Summary:
     from railx.io import as_words, write_table
     from railx.network import CollectiveSettings, StaticNetworkSettings, TrafficSettings
     from railx.network.collectives import simulate_collectives
-    from railx.network.static_loads import static_routings
-    from railx.network.throughput import simulate_static
+    from railx.network.throughput import simulate_static, static_routings
     from railx.progress import counted
     from railx.settings import load
 

@@ -60,11 +60,7 @@ STAGE = Stage(
     message="Profile {item}",
     item=Item("profile", lambda experiment: experiment["profiles"]),
     settings=lambda experiment, profile: experiment["profiles"][profile],
-    outputs={
-        "points": Table(_POINTS, printed="Profile {item}"),
-        "fit": Json(),
-        "summary": Json(),
-    },
+    outputs={"points": Table(_POINTS, printed="Profile {item}"), "fit": Json(), "summary": Json()},
     run=run,
     # The digest reads imports; what measures is a process of its own.
     modules=lambda *_: ("training.profile",),

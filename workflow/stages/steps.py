@@ -8,8 +8,8 @@ from workflow.stage import ByHand, Experiment, Item, Job, Stage, Summary, Tracke
 
 def run(job: Job) -> Summary:
     """Generate the jobs, replay them over the sweep; return times as a flat summary."""
-    from railx.steps.graph_sweep import graph_time_rows
     from railx.steps.host import host_rows
+    from railx.steps.published_run import graph_time_rows
     from railx.steps.settings import StepSettings
     from railx.steps.split import split_rows
     from railx.steps.sweep import phase_rows, time_rows, timeline_rows, traffic_rows, window_rows

@@ -61,10 +61,7 @@ STAGE = Stage(
     message="Jobs on circuits that are set once or switched",
     settings=lambda experiment, _: experiment["switched"],
     inputs=lambda experiment, _: {"catalogue": Path(experiment["switched"]["catalogue"])},
-    outputs={
-        "steps": Table(_STEPS),
-        "generated": Table(_GENERATED),
-    },
+    outputs={"steps": Table(_STEPS), "generated": Table(_GENERATED)},
     run=run,
     by_hand=ByHand(
         groups=("switched",),

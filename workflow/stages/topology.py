@@ -62,10 +62,7 @@ STAGE = Stage(
     item=Item("topology", lambda experiment: experiment["topologies"]),
     settings=lambda experiment, topology: experiment["topologies"][topology],
     inputs=_user_file,
-    outputs={
-        "graph": Table(_LINKS, claims=False, optional=_CIRCUITS),
-        "metrics": Json(),
-    },
+    outputs={"graph": Table(_LINKS, claims=False, optional=_CIRCUITS), "metrics": Json()},
     run=run,
     by_hand=ByHand(
         groups=("topology",),

@@ -14,7 +14,7 @@ def run(job: Job) -> Summary:
     ValueError where the two are not settings of the same hardware.
     """
     from railx.families import read_topology
-    from railx.vocabulary.reconfiguration import (
+    from railx.vocabulary.cross_connects import (
         TransitionSettings,
         check_end,
         reconfiguration_plan,
@@ -65,7 +65,7 @@ def check(experiment: Experiment) -> None:
     from railx.families import family_of
     from railx.families.sizes import check_same_nodes, small_graph
     from railx.settings import SettingsError
-    from railx.vocabulary.reconfiguration import check_same_hardware
+    from railx.vocabulary.cross_connects import check_same_hardware
 
     for name, transition in experiment.transitions.items():
         names = (transition.before, transition.after)

@@ -100,11 +100,7 @@ STAGE = Stage(
     item=Item("network", lambda experiment: experiment.get("underlay", {}).get("networks", ())),
     settings=_settings,
     inputs=_inputs,
-    outputs={
-        "mix": Table(_MIX),
-        "bandwidths": Table(_BANDWIDTHS),
-        "summary": Json(),
-    },
+    outputs={"mix": Table(_MIX), "bandwidths": Table(_BANDWIDTHS), "summary": Json()},
     run=run,
     tracked=Tracked("summary", ("mix", "bandwidths")),
     check_settings={"underlay": check_price_set},

@@ -53,7 +53,7 @@ from railx.fabric.switches.emulated import EmulatedSwitch
 from railx.settings import SettingsError
 
 __all__ = [
-    *("MAXIMUM_LINE", "MAXIMUM_UNREAD_BYTES", "OBSERVERS", "Acceptor", "Connection", "ServerBase"),
+    *("MAXIMUM_LINE", "MAXIMUM_UNREAD_BYTES", "OBSERVERS", "Acceptor", "Connection", "ServerBase")
 ]
 
 #: The largest message of a stranger; registered peers may send larger ones.

@@ -28,21 +28,6 @@ from railx.vocabulary.grid import mesh_links
 from railx.vocabulary.grid_rings import Arc, GridRings, Link, closed_rings
 from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, topology_of
 
-__all__ = [
-    "HammingMeshSettings",
-    "bisection_ports",
-    "build",
-    "check",
-    "column_switches",
-    "grid_rings",
-    "halves",
-    "node_hop_counts",
-    "ports",
-    "resize",
-    "row_switches",
-    "side_links",
-]
-
 
 @dataclass(frozen=True)
 class HammingMeshSettings(NodeGridSettings):
@@ -112,11 +97,7 @@ def build(settings: HammingMeshSettings) -> Topology:
     rows, columns = row_switches(settings), column_switches(settings)
     return topology_of(
         settings,
-        [
-            _internal(settings),
-            *_lines(settings, "row", rows),
-            *_lines(settings, "column", columns),
-        ],
+        [_internal(settings), *_lines(settings, "row", rows), *_lines(settings, "column", columns)],
         chips=settings.chips,
         chips_per_node=settings.m**2,
         switches=rows.size + columns.size,
@@ -246,7 +227,7 @@ def _lines(
 # Rings
 
 
-class BoardRings(GridRings):
+class _BoardRings(GridRings):
     """A ring per rail through any boards of a line, each hop over the line's switch."""
 
     joined: ClassVar[bool] = True
@@ -278,7 +259,7 @@ class BoardRings(GridRings):
 
 def grid_rings(settings: HammingMeshSettings, topology: Topology) -> GridRings:
     """The rings over the switches of the lines."""
-    return BoardRings(topology, settings.grid)
+    return _BoardRings(topology, settings.grid)
 
 
 # Bill of materials

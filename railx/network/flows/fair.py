@@ -1,4 +1,5 @@
-"""Max-min fair rates of flows (Bertsekas and Gallager 1992).
+"""Max-min fair rates of flows (Bertsekas and Gallager 1992), and durations of transfers
+at them.
 
 A flow can only gain at the cost of one with no higher rate.
 """
@@ -14,7 +15,7 @@ from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
-__all__ = ["fair_rates", "filling_of", "link_gb_s", "max_min_rates"]
+__all__ = ["fair_rates", "filling_of", "finish_times", "link_gb_s", "max_min_rates"]
 
 
 def max_min_rates(
@@ -80,3 +81,29 @@ def per_flow(paths: FlowPaths, key: str, values: ArrayLike) -> FloatArray:
     if (given < 0).any() or np.isnan(given).any():
         raise ValueError(f"{key}: got {given.min()}; allowed: 0 or greater")
     return np.broadcast_to(given, len(paths)).copy()
+
+
+def finish_times(
+    paths: FlowPaths,
+    capacity_gb_s: FloatArray,
+    size_bytes: ArrayLike,
+    start_ns: ArrayLike = 0.0,
+    demand_gb_s: ArrayLike = np.inf,
+) -> FloatArray:
+    """Arrival of the last byte of each transfer, in ns (float64[transfers]).
+
+    All active transfers share the network max-min fairly. The rates are solved again
+    whenever a transfer starts or ends. The last byte leaves when all have been sent and
+    flies along the longest path of its flow. Bytes over GB/s are ns.
+    """
+    size, begin = per_flow(paths, "size_bytes", size_bytes), per_flow(paths, "start_ns", start_ns)
+    demand = per_flow(paths, "demand_gb_s", demand_gb_s)
+    if (demand == 0).any():
+        raise ValueError(
+            "demand_gb_s: got 0; allowed: greater than 0, a transfer without a rate never ends"
+        )
+    end = np.zeros(len(paths))
+    order = np.argsort(begin, kind="stable")
+    kernels().complete(filling_of(paths, capacity_gb_s, demand), size, begin, order, end)
+    arrival: FloatArray = end + paths.latency_ns
+    return arrival

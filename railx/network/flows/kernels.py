@@ -109,11 +109,7 @@ def spread(
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def fill(
-    filling: Filling,
-    active: BoolArray,
-    rate: FloatArray,
-) -> None:
+def fill(filling: Filling, active: BoolArray, rate: FloatArray) -> None:
     """Progressive filling: the rates of all open flows rise together.
 
     They rise until a link is full or a demand is met, which closes those flows. Closing
@@ -192,11 +188,7 @@ def fill(
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def complete(
-    filling: Filling,
-    size: FloatArray,
-    begin: FloatArray,
-    by_begin: IntArray,
-    end: FloatArray,
+    filling: Filling, size: FloatArray, begin: FloatArray, by_begin: IntArray, end: FloatArray
 ) -> int:
     """Run all transfers to their end; rates are max-min fair between two events.
 

@@ -8,13 +8,7 @@ from railx.network.packets.simulate import (
     speed_of,
     summary_row,
 )
-from railx.network.packets.sweep import (
-    Sweep,
-    merged,
-    shard_of,
-    sweep_loads,
-    swept_seeds,
-)
+from railx.network.packets.sweep import Sweep, merged, shard_of, sweep_loads, swept_seeds
 from railx.network.packets.zero_load import zero_load_latency_cycles
 
 __all__ = [

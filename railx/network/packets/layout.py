@@ -302,8 +302,7 @@ def _kinds(topology: Topology, channels: Channels, part: IntArray) -> tuple[Int3
     leaves = np.where(links.kind != INTERNAL, 1 << 16, 0)
     of_links = (leaves, part[links.src], part[links.dst])
     rows = np.stack(
-        [channels.serial, channels.latency, *(column[channels.row] for column in of_links)],
-        axis=1,
+        [channels.serial, channels.latency, *(column[channels.row] for column in of_links)], axis=1
     )
     kinds, row = np.unique(rows, axis=0, return_inverse=True)
     return _int32(kinds), row.reshape(-1)
@@ -379,7 +378,7 @@ def _traffic_arrays(
     Aliases are indices of hot chips, or cycles of a trace.
     """
     from railx.network.packets import engine
-    from railx.network.packets.alias_table import alias_table
+    from railx.network.packets.kernels import alias_table
 
     none = np.zeros(1, dtype=np.int32)
     if isinstance(traffic, Trace):

@@ -8,17 +8,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from railx.network.packets.simulate import (
-    PacketResult,
-    simulate_packets,
-    speed_of,
-    summary_row,
-)
+from railx.network.packets.simulate import PacketResult, simulate_packets, speed_of, summary_row
 from railx.network.packets.zero_load import zero_load_latency_cycles
 from railx.network.settings import SweepSettings
 from railx.progress import counted
+from railx.vocabulary.routing.analysis import with_virtual_channels
 from railx.vocabulary.routing.table import RoutingTable
-from railx.vocabulary.routing.virtual_channels import with_virtual_channels
 from railx.vocabulary.topology import Topology
 
 #: Overload, as a multiple of the saturation point, of the run for the largest accepted

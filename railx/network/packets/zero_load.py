@@ -23,7 +23,7 @@ def zero_load_latency_cycles(
     least delay, ties in equal shares; of a pool, the first channel. ValueError where
     the table leaves a packet without a path.
     """
-    from railx.network.packets.mean_latency import latency_sum
+    from railx.network.packets.kernels import latency_sum
 
     channels = channels_of(topology, network)
     first_row = table.pool_link[table.pool_start[table.choice_pool]]

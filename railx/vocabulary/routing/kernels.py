@@ -284,13 +284,7 @@ def _work(size: int) -> Any:
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def pair_loads(
-    graph: Any,
-    seen: Any,
-    first: Any,
-    source: Any,
-    amount: Any,
-    stuck: Any,
-    load: Any,
+    graph: Any, seen: Any, first: Any, source: Any, amount: Any, stuck: Any, load: Any
 ) -> float:
     """Add the traffic of some pairs to ``load`` by option slot; return the longest time
     of flight of their paths.
@@ -339,12 +333,7 @@ def pair_loads(
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def gather_loads(
-    graph: Any,
-    seen: Any,
-    members: Any,
-    amount: float,
-    stuck: Any,
-    load: Any,
+    graph: Any, seen: Any, members: Any, amount: float, stuck: Any, load: Any
 ) -> float:
     """As :func:`pair_loads` where each member of a group sends ``amount`` to every
     other.

@@ -1,7 +1,10 @@
-"""Programs taken step by step, by formats whose nodes depend on one another.
+"""Programs of ranks, taken step by step by formats whose nodes depend on one another.
 
 A node waits for the computation of its rank before it and for the operations that the
 program has waited for; an operation also for the one before it on its channel.
+
+Programs come from a file of programs (``railx steps --out``) or from the trace of a
+run, whose electrical events become programs with the durations of the wall clock.
 """
 
 from __future__ import annotations
@@ -9,11 +12,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from railx.replay.programs import DOES, KINDS, Programs
+from railx.errors import UserError
+from railx.io import read_metadata, read_rows
+from railx.replay.programs import DOES, KINDS, Programs, read_programs
+from railx.replay.recording import recorded_programs
 
 BEGIN, ISSUE, WAIT, END = map(DOES.index, ("begin", "issue", "wait", "end"))
 
@@ -79,3 +86,53 @@ def steps_of_ranks(programs: Programs) -> Iterator[tuple[int, Iterator[dict[str,
 def kinds_of(programs: Programs) -> set[str]:
     """The kinds of operations that occur."""
     return {KINDS[number] for number in np.unique(programs.columns["kind"]) if number >= 0}
+
+
+def read_source(path: Path) -> Programs | list[dict[str, Any]]:
+    """The programs or the events that a file holds; ValueError where it is neither."""
+    try:
+        metadata = read_metadata(path)
+    except FileNotFoundError:
+        raise UserError(f"got {path}: no such file; allowed: a trace or programs") from None
+    except (OSError, ValueError):
+        metadata = None
+    if metadata is not None:
+        if "configurations" in metadata:
+            return read_programs(path)
+        rows = read_rows(path)
+        if rows and {"rank", "kind", "group", "channel", "sequence", "issued_ns"} <= set(rows[0]):
+            return rows
+    raise UserError(
+        f"got {path}, which is neither; allowed: a trace (trace.parquet of a run) or programs"
+        " (railx steps --out)"
+    )
+
+
+def programs_of(path: Path) -> Programs:
+    """The programs of a file, or those of the trace in it."""
+    source = read_source(path)
+    programs = source if isinstance(source, Programs) else _recorded(path, source)
+    issues = programs.columns["does"] == ISSUE
+    if (programs.columns["kind"][issues] < 0).any():
+        raise UserError(f"got {path} with operations of no kind; allowed: {', '.join(KINDS)}")
+    return programs
+
+
+def _recorded(path: Path, events: list[dict[str, Any]]) -> Programs:
+    """The programs of a recording's electrical part, with kinds and bytes."""
+    electrical = [event for event in events if event.get("mode", "electrical") == "electrical"]
+    if not electrical:
+        raise UserError(f"got {path} with no electrical events; allowed: a trace that has some")
+    programs = recorded_programs(electrical)
+    said = {
+        (event["rank"], f"{event['group']}:{event['channel']}", event["sequence"]): event
+        for event in electrical
+        if event["kind"] in KINDS
+    }
+    columns = {name: values.copy() for name, values in programs.columns.items()}
+    for row in np.flatnonzero(columns["does"] == ISSUE).tolist():
+        key = programs.channels[columns["channel"][row]]
+        event = said[int(columns["rank"][row]), key, int(columns["sequence"][row])]
+        columns["kind"][row] = KINDS.index(event["kind"])
+        columns["bytes"][row] = event["bytes"]
+    return Programs.from_columns(columns, programs.channels, programs.configurations)
