@@ -28,7 +28,7 @@ _TESTS = (
     "training/test_cuda.py",
 )
 #: Python packages that a bare machine may lack; they need nothing else.
-_PACKAGES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")
+_PACKAGES = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments")
 _LENGTHS = {0: 40, 1: 24, 2: 17, 3: 15}
 _VOCABULARY = 257
 _MODEL = {
@@ -68,6 +68,9 @@ def write_folder(
         found = find_spec(name)
         if found is not None and found.submodule_search_locations:
             _copy(Path(next(iter(found.submodule_search_locations))), folder / "packages" / name)
+        elif found is not None and found.origin:
+            # Behind the packages: shutil.copy needs their folder.
+            shutil.copy(found.origin, folder / "packages")
     for name, settings in runs.items():
         _write_run(folder, name, settings)
     for name, settings in (profiles or {}).items():

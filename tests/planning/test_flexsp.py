@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.batches import SMALL_DEVICES, small_batches
+from benchmarks.batches import DEVICES, SMALL_DEVICES, cases, small_batches
 from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
@@ -330,6 +330,15 @@ def test_a_sequence_that_fits_no_group_is_named(small: CostModel) -> None:
 def test_plans_repeat_exactly(large: CostModel) -> None:
     lengths = _random_lengths(8, 100_000)
     assert _planned(lengths, 64, large) == _planned(lengths, 64, large)
+
+
+def test_plans_far_above_their_bound_are_kicked() -> None:
+    """Memory is full to 99.9 %; 5.4 % above the bound without kicks."""
+    case = next(cases(("commoncrawl_like",), (64_000,), 1, seed=5))
+    planned = plan_flexsp_batch(
+        0, case.batch, checked("planner", "flexsp"), DEVICES, case.cost, seed=1
+    )
+    assert planned.predicted_ms <= 1.045 * (planned.solver["lower_bound_ms"] or 0)
 
 
 @pytest.mark.parametrize(
