@@ -85,6 +85,12 @@ def dry(
     return report
 
 
+def test_the_folder_has_all_of_pytest(folder: Path) -> None:
+    variables = environment(PYTHONPATH=str(folder / "packages"))
+    done = python("-S", "-c", "import pytest", env=variables)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_bare_machine_takes_steps_and_says_that_no_gpu_was_measured(
     folder: Path, tmp_path: Path
 ) -> None:
