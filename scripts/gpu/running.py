@@ -1,4 +1,5 @@
-"""Taking the steps: one after another, each in a process of its own, within a call.
+"""Taking the steps: each in a process of its own, within a call; those with times one
+after another, the others beside each other.
 
 A step that fails or takes too long does not stop the next. A call ends in time, and the
 same command goes on with what it has not come to: records are written whole or not at
@@ -18,7 +19,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,9 @@ _LEAST_S = 10.0
 _DRY = 4
 #: How a step ends that the next call does not take again.
 _DONE = ("passed", "wrong", "skipped")
-_RUNNING = "running.json"
+_RUNNING = "running"
+#: Steps without times at once.
+_BESIDE = 4
 
 
 def chosen(wanted: Iterable[str]) -> list[Step]:
@@ -65,18 +69,28 @@ def run(options: argparse.Namespace) -> int:
     parts = len({step.part for step in steps})
     # How fast a machine with other work is says nothing about the steps.
     ends = time.monotonic() + (options.call_s or _CALL_S * parts * (_DRY if work.dry else 1))
+    steps = [step for step in steps if options.again or _status(work, step) not in _DONE]
     left = []
-    with _ended_on_signals():
-        for number, step in enumerate(steps):
-            seconds = ends - time.monotonic()
-            done = not options.again and _status(work, step) in _DONE
-            if done or seconds < _LEAST_S:
-                left += [] if done else [step.name]
-                continue
-            print(f"[{number + 1}/{len(steps)}] {step.name}, at most {step.limit_s} s", flush=True)
-            record = _taken(work, step, provenance, seconds, again=options.again)
-            print(f"    {record['status']} after {record['seconds']:.0f} s", flush=True)
-            left += [step.name] if record["status"] == "cut off" else []
+
+    def taken(step: Step) -> str:
+        seconds = ends - time.monotonic()
+        if seconds < _LEAST_S:
+            return "cut off"
+        print(f"{step.name}, at most {step.limit_s} s", flush=True)
+        record = _taken(work, step, provenance, seconds, again=options.again)
+        print(f"    {step.name} {record['status']} after {record['seconds']:.0f} s", flush=True)
+        return str(record["status"])
+
+    with _ended_on_signals(), ThreadPoolExecutor(_BESIDE) as threads:
+        for together in _in_order(steps):
+            try:
+                statuses = list(threads.map(taken, together))
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                _end_what_was_left(work)
+                raise
+            pairs = zip(together, statuses, strict=True)
+            left += [step.name for step, status in pairs if status == "cut off"]
             _report(work)
     rows = _report(work)["steps"]
     for row in rows:
@@ -87,6 +101,18 @@ def run(options: argparse.Namespace) -> int:
         print(NOT_ON_A_GPU)
     bad = [row for row in rows if row["status"] not in ("passed", "skipped")]
     return 1 if bad or left else 0
+
+
+def _in_order(steps: Sequence[Step]) -> list[list[Step]]:
+    """The steps, those without times together at the first one's place."""
+    beside = [step for step in steps if not step.timed]
+    order = []
+    for step in steps:
+        if step.timed:
+            order.append([step])
+        elif step is beside[0]:
+            order.append(beside)
+    return order
 
 
 def take(options: argparse.Namespace) -> int:
@@ -153,7 +179,8 @@ def _taken(
         process = subprocess.Popen(
             command, stdout=log, stderr=log, env=variables, start_new_session=True
         )
-        write_json(work.out / _RUNNING, {"process": process.pid, "began": _began(process.pid)})
+        running = work.out / _RUNNING / f"{step.name}.json"
+        write_json(running, {"process": process.pid, "began": _began(process.pid)})
         code: int | None = None
         try:
             code = process.wait(limit_s)
@@ -164,7 +191,10 @@ def _taken(
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            (work.out / _RUNNING).unlink(missing_ok=True)
+            ended = not running.exists()
+            running.unlink(missing_ok=True)
+    if ended:
+        raise SystemExit("the call was ended")
     if code == 0 and found_path.exists():
         found = json.loads(found_path.read_text())
         found_path.unlink()
@@ -254,13 +284,14 @@ def _began(process: int) -> str:
 
 
 def _end_what_was_left(work: Work) -> None:
-    """End the step of a call that was killed, if its processes are still there."""
-    path = work.out / _RUNNING
-    with contextlib.suppress(OSError, ValueError):
-        running = json.loads(path.read_text())
-        if running["began"] and _began(running["process"]) == running["began"]:
-            os.killpg(running["process"], signal.SIGKILL)
-    path.unlink(missing_ok=True)
+    """End the steps of a call that was killed, if their processes are still there."""
+    for path in (work.out / _RUNNING).glob("*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            running = json.loads(path.read_text())
+            # Its call writes no record of a step whose note is gone.
+            path.unlink()
+            if running["began"] and _began(running["process"]) == running["began"]:
+                os.killpg(running["process"], signal.SIGKILL)
 
 
 def _report(work: Work) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def test_a_bare_machine_takes_steps_and_says_that_no_gpu_was_measured(
     assert "nothing was measured on a GPU" in report["note"]
     assert [row["step"] for row in report["steps"]] == ["versions", "profile_1b", "order", "reuse"]
     assert not list((out / "steps").glob("*.found"))
-    assert not (out / "running.json").exists()
+    assert not list((out / "running").iterdir())
     records = {
         name: read_record(out / "steps" / f"{name}.json") for name in ("versions", "order", "reuse")
     }
@@ -262,7 +262,7 @@ def test_a_call_that_is_killed_leaves_no_process_and_no_half_record(
         ],
         stdout=subprocess.DEVNULL,
     )
-    noted = out / "running.json"
+    noted = out / "running" / "kill.json"
     while not noted.exists():
         assert call.poll() is None
         time.sleep(0.05)
