@@ -187,9 +187,10 @@ def _best_exchange(
     best = -_MIN_GAIN * load
     gained = 0.0
     if room < -_OVER or space < -_OVER:
-        return _best_repair(
+        repaired: float = _best_repair(
             given, giving, taken, taking, load, other, room, space, second, longest, penalty, chosen
         )
+        return repaired
     for row in range(giving):
         if other + given[row, 4] == math.inf:
             continue
