@@ -487,7 +487,7 @@ def _fold(problem: Any, plan: Any) -> None:
         for g in range(plan.used[m]):
             if plan.size[m, g]:
                 tokens += problem.cap * problem.degree[plan.kind[m, g]] - plan.room[m, g]
-        if tokens < fewest:
+        if 0 < tokens < fewest:
             smallest, fewest = m, tokens
     for i in range(len(problem.tokens)):
         if plan.micro_batch[i] != smallest:
