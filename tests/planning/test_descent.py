@@ -286,3 +286,13 @@ def test_a_plan_beyond_memory_is_repaired_though_it_is_faster() -> None:
     )  # fmt: skip
     assert shortened(problem, start).time_ms == pytest.approx(13.0)
     assert shortened(problem, start, 50, 1).time_ms == pytest.approx(13.0)
+
+
+def test_groups_that_are_not_the_slowest_are_repaired() -> None:
+    """The slowest is full of one sequence, and no exchange with it helps the second."""
+    problem = _alike([12, 7, 6, 6, 5])
+    share = np.array([[100.0], [1.0], [1.0], [1.0], [1.0]])
+    problem = problem._replace(share_ms=share, alone=share, cap=12.0, devices=3)
+    group, nothing = np.array([0, 1, 1, 2, 2]), np.zeros(5, np.int64)
+    start = SearchResult(math.inf, nothing, group, np.zeros((1, 3), np.int64), np.zeros(1), 0)
+    assert shortened(problem, start).time_ms == pytest.approx(100.0)
