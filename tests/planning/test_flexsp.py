@@ -345,14 +345,14 @@ def test_plans_far_above_their_bound_are_kicked() -> None:
     ("kind", "index", "best_ms"),
     [
         # Larger groups in the first micro-batches, or exchanges of pairs, or both.
-        ("tight memory", 28, 6400.2),
-        ("tight memory", 157, 7072.7),
-        # Many annealed plans for one.
-        ("tight memory", 101, 6113.6),
-        # Random kicks where no exchange gains.
-        ("tight memory", 72, 5288.8),
-        # A static plan shortened by exchanges.
-        ("truncated", 24, 9714.9),
+        ("tight memory", 28, 6393.9),
+        ("tight memory", 157, 7068.3),
+        # Many annealed plans for one, and random kicks where no exchange gains.
+        ("tight memory", 101, 6108.4),
+        # A micro-batch less than the search finds.
+        ("tight memory", 72, 5287.5),
+        # Few plans are as fast: memory is full to 99.8 %.
+        ("truncated", 24, 9685.0),
     ],
 )
 def test_plans_of_small_batches_are_as_fast_as_the_best_known(
@@ -362,4 +362,4 @@ def test_plans_of_small_batches_are_as_fast_as_the_best_known(
     planned = plan_flexsp_batch(
         0, _batch(lengths.tolist()), checked("planner", "flexsp"), SMALL_DEVICES, cost
     )
-    assert planned.predicted_ms <= 1.004 * best_ms
+    assert planned.predicted_ms <= 1.0008 * best_ms
