@@ -296,3 +296,16 @@ def test_groups_that_are_not_the_slowest_are_repaired() -> None:
     group, nothing = np.array([0, 1, 1, 2, 2]), np.zeros(5, np.int64)
     start = SearchResult(math.inf, nothing, group, np.zeros((1, 3), np.int64), np.zeros(1), 0)
     assert shortened(problem, start).time_ms == pytest.approx(100.0)
+
+
+def test_kicks_divide_a_micro_batch_anew() -> None:
+    """Two of four full groups fit no group of one device, all four fit one of three."""
+    tokens = np.array([9.0, 9.0, 9.0, 3.0])
+    share = np.stack((10 * tokens, tokens), axis=1)
+    degree = np.array([1, 3])
+    problem = Problem(tokens, share, np.zeros(2), share, 3 * tokens, degree, 10.0, 4, 0.0)
+    start = SearchResult(
+        90.0, np.zeros(4, np.int64), np.arange(4), np.zeros((1, 4), np.int64), np.zeros(1), 0
+    )
+    assert shortened(problem, start) is start
+    assert shortened(problem, start, 50, 1).time_ms == pytest.approx(30.0)
