@@ -91,6 +91,14 @@ def test_the_folder_has_all_of_pytest(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_steps_with_times_run_alone_and_the_others_together() -> None:
+    order = running._in_order(STEPS)
+    assert [step.name for step in order[0]] == ["versions"]
+    assert order[1] == [step for step in STEPS if not step.timed]
+    assert [step for (step,) in (*order[:1], *order[2:])] == [step for step in STEPS if step.timed]
+    assert running._in_order([]) == []
+
+
 def test_a_bare_machine_takes_steps_and_says_that_no_gpu_was_measured(
     folder: Path, tmp_path: Path
 ) -> None:

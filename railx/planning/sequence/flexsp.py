@@ -4,8 +4,9 @@ A batch is cut into micro-batches. Each has groups of different degrees, side by
 and each sequence belongs to a group (FlexSP, section 4). The paper solves it cut by cut
 with an integer programme (``flexsp_milp``). Here one search moves the time limits of
 all micro-batches at once (``search``). Its plans are bettered by exchanges of sequences
-between groups, and in small batches by random kicks, which also try a micro-batch less
-(``exchanges``). The constant b1 is paid once per micro-batch.
+between groups; in small batches and where the bound is far below, also by random kicks
+and by plans of a micro-batch less (``exchanges``). The constant b1 is paid once per
+micro-batch.
 
 More freedom should not make a plan slower (docs/benchmarks.md has the exceptions). A
 plan for some degrees is the best of the searches with those up to each of them, and a
@@ -77,9 +78,9 @@ _CHAINS = 2
 _KICKED = 8
 _KICKS = 40
 _WORTH_KICKS = 1.005
-_KICKS_OF_FEW = 200
-#: So many sequences are few.
+#: The same of batches of at most so many sequences.
 _FEW = 64
+_KICKS_OF_FEW = 200
 #: The best plan of other batches is kicked so many times where it takes more than this
 #: multiple of the bound, up to so many sequences times devices.
 _KICKS_OF_WIDE = 100
