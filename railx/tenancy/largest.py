@@ -15,8 +15,9 @@ faults (the model is derived; the paper's numbers are not available).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress, zip_longest
 from typing import Literal
 
 import numpy as np
@@ -71,15 +72,13 @@ def largest_product(
     parts = _components(edges)
     if method == "milp" or (method == "auto" and max(map(len, parts), default=0) > _MOST_EDGES):
         return _by_programme(healthy, edges)
-    covers: list[_Cover] = [(0, 0, 0)]
-    for part in parts:
-        covers = _combine(covers, _branch(frozenset(part), {}))
+    covers = _together(parts, {})
     rows, columns = healthy.shape
     best = max(
         range(len(covers)),
         key=lambda a: (rows - min(a, rows)) * (columns - min(covers[a][0], columns)),
     )
-    return _largest(healthy, covers[best][1], covers[best][2])
+    return _without(healthy, *map(_bits, covers[best][1:]))
 
 
 def matching_size(healthy: BoolArray) -> int:
@@ -89,10 +88,9 @@ def matching_size(healthy: BoolArray) -> int:
     return int((maximum_bipartite_matching(csr_array((~healthy).astype(np.int8))) >= 0).sum())
 
 
-def _largest(healthy: BoolArray, rows_mask: int, columns_mask: int) -> Largest:
-    rows_out, columns_out = _bits(rows_mask), _bits(columns_mask)
+def _without(healthy: BoolArray, rows_out: Sequence[int], columns_out: Sequence[int]) -> Largest:
     nodes = (healthy.shape[0] - len(rows_out)) * (healthy.shape[1] - len(columns_out))
-    return Largest(rows_out, columns_out, nodes)
+    return Largest(tuple(rows_out), tuple(columns_out), nodes)
 
 
 def _bits(mask: int) -> tuple[int, ...]:
@@ -130,30 +128,28 @@ def _branch(edges: frozenset[Edge], solved: dict[frozenset[Edge], list[_Cover]])
         degree[0, row] = degree.get((0, row), 0) + 1
         degree[1, column] = degree.get((1, column), 0) + 1
     side, line = max(sorted(degree), key=lambda at: degree[at])
-    crossing = frozenset(edge[1 - side] for edge in edges if edge[side] == line)
-    taken = _shifted(_rest(edges, side, frozenset((line,)), solved), side, frozenset((line,)))
-    avoided = _shifted(_rest(edges, 1 - side, crossing, solved), 1 - side, crossing)
-    solved[edges] = _lower(taken, avoided)
+    crossing = {edge[1 - side] for edge in edges if edge[side] == line}
+
+    def removed(side: int, lines: set[int]) -> list[_Cover | None]:
+        """The covers that have these lines."""
+        parts = _components(edge for edge in sorted(edges) if edge[side] not in lines)
+        covers, mask = _together(parts, solved), sum(1 << line for line in lines)
+        if side == 1:
+            return [(c + len(lines), rows, columns | mask) for c, rows, columns in covers]
+        return [*[None] * len(lines), *[(c, rows | mask, columns) for c, rows, columns in covers]]
+
+    solved[edges] = _lower(removed(side, {line}), removed(1 - side, crossing))
     return solved[edges]
 
 
-def _rest(
-    edges: frozenset[Edge],
-    side: int,
-    lines: frozenset[int],
-    solved: dict[frozenset[Edge], list[_Cover]],
+def _together(
+    parts: Iterable[Iterable[Edge]], solved: dict[frozenset[Edge], list[_Cover]]
 ) -> list[_Cover]:
+    """Least columns by number of rows for several components."""
     covers: list[_Cover] = [(0, 0, 0)]
-    for part in _components(edge for edge in sorted(edges) if edge[side] not in lines):
+    for part in parts:
         covers = _combine(covers, _branch(frozenset(part), solved))
     return covers
-
-
-def _shifted(covers: list[_Cover], side: int, lines: frozenset[int]) -> list[_Cover | None]:
-    mask = sum(1 << line for line in lines)
-    if side == 1:
-        return [(c + len(lines), rows, columns | mask) for c, rows, columns in covers]
-    return [*[None] * len(lines), *[(c, rows | mask, columns) for c, rows, columns in covers]]
 
 
 def _lower(first: list[_Cover | None], second: list[_Cover | None]) -> list[_Cover]:
@@ -161,11 +157,8 @@ def _lower(first: list[_Cover | None], second: list[_Cover | None]) -> list[_Cov
     rows.
     """
     result: list[_Cover] = []
-    for a in range(max(len(first), len(second))):
-        options = [covers[a] for covers in (first, second) if a < len(covers)]
-        covers_of_row = [
-            cover for cover in (*options, result[-1] if result else None) if cover is not None
-        ]
+    for options in zip_longest(first, second):
+        covers_of_row = [cover for cover in (*options, *result[-1:]) if cover is not None]
         result.append(min(covers_of_row, key=lambda cover: cover[0]))
     while len(result) > 1 and result[-1][0] == result[-2][0]:
         result.pop()
@@ -199,7 +192,7 @@ def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
         cover[i, at_row[row]] = cover[i, len(rows) + at_column[column]] = 1
     cover[-1, : len(rows)] = 1
     cost = np.concatenate([np.zeros(len(rows)), np.ones(len(columns))])
-    best = Largest(tuple(rows), (), (height - len(rows)) * width)
+    best = _without(healthy, rows, ())
     for a in range(len(rows)):
         if (height - a) * (width - max(0, lower_bound - a)) <= best.nodes:
             continue
@@ -217,13 +210,10 @@ def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
                 f" ({solution.message})"
             )
         out = np.round(solution.x).astype(np.bool_)
-        rows_out = tuple(row for row, is_out in zip(rows, out[: len(rows)], strict=True) if is_out)
-        columns_out = tuple(
-            column for column, is_out in zip(columns, out[len(rows) :], strict=True) if is_out
+        removed = _without(
+            healthy, tuple(compress(rows, out)), tuple(compress(columns, out[len(rows) :]))
         )
-        nodes = (height - len(rows_out)) * (width - len(columns_out))
-        if nodes > best.nodes:
-            best = Largest(rows_out, columns_out, nodes)
+        best = max(best, removed, key=lambda largest: largest.nodes)
     return best
 
 

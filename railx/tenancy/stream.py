@@ -173,11 +173,8 @@ class _Run:
         self.owner = np.full(self.healthy.shape, -1, dtype=np.int64)
         self.remaining_hours = self.stream.duration_hours.copy()
         self.runs = np.zeros(count, dtype=np.int64)
-        self.start_hours, self.end_hours = np.full(count, np.nan), np.full(count, np.nan)
-        self.rejected, self.rejected_by_shape = (
-            np.zeros(count, dtype=np.bool_),
-            np.zeros(count, dtype=np.bool_),
-        )
+        self.start_hours, self.end_hours = np.full((2, count), np.nan)
+        self.rejected, self.rejected_by_shape = np.zeros((2, count), dtype=np.bool_)
         self.possible: dict[int, bool] = {}
         # Kinds of job without enough free nodes; the free nodes only shrink until a
         # release or repair.
@@ -231,16 +228,15 @@ class _Run:
     def _can_ever_run(self, job: int) -> bool:
         kind = int(self.stream.kind[job])
         if kind not in self.possible:
-            shape = self.jobs[kind]
-            self.possible[kind] = (
-                find_nodes(self.idle_at_first, shape.rows, shape.columns, self.rule, self.policy)
-                is not None
-            )
+            self.possible[kind] = self._find(self.idle_at_first, kind) is not None
         return self.possible[kind]
 
+    def _find(self, free: BoolArray, kind: int) -> Lines | None:
+        shape = self.jobs[kind]
+        return find_nodes(free, shape.rows, shape.columns, self.rule, self.policy)
+
     def _start(self, job: int) -> bool:
-        shape = self.jobs[int(self.stream.kind[job])]
-        lines = find_nodes(self.free, shape.rows, shape.columns, self.rule, self.policy)
+        lines = self._find(self.free, int(self.stream.kind[job]))
         if lines is None:
             return False
         block = np.ix_(*lines)
