@@ -38,7 +38,7 @@ TRANSFERS: Mapping[str, Kind] = {
     "recv": "send",
 }
 #: Kinds whose bytes are those that each member gives, not those of the tensor.
-_OF_A_MEMBER = ("all_gather", "gather")
+OF_A_MEMBER = ("all_gather", "gather")
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def node_ns(
         return result
     for kind, members, rows in _transfers(graphs):
         size_bytes = graphs.columns["bytes"][rows] * float(counts.bytes_per_element)
-        if NODE_KINDS[kind] in _OF_A_MEMBER:
+        if NODE_KINDS[kind] in OF_A_MEMBER:
             size_bytes *= len(members)
         sizes, inverse = np.unique(size_bytes, return_inverse=True)
         word = TRANSFERS[NODE_KINDS[kind]]
