@@ -165,7 +165,7 @@ def placement_circuits(
     faults.check(grid)
     parts = []
     sides = placement.rows, placement.columns
-    for dimension, lines, positions in ((0, *sides), (1, *reversed(sides))):
+    for dimension, (lines, positions) in enumerate((sides, sides[::-1])):
         if len(positions) == 1:
             continue
         for line in lines:
