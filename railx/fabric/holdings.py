@@ -233,17 +233,10 @@ class Holdings:
         that it gave up as given up: peers may have begun the operation without a
         question, and would count as waiting for this rank.
         """
-        presentation = Presentation(
-            dict(self._last),
-            frozenset(
-                key
-                for key in self._open.keys() | self._to_tell
-                if key[1] > self._over.get(key[0], -1)
-            ),
-            sum(lease.operations for lease in self._leases.values()),
-            dict(self._over),
-        )
         self._to_tell |= self._open.keys()
+        open_ = frozenset(key for key in self._to_tell if key[1] > self._over.get(key[0], -1))
+        operations = sum(lease.operations for lease in self._leases.values())
+        presentation = Presentation(dict(self._last), open_, operations, dict(self._over))
         self._open.clear()
         self._leases.clear()
         self._last_given_back.clear()

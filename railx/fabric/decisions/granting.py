@@ -31,10 +31,7 @@ def settle(core: State, configuration: Configuration, now_ns: int) -> list[Actio
     for member in configuration.members:
         state.discard(core.holds_of, member, configuration)
     for circuit in hold.circuits:
-        if circuit in core.holds_by_circuit:
-            core.holds_by_circuit[circuit].discard(configuration)
-            if not core.holds_by_circuit[circuit]:
-                del core.holds_by_circuit[circuit]
+        state.discard(core.holds_by_circuit, circuit, configuration)
     reports = {rank: complete(item, rank, hold) for rank, item in hold.reports.items()}
     actions: list[Action] = []
     for channel in sorted({channel for report in reports.values() for channel in report.begun}):
@@ -425,12 +422,8 @@ def grant_action(
 
 def generation_of(core: State, circuits: tuple[Circuit, ...]) -> int:
     """The number of the last change on the rails of these circuits."""
-    last = 0
-    for rail, _ in state.by_rail(core.layout, circuits):
-        number = core.generation[rail]
-        if number > last:
-            last = number
-    return last
+    rails = state.by_rail(core.layout, circuits)
+    return max((core.generation[rail] for rail, _ in rails), default=0)
 
 
 def grant_to_holder(
@@ -523,9 +516,8 @@ def switch_failed(core: State, command: int, reason: str, now_ns: int) -> list[A
     if action is None:
         return []
     core.failures["switches"] += 1
-    for circuit in action.connect:
-        for port in circuit.ports:
-            del core.moving[port]
+    for port in state.ports_in_order(action.connect):
+        del core.moving[port]
     core.spoiled.difference_update(action.connect)
     forget_ahead(core, action.connect)
     failed = set(action.connect)

@@ -34,7 +34,7 @@ from xml.etree import ElementTree
 
 from railx.errors import UserError
 from railx.fabric.circuits import Circuit, Layout, Port
-from railx.fabric.decisions.state import SwitchAction
+from railx.fabric.decisions.state import SwitchAction, ports_in_order
 from railx.fabric.settings import NetconfSwitchSettings
 from railx.fabric.switches import SwitchCallbacks, Wiring, port_name
 from railx.settings import SettingsError
@@ -174,15 +174,13 @@ class _Session:
         """Carry out a change, whole or not at all; returns when there is light."""
         config = ElementTree.Element(f"{{{_BASE}}}config")
         switch = ElementTree.SubElement(config, f"{{{MODEL}}}optical-switch")
-        for first in disconnect:
+        dropped = (("remove", {"from": first}) for first in disconnect)
+        added = (("create", {"from": first, "to": second}) for first, second in connect)
+        for operation, ends in (*dropped, *added):
             entry = ElementTree.SubElement(switch, f"{{{MODEL}}}cross-connect")
-            entry.set(f"{{{_BASE}}}operation", "remove")
-            ElementTree.SubElement(entry, f"{{{MODEL}}}from").text = str(first)
-        for first, second in connect:
-            entry = ElementTree.SubElement(switch, f"{{{MODEL}}}cross-connect")
-            entry.set(f"{{{_BASE}}}operation", "create")
-            ElementTree.SubElement(entry, f"{{{MODEL}}}from").text = str(first)
-            ElementTree.SubElement(entry, f"{{{MODEL}}}to").text = str(second)
+            entry.set(f"{{{_BASE}}}operation", operation)
+            for name, number in ends.items():
+                ElementTree.SubElement(entry, f"{{{MODEL}}}{name}").text = str(number)
         if len(switch):
             text = ElementTree.tostring(config, encoding="unicode")
             self._ask(lambda: self._manager.edit_config(target="running", config=text))
@@ -252,6 +250,9 @@ class _Rail:
         self._commands: queue.Queue[SwitchAction | None] = queue.Queue()
         #: Whether an unread None is among them.
         self._woken = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"optical switch of rail {numbering.rail}", daemon=True
+        )
         self._listener: threading.Thread | None = None
         self._talking = threading.Lock()
         self._state = threading.Lock()
@@ -275,9 +276,6 @@ class _Rail:
                 f"no use of the switch at {settings.addresses[numbering.rail]} ({error}); allowed:"
                 " a switch that answers NETCONF and speaks railx-cross-connect",
             ) from None
-        self._thread = threading.Thread(
-            target=self._run, name=f"optical switch of rail {numbering.rail}", daemon=True
-        )
 
     def start(self) -> None:
         self._thread.start()
@@ -297,7 +295,7 @@ class _Rail:
     def close(self) -> None:
         self._closing = True
         self._commands.put(None)
-        if getattr(self, "_thread", None) is not None and self._thread.is_alive():
+        if self._thread.is_alive():
             self._thread.join()
         if self._listener is not None:
             self._listener.join()
@@ -530,10 +528,9 @@ class _Rail:
 
     def _dead_port(self, action: SwitchAction) -> str | None:
         with self._state:
-            for circuit in action.connect:
-                for port in circuit.ports:
-                    if port in self._lost:
-                        return f"port {port_name(port)} is lost ({self._lost[port]})"
+            for port in ports_in_order(action.connect):
+                if port in self._lost:
+                    return f"port {port_name(port)} is lost ({self._lost[port]})"
         return None
 
     def _tell(self, callback: Any, *news: Any) -> None:
