@@ -42,18 +42,15 @@ def anynet(topology: Topology, name: str, *, cycle_ns: float = 1.0) -> Exported:
     """The network; latencies are whole cycles, at least 1, rounded up."""
     joined = join(topology)
     near: list[list[tuple[int, int]]] = [[] for _ in range(topology.vertices)]
-    for low, high, latency_ns in zip(
-        joined.low.tolist(), joined.high.tolist(), joined.latency_ns.tolist(), strict=True
-    ):
+    columns = (values.tolist() for values in (joined.low, joined.high, joined.latency_ns))
+    for low, high, latency_ns in zip(*columns, strict=True):
         # What is a whole number of cycles stays one whatever the last bit says.
         cycles = max(1, ceil(round(latency_ns / cycle_ns, 9)))
         near[low].append((high, cycles))
         near[high].append((low, cycles))
     lines = []
     for vertex, neighbours in enumerate(near):
-        words = [f"router {vertex}"]
-        if vertex < topology.chips:
-            words.append(f"node {vertex}")
+        words = [f"router {vertex}", *([f"node {vertex}"] if vertex < topology.chips else [])]
         words += [f"router {neighbour} {cycles}" for neighbour, cycles in sorted(neighbours)]
         lines.append(" ".join(words))
     lost = (
@@ -65,14 +62,9 @@ def anynet(topology: Topology, name: str, *, cycle_ns: float = 1.0) -> Exported:
 
 
 _KEYS = (
-    ("node", "kind", "string"),
-    ("node", "endpoints", "int"),
-    ("node", "node", "int"),
-    ("edge", "gbps", "double"),
-    ("edge", "lanes", "int"),
-    ("edge", "latency_ns", "double"),
-    ("edge", "kind", "string"),
-    ("edge", "rail", "int"),
+    *(("node", "kind", "string"), ("node", "endpoints", "int"), ("node", "node", "int")),
+    *(("edge", "gbps", "double"), ("edge", "lanes", "int"), ("edge", "latency_ns", "double")),
+    *(("edge", "kind", "string"), ("edge", "rail", "int")),
 )
 
 

@@ -152,9 +152,11 @@ def _state(
     at = of_operation[fields["operation"][issues]] + slots["member"][fields["slot"][issues]]
     step_of[at] = issues
 
-    def links(size: int) -> Array:
-        return np.full((size, 2), -1, np.int32)
-
+    sizes = dict.fromkeys(("waiting", "unsent", "behind", "holding"), ranks)
+    sizes |= dict.fromkeys(("waiting_links", "step_links"), count)
+    sizes |= {"slot_links": len(slots["rank"]), "tracked": configurations}
+    sizes |= {"operation_links": operations, "queue": wires.port_count}
+    sizes["node_links"] = int(nodes.sum())
     return state.EngineState(
         sources=np.zeros(0, kernels.SOURCES),
         event=np.zeros(0, state.EVENT),
@@ -193,17 +195,7 @@ def _state(
         ports=_records(state.PORT, wires.port_count, **wires.of_ports),
         watchers=_records(state.WATCHER, channels + configurations),
         items=wires.items(),
-        waiting=links(ranks),
-        waiting_links=links(count),
-        unsent=links(ranks),
-        behind=links(ranks),
-        step_links=links(count),
-        holding=links(ranks),
-        slot_links=links(len(slots["rank"])),
-        tracked=links(configurations),
-        operation_links=links(operations),
-        queue=links(wires.port_count),
-        node_links=links(int(nodes.sum())),
+        **{name: np.full((size, 2), -1, np.int32) for name, size in sizes.items()},
         node_channels=np.repeat(np.arange(channels, dtype=np.int32), nodes),
         actions=np.zeros(0, state.ACTION),
         begun=np.zeros(channels + 1, np.int32),
