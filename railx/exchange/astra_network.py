@@ -52,10 +52,7 @@ class _Links:
 
 
 def analytical(topology: Topology, name: str) -> Exported:
-    """The network as the YAML of the analytical backend.
-
-    ValueError where it is no product of rings, full meshes and switches.
-    """
+    """The analytical backend's YAML; ValueError where the network is no product."""
     product = dimensions(topology)
     if product is None:
         raise UserError(

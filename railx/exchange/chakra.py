@@ -76,10 +76,7 @@ def _lost(programs: Programs) -> list[str]:
 
 
 def _groups(programs: Programs) -> dict[int, tuple[int, int]]:
-    """Number of the group and configuration of each channel of collectives, from 1 up.
-
-    0 and a missing name mean all ranks.
-    """
+    """Group number (from 1: 0 means all ranks) and configuration of each channel."""
     columns = programs.columns
     collective = np.isin(columns["kind"], [KINDS.index(name) for name in COLLECTIVES])
     chosen = collective & (columns["configuration"] >= 0)

@@ -55,9 +55,7 @@ class GroupNumbers:
         self.members = [tuple(sorted(members)) for members in groups.values()]
 
     def number(self, nodes: RankNodes, node: int, name: str) -> int:
-        """The number of a group that a node names; UserError where it has no such
-        group, or the rank is no member.
-        """
+        """The number of a group; UserError for an unknown one, or one of others."""
         if name not in self.names:
             if name not in ("", "0"):
                 named = ", ".join(self.names) or "it has none"

@@ -178,11 +178,7 @@ def _setting_name(mode: str, latency_ms: float, program: str | None = None) -> s
 
 
 def replayed(programs: Programs, model: CircuitModel, settings: Iterable[Setting]) -> list[Process]:
-    """Replays of programs under settings.
-
-    Operations are shown while they are under way, computation between the steps of a
-    program.
-    """
+    """Replays of programs: operations under way, and computation between steps."""
     prepared = prepare(programs, model)
     processes = []
     for setting in settings:

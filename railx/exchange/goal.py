@@ -63,10 +63,7 @@ def messages(
 
 
 class _Rank(ProgramWalk):
-    """Writes the program of a rank as lines; its nodes are their labels.
-
-    ``sizes``: the bytes of each operation.
-    """
+    """Writes a rank's program as lines; ``sizes``: the bytes of each operation."""
 
     def __init__(self, programs: Programs, rank: int, sizes: Mapping[tuple[int, int], int]) -> None:
         super().__init__(programs, rank)

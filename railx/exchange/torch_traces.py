@@ -259,10 +259,7 @@ class _Rank:
         return self._nodes
 
     def _begin(self, span: _Span, before: str) -> None:
-        """An operator begins: it may wait, launch kernels, or be a collective.
-
-        ``before``: the name of the operator that began last.
-        """
+        """An operator begins after ``before``: it may wait, launch, be a collective."""
         reached = [
             of
             for of in self._pending

@@ -84,10 +84,7 @@ class Joined:
 
 
 def wires(topology: Topology) -> Wires:
-    """One entry for each pair of rows with opposite directions.
-
-    ValueError where a link has one direction only.
-    """
+    """One entry for both directions; ValueError where a link has one only."""
     links = topology.links
     up = np.flatnonzero(links.src < links.dst)
     down = np.flatnonzero(links.src > links.dst)

@@ -334,10 +334,7 @@ class FabricClient:
                 self._write(data)
 
     def prepare(self, configuration: Configuration) -> None:
-        """Hint what this rank's next operation will need.
-
-        Leases in the way of it are given back.
-        """
+        """Hint what the next operation needs; leases in the way are given back."""
         with self._lock:
             data = self._prepared(configuration)
             if data:
@@ -354,10 +351,7 @@ class FabricClient:
         return b"" if report is None else _recalled(configuration, report)
 
     def statistics(self) -> dict[str, Any]:
-        """The controller's counters.
-
-        See :meth:`railx.fabric.core.ControllerCore.statistics`.
-        """
+        """See :meth:`railx.fabric.core.ControllerCore.statistics`."""
         statistics: dict[str, Any] = self._answered("STATS")["statistics"]
         return statistics
 

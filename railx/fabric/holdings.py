@@ -88,10 +88,7 @@ class Holdings:
         return configuration in self._leases
 
     def begin(self, key: OperationKey, configuration: Configuration) -> bool:
-        """Begin an operation if its circuits are held; returns whether it began.
-
-        The operations of a channel begin in their order.
-        """
+        """Begin a channel's next operation if its circuits are held; whether it did."""
         lease = self._leases.get(configuration)
         if lease is None:
             return False
@@ -187,10 +184,7 @@ class Holdings:
             self._open[key] = configuration
 
     def end(self, key: OperationKey) -> bool:
-        """This rank's part of an operation has ended.
-
-        Returns whether the controller needs a message.
-        """
+        """This rank's part has ended; returns whether a message has to follow."""
         if key in self._to_tell:
             self._to_tell.remove(key)
             return True

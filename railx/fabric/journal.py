@@ -148,10 +148,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def journaled(core: ControllerCore, journal: Journal) -> ControllerCore:
-    """``core``, whose events are from now on written to ``journal``.
-
-    It has to be a core that nothing has happened to yet.
-    """
+    """A new ``core``, whose events are from now on written to ``journal``."""
     journal.write(
         {
             "journal": _VERSION,

@@ -117,10 +117,7 @@ class ProtocolError(ValueError):
 
 
 def frame(body: bytes) -> bytes:
-    """A message behind its length.
-
-    Raises :class:`ProtocolError` where it would be too large.
-    """
+    """A message behind its length; :class:`ProtocolError` where it is too large."""
     if len(body) > MAXIMUM_BYTES:
         raise ProtocolError(
             f"a message of {len(body)} bytes; allowed: at most {MAXIMUM_BYTES}", "too_large"

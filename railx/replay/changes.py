@@ -34,10 +34,7 @@ from railx.fabric.journal import replay_journal
 
 
 def stall_ms(latency_ms: float, windows_ms: Iterable[float]) -> float:
-    """Time lost to switching, in ms: the sum of max(0, L - W) over the windows.
-
-    A negative window hides nothing.
-    """
+    """Time lost to switching: the sum of max(0, L - W), where W below 0 counts as 0."""
     return sum(max(0.0, latency_ms - max(window_ms, 0.0)) for window_ms in windows_ms)
 
 

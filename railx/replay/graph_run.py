@@ -136,10 +136,7 @@ def prepare_graph(
 def replay_graph(
     prepared: PreparedGraph, mode: Mode = "electrical", latency_ns: int = 0
 ) -> ReplayedGraph:
-    """Carry out a graph on a virtual clock that starts at 0.
-
-    Raises :class:`UserError` naming the first node that never begins.
-    """
+    """Carry out a graph from time 0; UserError names a node that never begins."""
     from railx.replay.kernels import state
 
     out = run_graph(prepared.prepared, mode, latency_ns)
@@ -282,10 +279,7 @@ def _stuck(graph: RankGraphs, ended: Array) -> str:
 def in_order_of_start(
     graphs: RankGraphs, node_ns: IntArray, *, one_collective: bool
 ) -> tuple[RankGraphs, IntArray]:
-    """The graphs with nodes in the order in which they start, and their times.
-
-    ``node_ns``: how long each node takes. Circuits are always up.
-    """
+    """The graphs with nodes in the order of start, all circuits up, and their times."""
     alone = prepare_graph(_without_lanes(graphs), node_ns, one_collective=one_collective)
     starts, ranks = replay_graph(alone).started_ns, graphs.columns["rank"]
     order = np.lexsort((np.arange(len(graphs)), starts, ranks))

@@ -27,10 +27,7 @@ Lines = tuple[IntArray, IntArray]
 def find_nodes(
     free: BoolArray, rows: int, columns: int, rule: PlaceRule, policy: FitPolicy
 ) -> Lines | None:
-    """Free rows and columns for a job by a rule of places, or None.
-
-    ``free`` is bool[side, side].
-    """
+    """Free rows and columns of ``free`` (bool[side, side]) for a job, or None."""
     find = find_block if rule == "blocks" else find_product
     return find(free, rows, columns, policy)
 

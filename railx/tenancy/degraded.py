@@ -123,9 +123,7 @@ def _links(rings: IntArray, length: int) -> IntArray:
 
 
 def _rail_links(ring: IntArray, length: int, out: list[int], *, bypass: bool) -> IntArray:
-    """The links of a rail without the nodes ``out``; ``bypass`` closes the ring past
-    them.
-    """
+    """The links of a rail without ``out``; ``bypass`` closes the ring past them."""
     total = np.zeros((length, length), dtype=np.int64)
     if bypass:
         ring = ring[~np.isin(ring, out)]

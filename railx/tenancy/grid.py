@@ -70,9 +70,7 @@ class Faults:
                     )
 
     def healthy(self, grid: NodeGrid) -> BoolArray:
-        """Working nodes, bool[side, side]; failed rails and switches leave nodes
-        usable.
-        """
+        """Working nodes, bool[side, side]: those that have not failed themselves."""
         mask = np.ones((grid.side, grid.side), dtype=np.bool_)
         for row, column in self.nodes:
             mask[row, column] = False
@@ -98,9 +96,7 @@ class PlacedJob:
         return mask
 
     def check(self, grid: NodeGrid) -> None:
-        """Raises ValueError for lines outside the grid, repeated lines or an unwirable
-        shape.
-        """
+        """ValueError for lines outside or repeated, or an unwirable shape."""
         for key, lines in (("rows", self.rows), ("columns", self.columns)):
             ascend = sorted(set(lines)) == list(lines)
             if not lines or not ascend or lines[0] < 0 or lines[-1] >= grid.side:
@@ -136,9 +132,7 @@ def position_rings(length: int, rails: int, setting: Wiring) -> IntArray:
 def usable_rails(
     grid: NodeGrid, faults: Faults, dimension: int, line: int, positions: Sequence[int]
 ) -> IntArray:
-    """The rails of a line, ascending, whose switch and ports at ``positions``
-    all work.
-    """
+    """The rails of a line whose switch and ports at ``positions`` work, ascending."""
     usable = np.ones(grid.rails, dtype=np.bool_)
     for d, at, rail in faults.switches:
         if (d, at) == (dimension, line):
@@ -189,9 +183,7 @@ def placement_circuits(
 
 
 def _line(grid: NodeGrid, dimension: int, line: int, rails: IntArray, rings: IntArray) -> Circuits:
-    """The circuits of one line; ``rings``: positions on the line, shape (rails,
-    nodes).
-    """
+    """The circuits of one line; ``rings``: its positions, int[rails, nodes]."""
     a, b = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
     rail = np.repeat(rails, rings.shape[1])
     node_a, node_b = (

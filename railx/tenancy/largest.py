@@ -82,9 +82,7 @@ def largest_product(
 
 
 def matching_size(healthy: BoolArray) -> int:
-    """The size of a maximum matching: lines that any cover of the failed nodes
-    removes.
-    """
+    """The size of a maximum matching: lines that any cover of the failures removes."""
     return int((maximum_bipartite_matching(csr_array((~healthy).astype(np.int8))) >= 0).sum())
 
 
@@ -117,10 +115,7 @@ def _components(edges: Iterable[Edge]) -> list[list[Edge]]:
 
 
 def _branch(edges: frozenset[Edge], solved: dict[frozenset[Edge], list[_Cover]]) -> list[_Cover]:
-    """Least columns by number of rows for one component.
-
-    It removes the busiest line, or all lines that cross it at a failed node.
-    """
+    """Least columns by rows of a component: its busiest line goes, or all across it."""
     if edges in solved:
         return solved[edges]
     degree: dict[tuple[int, int], int] = {}
@@ -153,9 +148,7 @@ def _together(
 
 
 def _lower(first: list[_Cover | None], second: list[_Cover | None]) -> list[_Cover]:
-    """The better of two covers at every number of rows; columns never rise with
-    rows.
-    """
+    """The better cover for every number of rows; columns never rise with rows."""
     result: list[_Cover] = []
     for options in zip_longest(first, second):
         covers_of_row = [cover for cover in (*options, *result[-1:]) if cover is not None]
@@ -166,9 +159,7 @@ def _lower(first: list[_Cover | None], second: list[_Cover | None]) -> list[_Cov
 
 
 def _combine(first: list[_Cover], second: list[_Cover]) -> list[_Cover]:
-    """Covers of two parts without a common line: the best division of every row
-    total.
-    """
+    """Covers of two parts that share no line: the best division of each row total."""
     result: list[_Cover | None] = [None] * (len(first) + len(second) - 1)
     for a, (c, rows, columns) in enumerate(first):
         for b, (d, more_rows, more_columns) in enumerate(second):
@@ -179,9 +170,7 @@ def _combine(first: list[_Cover], second: list[_Cover]) -> list[_Cover]:
 
 
 def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
-    """Least columns for every number of rows by an integer programme, skipped by
-    Kőnig's bound.
-    """
+    """Least columns by number of rows by an integer programme, within Kőnig's bound."""
     rows, columns = (sorted({edge[axis] for edge in edges}) for axis in (0, 1))
     at_row, at_column = ({line: i for i, line in enumerate(lines)} for lines in (rows, columns))
     height, width = healthy.shape
@@ -218,11 +207,7 @@ def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
 
 
 def largest_block(healthy: BoolArray) -> int:
-    """Nodes of the largest rectangle of a torus (bool[rows, columns]) without a failed
-    node.
-
-    It may wrap around.
-    """
+    """Nodes of a torus's largest rectangle (wrapped or not) without a failed one."""
     return int(_largest_block(np.ascontiguousarray(healthy)))
 
 

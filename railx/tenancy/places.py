@@ -76,9 +76,7 @@ class NetworkPlaces:
         return max(jobs) * job_chips
 
     def _grid(self, working: BoolArray) -> BoolArray:
-        """Units by position; a failed layer beyond the rim of a mesh, which no box
-        crosses.
-        """
+        """Units by position; a mesh has a failed layer beyond its rim."""
         return np.pad(working.reshape(self.shape), (0, int(self.places.rule == "boxes")))
 
     def _taken(self, job_chips: int) -> int:

@@ -27,9 +27,7 @@ _FINISH, _REPAIR, _FAILURE, _ARRIVAL = range(4)
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Jobs by arrival: ``kind`` (index of the settings' jobs), arrival and duration in
-    hours.
-    """
+    """Jobs by arrival: index among the settings' jobs, arrival, duration in hours."""
 
     kind: IntArray
     arrival_hours: FloatArray
@@ -38,10 +36,7 @@ class Stream:
 
 @dataclass(frozen=True, eq=False)
 class Failures:
-    """Failures while jobs run: node (row, column) ``nodes[i]`` fails at ``hours[i]``.
-
-    ``hours`` ascend; ``nodes`` is int[failures, 2].
-    """
+    """Node ``nodes[i]`` (row, column) fails at ``hours[i]``; hours ascend."""
 
     hours: FloatArray
     nodes: IntArray
@@ -100,9 +95,7 @@ def draw_stream(
 def draw_failures(
     side: int, mean_hours: float | None, until_hours: float, rng: np.random.Generator
 ) -> Failures:
-    """Poisson failures of ``side`` x ``side`` nodes, ``mean_hours`` apart per node
-    (None: none).
-    """
+    """Poisson failures of side^2 nodes, ``mean_hours`` apart per node (None: none)."""
     if mean_hours is None:
         return Failures(np.zeros(0), np.zeros((0, 2), dtype=np.int64))
     expected = until_hours * side**2 / mean_hours

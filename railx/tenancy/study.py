@@ -75,9 +75,7 @@ def fault_table(settings: TenancySettings, seed: int) -> Rows:
 def _draws(
     settings: TenancySettings, count: int, seed: int
 ) -> Iterator[tuple[str, int, BoolArray]]:
-    """Healthy masks: the failures on a diagonal if it is long enough, then
-    random ones.
-    """
+    """Healthy masks: failures on a diagonal if that is long enough, and random ones."""
     side = settings.side
     if count <= side:
         healthy = np.ones((side, side), dtype=np.bool_)
@@ -134,9 +132,7 @@ def allocate_jobs(
 def _wireable(
     grid: NodeGrid, free: BoolArray, faults: Faults, job: GridJobSettings, rows: int, columns: int
 ) -> BoolArray:
-    """The free nodes without lines that lack rails, for a job of ``rows`` x
-    ``columns``.
-    """
+    """The free nodes without lines that lack rails for a job of this shape."""
     mask = free.copy()
     broken: list[dict[int, set[int]]] = [{}, {}]
     for dimension, line, rail in faults.switches:
@@ -189,9 +185,7 @@ def mix_of_jobs(settings: TenancySettings, seed: int) -> dict[str, Any]:
 
 
 def _touched(grid: NodeGrid, circuits: Sequence[Circuits]) -> dict[str, Any]:
-    """Numbers of the nodes, node rails, switches and ports in the circuits of
-    all jobs.
-    """
+    """Numbers of the nodes, node rails, switches and ports in all circuits."""
     names = ("ocs", "dimension", "rail", "port_a", "port_b", "node_a", "node_b")
     joined = join_rows(circuits)
     columns = (getattr(joined, name).astype(np.int64) for name in names)

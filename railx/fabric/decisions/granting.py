@@ -367,10 +367,7 @@ def grant(core: State, operation: state.TrackedOperation, now_ns: int) -> list[A
 def grant_all(
     core: State, operation: state.TrackedOperation, hold: state.Hold | None, now_ns: int
 ) -> list[Action]:
-    """Grant to all members that asked.
-
-    A member that has ended its part waits for nothing, but has to know its lease.
-    """
+    """Grant to all who asked; who has ended its part has to know its lease."""
     actions: list[Action] = []
     number = None if hold is None else hold.number
     generation = generation_of(core, operation.circuits)
@@ -448,10 +445,7 @@ def grant_to_holder(
 
 
 def speculate(core: State) -> list[Action]:
-    """Switch for hinted configurations that all members expect.
-
-    Only where no operation waits for the ports.
-    """
+    """Switch ahead for what all members expect, where no operation waits for ports."""
     turns = {
         expected.ready: configuration
         for configuration in core.touched_hints
@@ -487,10 +481,7 @@ def speculate(core: State) -> list[Action]:
 
 
 def switched(core: State, command: int, now_ns: int) -> list[Action]:
-    """The switch has carried out a command: its circuits carry light.
-
-    A command that is not under way changes nothing.
-    """
+    """A command that was under way is done: its circuits carry light."""
     action = core.commands.pop(command, None)
     if action is None:
         return []

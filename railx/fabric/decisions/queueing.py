@@ -335,10 +335,7 @@ def end_when_released(core: State, operation: state.TrackedOperation) -> None:
 
 
 def begin_lease(core: State, operation: state.TrackedOperation) -> state.Hold | None:
-    """Begin a held lease with the grant of ``operation``.
-
-    None where others wait for its ports already, or where members cannot hold one.
-    """
+    """Begin a lease with a grant; None where others wait or a member cannot hold it."""
     configuration = operation.configuration
     if not operation.circuits or configuration in core.holds or others_wait(core, operation):
         return None

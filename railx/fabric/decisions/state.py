@@ -124,10 +124,7 @@ class Asked:
 
 @dataclass(slots=True, eq=False)
 class TrackedOperation:
-    """``order`` is its place in the queue, once all members have asked.
-
-    ``serial`` says which became known first.
-    """
+    """``order``: its place in the queue, once all asked; ``serial`` orders all."""
 
     key: OperationKey
     configuration: Configuration

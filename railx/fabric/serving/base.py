@@ -310,10 +310,7 @@ _FATAL = {"not_json", "too_large", "too_deep", "no_type", "version", "not_finite
 
 
 class ServerBase:
-    """State, answers, refusals, events of the switch, and admission.
-
-    It admits peers with the token, within the limits of connections.
-    """
+    """State, answers, refusals, events of the switch; admission of token holders."""
 
     def __init__(
         self,

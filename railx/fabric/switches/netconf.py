@@ -59,10 +59,7 @@ class NetconfSwitch:
         ranks: int,
         callbacks: SwitchCallbacks,
     ) -> None:
-        """Open a session to every switch.
-
-        Raises SettingsError below "switch" where one cannot be had.
-        """
+        """Open all sessions; SettingsError below "switch" where one cannot be had."""
         rails = layout.gpus_per_server
         if len(settings.addresses) != rails:
             raise SettingsError(
@@ -215,10 +212,7 @@ class _Session:
         self._ask(self._manager.create_subscription)
 
     def notified(self, timeout_s: float) -> bool:
-        """Whether a notification of the model has come; others are dropped.
-
-        Raises _Broken where the session is over.
-        """
+        """Whether a notification of the model has come; _Broken: the session is over."""
         notification = self._manager.take_notification(timeout=timeout_s)
         if notification is not None:
             root = ElementTree.fromstring(notification.notification_xml)
