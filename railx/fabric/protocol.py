@@ -186,10 +186,7 @@ class MessageDecoder:
         self._frames = FrameDecoder()
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages completed by ``data``.
-
-        Raises :class:`ProtocolError` (after it the stream cannot be used any more).
-        """
+        """The messages ended by ``data``; ProtocolError where no more can be read."""
         messages = [parse(body) for body in self._frames.feed(data)]
         if self._frames.too_large is not None:
             raise self._frames.problem()

@@ -243,10 +243,7 @@ class Delays:
 
 
 def switchings(path: str | Path, layout: Layout) -> list[Switching]:
-    """Every grant of a journal that circuits came up for, in order.
-
-    Raises :class:`railx.fabric.journal.JournalError` where the file is no journal.
-    """
+    """A journal's grants that circuits came up for; JournalError where it is none."""
     replayed = replay_journal(path)
     lines = Path(path).read_text(encoding="utf-8").splitlines()[1:]
     events = [event for event in map(json.loads, lines) if "event" in event]

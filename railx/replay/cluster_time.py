@@ -31,10 +31,7 @@ from railx.settings import SettingsError, load
 
 
 def passes_of_run(plan: Path, profile: Path, trace: Iterable[Mapping[str, Any]]) -> Passes:
-    """What the ranks of a traced run compute, by the files of its plan and of a fit.
-
-    SettingsError where the profile is one of another model.
-    """
+    """What ranks compute, by plan and fit; SettingsError where the fit is another's."""
     fit: ProfileFit = load(ProfileFit, read_json(profile), "profile")
     followed = read_plan(plan)
     model = followed.settings["model"]

@@ -75,10 +75,7 @@ class Outcome:
 def draw_stream(
     settings: StreamSettings, nodes: int, load: float, rng: np.random.Generator
 ) -> Stream:
-    """A stream for a grid of ``nodes`` nodes.
-
-    ``load`` only stretches the time axis of arrivals drawn from the same ``rng`` state.
-    """
+    """A stream for ``nodes`` nodes; ``load`` only stretches the arrivals of a draw."""
     weights = np.array([job.weight for job in settings.jobs])
     sizes = np.array([job.nodes for job in settings.jobs])
     share = weights / weights.sum()

@@ -19,11 +19,7 @@ from railx.fabric.holdings import OperationKey, Report
 
 
 def settle(core: State, configuration: Configuration, now_ns: int) -> list[Action]:
-    """End a held lease once all members gave it back.
-
-    Operations that all have begun go on as granted ones, those that some have begun
-    as questions of these.
-    """
+    """End a held lease once all members gave it back."""
     hold = core.holds[configuration]
     if hold.holders:
         return []
@@ -499,10 +495,7 @@ def switched(core: State, command: int, now_ns: int) -> list[Action]:
 
 
 def switch_failed(core: State, command: int, reason: str, now_ns: int) -> list[Action]:
-    """The switch could not carry out a command: none of its circuits is up.
-
-    Ranks that wait for them get an error; the next question tries again.
-    """
+    """A switch has failed a command: ranks that wait for its circuits get an error."""
     action = core.commands.pop(command, None)
     if action is None:
         return []
@@ -523,10 +516,7 @@ def switch_failed(core: State, command: int, reason: str, now_ns: int) -> list[A
 
 
 def ports_lost(core: State, ports: Iterable[Port], reason: str, now_ns: int) -> list[Action]:
-    """These ports are out of order: their circuits are dark and dropped.
-
-    Operations that need one of them get an error that names it.
-    """
+    """Ports are lost with their circuits: operations that need them get an error."""
     lost = [port for port in sorted(set(ports)) if port not in core.lost_ports]
     core.lost_ports.update(dict.fromkeys(lost, reason))
     core.failures["ports"] += len(lost)

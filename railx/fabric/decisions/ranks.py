@@ -368,10 +368,7 @@ def abandon(core: State, rank: int, key: OperationKey, now_ns: int) -> list[Acti
 def disagree(
     core: State, question: state.Question, operation: state.TrackedOperation, now_ns: int
 ) -> list[Action]:
-    """The ranks disagree about an operation, which fails for all of them.
-
-    A rank outside the others' configuration harms only itself.
-    """
+    """The ranks disagree about an operation, which fails for all of them."""
     rank, _, key, configuration = question
     other = min(operation.asked)
     message = queueing.disagreement(key, rank, configuration, other, operation.configuration)

@@ -212,7 +212,7 @@ class _Session:
         self._ask(self._manager.create_subscription)
 
     def notified(self, timeout_s: float) -> bool:
-        """Whether a notification of the model has come; _Broken: the session is over."""
+        """Whether a notification of the model has come; _Broken at the session's end."""
         notification = self._manager.take_notification(timeout=timeout_s)
         if notification is not None:
             root = ElementTree.fromstring(notification.notification_xml)
