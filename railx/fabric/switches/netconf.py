@@ -212,7 +212,7 @@ class _Session:
         self._ask(self._manager.create_subscription)
 
     def notified(self, timeout_s: float) -> bool:
-        """Whether a notification of the model has come; _Broken at the session's end."""
+        """Whether the model has notified; _Broken where the session is over."""
         notification = self._manager.take_notification(timeout=timeout_s)
         if notification is not None:
             root = ElementTree.fromstring(notification.notification_xml)
