@@ -14,8 +14,6 @@ from typing import Literal
 
 from railx.fabric.circuits import Configuration, Layout
 
-__all__ = ["Holdings", "OperationKey", "Presentation", "Report"]
-
 #: Channels whose last operation is stored; beyond them the least recently used one is
 #: dropped.
 CHANNELS = 4096

@@ -84,12 +84,6 @@ from railx.errors import UserError
 from railx.fabric.circuits import Configuration, Port
 from railx.fabric.holdings import OperationKey, Presentation, Report
 
-__all__ = [
-    *("MAXIMUM_BYTES", "TOKEN", "UNIX", "VERSION", "FrameDecoder", "MessageDecoder"),
-    *("ProtocolError", "Request", "address_of", "connect", "encode", "frame", "parse"),
-    *("read_request"),
-]
-
 VERSION = 5
 MAXIMUM_BYTES = 1 << 20
 #: The environment variable with the secret that ranks and controller share.

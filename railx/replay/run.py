@@ -20,9 +20,6 @@ from railx.vocabulary.arrays import Array
 if TYPE_CHECKING:
     from railx.replay.kernels import EngineState
 
-__all__ = ["Dependencies", "Prepared", "Replayed", "prepare", "replay_programs"]
-
-
 _ISSUE, _WAIT = DOES.index("issue"), DOES.index("wait")
 _SEND, _RECV = KINDS.index("send"), KINDS.index("recv")
 #: Columns of programs that the compiled engine takes as they are.

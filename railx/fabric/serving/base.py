@@ -52,10 +52,6 @@ from railx.fabric.switches import Switch, SwitchCallbacks, port_name
 from railx.fabric.switches.emulated import EmulatedSwitch
 from railx.settings import SettingsError
 
-__all__ = [
-    *("MAXIMUM_LINE", "MAXIMUM_UNREAD_BYTES", "OBSERVERS", "Acceptor", "Connection", "ServerBase")
-]
-
 #: The largest message of a stranger; registered peers may send larger ones.
 _STRANGERS_BYTES = 4096
 #: Bytes that may wait for a peer that does not read.

@@ -23,8 +23,6 @@ from railx.fabric.serving.base import MAXIMUM_LINE, OBSERVERS, Connection, Serve
 from railx.fabric.settings import FabricSettings
 from railx.fabric.switches.emulated import EmulatedSwitch
 
-__all__ = ["FirstSender", "Refusal", "Senders", "Server", "first_sender", "unseen"]
-
 #: By channel, the sender and the number of the first operation that may be meant.
 Senders = Mapping[str, tuple[int, int]]
 
