@@ -28,6 +28,7 @@ import os
 import queue
 import threading
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -184,9 +185,8 @@ class _Session:
 
     def cross_connects(self) -> list[tuple[int, int]]:
         """The present cross-connects."""
-        reply = self._ask(
-            lambda: self._manager.get_config("running", filter=("subtree", _subtree()))
-        )
+        everything = ("subtree", _subtree())
+        reply = self._ask(lambda: self._manager.get_config("running", filter=everything))
         return [
             (_integer(entry, "from"), _integer(entry, "to"))
             for entry in reply.iter(f"{{{MODEL}}}cross-connect")
@@ -333,12 +333,9 @@ class _Rail:
             if session is not None:
                 session.close()
             return False
-        self._listener = threading.Thread(
-            target=self._listen,
-            args=(session,),
-            name=f"notifications of rail {self._numbering.rail}",
-            daemon=True,
-        )
+        name = f"notifications of rail {self._numbering.rail}"
+        listen = partial(self._listen, session)
+        self._listener = threading.Thread(target=listen, name=name, daemon=True)
         self._listener.start()
         return True
 
