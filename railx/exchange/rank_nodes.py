@@ -119,9 +119,8 @@ def graphs_of(ranks: Sequence[RankNodes], groups: Sequence[tuple[int, ...]]) -> 
     typed = {
         name: np.concatenate(columns[name]).astype(kind) for name, (kind, _) in NODE_COLUMNS.items()
     }
-    return RankGraphs(
-        typed, np.concatenate(offsets), np.concatenate(dependencies), tuple(groups), tuple(names)
-    )
+    after = np.concatenate(offsets), np.concatenate(dependencies)
+    return RankGraphs(typed, *after, tuple(groups), tuple(names))
 
 
 def _positions(nodes: RankNodes, numbers: IntArray, flat: IntArray, counts: IntArray) -> IntArray:
@@ -317,13 +316,8 @@ def symmetric_graphs(imported: ImportedGraphs, axes: Axes) -> ImportedGraphs:
     columns["peer"] = _peers(imported, ordered).astype(columns["peer"].dtype)
     shift = np.repeat(np.arange(count) * nodes, len(graphs.dependencies))
     ends = graphs.offsets[1:] + (np.arange(count) * len(graphs.dependencies))[:, None]
-    repeated = RankGraphs(
-        columns,
-        np.concatenate([[0], ends.ravel()]),
-        np.tile(graphs.dependencies, count) + shift,
-        tuple(numbers),
-        graphs.names * count,
-    )
+    waits = np.concatenate([[0], ends.ravel()]), np.tile(graphs.dependencies, count) + shift
+    repeated = RankGraphs(columns, *waits, tuple(numbers), graphs.names * count)
     return replace(imported, graphs=repeated, files=imported.files * count)
 
 

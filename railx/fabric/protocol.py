@@ -121,13 +121,8 @@ def frame(body: bytes) -> bytes:
 
 def encode(message_type: str, /, **fields: Any) -> bytes:
     """One framed message; raises :class:`ProtocolError` where it would be too large."""
-    return frame(
-        json.dumps(
-            {"version": VERSION, "type": message_type, **fields},
-            separators=(",", ":"),
-            allow_nan=False,
-        ).encode()
-    )
+    message = {"version": VERSION, "type": message_type, **fields}
+    return frame(json.dumps(message, separators=(",", ":"), allow_nan=False).encode())
 
 
 class FrameDecoder:

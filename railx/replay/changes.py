@@ -341,24 +341,25 @@ def setting_rows(name: str, ranks: int, iterations: list[_Row], changes: list[_R
         # The mode's first block is that of the least latency.
         unswitched_ms.setdefault(block[0], iteration_ms)
         predicted_ms = median(_predicted(switched, iteration_numbers))
+        count = len(iteration_numbers)
         rows.append(
             {"program": name, "ranks": ranks}
             | dict(zip(_BLOCK, block, strict=True))
             | {
                 "iteration_ms": iteration_ms,
                 "predicted_iteration_ms": unswitched_ms[block[0]] + predicted_ms,
-                "stall_ms": median(_slowest(measured, "stall_ms")),
-                "wait_ms": median(_slowest(measured, "wait_ms")),
+                **{key: median(_slowest(measured, key)) for key in ("stall_ms", "wait_ms")},
                 "reconfigurations": max(row["reconfigurations"] for row in measured),
                 "mispredictions": sum(row["mispredictions"] for row in measured),
-                "changes": len(switched) / len(iteration_numbers),
-                "all_stalls_ms": sum(row["stall_ms"] for row in switched) / len(iteration_numbers),
+                "changes": len(switched) / count,
+                "all_stalls_ms": sum(row["stall_ms"] for row in switched) / count,
                 "all_predicted_stalls_ms": sum(row["predicted_stall_ms"] for row in switched)
-                / len(iteration_numbers),
+                / count,
                 "last_loss": measured[-1]["loss"],
-                "load_share": measured[0]["load_share"],
-                "controller_priority": measured[0]["controller_priority"],
-                "fidelity": measured[0]["fidelity"],
+                **{
+                    key: measured[0][key]
+                    for key in ("load_share", "controller_priority", "fidelity")
+                },
             }
         )
     return rows

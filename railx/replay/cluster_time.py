@@ -211,8 +211,6 @@ def _replayed(
             "compute_ms": mean["compute_ns"] / 1e6,
             "communication_ms": communication_ns / 1e6,
             "hidden_share": mean["hidden_ns"] / communication_ns if communication_ns else None,
-            "stall_ms": mean["stall_ns"] / 1e6,
-            "wait_ms": mean["wait_ns"] / 1e6,
-            "requests": mean["requests"],
-            "reconfigurations": mean["reconfigurations"],
+            **{f"{name}_ms": mean[f"{name}_ns"] / 1e6 for name in ("stall", "wait")},
+            **{name: mean[name] for name in ("requests", "reconfigurations")},
         }

@@ -315,9 +315,7 @@ class GraphRow:
             "waiting_ms": (step_ns - compute_ns - sum(exposed_ns.values())) / 1e6,
             "rank": int(self.rank_of[rank]),
             "switches": self.replayed.commands,
-            "windows": self.windows,
-            "contention": self.contention,
-            "placement": self.placement,
+            **{name: getattr(self, name) for name in ("windows", "contention", "placement")},
             "fidelity": "replay",
         }
 

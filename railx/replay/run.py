@@ -104,15 +104,8 @@ def _with_graph(state: EngineState, graph: Dependencies, receives: Array) -> Eng
 
     successors, starts = graph.successors()
     sizes = np.bincount(graph.stream[graph.stream >= 0])
-    nodes = _records(
-        NODE,
-        len(receives),
-        pending=graph.counts,
-        successors=starts[:-1],
-        successors_stop=starts[1:],
-        stream=graph.stream,
-        receives=receives,
-    )
+    fields = {"successors": starts[:-1], "successors_stop": starts[1:], "stream": graph.stream}
+    nodes = _records(NODE, len(receives), pending=graph.counts, receives=receives, **fields)
     streams = _records(STREAM, len(sizes), first=np.cumsum(sizes) - sizes)
     ready = np.zeros(int(sizes.sum()), PAIR)
     return state._replace(nodes=nodes, successors=successors, streams=streams, ready=ready)
@@ -165,10 +158,8 @@ def _state(
         ranks=_records(
             state.RANK,
             ranks,
-            first=first,
+            **dict.fromkeys(("first", "position", "unasked"), first),
             stop=stop,
-            position=first,
-            unasked=first,
             slots=np.searchsorted(slots["rank"], numbers),
             slots_stop=np.searchsorted(slots["rank"], numbers, side="right"),
         ),

@@ -189,15 +189,9 @@ def _line(grid: NodeGrid, dimension: int, line: int, rails: IntArray, rings: Int
     node_a, node_b = (
         line * grid.side + p if dimension == 0 else p * grid.side + line for p in (a, b)
     )
+    ocs = ((grid.side if dimension else 0) + line) * grid.rails + rail
     return plus_to_minus_circuits(
-        a,
-        b,
-        ocs=((grid.side if dimension else 0) + line) * grid.rails + rail,
-        rail=rail,
-        dimension=dimension,
-        line=line,
-        node_a=node_a,
-        node_b=node_b,
+        a, b, ocs=ocs, rail=rail, dimension=dimension, line=line, node_a=node_a, node_b=node_b
     )
 
 

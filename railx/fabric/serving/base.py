@@ -274,12 +274,8 @@ def grant_frame(action: GrantAction) -> bytes:
 def recall_frame(configuration: Configuration, hold: int, reason: str | None) -> bytes:
     """RECALL: the same for all holders of the lease."""
     reason_json = "null" if reason is None else encode_basestring_ascii(reason[:MAXIMUM_LINE])
-    return frame(
-        (
-            f'{{"version":{VERSION},"type":"RECALL",{_needs(configuration)},'
-            f'"hold":{hold},"reason":{reason_json}}}'
-        ).encode()
-    )
+    what = f'"version":{VERSION},"type":"RECALL",{_needs(configuration)}'
+    return frame(f'{{{what},"hold":{hold},"reason":{reason_json}}}'.encode())
 
 
 @lru_cache(maxsize=1024)
@@ -343,12 +339,9 @@ class ServerBase:
         self._awake = False
         layout = Layout(settings.gpus_per_server)
         light_before, light_after = _keeps_light(settings.switch)
+        latency_ns, callbacks = round(settings.reconfiguration_latency_ms * 1e6), self._callbacks()
         self._switch = make_switch(
-            settings.switch,
-            layout=layout,
-            ranks=ranks,
-            latency_ns=round(settings.reconfiguration_latency_ms * 1e6),
-            callbacks=self._callbacks(),
+            settings.switch, layout=layout, ranks=ranks, latency_ns=latency_ns, callbacks=callbacks
         )
         lit = self._switch.read()
         self.core = ControllerCore(layout, ranks, active=lit, recovering=light_before)
