@@ -208,7 +208,6 @@ class _Rank:
         self.untimed = 0
         self._check_world(profile.get("distributedInfo") or {})
         events = [event for event in profile["traceEvents"] if event.get("ph") == "X"]
-        self._origin_ns = min((_start_ns(event) for event in events), default=0)
         self._kernels = self._by_operator(events)
         self._spans = self._timed(trace, events)
         self._synchronised = [

@@ -449,8 +449,7 @@ def speculate(core: State) -> list[Action]:
     }
     core.touched_hints.clear()
     actions: list[Action] = []
-    for turn in sorted(turns):
-        configuration = turns[turn]
+    for _, configuration in sorted(turns.items()):
         circuits = core.layout.circuits(configuration)
         if not core.lost_ports.keys().isdisjoint(ports_of(circuits)):
             continue
