@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -168,8 +169,9 @@ def stop(process: subprocess.Popen[Any]) -> None:
         if stream is not None:
             with contextlib.suppress(OSError):
                 stream.close()
-    for end in (lambda: None, process.terminate, process.kill):
-        end()
+    for signal_number in (None, signal.SIGTERM, signal.SIGKILL):
+        if signal_number is not None:
+            process.send_signal(signal_number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=_STOP_S)
             break
