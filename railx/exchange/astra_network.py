@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -52,10 +52,7 @@ class _Links:
 
 
 def analytical(topology: Topology, name: str) -> Exported:
-    """The network as the YAML of the analytical backend.
-
-    ValueError where it is no product of rings, full meshes and switches.
-    """
+    """The analytical backend's YAML; ValueError where the network is no product."""
     product = dimensions(topology)
     if product is None:
         raise UserError(
@@ -91,13 +88,12 @@ def dimensions(topology: Topology) -> list[Dimension] | None:
     stars = []
     for switch in range(chips, topology.vertices):
         at_switch = joined.high == switch
-        rates, latencies = (
-            np.unique(joined.capacity_gbps[at_switch]),
-            np.unique(joined.latency_ns[at_switch]),
-        )
-        if len(rates) != 1 or len(latencies) != 1:
+        measures = joined.capacity_gbps[at_switch], joined.latency_ns[at_switch]
+        kinds = [np.unique(values).tolist() for values in measures]
+        if any(len(values) != 1 for values in kinds):
             return None
-        stars.append((np.sort(joined.low[at_switch]), float(rates[0]), float(latencies[0])))
+        ((gbps,), (latency_ns,)) = kinds
+        stars.append((np.sort(joined.low[at_switch]), gbps, latency_ns))
     return _split(_Links(chips, joined.where(between), tuple(stars)), 1)
 
 
@@ -163,36 +159,23 @@ def ns3(topology: Topology, name: str) -> Exported:
     router behind a link without latency, with the bandwidth of all the chip's links.
     """
     joined, chips = join(topology), topology.chips
-    rows = list(
-        zip(
-            joined.low.tolist(),
-            joined.high.tolist(),
-            joined.capacity_gbps.tolist(),
-            joined.latency_ns.tolist(),
-            strict=True,
-        )
-    )
+    ends = np.stack([joined.low, joined.high])
+    rows: list[tuple[Any, ...]] = []
     switches = list(range(chips, topology.vertices))
     lost = list(joined.lost)
     if (joined.high < chips).any():
         routers = topology.vertices
         rate = np.bincount(joined.low, joined.capacity_gbps, minlength=routers)
         rate += np.bincount(joined.high, joined.capacity_gbps, minlength=routers)
-        rows = [
-            (
-                low + routers if low < chips else low,
-                high + routers if high < chips else high,
-                gbps,
-                latency_ns,
-            )
-            for low, high, gbps, latency_ns in rows
-        ]
-        rows = [(chip, routers + chip, float(rate[chip]), 0.0) for chip in range(chips)] + rows
+        rows = [(chip, routers + chip, float(rate[chip]), 0.0) for chip in range(chips)]
+        ends[ends < chips] += routers
         switches += range(routers, routers + chips)
         lost.append(
             f"chips that forward: each has a router, {routers} higher in number, as hosts of"
             " ns-3 forward nothing"
         )
+    columns = (*ends, joined.capacity_gbps, joined.latency_ns)
+    rows += zip(*(values.tolist() for values in columns), strict=True)
     lines = [
         f"{chips + len(switches)} {len(switches)} {len(rows)}",
         " ".join(map(str, switches)),

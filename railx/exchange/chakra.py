@@ -76,21 +76,13 @@ def _lost(programs: Programs) -> list[str]:
 
 
 def _groups(programs: Programs) -> dict[int, tuple[int, int]]:
-    """Number of the group and configuration of each channel of collectives, from 1 up.
-
-    0 and a missing name mean all ranks.
-    """
+    """Group number (from 1: 0 means all ranks) and configuration of each channel."""
     columns = programs.columns
     collective = np.isin(columns["kind"], [KINDS.index(name) for name in COLLECTIVES])
     chosen = collective & (columns["configuration"] >= 0)
-    pairs = dict(
-        zip(
-            columns["channel"][chosen].tolist(),
-            columns["configuration"][chosen].tolist(),
-            strict=True,
-        )
-    )
-    return {channel: (number, pairs[channel]) for number, channel in enumerate(sorted(pairs), 1)}
+    pairs = (columns[name][chosen].tolist() for name in ("channel", "configuration"))
+    of_channel = dict(zip(*pairs, strict=True))
+    return {c: (number, of_channel[c]) for number, c in enumerate(sorted(of_channel), 1)}
 
 
 class _Graph(ProgramWalk):
@@ -115,11 +107,9 @@ class _Graph(ProgramWalk):
             self._nodes.clear()
 
     def _add(self, name: str, kind: int, attrs: dict[str, Any], **fields: Any) -> int:
-        waits = list(dict.fromkeys(self.tail))
-        node = message(
-            "Node", attrs, id=self._next, name=name, type=kind, data_deps=waits, **fields
-        )
-        self._nodes.append(node)
+        fields |= {"id": self._next, "name": name, "type": kind}
+        fields["data_deps"] = list(dict.fromkeys(self.tail))
+        self._nodes.append(message("Node", attrs, **fields))
         self._next += 1
         return self._next - 1
 

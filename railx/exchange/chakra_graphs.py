@@ -17,9 +17,9 @@ from railx.errors import UserError
 from railx.exchange.chakra_messages import (
     COLL,
     COLLECTIVES,
-    COMP,
     MEM_LOAD,
     MEM_STORE,
+    METADATA,
     RECV,
     SEND,
     attributes,
@@ -31,15 +31,8 @@ from railx.replay.graphs import COMPUTE, NODE_KINDS
 
 _NAMES = {number: name for name, number in COLLECTIVES.items()} | {8: "reduce_scatter"}
 #: Types of nodes in the JSON of Chakra's tools.
-_TYPES = {
-    "METADATA_NODE": 1,
-    "MEM_LOAD_NODE": MEM_LOAD,
-    "MEM_STORE_NODE": MEM_STORE,
-    "COMP_NODE": COMP,
-    "COMM_SEND_NODE": SEND,
-    "COMM_RECV_NODE": RECV,
-    "COMM_COLL_NODE": COLL,
-}
+_WORDS = ("METADATA", "MEM_LOAD", "MEM_STORE", "COMP", "COMM_SEND", "COMM_RECV", "COMM_COLL")
+_TYPES = {f"{word}_NODE": number for number, word in enumerate(_WORDS, METADATA)}
 #: The schema that astra-sim/symbolic_tensor_graph writes into the metadata. Its ranks
 #: are numbered by data, then tensor, then pipeline parallelism.
 _GENERATOR = "symbolic_tensor_network"
@@ -57,28 +50,22 @@ class GroupNumbers:
 
     def __init__(self, groups: Mapping[str, Sequence[int]], ranks: int) -> None:
         self._ranks = ranks
-        self._names = {name: number for number, name in enumerate(groups)}
+        #: The number of each group by its name.
+        self.names = {name: number for number, name in enumerate(groups)}
         self.members = [tuple(sorted(members)) for members in groups.values()]
 
-    @property
-    def names(self) -> Mapping[str, int]:
-        """The number of each group by its name."""
-        return self._names
-
     def number(self, nodes: RankNodes, node: int, name: str) -> int:
-        """The number of a group that a node names; UserError where it has no such
-        group, or the rank is no member.
-        """
-        if name not in self._names:
+        """The number of a group; UserError for an unknown one, or one of others."""
+        if name not in self.names:
             if name not in ("", "0"):
-                named = ", ".join(self._names) or "it has none"
+                named = ", ".join(self.names) or "it has none"
                 raise UserError(
                     f"{nodes.where(node)} with pg_name {name!r}; allowed: a group of --groups"
                     f" ({named})"
                 )
-            self._names[name] = len(self.members)
+            self.names[name] = len(self.members)
             self.members.append(tuple(range(self._ranks)))
-        number = self._names[name]
+        number = self.names[name]
         if nodes.rank not in self.members[number]:
             raise UserError(
                 f"{nodes.where(node)} in group {name} of other ranks; allowed: one of its own;"

@@ -30,10 +30,17 @@ COLLECTIVES = {
     "barrier": 9,
 }
 
-#: Fields of the messages: name, number, type; ``*`` before a type means many.
+#: Fields of the messages: name, number, type. Before a type ``*`` means many, and ``?``
+#: that an attribute has one of these.
 _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
     "BoolList": (("values", 1, "*bool"),),
-    "AttributeProto": (("name", 1, "string"), ("doc_string", 2, "string")),
+    "AttributeProto": (
+        *(("name", 1, "string"), ("doc_string", 2, "string"), ("double_val", 3, "?double")),
+        *(("float_val", 5, "?float"), ("int32_val", 7, "?int32"), ("int64_val", 9, "?int64")),
+        *(("uint32_val", 11, "?uint32"), ("uint64_val", 13, "?uint64")),
+        *(("sint32_val", 15, "?sint32"), ("sint64_val", 17, "?sint64")),
+        *(("bool_val", 27, "?bool"), ("bool_list", 28, "?BoolList"), ("string_val", 29, "?string")),
+    ),
     "GlobalMetadata": (("version", 1, "string"), ("attr", 2, "*AttributeProto")),
     "Node": (
         ("id", 1, "uint64"),
@@ -46,19 +53,6 @@ _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
         ("attr", 10, "*AttributeProto"),
     ),
 }
-#: The types of an attribute's value.
-_VALUES = (
-    ("double", 3),
-    ("float", 5),
-    ("int32", 7),
-    ("int64", 9),
-    ("uint32", 11),
-    ("uint64", 13),
-    ("sint32", 15),
-    ("sint64", 17),
-    ("bool", 27),
-    ("string", 29),
-)
 #: Largest node in bytes; a file with a larger length is no trace.
 _LARGEST = 2**26
 
@@ -78,29 +72,15 @@ def _classes() -> dict[str, Any]:
             entry = descriptor.field.add(name=key, number=number, label=field.LABEL_OPTIONAL)
             if kind.startswith("*"):
                 entry.label = field.LABEL_REPEATED
-            bare = kind.removeprefix("*")
+            elif kind.startswith("?"):
+                entry.oneof_index = 0
+            bare = kind.lstrip("*?")
             if bare in _MESSAGES:
                 entry.type, entry.type_name = field.TYPE_MESSAGE, f".execution_trace.{bare}"
             else:
                 entry.type = getattr(field, f"TYPE_{bare.upper()}")
         if name == "AttributeProto":
             descriptor.oneof_decl.add(name="value")
-            for kind, number in _VALUES:
-                descriptor.field.add(
-                    name=f"{kind}_val",
-                    number=number,
-                    label=field.LABEL_OPTIONAL,
-                    type=getattr(field, f"TYPE_{kind.upper()}"),
-                    oneof_index=0,
-                )
-            descriptor.field.add(
-                name="bool_list",
-                number=28,
-                label=field.LABEL_OPTIONAL,
-                type=field.TYPE_MESSAGE,
-                type_name=".execution_trace.BoolList",
-                oneof_index=0,
-            )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {

@@ -144,30 +144,18 @@ def recorded(events: Iterable[Mapping[str, Any]]) -> list[Process]:
             event.get("reconfiguration_latency_ms", 0.0),
         )
         fidelity[setting] = event.get("fidelity", "")
-        of_setting[setting].append(
-            Span(
-                event["rank"],
-                _track(event["kind"]),
-                _name(event),
-                event["start_ns"],
-                event["end_ns"],
-                {
-                    name: event[name]
-                    for name in ("iteration", "group", "bytes", "phase")
-                    if event.get(name) not in (None, "")
-                },
-            )
-        )
-    programs = {program for program, _, _ in of_setting}
-    order = sorted(of_setting, key=lambda key: (key[0] or "", _MODES.index(key[1]), key[2]))
-    return [
-        Process(
-            _setting_name(mode, latency_ms, program if len(programs) > 1 else None),
-            fidelity[program, mode, latency_ms],
-            of_setting[program, mode, latency_ms],
-        )
-        for program, mode, latency_ms in order
-    ]
+        names = ("iteration", "group", "bytes", "phase")
+        details = {name: event[name] for name in names if event.get(name) not in (None, "")}
+        track, start_ns, end_ns = _track(event["kind"]), event["start_ns"], event["end_ns"]
+        span = Span(event["rank"], track, _name(event), start_ns, end_ns, details)
+        of_setting[setting].append(span)
+    several = len({program for program, _, _ in of_setting}) > 1
+    processes = []
+    for key in sorted(of_setting, key=lambda key: (key[0] or "", _MODES.index(key[1]), key[2])):
+        program, mode, latency_ms = key
+        name = _setting_name(mode, latency_ms, program if several else None)
+        processes.append(Process(name, fidelity[key], of_setting[key]))
+    return processes
 
 
 def _name(event: Mapping[str, Any]) -> str:
@@ -190,11 +178,7 @@ def _setting_name(mode: str, latency_ms: float, program: str | None = None) -> s
 
 
 def replayed(programs: Programs, model: CircuitModel, settings: Iterable[Setting]) -> list[Process]:
-    """Replays of programs under settings.
-
-    Operations are shown while they are under way, computation between the steps of a
-    program.
-    """
+    """Replays of programs: operations under way, and computation between steps."""
     prepared = prepare(programs, model)
     processes = []
     for setting in settings:
@@ -221,9 +205,7 @@ def replayed_graphs(rows: Iterable[GraphRow], nodes: int = 200_000) -> Iterator[
 def _node_spans(row: GraphRow, shown: Any) -> Iterator[Span]:
     graph = row.replayed.graph
     columns = {name: values[shown].tolist() for name, values in graph.columns.items()}
-    starts, ends = (
-        times[shown].tolist() for times in (row.replayed.started_ns, row.replayed.ended_ns)
-    )
+    starts, ends = row.replayed.started_ns[shown].tolist(), row.replayed.ended_ns[shown].tolist()
     for number, node in enumerate(shown.tolist()):
         kind = NODE_KINDS[columns["kind"][number]]
         details: dict[str, Any] = {"node": columns["number"][number]}
@@ -238,13 +220,8 @@ def _node_spans(row: GraphRow, shown: Any) -> Iterator[Span]:
 
 def _spans(programs: Programs, replayed: Replayed) -> Iterator[Span]:
     columns = {name: values.tolist() for name, values in programs.columns.items()}
-    begins = {
-        (rank, iteration): begin_ns
-        for rank, iteration, begin_ns in zip(
-            *(replayed.table[name].tolist() for name in ("rank", "iteration", "begin_ns")),
-            strict=True,
-        )
-    }
+    begun = (replayed.table[name].tolist() for name in ("rank", "iteration", "begin_ns"))
+    begins = {(rank, iteration): ns for rank, iteration, ns in zip(*begun, strict=True)}
     started, ended = replayed.started_ns.tolist(), replayed.ended_ns.tolist()
     issued = {
         (columns["rank"][row], columns["channel"][row], columns["sequence"][row]): row
@@ -268,15 +245,7 @@ def _spans(programs: Programs, replayed: Replayed) -> Iterator[Span]:
             now_ns = max(now_ns, ended[issued[key]]) + columns["resume_ns"][row]
         if does == ISSUE:
             kind = columns["kind"][row]
-            yield Span(
-                rank,
-                "network",
-                KINDS[kind] if kind >= 0 else "operation",
-                started[row],
-                ended[row],
-                details
-                | {
-                    "channel": programs.channels[columns["channel"][row]],
-                    "bytes": columns["bytes"][row],
-                },
-            )
+            name = KINDS[kind] if kind >= 0 else "operation"
+            details = details | {"channel": programs.channels[columns["channel"][row]]}
+            details["bytes"] = columns["bytes"][row]
+            yield Span(rank, "network", name, started[row], ended[row], details)

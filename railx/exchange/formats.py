@@ -30,21 +30,11 @@ from railx.vocabulary.topology import LINK_KINDS, Topology
 
 def edge_list(topology: Topology, name: str) -> Exported:
     """The links; chips are called by their number, switches ``switch0``, ..."""
-    links, chips = wires(topology), topology.chips
+    chips = topology.chips
     lines = ["src,dst,gbps,lanes,latency_ns,kind,rail"]
-    for number in range(len(links)):
-        ends = [
-            str(vertex) if vertex < chips else f"switch{vertex - chips}"
-            for vertex in (int(links.low[number]), int(links.high[number]))
-        ]
-        fields = (
-            decimal(links.gbps[number]),
-            str(links.lanes[number]),
-            decimal(links.latency_ns[number]),
-            LINK_KINDS[links.kind[number]],
-            str(links.rail[number]),
-        )
-        lines.append(",".join((*ends, *fields)))
+    for *ends, values in wires(topology).rows():
+        names = [vertex if vertex < chips else f"switch{vertex - chips}" for vertex in ends]
+        lines.append(",".join(map(str, (*names, *values.values()))))
     return Exported("\n".join([*lines, ""]), (*_lost_nodes(topology), *_lost_circuits(topology)))
 
 
@@ -52,18 +42,15 @@ def anynet(topology: Topology, name: str, *, cycle_ns: float = 1.0) -> Exported:
     """The network; latencies are whole cycles, at least 1, rounded up."""
     joined = join(topology)
     near: list[list[tuple[int, int]]] = [[] for _ in range(topology.vertices)]
-    for low, high, latency_ns in zip(
-        joined.low.tolist(), joined.high.tolist(), joined.latency_ns.tolist(), strict=True
-    ):
+    columns = (values.tolist() for values in (joined.low, joined.high, joined.latency_ns))
+    for low, high, latency_ns in zip(*columns, strict=True):
         # What is a whole number of cycles stays one whatever the last bit says.
         cycles = max(1, ceil(round(latency_ns / cycle_ns, 9)))
         near[low].append((high, cycles))
         near[high].append((low, cycles))
     lines = []
     for vertex, neighbours in enumerate(near):
-        words = [f"router {vertex}"]
-        if vertex < topology.chips:
-            words.append(f"node {vertex}")
+        words = [f"router {vertex}", *([f"node {vertex}"] if vertex < topology.chips else [])]
         words += [f"router {neighbour} {cycles}" for neighbour, cycles in sorted(neighbours)]
         lines.append(" ".join(words))
     lost = (
@@ -75,14 +62,9 @@ def anynet(topology: Topology, name: str, *, cycle_ns: float = 1.0) -> Exported:
 
 
 _KEYS = (
-    ("node", "kind", "string"),
-    ("node", "endpoints", "int"),
-    ("node", "node", "int"),
-    ("edge", "gbps", "double"),
-    ("edge", "lanes", "int"),
-    ("edge", "latency_ns", "double"),
-    ("edge", "kind", "string"),
-    ("edge", "rail", "int"),
+    *(("node", "kind", "string"), ("node", "endpoints", "int"), ("node", "node", "int")),
+    *(("edge", "gbps", "double"), ("edge", "lanes", "int"), ("edge", "latency_ns", "double")),
+    *(("edge", "kind", "string"), ("edge", "rail", "int")),
 )
 
 
@@ -134,16 +116,8 @@ def _text(topology: Topology, name: str, edges: Wires) -> str:
         if chip:
             data["node"] = int(topology.chip_node[vertex])
         lines.append(f'    <node id="{vertex}">{_data("node", data)}</node>')
-    for number in range(len(edges)):
-        values = {
-            "gbps": decimal(edges.gbps[number]),
-            "lanes": int(edges.lanes[number]),
-            "latency_ns": decimal(edges.latency_ns[number]),
-            "kind": LINK_KINDS[edges.kind[number]],
-            "rail": int(edges.rail[number]),
-        }
-        ends = f'source="{edges.low[number]}" target="{edges.high[number]}"'
-        lines.append(f"    <edge {ends}>{_data('edge', values)}</edge>")
+    for low, high, values in edges.rows():
+        lines.append(f'    <edge source="{low}" target="{high}">{_data("edge", values)}</edge>')
     return "\n".join([*lines, "  </graph>", "</graphml>", ""])
 
 
@@ -170,26 +144,21 @@ def infragraph(topology: Topology, name: str) -> Exported:
     used = np.bincount(links.low, links.lanes, minlength=topology.vertices)
     used += np.bincount(links.high, links.lanes, minlength=topology.vertices)
     ports = used.astype(np.int64)
-    devices = [("chip", "xpu", "xpu", int(ports[:chips].max()))]
-    instances = [("chip", chips)]
+    devices = [("chip", "xpu", "xpu", int(ports[:chips].max()), chips)]
     if topology.switches:
-        devices.append(("switch", "asic", "switch", int(ports[chips:].max())))
-        instances.append(("switch", topology.switches))
-    kinds = list(
-        dict.fromkeys(
-            zip(links.kind.tolist(), links.gbps.tolist(), links.latency_ns.tolist(), strict=True)
-        )
-    )
+        devices.append(("switch", "asic", "switch", int(ports[chips:].max()), topology.switches))
+    described = [links.kind.tolist(), links.gbps.tolist(), links.latency_ns.tolist()]
+    kinds = list(zip(*described, strict=True))
     link_name = {
-        link_kind: f"{LINK_KINDS[link_kind[0]]}_{number}" for number, link_kind in enumerate(kinds)
+        link_kind: f"{LINK_KINDS[link_kind[0]]}_{number}"
+        for number, link_kind in enumerate(dict.fromkeys(kinds))
     }
     lines = [f"name: {json.dumps(name)}", "devices:"]
-    for device, middle, choice, count in devices:
+    for device, middle, choice, port_count, _ in devices:
+        lines += [f"- name: {device}", "  components:"]
+        for part, count, what in ((middle, 1, choice), ("port", port_count, "port")):
+            lines += [f"  - name: {part}", f"    count: {count}", f"    choice: {what}"]
         lines += [
-            f"- name: {device}",
-            "  components:",
-            *_component(middle, 1, choice),
-            *_component("port", count, "port"),
             "  links:",
             "  - name: inside",
             "  edges:",
@@ -199,30 +168,29 @@ def infragraph(topology: Topology, name: str) -> Exported:
             "    link: inside",
         ]
     lines.append("links:")
-    for link_kind in kinds:
+    for (_, gbps, latency_ns), named in link_name.items():
         lines += [
-            f"- name: {link_name[link_kind]}",
+            f"- name: {named}",
             "  physical:",
             "    bandwidth:",
             "      choice: gigabits_per_second",
-            f"      gigabits_per_second: {_real(link_kind[1])}",
-            f"    latency: {{choice: ns, ns: {_real(link_kind[2])}}}",
+            f"      gigabits_per_second: {_real(gbps)}",
+            f"    latency: {{choice: ns, ns: {_real(latency_ns)}}}",
         ]
     lines.append("instances:")
-    for device, count in instances:
+    for device, *_, count in devices:
         lines += [f"- name: {device}", f"  device: {device}", f"  count: {count}"]
     lines.append("edges:")
     taken = [0] * topology.vertices
-    for number in range(len(links)):
-        lanes = int(links.lanes[number])
+    ends_of = zip(links.low.tolist(), links.high.tolist(), strict=True)
+    for vertices, lanes, kind in zip(ends_of, links.lanes.tolist(), kinds, strict=True):
         ends = []
-        for vertex in (int(links.low[number]), int(links.high[number])):
+        for vertex in vertices:
             first = taken[vertex]
             taken[vertex] += lanes
             vertex_name = f"chip[{vertex}]" if vertex < chips else f"switch[{vertex - chips}]"
             port = f"port[{first}]" if lanes == 1 else f"port[{first}:{first + lanes}]"
             ends.append(f'{{instance: "{vertex_name}", component: "{port}"}}')
-        kind = int(links.kind[number]), float(links.gbps[number]), float(links.latency_ns[number])
         lines += [
             f"- ep1: {ends[0]}",
             f"  ep2: {ends[1]}",
@@ -231,10 +199,6 @@ def infragraph(topology: Topology, name: str) -> Exported:
         ]
     lost = (*_lost_nodes(topology), *_lost_rails(links), *_lost_circuits(topology))
     return Exported("\n".join([*lines, ""]), lost)
-
-
-def _component(name: str, count: int, choice: str) -> list[str]:
-    return [f"  - name: {name}", f"    count: {count}", f"    choice: {choice}"]
 
 
 def _real(value: float) -> str:

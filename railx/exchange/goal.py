@@ -16,19 +16,10 @@ from typing import Any
 
 from railx.exchange.programs import ProgramWalk, kinds_of, steps_of_ranks
 from railx.io import atomic_path
+from railx.replay.graph_pricing import TRANSFERS
 from railx.replay.programs import Programs
 
 _COMPUTE, _NETWORK = 0, 1
-#: The parts of each kind of collective.
-_PARTS = {
-    "all_reduce": ("reduce_scatter", "all_gather"),
-    "broadcast": ("reduce_scatter", "all_gather"),
-    "reduce": ("reduce_scatter", "all_gather"),
-    "all_gather": ("all_gather",),
-    "gather": ("all_gather",),
-    "reduce_scatter": ("reduce_scatter",),
-    "scatter": ("reduce_scatter",),
-}
 
 
 @dataclass(frozen=True)
@@ -53,24 +44,16 @@ def messages(
     part = [size_bytes // count + (number < size_bytes % count) for number in range(count)]
     following, before = members[(here + 1) % count], members[here - 1]
     if kind == "all_to_all":
-        return [
-            [
-                Message(
-                    members[(here + step) % count],
-                    part[(here + step) % count],
-                    members[here - step],
-                    part[here],
-                )
-                for step in range(1, count)
-            ]
-        ]
+        peers = [((here + step) % count, here - step) for step in range(1, count)]
+        return [[Message(members[to], part[to], members[of], part[here]) for to, of in peers]]
     if kind == "barrier":
         distances = [1 << turn for turn in range((count - 1).bit_length())]
         return [
             [Message(members[(here + far) % count], 1, members[here - far], 1)] for far in distances
         ]
     rounds = []
-    for piece in _PARTS[kind]:
+    transfer = TRANSFERS[kind]
+    for piece in ("reduce_scatter", "all_gather") if transfer == "all_reduce" else (transfer,):
         # A rank ends a reduce-scatter with its own part; an all-gather begins with it.
         shift = 1 if piece == "reduce_scatter" else 0
         for turn in range(count - 1):
@@ -80,10 +63,7 @@ def messages(
 
 
 class _Rank(ProgramWalk):
-    """Writes the program of a rank as lines; its nodes are their labels.
-
-    ``sizes``: the bytes of each operation.
-    """
+    """Writes a rank's program as lines; ``sizes``: the bytes of each operation."""
 
     def __init__(self, programs: Programs, rank: int, sizes: Mapping[tuple[int, int], int]) -> None:
         super().__init__(programs, rank)

@@ -37,7 +37,7 @@ from railx.exchange.rank_nodes import (
     symmetric_graphs,
 )
 from railx.exchange.torch_traces import is_torch_trace, shortest_times, torch_groups, torch_nodes
-from railx.replay.graph_pricing import DeviceRates, unpriced_node
+from railx.replay.graph_pricing import OF_A_MEMBER, DeviceRates, unpriced_node
 from railx.replay.graphs import COMPUTE, NODE_KINDS, is_graph_table, read_graph_table
 from railx.replay.programs import Programs
 
@@ -67,7 +67,7 @@ def read_graphs(
         raise UserError(f"got {name} ({error}); allowed: files that can be read") from None
     if symmetric:
         imported = symmetric_graphs(imported, symmetric)
-    check_matches(imported.graphs, imported.files)
+    check_matches(imported)
     return imported
 
 
@@ -75,39 +75,34 @@ def check_times(imported: ImportedGraphs, device: DeviceRates) -> None:
     """UserError naming the first node without a time or a rate to derive one."""
     row = unpriced_node(imported.graphs, device)
     if row is not None:
-        columns = imported.graphs.columns
-        rank = int(columns["rank"][row])
         raise UserError(
-            f"got {imported.files[rank]}, rank {rank}, node {columns['number'][row]} with"
-            f" {columns['operations'][row]} operations and no duration; allowed: durations, or"
-            " --tflops to turn operations into time"
+            f"{imported.where(row)} with {imported.graphs.columns['operations'][row]} operations"
+            " and no duration; allowed: durations, or --tflops to turn operations into time"
         )
 
 
 def _read(source: Path, groups: Path | None, symmetric: Axes | None) -> ImportedGraphs:
     if source.suffix == ".goal":
         of_ranks, left_out = goal_nodes(source)
-        return _imported(of_ranks, (), Counter(left_out))
+        return _imported(of_ranks, (), left_out)
     if source.suffix == ".parquet":
         if is_graph_table(source):
             graphs, notes = read_graph_table(source)
             by_parallelism = bool(notes.get("by_parallelism"))
             return ImportedGraphs(graphs, (source,) * graphs.ranks, (), by_parallelism)
-        of_ranks, channels, left_out = program_nodes(source, programs_of(source))
-        return replace(_imported(of_ranks, channels, left_out), issued=True)
+        return replace(_imported(*program_nodes(source, programs_of(source))), issued=True)
     files = _files(source, symmetric is not None)
     ranks = len(files)
     if symmetric:
         files, ranks = files[:1], symmetric.ranks
     torch = files[0].suffix == ".json" and is_torch_trace(files[0])
-    named = (
-        torch_groups(files, ranks) if torch and groups is None else _groups(source, groups, ranks)
-    )
+    stated = torch and groups is None
+    named = torch_groups(files, ranks) if stated else _groups(source, groups, ranks)
     numbers = GroupNumbers(named, ranks)
     lost: Counter[str] = Counter()
     nodes = []
+    read = torch_nodes if torch else chakra_nodes
     for rank, path in enumerate(files):
-        read = torch_nodes if torch else chakra_nodes
         of_rank, left_out = read(path, rank, numbers, ranks)
         nodes.append(of_rank)
         lost.update(left_out)
@@ -173,10 +168,6 @@ def _is_group(members: Any) -> bool:
     )
 
 
-#: Kinds whose bytes a graph states for each member.
-_OF_A_MEMBER = ("all_gather", "gather")
-
-
 def program_nodes(
     path: Path, programs: Programs
 ) -> tuple[list[RankNodes], list[tuple[int, ...]], dict[str, int]]:
@@ -222,7 +213,7 @@ class _Program(ProgramWalk):
             values |= {"peer": self.peer(members), "tag": channel}
         else:
             values["group"] = channel
-            if kind in _OF_A_MEMBER:
+            if kind in OF_A_MEMBER:
                 values["bytes"] = -(-step["bytes"] // len(members))
         after = [*self.tail, *self.last.get(channel, ())]
         return [self._add(kind, NODE_KINDS.index(kind), after, **values)]
@@ -293,14 +284,12 @@ def _rank(path: Path, nodes: RankNodes, block: Sequence[tuple[int, str]], ranks:
         options = dict(zip(words[::2], map(int, words[1::2]), strict=True))
         if task["label"]:
             labels[task["label"]] = number
-        after[number] = []
-        size = int(task["size"])
+        after[number], size = [], int(task["size"])
+        kind = COMPUTE if what == "calc" else NODE_KINDS.index(what)
+        values = {"bytes": size, "peer": int(peer or 0), "tag": options.get("tag", 0)}
         if what == "calc":
-            values = {"kind": COMPUTE, "duration_ns": size, "stream": options.get("cpu", 0)}
-        else:
-            values = {"kind": NODE_KINDS.index(what), "bytes": size, "peer": int(peer)}
-            values["tag"] = options.get("tag", 0)
-        nodes.add(number, task["label"] or line, values.pop("kind"), after[number], **values)
+            values = {"duration_ns": size, "stream": options.get("cpu", 0)}
+        nodes.add(number, task["label"] or line, kind, after[number], **values)
     for number, line in block:
         edge = _AFTER.match(line)
         if edge is None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -53,8 +54,7 @@ def exported_plan(plan: Plan, form: str) -> Exported:
             )
         return _pipeline_options(plan)
     exported = _megatron(plan) if form == "megatron" else _deepspeed(plan)
-    lost = (*exported.lost, *_lost_everywhere(plan))
-    return Exported(exported.text, lost, ((".groups.json", _json(groups_file(plan))),))
+    return replace(exported, beside=((".groups.json", _json(groups_file(plan))),))
 
 
 def groups_file(plan: Plan) -> dict[str, Any]:
@@ -173,35 +173,26 @@ def _megatron(plan: Plan) -> Exported:
             "sft": None,
         }
         lost += _other_degrees(groups, rank_tokens)
-    return Exported(
-        _header("megatron", "#", lost + _lost_everywhere(plan))
-        + _options(
-            plan,
-            Degrees(
-                data=plan.devices // (tensor * context),
-                tensor=tensor,
-                context=context,
-                sequence_tokens=tokens,
-                micro_batches=rows * tensor * context // plan.devices,
-                # Tensor parallelism comes with ZeRO-1 (railx.planning.rivals.megatron).
-                sharding="optimizer" if tensor > 1 else _SHARDINGS[priced_zero_stage(plan) or 3],
-                sequence_parallel=tensor > 1,
-            ),
-            more,
-        ),
-        tuple(lost),
+    split = Degrees(
+        data=plan.devices // (tensor * context),
+        tensor=tensor,
+        context=context,
+        sequence_tokens=tokens,
+        micro_batches=rows * tensor * context // plan.devices,
+        # Tensor parallelism comes with ZeRO-1 (railx.planning.rivals.megatron).
+        sharding="optimizer" if tensor > 1 else _SHARDINGS[priced_zero_stage(plan) or 3],
+        sequence_parallel=tensor > 1,
     )
+    lost += _lost_everywhere(plan)
+    return Exported(_options(plan, split, more, lost), tuple(lost))
 
 
 def _other_degrees(groups: list[Group], rank_tokens: int) -> list[str]:
     """How many sequences get another degree where the least one is taken."""
     sequences = [(length, group.degree) for group in groups for length in group.lengths]
     others = sum(_smallest_degree(length, rank_tokens) != degree for length, degree in sequences)
-    if not others:
-        return []
-    return [
-        f"the degree of {others} of {len(sequences)} sequences: the least that holds it is taken"
-    ]
+    text = f"the degree of {others} of {len(sequences)} sequences: the least that holds it is taken"
+    return [text] if others else []
 
 
 def _smallest_degree(length: int, rank_tokens: int) -> int:
@@ -255,21 +246,21 @@ def _pipeline_options(plan: Plan) -> Exported:
     more: dict[str, object] = {"sft": None}
     if first.degree > 1:
         more["cp-comm-type"] = "a2a"
-    return Exported(_header("megatron", "#", lost) + _options(plan, degrees, more), tuple(lost))
+    return Exported(_options(plan, degrees, more, lost), tuple(lost))
 
 
-def _options(plan: Plan, degrees: Degrees, more: Mapping[str, object]) -> str:
+def _options(plan: Plan, degrees: Degrees, more: Mapping[str, object], lost: list[str]) -> str:
+    """Megatron-LM's options below what they cannot say."""
     if "model" not in plan.settings:
         raise PlanError("settings.model: is missing; allowed: a plan that names its model")
     model: ModelSettings = load(ModelSettings, plan.settings["model"], "settings.model")
     positions = int(plan.settings.get("max_length_tokens", degrees.sequence_tokens))
-    return megatron_options(model.shape(positions), degrees, more) + "\n"
-
-
-def _header(program: str, comment: str, lost: list[str]) -> str:
-    repository, commit = PROGRAMS[program]
-    lines = [f"options of {repository} at {commit[:12]}", *(f"no option says: {x}" for x in lost)]
-    return "".join(f"{comment} {line}\n" for line in lines)
+    repository, commit = PROGRAMS["megatron"]
+    head = [
+        f"# options of {repository} at {commit[:12]}",
+        *(f"# no option says: {x}" for x in lost),
+    ]
+    return "\n".join([*head, megatron_options(model.shape(positions), degrees, more), ""])
 
 
 def _deepspeed(plan: Plan) -> Exported:
@@ -300,4 +291,4 @@ def _deepspeed(plan: Plan) -> Exported:
         "zero_optimization": {"stage": priced_zero_stage(plan) or 3},
         "bf16": {"enabled": True},
     }
-    return Exported(_json(config), tuple(lost))
+    return Exported(_json(config), (*lost, *_lost_everywhere(plan)))

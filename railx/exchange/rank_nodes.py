@@ -77,6 +77,11 @@ class ImportedGraphs:
     by_parallelism: bool = False
     issued: bool = False
 
+    def where(self, row: int) -> str:
+        """The file, rank and number of a node for a message."""
+        rank, number = (int(self.graphs.columns[key][row]) for key in ("rank", "number"))
+        return f"got {self.files[rank]}, rank {rank}, node {number}"
+
 
 def graphs_of(ranks: Sequence[RankNodes], groups: Sequence[tuple[int, ...]]) -> RankGraphs:
     """The graphs of all ranks, in the order of their numbers.
@@ -114,9 +119,8 @@ def graphs_of(ranks: Sequence[RankNodes], groups: Sequence[tuple[int, ...]]) -> 
     typed = {
         name: np.concatenate(columns[name]).astype(kind) for name, (kind, _) in NODE_COLUMNS.items()
     }
-    return RankGraphs(
-        typed, np.concatenate(offsets), np.concatenate(dependencies), tuple(groups), tuple(names)
-    )
+    after = np.concatenate(offsets), np.concatenate(dependencies)
+    return RankGraphs(typed, *after, tuple(groups), tuple(names))
 
 
 def _positions(nodes: RankNodes, numbers: IntArray, flat: IntArray, counts: IntArray) -> IntArray:
@@ -178,23 +182,22 @@ def _circle(owner: IntArray, before: IntArray, stuck: set[int]) -> list[int]:
     return path[path.index(node) :]
 
 
-def check_matches(graphs: RankGraphs, files: Sequence[Path]) -> None:
+def check_matches(imported: ImportedGraphs) -> None:
     """UserError where members disagree on a collective, or a message has no other end.
 
     The n-th collective of a group on a member has to be of one kind, and of the same
     bytes, on all members.
     """
-    columns = graphs.columns
+    columns = imported.graphs.columns
     collective = (columns["kind"] != COMPUTE) & (columns["group"] >= 0)
     for group in np.unique(columns["group"][collective]).tolist():
-        _check_group(graphs, files, group, np.flatnonzero(columns["group"] == group))
-    _check_messages(graphs, files)
+        _check_group(imported, group, np.flatnonzero(columns["group"] == group))
+    _check_messages(imported)
 
 
-def _check_group(graphs: RankGraphs, files: Sequence[Path], group: int, rows: IntArray) -> None:
-    columns, members = graphs.columns, graphs.groups[group]
-    ranks = columns["rank"][rows]
-    by_rank = {rank: rows[ranks == rank] for rank in members}
+def _check_group(imported: ImportedGraphs, group: int, rows: IntArray) -> None:
+    columns, members = imported.graphs.columns, imported.graphs.groups[group]
+    by_rank = {rank: rows[columns["rank"][rows] == rank] for rank in members}
     first, *others = members
     for other in others:
         ours, theirs = by_rank[first], by_rank[other]
@@ -206,29 +209,22 @@ def _check_group(graphs: RankGraphs, files: Sequence[Path], group: int, rows: In
         if not len(unlike) and len(ours) == len(theirs):
             continue
         number = int(unlike[0]) if len(unlike) else shared
-        longer = ours if number < len(ours) else theirs
-        node = int(longer[number])
-        rank = int(columns["rank"][node])
         words = [
-            _operation(graphs, int(rows_of[number]))
-            if number < len(rows_of)
-            else f"none on rank {member}"
-            for rows_of, member in ((ours, first), (theirs, other))
+            f"{NODE_KINDS[columns['kind'][of[number]]]} of {columns['bytes'][of[number]]} bytes"
+            if number < len(of)
+            else "none"
+            for of in (ours, theirs)
         ]
+        longer = ours if number < len(ours) else theirs
         raise UserError(
-            f"got {files[rank]}, rank {rank}, node {columns['number'][node]}, operation {number} of"
-            f" the group of ranks {_shown(members)}: {words[0]}, {words[1]}; allowed: the same"
-            " operations on all members; check --groups, or record all ranks in one run"
+            f"{imported.where(int(longer[number]))}, operation {number} of the group of ranks"
+            f" {_shown(members)}: {words[0]} on rank {first}, {words[1]} on rank {other}; allowed:"
+            " the same operations on all members; check --groups, or record all ranks in one run"
         )
 
 
-def _operation(graphs: RankGraphs, row: int) -> str:
-    kind, size_bytes, rank = (int(graphs.columns[key][row]) for key in ("kind", "bytes", "rank"))
-    return f"{NODE_KINDS[kind]} of {size_bytes} bytes on rank {rank}"
-
-
-def _check_messages(graphs: RankGraphs, files: Sequence[Path]) -> None:
-    columns = graphs.columns
+def _check_messages(imported: ImportedGraphs) -> None:
+    columns = imported.graphs.columns
     ends: dict[tuple[int, int, int], tuple[list[int], list[int]]] = {}
     for row in np.flatnonzero(np.isin(columns["kind"], (_SEND, _RECV))).tolist():
         rank, peer = int(columns["rank"][row]), int(columns["peer"][row])
@@ -239,18 +235,15 @@ def _check_messages(graphs: RankGraphs, files: Sequence[Path]) -> None:
     for (source, target, tag), (sent, received) in ends.items():
         shared = min(len(sent), len(received))
         for row in (*sent[shared:], *received[shared:]):
-            rank = int(columns["rank"][row])
             raise UserError(
-                f"got {files[rank]}, rank {rank}, node {columns['number'][row]}, a"
-                f" {NODE_KINDS[columns['kind'][row]]} of rank {source} to rank {target}, tag {tag},"
-                f" with {len(sent)} sends for {len(received)} receives; allowed: as many; record"
-                " all ranks in one run"
+                f"{imported.where(row)}, a {NODE_KINDS[columns['kind'][row]]} of rank {source} to"
+                f" rank {target}, tag {tag}, with {len(sent)} sends for {len(received)} receives;"
+                " allowed: as many; record all ranks in one run"
             )
 
 
 def _shown(members: Sequence[int]) -> str:
-    named = ", ".join(map(str, members[:8]))
-    return named if len(members) <= 8 else f"{named}, ..."
+    return ", ".join(map(str, members[:8])) + (", ..." if len(members) > 8 else "")
 
 
 @dataclass(frozen=True)
@@ -323,13 +316,8 @@ def symmetric_graphs(imported: ImportedGraphs, axes: Axes) -> ImportedGraphs:
     columns["peer"] = _peers(imported, ordered).astype(columns["peer"].dtype)
     shift = np.repeat(np.arange(count) * nodes, len(graphs.dependencies))
     ends = graphs.offsets[1:] + (np.arange(count) * len(graphs.dependencies))[:, None]
-    repeated = RankGraphs(
-        columns,
-        np.concatenate([[0], ends.ravel()]),
-        np.tile(graphs.dependencies, count) + shift,
-        tuple(numbers),
-        graphs.names * count,
-    )
+    waits = np.concatenate([[0], ends.ravel()]), np.tile(graphs.dependencies, count) + shift
+    repeated = RankGraphs(columns, *waits, tuple(numbers), graphs.names * count)
     return replace(imported, graphs=repeated, files=imported.files * count)
 
 
@@ -351,9 +339,8 @@ def _axes_of_groups(
     row = int(np.flatnonzero(imported.graphs.columns["group"] == failed[0])[0])
     text = ",".join(f"{name}={degree}" for name, degree in axes.degrees.items())
     raise UserError(
-        f"got {imported.files[0]}, rank 0, node {imported.graphs.columns['number'][row]} in a group"
-        f" of ranks {list(groups[failed[0]])}; allowed with --symmetric {text}: groups along its"
-        " axes"
+        f"{imported.where(row)} in a group of ranks {list(groups[failed[0]])}; allowed with"
+        f" --symmetric {text}: groups along its axes"
     )
 
 

@@ -34,25 +34,19 @@ from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
 #: Kinds of the operators of ``c10d``, and the argument whose bytes count (Chakra's:
 #: of a gather what a member gives, of others the tensor).
 _OPERATORS = {
-    "allreduce_": ("all_reduce", 0),
-    "allreduce_coalesced_": ("all_reduce", 0),
-    "_allgather_base_": ("all_gather", 1),
-    "allgather_": ("all_gather", 1),
-    "allgather_into_tensor_coalesced_": ("all_gather", 1),
-    "_reduce_scatter_base_": ("reduce_scatter", 1),
-    "reduce_scatter_": ("reduce_scatter", 1),
-    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", 1),
-    "alltoall_base_": ("all_to_all", 1),
-    "alltoall_": ("all_to_all", 1),
-    "broadcast_": ("broadcast", 0),
-    "reduce_": ("reduce", 0),
-    "gather_": ("gather", 1),
-    "scatter_": ("scatter", 0),
-    "barrier": ("barrier", 0),
-    "send": ("send", 0),
-    "recv_": ("recv", 0),
+    f"c10d::{name}": (kind, argument)
+    for kind, argument, names in (
+        ("all_reduce", 0, ("allreduce_", "allreduce_coalesced_")),
+        ("all_gather", 1, ("_allgather_base_", "allgather_", "allgather_into_tensor_coalesced_")),
+        ("reduce_scatter", 1, ("_reduce_scatter_base_", "reduce_scatter_")),
+        ("reduce_scatter", 1, ("reduce_scatter_tensor_coalesced_",)),
+        ("all_to_all", 1, ("alltoall_base_", "alltoall_")),
+        *(("broadcast", 0, ("broadcast_",)), ("reduce", 0, ("reduce_",))),
+        *(("gather", 1, ("gather_",)), ("scatter", 0, ("scatter_",))),
+        *(("barrier", 0, ("barrier",)), ("send", 0, ("send",)), ("recv", 0, ("recv_",))),
+    )
+    for name in names
 }
-_PREFIX = "c10d::"
 #: Nodes that are no operators: roots, and spans of a whole step.
 _STEP = "ProfilerStep"
 _NO_OPERATORS = ("[pytorch|", "## process_group", _STEP)
@@ -173,6 +167,10 @@ class _Span:
     def number(self) -> int:
         return int(self.node["id"])
 
+    @property
+    def name(self) -> str:
+        return str(self.node["name"])
+
 
 @dataclass(frozen=True)
 class _Collective:
@@ -210,18 +208,17 @@ class _Rank:
         self.untimed = 0
         self._check_world(profile.get("distributedInfo") or {})
         events = [event for event in profile["traceEvents"] if event.get("ph") == "X"]
-        self._origin_ns = min((_start_ns(event) for event in events), default=0)
         self._kernels = self._by_operator(events)
         self._spans = self._timed(trace, events)
         self._synchronised = [
-            (_start_ns(event), _end_ns(event))
+            _times_ns(event)
             for event in events
             if "Synchronize" in event["name"] and event.get("cat") == "cuda_runtime"
         ]
         # A step begins before its first operator and ends after its last one.
         steps = [event for event in events if event["name"].startswith(_STEP)]
         bounds = {time for span in self._spans for time in (span.start_ns, span.end_ns)}
-        bounds |= {time(event) for event in steps for time in (_start_ns, _end_ns)}
+        bounds |= {time for event in steps for time in _times_ns(event)}
         self._bounds = sorted(bounds)
         self._cursor_ns = self._bounds[0] if bounds else 0
 
@@ -236,9 +233,8 @@ class _Rank:
 
     def nodes(self) -> RankNodes:
         """The nodes, in the order of time."""
-        begun = [(span.start_ns, 1, span) for span in self._spans]
         moments: list[tuple[int, int, Any]] = [
-            *begun,
+            *((span.start_ns, 1, span) for span in self._spans),
             *((end_ns, 0, name) for end_ns, name in _outermost(self._spans)),
             *((start_ns, 2, end_ns) for start_ns, end_ns in self._synchronised),
         ]
@@ -252,7 +248,7 @@ class _Rank:
                 self._tail += self._streams.values()
             else:
                 self._begin(of, name)
-                name = of.node["name"]
+                name = of.name
         if self._bounds:
             end_ns = self._bounds[-1]
             self._wait([of for of in self._pending if of.synchronous], end_ns, name)
@@ -262,10 +258,7 @@ class _Rank:
         return self._nodes
 
     def _begin(self, span: _Span, before: str) -> None:
-        """An operator begins: it may wait, launch kernels, or be a collective.
-
-        ``before``: the name of the operator that began last.
-        """
+        """An operator begins after ``before``: it may wait, launch, be a collective."""
         reached = [
             of
             for of in self._pending
@@ -277,7 +270,7 @@ class _Rank:
         else:
             self._compute(span.start_ns, before)
             self._launch(kernels, [of.number for of in reached])
-        if self._is_collective(span):
+        if span.name in _OPERATORS:
             self._compute(span.start_ns, before)
             self._issue(span)
 
@@ -311,20 +304,12 @@ class _Rank:
             after = [*self._tail, *awaited]
             if stream in self._streams:
                 after.append(self._streams[stream])
-            self._streams[stream] = self._add(
-                kernel["name"],
-                COMPUTE,
-                after,
-                stream=stream,
-                duration_ns=_end_ns(kernel) - _start_ns(kernel),
-            )
-
-    def _is_collective(self, span: _Span) -> bool:
-        name = str(span.node["name"])
-        return name.startswith(_PREFIX) and name.removeprefix(_PREFIX) in _OPERATORS
+            start_ns, end_ns = _times_ns(kernel)
+            values = {"stream": stream, "duration_ns": end_ns - start_ns}
+            self._streams[stream] = self._add(kernel["name"], COMPUTE, after, **values)
 
     def _issue(self, span: _Span) -> None:
-        kind, argument = _OPERATORS[span.node["name"].removeprefix(_PREFIX)]
+        kind, argument = _OPERATORS[span.name]
         inputs = _values(span.node, "inputs")
         counted = inputs[argument] if argument < len(inputs) else []
         size_bytes = sum(tensor[3] * tensor[4] for tensor in _tensors(counted))
@@ -345,37 +330,24 @@ class _Rank:
         times = self._ran(span)
         if times is not None:
             values["duration_ns"] = times[1] - times[0]
-        number = self._add(
-            span.node["name"],
-            NODE_KINDS.index(kind),
-            [*self._tail, *self._streams.values()],
-            **values,
-        )
+        after = [*self._tail, *self._streams.values()]
+        number = self._add(span.name, NODE_KINDS.index(kind), after, **values)
         flags = [value for value in inputs if isinstance(value, bool)]
-        self._pending.append(
-            _Collective(
-                number,
-                span.end_ns,
-                times,
-                span.storages,
-                "async_op" in str(_attributes(span.node).get("op_schema"))
-                and flags[-1:] == [False],
-            )
-        )
+        may_wait = "async_op" in str(_attributes(span.node).get("op_schema"))
+        waits = may_wait and flags[-1:] == [False]
+        self._pending.append(_Collective(number, span.end_ns, times, span.storages, waits))
 
     def _group(self, span: _Span) -> tuple[str, list[int]]:
         """The name of a collective's group, and its members."""
-        names = [
-            _attributes(node).get("pg_name")
-            for node in (span.node, *self._children.get(span.number, ()))
-        ]
+        nodes = (span.node, *self._children.get(span.number, ()))
+        names = [_attributes(node).get("pg_name") for node in nodes]
         name = next((name for name in names if name is not None), None)
         if name is None and len(self._members) == 1:
             (name,) = self._members
         if name is None or name not in self._members:
             named = ", ".join(self._members)
             raise UserError(
-                f"{self._nodes.where(span.number)}, {span.node['name']} of group {name}; allowed: a"
+                f"{self._nodes.where(span.number)}, {span.name} of group {name}; allowed: a"
                 f" group that the trace names ({named}); gloo names none where there are several"
             )
         members = self._members[name]
@@ -384,11 +356,9 @@ class _Rank:
 
     def _ran(self, span: _Span) -> tuple[int, int] | None:
         """When the operation of a call ran: its span on another thread, or kernels."""
-        record = int(_attributes(span.node)["rf_id"])
-        below = (int(_attributes(n)["rf_id"]) for n in self._children.get(span.number, ()))
+        record, below = _record(span.node), map(_record, self._children.get(span.number, ()))
         launchers = {span.external, *(self._times[n][2] for n in below if n in self._times)}
-        kernels = [kernel for number in launchers for kernel in self._nccl.get(number, ())]
-        ran = [(_start_ns(kernel), _end_ns(kernel)) for kernel in kernels]
+        ran = [_times_ns(kernel) for number in launchers for kernel in self._nccl.get(number, ())]
         # The trace puts a worker's span below any operator; its tensors tell. Where the
         # trace misses a span that the profile has, the first one left is taken.
         workers = [n for n in self._workers if n > record and n in self._times]
@@ -405,9 +375,8 @@ class _Rank:
         for event in events:
             if event.get("cat") in _KERNELS:
                 chosen = self._nccl if "nccl" in event["name"].lower() else kernels
-                chosen.setdefault(int(event.get("args", {}).get("External id", -1)), []).append(
-                    event
-                )
+                external = int(event.get("args", {}).get("External id", -1))
+                chosen.setdefault(external, []).append(event)
         return kernels
 
     def _timed(self, trace: Mapping[str, Any], events: Sequence[Any]) -> list[_Span]:
@@ -416,7 +385,7 @@ class _Rank:
         for event in events:
             details = event.get("args", {})
             if "Record function id" in details:
-                times = _start_ns(event), _end_ns(event), int(details.get("External id", -1))
+                times = *_times_ns(event), int(details.get("External id", -1))
                 self._times[int(details["Record function id"])] = times
         spans = []
         #: The tensors of the spans that carry collectives out, by record; none where
@@ -426,16 +395,15 @@ class _Rank:
             for event in sorted(events, key=_start_ns)
             if "Record function id" in event.get("args", {}) and _is_worker(event["name"])
         }
-        for node in sorted(trace["nodes"], key=lambda node: int(_attributes(node)["rf_id"])):
-            record, name = int(_attributes(node)["rf_id"]), str(node["name"])
-            storages = _storages(node)
+        for node in sorted(trace["nodes"], key=_record):
+            record, name, storages = _record(node), str(node["name"]), _storages(node)
             if _is_worker(name):
                 self._workers[record] = storages
                 continue
             if name.startswith(_NO_OPERATORS):
                 continue
             if record not in self._times:
-                if name.removeprefix(_PREFIX) in _OPERATORS and name.startswith(_PREFIX):
+                if name in _OPERATORS:
                     raise UserError(
                         f"{self._nodes.where(int(node['id']))}, {name}, has no time in the profile;"
                         " allowed: a profile of the same steps; record both in one run"
@@ -452,7 +420,7 @@ def _outermost(spans: Sequence[_Span]) -> Iterator[tuple[int, str]]:
     for span in spans:
         if span.end_ns > reached_ns:
             reached_ns = span.end_ns
-            yield span.end_ns, str(span.node["name"])
+            yield span.end_ns, span.name
 
 
 def _parents_first(trace: Mapping[str, Any]) -> dict[int, list[Any]]:
@@ -470,6 +438,10 @@ def _attributes(node: Mapping[str, Any]) -> dict[str, Any]:
     return dict(node)
 
 
+def _record(node: Mapping[str, Any]) -> int:
+    return int(_attributes(node)["rf_id"])
+
+
 def _storages(node: Mapping[str, Any]) -> frozenset[int]:
     """The memory that the tensors of an operator lie in."""
     values = [_values(node, key) for key in ("inputs", "outputs")]
@@ -485,5 +457,5 @@ def _start_ns(event: Mapping[str, Any]) -> int:
     return round(float(event["ts"]) * 1e3)
 
 
-def _end_ns(event: Mapping[str, Any]) -> int:
-    return _start_ns(event) + round(float(event.get("dur", 0)) * 1e3)
+def _times_ns(event: Mapping[str, Any]) -> tuple[int, int]:
+    return _start_ns(event), _start_ns(event) + round(float(event.get("dur", 0)) * 1e3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from railx.errors import UserError
 from railx.vocabulary.arrays import FloatArray, IntArray
-from railx.vocabulary.topology import Topology
+from railx.vocabulary.topology import LINK_KINDS, Topology
 
 _COLUMNS = ("kind", "gbps", "latency_ns", "rail", "lanes")
 
@@ -45,6 +46,18 @@ class Wires:
     def __len__(self) -> int:
         return len(self.low)
 
+    def rows(self) -> Iterator[tuple[int, int, dict[str, object]]]:
+        """Both ends of each link, and its properties in the words of files."""
+        for number in range(len(self)):
+            values = {
+                "gbps": decimal(self.gbps[number]),
+                "lanes": int(self.lanes[number]),
+                "latency_ns": decimal(self.latency_ns[number]),
+                "kind": LINK_KINDS[self.kind[number]],
+                "rail": int(self.rail[number]),
+            }
+            yield int(self.low[number]), int(self.high[number]), values
+
 
 @dataclass(frozen=True, eq=False)
 class Joined:
@@ -71,10 +84,7 @@ class Joined:
 
 
 def wires(topology: Topology) -> Wires:
-    """One entry for each pair of rows with opposite directions.
-
-    ValueError where a link has one direction only.
-    """
+    """One entry for both directions; ValueError where a link has one only."""
     links = topology.links
     up = np.flatnonzero(links.src < links.dst)
     down = np.flatnonzero(links.src > links.dst)
@@ -89,16 +99,9 @@ def wires(topology: Topology) -> Wires:
             f"topology: got a {topology.family} with links that lead one way only; allowed:"
             " links that lead both ways alike"
         )
-    columns = {name: getattr(links, name)[up] for name in _COLUMNS}
-    return Wires(
-        low=links.src[up].astype(np.int64),
-        high=links.dst[up].astype(np.int64),
-        kind=columns["kind"].astype(np.int64),
-        gbps=columns["gbps"],
-        latency_ns=columns["latency_ns"],
-        rail=columns["rail"].astype(np.int64),
-        lanes=columns["lanes"].astype(np.int64),
-    )
+    columns = {"low": links.src, "high": links.dst} | dict(zip(_COLUMNS, sort_keys, strict=True))
+    rates = ("gbps", "latency_ns")
+    return Wires(**{n: v[up] if n in rates else v[up].astype(np.int64) for n, v in columns.items()})
 
 
 def join(topology: Topology) -> Joined:

@@ -40,10 +40,7 @@ class Port(NamedTuple):
 
 
 class Circuit(NamedTuple):
-    """A light path from the right port of one GPU to the left port of another.
-
-    The GPUs are ``right`` and ``left``.
-    """
+    """A light path from the right port of ``right`` to the left port of ``left``."""
 
     right: int
     left: int
@@ -109,17 +106,11 @@ class Layout:
         return gpu % self.gpus_per_server
 
     def is_scale_up(self, members: Iterable[int]) -> bool:
-        """Whether all members sit in one server, so that no circuit is needed.
-
-        True for a single member too.
-        """
+        """Whether all members sit in one server, so that no circuit is needed."""
         return len({self.server(member) for member in members}) <= 1
 
     def circuits(self, configuration: Configuration) -> tuple[Circuit, ...]:
-        """The circuits that ``configuration`` needs: none within a server.
-
-        They are always a matching.
-        """
+        """What ``configuration`` needs, always a matching; none within a server."""
         return _circuits(self, configuration)
 
     def conflict(self, first: Configuration, second: Configuration) -> bool:

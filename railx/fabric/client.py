@@ -150,7 +150,6 @@ class FabricClient:
         # Errors of a member of these groups, or (None) of an operation under way.
         self._notices: dict[tuple[int, ...] | None, str] = {}
         self._noticed = threading.Condition()
-        self._closing = False
         self._closed = threading.Event()
         self._connected_at = time.monotonic()
         self._heartbeat_timeout_s: float | None = None
@@ -159,7 +158,7 @@ class FabricClient:
         try:
             answer, early = self._enter(time.monotonic() + timeout_s)
         except (_Lost, FabricError) as error:
-            self._closing = True
+            self._closed.set()
             self._socket.close()
             raise FabricError(str(error)) from None
         self.ranks = int(answer["ranks"])
@@ -189,12 +188,10 @@ class FabricClient:
         The controller knows which member died, where the others only see a connection
         close, but its message may take a moment. None without one in ``timeout_s``.
         """
+        about: set[tuple[int, ...] | None] = {members, None}
         with self._noticed:
             self._noticed.wait_for(
-                lambda: (
-                    members in self._notices or None in self._notices or self._broken is not None
-                ),
-                timeout_s,
+                lambda: self._broken is not None or not about.isdisjoint(self._notices), timeout_s
             )
             return self._notices.get(members, self._notices.get(None))
 
@@ -227,8 +224,8 @@ class FabricClient:
         ``abandon`` has to follow. Raises :class:`FabricError` where the connection is
         broken.
         """
-        key = channel, sequence
-        question, number = self._ask("ACQUIRE", key, configuration, **_question(key, configuration))
+        asked = (channel, sequence), configuration
+        question, number = self._ask("ACQUIRE", asked, **_question(*asked))
         return Asked(channel, sequence, configuration, number, question)
 
     def granted(self, asked: Asked, *, timeout_s: float | None = None) -> Grant:
@@ -337,10 +334,7 @@ class FabricClient:
                 self._write(data)
 
     def prepare(self, configuration: Configuration) -> None:
-        """Hint what this rank's next operation will need.
-
-        Leases in the way of it are given back.
-        """
+        """Hint what the next operation needs; leases in the way are given back."""
         with self._lock:
             data = self._prepared(configuration)
             if data:
@@ -349,26 +343,21 @@ class FabricClient:
     def _prepared(self, configuration: Configuration) -> bytes:
         if self._holdings.holds(configuration):
             return b""
-        return b"".join(
-            self._given_back(conflicting)
-            for conflicting in self._holdings.in_the_way_of(configuration)
-        ) + encode("PREPARE", kind=configuration.kind, members=configuration.members)
+        given_back = map(self._given_back, self._holdings.in_the_way_of(configuration))
+        return b"".join([*given_back, encode("PREPARE", **_needs(configuration))])
 
     def _given_back(self, configuration: Configuration) -> bytes:
         report = self._holdings.recall(configuration)
         return b"" if report is None else _recalled(configuration, report)
 
     def statistics(self) -> dict[str, Any]:
-        """The controller's counters.
-
-        See :meth:`railx.fabric.core.ControllerCore.statistics`.
-        """
+        """See :meth:`railx.fabric.core.ControllerCore.statistics`."""
         statistics: dict[str, Any] = self._answered("STATS")["statistics"]
         return statistics
 
     def _answered(self, message_type: str, /, **fields: Any) -> Message:
         """The controller's answer to a question about its state."""
-        question, number = self._ask(message_type, None, None, **fields)
+        question, number = self._ask(message_type, None, **fields)
         if not self._wait(question, self.timeout_s):
             with self._lock:
                 self._questions.pop(number, None)
@@ -383,15 +372,12 @@ class FabricClient:
     def close(self) -> None:
         """Leave in order and close the connection; may be called again."""
         with self._lock:
-            if self._closing:
+            if self._closed.is_set():
                 return
-            self._closing = True
             self._closed.set()
             # A controller that is gone already needs no farewell.
             with contextlib.suppress(OSError):
-                given_back = [
-                    self._given_back(configuration) for configuration in self._holdings.all()
-                ]
+                given_back = list(map(self._given_back, self._holdings.all()))
                 if self._connected:
                     self._socket.sendall(b"".join([*given_back, encode("LEAVE")]))
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -402,8 +388,7 @@ class FabricClient:
     def _ask(
         self,
         message_type: str,
-        key: OperationKey | None,
-        configuration: Configuration | None,
+        asked: tuple[OperationKey, Configuration] | None,
         /,
         **fields: Any,
     ) -> tuple[_Question, int]:
@@ -413,14 +398,10 @@ class FabricClient:
             if self._broken is not None:
                 raise FabricError(self._broken)
             self._questions[number] = question
-            if key is not None and configuration is not None:
-                self._holdings.ask(number, key, configuration)
+            if asked is not None:
+                self._holdings.ask(number, *asked)
             self._write(question.data)
         return question, number
-
-    def _send(self, message_type: str, /, **fields: Any) -> None:
-        with self._lock:
-            self._write(encode(message_type, **fields))
 
     def _write(self, data: bytes) -> None:
         """Send; under the lock, so that messages go out in the order of events.
@@ -428,7 +409,7 @@ class FabricClient:
         Nothing goes out while the connection is down: what matters is presented, or
         asked again, on the next one.
         """
-        if self._closing:
+        if self._closed.is_set():
             raise FabricError("the connection to the controller is closed")
         if self._broken is not None:
             raise FabricError(self._broken)
@@ -459,17 +440,10 @@ class FabricClient:
         Raises _Lost where the connection ends or stays silent, FabricError where the
         controller refuses.
         """
+        who: dict[str, Any] = {"rank": self.rank, "gpus_per_server": self._gpus_per_server}
+        who |= {"token": self._token, "incarnation": self._incarnation}
         with contextlib.suppress(OSError):
-            self._socket.sendall(
-                encode(
-                    "REGISTER",
-                    rank=self.rank,
-                    gpus_per_server=self._gpus_per_server,
-                    token=self._token,
-                    incarnation=self._incarnation,
-                    controller=self._controller,
-                )
-            )
+            self._socket.sendall(encode("REGISTER", **who, controller=self._controller))
         messages: list[Message] = []
         while not messages:
             messages = self._receive_some(deadline - time.monotonic())
@@ -526,7 +500,7 @@ class FabricClient:
             self._connected = False
         deadline = time.monotonic() + self._reconnect_s
         pause_s, longest_s = _PAUSE_S
-        while not self._closing and time.monotonic() < deadline:
+        while not self._closed.is_set() and time.monotonic() < deadline:
             try:
                 connection = _connect(self.address, deadline - time.monotonic())
             except FabricError:
@@ -551,13 +525,12 @@ class FabricClient:
                 again = {number: question.data for number, question in self._questions.items()}
                 # The end goes first, so that the question cannot be granted any more.
                 for number, key, configuration in self._holdings.given_up():
-                    again[number] = encode("ABANDON", channel=key[0], sequence=key[1]) + encode(
-                        "ACQUIRE", request=number, **_question(key, configuration)
-                    )
+                    asked = encode("ACQUIRE", request=number, **_question(key, configuration))
+                    again[number] = encode("ABANDON", channel=key[0], sequence=key[1]) + asked
                 presentation = self._holdings.present()
                 self._connected, self._connected_at = True, time.monotonic()
-                asked = [data for _, data in sorted(again.items())]
-                self._write(b"".join([_presented(presentation), *asked]))
+                questions = [data for _, data in sorted(again.items())]
+                self._write(b"".join([_presented(presentation), *questions]))
             if presentation.open and self._tell_given_back is not None:
                 self._tell_given_back(presentation.open)
             return early
@@ -566,20 +539,19 @@ class FabricClient:
     def _receive(self, message: Message) -> None:
         number = message.get("request")
         if message["type"] == "PING":
-            with contextlib.suppress(FabricError):
-                self._send("PONG")
+            with contextlib.suppress(FabricError), self._lock:
+                self._write(encode("PONG"))
             return
         if message["type"] == "RETURNED":
             with self._lock:
                 self._holdings.returned(message["rank"])
             return
         if message["type"] == "RECALL":
-            self._take_recall(_configuration(message), message["hold"])
-            if message["reason"] is not None:
-                self._notice(
-                    tuple(message["members"]),
-                    f"{message['reason']} during {_configuration(message).name}",
-                )
+            configuration, reason = _configuration(message), message["reason"]
+            self._take_recall(configuration, message["hold"])
+            if reason is not None:
+                members = tuple(message["members"])
+                self._notice(members, f"{reason} during {configuration.name}")
             return
         if message["type"] == "GRANT":
             question = self._take_grant(message, number)
@@ -639,22 +611,18 @@ class FabricClient:
             question.answered.set()
 
 
+def _needs(configuration: Configuration) -> dict[str, Any]:
+    return {"kind": configuration.kind, "members": configuration.members}
+
+
 def _question(key: OperationKey, configuration: Configuration) -> dict[str, Any]:
     """The fields of ACQUIRE but its number."""
-    needs = {"kind": configuration.kind, "members": configuration.members}
-    return {"channel": key[0], "sequence": key[1], **needs}
+    return {"channel": key[0], "sequence": key[1], **_needs(configuration)}
 
 
 def _recalled(configuration: Configuration, report: Report) -> bytes:
-    return encode(
-        "RECALLED",
-        kind=configuration.kind,
-        members=configuration.members,
-        hold=report.hold,
-        begun=report.begun,
-        open=sorted(report.open),
-        operations=report.operations,
-    )
+    fields = {"hold": report.hold, "begun": report.begun, "open": sorted(report.open)}
+    return encode("RECALLED", **_needs(configuration), **fields, operations=report.operations)
 
 
 def _presented(presentation: Presentation) -> bytes:

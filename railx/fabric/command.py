@@ -35,7 +35,7 @@ hosts:
 
 _ASKING = """\
 example, with the variables that `{program} serve` printed exported:
-  {program} {example}"""
+  {program} {name} $RAILX_CONTROLLER{options}"""
 
 
 def epilog(program: str) -> str:
@@ -48,49 +48,28 @@ def add_actions(group: Any, add: Add, program: str, fabric_help: str, rails: Rai
     actions = group.add_subparsers(title="actions", metavar="ACTION", required=True)
     _add_serve(actions, add, program, fabric_help, rails)
     ask = functools.partial(_add_asking, actions, add, program)
-    status = ask(
-        "status",
-        "show rails, circuits, leases, queue, ranks, refusals and failures",
-        "status $RAILX_CONTROLLER",
-        _status,
-    )
+    line = "show rails, circuits, leases, queue, ranks, refusals and failures"
+    status = ask("status", line, _status)
     status.add_argument("--json", action="store_true", help="print all of it as JSON")
-    metrics = ask(
-        "metrics",
-        "print the counters in the text format of Prometheus",
-        "metrics $RAILX_CONTROLLER",
-        _metrics,
-    )
+    metrics = ask("metrics", "print the counters in the text format of Prometheus", _metrics)
     metrics.add_argument(
         "--serve",
         type=int,
         metavar="PORT",
         help="serve them to Prometheus at http://127.0.0.1:PORT/metrics until Ctrl-C; 0: any port",
     )
-    fail = ask(
-        "fail-port",
-        "have the emulated switch lose ports",
-        "fail-port $RAILX_CONTROLLER 3.right --reason 'dirty connector'",
-        _fail_port,
-    )
-    restore = ask(
-        "restore-port",
-        "have the emulated switch bring lost ports back",
-        "restore-port $RAILX_CONTROLLER 3.right",
-        _restore_port,
-    )
+    example = " 3.right --reason 'dirty connector'"
+    fail = ask("fail-port", "have the emulated switch lose ports", _fail_port, example)
+    line = "have the emulated switch bring lost ports back"
+    restore = ask("restore-port", line, _restore_port, " 3.right")
     for parser in (fail, restore):
         parser.add_argument("ports", nargs="+", metavar="PORT", help="GPU.left or GPU.right")
-    commanded = ask(
-        "fail-command",
-        "have the emulated switch fail its next commands",
-        "fail-command $RAILX_CONTROLLER --count 2",
-        _fail_command,
-    )
+    line = "have the emulated switch fail its next commands"
+    commanded = ask("fail-command", line, _fail_command, " --count 2")
     commanded.add_argument("--count", type=int, default=1, help="how many (default: 1)")
     for parser in (fail, commanded):
         parser.add_argument("--reason", default="on order", help="what ranks are told")
-    ask("stop", "end the controller", "stop $RAILX_CONTROLLER", _stop)
+    ask("stop", "end the controller", _stop)
     replay = add(
         actions,
         "replay-log",
@@ -105,11 +84,11 @@ def add_actions(group: Any, add: Add, program: str, fabric_help: str, rails: Rai
 
 
 def _add_asking(
-    actions: Any, add: Add, program: str, name: str, line: str, example: str, action: Any
+    actions: Any, add: Add, program: str, name: str, line: str, action: Any, options: str = ""
 ) -> argparse.ArgumentParser:
-    """A command that asks a running controller."""
+    """A command that asks a running controller; ``options``: those of its example."""
     said = f"{line[0].upper()}{line[1:]}."
-    example = _ASKING.format(program=program, example=example)
+    example = _ASKING.format(program=program, name=name, options=options)
     parser = add(actions, name, line, said, example)
     parser.add_argument(
         "address", metavar="ADDRESS", help="of the controller: host:port or unix:/path"

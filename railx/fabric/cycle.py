@@ -40,10 +40,7 @@ class CircuitSchedule:
     iterations: Mapping[int, tuple[Configuration, ...]] = field(default_factory=dict)
 
     def following(self, iteration: int, issued: int) -> Configuration | None:
-        """What operation number ``issued`` (from 0) of an iteration needs.
-
-        None where nothing is known.
-        """
+        """What operation ``issued`` (from 0) of an iteration needs, if known."""
         operations = self.iterations.get(iteration, ())
         return operations[issued] if issued < len(operations) else None
 
@@ -136,10 +133,7 @@ class CycleFinder:
 
 
 def _explained(tokens: Sequence[object]) -> list[int]:
-    """For each p how many of the first ``tokens`` equal the one p later (Z-function).
-
-    0 for p = 0.
-    """
+    """How many of the first ``tokens`` equal the one p later, by p > 0 (Z-function)."""
     length = len(tokens)
     explained = [0] * length
     left = right = 0

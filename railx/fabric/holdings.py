@@ -14,8 +14,6 @@ from typing import Literal
 
 from railx.fabric.circuits import Configuration, Layout
 
-__all__ = ["Holdings", "OperationKey", "Presentation", "Report"]
-
 #: Channels whose last operation is stored; beyond them the least recently used one is
 #: dropped.
 CHANNELS = 4096
@@ -88,10 +86,7 @@ class Holdings:
         return configuration in self._leases
 
     def begin(self, key: OperationKey, configuration: Configuration) -> bool:
-        """Begin an operation if its circuits are held; returns whether it began.
-
-        The operations of a channel begin in their order.
-        """
+        """Begin a channel's next operation if its circuits are held; whether it did."""
         lease = self._leases.get(configuration)
         if lease is None:
             return False
@@ -187,10 +182,7 @@ class Holdings:
             self._open[key] = configuration
 
     def end(self, key: OperationKey) -> bool:
-        """This rank's part of an operation has ended.
-
-        Returns whether the controller needs a message.
-        """
+        """This rank's part has ended; returns whether a message has to follow."""
         if key in self._to_tell:
             self._to_tell.remove(key)
             return True
@@ -233,17 +225,10 @@ class Holdings:
         that it gave up as given up: peers may have begun the operation without a
         question, and would count as waiting for this rank.
         """
-        presentation = Presentation(
-            dict(self._last),
-            frozenset(
-                key
-                for key in self._open.keys() | self._to_tell
-                if key[1] > self._over.get(key[0], -1)
-            ),
-            sum(lease.operations for lease in self._leases.values()),
-            dict(self._over),
-        )
         self._to_tell |= self._open.keys()
+        open_ = frozenset(key for key in self._to_tell if key[1] > self._over.get(key[0], -1))
+        operations = sum(lease.operations for lease in self._leases.values())
+        presentation = Presentation(dict(self._last), open_, operations, dict(self._over))
         self._open.clear()
         self._leases.clear()
         self._last_given_back.clear()

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +126,10 @@ class Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not self.path.exists():
             return
-        for number in range(ROTATED, 0, -1):
-            older = self.path if number == 1 else _rotated_path(self.path, number - 1)
+        beside = (self.path.with_name(f"{self.path.name}.{n}") for n in range(1, ROTATED + 1))
+        for older, newer in reversed(list(pairwise([self.path, *beside]))):
             if older.exists():
-                older.replace(_rotated_path(self.path, number))
+                older.replace(newer)
 
 
 def _is_locked(path: Path) -> bool:
@@ -146,15 +147,8 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _rotated_path(path: Path, number: int) -> Path:
-    return path.with_name(f"{path.name}.{number}")
-
-
 def journaled(core: ControllerCore, journal: Journal) -> ControllerCore:
-    """``core``, whose events are from now on written to ``journal``.
-
-    It has to be a core that nothing has happened to yet.
-    """
+    """A new ``core``, whose events are from now on written to ``journal``."""
     journal.write(
         {
             "journal": _VERSION,
@@ -201,29 +195,20 @@ def _in_short(result: Any) -> list[int]:
     return [count, zlib.crc32(_dump(result).encode()) if result else 0]
 
 
-_ENCODER: json.JSONEncoder
-
-
-def _dump(value: Any) -> str:
-    return _ENCODER.encode(value)
-
-
 def _plain(value: Any) -> Any:
-    if isinstance(value, Configuration):
-        return {"@": "Configuration", "kind": value.kind, "members": value.members}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = (item.name for item in dataclasses.fields(value))
+        return {"@": type(value).__name__, **{name: getattr(value, name) for name in names}}
     if isinstance(value, frozenset | set):
         return {"@": "set", "items": sorted(value)}
     if isinstance(value, Mapping):
         return dict(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = (item.name for item in dataclasses.fields(value))
-        return {"@": type(value).__name__, **{name: getattr(value, name) for name in names}}
     if isinstance(value, Iterable):
         return list(value)
     raise TypeError(f"a journal holds no {type(value).__name__}")
 
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)
+_dump = json.JSONEncoder(separators=(",", ":"), default=_plain).encode
 
 
 @dataclass
@@ -274,8 +259,11 @@ def _fresh_core(path: str | Path, header: Mapping[str, Any]) -> ControllerCore:
         active = tuple(Circuit(int(right), int(left)) for right, left in header["active"])
         return ControllerCore(layout, ranks, active=active, recovering=bool(header["recovering"]))
     except (KeyError, TypeError, ValueError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise JournalError(f"{path}: no journal of a controller ({what})") from None
+        raise JournalError(f"{path}: no journal of a controller ({_why(error)})") from None
+
+
+def _why(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any], bool]]:
@@ -291,9 +279,8 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any], bool]]:
                     if not isinstance(line, dict):
                         raise ValueError("no object")
                 except ValueError as error:
-                    raise JournalError(
-                        f"{path}, line {number}: no line of a journal ({error})"
-                    ) from None
+                    what = f"{path}, line {number}: no line of a journal ({error})"
+                    raise JournalError(what) from None
                 yield number, line, False
     except OSError as error:
         raise JournalError(f"cannot read the journal {path} ({error.strerror})") from None
@@ -312,8 +299,7 @@ def _repeat(replayed: ReplayedJournal, line: Mapping[str, Any], where: str) -> N
         options = {key: _restored(item) for key, item in line.get("options", {}).items()}
         answer, raised = line.get("answer"), line.get("raised")
     except (KeyError, TypeError, ValueError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise JournalError(f"{where}: no event ({what})") from None
+        raise JournalError(f"{where}: no event ({_why(error)})") from None
     replayed.events[name] += 1
     result: Any = None
     broke: str | None = None

@@ -26,10 +26,7 @@ from railx.settings import SettingsError, to_dict
 
 
 def go_first() -> None:
-    """Run this process before those of normal priority.
-
-    Threads that are started later inherit it.
-    """
+    """Run this process, and threads started later, before those of normal priority."""
     # musl has the call without effect, other systems lack it.
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))

@@ -84,12 +84,6 @@ from railx.errors import UserError
 from railx.fabric.circuits import Configuration, Port
 from railx.fabric.holdings import OperationKey, Presentation, Report
 
-__all__ = [
-    *("MAXIMUM_BYTES", "TOKEN", "UNIX", "VERSION", "FrameDecoder", "MessageDecoder"),
-    *("ProtocolError", "Request", "address_of", "connect", "encode", "frame", "parse"),
-    *("read_request"),
-]
-
 VERSION = 5
 MAXIMUM_BYTES = 1 << 20
 #: The environment variable with the secret that ranks and controller share.
@@ -117,10 +111,7 @@ class ProtocolError(ValueError):
 
 
 def frame(body: bytes) -> bytes:
-    """A message behind its length.
-
-    Raises :class:`ProtocolError` where it would be too large.
-    """
+    """A message behind its length; :class:`ProtocolError` where it is too large."""
     if len(body) > MAXIMUM_BYTES:
         raise ProtocolError(
             f"a message of {len(body)} bytes; allowed: at most {MAXIMUM_BYTES}", "too_large"
@@ -130,13 +121,8 @@ def frame(body: bytes) -> bytes:
 
 def encode(message_type: str, /, **fields: Any) -> bytes:
     """One framed message; raises :class:`ProtocolError` where it would be too large."""
-    return frame(
-        json.dumps(
-            {"version": VERSION, "type": message_type, **fields},
-            separators=(",", ":"),
-            allow_nan=False,
-        ).encode()
-    )
+    message = {"version": VERSION, "type": message_type, **fields}
+    return frame(json.dumps(message, separators=(",", ":"), allow_nan=False).encode())
 
 
 class FrameDecoder:
@@ -189,10 +175,7 @@ class MessageDecoder:
         self._frames = FrameDecoder()
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages completed by ``data``.
-
-        Raises :class:`ProtocolError` (after it the stream cannot be used any more).
-        """
+        """The messages ended by ``data``; ProtocolError where no more can be read."""
         messages = [parse(body) for body in self._frames.feed(data)]
         if self._frames.too_large is not None:
             raise self._frames.problem()

@@ -20,11 +20,6 @@ from railx.settings import (
     SettingsError,
 )
 
-__all__ = [
-    *("EmulatedSwitchSettings", "FabricSettings", "JournalSettings", "Mode"),
-    *("NetconfSwitchSettings", "PortFailureSettings", "Priority", "RailSettings", "SwitchSettings"),
-]
-
 Mode = Literal["electrical", "on_demand", "provisioned"]
 Priority = Literal["normal", "real_time"]
 #: Milliseconds of a day, the longest latency.

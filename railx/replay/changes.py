@@ -34,10 +34,7 @@ from railx.fabric.journal import replay_journal
 
 
 def stall_ms(latency_ms: float, windows_ms: Iterable[float]) -> float:
-    """Time lost to switching, in ms: the sum of max(0, L - W) over the windows.
-
-    A negative window hides nothing.
-    """
+    """Time lost to switching: the sum of max(0, L - W), where W below 0 counts as 0."""
     return sum(max(0.0, latency_ms - max(window_ms, 0.0)) for window_ms in windows_ms)
 
 
@@ -246,10 +243,7 @@ class Delays:
 
 
 def switchings(path: str | Path, layout: Layout) -> list[Switching]:
-    """Every grant of a journal that circuits came up for, in order.
-
-    Raises :class:`railx.fabric.journal.JournalError` where the file is no journal.
-    """
+    """A journal's grants that circuits came up for; JournalError where it is none."""
     replayed = replay_journal(path)
     lines = Path(path).read_text(encoding="utf-8").splitlines()[1:]
     events = [event for event in map(json.loads, lines) if "event" in event]
@@ -347,24 +341,25 @@ def setting_rows(name: str, ranks: int, iterations: list[_Row], changes: list[_R
         # The mode's first block is that of the least latency.
         unswitched_ms.setdefault(block[0], iteration_ms)
         predicted_ms = median(_predicted(switched, iteration_numbers))
+        count = len(iteration_numbers)
         rows.append(
             {"program": name, "ranks": ranks}
             | dict(zip(_BLOCK, block, strict=True))
             | {
                 "iteration_ms": iteration_ms,
                 "predicted_iteration_ms": unswitched_ms[block[0]] + predicted_ms,
-                "stall_ms": median(_slowest(measured, "stall_ms")),
-                "wait_ms": median(_slowest(measured, "wait_ms")),
+                **{key: median(_slowest(measured, key)) for key in ("stall_ms", "wait_ms")},
                 "reconfigurations": max(row["reconfigurations"] for row in measured),
                 "mispredictions": sum(row["mispredictions"] for row in measured),
-                "changes": len(switched) / len(iteration_numbers),
-                "all_stalls_ms": sum(row["stall_ms"] for row in switched) / len(iteration_numbers),
+                "changes": len(switched) / count,
+                "all_stalls_ms": sum(row["stall_ms"] for row in switched) / count,
                 "all_predicted_stalls_ms": sum(row["predicted_stall_ms"] for row in switched)
-                / len(iteration_numbers),
+                / count,
                 "last_loss": measured[-1]["loss"],
-                "load_share": measured[0]["load_share"],
-                "controller_priority": measured[0]["controller_priority"],
-                "fidelity": measured[0]["fidelity"],
+                **{
+                    key: measured[0][key]
+                    for key in ("load_share", "controller_priority", "fidelity")
+                },
             }
         )
     return rows

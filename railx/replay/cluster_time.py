@@ -31,10 +31,7 @@ from railx.settings import SettingsError, load
 
 
 def passes_of_run(plan: Path, profile: Path, trace: Iterable[Mapping[str, Any]]) -> Passes:
-    """What the ranks of a traced run compute, by the files of its plan and of a fit.
-
-    SettingsError where the profile is one of another model.
-    """
+    """What ranks compute, by plan and fit; SettingsError where the fit is another's."""
     fit: ProfileFit = load(ProfileFit, read_json(profile), "profile")
     followed = read_plan(plan)
     model = followed.settings["model"]
@@ -214,8 +211,6 @@ def _replayed(
             "compute_ms": mean["compute_ns"] / 1e6,
             "communication_ms": communication_ns / 1e6,
             "hidden_share": mean["hidden_ns"] / communication_ns if communication_ns else None,
-            "stall_ms": mean["stall_ns"] / 1e6,
-            "wait_ms": mean["wait_ns"] / 1e6,
-            "requests": mean["requests"],
-            "reconfigurations": mean["reconfigurations"],
+            **{f"{name}_ms": mean[f"{name}_ns"] / 1e6 for name in ("stall", "wait")},
+            **{name: mean[name] for name in ("requests", "reconfigurations")},
         }

@@ -24,21 +24,16 @@ from railx.vocabulary.arrays import FloatArray, IntArray
 
 #: The transfer that stands for each kind. A broadcast of a large tensor is a scatter
 #: and an all-gather, a reduce the same backwards; a barrier is one without bytes.
-TRANSFERS: Mapping[str, Kind] = {
-    "all_reduce": "all_reduce",
-    "broadcast": "all_reduce",
-    "reduce": "all_reduce",
-    "barrier": "all_reduce",
-    "all_gather": "all_gather",
-    "gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "scatter": "reduce_scatter",
-    "all_to_all": "all_to_all",
-    "send": "send",
-    "recv": "send",
+_KINDS_OF: Mapping[Kind, tuple[str, ...]] = {
+    "all_reduce": ("all_reduce", "broadcast", "reduce", "barrier"),
+    "all_gather": ("all_gather", "gather"),
+    "reduce_scatter": ("reduce_scatter", "scatter"),
+    "all_to_all": ("all_to_all",),
+    "send": ("send", "recv"),
 }
+TRANSFERS = {kind: transfer for transfer, kinds in _KINDS_OF.items() for kind in kinds}
 #: Kinds whose bytes are those that each member gives, not those of the tensor.
-_OF_A_MEMBER = ("all_gather", "gather")
+OF_A_MEMBER = ("all_gather", "gather")
 
 
 @dataclass(frozen=True)
@@ -97,7 +92,7 @@ def node_ns(
         return result
     for kind, members, rows in _transfers(graphs):
         size_bytes = graphs.columns["bytes"][rows] * float(counts.bytes_per_element)
-        if NODE_KINDS[kind] in _OF_A_MEMBER:
+        if NODE_KINDS[kind] in OF_A_MEMBER:
             size_bytes *= len(members)
         sizes, inverse = np.unique(size_bytes, return_inverse=True)
         word = TRANSFERS[NODE_KINDS[kind]]

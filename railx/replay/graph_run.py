@@ -60,7 +60,7 @@ class ReplayedGraph:
 
     def compute_ns(self, rank: int) -> int:
         """Time in which a rank computes on any stream."""
-        begins, ends = merged(*self._spans(rank, compute=True))
+        begins, ends = self._computing(rank)
         return int((ends - begins).sum())
 
     def exposed_ns(self, rank: int) -> dict[str, int]:
@@ -69,7 +69,7 @@ class ReplayedGraph:
         Communication is under way once all members are there and circuits are up. Of
         several operations at once the time is that of the one that ends last.
         """
-        begins, ends = merged(*self._spans(rank, compute=True))
+        begins, ends = self._computing(rank)
         rows = self._rows(rank, compute=False)
         rows = rows[np.argsort(-self.ended_ns[rows], kind="stable")]
         starts, stops = self.started_ns[rows], self.ended_ns[rows]
@@ -85,9 +85,9 @@ class ReplayedGraph:
         columns = self.graph.columns
         return np.flatnonzero((columns["rank"] == rank) & ((columns["kind"] == COMPUTE) == compute))
 
-    def _spans(self, rank: int, *, compute: bool) -> tuple[Array, Array]:
-        rows = self._rows(rank, compute=compute)
-        return self.started_ns[rows], self.ended_ns[rows]
+    def _computing(self, rank: int) -> tuple[Array, Array]:
+        rows = self._rows(rank, compute=True)
+        return merged(self.started_ns[rows], self.ended_ns[rows])
 
 
 def prepare_graph(
@@ -136,10 +136,7 @@ def prepare_graph(
 def replay_graph(
     prepared: PreparedGraph, mode: Mode = "electrical", latency_ns: int = 0
 ) -> ReplayedGraph:
-    """Carry out a graph on a virtual clock that starts at 0.
-
-    Raises :class:`UserError` naming the first node that never begins.
-    """
+    """Carry out a graph from time 0; UserError names a node that never begins."""
     from railx.replay.kernels import state
 
     out = run_graph(prepared.prepared, mode, latency_ns)
@@ -197,14 +194,9 @@ def _check_members(
     graph: RankGraphs, rows: Array, channel: Array, sequence: Array, rings: list[Configuration]
 ) -> None:
     """Every member has the n-th collective of a group, of the same kind."""
-    if not rows.any():
-        return
     columns = graph.columns
     at = np.flatnonzero(rows)
-    key = channel[at] * (int(sequence[at].max()) + 1) + sequence[at]
-    _, first, inverse, count = np.unique(
-        key, return_index=True, return_inverse=True, return_counts=True
-    )
+    first, inverse, count = _alike(channel[at], sequence[at])
     kind = columns["kind"][at]
     unlike = at[kind != kind[first][inverse]]
     if len(unlike):
@@ -225,13 +217,16 @@ def _check_members(
         )
 
 
+def _alike(channel: Array, sequence: Array) -> tuple[Array, Array, Array]:
+    """The first node of each operation, the operation of each node, and their nodes."""
+    key = channel * (int(sequence.max(initial=0)) + 1) + sequence
+    return np.unique(key, return_index=True, return_inverse=True, return_counts=True)[1:]
+
+
 def _check_messages(graph: RankGraphs, rows: Array, channel: Array, sequence: Array) -> None:
     """Every send meets a receive."""
     at = np.flatnonzero(rows)
-    if not len(at):
-        return
-    key = channel[at] * (int(sequence[at].max()) + 1) + sequence[at]
-    _, first, count = np.unique(key, return_index=True, return_counts=True)
+    first, _, count = _alike(channel[at], sequence[at])
     if (count != 2).any():
         row = at[first[np.flatnonzero(count != 2)[0]]]
         kind, peer = graph.columns["kind"][row], graph.columns["peer"][row]
@@ -284,14 +279,9 @@ def _stuck(graph: RankGraphs, ended: Array) -> str:
 def in_order_of_start(
     graphs: RankGraphs, node_ns: IntArray, *, one_collective: bool
 ) -> tuple[RankGraphs, IntArray]:
-    """The graphs with nodes in the order in which they start, and their times.
-
-    ``node_ns``: how long each node takes. Circuits are always up.
-    """
-    free = replay_graph(
-        prepare_graph(_without_lanes(graphs), node_ns, one_collective=one_collective)
-    )
-    starts, ranks = free.started_ns, graphs.columns["rank"]
+    """The graphs with nodes in the order of start, all circuits up, and their times."""
+    alone = prepare_graph(_without_lanes(graphs), node_ns, one_collective=one_collective)
+    starts, ranks = replay_graph(alone).started_ns, graphs.columns["rank"]
     order = np.lexsort((np.arange(len(graphs)), starts, ranks))
     return reordered(graphs, order), node_ns[order]
 

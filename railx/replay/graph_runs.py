@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -98,14 +99,12 @@ class LoadedGroups:
     def __init__(self, loads: ExactLoads, graphs: RankGraphs) -> None:
         self._loads = loads
         alike = _classes(graphs)
-        pairs = _messages(graphs)
-        by_distance = {
-            distance: [pair for pair in pairs if pair[1] - pair[0] == distance]
-            for distance in {high - low for low, high in pairs}
-        }
+        by_distance: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for low, high in _messages(graphs):
+            by_distance[high - low].append((low, high))
         self._groups = {group: np.array(groups) for groups in alike for group in groups}
         self._pairs: dict[tuple[int, ...], IntArray] = {
-            pair: np.array(by_distance[pair[1] - pair[0]]) for pair in pairs
+            pair: np.array(pairs) for pairs in by_distance.values() for pair in pairs
         }
         self._ways: dict[tuple[Kind, bytes], list[Way]] = {}
 
@@ -177,14 +176,12 @@ def _classes(graphs: RankGraphs) -> list[list[tuple[int, ...]]]:
 
 def _messages(graphs: RankGraphs) -> list[tuple[int, int]]:
     """Sender and receiver of all messages, without repeats."""
-    columns = graphs.columns
-    ends = [
-        columns[names][columns["kind"] == NODE_KINDS.index(word)]
-        for word, order in (("send", ("rank", "peer")), ("recv", ("peer", "rank")))
-        for names in order
-    ]
-    pairs = np.concatenate([np.stack(ends[:2], axis=1), np.stack(ends[2:], axis=1)])
-    return sorted({(low, high) for low, high in pairs.tolist()})
+    rank, peer, kind = (graphs.columns[name] for name in ("rank", "peer", "kind"))
+    pairs: set[tuple[int, int]] = set()
+    for word, *ends in (("send", rank, peer), ("recv", peer, rank)):
+        here = kind == NODE_KINDS.index(word)
+        pairs.update(zip(*(values[here].tolist() for values in ends), strict=True))
+    return sorted(pairs)
 
 
 #: Prices of the operations of graphs whose ranks fill servers in order.
@@ -318,9 +315,7 @@ class GraphRow:
             "waiting_ms": (step_ns - compute_ns - sum(exposed_ns.values())) / 1e6,
             "rank": int(self.rank_of[rank]),
             "switches": self.replayed.commands,
-            "windows": self.windows,
-            "contention": self.contention,
-            "placement": self.placement,
+            **{name: getattr(self, name) for name in ("windows", "contention", "placement")},
             "fidelity": "replay",
         }
 

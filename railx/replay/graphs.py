@@ -128,12 +128,7 @@ def read_graph_table(path: str | Path) -> tuple[RankGraphs, dict[str, Any]]:
         if name != "kind"
     }
     columns["kind"] = as_numbers(table["kind"], NODE_KINDS).astype(NODE_COLUMNS["kind"][0])
-    after = table[_AFTER].combine_chunks()
-    graphs = RankGraphs(
-        columns,
-        after.offsets.to_numpy().astype(np.int64),
-        after.values.to_numpy().astype(np.int64),
-        tuple(tuple(group) for group in metadata[_GROUPS]),
-        tuple(table[_NAME].to_pylist()),
-    )
-    return graphs, metadata["notes"]
+    lists = table[_AFTER].combine_chunks()
+    after = [values.to_numpy().astype(np.int64) for values in (lists.offsets, lists.values)]
+    groups, names = tuple(map(tuple, metadata[_GROUPS])), tuple(table[_NAME].to_pylist())
+    return RankGraphs(columns, after[0], after[1], groups, names), metadata["notes"]

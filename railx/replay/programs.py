@@ -136,15 +136,9 @@ def write_programs(
         name: as_words(values.astype(np.int32), names[name]) if name in names else pa.array(values)
         for name, values in programs.columns.items()
     }
-    write_table(
-        path,
-        pa.table(columns),
-        metadata={
-            "channels": list(programs.channels),
-            "configurations": [[item.kind, *item.members] for item in programs.configurations],
-            "notes": dict(notes or {}),
-        },
-    )
+    configurations = [[item.kind, *item.members] for item in programs.configurations]
+    metadata = {"channels": list(programs.channels), "configurations": configurations}
+    write_table(path, pa.table(columns), metadata=metadata | {"notes": dict(notes or {})})
 
 
 def read_programs(path: str | Path) -> Programs:

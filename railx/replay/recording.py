@@ -156,10 +156,7 @@ class _Recording:
         return Programs.from_columns(named, list(channels), list(configurations))
 
     def _ordered(self, rank: int) -> list[_Point]:
-        """The points of a program from the begin of its first iteration on.
-
-        They are in the order of the program also where the clock shows the same.
-        """
+        """A program's points from its first iteration on, in the program's order."""
         ordered = sorted(
             self._points[rank], key=lambda item: (item.begin_ns, item.does, item.event["sequence"])
         )

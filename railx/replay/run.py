@@ -20,9 +20,6 @@ from railx.vocabulary.arrays import Array
 if TYPE_CHECKING:
     from railx.replay.kernels import EngineState
 
-__all__ = ["Dependencies", "Prepared", "Replayed", "prepare", "replay_programs"]
-
-
 _ISSUE, _WAIT = DOES.index("issue"), DOES.index("wait")
 _SEND, _RECV = KINDS.index("send"), KINDS.index("recv")
 #: Columns of programs that the compiled engine takes as they are.
@@ -91,10 +88,9 @@ def prepare(programs: Programs, model: CircuitModel, graph: Dependencies | None 
     slots = wires.slots_of(slot_keys, programs.ranks)
     fields = {name: columns[name] for name in _AS_GIVEN} | _lanes(columns, issues, operation)
     fields |= {"operation": operation, "slot": slot, "row": row}
-    fields |= {"sends": (columns["kind"] == _SEND) & (does == _ISSUE)}
+    fields["sends"] = (columns["kind"] == _SEND) & (does == _ISSUE)
     fields["lane"] = np.full(len(programs), -1, np.int32)
-    first_lane = np.cumsum(wires.lanes) - wires.lanes
-    fields["lane"][issues] = first_lane[channel[issues]] + slots["member"][slot[issues]]
+    fields["lane"][issues] = wires.first_lane[channel[issues]] + slots["member"][slot[issues]]
     state = _state(programs, wires, fields, keys, rows, slots)
     if graph is not None:
         state = _with_graph(state, graph, (columns["kind"] == _RECV) & (does == _ISSUE))
@@ -108,15 +104,8 @@ def _with_graph(state: EngineState, graph: Dependencies, receives: Array) -> Eng
 
     successors, starts = graph.successors()
     sizes = np.bincount(graph.stream[graph.stream >= 0])
-    nodes = _records(
-        NODE,
-        len(receives),
-        pending=graph.counts,
-        successors=starts[:-1],
-        successors_stop=starts[1:],
-        stream=graph.stream,
-        receives=receives,
-    )
+    fields = {"successors": starts[:-1], "successors_stop": starts[1:], "stream": graph.stream}
+    nodes = _records(NODE, len(receives), pending=graph.counts, receives=receives, **fields)
     streams = _records(STREAM, len(sizes), first=np.cumsum(sizes) - sizes)
     ready = np.zeros(int(sizes.sum()), PAIR)
     return state._replace(nodes=nodes, successors=successors, streams=streams, ready=ready)
@@ -152,11 +141,12 @@ def _state(
     issues = np.flatnonzero(fields["lane"] >= 0)
     at = of_operation[fields["operation"][issues]] + slots["member"][fields["slot"][issues]]
     step_of[at] = issues
-    first_lane = np.cumsum(wires.lanes) - wires.lanes
 
-    def links(size: int) -> Array:
-        return np.full((size, 2), -1, np.int32)
-
+    sizes = dict.fromkeys(("waiting", "unsent", "behind", "holding"), ranks)
+    sizes |= dict.fromkeys(("waiting_links", "step_links"), count)
+    sizes |= {"slot_links": len(slots["rank"]), "tracked": configurations}
+    sizes |= {"operation_links": operations, "queue": wires.port_count}
+    sizes["node_links"] = int(nodes.sum())
     return state.EngineState(
         sources=np.zeros(0, kernels.SOURCES),
         event=np.zeros(0, state.EVENT),
@@ -168,10 +158,8 @@ def _state(
         ranks=_records(
             state.RANK,
             ranks,
-            first=first,
+            **dict.fromkeys(("first", "position", "unasked"), first),
             stop=stop,
-            position=first,
-            unasked=first,
             slots=np.searchsorted(slots["rank"], numbers),
             slots_stop=np.searchsorted(slots["rank"], numbers, side="right"),
         ),
@@ -187,7 +175,7 @@ def _state(
             channels,
             configuration=of_channel,
             node=np.cumsum(nodes) - nodes,
-            lanes=first_lane,
+            lanes=wires.first_lane,
             operations=np.searchsorted(keys[0], np.arange(channels)),
         ),
         configurations=_records(state.CONFIGURATION, configurations, **wires.fields),
@@ -195,17 +183,7 @@ def _state(
         ports=_records(state.PORT, wires.port_count, **wires.of_ports),
         watchers=_records(state.WATCHER, channels + configurations),
         items=wires.items(),
-        waiting=links(ranks),
-        waiting_links=links(count),
-        unsent=links(ranks),
-        behind=links(ranks),
-        step_links=links(count),
-        holding=links(ranks),
-        slot_links=links(len(slots["rank"])),
-        tracked=links(configurations),
-        operation_links=links(operations),
-        queue=links(wires.port_count),
-        node_links=links(int(nodes.sum())),
+        **{name: np.full((size, 2), -1, np.int32) for name, size in sizes.items()},
         node_channels=np.repeat(np.arange(channels, dtype=np.int32), nodes),
         actions=np.zeros(0, state.ACTION),
         begun=np.zeros(channels + 1, np.int32),
@@ -308,12 +286,10 @@ class _Wires:
         in_turn: list[list[int]] = []
         of_circuit: list[list[int]] = []
         rail: list[int] = []
-        for configuration in configurations:
+        asks = [not model.is_scale_up(item.members) for item in configurations]
+        for configuration, asking in zip(configurations, asks, strict=True):
             needs.append([])
-            in_turn.append([])
-            if model.is_scale_up(configuration.members):
-                continue
-            needed: Any = model.circuits(configuration)
+            needed: Any = model.circuits(configuration) if asking else ()
             for number, wires in model.rails(needed).items():
                 for wire in wires:
                     if wire not in circuits:
@@ -321,7 +297,7 @@ class _Wires:
                         of_circuit.append([ports.setdefault(p, len(ports)) for p in wire.ports])
                         rail.append(rails.setdefault(number, len(rails)))
                     needs[-1].append(circuits[wire])
-            in_turn[-1] = [circuits[wire] for wire in needed]
+            in_turn.append([circuits[wire] for wire in needed])
         of_ports = [
             list(dict.fromkeys(p for c in numbers for p in of_circuit[c])) for numbers in needs
         ]
@@ -334,11 +310,12 @@ class _Wires:
         sizes = np.array([len(item.members) for item in configurations], np.int64)
         #: The lanes of each channel.
         self.lanes = np.where(self.of_channel >= 0, np.append(sizes, 0)[self.of_channel], 0)
+        self.first_lane = np.cumsum(self.lanes) - self.lanes
         self._lists: list[Sequence[int]] = []
         self._size = 0
         self._members = [item.members for item in configurations]
         self.fields: dict[str, Array] = {
-            "asks": np.array([not model.is_scale_up(c.members) for c in configurations], bool),
+            "asks": np.array(asks, bool),
             "ring": np.array([item.kind == "ring" for item in configurations], bool),
         }
         self.of_circuits: dict[str, Array] = {"rail": np.array(rail, np.int32)}
@@ -351,20 +328,15 @@ class _Wires:
         self._add(self.of_circuits, "ends", of_circuit)
         self._add(self.of_circuits, "users", _users(needs, len(circuits), named))
         self._add(self.of_ports, "users", _users(of_ports, len(ports), named))
-        channels = sorted(
-            np.flatnonzero(self.of_channel >= 0).tolist(), key=programs.channels.__getitem__
-        )
+        channels = np.flatnonzero(self.of_channel >= 0).tolist()
         channels_of: list[list[int]] = [[] for _ in configurations]
-        for number in channels:
+        for number in sorted(channels, key=programs.channels.__getitem__):
             channels_of[self.of_channel[number]].append(number)
         self._add(self.fields, "channels", channels_of)
 
     def slots_of(self, slot_keys: Array, ranks: int) -> dict[str, Array]:
-        """The fields of slots, in order of ranks.
-
-        ``slot_keys`` encode rank and configuration.
-
-        ValueError where a rank is no member of what it takes part in.
+        """The fields of slots, in order of ranks; ``slot_keys`` encode rank and
+        configuration. ValueError where a rank is no member of what it takes part in.
         """
         count = max(len(self._members), 1)
         rank, configuration = slot_keys // count, slot_keys % count
@@ -383,9 +355,8 @@ class _Wires:
         member = at - (np.cumsum(sizes) - sizes)[configuration] if len(slot_keys) else at
         numbers = np.full(len(members), -1, np.int64)
         numbers[at[: len(slot_keys)]] = np.arange(len(slot_keys))
-        bounds = np.cumsum(sizes)[:-1]
-        slots = [list(item) for item in np.split(numbers, bounds)] if len(sizes) else []
-        self._add(self.fields, "slots", slots)
+        slots = np.split(numbers, np.cumsum(sizes)[:-1]) if len(sizes) else []
+        self._add(self.fields, "slots", [item.tolist() for item in slots])
         return {"rank": rank, "configuration": configuration, "member": member}
 
     def items(self) -> Array:
@@ -581,9 +552,9 @@ def _refuse_stuck(prepared: Prepared, out: EngineState) -> None:
     number = int(position[rank])
     if number == out.ranks["stop"][rank]:
         number = int(left[steps["rank"][left] == rank][0])
+    names = ("channel", "sequence", "iteration", "does")
     columns, channels = prepared.programs.columns, prepared.programs.channels
-    channel, does = int(columns["channel"][number]), DOES[columns["does"][number]]
-    key = (channels[channel], int(columns["sequence"][number])) if channel >= 0 else None
-    iteration = int(columns["iteration"][number])
+    channel, sequence, iteration, does = (int(columns[name][number]) for name in names)
+    key = (channels[channel], sequence) if channel >= 0 else None
     number -= int(out.ranks["first"][rank])
-    raise UserError(stuck_message(rank, number, iteration, does, key))
+    raise UserError(stuck_message(rank, number, iteration, DOES[does], key))

@@ -27,15 +27,9 @@ Lines = tuple[IntArray, IntArray]
 def find_nodes(
     free: BoolArray, rows: int, columns: int, rule: PlaceRule, policy: FitPolicy
 ) -> Lines | None:
-    """Free rows and columns for a job by a rule of places, or None.
-
-    ``free`` is bool[side, side].
-    """
-    return (
-        find_block(free, rows, columns, policy)
-        if rule == "blocks"
-        else find_product(free, rows, columns, policy)
-    )
+    """Free rows and columns of ``free`` (bool[side, side]) for a job, or None."""
+    find = find_block if rule == "blocks" else find_product
+    return find(free, rows, columns, policy)
 
 
 def find_product(
@@ -107,17 +101,11 @@ def _core(free: BoolArray, rows: int, columns: int) -> NDArray[np.uint64]:
     while changed:
         changed = False
         for i in range(height):
-            count = 0
-            for j in range(width):
-                count += usable[i, j]
-            if 0 < count < columns:
+            if 0 < np.count_nonzero(usable[i, :]) < columns:
                 usable[i, :] = False
                 changed = True
         for j in range(width):
-            count = 0
-            for i in range(height):
-                count += usable[i, j]
-            if 0 < count < rows:
+            if 0 < np.count_nonzero(usable[:, j]) < rows:
                 usable[:, j] = False
                 changed = True
     masks = np.zeros((height, (width + 63) // 64), dtype=np.uint64)
@@ -132,15 +120,11 @@ def _core(free: BoolArray, rows: int, columns: int) -> NDArray[np.uint64]:
 def _product(
     free: BoolArray, rows: int, columns: int, best_fit: bool
 ) -> tuple[bool, IntArray, IntArray, int]:
-    height, width = free.shape
+    height = len(free)
     best_rows, best_columns = np.zeros(rows, dtype=np.int64), np.zeros(columns, dtype=np.int64)
     chosen_rows, chosen_columns = np.zeros(rows, dtype=np.int64), np.zeros(columns, dtype=np.int64)
     fits, best_score = False, 0
-    in_row, in_column = np.zeros(height, dtype=np.int64), np.zeros(width, dtype=np.int64)
-    for i in range(height):
-        for j in range(width):
-            in_row[i] += free[i, j]
-            in_column[j] += free[i, j]
+    in_row, in_column = free.sum(axis=1), free.sum(axis=0)
     masks = _core(free, rows, columns)
     width_of = np.zeros(height, dtype=np.int64)  # columns of each row that are left in the core
     fit = 0
@@ -184,26 +168,21 @@ def _choose(
 ) -> None:
     """Fill ``chosen`` with the fullest or first columns of ``shared``, ascending."""
     width, needed = len(in_column), len(chosen)
-    limit, at_limit = (
-        int(np.max(in_column)),
-        needed,
-    )  # columns up to this many free nodes, and how many with just as many
+    # Columns up to this many free nodes, and how many with just as many.
+    limit, at_limit = int(np.max(in_column)), needed
     if fullest:
-        count_of = np.zeros(np.max(in_column) + 1, dtype=np.int64)
+        count_of = np.zeros(limit + 1, dtype=np.int64)
         for j in range(width):
             if (shared[j >> 6] >> np.uint64(j & 63)) & np.uint64(1):
                 count_of[in_column[j]] += 1
-        limit, at_limit = 0, needed
+        limit = 0
         while count_of[limit] < at_limit:
             at_limit -= count_of[limit]
             limit += 1
     k = 0
     for j in range(width):
-        if (
-            k < needed
-            and (shared[j >> 6] >> np.uint64(j & 63)) & np.uint64(1)
-            and in_column[j] <= limit
-        ):
+        there = (shared[j >> 6] >> np.uint64(j & 63)) & np.uint64(1)
+        if k < needed and there and in_column[j] <= limit:
             if fullest and in_column[j] == limit:
                 if at_limit == 0:
                     continue
@@ -270,30 +249,18 @@ def _block(
     for i in range(height if rows < height else 1):
         for j in range(width if columns < width else 1):
             bottom, right = i + 1 + rows, j + 1 + columns
-            inside = (
-                total[bottom, right]
-                - total[i + 1, right]
-                - total[bottom, j + 1]
-                + total[i + 1, j + 1]
-            )
+            inside = total[bottom, right] - total[i + 1, right]
+            inside += total[i + 1, j + 1] - total[bottom, j + 1]
             if inside < rows * columns:
                 continue
-            around = (
-                total[bottom + 1, right + 1]
-                - total[i, right + 1]
-                - total[bottom + 1, j]
-                + total[i, j]
-                - inside
-            )
+            around = total[bottom + 1, right + 1] - total[i, right + 1] - inside
+            around += total[i, j] - total[bottom + 1, j]
             if not fits or around < best_score:
                 fits, best_score, at_row, at_column = True, around, i, j
             if not best_fit:
                 break
         if fits and not best_fit:
             break
-    return (
-        fits,
-        (at_row + np.arange(rows)) % height,
-        (at_column + np.arange(columns)) % width,
-        best_score,
-    )
+    at_rows = (at_row + np.arange(rows)) % height
+    at_columns = (at_column + np.arange(columns)) % width
+    return fits, at_rows, at_columns, best_score

@@ -18,6 +18,7 @@ are not modelled. Plans:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -89,12 +90,8 @@ def line_bandwidth(
         untouched = np.setdiff1d(alive, touched)
         links, intact_rails = _links(rings[untouched], length), len(untouched)
         for rail in touched:
-            links += _rail_links(
-                rings[rail],
-                length,
-                [node for node, at in bad if at == rail],
-                bypass=plan == "rewire",
-            )
+            out = [node for node, at in bad if at == rail]
+            links += _rail_links(rings[rail], length, out, bypass=plan == "rewire")
     return _measures(healthy, links, used, rails, intact_rails)
 
 
@@ -126,17 +123,11 @@ def _links(rings: IntArray, length: int) -> IntArray:
 
 
 def _rail_links(ring: IntArray, length: int, out: list[int], *, bypass: bool) -> IntArray:
-    """The links of a rail without the nodes ``out``; ``bypass`` closes the ring past
-    them.
-    """
+    """The links of a rail without ``out``; ``bypass`` closes the ring past them."""
+    total = np.zeros((length, length), dtype=np.int64)
     if bypass:
         ring = ring[~np.isin(ring, out)]
-        return (
-            _links(ring[None, :], length)
-            if len(ring) > 1
-            else np.zeros((length, length), dtype=np.int64)
-        )
-    total = np.zeros((length, length), dtype=np.int64)
+        return _links(ring[None, :], length) if len(ring) > 1 else total
     a, b = ring, np.roll(ring, -1)
     works = ~(np.isin(a, out) | np.isin(b, out))
     np.add.at(total, (a[works], b[works]), 1)
@@ -152,46 +143,30 @@ def degraded_rows(
     and plans. Plans that are impossible or change nothing for a setting have no row.
     """
     length = min(side, rails + 1)
-    plans: dict[tuple[str, str], tuple[LinePlan, ...]] = {
-        ("hyperx", "switch"): ("keep", "rewire", "shrink"),
-        ("hyperx", "rail"): ("keep", "rewire", "shrink"),
-        ("ring", "switch"): ("keep",),
-        ("ring", "rail"): ("keep",),
+    plans: dict[LineSetting, tuple[LinePlan, ...]] = {
+        "hyperx": ("keep", "rewire", "shrink"),
+        "ring": ("keep",),
     }
     rows = []
-    for count in failures:
-        for sample in range(samples):
-            switches = [(0, int(rail)) for rail in rng.choice(rails, size=count, replace=False)]
-            ports = [
-                divmod(int(item), rails)
-                for item in rng.choice(length * rails, size=count, replace=False)
-            ]
-            for (setting, fault), setting_plans in plans.items():
-                for plan in setting_plans:
-                    failed = switches if fault == "switch" else ports
-                    if plan == "shrink" and _left(length, rails, fault, failed) < 3:
-                        continue
-                    measures = line_bandwidth(length, rails, setting, fault, failed, plan)  # type: ignore[arg-type]
-                    head = {
-                        "setting": setting,
-                        "fault": fault,
-                        "failures": count,
-                        "plan": plan,
-                        "sample": sample,
-                    }
-                    rows.append(
-                        {
-                            **head,
-                            "nodes": length,
-                            "rails": rails,
-                            **measures,
-                            "fidelity": "analytic",
-                        }
-                    )
+    for count, sample in product(failures, range(samples)):
+        switches = [(0, int(rail)) for rail in rng.choice(rails, size=count, replace=False)]
+        chosen = rng.choice(length * rails, size=count, replace=False)
+        faults: dict[FaultKind, list[tuple[int, int]]] = {
+            "switch": switches,
+            "rail": [divmod(int(item), rails) for item in chosen],
+        }
+        for setting, (fault, failed) in product(plans, faults.items()):
+            for plan in plans[setting]:
+                if plan == "shrink" and _left(length, rails, fault, failed) < 3:
+                    continue
+                row = {"setting": setting, "fault": fault, "failures": count, "plan": plan}
+                row |= {"sample": sample, "nodes": length, "rails": rails}
+                measures = line_bandwidth(length, rails, setting, fault, failed, plan)
+                rows.append(row | measures | {"fidelity": "analytic"})
     return rows
 
 
 def _left(length: int, rails: int, fault: str, failed: list[tuple[int, int]]) -> int:
-    return (
-        rails - len(failed) + 1 if fault == "switch" else length - len({node for node, _ in failed})
-    )
+    if fault == "switch":
+        return rails - len(failed) + 1
+    return length - len({node for node, _ in failed})

@@ -57,11 +57,8 @@ class Faults:
     def check(self, grid: NodeGrid) -> None:
         """Raises ValueError for a failure that lies outside the grid."""
         side, rails = grid.side, grid.rails
-        limits = {
-            "nodes": (side, side),
-            "rails": (side, side, 2, rails),
-            "switches": (2, side, rails),
-        }
+        nodes, switches = (side, side), (2, side, rails)
+        limits = {"nodes": nodes, "rails": (*nodes, 2, rails), "switches": switches}
         for name, most in limits.items():
             for fault in sorted(getattr(self, name)):
                 if len(fault) != len(most) or not all(
@@ -73,9 +70,7 @@ class Faults:
                     )
 
     def healthy(self, grid: NodeGrid) -> BoolArray:
-        """Working nodes, bool[side, side]; failed rails and switches leave nodes
-        usable.
-        """
+        """Working nodes, bool[side, side]: those that have not failed themselves."""
         mask = np.ones((grid.side, grid.side), dtype=np.bool_)
         for row, column in self.nodes:
             mask[row, column] = False
@@ -101,23 +96,16 @@ class PlacedJob:
         return mask
 
     def check(self, grid: NodeGrid) -> None:
-        """Raises ValueError for lines outside the grid, repeated lines or an unwirable
-        shape.
-        """
+        """ValueError for lines outside or repeated, or an unwirable shape."""
         for key, lines in (("rows", self.rows), ("columns", self.columns)):
-            if (
-                not lines
-                or sorted(set(lines)) != list(lines)
-                or lines[0] < 0
-                or lines[-1] >= grid.side
-            ):
+            ascend = sorted(set(lines)) == list(lines)
+            if not lines or not ascend or lines[0] < 0 or lines[-1] >= grid.side:
                 raise UserError(
                     f"{key}: got {list(lines)}; allowed: distinct positions from 0 to"
                     f" {grid.side - 1} in ascending order"
                 )
-        check_job(
-            GridJobSettings(len(self.rows), len(self.columns), self.setting), grid.side, grid.rails
-        )
+        job = GridJobSettings(len(self.rows), len(self.columns), self.setting)
+        check_job(job, grid.side, grid.rails)
 
 
 def position_rings(length: int, rails: int, setting: Wiring) -> IntArray:
@@ -144,9 +132,7 @@ def position_rings(length: int, rails: int, setting: Wiring) -> IntArray:
 def usable_rails(
     grid: NodeGrid, faults: Faults, dimension: int, line: int, positions: Sequence[int]
 ) -> IntArray:
-    """The rails of a line, ascending, whose switch and ports at ``positions``
-    all work.
-    """
+    """The rails of a line whose switch and ports at ``positions`` work, ascending."""
     usable = np.ones(grid.rails, dtype=np.bool_)
     for d, at, rail in faults.switches:
         if (d, at) == (dimension, line):
@@ -172,10 +158,8 @@ def placement_circuits(
     faults = Faults() if faults is None else faults
     faults.check(grid)
     parts = []
-    for dimension, lines, positions in (
-        (0, placement.rows, placement.columns),
-        (1, placement.columns, placement.rows),
-    ):
+    sides = placement.rows, placement.columns
+    for dimension, (lines, positions) in enumerate((sides, sides[::-1])):
         if len(positions) == 1:
             continue
         for line in lines:
@@ -199,23 +183,15 @@ def placement_circuits(
 
 
 def _line(grid: NodeGrid, dimension: int, line: int, rails: IntArray, rings: IntArray) -> Circuits:
-    """The circuits of one line; ``rings``: positions on the line, shape (rails,
-    nodes).
-    """
+    """The circuits of one line; ``rings``: its positions, int[rails, nodes]."""
     a, b = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
     rail = np.repeat(rails, rings.shape[1])
     node_a, node_b = (
         line * grid.side + p if dimension == 0 else p * grid.side + line for p in (a, b)
     )
+    ocs = ((grid.side if dimension else 0) + line) * grid.rails + rail
     return plus_to_minus_circuits(
-        a,
-        b,
-        ocs=((grid.side if dimension else 0) + line) * grid.rails + rail,
-        rail=rail,
-        dimension=dimension,
-        line=line,
-        node_a=node_a,
-        node_b=node_b,
+        a, b, ocs=ocs, rail=rail, dimension=dimension, line=line, node_a=node_a, node_b=node_b
     )
 
 
@@ -246,17 +222,12 @@ def check_placements(
         owner[nodes] = job
         _check_ends(grid, job, owner, circuits)
         for node in (circuits.node_a, circuits.node_b):
-            _refuse(
-                job,
-                "uses a failed rail of a node",
-                rail_down[node, circuits.dimension, circuits.rail],
-                node,
-            )
+            down = rail_down[node, circuits.dimension, circuits.rail]
+            _refuse(job, "uses a failed rail of a node", down, node)
         _refuse(job, "uses a failed switch", switch_down[circuits.ocs], circuits.ocs)
         for port in (circuits.port_a, circuits.port_b):
-            used += np.bincount(
-                circuits.ocs.astype(np.int64) * 2 * grid.side + port, minlength=len(used)
-            )
+            ports = circuits.ocs.astype(np.int64) * 2 * grid.side + port
+            used += np.bincount(ports, minlength=len(used))
         _refuse(job, "uses a port of a switch that is in use", used > 1, np.arange(len(used)))
     return {
         "jobs": len(placed),
@@ -274,10 +245,7 @@ def _check_ends(grid: NodeGrid, job: int, owner: IntArray, circuits: Circuits) -
     ):
         _refuse(job, "has a circuit to a node that is not its own", owner[node] != job, node)
         row, column = node // side, node % side
-        line, position = (
-            np.where(circuits.dimension == 0, row, column),
-            np.where(circuits.dimension == 0, column, row),
-        )
+        line, position = np.where(circuits.dimension == 0, (row, column), (column, row))
         switch = (circuits.dimension.astype(np.int64) * side + line) * grid.rails + circuits.rail
         wrong = (switch != circuits.ocs) | (port != 2 * position + minus) | (line != circuits.line)
         _refuse(job, "has a circuit on a port that its node does not own", wrong, circuits.ocs)

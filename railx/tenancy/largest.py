@@ -15,8 +15,9 @@ faults (the model is derived; the paper's numbers are not available).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress, zip_longest
 from typing import Literal
 
 import numpy as np
@@ -71,28 +72,23 @@ def largest_product(
     parts = _components(edges)
     if method == "milp" or (method == "auto" and max(map(len, parts), default=0) > _MOST_EDGES):
         return _by_programme(healthy, edges)
-    covers: list[_Cover] = [(0, 0, 0)]
-    for part in parts:
-        covers = _combine(covers, _branch(frozenset(part), {}))
+    covers = _together(parts, {})
     rows, columns = healthy.shape
     best = max(
         range(len(covers)),
         key=lambda a: (rows - min(a, rows)) * (columns - min(covers[a][0], columns)),
     )
-    return _largest(healthy, covers[best][1], covers[best][2])
+    return _without(healthy, *map(_bits, covers[best][1:]))
 
 
 def matching_size(healthy: BoolArray) -> int:
-    """The size of a maximum matching: lines that any cover of the failed nodes
-    removes.
-    """
+    """The size of a maximum matching: lines that any cover of the failures removes."""
     return int((maximum_bipartite_matching(csr_array((~healthy).astype(np.int8))) >= 0).sum())
 
 
-def _largest(healthy: BoolArray, rows_mask: int, columns_mask: int) -> Largest:
-    rows_out, columns_out = _bits(rows_mask), _bits(columns_mask)
+def _without(healthy: BoolArray, rows_out: Sequence[int], columns_out: Sequence[int]) -> Largest:
     nodes = (healthy.shape[0] - len(rows_out)) * (healthy.shape[1] - len(columns_out))
-    return Largest(rows_out, columns_out, nodes)
+    return Largest(tuple(rows_out), tuple(columns_out), nodes)
 
 
 def _bits(mask: int) -> tuple[int, ...]:
@@ -119,10 +115,7 @@ def _components(edges: Iterable[Edge]) -> list[list[Edge]]:
 
 
 def _branch(edges: frozenset[Edge], solved: dict[frozenset[Edge], list[_Cover]]) -> list[_Cover]:
-    """Least columns by number of rows for one component.
-
-    It removes the busiest line, or all lines that cross it at a failed node.
-    """
+    """Least columns by rows of a component: its busiest line goes, or all across it."""
     if edges in solved:
         return solved[edges]
     degree: dict[tuple[int, int], int] = {}
@@ -130,42 +123,35 @@ def _branch(edges: frozenset[Edge], solved: dict[frozenset[Edge], list[_Cover]])
         degree[0, row] = degree.get((0, row), 0) + 1
         degree[1, column] = degree.get((1, column), 0) + 1
     side, line = max(sorted(degree), key=lambda at: degree[at])
-    crossing = frozenset(edge[1 - side] for edge in edges if edge[side] == line)
-    taken = _shifted(_rest(edges, side, frozenset((line,)), solved), side, frozenset((line,)))
-    avoided = _shifted(_rest(edges, 1 - side, crossing, solved), 1 - side, crossing)
-    solved[edges] = _lower(taken, avoided)
+    crossing = {edge[1 - side] for edge in edges if edge[side] == line}
+
+    def removed(side: int, lines: set[int]) -> list[_Cover | None]:
+        """The covers that have these lines."""
+        parts = _components(edge for edge in sorted(edges) if edge[side] not in lines)
+        covers, mask = _together(parts, solved), sum(1 << line for line in lines)
+        if side == 1:
+            return [(c + len(lines), rows, columns | mask) for c, rows, columns in covers]
+        return [*[None] * len(lines), *[(c, rows | mask, columns) for c, rows, columns in covers]]
+
+    solved[edges] = _lower(removed(side, {line}), removed(1 - side, crossing))
     return solved[edges]
 
 
-def _rest(
-    edges: frozenset[Edge],
-    side: int,
-    lines: frozenset[int],
-    solved: dict[frozenset[Edge], list[_Cover]],
+def _together(
+    parts: Iterable[Iterable[Edge]], solved: dict[frozenset[Edge], list[_Cover]]
 ) -> list[_Cover]:
+    """Least columns by number of rows for several components."""
     covers: list[_Cover] = [(0, 0, 0)]
-    for part in _components(edge for edge in sorted(edges) if edge[side] not in lines):
+    for part in parts:
         covers = _combine(covers, _branch(frozenset(part), solved))
     return covers
 
 
-def _shifted(covers: list[_Cover], side: int, lines: frozenset[int]) -> list[_Cover | None]:
-    mask = sum(1 << line for line in lines)
-    if side == 1:
-        return [(c + len(lines), rows, columns | mask) for c, rows, columns in covers]
-    return [*[None] * len(lines), *[(c, rows | mask, columns) for c, rows, columns in covers]]
-
-
 def _lower(first: list[_Cover | None], second: list[_Cover | None]) -> list[_Cover]:
-    """The better of two covers at every number of rows; columns never rise with
-    rows.
-    """
+    """The better cover for every number of rows; columns never rise with rows."""
     result: list[_Cover] = []
-    for a in range(max(len(first), len(second))):
-        options = [covers[a] for covers in (first, second) if a < len(covers)]
-        covers_of_row = [
-            cover for cover in (*options, result[-1] if result else None) if cover is not None
-        ]
+    for options in zip_longest(first, second):
+        covers_of_row = [cover for cover in (*options, *result[-1:]) if cover is not None]
         result.append(min(covers_of_row, key=lambda cover: cover[0]))
     while len(result) > 1 and result[-1][0] == result[-2][0]:
         result.pop()
@@ -173,9 +159,7 @@ def _lower(first: list[_Cover | None], second: list[_Cover | None]) -> list[_Cov
 
 
 def _combine(first: list[_Cover], second: list[_Cover]) -> list[_Cover]:
-    """Covers of two parts without a common line: the best division of every row
-    total.
-    """
+    """Covers of two parts that share no line: the best division of each row total."""
     result: list[_Cover | None] = [None] * (len(first) + len(second) - 1)
     for a, (c, rows, columns) in enumerate(first):
         for b, (d, more_rows, more_columns) in enumerate(second):
@@ -186,9 +170,7 @@ def _combine(first: list[_Cover], second: list[_Cover]) -> list[_Cover]:
 
 
 def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
-    """Least columns for every number of rows by an integer programme, skipped by
-    Kőnig's bound.
-    """
+    """Least columns by number of rows by an integer programme, within Kőnig's bound."""
     rows, columns = (sorted({edge[axis] for edge in edges}) for axis in (0, 1))
     at_row, at_column = ({line: i for i, line in enumerate(lines)} for lines in (rows, columns))
     height, width = healthy.shape
@@ -199,7 +181,7 @@ def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
         cover[i, at_row[row]] = cover[i, len(rows) + at_column[column]] = 1
     cover[-1, : len(rows)] = 1
     cost = np.concatenate([np.zeros(len(rows)), np.ones(len(columns))])
-    best = Largest(tuple(rows), (), (height - len(rows)) * width)
+    best = _without(healthy, rows, ())
     for a in range(len(rows)):
         if (height - a) * (width - max(0, lower_bound - a)) <= best.nodes:
             continue
@@ -217,22 +199,15 @@ def _by_programme(healthy: BoolArray, edges: list[Edge]) -> Largest:
                 f" ({solution.message})"
             )
         out = np.round(solution.x).astype(np.bool_)
-        rows_out = tuple(row for row, is_out in zip(rows, out[: len(rows)], strict=True) if is_out)
-        columns_out = tuple(
-            column for column, is_out in zip(columns, out[len(rows) :], strict=True) if is_out
+        removed = _without(
+            healthy, tuple(compress(rows, out)), tuple(compress(columns, out[len(rows) :]))
         )
-        nodes = (height - len(rows_out)) * (width - len(columns_out))
-        if nodes > best.nodes:
-            best = Largest(rows_out, columns_out, nodes)
+        best = max(best, removed, key=lambda largest: largest.nodes)
     return best
 
 
 def largest_block(healthy: BoolArray) -> int:
-    """Nodes of the largest rectangle of a torus (bool[rows, columns]) without a failed
-    node.
-
-    It may wrap around.
-    """
+    """Nodes of a torus's largest rectangle (wrapped or not) without a failed one."""
     return int(_largest_block(np.ascontiguousarray(healthy)))
 
 

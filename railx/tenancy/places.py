@@ -12,10 +12,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from railx.families import families_with, family_of
-from railx.families.family import JobPlaces
 from railx.settings import SettingsError
 from railx.tenancy.largest import largest_block, largest_box, largest_product
+from railx.tenancy.settings import job_places
 from railx.vocabulary.arrays import BoolArray
 from railx.vocabulary.line_rings import arcs
 from railx.vocabulary.topology import FamilySettings
@@ -25,14 +24,7 @@ class NetworkPlaces:
     """A network and its rule of places; SettingsError where its family has none."""
 
     def __init__(self, settings: FamilySettings) -> None:
-        places = family_of(settings).job_places
-        if places is None:
-            raise SettingsError(
-                "family",
-                f"got {settings.family!r}, which does not say where jobs fit; allowed:"
-                f" {families_with('job_places')}",
-            )
-        self.places: JobPlaces[FamilySettings] = places
+        self.places = places = job_places(settings)
         self.shape = places.shape(settings)
         self.unit_chips = places.unit_chips(settings)
         self.units = math.prod(self.shape)
@@ -69,30 +61,22 @@ class NetworkPlaces:
         if job_chips <= self.unit_chips and self._domain_chips is None:
             return int(working.sum()) * (self.unit_chips // job_chips) * job_chips
         if self.places.rule == "any":
-            return (
-                sum(chips // self._taken(job_chips) for chips in self._domains(working, job_chips))
-                * job_chips
-            )
+            domains, taken = self._domains(working, job_chips), self._taken(job_chips)
+            return sum(chips // taken for chips in domains) * job_chips
         units = -(-job_chips // self.unit_chips)
         if self.places.rule == "runs":
             return sum(length // units for length in self._runs(working)) * job_chips
         if units > max(self.shape):
-            raise SettingsError(
-                "job_chips",
-                f"got {job_chips}; allowed: at most {max(self.shape) * self.unit_chips}, the chips"
-                f" of a line; the nearest is {max(self.shape) * self.unit_chips}",
-            )
+            most = max(self.shape) * self.unit_chips
+            message = f"got {job_chips}; allowed: at most {most}, the chips of a line"
+            raise SettingsError("job_chips", f"{message}; the nearest is {most}")
         grid = self._grid(working)
         lines = (np.moveaxis(grid, axis, -1) for axis in range(grid.ndim))
-        return (
-            max(self._on_lines(rows.reshape(-1, rows.shape[-1]), units) for rows in lines)
-            * job_chips
-        )
+        jobs = (self._on_lines(rows.reshape(-1, rows.shape[-1]), units) for rows in lines)
+        return max(jobs) * job_chips
 
     def _grid(self, working: BoolArray) -> BoolArray:
-        """Units by position; a failed layer beyond the rim of a mesh, which no box
-        crosses.
-        """
+        """Units by position; a mesh has a failed layer beyond its rim."""
         return np.pad(working.reshape(self.shape), (0, int(self.places.rule == "boxes")))
 
     def _taken(self, job_chips: int) -> int:
@@ -115,11 +99,8 @@ class NetworkPlaces:
         """Jobs of so many units in the rows of a grid: any of a row, or neighbours."""
         if self.places.rule == "lines":
             return int((lines.sum(axis=1) // units).sum())
-        return sum(
-            len(run) // units
-            for row in lines
-            for run in arcs(len(row), 1, np.flatnonzero(~row).tolist())
-        )
+        failed = (np.flatnonzero(~row).tolist() for row in lines)
+        return sum(len(run) // units for row in failed for run in arcs(lines.shape[1], 1, row))
 
     def _runs(self, working: BoolArray) -> list[int]:
         """Lengths of the runs of a ring that its links join."""

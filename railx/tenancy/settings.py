@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 from railx.effort import Cost, Costs
 from railx.families import TopologySettings, families_with, family_named, family_of
-from railx.families.family import PlaceRule
+from railx.families.family import JobPlaces, PlaceRule
 from railx.settings import AtLeast, Between, NonNegative, NotEmpty, Positive, SettingsError
+from railx.vocabulary.topology import FamilySettings
 
 #: Wiring of the rails of a job's lines: all-to-all in every line, the same ring on all
 #: rails in both dimensions, one line's ring.
@@ -36,6 +37,18 @@ def place_rule(system: System) -> PlaceRule:
     places = family_named(_FAMILY_OF[system]).job_places
     assert places is not None  # each of the three has one
     return places.rule
+
+
+def job_places(network: FamilySettings, key: str = "family") -> JobPlaces[FamilySettings]:
+    """A network's rule of places; SettingsError naming ``key`` where it has none."""
+    places = family_of(network).job_places
+    if places is None:
+        raise SettingsError(
+            key,
+            f"got {network.family!r}, which does not say where jobs fit; allowed:"
+            f" {families_with('job_places')}",
+        )
+    return places
 
 
 @dataclass(frozen=True)
@@ -213,28 +226,16 @@ class TraceSettings(FaultTraceSettings):
     def __post_init__(self) -> None:
         most = self.servers * self.chips_per_server
         for name, network in self.networks.items():
-            places = family_of(network).job_places
-            if places is None:
-                raise SettingsError(
-                    f"networks.{name}.family",
-                    f"got {network.family!r}, which does not say where jobs fit; allowed:"
-                    f" {families_with('job_places')}",
-                )
+            places = job_places(network, f"networks.{name}.family")
             shape, unit = places.shape(network), places.unit_chips(network)
-            if math.prod(shape) * unit > most:
-                raise SettingsError(
-                    f"networks.{name}",
-                    f"got {math.prod(shape) * unit} chips; allowed: at most {most}, the servers'",
-                )
-            if (
-                places.rule in ("lines", "blocks", "boxes")
-                and max(self.job_chips) > max(shape) * unit
-            ):
-                raise SettingsError(
-                    "job_chips",
-                    f"got {max(self.job_chips)}; allowed: at most {max(shape) * unit}, the chips of"
-                    f" a line of {name}; the nearest is {max(shape) * unit}",
-                )
+            chips, line, largest = math.prod(shape) * unit, max(shape) * unit, max(self.job_chips)
+            if chips > most:
+                allowed = f"allowed: at most {most}, the servers'"
+                raise SettingsError(f"networks.{name}", f"got {chips} chips; {allowed}")
+            if places.rule in ("lines", "blocks", "boxes") and largest > line:
+                allowed = f"allowed: at most {line}, the chips of a line of {name}"
+                message = f"got {largest}; {allowed}; the nearest is {line}"
+                raise SettingsError("job_chips", message)
 
     def costs(self) -> Costs:
         """Estimated work by field."""
@@ -304,12 +305,9 @@ class TenancySettings:
             "mix.failed_nodes": (self.mix.failed_nodes, nodes - 1, "nodes"),
             "mix.failed_rails": (self.mix.failed_rails, ports, "rails of nodes"),
             "mix.failed_switches": (self.mix.failed_switches, switches, "switches"),
-            "degraded.failures": (
-                max(self.degraded.failures),
-                rails - 1,
-                f"of the {rails} rails of a line",
-            ),
         }
+        of_line = f"of the {rails} rails of a line"
+        asked["degraded.failures"] = max(self.degraded.failures), rails - 1, of_line
         for key, (got, most, what) in asked.items():
             if got > most:
                 raise SettingsError(

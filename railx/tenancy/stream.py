@@ -27,9 +27,7 @@ _FINISH, _REPAIR, _FAILURE, _ARRIVAL = range(4)
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Jobs by arrival: ``kind`` (index of the settings' jobs), arrival and duration in
-    hours.
-    """
+    """Jobs by arrival: index among the settings' jobs, arrival, duration in hours."""
 
     kind: IntArray
     arrival_hours: FloatArray
@@ -38,10 +36,7 @@ class Stream:
 
 @dataclass(frozen=True, eq=False)
 class Failures:
-    """Failures while jobs run: node (row, column) ``nodes[i]`` fails at ``hours[i]``.
-
-    ``hours`` ascend; ``nodes`` is int[failures, 2].
-    """
+    """Node ``nodes[i]`` (row, column) fails at ``hours[i]``; hours ascend."""
 
     hours: FloatArray
     nodes: IntArray
@@ -80,10 +75,7 @@ class Outcome:
 def draw_stream(
     settings: StreamSettings, nodes: int, load: float, rng: np.random.Generator
 ) -> Stream:
-    """A stream for a grid of ``nodes`` nodes.
-
-    ``load`` only stretches the time axis of arrivals drawn from the same ``rng`` state.
-    """
+    """A stream for ``nodes`` nodes; ``load`` only stretches the arrivals of a draw."""
     weights = np.array([job.weight for job in settings.jobs])
     sizes = np.array([job.nodes for job in settings.jobs])
     share = weights / weights.sum()
@@ -100,9 +92,7 @@ def draw_stream(
 def draw_failures(
     side: int, mean_hours: float | None, until_hours: float, rng: np.random.Generator
 ) -> Failures:
-    """Poisson failures of ``side`` x ``side`` nodes, ``mean_hours`` apart per node
-    (None: none).
-    """
+    """Poisson failures of side^2 nodes, ``mean_hours`` apart per node (None: none)."""
     if mean_hours is None:
         return Failures(np.zeros(0), np.zeros((0, 2), dtype=np.int64))
     expected = until_hours * side**2 / mean_hours
@@ -173,11 +163,8 @@ class _Run:
         self.owner = np.full(self.healthy.shape, -1, dtype=np.int64)
         self.remaining_hours = self.stream.duration_hours.copy()
         self.runs = np.zeros(count, dtype=np.int64)
-        self.start_hours, self.end_hours = np.full(count, np.nan), np.full(count, np.nan)
-        self.rejected, self.rejected_by_shape = (
-            np.zeros(count, dtype=np.bool_),
-            np.zeros(count, dtype=np.bool_),
-        )
+        self.start_hours, self.end_hours = np.full((2, count), np.nan)
+        self.rejected, self.rejected_by_shape = np.zeros((2, count), dtype=np.bool_)
         self.possible: dict[int, bool] = {}
         # Kinds of job without enough free nodes; the free nodes only shrink until a
         # release or repair.
@@ -231,16 +218,15 @@ class _Run:
     def _can_ever_run(self, job: int) -> bool:
         kind = int(self.stream.kind[job])
         if kind not in self.possible:
-            shape = self.jobs[kind]
-            self.possible[kind] = (
-                find_nodes(self.idle_at_first, shape.rows, shape.columns, self.rule, self.policy)
-                is not None
-            )
+            self.possible[kind] = self._find(self.idle_at_first, kind) is not None
         return self.possible[kind]
 
+    def _find(self, free: BoolArray, kind: int) -> Lines | None:
+        shape = self.jobs[kind]
+        return find_nodes(free, shape.rows, shape.columns, self.rule, self.policy)
+
     def _start(self, job: int) -> bool:
-        shape = self.jobs[int(self.stream.kind[job])]
-        lines = find_nodes(self.free, shape.rows, shape.columns, self.rule, self.policy)
+        lines = self._find(self.free, int(self.stream.kind[job]))
         if lines is None:
             return False
         block = np.ix_(*lines)

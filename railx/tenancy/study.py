@@ -5,6 +5,7 @@ mixes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,17 +25,12 @@ from railx.tenancy.largest import formula_share, largest_block, largest_product,
 from railx.tenancy.settings import SYSTEMS, GridJobSettings, TenancySettings, place_rule
 from railx.tenancy.stream import Outcome, Stream, draw_failures, draw_stream, simulate_stream
 from railx.vocabulary.arrays import BoolArray
-from railx.vocabulary.topology import Circuits
+from railx.vocabulary.topology import Circuits, join_rows
 
 Rows = list[dict[str, Any]]
 # Each study has its own random sequence, so that a change of one leaves the others
 # unchanged.
 _FAULTS, _DEGRADED, _MIX, _STREAM = range(4)
-
-
-def node_grid(settings: TenancySettings) -> NodeGrid:
-    """The grid of nodes: R/2 x R/2 with m n rails per side."""
-    return NodeGrid(side=settings.side, rails=settings.rails)
 
 
 def fault_table(settings: TenancySettings, seed: int) -> Rows:
@@ -51,11 +47,10 @@ def fault_table(settings: TenancySettings, seed: int) -> Rows:
     for count in counted(settings.faults.counts, "counts of failures"):
         formula = formula_share(count, side) if count <= side else float("nan")
         for placement, sample, healthy in _draws(settings, count, seed):
-            product, lines_needed = largest_product(healthy), matching_size(healthy)
-            nodes = {"lines": product.nodes, "blocks": largest_block(healthy)}
+            largest, lines_needed = largest_product(healthy), matching_size(healthy)
+            nodes = {"lines": largest.nodes, "blocks": largest_block(healthy)}
             for system in SYSTEMS:
                 rule = place_rule(system)
-                usable = nodes[rule]
                 rows.append(
                     {
                         "system": system,
@@ -63,12 +58,12 @@ def fault_table(settings: TenancySettings, seed: int) -> Rows:
                         "failed_nodes": count,
                         "sample": sample,
                         "nodes": side**2,
-                        "usable_nodes": usable,
-                        "usable_share": usable / side**2,
+                        "usable_nodes": nodes[rule],
+                        "usable_share": nodes[rule] / side**2,
                         "healthy_share": 1 - count / side**2,
                         "formula_share": formula,
                         "lines_needed": lines_needed,
-                        "lines_out": len(product.rows_out) + len(product.columns_out)
+                        "lines_out": len(largest.rows_out) + len(largest.columns_out)
                         if rule == "lines"
                         else None,
                         "fidelity": "analytic",
@@ -80,9 +75,7 @@ def fault_table(settings: TenancySettings, seed: int) -> Rows:
 def _draws(
     settings: TenancySettings, count: int, seed: int
 ) -> Iterator[tuple[str, int, BoolArray]]:
-    """Healthy masks: the failures on a diagonal if it is long enough, then
-    random ones.
-    """
+    """Healthy masks: failures on a diagonal if that is long enough, and random ones."""
     side = settings.side
     if count <= side:
         healthy = np.ones((side, side), dtype=np.bool_)
@@ -139,9 +132,7 @@ def allocate_jobs(
 def _wireable(
     grid: NodeGrid, free: BoolArray, faults: Faults, job: GridJobSettings, rows: int, columns: int
 ) -> BoolArray:
-    """The free nodes without lines that lack rails, for a job of ``rows`` x
-    ``columns``.
-    """
+    """The free nodes without lines that lack rails for a job of this shape."""
     mask = free.copy()
     broken: list[dict[int, set[int]]] = [{}, {}]
     for dimension, line, rail in faults.switches:
@@ -152,7 +143,7 @@ def _wireable(
         needed = 0 if length == 1 else length - 1 if job.setting == "hyperx" else 1
         for line, rails in broken[dimension].items():
             if grid.rails - len(rails) < needed:
-                mask[(line, slice(None)) if dimension == 0 else (slice(None), line)] = False
+                (mask if dimension == 0 else mask.T)[line] = False
     return mask
 
 
@@ -164,7 +155,7 @@ def mix_of_jobs(settings: TenancySettings, seed: int) -> dict[str, Any]:
     ``ports_shared`` and the counts of failed parts used are counted again here, from
     the circuits of all jobs.
     """
-    grid, mix = node_grid(settings), settings.mix
+    grid, mix = NodeGrid(settings.side, settings.rails), settings.mix
     rng = np.random.default_rng([seed, _MIX])
     faults = random_faults(grid, mix.failed_nodes, mix.failed_rails, mix.failed_switches, rng)
     placed = allocate_jobs(grid, mix.jobs, faults)
@@ -172,55 +163,38 @@ def mix_of_jobs(settings: TenancySettings, seed: int) -> dict[str, Any]:
     circuits = [placement_circuits(grid, placement, faults) for placement in placements]
     counts = check_placements(grid, faults, list(zip(placements, circuits, strict=True)))
     touched = _touched(grid, circuits)
-    failed_rails = {
-        ((row * grid.side + column) * 2 + d) * grid.rails + rail
-        for row, column, d, rail in faults.rails
+    side, rails = grid.side, grid.rails
+    failed = {
+        "nodes": {row * side + column for row, column in faults.nodes},
+        "rails": {((y * side + x) * 2 + d) * rails + rail for y, x, d, rail in faults.rails},
+        "switches": {(d * side + line) * rails + rail for d, line, rail in faults.switches},
     }
-    failed_switches = {
-        (d * grid.side + line) * grid.rails + rail for d, line, rail in faults.switches
-    }
-    failed_nodes = {row * grid.side + column for row, column in faults.nodes}
-    asked = sum(job.nodes for job in mix.jobs)
     summary = {
         "jobs": len(placed),
         "jobs_placed": counts["jobs"],
         "shapes": len({(job.rows, job.columns) for job in mix.jobs}),
         "wirings": len({job.setting for job in mix.jobs}),
-        "nodes_asked": asked,
+        "nodes_asked": sum(job.nodes for job in mix.jobs),
         "nodes_placed": counts["nodes"],
         "circuits": counts["circuits"],
-        "failed_nodes": mix.failed_nodes,
-        "failed_rails": mix.failed_rails,
-        "failed_switches": mix.failed_switches,
+        **{f"failed_{part}": getattr(mix, f"failed_{part}") for part in failed},
         "ports_shared": touched["port_ends"] - len(touched["ports"]),
-        "failed_nodes_used": len(touched["nodes"] & failed_nodes),
-        "failed_rails_used": len(touched["rails"] & failed_rails),
-        "failed_switches_used": len(touched["switches"] & failed_switches),
+        **{f"failed_{part}_used": len(touched[part] & failed[part]) for part in failed},
     }
     return {"placements": placed, "faults": faults, "summary": summary}
 
 
 def _touched(grid: NodeGrid, circuits: Sequence[Circuits]) -> dict[str, Any]:
-    """Numbers of the nodes, node rails, switches and ports in the circuits of
-    all jobs.
-    """
-    ocs, dimension, rail = (
-        np.concatenate([getattr(part, name) for part in circuits]).astype(np.int64)
-        for name in ("ocs", "dimension", "rail")
-    )
-    ends = [
-        np.concatenate([getattr(part, name) for part in circuits]).astype(np.int64)
-        for name in ("node_a", "node_b")
-    ]
-    ports = [
-        ocs * 2 * grid.side + np.concatenate([getattr(part, name) for part in circuits])
-        for name in ("port_a", "port_b")
-    ]
+    """Numbers of the nodes, node rails, switches and ports in all circuits."""
+    names = ("ocs", "dimension", "rail", "port_a", "port_b", "node_a", "node_b")
+    joined = join_rows(circuits)
+    columns = (getattr(joined, name).astype(np.int64) for name in names)
+    ocs, dimension, rail, port_a, port_b, *ends = columns
     parts = {
         "nodes": np.concatenate(ends),
         "rails": np.concatenate([(node * 2 + dimension) * grid.rails + rail for node in ends]),
         "switches": ocs,
-        "ports": np.concatenate(ports),
+        "ports": np.concatenate([ocs * 2 * grid.side + port for port in (port_a, port_b)]),
     }
     numbers: dict[str, Any] = {name: set(np.unique(part).tolist()) for name, part in parts.items()}
     return numbers | {"port_ends": 2 * len(ocs)}
@@ -248,40 +222,28 @@ def utilisation_table(settings: TenancySettings, seed: int) -> Rows:
                 failures = draw_failures(
                     settings.side, scenario.mean_hours_between_failures, hours, rng
                 )
-                head = {
-                    "scenario": name,
-                    "failed_nodes": scenario.failed_nodes,
-                    "offered_load": load,
-                    "sample": sample,
-                }
-                for policy in stream.policies:
-                    for queue in stream.queues:
-                        measures: dict[str, dict[str, Any]] = {}
-                        for system in stream.systems:
-                            rule = place_rule(system)
-                            if rule not in measures:
-                                outcome = simulate_stream(
-                                    stream.jobs,
-                                    drawn,
-                                    healthy,
-                                    failures,
-                                    rule=rule,
-                                    policy=policy,
-                                    queue=queue,
-                                    warmup_share=stream.warmup_share,
-                                    repair_hours=stream.repair_hours,
-                                    checkpoint_hours=stream.checkpoint_hours,
-                                )
-                                measures[rule] = _measures(settings, drawn, outcome)
-                            rows.append(
-                                {
-                                    "system": system,
-                                    "policy": policy,
-                                    "queue": queue,
-                                    **head,
-                                    **measures[rule],
-                                }
+                case = {"scenario": name, "failed_nodes": scenario.failed_nodes}
+                case |= {"offered_load": load, "sample": sample}
+                for policy, queue in product(stream.policies, stream.queues):
+                    measures: dict[str, dict[str, Any]] = {}
+                    for system in stream.systems:
+                        rule = place_rule(system)
+                        if rule not in measures:
+                            outcome = simulate_stream(
+                                stream.jobs,
+                                drawn,
+                                healthy,
+                                failures,
+                                rule=rule,
+                                policy=policy,
+                                queue=queue,
+                                warmup_share=stream.warmup_share,
+                                repair_hours=stream.repair_hours,
+                                checkpoint_hours=stream.checkpoint_hours,
                             )
+                            measures[rule] = _measures(settings, drawn, outcome)
+                        head = {"system": system, "policy": policy, "queue": queue}
+                        rows.append(head | case | measures[rule])
     return rows
 
 
@@ -318,7 +280,7 @@ def tenancy_summary(
     mix: Mapping[str, Any],
 ) -> dict[str, Any]:
     """A flat summary of the tables: shares are ratios, times hours."""
-    grid = node_grid(settings)
+    grid = NodeGrid(settings.side, settings.rails)
     line = min(grid.side, grid.rails + 1)
     summary: dict[str, Any] = {
         "nodes": grid.nodes,
@@ -328,26 +290,16 @@ def tenancy_summary(
         "all_to_all_line_nodes": line,
         "fidelity": "analytic",
     }
+    by_count = _grouped(faults, ("failed_nodes", "system", "placement"))
     for count in settings.faults.counts:
-        count_rows = [row for row in faults if row["failed_nodes"] == count]
         for system in ("railx", "torus"):
-            shares = [
-                row["usable_share"]
-                for row in count_rows
-                if row["system"] == system and row["placement"] == "random"
-            ]
+            shares = [row["usable_share"] for row in by_count[count, system, "random"]]
             summary[f"faults.{count}.{system}_share"] = float(np.mean(shares))
-        exact = [
-            row
-            for row in count_rows
-            if row["system"] == "railx" and row["placement"] == "distinct_lines"
-        ]
-        if exact:
-            summary[f"faults.{count}.distinct_lines_share"] = exact[0]["usable_share"]
-            summary[f"faults.{count}.formula_share"] = exact[0]["formula_share"]
-    for key, rows in _grouped(
-        utilisation, ("scenario", "queue", "policy", "offered_load", "system")
-    ).items():
+        for exact in by_count.get((count, "railx", "distinct_lines"), [])[:1]:
+            summary[f"faults.{count}.distinct_lines_share"] = exact["usable_share"]
+            summary[f"faults.{count}.formula_share"] = exact["formula_share"]
+    cases = ("scenario", "queue", "policy", "offered_load", "system")
+    for key, rows in _grouped(utilisation, cases).items():
         name = ".".join(
             f"load_{round(100 * part)}" if isinstance(part, float) else str(part) for part in key
         )

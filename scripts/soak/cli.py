@@ -63,9 +63,8 @@ class Mortal(FabricClient):
     def cut(self) -> None:
         """As the end of its process: the connection closes, and nothing comes again."""
         with self._lock:
-            if self._closing:
+            if self._closed.is_set():
                 return
-            self._closing = True
             self._closed.set()
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -73,7 +72,7 @@ class Mortal(FabricClient):
     @property
     def is_broken(self) -> bool:
         """Whether it can do nothing any more."""
-        return self._broken is not None or self._closing
+        return self._broken is not None or self._closed.is_set()
 
 
 class Soak:

@@ -182,7 +182,7 @@ def test_the_end_of_the_controller_ends_every_wait(controller: Controller) -> No
     with connect(controller, 0) as zero, connect(controller, 1) as one:
         result = together(
             lambda: zero.acquire("g", 0, PAIR),
-            lambda: (one._send("SHUTDOWN"), one.acquire("h", 0, PAIR))[1],
+            lambda: (one._write(encode("SHUTDOWN")), one.acquire("h", 0, PAIR))[1],
         )
         assert all(
             isinstance(error, FabricError) and "controller" in str(error) for error in result

@@ -139,7 +139,7 @@ def test_more_connections_than_it_can_hold_are_survived(taken: int, reason: str)
             # The oldest made place, not the newest.
             crowded[0].settimeout(5)
             assert MessageDecoder().feed(crowded[0].recv(4096))[0]["reason"] == reason
-            client._send("SHUTDOWN")
+            client._write(encode("SHUTDOWN"))
     said = process.communicate(timeout=30)[1]
     assert process.returncode == 0
     # Each is counted, few are told of.

@@ -19,11 +19,7 @@ from railx.fabric.holdings import OperationKey, Report
 
 
 def settle(core: State, configuration: Configuration, now_ns: int) -> list[Action]:
-    """End a held lease once all members gave it back.
-
-    Operations that all have begun go on as granted ones, those that some have begun
-    as questions of these.
-    """
+    """End a held lease once all members gave it back."""
     hold = core.holds[configuration]
     if hold.holders:
         return []
@@ -31,10 +27,7 @@ def settle(core: State, configuration: Configuration, now_ns: int) -> list[Actio
     for member in configuration.members:
         state.discard(core.holds_of, member, configuration)
     for circuit in hold.circuits:
-        if circuit in core.holds_by_circuit:
-            core.holds_by_circuit[circuit].discard(configuration)
-            if not core.holds_by_circuit[circuit]:
-                del core.holds_by_circuit[circuit]
+        state.discard(core.holds_by_circuit, circuit, configuration)
     reports = {rank: complete(item, rank, hold) for rank, item in hold.reports.items()}
     actions: list[Action] = []
     for channel in sorted({channel for report in reports.values() for channel in report.begun}):
@@ -370,10 +363,7 @@ def grant(core: State, operation: state.TrackedOperation, now_ns: int) -> list[A
 def grant_all(
     core: State, operation: state.TrackedOperation, hold: state.Hold | None, now_ns: int
 ) -> list[Action]:
-    """Grant to all members that asked.
-
-    A member that has ended its part waits for nothing, but has to know its lease.
-    """
+    """Grant to all who asked; who has ended its part has to know its lease."""
     actions: list[Action] = []
     number = None if hold is None else hold.number
     generation = generation_of(core, operation.circuits)
@@ -425,12 +415,8 @@ def grant_action(
 
 def generation_of(core: State, circuits: tuple[Circuit, ...]) -> int:
     """The number of the last change on the rails of these circuits."""
-    last = 0
-    for rail, _ in state.by_rail(core.layout, circuits):
-        number = core.generation[rail]
-        if number > last:
-            last = number
-    return last
+    rails = state.by_rail(core.layout, circuits)
+    return max((core.generation[rail] for rail, _ in rails), default=0)
 
 
 def grant_to_holder(
@@ -455,10 +441,7 @@ def grant_to_holder(
 
 
 def speculate(core: State) -> list[Action]:
-    """Switch for hinted configurations that all members expect.
-
-    Only where no operation waits for the ports.
-    """
+    """Switch ahead for what all members expect, where no operation waits for ports."""
     turns = {
         expected.ready: configuration
         for configuration in core.touched_hints
@@ -466,8 +449,7 @@ def speculate(core: State) -> list[Action]:
     }
     core.touched_hints.clear()
     actions: list[Action] = []
-    for turn in sorted(turns):
-        configuration = turns[turn]
+    for _, configuration in sorted(turns.items()):
         circuits = core.layout.circuits(configuration)
         if not core.lost_ports.keys().isdisjoint(ports_of(circuits)):
             continue
@@ -494,10 +476,7 @@ def speculate(core: State) -> list[Action]:
 
 
 def switched(core: State, command: int, now_ns: int) -> list[Action]:
-    """The switch has carried out a command: its circuits carry light.
-
-    A command that is not under way changes nothing.
-    """
+    """A command that was under way is done: its circuits carry light."""
     action = core.commands.pop(command, None)
     if action is None:
         return []
@@ -515,17 +494,13 @@ def switched(core: State, command: int, now_ns: int) -> list[Action]:
 
 
 def switch_failed(core: State, command: int, reason: str, now_ns: int) -> list[Action]:
-    """The switch could not carry out a command: none of its circuits is up.
-
-    Ranks that wait for them get an error; the next question tries again.
-    """
+    """A switch has failed a command: ranks that wait for its circuits get an error."""
     action = core.commands.pop(command, None)
     if action is None:
         return []
     core.failures["switches"] += 1
-    for circuit in action.connect:
-        for port in circuit.ports:
-            del core.moving[port]
+    for port in state.ports_in_order(action.connect):
+        del core.moving[port]
     core.spoiled.difference_update(action.connect)
     forget_ahead(core, action.connect)
     failed = set(action.connect)
@@ -540,10 +515,7 @@ def switch_failed(core: State, command: int, reason: str, now_ns: int) -> list[A
 
 
 def ports_lost(core: State, ports: Iterable[Port], reason: str, now_ns: int) -> list[Action]:
-    """These ports are out of order: their circuits are dark and dropped.
-
-    Operations that need one of them get an error that names it.
-    """
+    """Ports are lost with their circuits: operations that need them get an error."""
     lost = [port for port in sorted(set(ports)) if port not in core.lost_ports]
     core.lost_ports.update(dict.fromkeys(lost, reason))
     core.failures["ports"] += len(lost)

@@ -216,10 +216,7 @@ def stands_no_more(core: State, operation: state.TrackedOperation) -> None:
         return
     del core.queue[operation.order]
     for port in operation.ports:
-        waiting = core.waiting[port]
-        del waiting[operation.order]
-        if not waiting:
-            del core.waiting[port]
+        state.discard(core.waiting, port, operation.order)
     operation.order = None
     touch(core, operation.ports)
 
@@ -333,29 +330,21 @@ def end_when_released(core: State, operation: state.TrackedOperation) -> None:
         return
     forget(core, operation)
     for circuit in operation.circuits:
-        keys = core.leases.get(circuit)
-        if keys is not None:
-            keys.discard(operation.key)
-            if not keys:
-                del core.leases[circuit]
+        state.discard(core.leases, circuit, operation.key)
     touch(core, operation.ports)
 
 
 def begin_lease(core: State, operation: state.TrackedOperation) -> state.Hold | None:
-    """Begin a held lease with the grant of ``operation``.
-
-    None where others wait for its ports already, or where members cannot hold one.
-    """
+    """Begin a lease with a grant; None where others wait or a member cannot hold it."""
     configuration = operation.configuration
     if not operation.circuits or configuration in core.holds or others_wait(core, operation):
         return None
-    for asked in operation.asked.values():
-        if not asked.can_hold:
-            return None
-    for other in core.by_channel.get(operation.key[0], {}).values():
-        if other.configuration != configuration:
-            # Members that disagree about the channel have to ask to be told.
-            return None
+    if not all(asked.can_hold for asked in operation.asked.values()):
+        return None
+    on_channel = core.by_channel.get(operation.key[0], {}).values()
+    if any(other.configuration != configuration for other in on_channel):
+        # Members that disagree about the channel have to ask to be told.
+        return None
     hold = state.Hold(core.next_hold, operation.circuits, set(configuration.members))
     core.next_hold += 1
     core.holds[configuration] = hold
@@ -385,10 +374,8 @@ def recall(core: State, configuration: Configuration, reason: str | None = None)
     hold.recalled = True
     hold.loss_announced = reason is not None
     core.counters["recalls"] += len(hold.holders)
-    return [
-        state.RecallAction(rank, configuration, hold.number, reason)
-        for rank in sorted(hold.holders)
-    ]
+    holders = sorted(hold.holders)
+    return [state.RecallAction(rank, configuration, hold.number, reason) for rank in holders]
 
 
 def recall_from(

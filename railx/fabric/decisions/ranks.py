@@ -252,18 +252,12 @@ def other_leases(
 
 
 def recall(core: State, configuration: Configuration, now_ns: int) -> list[Action]:
-    """The lease of a configuration has to be given back, whoever needs its ports.
-
-    Where nobody holds one, or it was recalled before, nothing changes.
-    """
+    """A lease has to be given back, whoever needs its ports; once, if there is one."""
     return [*queueing.recall(core, configuration), *granting.advance(core, now_ns)]
 
 
 def release(core: State, rank: int, key: OperationKey, now_ns: int) -> list[Action]:
-    """``rank`` has ended its part of an operation.
-
-    Unknown and repeated releases change nothing.
-    """
+    """``rank`` has ended its part; unknown and repeated releases change nothing."""
     operation = core.operations.get(key)
     if operation is None or rank not in operation.asked:
         if core.recovering and len(core.ended_early) < core.ranks * state.OPEN_OPERATIONS:
@@ -324,10 +318,7 @@ def is_disputed(core: State, configuration: Configuration, report: Report) -> bo
 
 
 def hint(core: State, rank: int, configuration: Configuration, now_ns: int) -> list[Action]:
-    """The next operation of ``rank`` will need ``configuration``.
-
-    A newer hint replaces an older one.
-    """
+    """The next operation of ``rank`` will need this; a newer hint replaces it."""
     if rank in core.gone:
         return []
     misfit = queueing.misfit_of(core, rank, configuration)
@@ -377,10 +368,7 @@ def abandon(core: State, rank: int, key: OperationKey, now_ns: int) -> list[Acti
 def disagree(
     core: State, question: state.Question, operation: state.TrackedOperation, now_ns: int
 ) -> list[Action]:
-    """The ranks disagree about an operation, which fails for all of them.
-
-    A rank outside the others' configuration harms only itself.
-    """
+    """The ranks disagree about an operation, which fails for all of them."""
     rank, _, key, configuration = question
     other = min(operation.asked)
     message = queueing.disagreement(key, rank, configuration, other, operation.configuration)
@@ -415,10 +403,7 @@ def disagree_with_grant(
 def refuse_all(
     core: State, question: state.Question, problem: tuple[str, str], now_ns: int
 ) -> list[Action]:
-    """Refuse a question, and the operation to its other members too.
-
-    They would wait for the rank in vain.
-    """
+    """Refuse a question, and the operation to others, who would wait in vain."""
     rank, request, key, configuration = question
     operation = queueing.tracked(core, key, configuration)
     refusal = refuse(core, rank, request, *problem)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from railx.fabric.circuits import Circuit, Configuration, Layout, Port, ports_of
@@ -123,10 +124,7 @@ class Asked:
 
 @dataclass(slots=True, eq=False)
 class TrackedOperation:
-    """``order`` is its place in the queue, once all members have asked.
-
-    ``serial`` says which became known first.
-    """
+    """``order``: its place in the queue, once all asked; ``serial`` orders all."""
 
     key: OperationKey
     configuration: Configuration
@@ -327,17 +325,19 @@ def note_last(core: State, rank: int, channel: str, number: int) -> None:
         del numbers[next(iter(numbers))]
 
 
-def discard(index: dict[_K, dict[_V, Any]], key: _K, value: _V) -> None:
+def discard(index: dict[_K, dict[_V, Any]] | dict[_K, set[_V]], key: _K, value: _V) -> None:
     """Take one entry out of an index, and the entry's row once it is empty."""
     row = index.get(key)
     if row is not None:
-        row.pop(value, None)
+        if isinstance(row, set):
+            row.discard(value)
+        else:
+            row.pop(value, None)
         if not row:
             del index[key]
 
 
-def by_name(configuration: Configuration) -> str:
-    return configuration.name
+by_name = attrgetter("name")
 
 
 def name_of(operation: TrackedOperation) -> str:
@@ -430,6 +430,10 @@ def snapshot(core: State, most: int | None = None) -> dict[str, Any]:
         leased.setdefault((operations, holds), []).append(list(circuit))
     waiting = [item for item in core.operations.values() if not item.granted and item.order is None]
     ranks = core.registered.keys() | core.former.keys() | core.gone.keys()
+
+    def described(item: TrackedOperation) -> dict[str, Any]:
+        return {"configuration": cut.name(item.configuration), "operation": list(item.key)}
+
     return {
         "recovering": core.recovering,
         "rails": {
@@ -451,24 +455,19 @@ def snapshot(core: State, most: int | None = None) -> dict[str, Any]:
         "holds": [
             {
                 "configuration": cut.name(configuration),
-                "hold": core.holds[configuration].number,
-                "holders": cut("holders", sorted(core.holds[configuration].holders)),
-                "recalled": core.holds[configuration].recalled,
+                "hold": hold.number,
+                "holders": cut("holders", sorted(hold.holders)),
+                "recalled": hold.recalled,
             }
-            for configuration in cut("holds", core.holds)
+            for configuration, hold in cut("holds", core.holds.items())
         ],
         "queue": [
-            {
-                "configuration": cut.name(operation.configuration),
-                "operation": list(operation.key),
-                "since_ns": max(item.asked_ns for item in operation.asked.values()),
-            }
-            for operation in cut("queue", core.queue.values())
+            described(item) | {"since_ns": max(asked.asked_ns for asked in item.asked.values())}
+            for item in cut("queue", core.queue.values())
         ],
         "waiting": [
-            {
-                "configuration": cut.name(item.configuration),
-                "operation": list(item.key),
+            described(item)
+            | {
                 "asked": cut("asked", sorted(item.asked)),
                 "missing": cut("missing", sorted({*item.configuration.members} - {*item.asked})),
             }

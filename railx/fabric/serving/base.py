@@ -52,10 +52,6 @@ from railx.fabric.switches import Switch, SwitchCallbacks, port_name
 from railx.fabric.switches.emulated import EmulatedSwitch
 from railx.settings import SettingsError
 
-__all__ = [
-    *("MAXIMUM_LINE", "MAXIMUM_UNREAD_BYTES", "OBSERVERS", "Acceptor", "Connection", "ServerBase")
-]
-
 #: The largest message of a stranger; registered peers may send larger ones.
 _STRANGERS_BYTES = 4096
 #: Bytes that may wait for a peer that does not read.
@@ -278,12 +274,8 @@ def grant_frame(action: GrantAction) -> bytes:
 def recall_frame(configuration: Configuration, hold: int, reason: str | None) -> bytes:
     """RECALL: the same for all holders of the lease."""
     reason_json = "null" if reason is None else encode_basestring_ascii(reason[:MAXIMUM_LINE])
-    return frame(
-        (
-            f'{{"version":{VERSION},"type":"RECALL",{_needs(configuration)},'
-            f'"hold":{hold},"reason":{reason_json}}}'
-        ).encode()
-    )
+    what = f'"version":{VERSION},"type":"RECALL",{_needs(configuration)}'
+    return frame(f'{{{what},"hold":{hold},"reason":{reason_json}}}'.encode())
 
 
 @lru_cache(maxsize=1024)
@@ -310,10 +302,7 @@ _FATAL = {"not_json", "too_large", "too_deep", "no_type", "version", "not_finite
 
 
 class ServerBase:
-    """State, answers, refusals, events of the switch, and admission.
-
-    It admits peers with the token, within the limits of connections.
-    """
+    """State, answers, refusals, events of the switch; admission of token holders."""
 
     def __init__(
         self,
@@ -350,12 +339,9 @@ class ServerBase:
         self._awake = False
         layout = Layout(settings.gpus_per_server)
         light_before, light_after = _keeps_light(settings.switch)
+        latency_ns, callbacks = round(settings.reconfiguration_latency_ms * 1e6), self._callbacks()
         self._switch = make_switch(
-            settings.switch,
-            layout=layout,
-            ranks=ranks,
-            latency_ns=round(settings.reconfiguration_latency_ms * 1e6),
-            callbacks=self._callbacks(),
+            settings.switch, layout=layout, ranks=ranks, latency_ns=latency_ns, callbacks=callbacks
         )
         lit = self._switch.read()
         self.core = ControllerCore(layout, ranks, active=lit, recovering=light_before)

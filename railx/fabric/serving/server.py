@@ -23,8 +23,6 @@ from railx.fabric.serving.base import MAXIMUM_LINE, OBSERVERS, Connection, Serve
 from railx.fabric.settings import FabricSettings
 from railx.fabric.switches.emulated import EmulatedSwitch
 
-__all__ = ["FirstSender", "Refusal", "Senders", "Server", "first_sender", "unseen"]
-
 #: By channel, the sender and the number of the first operation that may be meant.
 Senders = Mapping[str, tuple[int, int]]
 
@@ -159,11 +157,8 @@ class Server(ServerBase):
             connection.send(encode("ERROR", request=request.request, **answer._asdict()))
             return
         source, (channel, sequence) = answer or (None, (None, None))
-        connection.send(
-            encode(
-                "FOUND", request=request.request, source=source, channel=channel, sequence=sequence
-            )
-        )
+        waits = {"source": source, "channel": channel, "sequence": sequence}
+        connection.send(encode("FOUND", request=request.request, **waits))
         for pair in unseen(self.core, rank, request.channels) if answer is None else ():
             self._act(self.core.recall(pair, time.monotonic_ns()))
 
@@ -223,19 +218,17 @@ class Server(ServerBase):
                     other.send(returned)
             self._ranks[rank] = connection
             connection.rank = rank
-            settings = self.settings
-            connection.send(
-                encode(
-                    "REGISTERED",
-                    ranks=self.core.ranks,
-                    reconfiguration_latency_ms=settings.reconfiguration_latency_ms,
-                    timeout_s=settings.timeout_s,
-                    heartbeat_timeout_s=self._patience * settings.heartbeat_s,
-                    reconnect_s=self._reconnect_s,
-                    incarnation=self.incarnation,
-                    recovering=self.core.recovering,
-                )
+            registered = encode(
+                "REGISTERED",
+                ranks=self.core.ranks,
+                reconfiguration_latency_ms=self.settings.reconfiguration_latency_ms,
+                timeout_s=self.settings.timeout_s,
+                heartbeat_timeout_s=self._patience * self.settings.heartbeat_s,
+                reconnect_s=self._reconnect_s,
+                incarnation=self.incarnation,
+                recovering=self.core.recovering,
             )
+            connection.send(registered)
 
     def _present(self, connection: Connection, request: Request) -> None:
         if connection.rank is None:
@@ -253,9 +246,9 @@ class Server(ServerBase):
             if self._ranks.get(rank) is not connection:
                 continue
             if connection.missed >= self._patience:
-                silent_s = connection.missed * self.settings.heartbeat_s
-                self._count("silent", f"rank {rank} has been silent for {silent_s:g} s")
-                self._lost(connection, f"has been silent for {silent_s:g} s")
+                silent = f"has been silent for {connection.missed * self.settings.heartbeat_s:g} s"
+                self._count("silent", f"rank {rank} {silent}")
+                self._lost(connection, silent)
                 connection.abort()
                 continue
             connection.missed += 1

@@ -24,8 +24,6 @@ from railx.errors import UserError
 from railx.fabric.circuits import Circuit, Port
 from railx.fabric.decisions.state import SwitchAction
 
-__all__ = ["Switch", "SwitchCallbacks", "SwitchFault", "Wiring", "parse_port", "port_name"]
-
 
 class SwitchFault(RuntimeError):
     """A command that no optical switch could carry out: the controller's mistake."""

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from railx.errors import UserError
-from railx.fabric.circuits import Circuit, Layout, Port
-from railx.fabric.decisions.state import SwitchAction
+from railx.fabric.circuits import Circuit, Layout, Port, ports_of
+from railx.fabric.decisions.state import SwitchAction, ports_in_order
 from railx.fabric.settings import EmulatedSwitchSettings
 from railx.fabric.switches import SwitchCallbacks, Wiring, parse_port, port_name
 from railx.settings import SettingsError
@@ -88,7 +88,7 @@ class EmulatedSwitch:
 
     def apply(self, action: SwitchAction) -> None:
         """Begin a command; see :meth:`railx.fabric.switches.Switch.apply`."""
-        ports = [port for circuit in action.connect for port in circuit.ports]
+        ports = ports_in_order(action.connect)
         with self._condition:
             self._wiring.take(action)
             self._lit -= set(action.disconnect)
@@ -160,7 +160,7 @@ class EmulatedSwitch:
         now_ns = self._clock()
         self._at(now_ns, partial(_itself, partial(self._callbacks.ports_lost, lost, reason)))
         for action in list(self._under_way.values()):
-            needs = lost & {port for circuit in action.connect for port in circuit.ports}
+            needs = lost & ports_of(action.connect)
             if needs:
                 # Its end is not reported, even if due before the report of the loss.
                 tell = self._end(action.command, self._loss(min(needs)))
@@ -190,9 +190,8 @@ class EmulatedSwitch:
         while True:
             with self._condition:
                 while not self._closed and not (self._due and self._due[0][0] <= self._clock()):
-                    self._condition.wait(
-                        (self._due[0][0] - self._clock()) / 1e9 if self._due else None
-                    )
+                    wait_s = (self._due[0][0] - self._clock()) / 1e9 if self._due else None
+                    self._condition.wait(wait_s)
                 if self._closed:
                     return
                 _, _, event = heapq.heappop(self._due)

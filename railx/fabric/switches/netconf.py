@@ -28,13 +28,14 @@ import os
 import queue
 import threading
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from railx.errors import UserError
 from railx.fabric.circuits import Circuit, Layout, Port
-from railx.fabric.decisions.state import SwitchAction
+from railx.fabric.decisions.state import SwitchAction, ports_in_order
 from railx.fabric.settings import NetconfSwitchSettings
 from railx.fabric.switches import SwitchCallbacks, Wiring, port_name
 from railx.settings import SettingsError
@@ -59,10 +60,7 @@ class NetconfSwitch:
         ranks: int,
         callbacks: SwitchCallbacks,
     ) -> None:
-        """Open a session to every switch.
-
-        Raises SettingsError below "switch" where one cannot be had.
-        """
+        """Open all sessions; SettingsError below "switch" where one cannot be had."""
         rails = layout.gpus_per_server
         if len(settings.addresses) != rails:
             raise SettingsError(
@@ -174,24 +172,21 @@ class _Session:
         """Carry out a change, whole or not at all; returns when there is light."""
         config = ElementTree.Element(f"{{{_BASE}}}config")
         switch = ElementTree.SubElement(config, f"{{{MODEL}}}optical-switch")
-        for first in disconnect:
+        dropped = (("remove", {"from": first}) for first in disconnect)
+        added = (("create", {"from": first, "to": second}) for first, second in connect)
+        for operation, ends in (*dropped, *added):
             entry = ElementTree.SubElement(switch, f"{{{MODEL}}}cross-connect")
-            entry.set(f"{{{_BASE}}}operation", "remove")
-            ElementTree.SubElement(entry, f"{{{MODEL}}}from").text = str(first)
-        for first, second in connect:
-            entry = ElementTree.SubElement(switch, f"{{{MODEL}}}cross-connect")
-            entry.set(f"{{{_BASE}}}operation", "create")
-            ElementTree.SubElement(entry, f"{{{MODEL}}}from").text = str(first)
-            ElementTree.SubElement(entry, f"{{{MODEL}}}to").text = str(second)
+            entry.set(f"{{{_BASE}}}operation", operation)
+            for name, number in ends.items():
+                ElementTree.SubElement(entry, f"{{{MODEL}}}{name}").text = str(number)
         if len(switch):
             text = ElementTree.tostring(config, encoding="unicode")
             self._ask(lambda: self._manager.edit_config(target="running", config=text))
 
     def cross_connects(self) -> list[tuple[int, int]]:
         """The present cross-connects."""
-        reply = self._ask(
-            lambda: self._manager.get_config("running", filter=("subtree", _subtree()))
-        )
+        everything = ("subtree", _subtree())
+        reply = self._ask(lambda: self._manager.get_config("running", filter=everything))
         return [
             (_integer(entry, "from"), _integer(entry, "to"))
             for entry in reply.iter(f"{{{MODEL}}}cross-connect")
@@ -217,10 +212,7 @@ class _Session:
         self._ask(self._manager.create_subscription)
 
     def notified(self, timeout_s: float) -> bool:
-        """Whether a notification of the model has come; others are dropped.
-
-        Raises _Broken where the session is over.
-        """
+        """Whether the model has notified; _Broken where the session is over."""
         notification = self._manager.take_notification(timeout=timeout_s)
         if notification is not None:
             root = ElementTree.fromstring(notification.notification_xml)
@@ -252,6 +244,9 @@ class _Rail:
         self._commands: queue.Queue[SwitchAction | None] = queue.Queue()
         #: Whether an unread None is among them.
         self._woken = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"optical switch of rail {numbering.rail}", daemon=True
+        )
         self._listener: threading.Thread | None = None
         self._talking = threading.Lock()
         self._state = threading.Lock()
@@ -275,9 +270,6 @@ class _Rail:
                 f"no use of the switch at {settings.addresses[numbering.rail]} ({error}); allowed:"
                 " a switch that answers NETCONF and speaks railx-cross-connect",
             ) from None
-        self._thread = threading.Thread(
-            target=self._run, name=f"optical switch of rail {numbering.rail}", daemon=True
-        )
 
     def start(self) -> None:
         self._thread.start()
@@ -297,7 +289,7 @@ class _Rail:
     def close(self) -> None:
         self._closing = True
         self._commands.put(None)
-        if getattr(self, "_thread", None) is not None and self._thread.is_alive():
+        if self._thread.is_alive():
             self._thread.join()
         if self._listener is not None:
             self._listener.join()
@@ -341,12 +333,9 @@ class _Rail:
             if session is not None:
                 session.close()
             return False
-        self._listener = threading.Thread(
-            target=self._listen,
-            args=(session,),
-            name=f"notifications of rail {self._numbering.rail}",
-            daemon=True,
-        )
+        name = f"notifications of rail {self._numbering.rail}"
+        listen = partial(self._listen, session)
+        self._listener = threading.Thread(target=listen, name=name, daemon=True)
         self._listener.start()
         return True
 
@@ -530,10 +519,9 @@ class _Rail:
 
     def _dead_port(self, action: SwitchAction) -> str | None:
         with self._state:
-            for circuit in action.connect:
-                for port in circuit.ports:
-                    if port in self._lost:
-                        return f"port {port_name(port)} is lost ({self._lost[port]})"
+            for port in ports_in_order(action.connect):
+                if port in self._lost:
+                    return f"port {port_name(port)} is lost ({self._lost[port]})"
         return None
 
     def _tell(self, callback: Any, *news: Any) -> None:
