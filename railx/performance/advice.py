@@ -217,18 +217,12 @@ def setting_of(settings: AdviceSettings) -> Setting:
         if settings.constants
         else default_constants(device.name, settings.program)
     )
-    recipe = next(
-        (
-            name
-            for name in constants.gains
-            if settings.precision in name or settings.precision.replace("fp8", "float8") in name
-        ),
-        "",
-    )
     network = TwoLevelRing.of(device, **_shares(constants, settings))
-    program = program_named(settings.program)
-    recipe = recipe if settings.precision in ("fp8", "fp4") else ""
-    return Setting(model, device, network, program, constants, settings.precision, recipe)
+    program, precision = program_named(settings.program), settings.precision
+    words = {"fp8": ("fp8", "float8"), "fp4": ("fp4",)}.get(precision, ())
+    recipes = [name for name in constants.gains if any(word in name for word in words)]
+    recipe = recipes[0] if recipes else ""
+    return Setting(model, device, network, program, constants, precision, recipe)
 
 
 def _on_topology(

@@ -134,17 +134,11 @@ class _Passes:
         """
         end = (number == 0) | (number == self.layers.plans["pipeline"] - 1)
         tables, seconds = (np.where(end, value, 0.0) for value in self.layers.tables())
-        for count, share, (passes, exchange) in zip(
-            counts, _shares(counts), self.kinds, strict=True
-        ):
-            seconds = seconds + exchange.step_s(passes, count, share)
+        layers = np.maximum(_sum(counts), 1e-9)
+        for count, (passes, exchange) in zip(counts, self.kinds, strict=True):
+            seconds = seconds + exchange.step_s(passes, count, count / layers)
             tables = tables + count * exchange.parameters
         return seconds, self.layers.update(tables)
-
-
-def _shares(counts: Sequence[Array]) -> list[Array]:
-    total = np.maximum(_sum(counts), 1e-9)
-    return [count / total for count in counts]
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,6 +48,9 @@ MIN_POINTS = 5
 PUBLISHED_ERROR = 0.06
 #: Typical error of InfiniPipe's cost model in time and in memory.
 PUBLISHED_PIPELINE_ERROR = 0.05
+#: Fields of a fit with the coefficients of a layer's time, and of its forward part.
+_LAYER_TIMES = ("quadratic_ms_per_token2", "linear_ms_per_token", "constant_ms")
+_FORWARD_TIMES = tuple(f"forward_{name}" for name in _LAYER_TIMES)
 #: Relative errors below this are rounding.
 _ROUNDING = 1e-9
 
@@ -284,6 +287,16 @@ class ProfileFit:
         """Bytes of one activation."""
         return {"float32": 4, "float64": 8, "bfloat16": 2}[self.dtype]
 
+    @property
+    def forward_factor(self) -> float:
+        """Time of recomputing a layer over its forward pass."""
+        return 1.0 if self.recompute_over_forward is None else self.recompute_over_forward
+
+    def input_bytes_per_token(self, model: ModelSettings) -> float:
+        """What a recomputed layer keeps: as measured, or its input."""
+        kept = self.checkpoint_bytes_per_token
+        return float(self.element_bytes * model.hidden) if kept is None else kept
+
     def layer_ms(self, slices: Sequence[tuple[int, int]], degree: int) -> float:
         """A layer, forward and backward, over packed slices (context, tokens)."""
         squares = sum((context + new) ** 2 - context**2 for context, new in slices)
@@ -341,18 +354,10 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
         for degree in sorted({row["degree"] for row in rows if row["part"] == "all_to_all"})
     }
     exchanged = {degree: measured for degree, measured in exchanges.items() if measured is not None}
-    first_row = layer[0]
     return ProfileFit(
-        model=first_row["model"],
-        device=first_row["device"],
-        dtype=first_row["dtype"],
-        torch=first_row["torch"],
-        quadratic_ms_per_token2=float(times[0]),
-        linear_ms_per_token=float(times[1]),
-        constant_ms=float(times[2]),
-        forward_quadratic_ms_per_token2=float(forward[0]),
-        forward_linear_ms_per_token=float(forward[1]),
-        forward_constant_ms=float(forward[2]),
+        **{key: layer[0][key] for key in ("model", "device", "dtype", "torch", "fidelity")},
+        **dict(zip(_LAYER_TIMES, times.tolist(), strict=True)),
+        **dict(zip(_FORWARD_TIMES, forward.tolist(), strict=True)),
         recompute_over_forward=again.get("share"),
         ends_linear_ms_per_token=float(end_times[0]),
         ends_constant_ms=float(end_times[1]),
@@ -378,7 +383,6 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
         published_pipeline_error=PUBLISHED_PIPELINE_ERROR,
         held_out_memory_error=_error(_memory_terms(unused) @ stored, _column(unused, "kept_bytes")),
         held_out_checkpoint_memory_error=again.get("kept_error"),
-        fidelity=first_row["fidelity"],
     )
 
 
@@ -387,23 +391,13 @@ def predicted_ms(
 ) -> float:
     """Time of a layer, forward and backward, and once more forward if recomputed."""
     again = (fit.recompute_over_forward or 0.0) if checkpointed else 0.0
-    return (
-        _layer_ms(
-            (fit.quadratic_ms_per_token2, fit.linear_ms_per_token, fit.constant_ms),
-            tokens, context, degree,
-        )
-        + again * predicted_forward_ms(fit, tokens, context, degree)
-    )  # fmt: skip
+    layer_ms = _layer_ms(fit, _LAYER_TIMES, tokens, context, degree)
+    return layer_ms + again * predicted_forward_ms(fit, tokens, context, degree)
 
 
 def predicted_forward_ms(fit: ProfileFit, tokens: int, context: int, degree: int) -> float:
     """Time of a layer's forward pass."""
-    coefficients = (
-        fit.forward_quadratic_ms_per_token2,
-        fit.forward_linear_ms_per_token,
-        fit.forward_constant_ms,
-    )
-    return _layer_ms(coefficients, tokens, context, degree)
+    return _layer_ms(fit, _FORWARD_TIMES, tokens, context, degree)
 
 
 def predicted_activation_bytes(
@@ -482,11 +476,11 @@ def _recomputed(
     ``error`` and ``kept_error`` on the points outside the fit. Empty without such
     layers.
     """
-    all_rows = [row for row in rows if row["part"] == "layer" and row["checkpointed"]]
-    if not all_rows:
+    recomputed = _layers(rows, checkpointed=True)
+    if not recomputed:
         return {}
     plain = {_point(row): row for row in _layers(rows)}
-    used, aside = _parted(all_rows, validation)
+    used, aside = _parted(recomputed, validation)
     without_context = _without_context(used)
     unused = _without_context(aside) or without_context
     once = _column(used, "forward_ms")
@@ -519,10 +513,10 @@ def _error(predicted: FloatArray, measured: FloatArray) -> float:
 
 
 def _layer_ms(
-    coefficients: tuple[float, float, float], tokens: int, context: int, degree: int
+    fit: ProfileFit, names: Sequence[str], tokens: int, context: int, degree: int
 ) -> float:
     row = {"tokens": tokens, "context": context, "degree": degree}
-    return float(_terms([row])[0] @ np.array(coefficients))
+    return float(_terms([row])[0] @ np.array([getattr(fit, name) for name in names]))
 
 
 def _exchanges(row: Mapping[str, Any], degree: int) -> bool:
@@ -535,8 +529,8 @@ def _exchange(rows: Sequence[Mapping[str, Any]], seed: int) -> tuple[float, floa
     None where more bytes take no more time.
     """
     validation = validation_points(rows, seed)
-    used = [row for row in rows if _point(row) not in validation] if len(rows) > 2 else rows
-    aside = [row for row in rows if _point(row) in validation]
+    used, aside = _parted(rows, validation)
+    used = used if len(rows) > 2 else list(rows)
 
     def terms(some: Sequence[Mapping[str, Any]]) -> FloatArray:
         return np.stack([_column(some, "exchanged_bytes") / 1e6, np.ones(len(some))], axis=1)
@@ -548,8 +542,10 @@ def _exchange(rows: Sequence[Mapping[str, Any]], seed: int) -> tuple[float, floa
     return float(1 / coefficients[0]), float(coefficients[1]), float(np.median(errors))
 
 
-def _layers(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [row for row in rows if row["part"] == "layer" and not row["checkpointed"]]
+def _layers(
+    rows: Sequence[Mapping[str, Any]], *, checkpointed: bool = False
+) -> list[Mapping[str, Any]]:
+    return [r for r in rows if r["part"] == "layer" and r["checkpointed"] == checkpointed]
 
 
 def _point(row: Mapping[str, Any]) -> tuple[int, int, int]:

@@ -86,41 +86,33 @@ class Priced:
 
     def take(self, rows: Array) -> Priced:
         """Some of the plans: int[n] or bool[plans]."""
-        return Priced(
-            self.setting,
-            self.plans.take(rows),
-            StepTimes({name: part[rows] for name, part in self.times.parts.items()}),
-            StepMemory({name: part[rows] for name, part in self.memory.parts.items()}),
-        )
+        return self._merged(self, lambda ours, _: ours[rows])
 
     def joined(self, others: Priced) -> Priced:
         """These plans, then others."""
-
-        def both(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> dict[str, Array]:
-            return {name: np.concatenate([ours[name], theirs[name]]) for name in ours}
-
-        return Priced(
-            self.setting,
-            Plans(both(self.plans.columns, others.plans.columns)),
-            StepTimes(both(self.times.parts, others.times.parts)),
-            StepMemory(both(self.memory.parts, others.memory.parts)),
-        )
+        return self._merged(others, lambda ours, theirs: np.concatenate([ours, theirs]))
 
     def replaced(self, rows: Array, others: Priced) -> Priced:
         """These plans with others in some rows, int[others]."""
 
-        def merged(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> dict[str, Array]:
-            columns = {name: column.copy() for name, column in ours.items()}
-            for name, column in columns.items():
-                column[rows] = theirs[name]
-            return columns
+        def column(ours: Array, theirs: Array) -> Array:
+            ours = ours.copy()
+            ours[rows] = theirs
+            return ours
 
-        return Priced(
-            self.setting,
-            Plans(merged(self.plans.columns, others.plans.columns)),
-            StepTimes(merged(self.times.parts, others.times.parts)),
-            StepMemory(merged(self.memory.parts, others.memory.parts)),
+        return self._merged(others, column)
+
+    def _merged(self, others: Priced, column: Callable[[Array, Array], Array]) -> Priced:
+        """Each column made of the same one of both."""
+        plans, times, memory = (
+            {name: column(ours[name], theirs[name]) for name in ours}
+            for ours, theirs in zip(self._tables, others._tables, strict=True)
         )
+        return Priced(self.setting, Plans(plans), StepTimes(times), StepMemory(memory))
+
+    @property
+    def _tables(self) -> tuple[Mapping[str, Array], ...]:
+        return self.plans.columns, self.times.parts, self.memory.parts
 
 
 #: Which plans another way to plan would take: bool[plans].

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -371,9 +371,81 @@ def build_cost_model(
             f"got {settings.checkpoint_layers}; allowed: at most {model.layers}, the layers of"
             f" {model.name}",
         )
-    if isinstance(settings, ProfiledCostSettings):
-        return _profiled(settings, cluster, model, max_length_tokens, bandwidths)
-    exchanged = all_to_all_bytes_per_token(model, settings.bytes_per_element)
+    whole = (
+        _profiled(settings, model)
+        if isinstance(settings, ProfiledCostSettings)
+        else _unmeasured(settings, cluster, model)
+    )
+    moved = whole.again.exchanged(all_to_all_bytes_per_token(model, whole.element_bytes))
+    sharding = _sharding_ms(settings, cluster, model, max_length_tokens)
+    return CostModel(
+        quadratic_ms=whole.quadratic_ms,
+        linear_ms=whole.linear_ms,
+        constant_ms=whole.constant_ms + sharding,
+        all_to_all_ms={
+            degree: moved / degree / (bandwidth * whole.bytes_per_ms)
+            for degree, bandwidth in bandwidths.items()
+        },
+        tokens_per_device=_tokens_per_device(
+            settings, cluster, model, max_length_tokens, whole.activation_mib
+        ),
+        forward_share=whole.forward_share,
+        split_memory=1 + whole.split_over_stored,
+        listed_ms={
+            int(degree): moved / whole.bytes_per_ms / gb_s
+            for degree, gb_s in cluster.all_to_all_gb_s.items()
+        },
+        heads=model.heads,
+        sharding_ms=sharding,
+        latency_ms=_group_latency_ms(settings, cluster, whole.again.exchanged(model.layers)),
+    )
+
+
+@dataclass(frozen=True)
+class _Recomputed:
+    """Whole-model coefficients under recomputation of a share of the layers."""
+
+    share: float
+    forward: float
+    """Forward part of the time without it."""
+
+    @property
+    def factor(self) -> float:
+        """Times as long with another forward pass of those layers."""
+        return 1 + self.share * self.forward
+
+    def exchanged(self, amount: float) -> float:
+        """The exchanges of a forward pass are half of all."""
+        return amount * (1 + self.share / 2)
+
+    def stored(self, all_layers: float, inputs: float) -> float:
+        """The input alone of those layers."""
+        return (1 - self.share) * all_layers + self.share * inputs
+
+
+class _Whole(NamedTuple):
+    """Coefficients of :class:`CostModel` without ZeRO's traffic, recomputation
+    included. ``bytes_per_ms``: at a bandwidth of 1.
+    """
+
+    again: _Recomputed
+    quadratic_ms: float
+    linear_ms: float
+    constant_ms: float
+    forward_share: float
+    activation_mib: float
+    split_over_stored: float
+    element_bytes: int
+    bytes_per_ms: float = 1e6
+
+
+def _unmeasured(
+    settings: FittedCostSettings | AnalyticCostSettings | StepCostSettings,
+    cluster: ClusterSettings,
+    model: ModelSettings,
+) -> _Whole:
+    """From coefficients of the whole model, fitted or derived."""
+    element = settings.bytes_per_element
     if isinstance(settings, FittedCostSettings):
         if settings.model != model.name:
             raise SettingsError(
@@ -384,34 +456,21 @@ def build_cost_model(
         activation_mib, bytes_per_ms = settings.activation_mib_per_token, _MIB
     else:
         quadratic, linear = _derived_ms(settings, cluster, model)
-        activation_mib, bytes_per_ms = (
-            activation_bytes_per_token(model, settings.bytes_per_element) / _MIB,
-            1e6,
-        )
-    sharding = _sharding_ms(settings, cluster, model, max_length_tokens)
+        activation_mib, bytes_per_ms = activation_bytes_per_token(model, element) / _MIB, 1e6
     forward = 1 / (1 + settings.backward_over_forward)
     again = _Recomputed(settings.checkpoint_layers / model.layers, forward)
-    moved = again.exchanged(exchanged)
-    element = settings.bytes_per_element
     activation_mib = again.stored(activation_mib, element * model.layers * model.hidden / _MIB)
     key_value_mib = 2 * element * model.layers * key_value_width(model) / _MIB
-    return CostModel(
-        quadratic_ms=again.taken(quadratic),
-        linear_ms=again.taken(linear),
-        constant_ms=again.taken(settings.constant_ms) + sharding,
-        all_to_all_ms={
-            degree: moved / degree / (bandwidth * bytes_per_ms)
-            for degree, bandwidth in bandwidths.items()
-        },
-        tokens_per_device=_tokens_per_device(
-            settings, cluster, model, max_length_tokens, activation_mib
-        ),
-        forward_share=again.forward_share,
-        split_memory=1 + key_value_mib / activation_mib,
-        listed_ms=_listed_ms(cluster, moved / bytes_per_ms),
-        heads=model.heads,
-        sharding_ms=sharding,
-        latency_ms=_group_latency_ms(settings, cluster, again.exchanged(model.layers)),
+    return _Whole(
+        again,
+        quadratic * again.factor,
+        linear * again.factor,
+        settings.constant_ms * again.factor,
+        forward / again.factor,
+        activation_mib,
+        key_value_mib / activation_mib,
+        element,
+        bytes_per_ms,
     )
 
 
@@ -464,31 +523,6 @@ def _group_latency_ms(
     return {degree: layers * latency for degree, latency in table.items() if degree > 1}
 
 
-@dataclass(frozen=True)
-class _Recomputed:
-    """Whole-model coefficients under recomputation of a share of the layers."""
-
-    share: float
-    forward: float
-    """Forward part of the time without it."""
-
-    def taken(self, time: float) -> float:
-        """Time with another forward pass of those layers."""
-        return time * (1 + self.share * self.forward)
-
-    def exchanged(self, amount: float) -> float:
-        """The exchanges of a forward pass are half of all."""
-        return amount * (1 + self.share / 2)
-
-    def stored(self, all_layers: float, inputs: float) -> float:
-        """The input alone of those layers."""
-        return (1 - self.share) * all_layers + self.share * inputs
-
-    @property
-    def forward_share(self) -> float:
-        return self.forward / (1 + self.share * self.forward)
-
-
 def _bandwidths(
     cluster: ClusterSettings, model: ModelSettings, degrees: Iterable[int] | None
 ) -> dict[int, float]:
@@ -534,19 +568,8 @@ def _sharding_ms(
     return traffic.exposed_share * moved / (traffic.gb_s * 1e6)
 
 
-def _listed_ms(cluster: ClusterSettings, ms_at_1_gb_s: float) -> dict[int, float]:
-    """Time per token of one rank's share, by degree of the cluster's table."""
-    return {int(degree): ms_at_1_gb_s / gb_s for degree, gb_s in cluster.all_to_all_gb_s.items()}
-
-
-def _profiled(
-    settings: ProfiledCostSettings,
-    cluster: ClusterSettings,
-    model: ModelSettings,
-    max_length_tokens: int,
-    bandwidths: Mapping[int, float],
-) -> CostModel:
-    """Coefficients of a whole model from those of its layers and its ends."""
+def _profiled(settings: ProfiledCostSettings, model: ModelSettings) -> _Whole:
+    """From the coefficients of a layer, and those of the model's ends."""
     fit, layers = settings.fit, model.layers
     if fit is None:
         raise SettingsError(
@@ -560,39 +583,23 @@ def _profiled(
             f"got {settings.profile!r}, measured for {fit.model}; allowed: a profile of"
             f" {model.name}, the model of this plan",
         )
-    again = _Recomputed(
-        settings.checkpoint_layers / layers,
-        fit.forward_share
-        * (1.0 if fit.recompute_over_forward is None else fit.recompute_over_forward),
-    )
+    again = _Recomputed(settings.checkpoint_layers / layers, fit.forward_share * fit.forward_factor)
     # Tensors kept by exchanges count at every degree: no group may exceed memory.
     layer = fit.activation_bytes_per_token + fit.exchange_bytes_per_token
-    inputs = fit.checkpoint_bytes_per_token
-    if inputs is None:
-        inputs = float(fit.element_bytes * model.hidden)
+    inputs = fit.input_bytes_per_token(model)
     activation = again.stored(layers * layer, layers * inputs) + fit.ends_bytes_per_token
     split = fit.context_bytes_per_token
     if split is None:
         split = 2.0 * fit.element_bytes * key_value_width(model)
-    exchanged = again.exchanged(all_to_all_bytes_per_token(model, fit.element_bytes))
-    sharding = _sharding_ms(settings, cluster, model, max_length_tokens)
-    return CostModel(
-        quadratic_ms=layers * again.taken(fit.quadratic_ms_per_token2),
-        linear_ms=layers * again.taken(fit.linear_ms_per_token) + fit.ends_linear_ms_per_token,
-        constant_ms=layers * again.taken(fit.constant_ms) + fit.ends_constant_ms + sharding,
-        all_to_all_ms={
-            degree: exchanged / degree / (bandwidth * 1e6)
-            for degree, bandwidth in bandwidths.items()
-        },
-        tokens_per_device=_tokens_per_device(
-            settings, cluster, model, max_length_tokens, activation / _MIB
-        ),
-        forward_share=fit.forward_share / (1 + again.share * again.forward),
-        split_memory=1 + layers * split / activation,
-        listed_ms=_listed_ms(cluster, exchanged / 1e6),
-        heads=model.heads,
-        sharding_ms=sharding,
-        latency_ms=_group_latency_ms(settings, cluster, again.exchanged(layers)),
+    return _Whole(
+        again,
+        layers * (fit.quadratic_ms_per_token2 * again.factor),
+        layers * (fit.linear_ms_per_token * again.factor) + fit.ends_linear_ms_per_token,
+        layers * (fit.constant_ms * again.factor) + fit.ends_constant_ms,
+        fit.forward_share / again.factor,
+        activation / _MIB,
+        layers * split / activation,
+        fit.element_bytes,
     )
 
 
