@@ -6,7 +6,8 @@ for every price set.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import product
+from operator import attrgetter
 from typing import Any, Protocol
 
 from railx.economics.catalogue import Catalogue, read_catalogue
@@ -78,32 +79,28 @@ def cost_summary(
     closed form, power where a component's has no source. Errors as for the bill.
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
-    rows: list[dict[str, Any]] = []
+    nodes = settings.node_price_set
+    rows = []
     for name, network in settings.networks.items():
-        priced = price(
-            network,
-            settings.price_set,
-            catalogue,
-            node_price_set=settings.node_price_set,
-            name=name,
-        )
-        counts, cost = priced.counts, priced.cost
-        rows.append(
-            {
-                "topology": name,
-                "chips": counts.chips,
-                "injection_gb_s_per_chip": counts.injection_gb_s_per_chip,
-                "all_to_all_gb_s_per_chip": counts.all_to_all_gb_s_per_chip,
-                "cost_usd": cost.usd,
-                "cost_per_chip_usd": priced.per_chip.usd,
-                "usd_per_injection_gb_s": priced.usd_per_injection_gb_s,
-                "usd_per_all_to_all_gb_s": priced.usd_per_all_to_all_gb_s,
-                "power_watts": cost.watts,
-                "charges": priced.charges,
-                "fidelity": "analytic",
-            }
-        )
+        priced = price(network, settings.price_set, catalogue, node_price_set=nodes, name=name)
+        tail = {"charges": priced.charges, "fidelity": "analytic"}
+        rows.append({"topology": name, **_sums(priced), **tail})
     return rows
+
+
+def _sums(priced: NetworkPrice) -> dict[str, Any]:
+    """Bandwidths, cost and power of a network as columns."""
+    counts, cost = priced.counts, priced.cost
+    return {
+        "chips": counts.chips,
+        "injection_gb_s_per_chip": counts.injection_gb_s_per_chip,
+        "all_to_all_gb_s_per_chip": counts.all_to_all_gb_s_per_chip,
+        "cost_usd": cost.usd,
+        "cost_per_chip_usd": priced.per_chip.usd,
+        "usd_per_injection_gb_s": priced.usd_per_injection_gb_s,
+        "usd_per_all_to_all_gb_s": priced.usd_per_all_to_all_gb_s,
+        "power_watts": cost.watts,
+    }
 
 
 class _Priced(Protocol):
@@ -179,11 +176,34 @@ def cost_by_scale(
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
     _check_equal_injection(settings)
-    return [
-        _row(name, target, network, price_set, settings, catalogue)
-        for name, target, network in _sized(settings)
-        for price_set in settings.scale.price_sets
-    ]
+    scale = settings.scale
+    rows = []
+    for name, target in product(scale.networks, scale.chips):
+        network = _at_scale(settings, name, target)
+        if network is None:
+            continue
+        reference = _at_scale(settings, scale.reference, network.chips)
+        for price_set in scale.price_sets:
+            nodes = settings.node_price_set
+            priced = price(network, price_set, catalogue, node_price_set=nodes, name=name)
+            other = None
+            if reference is not None:
+                at = scale.reference
+                other = price(reference, price_set, catalogue, node_price_set=nodes, name=at)
+            rows.append(
+                {
+                    "topology": name,
+                    "target_chips": target,
+                    "price_set": price_set,
+                    **_sums(priced),
+                    "bisection_gb_s_per_chip": priced.counts.bisection_gb_s_per_chip,
+                    "watts_per_chip": priced.per_chip.watts,
+                    "reference": scale.reference,
+                    **_over(priced, other),
+                    "fidelity": "analytic",
+                }
+            )
+    return rows
 
 
 def _check_equal_injection(settings: EconomicsSettings) -> None:
@@ -198,78 +218,30 @@ def _check_equal_injection(settings: EconomicsSettings) -> None:
             )
 
 
-def _sized(settings: EconomicsSettings) -> Iterator[tuple[str, int, PricedNetwork]]:
-    for name in settings.scale.networks:
-        for target in settings.scale.chips:
-            try:
-                yield name, target, settings.networks[name].at_scale(target)
-            except SettingsError as error:
-                if error.key != "chips":
-                    raise
-
-
-def _row(
-    name: str,
-    target: int,
-    network: PricedNetwork,
-    price_set: str,
-    settings: EconomicsSettings,
-    catalogue: Catalogue,
-) -> dict[str, Any]:
-    priced = _price(name, network, price_set, settings, catalogue)
-    reference = _reference(settings, network.chips, price_set, catalogue)
-    counts, cost, per_chip = priced.counts, priced.cost, priced.per_chip
-    other = None if reference is None else reference.per_chip.watts
-    return {
-        "topology": name,
-        "target_chips": target,
-        "price_set": price_set,
-        "chips": counts.chips,
-        "injection_gb_s_per_chip": counts.injection_gb_s_per_chip,
-        "all_to_all_gb_s_per_chip": counts.all_to_all_gb_s_per_chip,
-        "bisection_gb_s_per_chip": counts.bisection_gb_s_per_chip,
-        "cost_usd": cost.usd,
-        "cost_per_chip_usd": per_chip.usd,
-        "usd_per_injection_gb_s": priced.usd_per_injection_gb_s,
-        "usd_per_all_to_all_gb_s": priced.usd_per_all_to_all_gb_s,
-        "power_watts": cost.watts,
-        "watts_per_chip": per_chip.watts,
-        "reference": settings.scale.reference,
-        "injection_cost_over_reference": _over(
-            priced.usd_per_injection_gb_s,
-            None if reference is None else reference.usd_per_injection_gb_s,
-        ),
-        "all_to_all_cost_over_reference": _over(
-            priced.usd_per_all_to_all_gb_s,
-            None if reference is None else reference.usd_per_all_to_all_gb_s,
-        ),
-        "watts_over_reference": _over(per_chip.watts, other),
-        "fidelity": "analytic",
-    }
-
-
-def _price(
-    name: str,
-    network: PricedNetwork,
-    price_set: str,
-    settings: EconomicsSettings,
-    catalogue: Catalogue,
-) -> NetworkPrice:
-    nodes = settings.node_price_set
-    return price(network, price_set, catalogue, node_price_set=nodes, name=name)
-
-
-def _reference(
-    settings: EconomicsSettings, chips: int, price_set: str, catalogue: Catalogue
-) -> NetworkPrice | None:
+def _at_scale(settings: EconomicsSettings, name: str, chips: int) -> PricedNetwork | None:
+    """A network of at least so many chips; None beyond its family's reach."""
     try:
-        network = settings.networks[settings.scale.reference].at_scale(chips)
+        return settings.networks[name].at_scale(chips)
     except SettingsError as error:
         if error.key != "chips":
             raise
         return None
-    return _price(settings.scale.reference, network, price_set, settings, catalogue)
 
 
-def _over(value: float | None, reference: float | None) -> float | None:
-    return None if value is None or reference is None else value / reference
+#: What is divided by the reference's, by column.
+_RATIOS = {
+    "injection_cost_over_reference": attrgetter("usd_per_injection_gb_s"),
+    "all_to_all_cost_over_reference": attrgetter("usd_per_all_to_all_gb_s"),
+    "watts_over_reference": attrgetter("per_chip.watts"),
+}
+
+
+def _over(priced: NetworkPrice, reference: NetworkPrice | None) -> dict[str, float | None]:
+    """The columns of a network over the reference; None where either has no value."""
+    both = {
+        name: (value(priced), reference and value(reference)) for name, value in _RATIOS.items()
+    }
+    return {
+        name: None if ours is None or theirs is None else ours / theirs
+        for name, (ours, theirs) in both.items()
+    }

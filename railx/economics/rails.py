@@ -236,18 +236,12 @@ def _networks(rails: RailsSettings, platform: RailPlatform, gpus: int) -> Iterat
 
 
 def _columns(network: str, counting: str, **given: Any) -> dict[str, Any]:
-    return {
-        "network": network,
-        "counting": counting,
-        **dict.fromkeys(
-            (
-                *("transceivers_per_gpu", "tiers", "switch", "switch_ports"),
-                *("arrangement", "switches_per_rail", "ocs_ports_per_gpu", "switch_passes"),
-                *("ocs_port_price_factor", "ocs_port_price"),
-            )
-        ),
-        **given,
-    }
+    names = (
+        *("transceivers_per_gpu", "tiers", "switch", "switch_ports", "arrangement"),
+        *("switches_per_rail", "ocs_ports_per_gpu", "switch_passes", "ocs_port_price_factor"),
+        "ocs_port_price",
+    )
+    return {"network": network, "counting": counting, **dict.fromkeys(names), **given}
 
 
 def _bill(network: _Network, prices: _Prices) -> dict[str, Any]:

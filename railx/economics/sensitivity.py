@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from railx.economics.catalogue import Catalogue, read_catalogue
@@ -93,25 +94,13 @@ def _cases(settings: EconomicsSettings, catalogue: Catalogue) -> list[_Case]:
     shares = {"ideal": 1.0, "published_routing": chosen.routed_over_ideal}
     named = [("price_set", *prices) for prices in named_prices(chosen.price_sets, catalogue)]
     transceiver = catalogue.price(settings.price_set, "transceiver")
-    for ocs in chosen.ocs_port_over_transceiver:
-        for switch in chosen.switch_port_over_transceiver:
-            unit = transceiver.unit_usd
-            prices_usd = {
-                "transceiver": unit,
-                "ocs_port": ocs * unit,
-                "electrical_switch_port": switch * unit,
-            }
-            source = (
-                f"transceiver of {transceiver.provenance}; the others at the given ratios to it"
-            )
-            named.append(
-                (
-                    "ratio",
-                    f"ocs port {ocs:g}, switch port {switch:g} transceivers",
-                    prices_usd,
-                    source,
-                )
-            )
+    unit = transceiver.unit_usd
+    source = f"transceiver of {transceiver.provenance}; the others at the given ratios to it"
+    axes = chosen.ocs_port_over_transceiver, chosen.switch_port_over_transceiver
+    for ocs, switch in product(*axes):
+        prices_usd = dict(zip(PRICED, (unit, ocs * unit, switch * unit), strict=True))
+        name = f"ocs port {ocs:g}, switch port {switch:g} transceivers"
+        named.append(("ratio", name, prices_usd, source))
     return [_Case(*case, label, share) for case in named for label, share in shares.items()]
 
 
@@ -125,7 +114,9 @@ def _row(
 ) -> dict[str, Any]:
     grid, fat = railx.counts, tree.counts
     cost = usd_per_chip(grid, prices)
-    injection, all_to_all = _bandwidths(grid, case.all_to_all_share)
+    assert grid.all_to_all_gb_s_per_chip is not None
+    injection = grid.injection_gb_s_per_chip
+    all_to_all = grid.all_to_all_gb_s_per_chip * case.all_to_all_share
     fat_per_gb_s = usd_per_chip(fat, prices) / fat.injection_gb_s_per_chip
     per_injection = cost / injection / fat_per_gb_s
     per_all_to_all = cost / all_to_all / fat_per_gb_s
@@ -155,11 +146,6 @@ def _row(
         "source": case.source,
         "fidelity": "analytic",
     }
-
-
-def _bandwidths(counts: NetworkCounts, share: float) -> tuple[float, float]:
-    assert counts.all_to_all_gb_s_per_chip is not None
-    return counts.injection_gb_s_per_chip, counts.all_to_all_gb_s_per_chip * share
 
 
 def _break_even_switch_port(

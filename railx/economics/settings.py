@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated
 
 from railx.effort import Cost, Costs
@@ -99,10 +99,10 @@ class PricedNetwork:
         """What its bill charges: used ports, or as its way of counting does."""
         return "used_ports" if self.counting is None else self.counting
 
-    @property
+    @cached_property
     def counts(self) -> NetworkCounts:
         """Components and bandwidths."""
-        return _counts(self)
+        return count_ports(self.ports, self.copper_links)
 
     @property
     def chips(self) -> int:
@@ -117,11 +117,6 @@ class PricedNetwork:
         if chips < 2:
             raise SettingsError("chips", f"got {chips}; allowed: at least 2; the nearest is 2")
         return _at_scale(self, chips)
-
-
-@lru_cache(maxsize=4096)
-def _counts(network: PricedNetwork) -> NetworkCounts:
-    return count_ports(network.ports, network.copper_links)
 
 
 @lru_cache(maxsize=4096)
