@@ -34,7 +34,7 @@ from railx.fabric.settings import Mode
 from railx.families import build_topology, family_of
 from railx.mapping.cost import cost_columns, network_cost
 from railx.mapping.lines import LineNetwork, WiredPlan, plans_by_mode, transfer_ns
-from railx.mapping.phases import Plan, Turn, Use, plans
+from railx.mapping.phases import Plan, Use, plans
 from railx.mapping.settings import (
     LayoutSettings,
     RailStep,
@@ -186,9 +186,9 @@ class _Line(LineNetwork):
         if self.rails > 1:
             yield from plans(list(wirings), self.rails, self.fewest(wirings))
         elif self.circuits:
-            yield Plan(tuple(Turn({use: 1}) for use in wirings))
+            yield Plan(tuple({use: 1} for use in wirings))
         else:
-            yield Plan((Turn(dict.fromkeys(wirings, 1)),))
+            yield Plan((dict.fromkeys(wirings, 1),))
 
     def operation_ns(self, candidate: _Candidate, name: str, kind: str, size: float) -> float:
         """How long an operation of a parallelism takes once its circuits are up."""
@@ -313,10 +313,10 @@ def _turns(candidate: _Candidate) -> dict[Use, tuple[range, str]]:
     """The rails and wirings of uses on kinds of line on which there are turns."""
     turn_rails: dict[Use, tuple[range, str]] = {}
     for axes in {use.axes: None for use in candidate.wirings}:
-        turns = [turn for turn in candidate.plan.turns if axes in {use.axes for use in turn.rails}]
+        turns = [turn for turn in candidate.plan.turns if axes in {use.axes for use in turn}]
         for turn in turns if len(turns) > 1 else ():
             first = 0
-            for use, count in turn.rails.items():
+            for use, count in turn.items():
                 turn_rails[use] = range(first, first + count), candidate.wirings[use]
                 first += count
     return turn_rails
@@ -361,9 +361,8 @@ def _names(generated: Programs) -> Any:
 def _parts(generated: Programs) -> dict[str, float]:
     """Times of a rank's transfers in a step: mean over the ranks."""
     columns = generated.columns
-    names = _names(generated)
     last = (columns["kind"] >= 0) & (columns["iteration"] == _ITERATIONS - 1)
-    parallelisms = names[columns["channel"]]
+    parallelisms = _names(generated)[columns["channel"]]
     return {
         f"{name}_ms": float(columns["lasts_ns"][last & (parallelisms == number)].sum())
         / generated.ranks
