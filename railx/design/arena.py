@@ -7,7 +7,7 @@ inside nodes are free in ``usd_chip`` and charged in ``usd_chip_with_node``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
@@ -71,26 +71,17 @@ def arena_rows(
     network = with_device_node(settings.networks[name], device_named(settings.point.devices))
     for asked in settings.chips:
         row = {"network": name, "family": network.family, "asked_chips": asked, "chips": None}
-        for further in _of_size(name, network, settings, asked, seed, store or RateStore()):
+        rows: Iterable[Row]
+        try:
+            sized = _sized(network, asked, settings)
+        except SettingsError as error:
+            rows = [_value("", "size", None, "chips", "analytic", str(error))]
+        else:
+            row["chips"] = sized.chips
+            rows = _measures(name, network, sized, settings, asked, seed, store or RateStore())
+        for further in rows:
             full = row | further
             yield {column: full[column] for column in _COLUMNS}
-
-
-def _of_size(
-    name: str,
-    network: FamilySettings,
-    settings: ArenaSettings,
-    asked: int,
-    seed: int,
-    store: RateStore,
-) -> Iterator[Row]:
-    try:
-        sized = _sized(network, asked, settings)
-    except SettingsError as error:
-        yield _value("", "size", None, "chips", "analytic", str(error))
-        return
-    for row in _measures(name, network, sized, settings, asked, seed, store):
-        yield {"chips": sized.chips} | row
 
 
 def _sized(network: FamilySettings, asked: int, settings: ArenaSettings) -> Sized:

@@ -181,34 +181,26 @@ class DesignPoint:
 
     def row(self) -> dict[str, Any]:
         """Plain values, for a table or JSON."""
-        plan = {name: getattr(self.plan, name) for name in _PLAN}
+        plan, cost = {name: getattr(self.plan, name) for name in _PLAN}, self.cost
+
+        def shown(*names: str) -> dict[str, Any]:
+            return {name: getattr(self, name) for name in names}
+
         return {
             "network": self.name,
-            "family": self.family,
-            "chips": self.chips,
-            "gpus": self.gpus,
+            **shown("family", "chips", "gpus"),
             "setting": setting_words(self.network),
             "plan": self.plan_words,
             **{f"plan_{name}": value for name, value in plan.items()},
             "plan_order": ",".join(self.plan.order),
-            "step_s": self.step_s,
-            "step_low_s": self.step_low_s,
-            "step_high_s": self.step_high_s,
-            "expected_error": self.expected_error,
+            **shown("step_s", "step_low_s", "step_high_s", "expected_error"),
             "tokens_per_s": self.plan.tokens / self.step_s,
             **{f"{name}_s": seconds for name, seconds in self.parts_s.items()},
             "memory_share": self.memory_share,
-            "usd_chip": self.cost.usd,
-            "usd_chip_low": self.cost.usd_low,
-            "usd_chip_high": self.cost.usd_high,
+            **{f"usd_chip{end}": getattr(cost, f"usd{end}") for end in ("", "_low", "_high")},
             "usd": self.usd,
-            "watts_chip": self.cost.watts,
-            "watts_chip_low": self.cost.watts_low,
-            "watts_chip_high": self.cost.watts_high,
-            "watts": self.watts,
-            "joules": self.joules,
-            "all_to_all_gb_s": self.all_to_all_gb_s,
-            "injection_gb_s": self.injection_gb_s,
+            **{f"watts_chip{end}": getattr(cost, f"watts{end}") for end in ("", "_low", "_high")},
+            **shown("watts", "joules", "all_to_all_gb_s", "injection_gb_s"),
             "usable_share": self.usable.share,
             "usable_basis": self.usable.basis,
             "binds": self.binds,

@@ -36,18 +36,12 @@ def published_quantiles(
         )
     with Path(path).open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    count = next(
-        (
-            float(row["value"])
-            for row in rows
-            if row.get("kind") == "summary" and row["key"] == "count"
-        ),
-        None,
-    )
-    if count is None:
+    counts = [r["value"] for r in rows if r.get("kind") == "summary" and r["key"] == "count"]
+    if not counts:
         raise UserError(
             f"{path}: no row summary,count; allowed: the number of sequences behind the quantiles"
         )
+    count = float(counts[0])
     points: dict[float, float] = {}
     for row in rows:
         if row["kind"] == "percentile_lower":
@@ -168,11 +162,10 @@ def length_statistics(lengths: npt.ArrayLike) -> dict[str, float | int]:
         "sequences": len(array),
         "total_tokens": int(array.sum()),
         "mean_tokens": float(array.mean()),
+        **{f"{name}_tokens": float(np.quantile(array, q)) for name, q in quantiles.items()},
+        "shortest_tokens": int(array.min()),
+        "longest_tokens": int(array.max()),
     }
-    summary |= {
-        f"{name}_tokens": float(np.quantile(array, share)) for name, share in quantiles.items()
-    }
-    summary |= {"shortest_tokens": int(array.min()), "longest_tokens": int(array.max())}
     for limit in (8192, 65536):
         summary[f"sequences_above_{limit}"] = float(np.mean(array > limit))
         summary[f"tokens_in_sequences_above_{limit}"] = float(
