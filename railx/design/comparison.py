@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from railx.design.arena import arena_rows
+from railx.design.page import rendered
 from railx.design.rates import RateStore
 from railx.design.settings import ArenaSettings
 from railx.errors import UserError
@@ -22,7 +23,6 @@ from railx.progress import counted
 from railx.text import aligned
 from railx.vocabulary.topology import FamilySettings
 
-_TEMPLATES = Path(__file__).parent / "templates"
 Row = dict[str, Any]
 
 
@@ -205,11 +205,6 @@ def _places(comparison: Comparison) -> list[tuple[str, str]]:
 
 def write_page(path: Path, comparison: Comparison, settings: ArenaSettings) -> None:
     """Write one self-contained page of the comparison."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined
-    )
     most = [
         max((row["values"][index] or 0 for row in comparison.rows), default=0)
         for index in range(len(comparison.measures))
@@ -226,7 +221,5 @@ def write_page(path: Path, comparison: Comparison, settings: ArenaSettings) -> N
         }
         for row in comparison.rows
     ]
-    page = environment.get_template("comparison.html.jinja").render(
-        comparison=comparison, rows=rows, places=_places(comparison), settings=settings
-    )
-    write_text(path, page)
+    values = {"comparison": comparison, "rows": rows, "places": _places(comparison)}
+    write_text(path, rendered("comparison.html.jinja", **values, settings=settings))

@@ -231,7 +231,11 @@ def evaluate(
     best = _planned(sized, settings, store)
     *bandwidths, exact = _bandwidths(sized, best.rates)
     best.rates.keep()
-    notes = (*_notes(sized, best.rates), *(["all-to-all by exact loads"] if exact else []))
+    notes = {
+        f"loads of a full tree of {best.rates.topology.chips} chips": sized.graph is not sized.bill,
+        "detours in closed form": best.rates.has_detours,
+        "all-to-all by exact loads": exact,
+    }
     return DesignPoint(
         name=name,
         family=sized.bill.family,
@@ -252,7 +256,7 @@ def evaluate(
         injection_gb_s=bandwidths[1],
         usable=best.usable,
         network_words=best.rates.words,
-        notes=notes,
+        notes=tuple(note for note, there in notes.items() if there),
     )
 
 
@@ -372,12 +376,3 @@ def _bandwidths(sized: Sized, rates: GroupRates) -> tuple[float, float, bool]:
     if ports.all_to_all is not None:
         return min(ports.all_to_all, ports.injection) * port_gb_s, injection, False
     return min(injection, rates.uniform_gb_s()), injection, True
-
-
-def _notes(sized: Sized, rates: GroupRates) -> tuple[str, ...]:
-    notes = []
-    if sized.graph is not sized.bill:
-        notes.append(f"loads of a full tree of {rates.topology.chips} chips")
-    if rates.has_detours:
-        notes.append("detours in closed form")
-    return tuple(notes)

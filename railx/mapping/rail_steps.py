@@ -195,23 +195,19 @@ class _Line(LineNetwork):
         word: Kind = "send" if kind in ("send", "recv") else kind  # type: ignore[assignment]
 
         def price(use: Use, size_bytes: float) -> tuple[float, None]:
-            return self._use_ns(candidate, use, word, size_bytes), None
+            alone = self.alone(use.nodes, candidate.wirings[use])
+            outside, inside = node_rates_gb_s(alone.topology)
+            mesh = {"tensor": self.job.degrees.server}
+            layout = LayoutSettings(mesh, x={use.over[0]: use.nodes}, y={})
+            ports = self.gb_s / outside * (candidate.plan.rails(use) / self.rails)
+            scaled = self.job.device.scale_up_gb_s / inside if inside else 1.0
+            return transfer_ns(alone, layout, use.over[:1], word, size_bytes, ports, scaled), None
 
         uses = candidate.uses(name)
         if word in ("send", "all_to_all"):
             return price(uses[0], size)[0]
         steps = fastest_order(uses, size, lambda use: use.nodes, price)
         return sum(time for time, _ in steps)
-
-    def _use_ns(self, candidate: _Candidate, use: Use, kind: Kind, size: float) -> float:
-        alone = self.alone(use.nodes, candidate.wirings[use])
-        outside, inside = node_rates_gb_s(alone.topology)
-        layout = LayoutSettings(
-            mesh={"tensor": self.job.degrees.server}, x={use.over[0]: use.nodes}, y={}
-        )
-        ports = self.gb_s / outside * (candidate.plan.rails(use) / self.rails)
-        scaled = self.job.device.scale_up_gb_s / inside if inside else 1.0
-        return transfer_ns(alone, layout, use.over[:1], kind, size, ports, scaled)
 
 
 def _alike(wirings: Mapping[Use, str]) -> bool:

@@ -92,13 +92,17 @@ def switched_times(settings: SwitchedSettings) -> list[dict[str, Any]]:
     for name, chosen in settings.networks.items():
         network = LineNetwork(chosen)
         for basis in _bases(settings, name, costs):
+            usd = basis.cost_per_chip_usd
+            assert usd is not None
+            # A network draws in proportion to its cost.
+            cost = replace(costs[name].scaled(usd / costs[name].usd), usd=usd)
             for job_name, job in settings.jobs.items():
                 common = dict.fromkeys(_COLUMNS) | {
                     "network": name,
                     "job": job_name,
                     "gpus": job.layout.chips,
                     "basis": basis.name,
-                    **cost_columns(_cost_at(basis, costs[name]), job.layout.chips),
+                    **cost_columns(cost, job.layout.chips),
                     "fidelity": FIDELITY,
                 }
                 try:
@@ -118,13 +122,6 @@ def _bases(settings: SwitchedSettings, name: str, costs: Mapping[str, Cost]) -> 
         Basis("equal_bandwidth", equal, equal, costs[name].usd),
         Basis("equal_cost", equal * afford, equal, costs[settings.reference].usd),
     )
-
-
-def _cost_at(basis: Basis, cost: Cost) -> Cost:
-    """A network draws in proportion to its cost."""
-    usd = basis.cost_per_chip_usd
-    assert usd is not None
-    return replace(cost.scaled(usd / cost.usd), usd=usd)
 
 
 def _rows(

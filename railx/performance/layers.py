@@ -15,6 +15,7 @@ arrays float[plans].
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -81,35 +82,25 @@ class LayerPasses:
     """The passes of one layer: computation and what its ranks exchange, float[plans].
 
     ``forward`` and ``backward`` are computation alone, ``again`` what a backward pass
-    computes once more; the others are seconds of communication of one forward pass
-    (``_forward``) or of a backward pass with what it repeats (``_backward``).
+    computes once more. ``sent``: seconds of communication of one forward pass, and of a
+    backward pass with what it repeats, by axis (tensor, context, expert).
     """
 
     forward: Array
     backward: Array
     again: Array
-    tensor_forward: Array
-    tensor_backward: Array
-    context_forward: Array
-    context_backward: Array
-    expert_forward: Array
-    expert_backward: Array
+    sent: Mapping[str, tuple[Array, Array]]
 
     @property
     def forward_s(self) -> Array:
         """A forward pass of the layer, communication included."""
-        return self.forward + self.tensor_forward + self.context_forward + self.expert_forward
+        return np.asarray(sum((there for there, _ in self.sent.values()), self.forward))
 
     @property
     def backward_s(self) -> Array:
         """A backward pass of the layer, recomputation and communication included."""
-        return (
-            self.backward
-            + self.again
-            + self.tensor_backward
-            + self.context_backward
-            + self.expert_backward
-        )
+        computed = self.backward + self.again
+        return np.asarray(sum((back for _, back in self.sent.values()), computed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,14 +273,11 @@ class Layers:
         ends = constants.forward_kernels_s
         forward = products + attention + traffic + ends
         backward = 2 * (products + ends) + attention_backward + program.backward_traffic * traffic
-        tensor_forward, tensor_backward = self._tensor()
-        context_forward, context_backward = self._context()
-        expert_forward, expert_backward = self._expert(kind)
+        sent = {"tensor": self._tensor(), "context": self._context(), "expert": self._expert(kind)}
         doublings = np.log2(self.tensor) * constants.collective_host_s
-        floor_forward = constants.forward_host_s + 2 * doublings
-        floor_backward = constants.backward_host_s + 2 * doublings
-        forward = np.maximum(forward, floor_forward - tensor_forward)
-        backward = np.maximum(backward, floor_backward - tensor_backward)
+        there, back = sent["tensor"]
+        forward = np.maximum(forward, constants.forward_host_s + 2 * doublings - there)
+        backward = np.maximum(backward, constants.backward_host_s + 2 * doublings - back)
         share = plans["recompute_layers"]
         full = (plans["recompute"] == _FULL) * share
         selective = (plans["recompute"] == _SELECTIVE) * share
@@ -300,12 +288,7 @@ class Layers:
             forward=forward,
             backward=backward,
             again=full * forward + selective * again_part,
-            tensor_forward=tensor_forward,
-            tensor_backward=tensor_backward + full * tensor_forward,
-            context_forward=context_forward,
-            context_backward=context_backward + full * context_forward,
-            expert_forward=expert_forward,
-            expert_backward=expert_backward + full * expert_forward,
+            sent={axis: (there, back + full * there) for axis, (there, back) in sent.items()},
         )
 
     def _tensor(self) -> tuple[Array, Array]:

@@ -58,9 +58,8 @@ def prefill_times(setting: Setting, plans: Plans) -> ServingTimes:
     for kind in setting.model.kinds:
         passes = layers.passes(kind)
         parts["compute"] += kind.count * passes.forward
-        parts["tensor"] += kind.count * passes.tensor_forward
-        parts["context"] += kind.count * passes.context_forward
-        parts["expert"] += kind.count * passes.expert_forward
+        for axis, (there, _) in passes.sent.items():
+            parts[axis] += kind.count * there
     tokens = plans["data"] * plans["micro_batch"] * plans["sequence_tokens"]
     return ServingTimes(parts, tokens)
 
@@ -83,8 +82,8 @@ def decode_times(setting: Setting, plans: Plans, cached_tokens: Array | float) -
         parts["weights"] += kind.count * np.where(bound, 0.0, weights)
         parts["cache"] += kind.count * np.where(bound, 0.0, cache)
         passes = layers.passes(kind)
-        parts["tensor"] += kind.count * passes.tensor_forward
-        parts["expert"] += kind.count * passes.expert_forward
+        for axis in ("tensor", "expert"):
+            parts[axis] += kind.count * passes.sent[axis][0]
     return ServingTimes(parts, plans["data"] * plans["micro_batch"])
 
 

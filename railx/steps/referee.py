@@ -262,20 +262,10 @@ class _Program(Template):
 
 def _seconds(passes: LayerPasses, exchange: Exchange) -> _Layer:
     """Of the single plan of a table."""
-    return _Layer(
-        forward={
-            "context": float(passes.context_forward[0]),
-            "compute": float(passes.forward[0]),
-            "tensor": float(passes.tensor_forward[0]),
-            "expert": float(passes.expert_forward[0]),
-        },
-        backward={
-            "context": float(passes.context_backward[0]),
-            "compute": float(passes.backward[0] + passes.again[0]),
-            "tensor": float(passes.tensor_backward[0]),
-            "expert": float(passes.expert_backward[0]),
-        },
-        gather=float(exchange.gather[0]),
-        scatter=float(exchange.scatter[0]),
-        parameters=float(exchange.parameters[0]),
+    work = {"compute": (passes.forward, passes.backward + passes.again), **passes.sent}
+    forward, backward = (
+        {name: float(work[name][way][0]) for name in ("context", "compute", "tensor", "expert")}
+        for way in (0, 1)
     )
+    exchanged = (exchange.gather, exchange.scatter, exchange.parameters)
+    return _Layer(forward, backward, *(float(column[0]) for column in exchanged))

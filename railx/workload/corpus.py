@@ -239,11 +239,20 @@ def write_corpus(path: str | Path, corpus: Corpus) -> None:
     the vocabulary, the width of a token, the beginning-of-sequence token before the
     ids, and the summary of the lengths.
     """
-    encoded, kind = corpus.encoded, None
     tokens: list[bytes | None] = [None] * len(corpus.lengths)
-    if encoded:
-        kind = token_type(max((int(ids.max(initial=0)) for ids in encoded.ids), default=0))
-        tokens = [ids.astype(kind).tobytes() for ids in encoded.ids]
+    described: dict[str, Any] = dict.fromkeys(_TOKENS_DESCRIBED)
+    if corpus.encoded is not None:
+        ids, tokenizer = corpus.encoded.ids, corpus.encoded.tokenizer
+        kind = token_type(max((int(one.max(initial=0)) for one in ids), default=0))
+        tokens = [one.astype(kind).tobytes() for one in ids]
+        described = {
+            "tokenizer": tokenizer.name,
+            "tokenizer_digest": tokenizer.digest,
+            "merges": tokenizer.merges,
+            "vocabulary_size": tokenizer.vocabulary,
+            "token_bytes": kind.itemsize,
+            "beginning_of_sequence": tokenizer.beginning_of_sequence,
+        }
     table = pa.table(
         {
             "sequence": pa.array(np.arange(len(corpus.lengths)), pa.int64()),
@@ -256,7 +265,7 @@ def write_corpus(path: str | Path, corpus: Corpus) -> None:
         "source": corpus.source,
         "kind": corpus.kind,
         "description": corpus.description,
-        **_tokens_described(encoded, kind),
+        **described,
         "digest": _digest(corpus.lengths, tokens),
         "statistics": length_sources.length_statistics(corpus.lengths),
     }
@@ -300,22 +309,6 @@ def _text_corpus(
     return Corpus(
         settings.name, settings.source, "real_text", described, lengths, tuple(chosen), encoded
     )
-
-
-def _tokens_described(encoded: Encoded | None, kind: np.dtype[Any] | None) -> dict[str, Any]:
-    """The metadata about tokens; null where there are none."""
-    if encoded is None or kind is None:
-        return dict.fromkeys(_TOKENS_DESCRIBED)
-    tokenizer = encoded.tokenizer
-    described: tuple[Any, ...] = (
-        tokenizer.name,
-        tokenizer.digest,
-        tokenizer.merges,
-        tokenizer.vocabulary,
-        kind.itemsize,
-        tokenizer.beginning_of_sequence,
-    )
-    return dict(zip(_TOKENS_DESCRIBED, described, strict=True))
 
 
 def _digest(lengths: npt.NDArray[np.int64], tokens: Sequence[bytes | None]) -> str:

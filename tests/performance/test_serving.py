@@ -99,7 +99,7 @@ def test_a_prefill_is_the_forward_pass_of_training() -> None:
     times = prefill_times(setting, plans)
     passes = Layers(setting, plans).passes(setting.model.kinds[0])
     assert times.parts["compute"][0] == pytest.approx(32 * passes.forward[0])
-    assert times.parts["tensor"][0] == pytest.approx(32 * passes.tensor_forward[0])
+    assert times.parts["tensor"][0] == pytest.approx(32 * passes.sent["tensor"][0][0])
     assert times.total_s[0] < step_times(setting, plans).total_s[0] / 2.5
 
 
