@@ -125,7 +125,6 @@ class GroupRates(ExactLoads):
 
     @property
     def words(self) -> str:
-        """What it is, in some words."""
         outside, inside = self.rates_gb_s
         return (
             f"exact loads of {self.topology.family} with {self.topology.chips} chips, {inside:.4g}"

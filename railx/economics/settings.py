@@ -175,7 +175,6 @@ class ScaleSettings:
     direction."""
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {"chips": Cost(1e-5, 8) * max(self.chips, default=0)}
 
 
@@ -209,7 +208,6 @@ class ClaimMapSettings:
     """Uplinks per downlink of a leaf of the fat tree."""
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {
             "chips": Cost(1e-5, 8) * max(self.chips, default=0),
             "m": Cost(1, 1e6) * max(self.m, default=0),
@@ -276,7 +274,6 @@ class RailsSettings:
             )
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {"gpus": Cost(1e-5, 8) * max(self.gpus, default=0)}
 
 

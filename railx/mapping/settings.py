@@ -194,7 +194,6 @@ class JobSettings:
             raise SettingsError("layout", f"needs {needed_gb:.4g} GB a chip; allowed: {allowed}")
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {"micro_batches": Cost(1e-4, 1e2) * self.micro_batches}
 
 

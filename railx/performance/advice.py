@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 RING_NETWORKS = ("rail_optimised", "fat_tree")
 #: Tokens of a step where no batch is given (Llama 3's first phase, arXiv 2407.21783).
 _STEP_TOKENS = 2**22
+#: Fields of a plan that a row has after its degrees.
+_OF_ROWS = (
+    *("virtual", "micro_batch", "micro_batches", "schedule", "sharding", "recompute"),
+    "sequence_parallel",
+)
 #: How many plans are shown.
 _SHOWN = 3
 #: NVIDIA's rule: most parameters of the class, least and most tensor degree, least and
@@ -349,12 +354,7 @@ def _row(priced: Priced, row: int, gpus: int, fastest_s: float) -> dict[str, Any
     tokens_s = plan.tokens / seconds
     watts = priced.setting.device.watts
     return {
-        **{name: getattr(plan, name) for name in (*DEGREES, "virtual", "micro_batch")},
-        "micro_batches": plan.micro_batches,
-        "schedule": plan.schedule,
-        "sharding": plan.sharding,
-        "recompute": plan.recompute,
-        "sequence_parallel": plan.sequence_parallel,
+        **{name: getattr(plan, name) for name in (*DEGREES, *_OF_ROWS)},
         "order": list(plan.order),
         "gpus": plan.devices,
         "idle_gpus": gpus - plan.devices,

@@ -150,7 +150,6 @@ class ProfileSettings:
             )
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         model, longest = self.model, max(self.lengths)
         passes = self.warmups + self.repeats
         context = longest + max(self.contexts)

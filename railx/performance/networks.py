@@ -109,7 +109,6 @@ class DegreeTable:
 
     @property
     def words(self) -> str:
-        """What it is, in some words."""
         return "table by degree"
 
     def time_s(self, kind: Kind, size_bytes: Array, members: Array, inside: Array) -> Array:
@@ -213,7 +212,6 @@ class TwoLevelRing:
 
     @property
     def words(self) -> str:
-        """What it is, in some words."""
         fast, slow = self.fast_gb_s * self.fast_share, self.slow_gb_s * self.slow_share
         return (
             f"two-level ring, {fast:.4g} GB/s in nodes of {self.node_devices}, {slow:.4g} between"

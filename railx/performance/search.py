@@ -415,7 +415,6 @@ class _Compared:
         return _last_s(self.priced, shown)
 
     def price_first(self, rival: Rival) -> None:
-        """Price the first plan of a rival."""
         selected = rival(self.priced.setting, self.plans)
 
         def first_s() -> float:

@@ -64,7 +64,6 @@ def hop_bytes(job: StepJob) -> float:
 
 
 def _activations(job: StepJob) -> float:
-    """Bytes of the activations of a micro-batch."""
     return activation_bytes(job.tokens, job.model.hidden, job.bytes_per_element)
 
 

@@ -207,32 +207,32 @@ def published_graphs(step: PublishedStep) -> RankGraphs:
     offsets, dependencies = [np.zeros(1, np.int64)], []
     nodes = waits = 0
     for stage in range(step.pipeline):
-        rank_nodes = stage_nodes(step, stage)
+        rank_nodes, ranks = stage_nodes(step, stage), np.arange(stage * plane, (stage + 1) * plane)
         axis = np.array([_AXES.index(links) for links in rank_nodes.links])
         stages = np.array(rank_nodes.stages)
         counts = np.array([len(parents) for parents in rank_nodes.after])
         parents = np.array([node for after in rank_nodes.after for node in after], np.int64)
-        values = {
+        alone, per_rank = np.full(plane, -1), len(counts) * np.arange(plane)
+        joined = [alone, ranks // data, len(data_groups) + stage * data + ranks % data, alone]
+        by_rank = {
+            "rank": ranks[:, None],
             "number": rank_nodes.numbers,
             "kind": [NODE_KINDS.index(kind) for kind in rank_nodes.kinds],
             "operations": rank_nodes.operations,
             "memory_bytes": rank_nodes.memory,
             "bytes": rank_nodes.sizes,
+            "group": np.stack(joined, axis=1)[:, axis],
+            "peer": np.where(stages, ranks[:, None] + stages * plane, -1),
+            "tag": np.where(stages, 0, -1),
+            **{name: NODE_COLUMNS[name][1] for name in ("stream", "duration_ns")},
         }
-        for rank in range(stage * plane, (stage + 1) * plane):
-            group = [-1, rank // data, len(data_groups) + stage * data + rank % data, -1]
-            columns["group"].append(np.array(group)[axis])
-            columns["peer"].append(np.where(stages, rank + stages * plane, -1))
-            columns["tag"].append(np.where(stages, 0, -1))
-            columns["rank"].append(np.full(len(counts), rank))
-            for name, column in values.items():
-                columns[name].append(np.array(column, np.int64))
-            for name in ("stream", "duration_ns"):
-                columns[name].append(np.full(len(counts), NODE_COLUMNS[name][1]))
-            offsets.append(waits + np.cumsum(counts))
-            dependencies.append(parents + nodes)
-            waits += len(parents)
-            nodes += len(counts)
+        for name, values in by_rank.items():
+            shape = (plane, len(counts))
+            columns[name].append(np.broadcast_to(np.array(values), shape).ravel())
+        offsets.append(waits + np.cumsum(np.tile(counts, plane)))
+        dependencies.append((parents + nodes + per_rank[:, None]).ravel())
+        waits += len(parents) * plane
+        nodes += len(counts) * plane
     typed = {
         name: np.concatenate(columns[name]).astype(kind) for name, (kind, _) in NODE_COLUMNS.items()
     }
@@ -262,7 +262,6 @@ def stage_nodes(step: PublishedStep, stage: int) -> StageNodes:
 
 
 def _stage(step: PublishedStep, stage: int) -> _Nodes:
-    """The nodes of a rank of a stage."""
     rows = _Nodes()
     layers = step.stages()[stage]
     first, last = stage == 0, stage == step.pipeline - 1

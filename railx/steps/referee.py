@@ -97,7 +97,6 @@ class _Stages:
         self._tables_s, self._update = float(tables_s[0]), layers.update
 
     def templates(self) -> list[Template]:
-        """The program of every stage."""
         plan = self._plan
         model_stages = plan.pipeline * plan.virtual
         chunks = [
@@ -254,7 +253,6 @@ class _Program(Template):
             self.wait(operation)
 
     def gather(self, layer: _Layer) -> tuple[str, int] | None:
-        """Issue the gather of a layer's shards."""
         if not layer.gather:
             return None
         return self.issue("data", "all_gather", layer.gather * 1e9)

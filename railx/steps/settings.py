@@ -84,7 +84,6 @@ class WeightedModel:
             )
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {"layers": Cost(0.01, 1e6) * self.layers}
 
     def layers_by_stage(self, stages: int) -> tuple[int, ...]:
@@ -275,7 +274,6 @@ class StepJob:
         return self.micro_batch_sequences * self.sequence_tokens // self.degrees.context
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {"small_reductions": Cost(0.01, 1e5) * self.small_reductions}
 
 
@@ -351,7 +349,6 @@ class StepSettings:
         )
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         job, sweep = self.job, self.sweep
         shapes: dict[str, DegreeSettings | VariantSettings] = {"job.degrees": job.degrees}
         shapes |= {f"variants.{name}": variant for name, variant in self.variants.items()}

@@ -38,7 +38,6 @@ class BatchSettings:
         return FilledBatchSettings(size, self.batches, limit, self.overlong)
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         size = self.batch_size or 1
         return {
             "batches": Cost(0.02 + 1e-4 * size, 1e4 + 100 * size) * self.batches,

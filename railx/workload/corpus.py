@@ -81,7 +81,6 @@ class QuantileCorpusSettings:
     """Lengths to draw."""
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {"sequences": Cost(1e-6, 80) * self.sequences}
 
 
@@ -120,7 +119,6 @@ class MixtureCorpusSettings:
             )
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {"sequences": Cost(1e-6, 80) * self.sequences}
 
 
