@@ -302,22 +302,15 @@ class EconomicsSettings:
         names = ", ".join(self.networks)
         squares = [name for name, network in self.networks.items() if network.bill.square]
         trees = [name for name, network in self.networks.items() if network.bill.tree]
-        if self.sensitivity.railx not in squares:
-            raise SettingsError(
-                "sensitivity.railx",
-                f"got {self.sensitivity.railx!r}; allowed:"
-                f" {', '.join(squares) or f'a square all-to-all of nodes, none of {names}'}",
-            )
-        for name in self.sensitivity.fat_trees:
-            if name not in trees:
-                raise SettingsError(
-                    "sensitivity.fat_trees",
-                    f"got {name!r}; allowed: {', '.join(trees) or f'a tree, none of {names}'}",
-                )
-        for name in self.scale.networks:
-            if name not in self.networks:
-                raise SettingsError("scale.networks", f"got {name!r}; allowed: {names}")
-        if self.scale.reference not in trees:
-            raise SettingsError(
-                "scale.reference", f"got {self.scale.reference!r}; allowed: {', '.join(trees)}"
-            )
+        no_square = f"a square all-to-all of nodes, none of {names}"
+        chosen, scale = self.sensitivity, self.scale
+        for key, given, allowed, otherwise in (
+            ("sensitivity.railx", (chosen.railx,), squares, no_square),
+            ("sensitivity.fat_trees", chosen.fat_trees, trees, f"a tree, none of {names}"),
+            ("scale.networks", scale.networks, list(self.networks), ""),
+            ("scale.reference", (scale.reference,), trees, ""),
+        ):
+            for name in given:
+                if name not in allowed:
+                    words = ", ".join(allowed) or otherwise
+                    raise SettingsError(key, f"got {name!r}; allowed: {words}")

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -184,20 +184,12 @@ class Point:
 
 def layer_points(settings: ProfileSettings) -> list[Point]:
     """All points of a profile: layers, then ends without a group, then exchanges."""
-    layers = [
-        Point("layer", degree, context, tokens, checkpointed)
-        for checkpointed in settings.checkpointing
-        for degree in settings.degrees
-        for context in settings.contexts
-        for tokens in settings.lengths
-    ]
-    ends = [Point("ends", 1, 0, tokens) for tokens in settings.lengths]
-    exchanges = [
-        Point("all_to_all", degree, 0, tokens)
-        for degree in settings.exchange_degrees
-        for tokens in settings.lengths
-    ]
-    return layers + ends + exchanges
+    lengths = settings.lengths
+    shapes = product(settings.checkpointing, settings.degrees, settings.contexts, lengths)
+    groups = product(settings.exchange_degrees, lengths)
+    layers = [Point("layer", degree, *shape, again) for again, degree, *shape in shapes]
+    ends = [Point("ends", 1, 0, tokens) for tokens in lengths]
+    return layers + ends + [Point("all_to_all", degree, 0, tokens) for degree, tokens in groups]
 
 
 @dataclass(frozen=True)

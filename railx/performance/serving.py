@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from railx.performance.layers import Layers, Setting
-from railx.performance.models import LayerKind, Model
+from railx.performance.models import LayerKind
 from railx.performance.plans import Array, Plans
 
 #: What a step of serving is made of: layers by what binds them, exchanges, the output.
@@ -44,11 +44,6 @@ class ServingTimes:
     def tokens_per_s(self) -> Array:
         """Tokens of all replicas, stages filled by other micro-batches aside."""
         return np.asarray(self.tokens / self.total_s)
-
-
-def cache_bytes_per_token(model: Model, element_bytes: float = 2.0) -> float:
-    """Bytes of keys and values of one token in all layers without a window."""
-    return model.layers * model.cached_width * element_bytes
 
 
 def prefill_times(setting: Setting, plans: Plans) -> ServingTimes:
