@@ -81,10 +81,7 @@ def folded(settings: FamilySettings) -> FamilySettings:
 
 
 class _Rates(NamedTuple):
-    """Rates of a pattern on a network as its settings have it.
-
-    ``crossing``: largest share of a member's traffic that leaves its node.
-    """
+    """Rates of a pattern; ``crossing``: largest share of traffic that leaves a node."""
 
     between_gb_s: float
     inside_gb_s: float

@@ -245,9 +245,7 @@ class ArenaSettings:
     """Payload of the collectives, in 10^6 bytes a chip."""
 
     def check_names(self, key: str) -> None:
-        """Refuse names that the catalogues lack; SettingsError names the key below
-        ``key``.
-        """
+        """Refuse names that the catalogues lack, below ``key``."""
         jobs = {
             f"jobs.{name}": replace(self.point, model=job.model) for name, job in self.jobs.items()
         }

@@ -112,17 +112,13 @@ class _Priced(Protocol):
 
 
 def check_price_set(settings: _Priced, key: str) -> None:
-    """Refuse a missing catalogue or price set; SettingsError names the key below
-    ``key``.
-    """
+    """Refuse a missing catalogue or price set; the error is below ``key``."""
     catalogue = _catalogue(settings.catalogue, f"{key}.catalogue")
     check_names(f"{key}.price_set", (settings.price_set,), catalogue.price_sets)
 
 
 def check_prices(economics: EconomicsSettings, key: str = "economics") -> None:
-    """Refuse missing price sets and catalogues; SettingsError names the key below
-    ``key``.
-    """
+    """Refuse missing price sets and catalogues; the error is below ``key``."""
     catalogue = _catalogue(economics.catalogue, f"{key}.catalogue")
     asked = {
         "price_set": (economics.price_set,),

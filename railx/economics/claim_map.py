@@ -38,10 +38,7 @@ CLAIMS = ("injection", "all_to_all", "absolute")
 
 @dataclass(frozen=True)
 class _Case:
-    """One setting of everything but the prices x and y.
-
-    ``factor`` names the difference from the base case, at ``level``.
-    """
+    """All but the prices; ``factor`` differs from the base case, at ``level``."""
 
     factor: str
     level: float | None
@@ -195,9 +192,7 @@ def _limit(claim: str, settings: EconomicsSettings) -> float:
 
 
 def _tree_parts(case: _Case) -> tuple[float, float]:
-    """Switch ports per chip of the tree, and its transceivers, with the case's leaf
-    cable.
-    """
+    """Switch ports and transceivers a chip of the tree, with the case's leaf cable."""
     tree, ports = case.tree.counts, case.tree.ports
     leaf_cables = ports.cables[_tree_bill(case.tree).leaf] / 2 / tree.chips
     optics = tree.components.get("transceiver", 0) / tree.chips

@@ -194,9 +194,7 @@ class _Network:
 
 
 def _networks(rails: RailsSettings, platform: RailPlatform, gpus: int) -> Iterator[_Network]:
-    """The networks, first the artifact's electrical rails, the reference of the
-    others.
-    """
+    """The networks, first the artifact's electrical rails, the reference."""
     servers, per_server = gpus // platform.chips_per_server, platform.chips_per_server
 
     def electrical(network: str, counting: str, switch_ports: int, tiers: int | None) -> _Network:

@@ -154,11 +154,7 @@ def _break_even_switch_port(
     fat: NetworkCounts,
     chosen: SensitivitySettings,
 ) -> float:
-    """Switch port price at which RailX costs exactly the limit per all-to-all
-    bandwidth.
-
-    0 where optics alone decide.
-    """
+    """Switch port price at the limit of the all-to-all claim; 0: optics decide."""
     needed_per_chip = (
         usd_per_all_to_all / chosen.all_to_all_cost_limit * fat.injection_gb_s_per_chip
     )

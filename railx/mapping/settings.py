@@ -146,9 +146,7 @@ class JobSettings:
 
     @cached_property
     def decoder(self) -> Model:
-        """The model with its experts, its table of learned positions as long as the
-        sequences.
-        """
+        """The model with its experts, and positions as long as the sequences."""
         shape = self.model.shape(self.sequence_tokens)
         if self.experts is None:
             return shape

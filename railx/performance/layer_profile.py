@@ -515,10 +515,7 @@ def _exchanges(row: Mapping[str, Any], degree: int) -> bool:
 
 
 def _exchange(rows: Sequence[Mapping[str, Any]], seed: int) -> tuple[float, float, float] | None:
-    """GB/s, latency in ms and the error on points outside the fit, of one degree.
-
-    None where more bytes take no more time.
-    """
+    """GB/s, latency in ms, error outside the fit; None where more takes no longer."""
     validation = validation_points(rows, seed)
     used, aside = _parted(rows, validation)
     used = used if len(rows) > 2 else list(rows)

@@ -162,9 +162,7 @@ class Exchange:
         return np.where(self.by_pass & self.overlaps, first * self.scatter, 0.0)
 
     def step_s(self, passes: LayerPasses, count: Array, share: Array) -> Array:
-        """Exposed seconds of a step in ``count`` layers of the first stage, which are a
-        ``share`` of its layers.
-        """
+        """Exposed seconds of a step in ``count`` layers, a share of the first stage."""
         reduced = np.where(self.reduced, 2.0, 1.0) * self.scatter
         after = np.where(self.reduced | self.once, 0.0, count * self.gather)
         before = np.where(self.once, count * self.gather, 0.0)
@@ -292,10 +290,7 @@ class Layers:
         )
 
     def _tensor(self) -> tuple[Array, Array]:
-        """Two all-reduces each way; or gathers and scatters where tokens are divided.
-
-        Of the latter a backward pass gathers the products' inputs once more.
-        """
+        """Two all-reduces each way; or gathers and scatters, backward once more."""
         setting = self.setting
         reduces = 2 * self.collective("all_reduce", self.activations, "tensor")
         hidden = setting.constants.tensor_overlap if setting.asynchronous_tensor else 0.0
@@ -352,9 +347,7 @@ class Layers:
         return np.asarray(np.where(plans["pipeline"] > 1, time, 0.0))
 
     def data_collective(self, kind: Kind, size_bytes: Array, replicas: Array | int = 1) -> Array:
-        """Seconds of a collective over the data and context ranks, of whom so many hold
-        other parameters.
-        """
+        """Seconds of a collective over the ranks that hold the same parameters."""
         members = np.maximum(self.plans["data"] * self.plans["context"] // replicas, 1)
         inside = np.minimum(self.inside("data") * self.inside("context"), members)
         return self.setting.network.time_s(kind, size_bytes, members, inside)

@@ -270,9 +270,7 @@ class Model:
         return kind.window - kind.window**2 / (2 * sequence_tokens)
 
     def layer_flops_per_token(self, kind: LayerKind, sequence_tokens: float) -> tuple[float, float]:
-        """Forward operations of a token in a layer: of attention, with the scores of a
-        causal mask, and of the rest.
-        """
+        """Forward operations of a token in a layer: causal attention, and the rest."""
         widths = self.heads * (self.key_width + self.values_width)
         attention = self._visited_weights(self._attention())
         every = self._visited_weights(kind.products)

@@ -99,9 +99,7 @@ class PassTime:
         return self.quadratic_ms * squares + self.linear_ms * tokens
 
     def part(self, share: float, degree: int, more_ms: float) -> PassTime:
-        """The time of a share of the layers on ``degree`` ranks, plus ``more_ms`` a
-        chunk.
-        """
+        """The time of a share of the layers on ``degree`` ranks, and ``more_ms``."""
         rank_share = share / degree
         return PassTime(
             rank_share * self.quadratic_ms,
@@ -250,9 +248,7 @@ class PipelineCost:
         return count * token_bytes / self.shape.degree
 
     def layer_saving_bytes(self, tokens: npt.ArrayLike, split: npt.ArrayLike) -> Any:
-        """Bytes that recomputing one layer of chunks frees on a rank (F of the
-        programme).
-        """
+        """Bytes that recomputing a layer of chunks frees on a rank (F, programme)."""
         cut = np.asarray(split)
         token_bytes = self.layer_bytes - self.input_bytes - cut * self.key_value_bytes
         return np.asarray(tokens) * token_bytes / self.shape.degree
@@ -372,9 +368,7 @@ def _send(cluster: ClusterSettings, bytes_per_token: float) -> PassTime:
 def _stored_bytes(
     settings: CostModelSettings, model: ModelSettings, degree: int
 ) -> tuple[float, float, float]:
-    """Bytes per token of a layer, of a recomputed layer, and of the last stage beyond
-    them.
-    """
+    """Bytes per token of a layer, a recomputed layer, and the last stage's end."""
     if isinstance(settings, ProfiledCostSettings):
         assert settings.fit is not None
         fit = settings.fit
@@ -416,9 +410,7 @@ def _capacities(
 def _traffic_ms(
     settings: CostModelSettings, cluster: ClusterSettings, shape: PipelineShape, parameters: int
 ) -> tuple[float, float]:
-    """Exposed traffic of ZeRO-3 on the stage with most parameters: gather, and
-    reduction with another gather.
-    """
+    """Exposed traffic of ZeRO-3: a gather, and a reduction with another gather."""
     traffic = settings.sharding
     if traffic is None:
         return 0.0, 0.0

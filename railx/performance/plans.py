@@ -148,9 +148,7 @@ class Plans:
 
     @classmethod
     def table(cls, columns: Mapping[str, Any]) -> Plans:
-        """From columns of values or words; a missing one has the default of a plan, a
-        single value stands for all rows.
-        """
+        """From columns of values, words or one value for all rows, or else defaults."""
         values = {**_DEFAULTS, **columns}
         arrays = {name: np.atleast_1d(_coded(name, values[name])) for name in _COLUMNS}
         size = max(len(array) for array in arrays.values())

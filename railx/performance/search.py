@@ -276,10 +276,7 @@ class _Ranking:
         self.rows, self.priced = self.rows[order], self.priced.take(order)
 
     def find_placements(self, some: Array, last_s: Callable[[], float]) -> None:
-        """Find the best placement of ``some`` plans, bool[plans].
-
-        Only of those that may take less than ``last_s``.
-        """
+        """Place those of ``some``, bool[plans], best that may take below ``last_s``."""
         number = _MANY
         while True:
             inside_s = np.where(some, self._inside_s, math.inf)[self.rows]
@@ -423,9 +420,7 @@ class _Compared:
         self._price_below(selected, first_s)
 
     def _price_below(self, selected: Array, last_s: Callable[[], float]) -> None:
-        """Price those of some plans, bool[plans], that may take no longer than
-        ``last_s``.
-        """
+        """Price those of some plans, bool[plans], that may take at most ``last_s``."""
         waiting = selected.copy()
         waiting[self._rows] = False
         newest = np.zeros(len(waiting), bool)

@@ -292,16 +292,12 @@ class CostModel:
         return f"{', '.join(map(str, self.degrees))}, those of the cluster{heads}"
 
     def sequence_ms(self, lengths: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Compute time (ms) of each sequence of lengths [n] on one device, a1 s² + a2
-        s.
-        """
+        """Compute time (ms) of each of lengths [n] on one device, a1 s² + a2 s."""
         tokens = np.asarray(lengths, dtype=np.float64)
         return self.quadratic_ms * tokens**2 + self.linear_ms * tokens
 
     def group_time_ms(self, lengths: npt.ArrayLike, degree: int) -> GroupTime:
-        """Time of a group of this degree with sequences of lengths [n] (FlexSP
-        eq. 12).
-        """
+        """Time of a group with sequences of lengths [n] (FlexSP eq. 12)."""
         compute = float(self.sequence_ms(lengths).sum()) / degree + self.constant_ms
         exchange = float(np.sum(lengths)) * self.all_to_all_for(degree)
         return GroupTime(compute, exchange + self.latency_for(degree))
@@ -333,9 +329,7 @@ class CostModel:
         return self.latency_ms[min(larger)] if larger else 0.0
 
     def smallest_degree(self, length: int) -> int | None:
-        """The smallest allowed degree whose group fits a sequence of this length, or
-        None.
-        """
+        """The smallest degree whose group fits a sequence of this length, or None."""
         return next(
             (degree for degree in self.degrees if length <= self.tokens_per_device * degree), None
         )
@@ -479,9 +473,7 @@ def _derived_ms(
     cluster: ClusterSettings,
     model: ModelSettings,
 ) -> tuple[float, float]:
-    """Time per token squared and per token, forward and backward, from no measurement
-    of the model.
-    """
+    """Time per token squared and per token, both passes, without a measurement."""
     if isinstance(settings, AnalyticCostSettings):
         operations_per_ms = cluster.device_tflop_s * 1e9 * settings.compute_efficiency
         passes = 1 + settings.backward_over_forward
@@ -549,10 +541,7 @@ def _sharding_ms(
     model: ModelSettings,
     max_length_tokens: int,
 ) -> float:
-    """Exposed time of ZeRO-3's traffic in a micro-batch; 0 if off.
-
-    A stage of a pipeline has its share of the parameters, and of this time.
-    """
+    """Exposed time of ZeRO-3's traffic in a micro-batch; 0 if off."""
     traffic = settings.sharding
     if traffic is None:
         return 0.0
@@ -633,10 +622,7 @@ def _tokens_per_device(
     max_length_tokens: int,
     activation_mib: float,
 ) -> int:
-    """The token cap: the memory left by model states on a device, in tokens.
-
-    Source: FlexSP, public code, memory model.
-    """
+    """Tokens that fit beside a device's states (FlexSP, public code, memory model)."""
     if cluster.tokens_per_device is not None:
         return cluster.tokens_per_device
     states = model_state_mib(settings, cluster, model, max_length_tokens)

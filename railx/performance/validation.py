@@ -246,10 +246,7 @@ def _nemo(row: Mapping[str, str]) -> Case:
 
 
 def _mlperf(row: Mapping[str, str]) -> Case | None:
-    """A run whose log tells the micro-batches of a replica, but not its degrees.
-
-    The plan is the one with as many that the model finds fastest.
-    """
+    """A run of known micro-batches; its degrees are those that we find fastest."""
     system = re.search(r"eos\S*_n(\d+)|(b200)_n(\d+)|(\d+)xBM\.GPU\.H100", row["submission"])
     if not system or not row["step_s_median"]:
         return None

@@ -139,24 +139,18 @@ _Row: TypeAlias = tuple[str, int, int, int, Any]
 
 
 class _Nodes(dict[str, tuple[_Row, tuple[str, ...]]]):
-    """The nodes of a stage by name, in the order of their numbers, each with the nodes
-    that it waits for.
-    """
+    """The nodes of a stage by name, as numbered, and those that each waits for."""
 
     def compute(self, name: str, operations: int, size: int, *after: str) -> None:
         """A computation that writes ``size`` elements."""
         self[name] = ("compute", operations, size, 0, None), after
 
     def exchange(self, name: str, kind: str, where: Links | int, size: int, *after: str) -> None:
-        """A collective of ``size`` elements along an axis, or a message to or from the
-        stage that is so many later.
-        """
+        """A collective along an axis, or a message to or from a stage so far later."""
         self[name] = (kind, 0, 0, size, where), after
 
     def without(self, axes: Iterable[Links]) -> _Nodes:
-        """The same without collectives of some axes, whose followers wait for what
-        they waited for.
-        """
+        """Without collectives of some axes; followers wait for what they waited for."""
         dropped = {name for name, (row, _) in self.items() if row[4] in axes}
 
         def resolved(names: tuple[str, ...]) -> Iterator[str]:

@@ -179,9 +179,7 @@ class _Circuits:
         return True
 
     def _links(self) -> set[tuple[int, ...]]:
-        """Stages with rings, and pairs of stages, in the cycle of stages
-        (topo_gen_pp_split.py).
-        """
+        """Stages with rings, pairs in the cycle of stages (topo_gen_pp_split.py)."""
         count = len(self.lit)
         pairs = {
             pair

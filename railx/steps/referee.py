@@ -219,10 +219,7 @@ class _Program(Template):
         times: int,
         ahead: Sequence[tuple[str, int] | None],
     ) -> None:
-        """One pass through layers, their shards gathered one layer ahead.
-
-        ``ahead``: their gathers, where they are under way.
-        """
+        """One pass, shards gathered one layer ahead; ``ahead``: gathers under way."""
         under_way = list(ahead)
         for number, layer in enumerate(layers):
             # One is gathered while the one before it computes, if anything overlaps.

@@ -93,9 +93,7 @@ class WeightedModel:
         )
 
     def rank_parameters(self, layer: int, tensor: int, expert_ranks: float) -> float:
-        """Parameters of a layer on one of ``tensor`` ranks, whose experts so many ranks
-        share.
-        """
+        """Parameters of a layer on a tensor rank; so many ranks share its experts."""
         dense = layer < self.dense_layers
         rest = self.dense_weights if dense else self.shared_weights
         parameters = (self.attention_weights + rest) / tensor + self.norm_weights

@@ -280,9 +280,7 @@ def _prepared(job: StepJob, rule: str, settings: StepSettings) -> Prepared:
 
 
 def last_step(replayed: Replayed, iterations: int) -> dict[str, float]:
-    """The slowest rank's last step, the longest wait for light in it, and changes of
-    circuits (mean over ranks).
-    """
+    """Of the last step: the slowest rank, the longest stall, mean reconfigurations."""
     table = replayed.table
     last = table["iteration"] == iterations - 1
     return {

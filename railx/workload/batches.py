@@ -29,9 +29,7 @@ class BatchSettings:
     leaves them out."""
 
     def filled(self, lengths: npt.ArrayLike) -> FilledBatchSettings:
-        """The settings with null values taken from a corpus of ``lengths``
-        int64 [n].
-        """
+        """The settings with null values taken from corpus ``lengths`` int64 [n]."""
         corpus = checked_lengths(lengths)
         limit = self.max_length_tokens if self.max_length_tokens is not None else int(corpus.max())
         size = self.batch_size if self.batch_size is not None else len(corpus)
