@@ -39,6 +39,7 @@ from railx.vocabulary.counts import fewest_tiers, opus_rail_switch_ports, opus_t
 ARRANGEMENTS = ("one", "parallel", "clos", "clos_strict")
 #: Optical ports of a chip: one towards either neighbour of a ring (Opus).
 _OCS_PORTS_PER_CHIP = 2
+_PARTS = ("transceiver", "electrical_switch_port", "ocs_port")
 #: Tiers that trees of used ports may have.
 _MOST_TIERS = 5
 _FIDELITY = "analytic"
@@ -56,15 +57,6 @@ class OpticalRail:
     """Used ports of a rail."""
     passes: int
     """Switches that a circuit passes."""
-
-
-@dataclass(frozen=True)
-class _Prices:
-    """USD and W of the three parts of a platform."""
-
-    transceiver: Cost
-    switch_port: Cost
-    ocs_port: Cost
 
 
 def optical_rails(servers: int, radix: int) -> list[OpticalRail]:
@@ -155,9 +147,7 @@ def rail_map(
                 ("cost", "usd", chosen.transceiver_usd, chosen.cost_reduction),
                 ("power", "watts", chosen.transceiver_watts, chosen.power_reduction),
             ):
-                ocs_port, switch_port = (
-                    getattr(part, unit) for part in (parts.ocs_port, parts.switch_port)
-                )
+                _, switch_port, ocs_port = (getattr(parts[name], unit) for name in _PARTS)
                 for level in levels:
                     photonic = count * level + _OCS_PORTS_PER_CHIP * ocs_port
                     per_port = platform.switch_transceivers * level + switch_port
@@ -242,12 +232,12 @@ def _columns(network: str, counting: str, **given: Any) -> dict[str, Any]:
     return {"network": network, "counting": counting, **dict.fromkeys(names), **given}
 
 
-def _bill(network: _Network, prices: _Prices) -> dict[str, Any]:
-    optical = prices.ocs_port.scaled(network.ocs_ports)
+def _bill(network: _Network, prices: dict[str, Cost]) -> dict[str, Any]:
+    optical = prices["ocs_port"].scaled(network.ocs_ports)
     cost = total(
         [
-            prices.transceiver.scaled(network.transceivers),
-            prices.switch_port.scaled(network.switch_ports),
+            prices["transceiver"].scaled(network.transceivers),
+            prices["electrical_switch_port"].scaled(network.switch_ports),
             # An assumed price implies no power.
             replace(optical, usd=optical.usd * network.ocs_factor),
         ]
@@ -261,13 +251,11 @@ def _bill(network: _Network, prices: _Prices) -> dict[str, Any]:
     }
 
 
-def _prices(name: str, platform: RailPlatform, catalogue: Catalogue) -> _Prices:
+def _prices(name: str, platform: RailPlatform, catalogue: Catalogue) -> dict[str, Cost]:
+    """The cost of a unit of each of the three parts."""
     where = f"rails.platforms.{name}.price_set"
     try:
-        parts = [
-            catalogue.price(platform.price_set, component)
-            for component in ("transceiver", "electrical_switch_port", "ocs_port")
-        ]
+        parts = [catalogue.price(platform.price_set, component) for component in _PARTS]
     except SettingsError as error:
         raise SettingsError(where, error.message) from None
     if any(part.unit_watts is None for part in parts):
@@ -278,4 +266,4 @@ def _prices(name: str, platform: RailPlatform, catalogue: Catalogue) -> _Prices:
             f"got {platform.port_gbps:g}; allowed: the port speed of price set"
             f" {platform.price_set!r}",
         )
-    return _Prices(*(part.unit_cost for part in parts))
+    return {part.component: part.unit_cost for part in parts}

@@ -304,7 +304,7 @@ class _Pipelines:
         idle, messages = [], []
         for one in stages:
             # Of GPipe, a message may take longer than the pass that hides it.
-            late = [np.maximum(self.hop - s, 0.0) for s in (one.work.forward, one.work.backward)]
+            over = [np.maximum(self.hop - s, 0.0) for s in (one.work.forward, one.work.backward)]
             others = self.total.total - self.total.tail - (one.work.total - one.work.tail)
             alternating = self._alternating(one, 0.0)
             idle.append(
@@ -321,7 +321,7 @@ class _Pipelines:
                 np.select(
                     [self.gpipe, self.interleaved],
                     [
-                        there_and_back + (self.batches - 1) * _sum(late),
+                        there_and_back + (self.batches - 1) * _sum(over),
                         there_and_back + self._turns(one.work, one.head),
                     ],
                     self._alternating(one, self.hop) - alternating + self._round_trips(one),

@@ -187,7 +187,9 @@ def layer_points(settings: ProfileSettings) -> list[Point]:
     lengths = settings.lengths
     shapes = product(settings.checkpointing, settings.degrees, settings.contexts, lengths)
     groups = product(settings.exchange_degrees, lengths)
-    layers = [Point("layer", degree, *shape, again) for again, degree, *shape in shapes]
+    layers = [
+        Point("layer", degree, context, tokens, again) for again, degree, context, tokens in shapes
+    ]
     ends = [Point("ends", 1, 0, tokens) for tokens in lengths]
     return layers + ends + [Point("all_to_all", degree, 0, tokens) for degree, tokens in groups]
 
