@@ -19,7 +19,6 @@ from railx.economics.catalogue import Catalogue, read_catalogue
 from railx.economics.pricing import usd_per_chip
 from railx.economics.settings import EconomicsSettings, PricedNetwork, SensitivitySettings
 from railx.settings import SettingsError
-from railx.vocabulary.counts import NetworkCounts
 
 PRICED = ("transceiver", "ocs_port", "electrical_switch_port")
 
@@ -121,6 +120,14 @@ def _row(
     per_injection = cost / injection / fat_per_gb_s
     per_all_to_all = cost / all_to_all / fat_per_gb_s
     total = cost * grid.chips
+    # At the break-even price of a switch port RailX costs the limit per all-to-all.
+    needed = cost / all_to_all / chosen.all_to_all_cost_limit * fat.injection_gb_s_per_chip
+    without = usd_per_chip(fat, {**prices, "electrical_switch_port": 0.0})
+    switch_port = (needed - without) * fat.chips / fat.components["electrical_switch_port"]
+    # Both ratios grow in proportion to the cost of a RailX chip with its lanes.
+    limits = chosen.injection_cost_limit, chosen.all_to_all_cost_limit
+    headroom = min(limits[0] / per_injection, limits[1] / per_all_to_all)
+    lanes = in_node_lanes_of(railx)
     return {
         "view": case.view,
         "prices": case.name,
@@ -137,45 +144,8 @@ def _row(
         "all_to_all_claim_holds": per_all_to_all < chosen.all_to_all_cost_limit,
         "absolute_claim_holds": abs(total / chosen.absolute_cost_usd - 1)
         <= chosen.absolute_cost_tolerance,
-        "break_even_switch_port_usd": _break_even_switch_port(
-            cost / all_to_all, prices, fat, chosen
-        ),
-        "break_even_in_node_lane_usd": _break_even_lane(
-            cost, (per_injection, per_all_to_all), railx, chosen
-        ),
+        "break_even_switch_port_usd": max(0.0, switch_port),
+        "break_even_in_node_lane_usd": max(0.0, cost * (headroom - 1) / lanes) if lanes else None,
         "source": case.source,
         "fidelity": "analytic",
     }
-
-
-def _break_even_switch_port(
-    usd_per_all_to_all: float,
-    prices: dict[str, float],
-    fat: NetworkCounts,
-    chosen: SensitivitySettings,
-) -> float:
-    """Switch port price at the limit of the all-to-all claim; 0: optics decide."""
-    needed_per_chip = (
-        usd_per_all_to_all / chosen.all_to_all_cost_limit * fat.injection_gb_s_per_chip
-    )
-    without = usd_per_chip(fat, {**prices, "electrical_switch_port": 0.0})
-    return max(
-        0.0, (needed_per_chip - without) * fat.chips / fat.components["electrical_switch_port"]
-    )
-
-
-def _break_even_lane(
-    cost: float, ratios: tuple[float, float], railx: PricedNetwork, chosen: SensitivitySettings
-) -> float | None:
-    """Lane price at which the first of the two relative claims fails.
-
-    Both ratios grow in proportion to the cost of a RailX chip. None for a node of one
-    chip, which has no links inside.
-    """
-    lanes = in_node_lanes_of(railx)
-    if not lanes:
-        return None
-    headroom = min(
-        chosen.injection_cost_limit / ratios[0], chosen.all_to_all_cost_limit / ratios[1]
-    )
-    return max(0.0, cost * (headroom - 1) / lanes)

@@ -440,17 +440,25 @@ def _unmeasured(
 ) -> _Whole:
     """From coefficients of the whole model, fitted or derived."""
     element = settings.bytes_per_element
-    if isinstance(settings, FittedCostSettings):
-        if settings.model != model.name:
+    activation_mib, bytes_per_ms = activation_bytes_per_token(model, element) / _MIB, 1e6
+    if isinstance(settings, AnalyticCostSettings):
+        operations_per_ms = cluster.device_tflop_s * 1e9 * settings.compute_efficiency
+        passes = 1 + settings.backward_over_forward
+        quadratic = passes * attention_flops(model, 1) / operations_per_ms
+        linear = passes * linear_flops_per_token(model) / operations_per_ms
+    else:
+        a1, a2 = settings.quadratic_ms_per_token2, settings.linear_ms_per_token
+        if a1 is None or a2 is None or settings.model != model.name:
             raise SettingsError(
                 "cost_model.model",
-                f"fitted for {settings.model}; allowed: {model.name}, the model of this plan",
+                f"fitted for {settings.model}; allowed: {model.name}, the model of this plan"
+                if isinstance(settings, FittedCostSettings)
+                else f"got coefficients for {settings.model}; allowed: those of {model.name}, the"
+                " model of this plan (null: the step model's)",
             )
-        quadratic, linear = settings.quadratic_ms_per_token2, settings.linear_ms_per_token
-        activation_mib, bytes_per_ms = settings.activation_mib_per_token, _MIB
-    else:
-        quadratic, linear = _derived_ms(settings, cluster, model)
-        activation_mib, bytes_per_ms = activation_bytes_per_token(model, element) / _MIB, 1e6
+        quadratic, linear = a1, a2
+        if isinstance(settings, FittedCostSettings):
+            activation_mib, bytes_per_ms = settings.activation_mib_per_token, _MIB
     forward = 1 / (1 + settings.backward_over_forward)
     again = _Recomputed(settings.checkpoint_layers / model.layers, forward)
     activation_mib = again.stored(activation_mib, element * model.layers * model.hidden / _MIB)
@@ -466,29 +474,6 @@ def _unmeasured(
         element,
         bytes_per_ms,
     )
-
-
-def _derived_ms(
-    settings: AnalyticCostSettings | StepCostSettings,
-    cluster: ClusterSettings,
-    model: ModelSettings,
-) -> tuple[float, float]:
-    """Time per token squared and per token, both passes, without a measurement."""
-    if isinstance(settings, AnalyticCostSettings):
-        operations_per_ms = cluster.device_tflop_s * 1e9 * settings.compute_efficiency
-        passes = 1 + settings.backward_over_forward
-        return (
-            passes * attention_flops(model, 1) / operations_per_ms,
-            passes * linear_flops_per_token(model) / operations_per_ms,
-        )
-    quadratic, linear = settings.quadratic_ms_per_token2, settings.linear_ms_per_token
-    if quadratic is None or linear is None or settings.model != model.name:
-        raise SettingsError(
-            "cost_model.model",
-            f"got coefficients for {settings.model}; allowed: those of {model.name}, the model of"
-            " this plan (null: the step model's)",
-        )
-    return quadratic, linear
 
 
 def layer_latencies_ms(settings: CostModelSettings, cluster: ClusterSettings) -> dict[int, float]:

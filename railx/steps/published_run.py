@@ -478,10 +478,7 @@ def _step(settings: StepSettings, job: StepJob) -> PublishedStep:
     degrees = job.degrees
     assert settings.published is not None
     return PublishedStep(
-        data=degrees.data,
-        tensor=degrees.tensor,
-        pipeline=degrees.pipeline,
-        layer=settings.published,
+        *(degrees.data, degrees.tensor, degrees.pipeline, settings.published),
         batch=degrees.data * job.micro_batches * job.micro_batch_sequences,
         length=job.sequence_tokens,
         layers=job.model.layers,
