@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -144,20 +144,18 @@ def decided(
     ordered = sorted(allowed, key=lambda point: score(point, settings.objective))
     front = front_of(ordered)
     fed = sorted(_fed(points, settings), key=lambda point: score(point, settings.objective))
+    reasons = [(name, reason) for name, reason in over.items() if reason]
+    for point in ordered:
+        if point not in front:
+            best = next(other for other in front if dominates(other, point))
+            why = f"{best.name} is no worse in step time, dollars, watts and usable share"
+            reasons.append((point.name, why))
     return Design(
         settings,
         tuple(points),
         tuple(ordered),
         tuple(front),
-        (
-            *dropped,
-            *(Dropped(name, reason) for name, reason in over.items() if reason),
-            *(
-                Dropped(point.name, _beaten_by(point, front))
-                for point in ordered
-                if point not in front
-            ),
-        ),
+        (*dropped, *(Dropped(*reason) for reason in reasons)),
         tuple(crossings(fed, settings.objective, settings.budget_usd)),
         tuple(flips(points, settings)),
         min(allowed, key=lambda point: point.cost.usd / point.all_to_all_gb_s),
@@ -191,11 +189,6 @@ def dominates(first: DesignPoint, second: DesignPoint) -> bool:
 def front_of(points: Sequence[DesignPoint]) -> list[DesignPoint]:
     """The points that no other dominates, in order."""
     return [point for point in points if not any(dominates(other, point) for other in points)]
-
-
-def _beaten_by(point: DesignPoint, front: Iterable[DesignPoint]) -> str:
-    best = next(other for other in front if dominates(other, point))
-    return f"{best.name} is no worse in step time, dollars, watts and usable share"
 
 
 def _fed(points: Sequence[DesignPoint], settings: DesignSettings) -> list[DesignPoint]:

@@ -171,8 +171,15 @@ def cost_by_scale(
     bandwidths of networks differ, or a price set cannot price one.
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
-    _check_equal_injection(settings)
-    scale = settings.scale
+    scale, injection_gb_s = settings.scale, settings.scale.injection_gb_s_per_chip
+    for name in dict.fromkeys((*scale.networks, scale.reference)):
+        given = settings.networks[name].counts.injection_gb_s_per_chip
+        if given != injection_gb_s:
+            raise SettingsError(
+                "scale.networks",
+                f"{name} has {given:g} GB/s of injection a chip; allowed: networks with"
+                f" {injection_gb_s:g} GB/s per chip",
+            )
     rows = []
     for name, target in product(scale.networks, scale.chips):
         network = _at_scale(settings, name, target)
@@ -200,18 +207,6 @@ def cost_by_scale(
                 }
             )
     return rows
-
-
-def _check_equal_injection(settings: EconomicsSettings) -> None:
-    injection_gb_s = settings.scale.injection_gb_s_per_chip
-    for name in dict.fromkeys((*settings.scale.networks, settings.scale.reference)):
-        given = settings.networks[name].counts.injection_gb_s_per_chip
-        if given != injection_gb_s:
-            raise SettingsError(
-                "scale.networks",
-                f"{name} has {given:g} GB/s of injection a chip; allowed: networks with"
-                f" {injection_gb_s:g} GB/s per chip",
-            )
 
 
 def _at_scale(settings: EconomicsSettings, name: str, chips: int) -> PricedNetwork | None:

@@ -393,17 +393,6 @@ def predicted_forward_ms(fit: ProfileFit, tokens: int, context: int, degree: int
     return _layer_ms(fit, _FORWARD_TIMES, tokens, context, degree)
 
 
-def predicted_activation_bytes(
-    fit: ProfileFit, tokens: int, degree: int, checkpointed: bool = False
-) -> float:
-    """Activation bytes of a layer on a rank, without context."""
-    rank_tokens = tokens / degree
-    if checkpointed:
-        return (fit.checkpoint_bytes_per_token or 0.0) * rank_tokens
-    exchanged = fit.exchange_bytes_per_token if degree > 1 else 0.0
-    return (fit.activation_bytes_per_token + exchanged) * rank_tokens
-
-
 def compared(rows: Sequence[Mapping[str, Any]], fit: ProfileFit, seed: int) -> list[dict[str, Any]]:
     """The rows with the fit's predictions.
 
@@ -442,7 +431,11 @@ def _comparison(
         predicted = predicted_ms(fit, *point, again)
         forward = predicted_forward_ms(fit, *point)
         if not row["context"]:
-            stored = predicted_activation_bytes(fit, row["tokens"], row["degree"], again)
+            token_bytes = fit.activation_bytes_per_token
+            token_bytes += fit.exchange_bytes_per_token if row["degree"] > 1 else 0.0
+            if again:
+                token_bytes = fit.checkpoint_bytes_per_token or 0.0
+            stored = token_bytes * (row["tokens"] / row["degree"])
     if predicted is not None:
         aside = (row["part"], *_point(row)) in validation
     measured = row["forward_ms"] + row["backward_ms"]

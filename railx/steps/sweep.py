@@ -228,6 +228,13 @@ def _rows(
         if mode == "electrical":
             electrical_ms = result["step_ms"]
             timeline = timeline_windows(prepared[_PACKETS], replayed, sweep.iterations - 1)
+        added_ms = 0.0
+        if mode != "electrical":
+            # By the paper's formula, on the slowest rank.
+            windows_ms = [[length for _, length in windows] for windows in timeline.values()]
+            if mode == "on_demand":
+                windows_ms = [[0.0] * len(lengths) for lengths in windows_ms]
+            added_ms = max((stall_ms(latency_ms, lengths) for lengths in windows_ms), default=0.0)
         yield {
             **job_head(name, variant, job),
             "scale_out_gb_s": job.device.scale_out_gb_s,
@@ -241,7 +248,7 @@ def _rows(
             "compute_ms": gaps_ms - tensor_ms,
             "tensor_ms": tensor_ms,
             "utilisation": (gaps_ms - tensor_ms) / result["step_ms"],
-            "formula_ms": electrical_ms + _by_formula(timeline.values(), mode, latency_ms),
+            "formula_ms": electrical_ms + added_ms,
             "stall_ms": result["stall_ms"],
             "reconfigurations": result["reconfigurations"],
             "fidelity": "replay",
@@ -255,20 +262,6 @@ def circuit_model(job: StepJob, rule: str, *, all_ranks: bool) -> CircuitModel:
         return layout
     ranks = job_ranks(job, all_ranks=all_ranks)
     return StageBits(layout.gpus_per_server, ranks // job.degrees.pipeline)
-
-
-def _by_formula(
-    timeline: Iterable[Sequence[tuple[str, float]]], mode: Mode, latency_ms: float
-) -> float:
-    """The time that switching adds by the paper's formula, on the slowest rank."""
-    if mode == "electrical":
-        return 0.0
-    hidden = mode == "provisioned"
-    sums = (
-        stall_ms(latency_ms, [length if hidden else 0.0 for _, length in windows])
-        for windows in timeline
-    )
-    return max(sums, default=0.0)
 
 
 def _prepared(job: StepJob, rule: str, settings: StepSettings) -> Prepared:
