@@ -83,8 +83,10 @@ def cost_summary(
     rows = []
     for name, network in settings.networks.items():
         priced = price(network, settings.price_set, catalogue, node_price_set=nodes, name=name)
+        sums = _sums(priced)
+        del sums["bisection_gb_s_per_chip"], sums["watts_per_chip"]
         tail = {"charges": priced.charges, "fidelity": "analytic"}
-        rows.append({"topology": name, **_sums(priced), **tail})
+        rows.append({"topology": name, **sums, **tail})
     return rows
 
 
@@ -95,11 +97,13 @@ def _sums(priced: NetworkPrice) -> dict[str, Any]:
         "chips": counts.chips,
         "injection_gb_s_per_chip": counts.injection_gb_s_per_chip,
         "all_to_all_gb_s_per_chip": counts.all_to_all_gb_s_per_chip,
+        "bisection_gb_s_per_chip": counts.bisection_gb_s_per_chip,
         "cost_usd": cost.usd,
         "cost_per_chip_usd": priced.per_chip.usd,
         "usd_per_injection_gb_s": priced.usd_per_injection_gb_s,
         "usd_per_all_to_all_gb_s": priced.usd_per_all_to_all_gb_s,
         "power_watts": cost.watts,
+        "watts_per_chip": priced.per_chip.watts,
     }
 
 
@@ -199,8 +203,6 @@ def cost_by_scale(
                     "target_chips": target,
                     "price_set": price_set,
                     **_sums(priced),
-                    "bisection_gb_s_per_chip": priced.counts.bisection_gb_s_per_chip,
-                    "watts_per_chip": priced.per_chip.watts,
                     "reference": scale.reference,
                     **_over(priced, other),
                     "fidelity": "analytic",

@@ -229,35 +229,26 @@ class TurnWiring(TableWiring):
 
     def is_scale_up(self, members: Iterable[int]) -> bool:
         """Whether no circuit has to be switched: all kinds of line in use are set."""
-        kind = "pair" if self._stages(members) else "ring"
-        return not any(self._matches(use, kind) for use in self._uses)
+        stages = self._stages(members)
+        return not any(stages == (use.over == ("pipeline",)) for use in self._uses)
 
     def wires(self, configuration: Configuration) -> tuple[Wire, ...]:
         """On every rail of the use both neighbours in each ring, or the two stages."""
         exchange = isinstance(configuration, Exchange)
-        kind = "pair" if self._stages(configuration.members) else "ring"
+        stages = self._stages(configuration.members)
         wires: list[Wire] = []
         for use, (rails, wiring) in self._uses.items():
-            if exchange != (use.over == ("expert",)) or not self._matches(use, kind):
+            if (stages, exchange) != (use.over == ("pipeline",), use.over == ("expert",)):
                 continue
             line = self._kinds.index(use.axes)
-            for here, there in self._neighbours(use, configuration.members):
-                wires += [
-                    Wire(
-                        line,
-                        (line, rail, here, there, wiring),
-                        ((line, rail, here, "right"), (line, rail, there, "left")),
-                    )
-                    for rail in rails
-                ]
+            for (here, there), rail in product(self._neighbours(use, configuration.members), rails):
+                ports = (line, rail, here, "right"), (line, rail, there, "left")
+                wires.append(Wire(line, (line, rail, here, there, wiring), ports))
         return tuple(wires)
 
     def _stages(self, members: Iterable[int]) -> bool:
         """Whether members differ in their stage."""
         return len({self._position(member)[1] for member in members}) > 1
-
-    def _matches(self, use: Use, kind: str) -> bool:
-        return (kind == "pair") == (use.over == ("pipeline",))
 
     def _neighbours(self, use: Use, members: Sequence[int]) -> list[tuple[int, int]]:
         ordered = sorted(members)
