@@ -228,10 +228,7 @@ def _collectives(graph: Topology, settings: ArenaSettings) -> Iterator[Row]:
     column = np.sort(chips).astype(np.int32)
     size = 64 if ranks >= 128 else max(2, ranks // 2)
     loads_by = cache(lambda routing: routed_loads(graph, routing, column))
-    kinds: tuple[tuple[Kind, str, int], ...] = (
-        ("all_reduce", "ring", 2),
-        ("all_to_all", "direct", 1),
-    )
+    kinds: list[tuple[Kind, str, int]] = [("all_reduce", "ring", 2), ("all_to_all", "direct", 1)]
     for collective, algorithm, halves in kinds:
         loads = loads_by(routings_for(graph.settings, collective, ("min",))[0])
         for stride in (1, ranks // size):

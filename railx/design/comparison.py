@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -127,13 +128,10 @@ def compare_network(
                 for row in table
                 if row["value"] is None and row["note"]
             ]
-    columns = [
-        index
-        for index in range(len(measures))
-        if any(row["values"][index] is not None for row in rows)
-    ]
-    measures = tuple(measures[index] for index in columns)
-    rows = [row | {"values": [row["values"][index] for index in columns]} for row in rows]
+    columns = zip(*(row["values"] for row in rows), strict=True)
+    there = [any(value is not None for value in column) for column in columns]
+    measures = tuple(compress(measures, there))
+    rows = [row | {"values": list(compress(row["values"], there))} for row in rows]
     # Jobs are the first columns; without any that fits, the bound.
     rows.sort(key=lambda row: -(row["values"][0] or 0))
     return Comparison(name, chips, measures, tuple(rows), dropped, tuple(dict.fromkeys(notes)))

@@ -14,7 +14,7 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.performance.closed import PARTS
-from railx.performance.devices import Device, device_named
+from railx.performance.devices import device_named
 from railx.performance.huggingface import model_from_config
 from railx.performance.layers import Setting
 from railx.performance.memory import MEMORY_PARTS
@@ -210,18 +210,16 @@ def advise(
 
 def setting_of(settings: AdviceSettings) -> Setting:
     """Model, device, program and constants of a job, on rings of the device's nodes."""
-    model = (
-        model_from_config(Path(settings.model_path))
-        if settings.model == "hf"
-        else model_named(settings.model)
-    )
-    device: Device = device_named(settings.devices)
+    if settings.model == "hf":
+        model = model_from_config(Path(settings.model_path))
+    else:
+        model = model_named(settings.model)
+    device = device_named(settings.devices)
     device.peak_flops(settings.precision)
-    constants = (
-        constants_named(settings.constants)
-        if settings.constants
-        else default_constants(device.name, settings.program)
-    )
+    if settings.constants:
+        constants = constants_named(settings.constants)
+    else:
+        constants = default_constants(device.name, settings.program)
     network = TwoLevelRing.of(device, **_shares(constants, settings))
     program, precision = program_named(settings.program), settings.precision
     words = {"fp8": ("fp8", "float8"), "fp4": ("fp4",)}.get(precision, ())

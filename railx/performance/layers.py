@@ -59,12 +59,9 @@ class Setting:
     @cached_property
     def attention_flops(self) -> float:
         """Operations per second of attention; it runs in 16 bits."""
-        peaks = [
-            self.device.peak_flops(name)
-            for name in ("bf16", "fp16")
-            if name in self.device.peak_tflops
-        ]
-        return max(peaks) * self.constants.attention_share
+        peaks = self.device.peak_tflops
+        peak = max(self.device.peak_flops(name) for name in ("bf16", "fp16") if name in peaks)
+        return peak * self.constants.attention_share
 
     @cached_property
     def memory_bytes_s(self) -> float:
@@ -240,11 +237,13 @@ class Layers:
         setting, model, plans = self.setting, self.setting.model, self.plans
         heads = model.heads / self.tensor
         sequence = plans["sequence_tokens"].astype(float)
-        fused = setting.program.fused_attention
+        fused, attended = setting.program.fused_attention, sequence
         if fused:
+            lengths, inverse = np.unique(sequence, return_inverse=True)
             attended = np.array(
-                [model.attended_tokens(kind, float(length)) for length in np.unique(sequence)]
-            )[np.unique(sequence, return_inverse=True)[1]]
+                [model.attended_tokens(kind, length) for length in lengths.tolist()]
+            )
+            attended = attended[inverse]
         else:
             attended = sequence
         flops = 2 * self.tokens * attended * heads * (model.key_width + model.values_width)
@@ -258,13 +257,9 @@ class Layers:
         products = sum(self.weights_product(product) for product in kind.products)
         attention, scores = self.attention(kind)
         spread = np.where(plans["sequence_parallel"], self.tensor, 1.0)
-        elementwise = self.memory(
-            self.tokens
-            * (
-                program.hidden_traffic * setting.model.hidden / spread
-                + program.wide_traffic * kind.feed_forward / self.tensor
-            )
-        )
+        hidden_bytes = program.hidden_traffic * setting.model.hidden / spread
+        wide_bytes = program.wide_traffic * kind.feed_forward / self.tensor
+        elementwise = self.memory(self.tokens * (hidden_bytes + wide_bytes))
         # A fused backward pass computes the scores again: five products for two.
         attention_backward = (2.5 if program.fused_attention else 2.0) * attention
         traffic = scores + elementwise
@@ -376,8 +371,7 @@ class Layers:
             "all_gather": program.parameter_bytes,
             "reduce_scatter": program.gradient_bytes,
         }
-        dense = shared / self.tensor
-        sparse = experts / (self.tensor * plans["expert"])
+        dense, sparse = shared / self.tensor, experts / (self.tensor * plans["expert"])
         gather, scatter = (
             self.data_collective(word, dense * width)
             + self.data_collective(word, sparse * width, plans["expert"])

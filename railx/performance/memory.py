@@ -62,10 +62,7 @@ def layer_activation_bytes(setting: Setting | _Trained, plans: Plans, kind: Laye
     tokens = plans["micro_batch"] * plans["sequence_tokens"] / plans["context"]
     spread = np.where(plans["sequence_parallel"], tensor, 1.0)
     hidden = (8 + 2 * program.dropout) * model.hidden / spread
-    heads = 2 * (
-        model.heads * (model.key_width + model.values_width)
-        + model.kv_heads * (model.key_width + model.values_width)
-    )
+    heads = 2 * (model.heads + model.kv_heads) * (model.key_width + model.values_width)
     wide = 2 * model.feed_forward_matrices * kind.feed_forward
     scores = 0.0 if program.fused_attention else 5 * plans["sequence_tokens"] * model.heads
     everything = hidden + (heads + wide + scores) / tensor

@@ -135,12 +135,9 @@ def candidates(model: Model, job: Job, node_devices: int) -> Plans:
     context = [n for n in _powers(min(64, job.devices)) if job.sequence_tokens % (2 * n) == 0]
     experts = [n for n in _powers(model.experts) if model.experts % n == 0] or [1]
     flat = {"pipeline": [1], "virtual": [1], "sharding": [_OPTIMIZER, _PARAMETERS]}
-    stages = {
-        "pipeline": range(2, min(model.layers, job.devices) + 1),
-        "virtual": [1],
-        "sharding": [_OPTIMIZER],
-    }
-    even = [n for n in stages["pipeline"] if model.layers % n == 0]
+    several = range(2, min(model.layers, job.devices) + 1)
+    stages = {"pipeline": several, "virtual": [1], "sharding": [_OPTIMIZER]}
+    even = [n for n in several if model.layers % n == 0]
     interleaved = stages | {"pipeline": even, "virtual": [2, 3, 4, 6, 8]}
     tables = [
         _product(

@@ -37,6 +37,7 @@ FILES = {
 #: How a row was predicted: by constants fitted without it, by constants of other sets,
 #: or by constants that were fitted on it as well.
 LEFT_OUT, OTHER_SETS, FITTED_ON = "left out of the fit", "fitted on other sets", "fitted on it"
+_DEGREES = ("data", "tensor", "pipeline", "context", "expert")
 _MEASURED = SHIPPED / "resources" / "measured"
 _PERFORMANCE = SHIPPED / "resources" / "performance"
 
@@ -78,10 +79,7 @@ def measured_rows(settings: ValidationSettings) -> Iterator[dict[str, Any]]:
                 "precision": case.labels.get("precision") or case.precision,
                 "recipe": case.recipe,
                 "devices": plan.devices,
-                **{
-                    axis: getattr(plan, axis)
-                    for axis in ("data", "tensor", "pipeline", "context", "expert")
-                },
+                **{axis: getattr(plan, axis) for axis in _DEGREES},
             }
             for quantity, measured, ours in (
                 ("seconds", case.seconds, seconds[number]),
