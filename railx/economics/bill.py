@@ -10,16 +10,14 @@ from itertools import product
 from operator import attrgetter
 from typing import Any, Protocol
 
-from railx.economics.catalogue import Catalogue, read_catalogue
+from railx.economics.catalogue import Catalogue, Rows, read_catalogue
 from railx.economics.pricing import NetworkPrice, price
 from railx.economics.settings import EconomicsSettings, PricedNetwork
 from railx.errors import UserError
 from railx.settings import SettingsError, check_names, to_dict
 
 
-def bill_of_materials(
-    settings: EconomicsSettings, catalogue: Catalogue | None = None
-) -> list[dict[str, Any]]:
+def bill_of_materials(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> Rows:
     """One row per network and component: count, USD with range, W, price source.
 
     ``charges``: used ports, or another way of counting.
@@ -45,7 +43,7 @@ def price_network(
     price_set: str,
     catalogue: Catalogue,
     node_price_set: str | None = None,
-) -> list[dict[str, Any]]:
+) -> Rows:
     """The rows of a network in the bill, priced as :func:`railx.economics.price`."""
     priced = price(network, price_set, catalogue, node_price_set=node_price_set, name=name)
     return [
@@ -68,9 +66,7 @@ def price_network(
     ]
 
 
-def cost_summary(
-    settings: EconomicsSettings, catalogue: Catalogue | None = None
-) -> list[dict[str, Any]]:
+def cost_summary(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> Rows:
     """One row per network: bandwidth per chip, cost, cost per bandwidth and power.
 
     The sums are those of :func:`bill_of_materials`. ``usd_per_injection_gb_s`` and
@@ -160,9 +156,7 @@ def _catalogue(path: str, key: str) -> Catalogue:
         raise SettingsError(key, str(error)) from None
 
 
-def cost_by_scale(
-    settings: EconomicsSettings, catalogue: Catalogue | None = None
-) -> list[dict[str, Any]]:
+def cost_by_scale(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> Rows:
     """One row per network, target number of chips and price set.
 
     A row is the smallest size of the family with at least ``target_chips`` chips;

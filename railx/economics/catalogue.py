@@ -13,12 +13,14 @@ import csv
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from railx.errors import UserError, allowed_names
 from railx.io import in_repository
 from railx.settings import SettingsError
 
+#: A table.
+Rows: TypeAlias = list[dict[str, Any]]
 #: The components of networks; a transceiver and a switch port are counted per port, a
 #: copper cable per link, links inside nodes per GB/s of a chip in one direction.
 #: Accelerators are in no network's bill.

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from railx.economics.catalogue import Catalogue, read_catalogue
+from railx.economics.catalogue import Catalogue, Rows, read_catalogue
 from railx.economics.sensitivity import PRICED, in_node_lanes_of, named_prices
 from railx.economics.settings import EconomicsSettings, PricedNetwork
 from railx.settings import SettingsError
@@ -75,9 +75,7 @@ class _Prices:
     source: str
 
 
-def claim_map(
-    settings: EconomicsSettings, catalogue: Catalogue | None = None
-) -> list[dict[str, Any]]:
+def claim_map(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> Rows:
     """One row per case, claim and point.
 
     Points are the named price sets in every case (view ``price_set``) and a grid at the

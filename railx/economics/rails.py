@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from railx.economics.catalogue import Catalogue, read_catalogue
+from railx.economics.catalogue import Catalogue, Rows, read_catalogue
 from railx.economics.pricing import Cost, total
 from railx.economics.settings import EconomicsSettings, RailPlatform, RailsSettings
 from railx.settings import SettingsError
@@ -79,9 +79,7 @@ def optical_rails(servers: int, radix: int) -> list[OpticalRail]:
     return rails
 
 
-def rail_economics(
-    settings: EconomicsSettings, catalogue: Catalogue | None = None
-) -> list[dict[str, Any]]:
+def rail_economics(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> Rows:
     """One row per platform, size, network and arrangement.
 
     ``cost_ratio`` and ``power_ratio`` are the electrical rails of the artifact over the
@@ -91,7 +89,7 @@ def rail_economics(
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
     rails = settings.rails
-    rows: list[dict[str, Any]] = []
+    rows: Rows = []
     for name, platform in rails.platforms.items():
         prices = _prices(name, platform, catalogue)
         for gpus in rails.gpus:
@@ -123,9 +121,7 @@ def rail_economics(
     return rows
 
 
-def rail_map(
-    settings: EconomicsSettings, catalogue: Catalogue | None = None
-) -> list[dict[str, Any]]:
+def rail_map(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> Rows:
     """The range of the claims on cost and power over the networks' components.
 
     One row per platform, transceivers of a chip, claim and point: USD (cost) or W
@@ -139,7 +135,7 @@ def rail_map(
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
     chosen = settings.rails.map
-    rows: list[dict[str, Any]] = []
+    rows: Rows = []
     for name, platform in settings.rails.platforms.items():
         parts = _prices(name, platform, catalogue)
         for count in settings.rails.transceivers_per_gpu:

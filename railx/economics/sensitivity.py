@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from railx.economics.catalogue import Catalogue, read_catalogue
+from railx.economics.catalogue import Catalogue, Rows, read_catalogue
 from railx.economics.pricing import usd_per_chip
 from railx.economics.settings import EconomicsSettings, PricedNetwork, SensitivitySettings
 from railx.settings import SettingsError
@@ -44,9 +44,7 @@ def in_node_lanes_of(network: PricedNetwork) -> float:
     return 0.0 if lanes is None else lanes(network.topology)
 
 
-def price_sensitivity(
-    settings: EconomicsSettings, catalogue: Catalogue | None = None
-) -> list[dict[str, Any]]:
+def price_sensitivity(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> Rows:
     """One row per price case, fat tree and all-to-all bound.
 
     The bound is the ideal or the published minimal routing. ``view`` is ``price_set``

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -53,6 +53,11 @@ _LAYER_TIMES = ("quadratic_ms_per_token2", "linear_ms_per_token", "constant_ms")
 _FORWARD_TIMES = tuple(f"forward_{name}" for name in _LAYER_TIMES)
 #: Relative errors below this are rounding.
 _ROUNDING = 1e-9
+
+#: A row of a profile's table, and its degree, context and tokens.
+_Row: TypeAlias = Mapping[str, Any]
+_Rows: TypeAlias = Sequence[_Row]
+_Key: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -302,9 +307,7 @@ class ProfileFit:
         return self.ends_linear_ms_per_token * tokens / degree + self.ends_constant_ms
 
 
-def validation_points(
-    rows: Sequence[Mapping[str, Any]], seed: int
-) -> frozenset[tuple[int, int, int]]:
+def validation_points(rows: _Rows, seed: int) -> frozenset[_Key]:
     """A fifth of the points of rows, one at least: (degree, context, tokens)."""
     points = sorted(map(_point, rows))
     count = max(1, (len(points) + 2) // 5)
@@ -312,7 +315,7 @@ def validation_points(
     return frozenset(points[index] for index in drawn.tolist())
 
 
-def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
+def fit_profile(rows: _Rows, seed: int) -> ProfileFit:
     """Least squares of relative errors, with no coefficient below zero.
 
     ``rows`` are those of a profile's table: part, degree, context, tokens,
@@ -329,9 +332,8 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
     )
     times = forward + backward
     end_times = _solved(_per_token(ends), _total_ms(ends))
-    stored = _solved(
-        _memory_terms(_without_context(used)), _column(_without_context(used), "kept_bytes")
-    )
+    whole = _without_context(used)
+    stored = _solved(_memory_terms(whole), _column(whole, "kept_bytes"))
     ends_stored = _solved(_per_token(ends), _column(ends, "kept_bytes"))
     sliced = [row for row in used if row["context"]]
     left = None
@@ -340,7 +342,7 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
         degree = _column(sliced, "degree")[:, None]
         shares = np.stack([_column(sliced, "context"), _column(sliced, "tokens")], axis=1) / degree
         left = float(_solved(shares, _column(sliced, "left_bytes"))[0])
-    unused = _without_context(aside) or _without_context(used)
+    unused = _without_context(aside) or whole
     again = _recomputed(rows, validation, forward, times)
     exchanges = {
         degree: _exchange([row for row in rows if _exchanges(row, degree)], seed)
@@ -393,7 +395,7 @@ def predicted_forward_ms(fit: ProfileFit, tokens: int, context: int, degree: int
     return _layer_ms(fit, _FORWARD_TIMES, tokens, context, degree)
 
 
-def compared(rows: Sequence[Mapping[str, Any]], fit: ProfileFit, seed: int) -> list[dict[str, Any]]:
+def compared(rows: _Rows, fit: ProfileFit, seed: int) -> list[dict[str, Any]]:
     """The rows with the fit's predictions.
 
     Columns: held_out (null where a row has no part in the fit at all), predicted_ms and
@@ -416,7 +418,7 @@ def compared(rows: Sequence[Mapping[str, Any]], fit: ProfileFit, seed: int) -> l
 
 
 def _comparison(
-    row: Mapping[str, Any], fit: ProfileFit, validation: set[tuple[str, int, int, int]]
+    row: _Row, fit: ProfileFit, validation: set[tuple[str, int, int, int]]
 ) -> dict[str, Any]:
     predicted, forward, stored, aside = None, None, None, None
     if row["part"] == "ends":
@@ -451,8 +453,8 @@ def _comparison(
 
 
 def _recomputed(
-    rows: Sequence[Mapping[str, Any]],
-    validation: frozenset[tuple[int, int, int]],
+    rows: _Rows,
+    validation: frozenset[_Key],
     forward: FloatArray,
     times: FloatArray,
 ) -> dict[str, float]:
@@ -470,9 +472,8 @@ def _recomputed(
     without_context = _without_context(used)
     unused = _without_context(aside) or without_context
     once = _column(used, "forward_ms")
-    more = _column(used, "backward_ms") - _column(
-        [plain[_point(row)] for row in used], "backward_ms"
-    )
+    without = [plain[_point(row)] for row in used]
+    more = _column(used, "backward_ms") - _column(without, "backward_ms")
     share = float(_solved((once / _total_ms(used))[:, None], more / _total_ms(used), False)[0])
     stored = _solved(_per_token(without_context), _column(without_context, "kept_bytes"))
     return {
@@ -483,9 +484,7 @@ def _recomputed(
     }
 
 
-def _parted(
-    rows: Sequence[Mapping[str, Any]], validation: frozenset[tuple[int, int, int]]
-) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+def _parted(rows: _Rows, validation: frozenset[_Key]) -> tuple[list[_Row], list[_Row]]:
     """The rows in the fit, and the others."""
     return (
         [row for row in rows if _point(row) not in validation],
@@ -505,63 +504,60 @@ def _layer_ms(
     return float(_terms([row])[0] @ np.array([getattr(fit, name) for name in names]))
 
 
-def _exchanges(row: Mapping[str, Any], degree: int) -> bool:
+def _exchanges(row: _Row, degree: int) -> bool:
     return bool(row["part"] == "all_to_all" and row["degree"] == degree)
 
 
-def _exchange(rows: Sequence[Mapping[str, Any]], seed: int) -> tuple[float, float, float] | None:
+def _exchange(rows: _Rows, seed: int) -> tuple[float, float, float] | None:
     """GB/s, latency in ms, error outside the fit; None where more takes no longer."""
-    validation = validation_points(rows, seed)
-    used, aside = _parted(rows, validation)
+    used, aside = _parted(rows, validation_points(rows, seed))
     used = used if len(rows) > 2 else list(rows)
 
-    def terms(some: Sequence[Mapping[str, Any]]) -> FloatArray:
+    def terms(some: _Rows) -> FloatArray:
         return np.stack([_column(some, "exchanged_bytes") / 1e6, np.ones(len(some))], axis=1)
 
     coefficients = _solved(terms(used), _total_ms(used))
     if coefficients[0] <= 0:
         return None
-    errors = np.abs(terms(aside) @ coefficients / _total_ms(aside) - 1)
-    return float(1 / coefficients[0]), float(coefficients[1]), float(np.median(errors))
+    error = _error(terms(aside) @ coefficients, _total_ms(aside))
+    return float(1 / coefficients[0]), float(coefficients[1]), error
 
 
-def _layers(
-    rows: Sequence[Mapping[str, Any]], *, checkpointed: bool = False
-) -> list[Mapping[str, Any]]:
+def _layers(rows: _Rows, *, checkpointed: bool = False) -> list[_Row]:
     return [r for r in rows if r["part"] == "layer" and r["checkpointed"] == checkpointed]
 
 
-def _point(row: Mapping[str, Any]) -> tuple[int, int, int]:
+def _point(row: _Row) -> _Key:
     return row["degree"], row["context"], row["tokens"]
 
 
-def _without_context(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _without_context(rows: _Rows) -> list[_Row]:
     return [row for row in rows if not row["context"]]
 
 
-def _column(rows: Sequence[Mapping[str, Any]], name: str) -> FloatArray:
+def _column(rows: _Rows, name: str) -> FloatArray:
     return np.array([row[name] for row in rows], dtype=np.float64)
 
 
-def _total_ms(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
+def _total_ms(rows: _Rows) -> FloatArray:
     return _column(rows, "forward_ms") + _column(rows, "backward_ms")
 
 
-def _terms(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
+def _terms(rows: _Rows) -> FloatArray:
     """Factors of the three coefficients of time, [rows, 3]."""
     tokens, context, degree = (_column(rows, name) for name in ("tokens", "context", "degree"))
     squares = (context + tokens) ** 2 - context**2
     return np.stack([squares / degree, tokens / degree, np.ones(len(rows))], axis=1)
 
 
-def _memory_terms(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
+def _memory_terms(rows: _Rows) -> FloatArray:
     """A rank's tokens, the same in groups of several ranks, and one, [rows, 3]."""
     degree = _column(rows, "degree")
     rank_tokens = _column(rows, "tokens") / degree
     return np.stack([rank_tokens, rank_tokens * (degree > 1), np.ones(len(rows))], axis=1)
 
 
-def _per_token(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
+def _per_token(rows: _Rows) -> FloatArray:
     """A rank's tokens and one, [rows, 2]."""
     tokens = _column(rows, "tokens") / _column(rows, "degree")
     return np.stack([tokens, np.ones(len(rows))], axis=1)

@@ -13,16 +13,15 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from railx.errors import UserError
+from railx.vocabulary.arrays import FloatArray, IntArray
 
-Lengths = npt.NDArray[np.int64]
+Lengths = IntArray
 
 #: The longest valid sequence: sums and squares stay exact enough.
 MOST_TOKENS = 2**40
 
 
-def published_quantiles(
-    path: str | Path,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def published_quantiles(path: str | Path) -> tuple[FloatArray, FloatArray]:
     """Points (length, share of sequences above it) of a quantile table.
 
     Both are monotone: lengths [n] up, shares [n] down. The table has rows
@@ -58,9 +57,7 @@ def published_quantiles(
     return lengths, above
 
 
-def sample_quantiles(
-    lengths: npt.NDArray[np.float64], above: npt.NDArray[np.float64], sequences: int, seed: int
-) -> Lengths:
+def sample_quantiles(lengths: FloatArray, above: FloatArray, sequences: int, seed: int) -> Lengths:
     """Draw ``sequences`` lengths by the inverse of a distribution given at points.
 
     Points are (length, share above it). Between them the logarithm of the length is
