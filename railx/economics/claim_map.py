@@ -90,8 +90,10 @@ def claim_map(settings: EconomicsSettings, catalogue: Catalogue | None = None) -
     the dearer switch port there. Errors as for the bill of materials.
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
-    named = _named(settings, catalogue)
-    rows = []
+    named, rows = [], []
+    for name, usd, source in named_prices(settings.sensitivity.price_sets, catalogue):
+        unit, ocs, switch = (usd[component] for component in PRICED)
+        named.append(_Prices(name, ocs / unit, switch / unit, unit, source))
     for case in _cases(settings):
         lines = {
             claim: _boundary(claim, case, settings)
@@ -111,14 +113,6 @@ def claim_map(settings: EconomicsSettings, catalogue: Catalogue | None = None) -
 #: The values that leave the network of the absolute claim (200,704 chips at 1.8 TB/s)
 #: unchanged.
 _ABSOLUTE = ("base", "in_node_lane_over_transceiver")
-
-
-def _named(settings: EconomicsSettings, catalogue: Catalogue) -> list[_Prices]:
-    points = []
-    for name, usd, source in named_prices(settings.sensitivity.price_sets, catalogue):
-        transceiver, ocs, switch = (usd[component] for component in PRICED)
-        points.append(_Prices(name, ocs / transceiver, switch / transceiver, transceiver, source))
-    return points
 
 
 def _cases(settings: EconomicsSettings) -> Iterator[_Case]:

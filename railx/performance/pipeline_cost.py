@@ -305,6 +305,10 @@ def build_pipeline_cost(
     per_chunk = settings.sharding is not None and settings.sharding.pipelines_gather == "chunk"
     gather, reduce = traffic if per_chunk else (0.0, 0.0)
     exchange = share * cost.all_to_all_ms[shape.degree]
+    send = PassTime(0.0, 0.0)
+    if (gb_s := cluster.point_to_point_gb_s) is not None:
+        token_ms = element * model.hidden / shape.degree / (gb_s * 1e6)
+        send = PassTime(0.0, token_ms, cluster.point_to_point_latency_ms)
     latency = counts[0] * layer_latencies_ms(settings, cluster).get(shape.degree, 0.0)
     token_bytes = [layers * layer_bytes for layers in counts]
     token_bytes[-1] += logits_bytes
@@ -320,7 +324,7 @@ def build_pipeline_cost(
         input_bytes=checkpoint_bytes,
         key_value_bytes=2 * element * key_value_width(model),
         logits_bytes=logits_bytes,
-        send=_send(cluster, element * model.hidden / shape.degree),
+        send=send,
         # Parameters that stay are gathered once.
         batch_ms=0.0 if per_chunk else traffic[1],
         gather_ms=gather,
@@ -355,14 +359,6 @@ def _passes(
         max(0.0, a - b) for a, b in zip(astuple(both_passes), astuple(forward), strict=True)
     )
     return forward, PassTime(*backward)
-
-
-def _send(cluster: ClusterSettings, bytes_per_token: float) -> PassTime:
-    """Time of sending a chunk to the next stage, by its tokens."""
-    if cluster.point_to_point_gb_s is None:
-        return PassTime(0.0, 0.0)
-    bytes_per_ms = cluster.point_to_point_gb_s * 1e6
-    return PassTime(0.0, bytes_per_token / bytes_per_ms, cluster.point_to_point_latency_ms)
 
 
 def _stored_bytes(
