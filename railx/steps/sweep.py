@@ -283,6 +283,17 @@ def last_step(replayed: Replayed, iterations: int) -> dict[str, float]:
     }
 
 
+def electrical_step_ms(
+    job: StepJob, iterations: int, stages: Sequence[Template] | None = None
+) -> float:
+    """The slowest rank's last step over packet switches (:func:`programs`)."""
+    laid = programs(
+        job, electrical=True, iterations=iterations, all_ranks=False, stage_templates=stages
+    )
+    replayed = replay_programs(prepare(laid, Layout(1)), "electrical", 0)
+    return last_step(replayed, iterations)["step_ms"]
+
+
 def timeline_windows(
     prepared: Prepared, replayed: Replayed, iteration: int
 ) -> dict[int, list[tuple[str, float]]]:
