@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from railx.economics.catalogue import Catalogue, Rows, read_catalogue
@@ -134,36 +135,34 @@ def rail_map(settings: EconomicsSettings, catalogue: Catalogue | None = None) ->
     ``ports_at_boundary`` is the p at which it equals ``limit``.
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
-    chosen = settings.rails.map
+    chosen, counts = settings.rails.map, settings.rails.transceivers_per_gpu
+    claims = (
+        ("cost", "usd", chosen.transceiver_usd, chosen.cost_reduction),
+        ("power", "watts", chosen.transceiver_watts, chosen.power_reduction),
+    )
     rows: Rows = []
     for name, platform in settings.rails.platforms.items():
         parts = _prices(name, platform, catalogue)
-        for count in settings.rails.transceivers_per_gpu:
-            for claim, unit, levels, limit in (
-                ("cost", "usd", chosen.transceiver_usd, chosen.cost_reduction),
-                ("power", "watts", chosen.transceiver_watts, chosen.power_reduction),
-            ):
-                _, switch_port, ocs_port = (getattr(parts[name], unit) for name in _PARTS)
-                for level in levels:
-                    photonic = count * level + _OCS_PORTS_PER_CHIP * ocs_port
-                    per_port = platform.switch_transceivers * level + switch_port
-                    boundary = (limit * photonic - level) / per_port
-                    for ports in chosen.switch_ports_per_gpu:
-                        ratio = (level + per_port * ports) / photonic
-                        rows.append(
-                            {
-                                "platform": name,
-                                "transceivers_per_gpu": count,
-                                "claim": claim,
-                                "transceiver": level,
-                                "switch_ports_per_gpu": ports,
-                                "ratio": ratio,
-                                "limit": limit,
-                                "holds": ratio >= limit,
-                                "ports_at_boundary": boundary,
-                                "fidelity": _FIDELITY,
-                            }
-                        )
+        for count, (claim, unit, levels, limit) in product(counts, claims):
+            _, switch_port, ocs_port = (getattr(parts[part], unit) for part in _PARTS)
+            for level, ports in product(levels, chosen.switch_ports_per_gpu):
+                photonic = count * level + _OCS_PORTS_PER_CHIP * ocs_port
+                per_port = platform.switch_transceivers * level + switch_port
+                ratio = (level + per_port * ports) / photonic
+                rows.append(
+                    {
+                        "platform": name,
+                        "transceivers_per_gpu": count,
+                        "claim": claim,
+                        "transceiver": level,
+                        "switch_ports_per_gpu": ports,
+                        "ratio": ratio,
+                        "limit": limit,
+                        "holds": ratio >= limit,
+                        "ports_at_boundary": (limit * photonic - level) / per_port,
+                        "fidelity": _FIDELITY,
+                    }
+                )
     return rows
 
 

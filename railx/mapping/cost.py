@@ -111,12 +111,10 @@ class ChipCosts:
 def chip_costs(settings: MappingSettings, name: str, topology: FamilySettings) -> ChipCosts:
     """What a chip of a network costs with the injection bandwidth of the settings."""
     try:
-        free = network_price(settings, name, PricedNetwork(topology))
-        charged = free
-        if settings.node_price_set is not None:
-            charged = network_price(
-                settings, name, PricedNetwork(topology), settings.node_price_set
-            )
+        free, charged = (
+            network_price(settings, name, PricedNetwork(topology), node_price_set)
+            for node_price_set in (None, settings.node_price_set)
+        )
     except SettingsError as error:
         prefix = f"networks.{name}.topology."
         if error.key.startswith(prefix):

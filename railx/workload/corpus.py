@@ -13,7 +13,7 @@ import itertools
 import platform
 import re
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -339,7 +339,9 @@ def stdlib_documents(unit: Literal["file", "definition"]) -> list[bytes]:
         for path in sorted(root.rglob("*.py"))
         if not _LEFT_OUT & set(path.relative_to(root).parts)
     ]
-    documents = [document for path in files for document in _cut(path.read_bytes(), unit)]
+    documents = [source for path in files if (source := path.read_bytes())]
+    if unit == "definition":
+        documents = [part for source in documents for part in split_definitions(source)]
     if not documents:
         raise UserError(
             f"{root}: no Python sources of the standard library; allowed: an interpreter installed"
@@ -403,10 +405,3 @@ def split_definitions(source: bytes) -> list[bytes]:
     starts = [match.start() for match in _DEFINITION.finditer(source)]
     bounds = [0, *(start for start in starts if start > 0), len(source)]
     return [source[start:stop] for start, stop in itertools.pairwise(bounds) if stop > start]
-
-
-def _cut(source: bytes, unit: Literal["file", "definition"]) -> Iterator[bytes]:
-    if unit == "definition":
-        yield from split_definitions(source)
-    elif source:
-        yield source
