@@ -284,7 +284,7 @@ def test_every_plan_is_there_once() -> None:
     assert len(found) == 1 + 3 * 7 + 21
     assert len({str(plan) for plan in found}) == len(found)
     for plan in found:
-        assert all(sum(turn.rails.values()) == 8 for turn in plan.turns)
+        assert all(sum(turn.values()) == 8 for turn in plan.turns)
         assert sorted(use.over for turn in plan.turns for use in turn.rails) == sorted(
             use.over for use in three
         )
@@ -294,9 +294,9 @@ def test_a_plan_leaves_a_wiring_its_rails_and_packets_have_no_owner() -> None:
     data, expert = USES[:2]
     fewest = {data: 1, expert: 7}
     shared = [plan for plan in plans([data, expert], 8, fewest) if len(plan.turns) == 1]
-    assert [dict(plan.turns[0].rails) for plan in shared] == [{data: 1, expert: 7}]
+    assert [dict(plan.turns[0]) for plan in shared] == [{data: 1, expert: 7}]
     packets = [plan for plan in plans([data, expert], 1, fewest) if len(plan.turns) == 1]
-    assert [dict(plan.turns[0].rails) for plan in packets] == [{data: 1, expert: 1}]
+    assert [dict(plan.turns[0]) for plan in packets] == [{data: 1, expert: 1}]
 
 
 @pytest.mark.parametrize("sparse", [False, True])
