@@ -285,7 +285,7 @@ def test_every_plan_is_there_once() -> None:
     assert len({str(plan) for plan in found}) == len(found)
     for plan in found:
         assert all(sum(turn.values()) == 8 for turn in plan.turns)
-        assert sorted(use.over for turn in plan.turns for use in turn.rails) == sorted(
+        assert sorted(use.over for turn in plan.turns for use in turn) == sorted(
             use.over for use in three
         )
 
