@@ -56,13 +56,6 @@ class Plan:
     def rails(self, use: Use) -> int:
         return self.turns[self.turn(use)][use]
 
-    def words(self, names: Mapping[Use, str]) -> str:
-        """The plan as text: turns in order, the uses of a turn joined by +."""
-        return "; then ".join(
-            " + ".join(f"{names[use]} x{rails}" for use, rails in turn.items())
-            for turn in self.turns
-        )
-
 
 #: A pause in what the network does (None), or the use of circuits: with its time.
 Step = tuple[Use | None, float]

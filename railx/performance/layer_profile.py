@@ -292,8 +292,8 @@ class ProfileFit:
 
     def input_bytes_per_token(self, model: ModelSettings) -> float:
         """What a recomputed layer keeps: as measured, or its input."""
-        kept = self.checkpoint_bytes_per_token
-        return float(self.element_bytes * model.hidden) if kept is None else kept
+        measured = self.checkpoint_bytes_per_token
+        return float(self.element_bytes * model.hidden) if measured is None else measured
 
     def layer_ms(self, slices: Sequence[tuple[int, int]], degree: int) -> float:
         """A layer, forward and backward, over packed slices (context, tokens)."""
@@ -332,8 +332,8 @@ def fit_profile(rows: _Rows, seed: int) -> ProfileFit:
     )
     times = forward + backward
     end_times = _solved(_per_token(ends), _total_ms(ends))
-    whole = _without_context(used)
-    stored = _solved(_memory_terms(whole), _column(whole, "kept_bytes"))
+    uncut = _without_context(used)
+    stored = _solved(_memory_terms(uncut), _column(uncut, "kept_bytes"))
     ends_stored = _solved(_per_token(ends), _column(ends, "kept_bytes"))
     sliced = [row for row in used if row["context"]]
     left = None
@@ -342,7 +342,7 @@ def fit_profile(rows: _Rows, seed: int) -> ProfileFit:
         degree = _column(sliced, "degree")[:, None]
         shares = np.stack([_column(sliced, "context"), _column(sliced, "tokens")], axis=1) / degree
         left = float(_solved(shares, _column(sliced, "left_bytes"))[0])
-    unused = _without_context(aside) or whole
+    unused = _without_context(aside) or uncut
     again = _recomputed(rows, validation, forward, times)
     exchanges = {
         degree: _exchange([row for row in rows if _exchanges(row, degree)], seed)

@@ -365,33 +365,33 @@ def build_cost_model(
             f"got {settings.checkpoint_layers}; allowed: at most {model.layers}, the layers of"
             f" {model.name}",
         )
-    whole = (
+    derived = (
         _profiled(settings, model)
         if isinstance(settings, ProfiledCostSettings)
         else _unmeasured(settings, cluster, model)
     )
-    moved = whole.again.exchanged(all_to_all_bytes_per_token(model, whole.element_bytes))
+    moved = derived.again.exchanged(all_to_all_bytes_per_token(model, derived.element_bytes))
     sharding = _sharding_ms(settings, cluster, model, max_length_tokens)
     return CostModel(
-        quadratic_ms=whole.quadratic_ms,
-        linear_ms=whole.linear_ms,
-        constant_ms=whole.constant_ms + sharding,
+        quadratic_ms=derived.quadratic_ms,
+        linear_ms=derived.linear_ms,
+        constant_ms=derived.constant_ms + sharding,
         all_to_all_ms={
-            degree: moved / degree / (bandwidth * whole.bytes_per_ms)
+            degree: moved / degree / (bandwidth * derived.bytes_per_ms)
             for degree, bandwidth in bandwidths.items()
         },
         tokens_per_device=_tokens_per_device(
-            settings, cluster, model, max_length_tokens, whole.activation_mib
+            settings, cluster, model, max_length_tokens, derived.activation_mib
         ),
-        forward_share=whole.forward_share,
-        split_memory=1 + whole.split_over_stored,
+        forward_share=derived.forward_share,
+        split_memory=1 + derived.split_over_stored,
         listed_ms={
-            int(degree): moved / whole.bytes_per_ms / gb_s
+            int(degree): moved / derived.bytes_per_ms / gb_s
             for degree, gb_s in cluster.all_to_all_gb_s.items()
         },
         heads=model.heads,
         sharding_ms=sharding,
-        latency_ms=_group_latency_ms(settings, cluster, whole.again.exchanged(model.layers)),
+        latency_ms=_group_latency_ms(settings, cluster, derived.again.exchanged(model.layers)),
     )
 
 
@@ -417,7 +417,7 @@ class _Recomputed:
         return (1 - self.share) * all_layers + self.share * inputs
 
 
-class _Whole(NamedTuple):
+class _ModelCost(NamedTuple):
     """Coefficients of :class:`CostModel` without ZeRO's traffic, recomputation
     included. ``bytes_per_ms``: at a bandwidth of 1.
     """
@@ -437,7 +437,7 @@ def _unmeasured(
     settings: FittedCostSettings | AnalyticCostSettings | StepCostSettings,
     cluster: ClusterSettings,
     model: ModelSettings,
-) -> _Whole:
+) -> _ModelCost:
     """From coefficients of the whole model, fitted or derived."""
     element = settings.bytes_per_element
     activation_mib, bytes_per_ms = activation_bytes_per_token(model, element) / _MIB, 1e6
@@ -463,7 +463,7 @@ def _unmeasured(
     again = _Recomputed(settings.checkpoint_layers / model.layers, forward)
     activation_mib = again.stored(activation_mib, element * model.layers * model.hidden / _MIB)
     key_value_mib = 2 * element * model.layers * key_value_width(model) / _MIB
-    return _Whole(
+    return _ModelCost(
         again,
         quadratic * again.factor,
         linear * again.factor,
@@ -542,7 +542,7 @@ def _sharding_ms(
     return traffic.exposed_share * moved / (traffic.gb_s * 1e6)
 
 
-def _profiled(settings: ProfiledCostSettings, model: ModelSettings) -> _Whole:
+def _profiled(settings: ProfiledCostSettings, model: ModelSettings) -> _ModelCost:
     """From the coefficients of a layer, and those of the model's ends."""
     fit, layers = settings.fit, model.layers
     if fit is None:
@@ -565,7 +565,7 @@ def _profiled(settings: ProfiledCostSettings, model: ModelSettings) -> _Whole:
     split = fit.context_bytes_per_token
     if split is None:
         split = 2.0 * fit.element_bytes * key_value_width(model)
-    return _Whole(
+    return _ModelCost(
         again,
         layers * (fit.quadratic_ms_per_token2 * again.factor),
         layers * (fit.linear_ms_per_token * again.factor) + fit.ends_linear_ms_per_token,

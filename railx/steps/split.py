@@ -59,7 +59,7 @@ def split_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
         sent = traffic(job)
         rates = split_rates(sent, total)
         whole = templates(job, electrical=True)
-        whole_ms, split_ms = (
+        electrical_ms, split_ms = (
             electrical_step_ms(job, settings.sweep.iterations, stages)
             for stages in (whole, [on_split(template, job, rates) for template in whole])
         )
@@ -71,6 +71,6 @@ def split_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
                 "total_gb_s": total,
                 "rate_gb_s": rate,
                 "step_ms": split_ms,
-                "electrical_ms": whole_ms,
+                "electrical_ms": electrical_ms,
                 "fidelity": "replay",
             }

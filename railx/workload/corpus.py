@@ -241,8 +241,8 @@ def write_corpus(path: str | Path, corpus: Corpus) -> None:
     described: dict[str, Any] = dict.fromkeys(_TOKENS_DESCRIBED)
     if corpus.encoded is not None:
         ids, tokenizer = corpus.encoded.ids, corpus.encoded.tokenizer
-        kind = token_type(max((int(one.max(initial=0)) for one in ids), default=0))
-        tokens = [one.astype(kind).tobytes() for one in ids]
+        kind = token_type(max((int(item.max(initial=0)) for item in ids), default=0))
+        tokens = [item.astype(kind).tobytes() for item in ids]
         described = {
             "tokenizer": tokenizer.name,
             "tokenizer_digest": tokenizer.digest,
