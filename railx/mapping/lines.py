@@ -36,7 +36,7 @@ class WiredPlan:
         return len(self.plan.turns) == len(self.wirings)
 
     def words(self, *, axes: bool) -> str:
-        """The plan as text, uses of a turn joined by +; with the axes of lines or not."""
+        """The plan as text, uses of a turn joined by +, on their lines or not."""
         names = {}
         for use, wiring in self.wirings.items():
             line = f" on {'/'.join(use.axes)}" if axes else ""
