@@ -7,9 +7,10 @@ inside nodes are free in ``usd_chip`` and charged in ``usd_chip_with_node``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from typing import Any, cast
 
@@ -24,7 +25,6 @@ from railx.economics.pricing import NetworkPrice, price
 from railx.errors import UserError
 from railx.families import build_routing, build_topology, family_of
 from railx.network.group_bandwidth import (
-    RoutedLoads,
     member_rates,
     ranks_in_order,
     rounds_of,
@@ -71,26 +71,17 @@ def arena_rows(
     network = with_device_node(settings.networks[name], device_named(settings.point.devices))
     for asked in settings.chips:
         row = {"network": name, "family": network.family, "asked_chips": asked, "chips": None}
-        for further in _of_size(name, network, settings, asked, seed, store or RateStore()):
+        rows: Iterable[Row]
+        try:
+            sized = _sized(network, asked, settings)
+        except SettingsError as error:
+            rows = [_value("", "size", None, "chips", "analytic", str(error))]
+        else:
+            row["chips"] = sized.chips
+            rows = _measures(name, network, sized, settings, asked, seed, store or RateStore())
+        for further in rows:
             full = row | further
             yield {column: full[column] for column in _COLUMNS}
-
-
-def _of_size(
-    name: str,
-    network: FamilySettings,
-    settings: ArenaSettings,
-    asked: int,
-    seed: int,
-    store: RateStore,
-) -> Iterator[Row]:
-    try:
-        sized = _sized(network, asked, settings)
-    except SettingsError as error:
-        yield _value("", "size", None, "chips", "analytic", str(error))
-        return
-    for row in _measures(name, network, sized, settings, asked, seed, store):
-        yield {"chips": sized.chips} | row
 
 
 def _sized(network: FamilySettings, asked: int, settings: ArenaSettings) -> Sized:
@@ -235,24 +226,14 @@ def _collectives(graph: Topology, settings: ArenaSettings) -> Iterator[Row]:
     ranks = 2 ** int(np.log2(graph.chips))
     chips = ranks_in_order(graph, ranks)
     column = np.sort(chips).astype(np.int32)
-    size = 64
-    if ranks < 2 * size:
-        size = max(2, ranks // 2)
-    kinds: tuple[tuple[Kind, str, float], ...] = (
-        ("all_reduce", "ring", 2 * (size - 1) / size),
-        ("all_to_all", "direct", (size - 1) / size),
-    )
-    by_routing: dict[str, RoutedLoads] = {}
-    for collective, algorithm, sent in kinds:
-        routing = routings_for(graph.settings, collective, ("min",))[0]
-        if routing not in by_routing:
-            by_routing[routing] = routed_loads(graph, routing, column)
-        loads = by_routing[routing]
+    size = 64 if ranks >= 128 else max(2, ranks // 2)
+    loads_by = cache(lambda routing: routed_loads(graph, routing, column))
+    kinds: list[tuple[Kind, str, int]] = [("all_reduce", "ring", 2), ("all_to_all", "direct", 1)]
+    for collective, algorithm, halves in kinds:
+        loads = loads_by(routings_for(graph.settings, collective, ("min",))[0])
         for stride in (1, ranks // size):
-            groups = strided_groups(chips, size, stride)
-            rates = member_rates(loads, groups, algorithm)
-            time_ms = settings.payload_mb * sent / rates.gb_s
-            halves = 2 if algorithm == "ring" else 1
+            rates = member_rates(loads, strided_groups(chips, size, stride), algorithm)
+            time_ms = settings.payload_mb * (halves * (size - 1) / size) / rates.gb_s
             time_ms += rates.flight_ns * rounds_of(algorithm, size) * halves / 1e6
             subject = f"{collective} of {size}, {'consecutive' if stride == 1 else 'strided'}"
             yield _value(subject, "collective", time_ms, "ms", "analytic")
@@ -384,10 +365,9 @@ def _trained(job: str, best: BestPlan, watts: float | None) -> Iterator[Row]:
         "usable_share": (best.usable.share, ""),
         "idle_chips": (best.sized.chips - best.plan.devices, "chips"),
     }
+    notes = {"step": plan_words(best.plan), "usable_share": best.usable.basis}
     for measure, (value, unit) in values.items():
-        note = plan_words(best.plan) if measure == "step" else ""
-        note = best.usable.basis if measure == "usable_share" else note
-        yield _value(job, measure, value, unit, "analytic", note)
+        yield _value(job, measure, value, unit, "analytic", notes.get(measure, ""))
 
 
 def best_serving(
@@ -415,15 +395,8 @@ def best_serving(
         raise UserError(
             f"expert: got {job.expert}; allowed: at most the {point.gpus} devices of the job"
         )
-    plans = Plans.table(
-        {
-            "data": data,
-            "tensor": tensor,
-            "expert": np.full_like(tensor, job.expert),
-            "micro_batch": sequences,
-            "sequence_tokens": np.full_like(tensor, job.tokens),
-        }
-    )
+    same = {"expert": job.expert, "sequence_tokens": job.tokens}
+    plans = Plans.table({"data": data, "tensor": tensor, "micro_batch": sequences, **same})
     capacity = setting.device.capacity_gb * 1e9 * point.memory_share
     fits = serving_memory_bytes(setting, plans, float(job.tokens)) <= capacity
     plans = plans.take(fits)
@@ -431,10 +404,11 @@ def best_serving(
         raise UserError(
             f"{job.model}: fits no plan for {job.kind}; allowed: a larger expert degree"
         )
-    times = prefill_times(setting, plans)
     if job.kind == "decode":
-        times = decode_times(setting, plans, float(job.tokens))
-    allowed = times.total_s * 1e3 <= (job.most_latency_ms if job.kind == "decode" else np.inf)
+        times, most_ms = decode_times(setting, plans, float(job.tokens)), job.most_latency_ms
+    else:
+        times, most_ms = prefill_times(setting, plans), np.inf
+    allowed = times.total_s * 1e3 <= most_ms
     if not allowed.any():
         raise UserError(
             f"{job.model}: a token takes {times.total_s.min() * 1e3:.3g} ms; allowed:"
@@ -444,16 +418,11 @@ def best_serving(
     rates = setting.network
     assert isinstance(rates, GroupRates)
     rates.keep()
+    moved = sum(times.parts[name][best] for name in ("tensor", "context", "expert", "pipeline"))
     return {
         "step": (float(times.total_s[best]), "s"),
         "tokens_per_s": (float(times.tokens_per_s[best]), "tokens/s"),
         "tensor_degree": (float(plans["tensor"][best]), ""),
         "sequences": (float(plans["micro_batch"][best]), ""),
-        "exchanged_share": (
-            float(
-                sum(times.parts[name][best] for name in ("tensor", "context", "expert", "pipeline"))
-                / times.total_s[best]
-            ),
-            "",
-        ),
+        "exchanged_share": (float(moved / times.total_s[best]), ""),
     }

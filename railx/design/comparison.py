@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from railx.design.arena import arena_rows
+from railx.design.page import rendered
 from railx.design.rates import RateStore
 from railx.design.settings import ArenaSettings
 from railx.errors import UserError
@@ -22,7 +24,6 @@ from railx.progress import counted
 from railx.text import aligned
 from railx.vocabulary.topology import FamilySettings
 
-_TEMPLATES = Path(__file__).parent / "templates"
 Row = dict[str, Any]
 
 
@@ -127,13 +128,10 @@ def compare_network(
                 for row in table
                 if row["value"] is None and row["note"]
             ]
-    columns = [
-        index
-        for index in range(len(measures))
-        if any(row["values"][index] is not None for row in rows)
-    ]
-    measures = tuple(measures[index] for index in columns)
-    rows = [row | {"values": [row["values"][index] for index in columns]} for row in rows]
+    columns = zip(*(row["values"] for row in rows), strict=True)
+    there = [any(value is not None for value in column) for column in columns]
+    measures = tuple(compress(measures, there))
+    rows = [row | {"values": list(compress(row["values"], there))} for row in rows]
     # Jobs are the first columns; without any that fits, the bound.
     rows.sort(key=lambda row: -(row["values"][0] or 0))
     return Comparison(name, chips, measures, tuple(rows), dropped, tuple(dict.fromkeys(notes)))
@@ -205,11 +203,6 @@ def _places(comparison: Comparison) -> list[tuple[str, str]]:
 
 def write_page(path: Path, comparison: Comparison, settings: ArenaSettings) -> None:
     """Write one self-contained page of the comparison."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined
-    )
     most = [
         max((row["values"][index] or 0 for row in comparison.rows), default=0)
         for index in range(len(comparison.measures))
@@ -226,7 +219,5 @@ def write_page(path: Path, comparison: Comparison, settings: ArenaSettings) -> N
         }
         for row in comparison.rows
     ]
-    page = environment.get_template("comparison.html.jinja").render(
-        comparison=comparison, rows=rows, places=_places(comparison), settings=settings
-    )
-    write_text(path, page)
+    values = {"comparison": comparison, "rows": rows, "places": _places(comparison)}
+    write_text(path, rendered("comparison.html.jinja", **values, settings=settings))

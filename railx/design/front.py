@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,6 +14,9 @@ from railx.economics import read_catalogue
 from railx.errors import UserError
 from railx.progress import counted
 from railx.settings import to_dict
+
+#: Settings that the answer repeats.
+_ASKED = ("gpus", "model", "devices", "objective", "budget_usd", "watts", "faults")
 
 
 class Dropped(NamedTuple):
@@ -74,13 +77,7 @@ class Design:
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
-            "gpus": self.settings.gpus,
-            "model": self.settings.model,
-            "devices": self.settings.devices,
-            "objective": self.settings.objective,
-            "budget_usd": self.settings.budget_usd,
-            "watts": self.settings.watts,
-            "faults": self.settings.faults,
+            **{name: getattr(self.settings, name) for name in _ASKED},
             "fidelity": "analytic",
             "front": [
                 {"rank": rank, **point.row(), "settings": to_dict(point.network)}
@@ -146,24 +143,19 @@ def decided(
         raise _no_budget(points, settings)
     ordered = sorted(allowed, key=lambda point: score(point, settings.objective))
     front = front_of(ordered)
-    fed = sorted(
-        (p for p in points if settings.watts is None or (p.watts or math.inf) <= settings.watts),
-        key=lambda point: score(point, settings.objective),
-    )
+    fed = sorted(_fed(points, settings), key=lambda point: score(point, settings.objective))
+    reasons = [(name, reason) for name, reason in over.items() if reason]
+    for point in ordered:
+        if point not in front:
+            best = next(other for other in front if dominates(other, point))
+            why = f"{best.name} is no worse in step time, dollars, watts and usable share"
+            reasons.append((point.name, why))
     return Design(
         settings,
         tuple(points),
         tuple(ordered),
         tuple(front),
-        (
-            *dropped,
-            *(Dropped(name, reason) for name, reason in over.items() if reason),
-            *(
-                Dropped(point.name, _beaten_by(point, front))
-                for point in ordered
-                if point not in front
-            ),
-        ),
+        (*dropped, *(Dropped(*reason) for reason in reasons)),
         tuple(crossings(fed, settings.objective, settings.budget_usd)),
         tuple(flips(points, settings)),
         min(allowed, key=lambda point: point.cost.usd / point.all_to_all_gb_s),
@@ -199,9 +191,10 @@ def front_of(points: Sequence[DesignPoint]) -> list[DesignPoint]:
     return [point for point in points if not any(dominates(other, point) for other in points)]
 
 
-def _beaten_by(point: DesignPoint, front: Iterable[DesignPoint]) -> str:
-    best = next(other for other in front if dominates(other, point))
-    return f"{best.name} is no worse in step time, dollars, watts and usable share"
+def _fed(points: Sequence[DesignPoint], settings: DesignSettings) -> list[DesignPoint]:
+    """The points within the limit of watts."""
+    most = settings.watts
+    return [point for point in points if most is None or (point.watts or math.inf) <= most]
 
 
 def _over(point: DesignPoint, settings: DesignSettings) -> str:
@@ -303,9 +296,8 @@ def flips(points: Sequence[DesignPoint], settings: DesignSettings) -> list[Flip]
     def first(usd_of: Callable[[DesignPoint], float]) -> str:
         rows = [
             point
-            for point in points
-            if (settings.budget_usd is None or usd_of(point) <= settings.budget_usd)
-            and (settings.watts is None or (point.watts or math.inf) <= settings.watts)
+            for point in _fed(points, settings)
+            if settings.budget_usd is None or usd_of(point) <= settings.budget_usd
         ]
         if not rows:
             return "none"

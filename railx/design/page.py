@@ -58,13 +58,18 @@ def write_page(path: Path, answer: Design, store: RateStore | None = None) -> No
     write_text(path, page_text(answer, answers))
 
 
-def page_text(answer: Design, answers: Sequence[Design]) -> str:
-    """The page: ``answers`` are of every size, without limits."""
+def rendered(template: str, **values: Any) -> str:
+    """A template of this room with its values."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined
     )
+    return environment.get_template(template).render(**values)
+
+
+def page_text(answer: Design, answers: Sequence[Design]) -> str:
+    """The page: ``answers`` are of every size, without limits."""
     points = [(one.settings, point) for one in answers for point in one.points]
     components = sorted({name for _, point in points for name in point.cost.components})
     data = {
@@ -77,7 +82,8 @@ def page_text(answer: Design, answers: Sequence[Design]) -> str:
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     error = answer.front[0].expected_error
     script = (_TEMPLATES / "design.js").read_text(encoding="utf-8")
-    return environment.get_template("design.html.jinja").render(
+    return rendered(
+        "design.html.jinja",
         job=answer.settings,
         error=None if error is None else f"{100 * error:.1f} %",
         sliders=_sliders(answer.settings, [point for _, point in points], components, answers),

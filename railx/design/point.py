@@ -181,34 +181,26 @@ class DesignPoint:
 
     def row(self) -> dict[str, Any]:
         """Plain values, for a table or JSON."""
-        plan = {name: getattr(self.plan, name) for name in _PLAN}
+        plan, cost = {name: getattr(self.plan, name) for name in _PLAN}, self.cost
+
+        def shown(*names: str) -> dict[str, Any]:
+            return {name: getattr(self, name) for name in names}
+
         return {
             "network": self.name,
-            "family": self.family,
-            "chips": self.chips,
-            "gpus": self.gpus,
+            **shown("family", "chips", "gpus"),
             "setting": setting_words(self.network),
             "plan": self.plan_words,
             **{f"plan_{name}": value for name, value in plan.items()},
             "plan_order": ",".join(self.plan.order),
-            "step_s": self.step_s,
-            "step_low_s": self.step_low_s,
-            "step_high_s": self.step_high_s,
-            "expected_error": self.expected_error,
+            **shown("step_s", "step_low_s", "step_high_s", "expected_error"),
             "tokens_per_s": self.plan.tokens / self.step_s,
             **{f"{name}_s": seconds for name, seconds in self.parts_s.items()},
             "memory_share": self.memory_share,
-            "usd_chip": self.cost.usd,
-            "usd_chip_low": self.cost.usd_low,
-            "usd_chip_high": self.cost.usd_high,
+            **{f"usd_chip{end}": getattr(cost, f"usd{end}") for end in ("", "_low", "_high")},
             "usd": self.usd,
-            "watts_chip": self.cost.watts,
-            "watts_chip_low": self.cost.watts_low,
-            "watts_chip_high": self.cost.watts_high,
-            "watts": self.watts,
-            "joules": self.joules,
-            "all_to_all_gb_s": self.all_to_all_gb_s,
-            "injection_gb_s": self.injection_gb_s,
+            **{f"watts_chip{end}": getattr(cost, f"watts{end}") for end in ("", "_low", "_high")},
+            **shown("watts", "joules", "all_to_all_gb_s", "injection_gb_s"),
             "usable_share": self.usable.share,
             "usable_basis": self.usable.basis,
             "binds": self.binds,
@@ -239,7 +231,11 @@ def evaluate(
     best = _planned(sized, settings, store)
     *bandwidths, exact = _bandwidths(sized, best.rates)
     best.rates.keep()
-    notes = (*_notes(sized, best.rates), *(["all-to-all by exact loads"] if exact else []))
+    notes = {
+        f"loads of a full tree of {best.rates.topology.chips} chips": sized.graph is not sized.bill,
+        "detours in closed form": best.rates.has_detours,
+        "all-to-all by exact loads": exact,
+    }
     return DesignPoint(
         name=name,
         family=sized.bill.family,
@@ -260,7 +256,7 @@ def evaluate(
         injection_gb_s=bandwidths[1],
         usable=best.usable,
         network_words=best.rates.words,
-        notes=notes,
+        notes=tuple(note for note, there in notes.items() if there),
     )
 
 
@@ -380,12 +376,3 @@ def _bandwidths(sized: Sized, rates: GroupRates) -> tuple[float, float, bool]:
     if ports.all_to_all is not None:
         return min(ports.all_to_all, ports.injection) * port_gb_s, injection, False
     return min(injection, rates.uniform_gb_s()), injection, True
-
-
-def _notes(sized: Sized, rates: GroupRates) -> tuple[str, ...]:
-    notes = []
-    if sized.graph is not sized.bill:
-        notes.append(f"loads of a full tree of {rates.topology.chips} chips")
-    if rates.has_detours:
-        notes.append("detours in closed form")
-    return tuple(notes)

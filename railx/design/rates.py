@@ -13,10 +13,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -80,12 +80,8 @@ def folded(settings: FamilySettings) -> FamilySettings:
     return settings
 
 
-@dataclass(frozen=True)
-class _Rates:
-    """Rates of a pattern on a network as its settings have it.
-
-    ``crossing``: largest share of a member's traffic that leaves its node.
-    """
+class _Rates(NamedTuple):
+    """Rates of a pattern; ``crossing``: largest share of traffic that leaves a node."""
 
     between_gb_s: float
     inside_gb_s: float
@@ -125,7 +121,6 @@ class GroupRates(ExactLoads):
 
     @property
     def words(self) -> str:
-        """What it is, in some words."""
         outside, inside = self.rates_gb_s
         return (
             f"exact loads of {self.topology.family} with {self.topology.chips} chips, {inside:.4g}"
@@ -185,16 +180,12 @@ class GroupRates(ExactLoads):
         name = hashlib.sha256(np.ascontiguousarray(groups).tobytes()).hexdigest()[:24]
         key = f"{algorithm} {routing} {groups.shape[1]} {name}"
         if key not in self._unit:
-            rates = self._computed(algorithm, routing, groups)
-            self._unit[key] = [getattr(rates, field.name) for field in fields(rates)]
+            loads = self._loads_of(routing)
+            assert loads is not None
+            rates = member_rates(loads, groups, algorithm)
+            both = [rates.between_gb_s, rates.inside_gb_s]
+            self._unit[key] = [*both, rates.flight_ns, self._crossing(algorithm, groups)]
         return _Rates(*self._unit[key])
-
-    def _computed(self, algorithm: str, routing: str, groups: IntArray) -> _Rates:
-        loads = self._loads_of(routing)
-        assert loads is not None
-        rates = member_rates(loads, groups, algorithm)
-        crossing = self._crossing(algorithm, groups)
-        return _Rates(rates.between_gb_s, rates.inside_gb_s, rates.flight_ns, crossing)
 
     def _crossing(self, algorithm: str, groups: IntArray) -> float:
         """Largest share of a member's traffic that leaves its node."""

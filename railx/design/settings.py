@@ -26,7 +26,6 @@ from railx.settings import (
 from railx.tenancy.settings import FaultTraceSettings
 
 Objective: TypeAlias = Literal["step_time", "cost", "joules"]
-OBJECTIVES: tuple[Objective, ...] = ("step_time", "cost", "joules")
 
 
 @dataclass(frozen=True)
@@ -79,16 +78,9 @@ class PointSettings:
     @property
     def advice(self) -> AdviceSettings:
         """The job as ``railx advise`` takes it."""
-        return AdviceSettings(
-            model=self.model,
-            devices=self.devices,
-            gpus=self.gpus,
-            tokens=self.tokens,
-            global_batch=self.batch,
-            precision=self.precision,
-            program=self.program,
-            memory_share=self.memory_share,
-        )
+        names = ("model", "devices", "gpus", "tokens", "precision", "program", "memory_share")
+        given = {name: getattr(self, name) for name in names}
+        return AdviceSettings(**given, global_batch=self.batch)
 
     @property
     def batch(self) -> int:
@@ -125,7 +117,6 @@ class PointSettings:
             )
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {"fault_samples": Cost(2e-3) * self.fault_samples}
 
 
@@ -177,7 +168,6 @@ class DesignSettings(PointSettings):
         }
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         networks = max(1, len(self.searched))
         return {
             "gpus": Cost(1e-3 * networks, 5e5) * self.gpus,
@@ -255,9 +245,7 @@ class ArenaSettings:
     """Payload of the collectives, in 10^6 bytes a chip."""
 
     def check_names(self, key: str) -> None:
-        """Refuse names that the catalogues lack; SettingsError names the key below
-        ``key``.
-        """
+        """Refuse names that the catalogues lack, below ``key``."""
         jobs = {
             f"jobs.{name}": replace(self.point, model=job.model) for name, job in self.jobs.items()
         }
@@ -268,5 +256,4 @@ class ArenaSettings:
                 raise error.under(f"{key}.{name}") from None
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {"graph_chips": Cost(1e-2 * max(1, len(self.jobs)), 5e5) * self.graph_chips}

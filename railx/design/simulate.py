@@ -190,9 +190,7 @@ def _replicas(plan: Plan) -> int:
 
 
 def _term(setting: Setting, plan: Plan) -> str:
-    """The term without which closed form and replay differ least: a kind of transfers,
-    or else the bubble.
-    """
+    """The kind of transfers without which both differ least, or else the bubble."""
     left = {}
     for term, kinds in _TERMS.items():
         closed, replayed = _both(replace(setting, network=_Without(setting.network, kinds)), plan)

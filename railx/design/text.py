@@ -11,16 +11,8 @@ from railx.design.point import DesignPoint, setting_words
 from railx.text import aligned
 
 _COLUMNS = (
-    "#",
-    "network",
-    "chips",
-    "step_s",
-    "usd/chip",
-    "W/chip",
-    "all-to-all",
-    "usable",
-    "binds",
-    "fidelity",
+    *("#", "network", "chips", "step_s", "usd/chip", "W/chip"),
+    *("all-to-all", "usable", "binds", "fidelity"),
 )
 #: Columns of a terminal that lines are broken for.
 _WIDTH = 120

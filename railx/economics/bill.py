@@ -6,19 +6,18 @@ for every price set.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import product
+from operator import attrgetter
 from typing import Any, Protocol
 
-from railx.economics.catalogue import Catalogue, read_catalogue
+from railx.economics.catalogue import Catalogue, Rows, read_catalogue
 from railx.economics.pricing import NetworkPrice, price
 from railx.economics.settings import EconomicsSettings, PricedNetwork
 from railx.errors import UserError
 from railx.settings import SettingsError, check_names, to_dict
 
 
-def bill_of_materials(
-    settings: EconomicsSettings, catalogue: Catalogue | None = None
-) -> list[dict[str, Any]]:
+def bill_of_materials(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> Rows:
     """One row per network and component: count, USD with range, W, price source.
 
     ``charges``: used ports, or another way of counting.
@@ -44,7 +43,7 @@ def price_network(
     price_set: str,
     catalogue: Catalogue,
     node_price_set: str | None = None,
-) -> list[dict[str, Any]]:
+) -> Rows:
     """The rows of a network in the bill, priced as :func:`railx.economics.price`."""
     priced = price(network, price_set, catalogue, node_price_set=node_price_set, name=name)
     return [
@@ -67,9 +66,7 @@ def price_network(
     ]
 
 
-def cost_summary(
-    settings: EconomicsSettings, catalogue: Catalogue | None = None
-) -> list[dict[str, Any]]:
+def cost_summary(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> Rows:
     """One row per network: bandwidth per chip, cost, cost per bandwidth and power.
 
     The sums are those of :func:`bill_of_materials`. ``usd_per_injection_gb_s`` and
@@ -78,32 +75,32 @@ def cost_summary(
     closed form, power where a component's has no source. Errors as for the bill.
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
-    rows: list[dict[str, Any]] = []
+    nodes = settings.node_price_set
+    rows = []
     for name, network in settings.networks.items():
-        priced = price(
-            network,
-            settings.price_set,
-            catalogue,
-            node_price_set=settings.node_price_set,
-            name=name,
-        )
-        counts, cost = priced.counts, priced.cost
-        rows.append(
-            {
-                "topology": name,
-                "chips": counts.chips,
-                "injection_gb_s_per_chip": counts.injection_gb_s_per_chip,
-                "all_to_all_gb_s_per_chip": counts.all_to_all_gb_s_per_chip,
-                "cost_usd": cost.usd,
-                "cost_per_chip_usd": priced.per_chip.usd,
-                "usd_per_injection_gb_s": priced.usd_per_injection_gb_s,
-                "usd_per_all_to_all_gb_s": priced.usd_per_all_to_all_gb_s,
-                "power_watts": cost.watts,
-                "charges": priced.charges,
-                "fidelity": "analytic",
-            }
-        )
+        priced = price(network, settings.price_set, catalogue, node_price_set=nodes, name=name)
+        sums = _sums(priced)
+        del sums["bisection_gb_s_per_chip"], sums["watts_per_chip"]
+        tail = {"charges": priced.charges, "fidelity": "analytic"}
+        rows.append({"topology": name, **sums, **tail})
     return rows
+
+
+def _sums(priced: NetworkPrice) -> dict[str, Any]:
+    """Bandwidths, cost and power of a network as columns."""
+    counts, cost = priced.counts, priced.cost
+    return {
+        "chips": counts.chips,
+        "injection_gb_s_per_chip": counts.injection_gb_s_per_chip,
+        "all_to_all_gb_s_per_chip": counts.all_to_all_gb_s_per_chip,
+        "bisection_gb_s_per_chip": counts.bisection_gb_s_per_chip,
+        "cost_usd": cost.usd,
+        "cost_per_chip_usd": priced.per_chip.usd,
+        "usd_per_injection_gb_s": priced.usd_per_injection_gb_s,
+        "usd_per_all_to_all_gb_s": priced.usd_per_all_to_all_gb_s,
+        "power_watts": cost.watts,
+        "watts_per_chip": priced.per_chip.watts,
+    }
 
 
 class _Priced(Protocol):
@@ -115,17 +112,13 @@ class _Priced(Protocol):
 
 
 def check_price_set(settings: _Priced, key: str) -> None:
-    """Refuse a missing catalogue or price set; SettingsError names the key below
-    ``key``.
-    """
+    """Refuse a missing catalogue or price set; the error is below ``key``."""
     catalogue = _catalogue(settings.catalogue, f"{key}.catalogue")
     check_names(f"{key}.price_set", (settings.price_set,), catalogue.price_sets)
 
 
 def check_prices(economics: EconomicsSettings, key: str = "economics") -> None:
-    """Refuse missing price sets and catalogues; SettingsError names the key below
-    ``key``.
-    """
+    """Refuse missing price sets and catalogues; the error is below ``key``."""
     catalogue = _catalogue(economics.catalogue, f"{key}.catalogue")
     asked = {
         "price_set": (economics.price_set,),
@@ -163,9 +156,7 @@ def _catalogue(path: str, key: str) -> Catalogue:
         raise SettingsError(key, str(error)) from None
 
 
-def cost_by_scale(
-    settings: EconomicsSettings, catalogue: Catalogue | None = None
-) -> list[dict[str, Any]]:
+def cost_by_scale(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> Rows:
     """One row per network, target number of chips and price set.
 
     A row is the smallest size of the family with at least ``target_chips`` chips;
@@ -178,17 +169,8 @@ def cost_by_scale(
     bandwidths of networks differ, or a price set cannot price one.
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
-    _check_equal_injection(settings)
-    return [
-        _row(name, target, network, price_set, settings, catalogue)
-        for name, target, network in _sized(settings)
-        for price_set in settings.scale.price_sets
-    ]
-
-
-def _check_equal_injection(settings: EconomicsSettings) -> None:
-    injection_gb_s = settings.scale.injection_gb_s_per_chip
-    for name in dict.fromkeys((*settings.scale.networks, settings.scale.reference)):
+    scale, injection_gb_s = settings.scale, settings.scale.injection_gb_s_per_chip
+    for name in dict.fromkeys((*scale.networks, scale.reference)):
         given = settings.networks[name].counts.injection_gb_s_per_chip
         if given != injection_gb_s:
             raise SettingsError(
@@ -196,80 +178,57 @@ def _check_equal_injection(settings: EconomicsSettings) -> None:
                 f"{name} has {given:g} GB/s of injection a chip; allowed: networks with"
                 f" {injection_gb_s:g} GB/s per chip",
             )
+    rows = []
+    for name, target in product(scale.networks, scale.chips):
+        network = _at_scale(settings, name, target)
+        if network is None:
+            continue
+        reference = _at_scale(settings, scale.reference, network.chips)
+        for price_set in scale.price_sets:
+            nodes = settings.node_price_set
+            priced = price(network, price_set, catalogue, node_price_set=nodes, name=name)
+            other = None
+            if reference is not None:
+                at = scale.reference
+                other = price(reference, price_set, catalogue, node_price_set=nodes, name=at)
+            rows.append(
+                {
+                    "topology": name,
+                    "target_chips": target,
+                    "price_set": price_set,
+                    **_sums(priced),
+                    "reference": scale.reference,
+                    **_over(priced, other),
+                    "fidelity": "analytic",
+                }
+            )
+    return rows
 
 
-def _sized(settings: EconomicsSettings) -> Iterator[tuple[str, int, PricedNetwork]]:
-    for name in settings.scale.networks:
-        for target in settings.scale.chips:
-            try:
-                yield name, target, settings.networks[name].at_scale(target)
-            except SettingsError as error:
-                if error.key != "chips":
-                    raise
-
-
-def _row(
-    name: str,
-    target: int,
-    network: PricedNetwork,
-    price_set: str,
-    settings: EconomicsSettings,
-    catalogue: Catalogue,
-) -> dict[str, Any]:
-    priced = _price(name, network, price_set, settings, catalogue)
-    reference = _reference(settings, network.chips, price_set, catalogue)
-    counts, cost, per_chip = priced.counts, priced.cost, priced.per_chip
-    other = None if reference is None else reference.per_chip.watts
-    return {
-        "topology": name,
-        "target_chips": target,
-        "price_set": price_set,
-        "chips": counts.chips,
-        "injection_gb_s_per_chip": counts.injection_gb_s_per_chip,
-        "all_to_all_gb_s_per_chip": counts.all_to_all_gb_s_per_chip,
-        "bisection_gb_s_per_chip": counts.bisection_gb_s_per_chip,
-        "cost_usd": cost.usd,
-        "cost_per_chip_usd": per_chip.usd,
-        "usd_per_injection_gb_s": priced.usd_per_injection_gb_s,
-        "usd_per_all_to_all_gb_s": priced.usd_per_all_to_all_gb_s,
-        "power_watts": cost.watts,
-        "watts_per_chip": per_chip.watts,
-        "reference": settings.scale.reference,
-        "injection_cost_over_reference": _over(
-            priced.usd_per_injection_gb_s,
-            None if reference is None else reference.usd_per_injection_gb_s,
-        ),
-        "all_to_all_cost_over_reference": _over(
-            priced.usd_per_all_to_all_gb_s,
-            None if reference is None else reference.usd_per_all_to_all_gb_s,
-        ),
-        "watts_over_reference": _over(per_chip.watts, other),
-        "fidelity": "analytic",
-    }
-
-
-def _price(
-    name: str,
-    network: PricedNetwork,
-    price_set: str,
-    settings: EconomicsSettings,
-    catalogue: Catalogue,
-) -> NetworkPrice:
-    nodes = settings.node_price_set
-    return price(network, price_set, catalogue, node_price_set=nodes, name=name)
-
-
-def _reference(
-    settings: EconomicsSettings, chips: int, price_set: str, catalogue: Catalogue
-) -> NetworkPrice | None:
+def _at_scale(settings: EconomicsSettings, name: str, chips: int) -> PricedNetwork | None:
+    """A network of at least so many chips; None beyond its family's reach."""
     try:
-        network = settings.networks[settings.scale.reference].at_scale(chips)
+        return settings.networks[name].at_scale(chips)
     except SettingsError as error:
         if error.key != "chips":
             raise
         return None
-    return _price(settings.scale.reference, network, price_set, settings, catalogue)
 
 
-def _over(value: float | None, reference: float | None) -> float | None:
-    return None if value is None or reference is None else value / reference
+#: What is divided by the reference's, by column.
+_RATIOS = {
+    "injection_cost_over_reference": attrgetter("usd_per_injection_gb_s"),
+    "all_to_all_cost_over_reference": attrgetter("usd_per_all_to_all_gb_s"),
+    "watts_over_reference": attrgetter("per_chip.watts"),
+}
+
+
+def _over(priced: NetworkPrice, reference: NetworkPrice | None) -> dict[str, float | None]:
+    """The columns of a network over the reference; None where either has no value."""
+    both = {
+        name: (value(priced), reference and value(reference)) for name, value in _RATIOS.items()
+    }
+    return {
+        name: None if ours is None or theirs is None else ours / theirs
+        for name, (ours, theirs) in both.items()
+    }

@@ -13,11 +13,14 @@ import csv
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from railx.errors import UserError, allowed_names
 from railx.io import in_repository
 from railx.settings import SettingsError
 
+#: A table.
+Rows: TypeAlias = list[dict[str, Any]]
 #: The components of networks; a transceiver and a switch port are counted per port, a
 #: copper cable per link, links inside nodes per GB/s of a chip in one direction.
 #: Accelerators are in no network's bill.
@@ -186,20 +189,9 @@ def _price(row: dict[str, str], where: str) -> Price:
             f"{where}, low_usd: got {low} to {high} around {unit_usd:g}; allowed: a range with the"
             " price in it"
         )
-    return Price(
-        price_set=row["price_set"],
-        component=row["component"],
-        port_gbps=_number(row["port_gbps"], f"{where}, port_gbps"),
-        unit_usd=unit_usd,
-        unit_watts=_number(row["unit_watts"], f"{where}, unit_watts"),
-        derivation=row["derivation"],
-        source=row["source"],
-        date=row["date"],
-        confidence=row["confidence"],
-        role=row["role"],
-        low_usd=low,
-        high_usd=high,
-    )
+    numbers = {key: _number(row[key], f"{where}, {key}") for key in ("port_gbps", "unit_watts")}
+    given: dict[str, Any] = row | numbers | {"low_usd": low, "high_usd": high}
+    return Price(**given | {"unit_usd": unit_usd})
 
 
 def _number(text: str, where: str) -> float | None:

@@ -21,11 +21,12 @@ y: it is a strip around c_t + c_o = USD / optical ports.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
-from railx.economics.catalogue import Catalogue, read_catalogue
+from railx.economics.catalogue import Catalogue, Rows, read_catalogue
 from railx.economics.sensitivity import PRICED, in_node_lanes_of, named_prices
 from railx.economics.settings import EconomicsSettings, PricedNetwork
 from railx.settings import SettingsError
@@ -37,10 +38,7 @@ CLAIMS = ("injection", "all_to_all", "absolute")
 
 @dataclass(frozen=True)
 class _Case:
-    """One setting of everything but the prices x and y.
-
-    ``factor`` names the difference from the base case, at ``level``.
-    """
+    """All but the prices; ``factor`` differs from the base case, at ``level``."""
 
     factor: str
     level: float | None
@@ -77,9 +75,7 @@ class _Prices:
     source: str
 
 
-def claim_map(
-    settings: EconomicsSettings, catalogue: Catalogue | None = None
-) -> list[dict[str, Any]]:
+def claim_map(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> Rows:
     """One row per case, claim and point.
 
     Points are the named price sets in every case (view ``price_set``) and a grid at the
@@ -94,8 +90,10 @@ def claim_map(
     the dearer switch port there. Errors as for the bill of materials.
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
-    named = _named(settings, catalogue)
-    rows = []
+    named, rows = [], []
+    for name, usd, source in named_prices(settings.sensitivity.price_sets, catalogue):
+        unit, ocs, switch = (usd[component] for component in PRICED)
+        named.append(_Prices(name, ocs / unit, switch / unit, unit, source))
     for case in _cases(settings):
         lines = {
             claim: _boundary(claim, case, settings)
@@ -105,12 +103,10 @@ def claim_map(
         for prices in named:
             rows += [_row("price_set", case, claim, prices, lines, settings) for claim in lines]
         if case.factor == "base":
-            for x in settings.claim_map.ocs_port_over_transceiver:
-                for y in settings.claim_map.switch_port_over_transceiver:
-                    point = _Prices(None, x, y, None, "price ratios alone")
-                    rows += [
-                        _row("grid", case, claim, point, lines, settings) for claim in CLAIMS[:2]
-                    ]
+            axes = settings.claim_map
+            for x, y in product(axes.ocs_port_over_transceiver, axes.switch_port_over_transceiver):
+                point = _Prices(None, x, y, None, "price ratios alone")
+                rows += [_row("grid", case, claim, point, lines, settings) for claim in CLAIMS[:2]]
     return rows
 
 
@@ -119,59 +115,47 @@ def claim_map(
 _ABSOLUTE = ("base", "in_node_lane_over_transceiver")
 
 
-def _named(settings: EconomicsSettings, catalogue: Catalogue) -> list[_Prices]:
-    points = []
-    for name, usd, source in named_prices(settings.sensitivity.price_sets, catalogue):
-        transceiver, ocs, switch = (usd[component] for component in PRICED)
-        points.append(_Prices(name, ocs / transceiver, switch / transceiver, transceiver, source))
-    return points
-
-
 def _cases(settings: EconomicsSettings) -> Iterator[_Case]:
     railx, tree = (
         settings.networks[settings.sensitivity.railx],
         settings.networks[settings.sensitivity.fat_trees[0]],
     )
     base, chosen = _Case("base", None, railx, tree), settings.claim_map
-    if _tree_bill(tree).leaf in tree.copper_links:
+    bill, square = _tree_bill(tree), railx.bill.square
+    assert square is not None  # the settings' own check
+    if bill.leaf in tree.copper_links:
         first = settings.sensitivity.fat_trees[0]
         raise SettingsError(
             "sensitivity.fat_trees",
             f"got {first!r} first; allowed: a tree with transceivers to the leaf first",
         )
+    usual_tiers = bill.tiers(tree.topology)
+
+    def squared(m: int | None = None, n: int | None = None) -> dict[str, Any]:
+        """The largest square all-to-all of nodes of m x m chips and n ports."""
+        return {"railx": replace(railx, topology=square(railx.topology, m, n))}
+
+    def filled(tiers: int, taper: float) -> dict[str, Any]:
+        return {"tree": replace(tree, topology=bill.filled(tree.topology, tiers, taper))}
+
+    def sized(chips: int) -> dict[str, Any]:
+        larger = railx.at_scale(chips)
+        return {"railx": larger, "tree": tree.at_scale(larger.chips)}
+
+    changes: dict[str, Callable[[Any], dict[str, Any]]] = {
+        "m": lambda m: squared(m=m),
+        "n": lambda n: squared(n=n),
+        "chips": sized,
+        "all_to_all_share": lambda share: {"share": share},
+        "in_node_lane_over_transceiver": lambda lane: {"lane": lane},
+        "tiers": lambda tiers: filled(tiers, 1.0),
+        "leaf_cable_over_transceiver": lambda cable: {"leaf_cable": cable},
+        "taper": lambda taper: filled(usual_tiers, taper),
+    }
     yield base
-    for m in chosen.m:
-        yield replace(base, factor="m", level=m, railx=_square(railx, m=m))
-    for n in chosen.n:
-        yield replace(base, factor="n", level=n, railx=_square(railx, n=n))
-    for chips in chosen.chips:
-        sized = railx.at_scale(chips)
-        yield replace(
-            base, factor="chips", level=chips, railx=sized, tree=tree.at_scale(sized.chips)
-        )
-    for share in chosen.all_to_all_share:
-        yield replace(base, factor="all_to_all_share", level=share, share=share)
-    for lane in chosen.in_node_lane_over_transceiver:
-        yield replace(base, factor="in_node_lane_over_transceiver", level=lane, lane=lane)
-    for tiers in chosen.tiers:
-        yield replace(base, factor="tiers", level=tiers, tree=_filled(tree, tiers=tiers, taper=1.0))
-    for cable in chosen.leaf_cable_over_transceiver:
-        yield replace(base, factor="leaf_cable_over_transceiver", level=cable, leaf_cable=cable)
-    tiers = _tree_bill(tree).tiers(tree.topology)
-    for taper in chosen.taper:
-        filled = _filled(tree, tiers=tiers, taper=taper)
-        yield replace(base, factor="taper", level=taper, tree=filled)
-
-
-def _square(railx: PricedNetwork, *, m: int | None = None, n: int | None = None) -> PricedNetwork:
-    """The largest square all-to-all of nodes of ``m`` x ``m`` chips and ``n`` ports."""
-    assert railx.bill.square is not None  # the settings' own check
-    return replace(railx, topology=railx.bill.square(railx.topology, m, n))
-
-
-def _filled(tree: PricedNetwork, tiers: int, taper: float) -> PricedNetwork:
-    """The tree with these tiers and this taper."""
-    return replace(tree, topology=_tree_bill(tree).filled(tree.topology, tiers, taper))
+    for factor, change in changes.items():
+        for level in getattr(chosen, factor):
+            yield replace(base, factor=factor, level=level, **change(level))
 
 
 def _tree_bill(tree: PricedNetwork) -> TreeBill[FamilySettings]:
@@ -185,27 +169,22 @@ def _boundary(claim: str, case: _Case, settings: EconomicsSettings) -> _Line:
     lanes = in_node_lanes_of(case.railx) * case.lane
     if claim == "absolute":
         return _Line(-(1 + lanes / ports), limits.absolute_cost_usd / (ports * railx.chips))
-    tree = case.tree.counts
-    if claim == "injection":
-        limit, bandwidth, given = (
-            limits.injection_cost_limit,
-            railx.injection_gb_s_per_chip,
-            tree.injection_gb_s_per_chip,
-        )
-    else:
-        assert railx.all_to_all_gb_s_per_chip is not None
-        assert tree.all_to_all_gb_s_per_chip is not None
-        limit, bandwidth = limits.all_to_all_cost_limit, railx.all_to_all_gb_s_per_chip * case.share
-        given = tree.all_to_all_gb_s_per_chip
+    bandwidth, given = (
+        getattr(counts, f"{claim}_gb_s_per_chip") for counts in (railx, case.tree.counts)
+    )
+    bandwidth *= case.share if claim == "all_to_all" else 1.0
     switch_ports, optics = _tree_parts(case)
-    scale = given / (bandwidth * limit * switch_ports)
+    scale = given / (bandwidth * _limit(claim, settings) * switch_ports)
     return _Line(ports * scale, (ports + lanes) * scale - optics / switch_ports)
 
 
+def _limit(claim: str, settings: EconomicsSettings) -> float:
+    limit: float = getattr(settings.sensitivity, f"{claim}_cost_limit")
+    return limit
+
+
 def _tree_parts(case: _Case) -> tuple[float, float]:
-    """Switch ports per chip of the tree, and its transceivers, with the case's leaf
-    cable.
-    """
+    """Switch ports and transceivers a chip of the tree, with the case's leaf cable."""
     tree, ports = case.tree.counts, case.tree.ports
     leaf_cables = ports.cables[_tree_bill(case.tree).leaf] / 2 / tree.chips
     optics = tree.components.get("transceiver", 0) / tree.chips
@@ -231,10 +210,7 @@ def _row(
         value = limit * (prices.ocs - line.slope) * unit / line.intercept
         holds, at_boundary, binding = abs(value / limit - 1) <= tolerance, None, None
     else:
-        limit, tolerance = (
-            (limits.injection_cost_limit if claim == "injection" else limits.all_to_all_cost_limit),
-            0.0,
-        )
+        limit, tolerance = _limit(claim, settings), 0.0
         switch_ports, optics = _tree_parts(case)
         at_boundary = line.at(prices.ocs)
         value = (

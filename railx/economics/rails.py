@@ -28,9 +28,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
-from railx.economics.catalogue import Catalogue, read_catalogue
+from railx.economics.catalogue import Catalogue, Rows, read_catalogue
 from railx.economics.pricing import Cost, total
 from railx.economics.settings import EconomicsSettings, RailPlatform, RailsSettings
 from railx.settings import SettingsError
@@ -39,6 +40,7 @@ from railx.vocabulary.counts import fewest_tiers, opus_rail_switch_ports, opus_t
 ARRANGEMENTS = ("one", "parallel", "clos", "clos_strict")
 #: Optical ports of a chip: one towards either neighbour of a ring (Opus).
 _OCS_PORTS_PER_CHIP = 2
+_PARTS = ("transceiver", "electrical_switch_port", "ocs_port")
 #: Tiers that trees of used ports may have.
 _MOST_TIERS = 5
 _FIDELITY = "analytic"
@@ -56,15 +58,6 @@ class OpticalRail:
     """Used ports of a rail."""
     passes: int
     """Switches that a circuit passes."""
-
-
-@dataclass(frozen=True)
-class _Prices:
-    """USD and W of the three parts of a platform."""
-
-    transceiver: Cost
-    switch_port: Cost
-    ocs_port: Cost
 
 
 def optical_rails(servers: int, radix: int) -> list[OpticalRail]:
@@ -87,9 +80,7 @@ def optical_rails(servers: int, radix: int) -> list[OpticalRail]:
     return rails
 
 
-def rail_economics(
-    settings: EconomicsSettings, catalogue: Catalogue | None = None
-) -> list[dict[str, Any]]:
+def rail_economics(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> Rows:
     """One row per platform, size, network and arrangement.
 
     ``cost_ratio`` and ``power_ratio`` are the electrical rails of the artifact over the
@@ -99,7 +90,7 @@ def rail_economics(
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
     rails = settings.rails
-    rows: list[dict[str, Any]] = []
+    rows: Rows = []
     for name, platform in rails.platforms.items():
         prices = _prices(name, platform, catalogue)
         for gpus in rails.gpus:
@@ -131,9 +122,7 @@ def rail_economics(
     return rows
 
 
-def rail_map(
-    settings: EconomicsSettings, catalogue: Catalogue | None = None
-) -> list[dict[str, Any]]:
+def rail_map(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> Rows:
     """The range of the claims on cost and power over the networks' components.
 
     One row per platform, transceivers of a chip, claim and point: USD (cost) or W
@@ -146,38 +135,34 @@ def rail_map(
     ``ports_at_boundary`` is the p at which it equals ``limit``.
     """
     catalogue = catalogue or read_catalogue(settings.catalogue)
-    chosen = settings.rails.map
-    rows: list[dict[str, Any]] = []
+    chosen, counts = settings.rails.map, settings.rails.transceivers_per_gpu
+    claims = (
+        ("cost", "usd", chosen.transceiver_usd, chosen.cost_reduction),
+        ("power", "watts", chosen.transceiver_watts, chosen.power_reduction),
+    )
+    rows: Rows = []
     for name, platform in settings.rails.platforms.items():
         parts = _prices(name, platform, catalogue)
-        for count in settings.rails.transceivers_per_gpu:
-            for claim, unit, levels, limit in (
-                ("cost", "usd", chosen.transceiver_usd, chosen.cost_reduction),
-                ("power", "watts", chosen.transceiver_watts, chosen.power_reduction),
-            ):
-                ocs_port, switch_port = (
-                    getattr(part, unit) for part in (parts.ocs_port, parts.switch_port)
+        for count, (claim, unit, levels, limit) in product(counts, claims):
+            _, switch_port, ocs_port = (getattr(parts[part], unit) for part in _PARTS)
+            for level, ports in product(levels, chosen.switch_ports_per_gpu):
+                photonic = count * level + _OCS_PORTS_PER_CHIP * ocs_port
+                per_port = platform.switch_transceivers * level + switch_port
+                ratio = (level + per_port * ports) / photonic
+                rows.append(
+                    {
+                        "platform": name,
+                        "transceivers_per_gpu": count,
+                        "claim": claim,
+                        "transceiver": level,
+                        "switch_ports_per_gpu": ports,
+                        "ratio": ratio,
+                        "limit": limit,
+                        "holds": ratio >= limit,
+                        "ports_at_boundary": (limit * photonic - level) / per_port,
+                        "fidelity": _FIDELITY,
+                    }
                 )
-                for level in levels:
-                    photonic = count * level + _OCS_PORTS_PER_CHIP * ocs_port
-                    per_port = platform.switch_transceivers * level + switch_port
-                    boundary = (limit * photonic - level) / per_port
-                    for ports in chosen.switch_ports_per_gpu:
-                        ratio = (level + per_port * ports) / photonic
-                        rows.append(
-                            {
-                                "platform": name,
-                                "transceivers_per_gpu": count,
-                                "claim": claim,
-                                "transceiver": level,
-                                "switch_ports_per_gpu": ports,
-                                "ratio": ratio,
-                                "limit": limit,
-                                "holds": ratio >= limit,
-                                "ports_at_boundary": boundary,
-                                "fidelity": _FIDELITY,
-                            }
-                        )
     return rows
 
 
@@ -194,9 +179,7 @@ class _Network:
 
 
 def _networks(rails: RailsSettings, platform: RailPlatform, gpus: int) -> Iterator[_Network]:
-    """The networks, first the artifact's electrical rails, the reference of the
-    others.
-    """
+    """The networks, first the artifact's electrical rails, the reference."""
     servers, per_server = gpus // platform.chips_per_server, platform.chips_per_server
 
     def electrical(network: str, counting: str, switch_ports: int, tiers: int | None) -> _Network:
@@ -236,26 +219,20 @@ def _networks(rails: RailsSettings, platform: RailPlatform, gpus: int) -> Iterat
 
 
 def _columns(network: str, counting: str, **given: Any) -> dict[str, Any]:
-    return {
-        "network": network,
-        "counting": counting,
-        **dict.fromkeys(
-            (
-                *("transceivers_per_gpu", "tiers", "switch", "switch_ports"),
-                *("arrangement", "switches_per_rail", "ocs_ports_per_gpu", "switch_passes"),
-                *("ocs_port_price_factor", "ocs_port_price"),
-            )
-        ),
-        **given,
-    }
+    names = (
+        *("transceivers_per_gpu", "tiers", "switch", "switch_ports", "arrangement"),
+        *("switches_per_rail", "ocs_ports_per_gpu", "switch_passes", "ocs_port_price_factor"),
+        "ocs_port_price",
+    )
+    return {"network": network, "counting": counting, **dict.fromkeys(names), **given}
 
 
-def _bill(network: _Network, prices: _Prices) -> dict[str, Any]:
-    optical = prices.ocs_port.scaled(network.ocs_ports)
+def _bill(network: _Network, prices: dict[str, Cost]) -> dict[str, Any]:
+    optical = prices["ocs_port"].scaled(network.ocs_ports)
     cost = total(
         [
-            prices.transceiver.scaled(network.transceivers),
-            prices.switch_port.scaled(network.switch_ports),
+            prices["transceiver"].scaled(network.transceivers),
+            prices["electrical_switch_port"].scaled(network.switch_ports),
             # An assumed price implies no power.
             replace(optical, usd=optical.usd * network.ocs_factor),
         ]
@@ -269,13 +246,11 @@ def _bill(network: _Network, prices: _Prices) -> dict[str, Any]:
     }
 
 
-def _prices(name: str, platform: RailPlatform, catalogue: Catalogue) -> _Prices:
+def _prices(name: str, platform: RailPlatform, catalogue: Catalogue) -> dict[str, Cost]:
+    """The cost of a unit of each of the three parts."""
     where = f"rails.platforms.{name}.price_set"
     try:
-        parts = [
-            catalogue.price(platform.price_set, component)
-            for component in ("transceiver", "electrical_switch_port", "ocs_port")
-        ]
+        parts = [catalogue.price(platform.price_set, component) for component in _PARTS]
     except SettingsError as error:
         raise SettingsError(where, error.message) from None
     if any(part.unit_watts is None for part in parts):
@@ -286,4 +261,4 @@ def _prices(name: str, platform: RailPlatform, catalogue: Catalogue) -> _Prices:
             f"got {platform.port_gbps:g}; allowed: the port speed of price set"
             f" {platform.price_set!r}",
         )
-    return _Prices(*(part.unit_cost for part in parts))
+    return {part.component: part.unit_cost for part in parts}

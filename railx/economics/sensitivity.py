@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
-from railx.economics.catalogue import Catalogue, read_catalogue
+from railx.economics.catalogue import Catalogue, Rows, read_catalogue
 from railx.economics.pricing import usd_per_chip
 from railx.economics.settings import EconomicsSettings, PricedNetwork, SensitivitySettings
 from railx.settings import SettingsError
-from railx.vocabulary.counts import NetworkCounts
 
 PRICED = ("transceiver", "ocs_port", "electrical_switch_port")
 
@@ -44,9 +44,7 @@ def in_node_lanes_of(network: PricedNetwork) -> float:
     return 0.0 if lanes is None else lanes(network.topology)
 
 
-def price_sensitivity(
-    settings: EconomicsSettings, catalogue: Catalogue | None = None
-) -> list[dict[str, Any]]:
+def price_sensitivity(settings: EconomicsSettings, catalogue: Catalogue | None = None) -> Rows:
     """One row per price case, fat tree and all-to-all bound.
 
     The bound is the ideal or the published minimal routing. ``view`` is ``price_set``
@@ -93,25 +91,13 @@ def _cases(settings: EconomicsSettings, catalogue: Catalogue) -> list[_Case]:
     shares = {"ideal": 1.0, "published_routing": chosen.routed_over_ideal}
     named = [("price_set", *prices) for prices in named_prices(chosen.price_sets, catalogue)]
     transceiver = catalogue.price(settings.price_set, "transceiver")
-    for ocs in chosen.ocs_port_over_transceiver:
-        for switch in chosen.switch_port_over_transceiver:
-            unit = transceiver.unit_usd
-            prices_usd = {
-                "transceiver": unit,
-                "ocs_port": ocs * unit,
-                "electrical_switch_port": switch * unit,
-            }
-            source = (
-                f"transceiver of {transceiver.provenance}; the others at the given ratios to it"
-            )
-            named.append(
-                (
-                    "ratio",
-                    f"ocs port {ocs:g}, switch port {switch:g} transceivers",
-                    prices_usd,
-                    source,
-                )
-            )
+    unit = transceiver.unit_usd
+    source = f"transceiver of {transceiver.provenance}; the others at the given ratios to it"
+    axes = chosen.ocs_port_over_transceiver, chosen.switch_port_over_transceiver
+    for ocs, switch in product(*axes):
+        prices_usd = dict(zip(PRICED, (unit, ocs * unit, switch * unit), strict=True))
+        name = f"ocs port {ocs:g}, switch port {switch:g} transceivers"
+        named.append(("ratio", name, prices_usd, source))
     return [_Case(*case, label, share) for case in named for label, share in shares.items()]
 
 
@@ -125,11 +111,21 @@ def _row(
 ) -> dict[str, Any]:
     grid, fat = railx.counts, tree.counts
     cost = usd_per_chip(grid, prices)
-    injection, all_to_all = _bandwidths(grid, case.all_to_all_share)
+    assert grid.all_to_all_gb_s_per_chip is not None
+    injection = grid.injection_gb_s_per_chip
+    all_to_all = grid.all_to_all_gb_s_per_chip * case.all_to_all_share
     fat_per_gb_s = usd_per_chip(fat, prices) / fat.injection_gb_s_per_chip
     per_injection = cost / injection / fat_per_gb_s
     per_all_to_all = cost / all_to_all / fat_per_gb_s
     total = cost * grid.chips
+    # At the break-even price of a switch port RailX costs the limit per all-to-all.
+    needed = cost / all_to_all / chosen.all_to_all_cost_limit * fat.injection_gb_s_per_chip
+    without = usd_per_chip(fat, {**prices, "electrical_switch_port": 0.0})
+    switch_port = (needed - without) * fat.chips / fat.components["electrical_switch_port"]
+    # Both ratios grow in proportion to the cost of a RailX chip with its lanes.
+    limits = chosen.injection_cost_limit, chosen.all_to_all_cost_limit
+    headroom = min(limits[0] / per_injection, limits[1] / per_all_to_all)
+    lanes = in_node_lanes_of(railx)
     return {
         "view": case.view,
         "prices": case.name,
@@ -146,54 +142,8 @@ def _row(
         "all_to_all_claim_holds": per_all_to_all < chosen.all_to_all_cost_limit,
         "absolute_claim_holds": abs(total / chosen.absolute_cost_usd - 1)
         <= chosen.absolute_cost_tolerance,
-        "break_even_switch_port_usd": _break_even_switch_port(
-            cost / all_to_all, prices, fat, chosen
-        ),
-        "break_even_in_node_lane_usd": _break_even_lane(
-            cost, (per_injection, per_all_to_all), railx, chosen
-        ),
+        "break_even_switch_port_usd": max(0.0, switch_port),
+        "break_even_in_node_lane_usd": max(0.0, cost * (headroom - 1) / lanes) if lanes else None,
         "source": case.source,
         "fidelity": "analytic",
     }
-
-
-def _bandwidths(counts: NetworkCounts, share: float) -> tuple[float, float]:
-    assert counts.all_to_all_gb_s_per_chip is not None
-    return counts.injection_gb_s_per_chip, counts.all_to_all_gb_s_per_chip * share
-
-
-def _break_even_switch_port(
-    usd_per_all_to_all: float,
-    prices: dict[str, float],
-    fat: NetworkCounts,
-    chosen: SensitivitySettings,
-) -> float:
-    """Switch port price at which RailX costs exactly the limit per all-to-all
-    bandwidth.
-
-    0 where optics alone decide.
-    """
-    needed_per_chip = (
-        usd_per_all_to_all / chosen.all_to_all_cost_limit * fat.injection_gb_s_per_chip
-    )
-    without = usd_per_chip(fat, {**prices, "electrical_switch_port": 0.0})
-    return max(
-        0.0, (needed_per_chip - without) * fat.chips / fat.components["electrical_switch_port"]
-    )
-
-
-def _break_even_lane(
-    cost: float, ratios: tuple[float, float], railx: PricedNetwork, chosen: SensitivitySettings
-) -> float | None:
-    """Lane price at which the first of the two relative claims fails.
-
-    Both ratios grow in proportion to the cost of a RailX chip. None for a node of one
-    chip, which has no links inside.
-    """
-    lanes = in_node_lanes_of(railx)
-    if not lanes:
-        return None
-    headroom = min(
-        chosen.injection_cost_limit / ratios[0], chosen.all_to_all_cost_limit / ratios[1]
-    )
-    return max(0.0, cost * (headroom - 1) / lanes)

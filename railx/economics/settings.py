@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated
 
 from railx.effort import Cost, Costs
@@ -99,10 +99,10 @@ class PricedNetwork:
         """What its bill charges: used ports, or as its way of counting does."""
         return "used_ports" if self.counting is None else self.counting
 
-    @property
+    @cached_property
     def counts(self) -> NetworkCounts:
         """Components and bandwidths."""
-        return _counts(self)
+        return count_ports(self.ports, self.copper_links)
 
     @property
     def chips(self) -> int:
@@ -117,11 +117,6 @@ class PricedNetwork:
         if chips < 2:
             raise SettingsError("chips", f"got {chips}; allowed: at least 2; the nearest is 2")
         return _at_scale(self, chips)
-
-
-@lru_cache(maxsize=4096)
-def _counts(network: PricedNetwork) -> NetworkCounts:
-    return count_ports(network.ports, network.copper_links)
 
 
 @lru_cache(maxsize=4096)
@@ -180,7 +175,6 @@ class ScaleSettings:
     direction."""
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {"chips": Cost(1e-5, 8) * max(self.chips, default=0)}
 
 
@@ -214,7 +208,6 @@ class ClaimMapSettings:
     """Uplinks per downlink of a leaf of the fat tree."""
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {
             "chips": Cost(1e-5, 8) * max(self.chips, default=0),
             "m": Cost(1, 1e6) * max(self.m, default=0),
@@ -281,7 +274,6 @@ class RailsSettings:
             )
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {"gpus": Cost(1e-5, 8) * max(self.gpus, default=0)}
 
 
@@ -310,22 +302,15 @@ class EconomicsSettings:
         names = ", ".join(self.networks)
         squares = [name for name, network in self.networks.items() if network.bill.square]
         trees = [name for name, network in self.networks.items() if network.bill.tree]
-        if self.sensitivity.railx not in squares:
-            raise SettingsError(
-                "sensitivity.railx",
-                f"got {self.sensitivity.railx!r}; allowed:"
-                f" {', '.join(squares) or f'a square all-to-all of nodes, none of {names}'}",
-            )
-        for name in self.sensitivity.fat_trees:
-            if name not in trees:
-                raise SettingsError(
-                    "sensitivity.fat_trees",
-                    f"got {name!r}; allowed: {', '.join(trees) or f'a tree, none of {names}'}",
-                )
-        for name in self.scale.networks:
-            if name not in self.networks:
-                raise SettingsError("scale.networks", f"got {name!r}; allowed: {names}")
-        if self.scale.reference not in trees:
-            raise SettingsError(
-                "scale.reference", f"got {self.scale.reference!r}; allowed: {', '.join(trees)}"
-            )
+        no_square = f"a square all-to-all of nodes, none of {names}"
+        chosen, scale = self.sensitivity, self.scale
+        for key, given, allowed, otherwise in (
+            ("sensitivity.railx", (chosen.railx,), squares, no_square),
+            ("sensitivity.fat_trees", chosen.fat_trees, trees, f"a tree, none of {names}"),
+            ("scale.networks", scale.networks, list(self.networks), ""),
+            ("scale.reference", (scale.reference,), trees, ""),
+        ):
+            for name in given:
+                if name not in allowed:
+                    words = ", ".join(allowed) or otherwise
+                    raise SettingsError(key, f"got {name!r}; allowed: {words}")

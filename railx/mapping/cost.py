@@ -111,12 +111,10 @@ class ChipCosts:
 def chip_costs(settings: MappingSettings, name: str, topology: FamilySettings) -> ChipCosts:
     """What a chip of a network costs with the injection bandwidth of the settings."""
     try:
-        free = network_price(settings, name, PricedNetwork(topology))
-        charged = free
-        if settings.node_price_set is not None:
-            charged = network_price(
-                settings, name, PricedNetwork(topology), settings.node_price_set
-            )
+        free, charged = (
+            network_price(settings, name, PricedNetwork(topology), node_price_set)
+            for node_price_set in (None, settings.node_price_set)
+        )
     except SettingsError as error:
         prefix = f"networks.{name}.topology."
         if error.key.startswith(prefix):
@@ -246,10 +244,7 @@ def node_price_rows(
 def _difference(
     settings: MappingSettings, mine: ChipCosts, other: ChipCosts
 ) -> tuple[float, float, float]:
-    """What a node costs beyond another: least, as the price set says, most.
-
-    Links of one kind have the same price in both.
-    """
+    """What a node costs beyond another: least, as the price set says, most."""
     assert settings.node_price_set is not None
     components = read_catalogue(settings.catalogue).components(settings.node_price_set)
     low = usual = high = 0.0
@@ -265,10 +260,7 @@ def _difference(
 def _factor(
     network: ExactLoads, placement: Any, job: JobSettings, equal: Basis, goal_ms: float
 ) -> float | None:
-    """The rate of the ports, over that of equal bandwidth, at which a step is as long.
-
-    None where no rate does.
-    """
+    """The factor of the ports' rate at which a step is as long; None: no rate does."""
 
     def at(factor: float) -> float:
         return step_ms(network, placement, job, replace(equal, ports=equal.ports * factor))

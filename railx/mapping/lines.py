@@ -36,12 +36,15 @@ class WiredPlan:
         return len(self.plan.turns) == len(self.wirings)
 
     def words(self, *, axes: bool) -> str:
-        """The plan as text, with the axes of the uses' lines or without."""
+        """The plan as text, uses of a turn joined by +, on their lines or not."""
         names = {}
         for use, wiring in self.wirings.items():
             line = f" on {'/'.join(use.axes)}" if axes else ""
             names[use] = f"{'/'.join(use.over)}{line} {wiring}"
-        return self.plan.words(names)
+        return "; then ".join(
+            " + ".join(f"{names[use]} x{rails}" for use, rails in turn.items())
+            for turn in self.plan.turns
+        )
 
 
 W = TypeVar("W", bound=WiredPlan)

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
 from math import prod
+from typing import TypeAlias
 
 from railx.mapping.layout import compute_flops, step_transfers
 from railx.mapping.settings import JobSettings, LayoutSettings
@@ -37,12 +38,8 @@ class Use:
     """Nodes of a group on the line."""
 
 
-@dataclass(frozen=True)
-class Turn:
-    """Uses that divide a line's rails between them during their turn."""
-
-    rails: Mapping[Use, int]
-    """Rails of each."""
+#: Uses that divide a line's rails between them during their turn, and rails of each.
+Turn: TypeAlias = Mapping[Use, int]
 
 
 @dataclass(frozen=True)
@@ -54,17 +51,10 @@ class Plan:
 
     def turn(self, use: Use) -> int:
         """Which turn a use is in."""
-        return next(number for number, turn in enumerate(self.turns) if use in turn.rails)
+        return next(number for number, turn in enumerate(self.turns) if use in turn)
 
     def rails(self, use: Use) -> int:
-        return self.turns[self.turn(use)].rails[use]
-
-    def words(self, names: Mapping[Use, str]) -> str:
-        """The plan as text: turns in order, the uses of a turn joined by +."""
-        return "; then ".join(
-            " + ".join(f"{names[use]} x{rails}" for use, rails in turn.rails.items())
-            for turn in self.turns
-        )
+        return self.turns[self.turn(use)][use]
 
 
 #: A pause in what the network does (None), or the use of circuits: with its time.
@@ -227,12 +217,12 @@ def _partitions(uses: Sequence[Use]) -> Iterator[list[list[Use]]]:
 
 def _shares(block: Sequence[Use], rails: int, fewest: Mapping[Use, int]) -> Iterator[Turn]:
     if rails == 1:
-        yield Turn(dict.fromkeys(block, 1))
+        yield dict.fromkeys(block, 1)
         return
     for cuts in combinations(range(1, rails), len(block) - 1):
         shares = [after - before for before, after in pairwise((0, *cuts, rails))]
         if all(share >= fewest[use] for use, share in zip(block, shares, strict=True)):
-            yield Turn(dict(zip(block, shares, strict=True)))
+            yield dict(zip(block, shares, strict=True))
 
 
 def windows_of(programme: Programme, plan: Plan) -> Windows:

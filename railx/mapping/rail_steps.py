@@ -34,7 +34,7 @@ from railx.fabric.settings import Mode
 from railx.families import build_topology, family_of
 from railx.mapping.cost import cost_columns, network_cost
 from railx.mapping.lines import LineNetwork, WiredPlan, plans_by_mode, transfer_ns
-from railx.mapping.phases import Plan, Turn, Use, plans
+from railx.mapping.phases import Plan, Use, plans
 from railx.mapping.settings import (
     LayoutSettings,
     RailStep,
@@ -186,32 +186,28 @@ class _Line(LineNetwork):
         if self.rails > 1:
             yield from plans(list(wirings), self.rails, self.fewest(wirings))
         elif self.circuits:
-            yield Plan(tuple(Turn({use: 1}) for use in wirings))
+            yield Plan(tuple({use: 1} for use in wirings))
         else:
-            yield Plan((Turn(dict.fromkeys(wirings, 1)),))
+            yield Plan((dict.fromkeys(wirings, 1),))
 
     def operation_ns(self, candidate: _Candidate, name: str, kind: str, size: float) -> float:
         """How long an operation of a parallelism takes once its circuits are up."""
         word: Kind = "send" if kind in ("send", "recv") else kind  # type: ignore[assignment]
 
         def price(use: Use, size_bytes: float) -> tuple[float, None]:
-            return self._use_ns(candidate, use, word, size_bytes), None
+            alone = self.alone(use.nodes, candidate.wirings[use])
+            outside, inside = node_rates_gb_s(alone.topology)
+            mesh = {"tensor": self.job.degrees.server}
+            layout = LayoutSettings(mesh, x={use.over[0]: use.nodes}, y={})
+            ports = self.gb_s / outside * (candidate.plan.rails(use) / self.rails)
+            scaled = self.job.device.scale_up_gb_s / inside if inside else 1.0
+            return transfer_ns(alone, layout, use.over[:1], word, size_bytes, ports, scaled), None
 
         uses = candidate.uses(name)
         if word in ("send", "all_to_all"):
             return price(uses[0], size)[0]
         steps = fastest_order(uses, size, lambda use: use.nodes, price)
         return sum(time for time, _ in steps)
-
-    def _use_ns(self, candidate: _Candidate, use: Use, kind: Kind, size: float) -> float:
-        alone = self.alone(use.nodes, candidate.wirings[use])
-        outside, inside = node_rates_gb_s(alone.topology)
-        layout = LayoutSettings(
-            mesh={"tensor": self.job.degrees.server}, x={use.over[0]: use.nodes}, y={}
-        )
-        ports = self.gb_s / outside * (candidate.plan.rails(use) / self.rails)
-        scaled = self.job.device.scale_up_gb_s / inside if inside else 1.0
-        return transfer_ns(alone, layout, use.over[:1], kind, size, ports, scaled)
 
 
 def _alike(wirings: Mapping[Use, str]) -> bool:
@@ -233,35 +229,26 @@ class TurnWiring(TableWiring):
 
     def is_scale_up(self, members: Iterable[int]) -> bool:
         """Whether no circuit has to be switched: all kinds of line in use are set."""
-        kind = "pair" if self._stages(members) else "ring"
-        return not any(self._matches(use, kind) for use in self._uses)
+        stages = self._stages(members)
+        return not any(stages == (use.over == ("pipeline",)) for use in self._uses)
 
     def wires(self, configuration: Configuration) -> tuple[Wire, ...]:
         """On every rail of the use both neighbours in each ring, or the two stages."""
         exchange = isinstance(configuration, Exchange)
-        kind = "pair" if self._stages(configuration.members) else "ring"
+        stages = self._stages(configuration.members)
         wires: list[Wire] = []
         for use, (rails, wiring) in self._uses.items():
-            if exchange != (use.over == ("expert",)) or not self._matches(use, kind):
+            if (stages, exchange) != (use.over == ("pipeline",), use.over == ("expert",)):
                 continue
             line = self._kinds.index(use.axes)
-            for here, there in self._neighbours(use, configuration.members):
-                wires += [
-                    Wire(
-                        line,
-                        (line, rail, here, there, wiring),
-                        ((line, rail, here, "right"), (line, rail, there, "left")),
-                    )
-                    for rail in rails
-                ]
+            for (here, there), rail in product(self._neighbours(use, configuration.members), rails):
+                ports = (line, rail, here, "right"), (line, rail, there, "left")
+                wires.append(Wire(line, (line, rail, here, there, wiring), ports))
         return tuple(wires)
 
     def _stages(self, members: Iterable[int]) -> bool:
         """Whether members differ in their stage."""
         return len({self._position(member)[1] for member in members}) > 1
-
-    def _matches(self, use: Use, kind: str) -> bool:
-        return (kind == "pair") == (use.over == ("pipeline",))
 
     def _neighbours(self, use: Use, members: Sequence[int]) -> list[tuple[int, int]]:
         ordered = sorted(members)
@@ -313,10 +300,10 @@ def _turns(candidate: _Candidate) -> dict[Use, tuple[range, str]]:
     """The rails and wirings of uses on kinds of line on which there are turns."""
     turn_rails: dict[Use, tuple[range, str]] = {}
     for axes in {use.axes: None for use in candidate.wirings}:
-        turns = [turn for turn in candidate.plan.turns if axes in {use.axes for use in turn.rails}]
+        turns = [turn for turn in candidate.plan.turns if axes in {use.axes for use in turn}]
         for turn in turns if len(turns) > 1 else ():
             first = 0
-            for use, count in turn.rails.items():
+            for use, count in turn.items():
                 turn_rails[use] = range(first, first + count), candidate.wirings[use]
                 first += count
     return turn_rails
@@ -361,9 +348,8 @@ def _names(generated: Programs) -> Any:
 def _parts(generated: Programs) -> dict[str, float]:
     """Times of a rank's transfers in a step: mean over the ranks."""
     columns = generated.columns
-    names = _names(generated)
     last = (columns["kind"] >= 0) & (columns["iteration"] == _ITERATIONS - 1)
-    parallelisms = names[columns["channel"]]
+    parallelisms = _names(generated)[columns["channel"]]
     return {
         f"{name}_ms": float(columns["lasts_ns"][last & (parallelisms == number)].sum())
         / generated.ranks

@@ -146,9 +146,7 @@ class JobSettings:
 
     @cached_property
     def decoder(self) -> Model:
-        """The model with its experts, its table of learned positions as long as the
-        sequences.
-        """
+        """The model with its experts, and positions as long as the sequences."""
         shape = self.model.shape(self.sequence_tokens)
         if self.experts is None:
             return shape
@@ -194,7 +192,6 @@ class JobSettings:
             raise SettingsError("layout", f"needs {needed_gb:.4g} GB a chip; allowed: {allowed}")
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {"micro_batches": Cost(1e-4, 1e2) * self.micro_batches}
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 from math import prod
 from typing import Any
 
@@ -37,7 +37,6 @@ from railx.mapping.layout import step_transfers
 from railx.mapping.lines import LineNetwork, WiredPlan, plans_by_mode, transfer_ns
 from railx.mapping.phases import (
     RULES,
-    Plan,
     Programme,
     Step,
     Use,
@@ -92,13 +91,17 @@ def switched_times(settings: SwitchedSettings) -> list[dict[str, Any]]:
     for name, chosen in settings.networks.items():
         network = LineNetwork(chosen)
         for basis in _bases(settings, name, costs):
+            usd = basis.cost_per_chip_usd
+            assert usd is not None
+            # A network draws in proportion to its cost.
+            cost = replace(costs[name].scaled(usd / costs[name].usd), usd=usd)
             for job_name, job in settings.jobs.items():
                 common = dict.fromkeys(_COLUMNS) | {
                     "network": name,
                     "job": job_name,
                     "gpus": job.layout.chips,
                     "basis": basis.name,
-                    **cost_columns(_cost_at(basis, costs[name]), job.layout.chips),
+                    **cost_columns(cost, job.layout.chips),
                     "fidelity": FIDELITY,
                 }
                 try:
@@ -120,13 +123,6 @@ def _bases(settings: SwitchedSettings, name: str, costs: Mapping[str, Cost]) -> 
     )
 
 
-def _cost_at(basis: Basis, cost: Cost) -> Cost:
-    """A network draws in proportion to its cost."""
-    usd = basis.cost_per_chip_usd
-    assert usd is not None
-    return replace(cost.scaled(usd / cost.usd), usd=usd)
-
-
 def _rows(
     settings: SwitchedSettings,
     network: LineNetwork,
@@ -137,11 +133,9 @@ def _rows(
     for mode, allowed in modes.items():
         for rule, latency_ms in product(RULES, settings.latencies_ms):
             latency_ns = latency_ms * 1e6
-            best = min(
-                allowed,
-                key=lambda candidate: (
-                    candidate.programme.ns + stall_ns(candidate.windows, latency_ns, rule)
-                ),
+            stalls = [stall_ns(candidate.windows, latency_ns, rule) for candidate in allowed]
+            stall, best = min(
+                zip(stalls, allowed, strict=True), key=lambda pair: pair[1].programme.ns + pair[0]
             )
             yield {
                 "mode": mode,
@@ -149,7 +143,7 @@ def _rows(
                 "latency_ms": latency_ms,
                 "changes": best.windows.changes,
                 "circuits": best.words(axes=False),
-                **_parts(job, best, stall_ns(best.windows, latency_ns, rule)),
+                **_parts(job, best, stall),
             }
 
 
@@ -177,18 +171,12 @@ def _candidates(network: LineNetwork, job: JobSettings, basis: Basis) -> Iterato
     nodes = prod(job.layout.sizes[1:])
     if nodes > network.nodes:
         raise SettingsError("layout", f"{nodes} nodes; allowed: at most {network.nodes}")
-    by_transfer = {
-        transfer: uses_of(job.layout, transfer, network.lines.axes)
-        for transfer in step_transfers(job)
-    }
-    uses = list(
-        dict.fromkeys(use for transfer_uses in by_transfer.values() for use in transfer_uses)
-    )
-    for transfer, transfer_uses in by_transfer.items():
-        if (
-            transfer.kind != "all_gather"
-            and len(transfer_uses) + (_members_in_node(job, transfer) > 1) > 1
-        ):
+    axes = network.lines.axes
+    by_transfer = {sent: uses_of(job.layout, sent, axes) for sent in step_transfers(job)}
+    uses = list(dict.fromkeys(chain.from_iterable(by_transfer.values())))
+    for transfer, on_lines in by_transfer.items():
+        spanned = len(on_lines) + (_members_in_node(job, transfer) > 1)
+        if transfer.kind != "all_gather" and spanned > 1:
             raise SettingsError(
                 "layout",
                 f"{transfer.name} over several axes; allowed: one axis for all but gathers",
@@ -200,9 +188,10 @@ def _candidates(network: LineNetwork, job: JobSettings, basis: Basis) -> Iterato
     for chosen in product(*options):
         wirings = dict(zip(uses, chosen, strict=True))
         for plan in plans(uses, network.rails, network.fewest(wirings)):
+            wired = WiredPlan(plan, wirings)
             times = {
-                transfer: _steps(network, job, transfer, transfer_uses, wirings, plan, basis)
-                for transfer, transfer_uses in by_transfer.items()
+                transfer: _steps(network, job, transfer, on_lines, wired, basis)
+                for transfer, on_lines in by_transfer.items()
             }
             programme = programme_of(job, times)
             yield _Candidate(plan, wirings, programme, windows_of(programme, plan))
@@ -217,8 +206,7 @@ def _steps(
     job: JobSettings,
     transfer: Transfer,
     uses: Sequence[Use],
-    wirings: Mapping[Use, str],
-    plan: Plan,
+    wired: WiredPlan,
     basis: Basis,
 ) -> list[Step]:
     """The steps of a transfer, in the best order of node (None) and kinds of line."""
@@ -230,8 +218,8 @@ def _steps(
             alone = network.alone(2, network.wirings(2)[0])
         else:
             layout, over = LayoutSettings(mesh, _degrees(job.layout, level), {}), level.over
-            ports = basis.ports * (plan.rails(level) / network.rails)
-            alone = network.alone(level.nodes, wirings[level])
+            ports = basis.ports * (wired.plan.rails(level) / network.rails)
+            alone = network.alone(level.nodes, wired.wirings[level])
         time = transfer_ns(alone, layout, over, transfer.kind, size, ports, basis.inside)
         return time, level
 

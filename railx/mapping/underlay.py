@@ -156,10 +156,7 @@ def _rates(
 
 
 def _usd_per_gb_s(settings: UnderlaySettings, name: str) -> float:
-    """The cost of a network for a device, per GB/s out of its node.
-
-    The cost is in proportion to the rate of the ports.
-    """
+    """The cost of a network for a device, per GB/s out of its node."""
     topology = settings.networks[name].priced
     assert topology is not None
     network = PricedNetwork(topology)

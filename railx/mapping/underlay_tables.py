@@ -15,6 +15,7 @@ from railx.settings import SettingsError
 from railx.workload.corpus import read_corpus_lengths
 
 _FIDELITY = {"fidelity": "analytic"}
+_OF_RATES = ("basis", "outside_gb_s", "inside_gb_s", "usd_per_device")
 
 
 def mix_table(
@@ -63,10 +64,7 @@ def bandwidth_table(settings: UnderlaySettings, network: str) -> list[dict[str, 
         {
             "network": network,
             "label": settings.networks[network].label,
-            "basis": under.basis,
-            "outside_gb_s": under.outside_gb_s,
-            "inside_gb_s": under.inside_gb_s,
-            "usd_per_device": under.usd_per_device,
+            **{name: getattr(under, name) for name in _OF_RATES},
             "group_size": size,
             "gb_s": gb_s,
         }

@@ -14,7 +14,7 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.performance.closed import PARTS
-from railx.performance.devices import Device, device_named
+from railx.performance.devices import device_named
 from railx.performance.huggingface import model_from_config
 from railx.performance.layers import Setting
 from railx.performance.memory import MEMORY_PARTS
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 RING_NETWORKS = ("rail_optimised", "fat_tree")
 #: Tokens of a step where no batch is given (Llama 3's first phase, arXiv 2407.21783).
 _STEP_TOKENS = 2**22
+#: Fields of a plan that a row has after its degrees.
+_OF_ROWS = (
+    *("virtual", "micro_batch", "micro_batches", "schedule", "sharding", "recompute"),
+    "sequence_parallel",
+)
 #: How many plans are shown.
 _SHOWN = 3
 #: NVIDIA's rule: most parameters of the class, least and most tensor degree, least and
@@ -205,30 +210,22 @@ def advise(
 
 def setting_of(settings: AdviceSettings) -> Setting:
     """Model, device, program and constants of a job, on rings of the device's nodes."""
-    model = (
-        model_from_config(Path(settings.model_path))
-        if settings.model == "hf"
-        else model_named(settings.model)
-    )
-    device: Device = device_named(settings.devices)
+    if settings.model == "hf":
+        model = model_from_config(Path(settings.model_path))
+    else:
+        model = model_named(settings.model)
+    device = device_named(settings.devices)
     device.peak_flops(settings.precision)
-    constants = (
-        constants_named(settings.constants)
-        if settings.constants
-        else default_constants(device.name, settings.program)
-    )
-    recipe = next(
-        (
-            name
-            for name in constants.gains
-            if settings.precision in name or settings.precision.replace("fp8", "float8") in name
-        ),
-        "",
-    )
+    if settings.constants:
+        constants = constants_named(settings.constants)
+    else:
+        constants = default_constants(device.name, settings.program)
     network = TwoLevelRing.of(device, **_shares(constants, settings))
-    program = program_named(settings.program)
-    recipe = recipe if settings.precision in ("fp8", "fp4") else ""
-    return Setting(model, device, network, program, constants, settings.precision, recipe)
+    program, precision = program_named(settings.program), settings.precision
+    words = {"fp8": ("fp8", "float8"), "fp4": ("fp4",)}.get(precision, ())
+    recipes = [name for name in constants.gains if any(word in name for word in words)]
+    recipe = recipes[0] if recipes else ""
+    return Setting(model, device, network, program, constants, precision, recipe)
 
 
 def _on_topology(
@@ -355,12 +352,7 @@ def _row(priced: Priced, row: int, gpus: int, fastest_s: float) -> dict[str, Any
     tokens_s = plan.tokens / seconds
     watts = priced.setting.device.watts
     return {
-        **{name: getattr(plan, name) for name in (*DEGREES, "virtual", "micro_batch")},
-        "micro_batches": plan.micro_batches,
-        "schedule": plan.schedule,
-        "sharding": plan.sharding,
-        "recompute": plan.recompute,
-        "sequence_parallel": plan.sequence_parallel,
+        **{name: getattr(plan, name) for name in (*DEGREES, *_OF_ROWS)},
         "order": list(plan.order),
         "gpus": plan.devices,
         "idle_gpus": gpus - plan.devices,

@@ -96,7 +96,6 @@ class _Passes:
         self.kinds = [(layers.passes(kind), layers.exchange(kind)) for kind in kinds]
 
     def work(self, layers: _Layers) -> _Work:
-        """One micro-batch in some layers."""
         parts = dict.fromkeys(_OF_LAYERS, np.zeros(len(self.layers.plans)))
         forward, tail = np.zeros((2, len(self.layers.plans)))
         single = _sum(layers.number) <= _sum(layers.first)
@@ -107,9 +106,7 @@ class _Passes:
             seconds = {
                 "compute": count * (passes.forward + passes.backward),
                 "recompute": count * passes.again,
-                "tensor": count * (passes.tensor_forward + passes.tensor_backward),
-                "context": count * (passes.context_forward + passes.context_backward),
-                "expert": count * (passes.expert_forward + passes.expert_backward),
+                **{axis: count * (there + back) for axis, (there, back) in passes.sent.items()},
                 "data": exposed[0] + exposed[1],
             }
             parts |= {name: parts[name] + value for name, value in seconds.items()}
@@ -134,17 +131,11 @@ class _Passes:
         """
         end = (number == 0) | (number == self.layers.plans["pipeline"] - 1)
         tables, seconds = (np.where(end, value, 0.0) for value in self.layers.tables())
-        for count, share, (passes, exchange) in zip(
-            counts, _shares(counts), self.kinds, strict=True
-        ):
-            seconds = seconds + exchange.step_s(passes, count, share)
+        layers = np.maximum(_sum(counts), 1e-9)
+        for count, (passes, exchange) in zip(counts, self.kinds, strict=True):
+            seconds = seconds + exchange.step_s(passes, count, count / layers)
             tables = tables + count * exchange.parameters
         return seconds, self.layers.update(tables)
-
-
-def _shares(counts: Sequence[Array]) -> list[Array]:
-    total = np.maximum(_sum(counts), 1e-9)
-    return [count / total for count in counts]
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,7 +258,6 @@ class _Pipelines:
         self.slowest = [self._slowest_until(stage) for stage in self.of_stages]
 
     def _stage(self, layers: _StageLayers) -> _Stage:
-        """The work of a stage of every plan."""
         head = np.where(layers.number == self.stages - 1, self.head, 0.0)
         work = self.passes.work(layers.inside)
         is_first, is_last = layers.number == 0, layers.number == self.stages - 1
@@ -313,6 +303,8 @@ class _Pipelines:
         repeated = repeated + _most(one.work.backward - one.hidden for one in stages)
         idle, messages = [], []
         for one in stages:
+            # Of GPipe, a message may take longer than the pass that hides it.
+            over = [np.maximum(self.hop - s, 0.0) for s in (one.work.forward, one.work.backward)]
             others = self.total.total - self.total.tail - (one.work.total - one.work.tail)
             alternating = self._alternating(one, 0.0)
             idle.append(
@@ -329,7 +321,7 @@ class _Pipelines:
                 np.select(
                     [self.gpipe, self.interleaved],
                     [
-                        there_and_back + self._late_messages(one.work),
+                        there_and_back + (self.batches - 1) * _sum(over),
                         there_and_back + self._turns(one.work, one.head),
                     ],
                     self._alternating(one, self.hop) - alternating + self._round_trips(one),
@@ -386,11 +378,6 @@ class _Pipelines:
             waits = np.where(over <= 1e-9 * chain, over + late, 0.0)
             stall = np.maximum(stall, np.floor(repeats / size) * waits)
         return stall
-
-    def _late_messages(self, work: _Work) -> Array:
-        """Stalls of GPipe: a message may take longer than the pass that hides it."""
-        late = [np.maximum(self.hop - one, 0.0) for one in (work.forward, work.backward)]
-        return np.asarray((self.batches - 1) * _sum(late))
 
     def _turns(self, work: _Work, head: Array) -> Array:
         """Stalls of virtual stages, whose last stage sends to the first one.

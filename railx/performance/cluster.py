@@ -68,7 +68,6 @@ class ClusterSettings:
                     )
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {"devices": Cost(1e-3, 1e4) * self.devices}
 
 

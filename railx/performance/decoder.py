@@ -93,7 +93,6 @@ class ModelSettings:
         )
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         widths = ("hidden", "feed_forward", "heads", "kv_heads")
         rows = ("vocabulary", "max_positions")
         return {

@@ -84,9 +84,7 @@ class DeviceSettings(ChipSettings):
     """Bandwidth of a device on its rail, one direction, both ports together."""
 
     def roofline_ns(self, operations: float, moved_bytes: float) -> float:
-        """The longer of operations over the reached peak and bytes over the memory's
-        bandwidth.
-        """
+        """The longer of operations at the reached peak and bytes over the bandwidth."""
         return max(self.compute_ns(operations), moved_bytes / self.memory_gb_s)
 
 

@@ -8,7 +8,7 @@ nothing stay where they were. No share exceeds 1.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -47,7 +47,9 @@ def fit(
     from scipy.optimize import least_squares
 
     measured = np.log([case.seconds or np.nan for case in cases])
-    weights = _weights(cases)
+    several = np.array([case.plan.devices > 8 for case in cases])
+    counts = np.where(several, several.sum(), (~several).sum())
+    weights = np.sqrt(len(cases) / len(np.unique(several)) / counts)
     first = np.log([getattr(start, name) for name in names])
     upper = np.array([0.0 if name.endswith("_share") else np.inf for name in names])
 
@@ -69,12 +71,6 @@ def fit(
     return start.with_values(**values, fitted=tuple(names), digest=digest_of(cases))
 
 
-def _weights(cases: Sequence[Case]) -> Array:
-    several = np.array([case.plan.devices > 8 for case in cases])
-    counts = np.where(several, several.sum(), (~several).sum())
-    return np.asarray(np.sqrt(len(cases) / len(np.unique(several)) / counts))
-
-
 def fit_gains(cases: Sequence[Case], constants: Constants) -> Constants:
     """``constants`` with one gain for each recipe of ``cases``.
 
@@ -82,26 +78,19 @@ def fit_gains(cases: Sequence[Case], constants: Constants) -> Constants:
     """
     from scipy.optimize import minimize_scalar
 
-    gains = dict(constants.gains)
-    for recipe in dict.fromkeys(case.recipe for case in cases if case.recipe):
-        rows = [case for case in cases if case.recipe == recipe]
-        best = minimize_scalar(
-            _distance(rows, constants, recipe), bounds=(np.log(0.2), np.log(2.0)), method="bounded"
-        )
-        gains[recipe] = float(f"{np.exp(best.x):.4g}")
-    return replace(constants, gains=gains)
-
-
-def _distance(cases: Sequence[Case], constants: Constants, recipe: str) -> Callable[[float], float]:
-    """Mean distance of ours from measured, by the logarithm of a recipe's gain."""
-    measured = np.log([case.seconds or np.nan for case in cases])
-
-    def distance(log_gain: float) -> float:
+    def distance(log_gain: float, rows: list[Case], recipe: str) -> float:
+        """Mean distance of ours from measured."""
         values = replace(constants, gains={recipe: float(np.exp(log_gain))})
-        seconds, _ = predict(cases, [values] * len(cases))
+        seconds, _ = predict(rows, [values] * len(rows))
+        measured = np.log([case.seconds or np.nan for case in rows])
         return float(np.abs(np.log(seconds) - measured).mean())
 
-    return distance
+    gains, bounds = dict(constants.gains), (np.log(0.2), np.log(2.0))
+    for recipe in dict.fromkeys(case.recipe for case in cases if case.recipe):
+        rows = [case for case in cases if case.recipe == recipe]
+        best = minimize_scalar(distance, args=(rows, recipe), bounds=bounds, method="bounded")
+        gains[recipe] = float(f"{np.exp(best.x):.4g}")
+    return replace(constants, gains=gains)
 
 
 def digest_of(cases: Sequence[Case]) -> str:

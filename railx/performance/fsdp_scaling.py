@@ -32,6 +32,8 @@ _DEVICES = ("h100_80gb", "a100_80gb")
 _TOKENS, _SEQUENCES_A_DEVICE = 4096, 2
 _DEGREES = (1, 2, 4, 8)
 _MEMORY_SHARE = 0.9
+#: Fields of a plan that a row has.
+_SHOWN = ("tensor", "pipeline", "data", "micro_batch", "sharding", "recompute")
 #: Parts of a step in which a device computes.
 _BUSY = ("compute", "recompute", "optimizer")
 
@@ -160,12 +162,7 @@ def _fastest(priced: Priced) -> list[dict[str, Any]]:
     watts = setting.device.watts
     return [
         {
-            "tensor": plan.tensor,
-            "pipeline": plan.pipeline,
-            "data": plan.data,
-            "micro_batch": plan.micro_batch,
-            "sharding": plan.sharding,
-            "recompute": plan.recompute,
+            **{name: getattr(plan, name) for name in _SHOWN},
             "step_s": seconds,
             "tokens_per_s_device": rate,
             "mfu": float(priced.utilisation[row]),

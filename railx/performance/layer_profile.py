@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from typing import Annotated, Any, Literal
+from itertools import combinations, product
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -48,8 +48,16 @@ MIN_POINTS = 5
 PUBLISHED_ERROR = 0.06
 #: Typical error of InfiniPipe's cost model in time and in memory.
 PUBLISHED_PIPELINE_ERROR = 0.05
+#: Fields of a fit with the coefficients of a layer's time, and of its forward part.
+_LAYER_TIMES = ("quadratic_ms_per_token2", "linear_ms_per_token", "constant_ms")
+_FORWARD_TIMES = tuple(f"forward_{name}" for name in _LAYER_TIMES)
 #: Relative errors below this are rounding.
 _ROUNDING = 1e-9
+
+#: A row of a profile's table, and its degree, context and tokens.
+_Row: TypeAlias = Mapping[str, Any]
+_Rows: TypeAlias = Sequence[_Row]
+_Key: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -147,7 +155,6 @@ class ProfileSettings:
             )
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         model, longest = self.model, max(self.lengths)
         passes = self.warmups + self.repeats
         context = longest + max(self.contexts)
@@ -182,20 +189,14 @@ class Point:
 
 def layer_points(settings: ProfileSettings) -> list[Point]:
     """All points of a profile: layers, then ends without a group, then exchanges."""
+    lengths = settings.lengths
+    shapes = product(settings.checkpointing, settings.degrees, settings.contexts, lengths)
+    groups = product(settings.exchange_degrees, lengths)
     layers = [
-        Point("layer", degree, context, tokens, checkpointed)
-        for checkpointed in settings.checkpointing
-        for degree in settings.degrees
-        for context in settings.contexts
-        for tokens in settings.lengths
+        Point("layer", degree, context, tokens, again) for again, degree, context, tokens in shapes
     ]
-    ends = [Point("ends", 1, 0, tokens) for tokens in settings.lengths]
-    exchanges = [
-        Point("all_to_all", degree, 0, tokens)
-        for degree in settings.exchange_degrees
-        for tokens in settings.lengths
-    ]
-    return layers + ends + exchanges
+    ends = [Point("ends", 1, 0, tokens) for tokens in lengths]
+    return layers + ends + [Point("all_to_all", degree, 0, tokens) for degree, tokens in groups]
 
 
 @dataclass(frozen=True)
@@ -284,6 +285,16 @@ class ProfileFit:
         """Bytes of one activation."""
         return {"float32": 4, "float64": 8, "bfloat16": 2}[self.dtype]
 
+    @property
+    def forward_factor(self) -> float:
+        """Time of recomputing a layer over its forward pass."""
+        return 1.0 if self.recompute_over_forward is None else self.recompute_over_forward
+
+    def input_bytes_per_token(self, model: ModelSettings) -> float:
+        """What a recomputed layer keeps: as measured, or its input."""
+        measured = self.checkpoint_bytes_per_token
+        return float(self.element_bytes * model.hidden) if measured is None else measured
+
     def layer_ms(self, slices: Sequence[tuple[int, int]], degree: int) -> float:
         """A layer, forward and backward, over packed slices (context, tokens)."""
         squares = sum((context + new) ** 2 - context**2 for context, new in slices)
@@ -296,9 +307,7 @@ class ProfileFit:
         return self.ends_linear_ms_per_token * tokens / degree + self.ends_constant_ms
 
 
-def validation_points(
-    rows: Sequence[Mapping[str, Any]], seed: int
-) -> frozenset[tuple[int, int, int]]:
+def validation_points(rows: _Rows, seed: int) -> frozenset[_Key]:
     """A fifth of the points of rows, one at least: (degree, context, tokens)."""
     points = sorted(map(_point, rows))
     count = max(1, (len(points) + 2) // 5)
@@ -306,7 +315,7 @@ def validation_points(
     return frozenset(points[index] for index in drawn.tolist())
 
 
-def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
+def fit_profile(rows: _Rows, seed: int) -> ProfileFit:
     """Least squares of relative errors, with no coefficient below zero.
 
     ``rows`` are those of a profile's table: part, degree, context, tokens,
@@ -323,9 +332,8 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
     )
     times = forward + backward
     end_times = _solved(_per_token(ends), _total_ms(ends))
-    stored = _solved(
-        _memory_terms(_without_context(used)), _column(_without_context(used), "kept_bytes")
-    )
+    uncut = _without_context(used)
+    stored = _solved(_memory_terms(uncut), _column(uncut, "kept_bytes"))
     ends_stored = _solved(_per_token(ends), _column(ends, "kept_bytes"))
     sliced = [row for row in used if row["context"]]
     left = None
@@ -334,25 +342,17 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
         degree = _column(sliced, "degree")[:, None]
         shares = np.stack([_column(sliced, "context"), _column(sliced, "tokens")], axis=1) / degree
         left = float(_solved(shares, _column(sliced, "left_bytes"))[0])
-    unused = _without_context(aside) or _without_context(used)
+    unused = _without_context(aside) or uncut
     again = _recomputed(rows, validation, forward, times)
     exchanges = {
         degree: _exchange([row for row in rows if _exchanges(row, degree)], seed)
         for degree in sorted({row["degree"] for row in rows if row["part"] == "all_to_all"})
     }
     exchanged = {degree: measured for degree, measured in exchanges.items() if measured is not None}
-    first_row = layer[0]
     return ProfileFit(
-        model=first_row["model"],
-        device=first_row["device"],
-        dtype=first_row["dtype"],
-        torch=first_row["torch"],
-        quadratic_ms_per_token2=float(times[0]),
-        linear_ms_per_token=float(times[1]),
-        constant_ms=float(times[2]),
-        forward_quadratic_ms_per_token2=float(forward[0]),
-        forward_linear_ms_per_token=float(forward[1]),
-        forward_constant_ms=float(forward[2]),
+        **{key: layer[0][key] for key in ("model", "device", "dtype", "torch", "fidelity")},
+        **dict(zip(_LAYER_TIMES, times.tolist(), strict=True)),
+        **dict(zip(_FORWARD_TIMES, forward.tolist(), strict=True)),
         recompute_over_forward=again.get("share"),
         ends_linear_ms_per_token=float(end_times[0]),
         ends_constant_ms=float(end_times[1]),
@@ -378,7 +378,6 @@ def fit_profile(rows: Sequence[Mapping[str, Any]], seed: int) -> ProfileFit:
         published_pipeline_error=PUBLISHED_PIPELINE_ERROR,
         held_out_memory_error=_error(_memory_terms(unused) @ stored, _column(unused, "kept_bytes")),
         held_out_checkpoint_memory_error=again.get("kept_error"),
-        fidelity=first_row["fidelity"],
     )
 
 
@@ -387,37 +386,16 @@ def predicted_ms(
 ) -> float:
     """Time of a layer, forward and backward, and once more forward if recomputed."""
     again = (fit.recompute_over_forward or 0.0) if checkpointed else 0.0
-    return (
-        _layer_ms(
-            (fit.quadratic_ms_per_token2, fit.linear_ms_per_token, fit.constant_ms),
-            tokens, context, degree,
-        )
-        + again * predicted_forward_ms(fit, tokens, context, degree)
-    )  # fmt: skip
+    layer_ms = _layer_ms(fit, _LAYER_TIMES, tokens, context, degree)
+    return layer_ms + again * predicted_forward_ms(fit, tokens, context, degree)
 
 
 def predicted_forward_ms(fit: ProfileFit, tokens: int, context: int, degree: int) -> float:
     """Time of a layer's forward pass."""
-    coefficients = (
-        fit.forward_quadratic_ms_per_token2,
-        fit.forward_linear_ms_per_token,
-        fit.forward_constant_ms,
-    )
-    return _layer_ms(coefficients, tokens, context, degree)
+    return _layer_ms(fit, _FORWARD_TIMES, tokens, context, degree)
 
 
-def predicted_activation_bytes(
-    fit: ProfileFit, tokens: int, degree: int, checkpointed: bool = False
-) -> float:
-    """Activation bytes of a layer on a rank, without context."""
-    rank_tokens = tokens / degree
-    if checkpointed:
-        return (fit.checkpoint_bytes_per_token or 0.0) * rank_tokens
-    exchanged = fit.exchange_bytes_per_token if degree > 1 else 0.0
-    return (fit.activation_bytes_per_token + exchanged) * rank_tokens
-
-
-def compared(rows: Sequence[Mapping[str, Any]], fit: ProfileFit, seed: int) -> list[dict[str, Any]]:
+def compared(rows: _Rows, fit: ProfileFit, seed: int) -> list[dict[str, Any]]:
     """The rows with the fit's predictions.
 
     Columns: held_out (null where a row has no part in the fit at all), predicted_ms and
@@ -440,7 +418,7 @@ def compared(rows: Sequence[Mapping[str, Any]], fit: ProfileFit, seed: int) -> l
 
 
 def _comparison(
-    row: Mapping[str, Any], fit: ProfileFit, validation: set[tuple[str, int, int, int]]
+    row: _Row, fit: ProfileFit, validation: set[tuple[str, int, int, int]]
 ) -> dict[str, Any]:
     predicted, forward, stored, aside = None, None, None, None
     if row["part"] == "ends":
@@ -455,7 +433,11 @@ def _comparison(
         predicted = predicted_ms(fit, *point, again)
         forward = predicted_forward_ms(fit, *point)
         if not row["context"]:
-            stored = predicted_activation_bytes(fit, row["tokens"], row["degree"], again)
+            token_bytes = fit.activation_bytes_per_token
+            token_bytes += fit.exchange_bytes_per_token if row["degree"] > 1 else 0.0
+            if again:
+                token_bytes = fit.checkpoint_bytes_per_token or 0.0
+            stored = token_bytes * (row["tokens"] / row["degree"])
     if predicted is not None:
         aside = (row["part"], *_point(row)) in validation
     measured = row["forward_ms"] + row["backward_ms"]
@@ -471,8 +453,8 @@ def _comparison(
 
 
 def _recomputed(
-    rows: Sequence[Mapping[str, Any]],
-    validation: frozenset[tuple[int, int, int]],
+    rows: _Rows,
+    validation: frozenset[_Key],
     forward: FloatArray,
     times: FloatArray,
 ) -> dict[str, float]:
@@ -482,17 +464,16 @@ def _recomputed(
     ``error`` and ``kept_error`` on the points outside the fit. Empty without such
     layers.
     """
-    all_rows = [row for row in rows if row["part"] == "layer" and row["checkpointed"]]
-    if not all_rows:
+    recomputed = _layers(rows, checkpointed=True)
+    if not recomputed:
         return {}
     plain = {_point(row): row for row in _layers(rows)}
-    used, aside = _parted(all_rows, validation)
+    used, aside = _parted(recomputed, validation)
     without_context = _without_context(used)
     unused = _without_context(aside) or without_context
     once = _column(used, "forward_ms")
-    more = _column(used, "backward_ms") - _column(
-        [plain[_point(row)] for row in used], "backward_ms"
-    )
+    without = [plain[_point(row)] for row in used]
+    more = _column(used, "backward_ms") - _column(without, "backward_ms")
     share = float(_solved((once / _total_ms(used))[:, None], more / _total_ms(used), False)[0])
     stored = _solved(_per_token(without_context), _column(without_context, "kept_bytes"))
     return {
@@ -503,9 +484,7 @@ def _recomputed(
     }
 
 
-def _parted(
-    rows: Sequence[Mapping[str, Any]], validation: frozenset[tuple[int, int, int]]
-) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+def _parted(rows: _Rows, validation: frozenset[_Key]) -> tuple[list[_Row], list[_Row]]:
     """The rows in the fit, and the others."""
     return (
         [row for row in rows if _point(row) not in validation],
@@ -519,70 +498,66 @@ def _error(predicted: FloatArray, measured: FloatArray) -> float:
 
 
 def _layer_ms(
-    coefficients: tuple[float, float, float], tokens: int, context: int, degree: int
+    fit: ProfileFit, names: Sequence[str], tokens: int, context: int, degree: int
 ) -> float:
     row = {"tokens": tokens, "context": context, "degree": degree}
-    return float(_terms([row])[0] @ np.array(coefficients))
+    return float(_terms([row])[0] @ np.array([getattr(fit, name) for name in names]))
 
 
-def _exchanges(row: Mapping[str, Any], degree: int) -> bool:
+def _exchanges(row: _Row, degree: int) -> bool:
     return bool(row["part"] == "all_to_all" and row["degree"] == degree)
 
 
-def _exchange(rows: Sequence[Mapping[str, Any]], seed: int) -> tuple[float, float, float] | None:
-    """GB/s, latency in ms and the error on points outside the fit, of one degree.
+def _exchange(rows: _Rows, seed: int) -> tuple[float, float, float] | None:
+    """GB/s, latency in ms, error outside the fit; None where more takes no longer."""
+    used, aside = _parted(rows, validation_points(rows, seed))
+    used = used if len(rows) > 2 else list(rows)
 
-    None where more bytes take no more time.
-    """
-    validation = validation_points(rows, seed)
-    used = [row for row in rows if _point(row) not in validation] if len(rows) > 2 else rows
-    aside = [row for row in rows if _point(row) in validation]
-
-    def terms(some: Sequence[Mapping[str, Any]]) -> FloatArray:
+    def terms(some: _Rows) -> FloatArray:
         return np.stack([_column(some, "exchanged_bytes") / 1e6, np.ones(len(some))], axis=1)
 
     coefficients = _solved(terms(used), _total_ms(used))
     if coefficients[0] <= 0:
         return None
-    errors = np.abs(terms(aside) @ coefficients / _total_ms(aside) - 1)
-    return float(1 / coefficients[0]), float(coefficients[1]), float(np.median(errors))
+    error = _error(terms(aside) @ coefficients, _total_ms(aside))
+    return float(1 / coefficients[0]), float(coefficients[1]), error
 
 
-def _layers(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [row for row in rows if row["part"] == "layer" and not row["checkpointed"]]
+def _layers(rows: _Rows, *, checkpointed: bool = False) -> list[_Row]:
+    return [r for r in rows if r["part"] == "layer" and r["checkpointed"] == checkpointed]
 
 
-def _point(row: Mapping[str, Any]) -> tuple[int, int, int]:
+def _point(row: _Row) -> _Key:
     return row["degree"], row["context"], row["tokens"]
 
 
-def _without_context(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _without_context(rows: _Rows) -> list[_Row]:
     return [row for row in rows if not row["context"]]
 
 
-def _column(rows: Sequence[Mapping[str, Any]], name: str) -> FloatArray:
+def _column(rows: _Rows, name: str) -> FloatArray:
     return np.array([row[name] for row in rows], dtype=np.float64)
 
 
-def _total_ms(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
+def _total_ms(rows: _Rows) -> FloatArray:
     return _column(rows, "forward_ms") + _column(rows, "backward_ms")
 
 
-def _terms(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
+def _terms(rows: _Rows) -> FloatArray:
     """Factors of the three coefficients of time, [rows, 3]."""
     tokens, context, degree = (_column(rows, name) for name in ("tokens", "context", "degree"))
     squares = (context + tokens) ** 2 - context**2
     return np.stack([squares / degree, tokens / degree, np.ones(len(rows))], axis=1)
 
 
-def _memory_terms(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
+def _memory_terms(rows: _Rows) -> FloatArray:
     """A rank's tokens, the same in groups of several ranks, and one, [rows, 3]."""
     degree = _column(rows, "degree")
     rank_tokens = _column(rows, "tokens") / degree
     return np.stack([rank_tokens, rank_tokens * (degree > 1), np.ones(len(rows))], axis=1)
 
 
-def _per_token(rows: Sequence[Mapping[str, Any]]) -> FloatArray:
+def _per_token(rows: _Rows) -> FloatArray:
     """A rank's tokens and one, [rows, 2]."""
     tokens = _column(rows, "tokens") / _column(rows, "degree")
     return np.stack([tokens, np.ones(len(rows))], axis=1)

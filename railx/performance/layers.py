@@ -15,6 +15,7 @@ arrays float[plans].
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -58,12 +59,9 @@ class Setting:
     @cached_property
     def attention_flops(self) -> float:
         """Operations per second of attention; it runs in 16 bits."""
-        peaks = [
-            self.device.peak_flops(name)
-            for name in ("bf16", "fp16")
-            if name in self.device.peak_tflops
-        ]
-        return max(peaks) * self.constants.attention_share
+        peaks = self.device.peak_tflops
+        peak = max(self.device.peak_flops(name) for name in ("bf16", "fp16") if name in peaks)
+        return peak * self.constants.attention_share
 
     @cached_property
     def memory_bytes_s(self) -> float:
@@ -81,35 +79,25 @@ class LayerPasses:
     """The passes of one layer: computation and what its ranks exchange, float[plans].
 
     ``forward`` and ``backward`` are computation alone, ``again`` what a backward pass
-    computes once more; the others are seconds of communication of one forward pass
-    (``_forward``) or of a backward pass with what it repeats (``_backward``).
+    computes once more. ``sent``: seconds of communication of one forward pass, and of a
+    backward pass with what it repeats, by axis (tensor, context, expert).
     """
 
     forward: Array
     backward: Array
     again: Array
-    tensor_forward: Array
-    tensor_backward: Array
-    context_forward: Array
-    context_backward: Array
-    expert_forward: Array
-    expert_backward: Array
+    sent: Mapping[str, tuple[Array, Array]]
 
     @property
     def forward_s(self) -> Array:
         """A forward pass of the layer, communication included."""
-        return self.forward + self.tensor_forward + self.context_forward + self.expert_forward
+        return np.asarray(sum((there for there, _ in self.sent.values()), self.forward))
 
     @property
     def backward_s(self) -> Array:
         """A backward pass of the layer, recomputation and communication included."""
-        return (
-            self.backward
-            + self.again
-            + self.tensor_backward
-            + self.context_backward
-            + self.expert_backward
-        )
+        computed = self.backward + self.again
+        return np.asarray(sum((back for _, back in self.sent.values()), computed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,9 +159,7 @@ class Exchange:
         return np.where(self.by_pass & self.overlaps, first * self.scatter, 0.0)
 
     def step_s(self, passes: LayerPasses, count: Array, share: Array) -> Array:
-        """Exposed seconds of a step in ``count`` layers of the first stage, which are a
-        ``share`` of its layers.
-        """
+        """Exposed seconds of a step in ``count`` layers, a share of the first stage."""
         reduced = np.where(self.reduced, 2.0, 1.0) * self.scatter
         after = np.where(self.reduced | self.once, 0.0, count * self.gather)
         before = np.where(self.once, count * self.gather, 0.0)
@@ -251,11 +237,13 @@ class Layers:
         setting, model, plans = self.setting, self.setting.model, self.plans
         heads = model.heads / self.tensor
         sequence = plans["sequence_tokens"].astype(float)
-        fused = setting.program.fused_attention
+        fused, attended = setting.program.fused_attention, sequence
         if fused:
+            lengths, inverse = np.unique(sequence, return_inverse=True)
             attended = np.array(
-                [model.attended_tokens(kind, float(length)) for length in np.unique(sequence)]
-            )[np.unique(sequence, return_inverse=True)[1]]
+                [model.attended_tokens(kind, length) for length in lengths.tolist()]
+            )
+            attended = attended[inverse]
         else:
             attended = sequence
         flops = 2 * self.tokens * attended * heads * (model.key_width + model.values_width)
@@ -269,27 +257,20 @@ class Layers:
         products = sum(self.weights_product(product) for product in kind.products)
         attention, scores = self.attention(kind)
         spread = np.where(plans["sequence_parallel"], self.tensor, 1.0)
-        elementwise = self.memory(
-            self.tokens
-            * (
-                program.hidden_traffic * setting.model.hidden / spread
-                + program.wide_traffic * kind.feed_forward / self.tensor
-            )
-        )
+        hidden_bytes = program.hidden_traffic * setting.model.hidden / spread
+        wide_bytes = program.wide_traffic * kind.feed_forward / self.tensor
+        elementwise = self.memory(self.tokens * (hidden_bytes + wide_bytes))
         # A fused backward pass computes the scores again: five products for two.
         attention_backward = (2.5 if program.fused_attention else 2.0) * attention
         traffic = scores + elementwise
         ends = constants.forward_kernels_s
         forward = products + attention + traffic + ends
         backward = 2 * (products + ends) + attention_backward + program.backward_traffic * traffic
-        tensor_forward, tensor_backward = self._tensor()
-        context_forward, context_backward = self._context()
-        expert_forward, expert_backward = self._expert(kind)
+        sent = {"tensor": self._tensor(), "context": self._context(), "expert": self._expert(kind)}
         doublings = np.log2(self.tensor) * constants.collective_host_s
-        floor_forward = constants.forward_host_s + 2 * doublings
-        floor_backward = constants.backward_host_s + 2 * doublings
-        forward = np.maximum(forward, floor_forward - tensor_forward)
-        backward = np.maximum(backward, floor_backward - tensor_backward)
+        there, back = sent["tensor"]
+        forward = np.maximum(forward, constants.forward_host_s + 2 * doublings - there)
+        backward = np.maximum(backward, constants.backward_host_s + 2 * doublings - back)
         share = plans["recompute_layers"]
         full = (plans["recompute"] == _FULL) * share
         selective = (plans["recompute"] == _SELECTIVE) * share
@@ -300,19 +281,11 @@ class Layers:
             forward=forward,
             backward=backward,
             again=full * forward + selective * again_part,
-            tensor_forward=tensor_forward,
-            tensor_backward=tensor_backward + full * tensor_forward,
-            context_forward=context_forward,
-            context_backward=context_backward + full * context_forward,
-            expert_forward=expert_forward,
-            expert_backward=expert_backward + full * expert_forward,
+            sent={axis: (there, back + full * there) for axis, (there, back) in sent.items()},
         )
 
     def _tensor(self) -> tuple[Array, Array]:
-        """Two all-reduces each way; or gathers and scatters where tokens are divided.
-
-        Of the latter a backward pass gathers the products' inputs once more.
-        """
+        """Two all-reduces each way; or gathers and scatters, backward once more."""
         setting = self.setting
         reduces = 2 * self.collective("all_reduce", self.activations, "tensor")
         hidden = setting.constants.tensor_overlap if setting.asynchronous_tensor else 0.0
@@ -369,9 +342,7 @@ class Layers:
         return np.asarray(np.where(plans["pipeline"] > 1, time, 0.0))
 
     def data_collective(self, kind: Kind, size_bytes: Array, replicas: Array | int = 1) -> Array:
-        """Seconds of a collective over the data and context ranks, of whom so many hold
-        other parameters.
-        """
+        """Seconds of a collective over the ranks that hold the same parameters."""
         members = np.maximum(self.plans["data"] * self.plans["context"] // replicas, 1)
         inside = np.minimum(self.inside("data") * self.inside("context"), members)
         return self.setting.network.time_s(kind, size_bytes, members, inside)
@@ -400,8 +371,7 @@ class Layers:
             "all_gather": program.parameter_bytes,
             "reduce_scatter": program.gradient_bytes,
         }
-        dense = shared / self.tensor
-        sparse = experts / (self.tensor * plans["expert"])
+        dense, sparse = shared / self.tensor, experts / (self.tensor * plans["expert"])
         gather, scatter = (
             self.data_collective(word, dense * width)
             + self.data_collective(word, sparse * width, plans["expert"])

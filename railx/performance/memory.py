@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from railx.performance.models import LayerKind, Model
 from railx.performance.plans import RECOMPUTATIONS, SCHEDULES, SHARDINGS, Array, Plan, Plans
 from railx.performance.programs import Program
+
+if TYPE_CHECKING:
+    from railx.performance.layers import Setting
 
 #: Kinds of bytes, in order.
 MEMORY_PARTS = (
@@ -39,17 +42,14 @@ class StepMemory:
         return np.asarray(np.sum([self.parts[name] for name in MEMORY_PARTS], axis=0))
 
 
-class TrainedModel(Protocol):
-    """A model and the program that trains it."""
+class _Trained(NamedTuple):
+    """A model and the program that trains it: all that is read of a setting."""
 
-    @property
-    def model(self) -> Model: ...
-
-    @property
-    def program(self) -> Program: ...
+    model: Model
+    program: Program
 
 
-def layer_activation_bytes(setting: TrainedModel, plans: Plans, kind: LayerKind) -> Array:
+def layer_activation_bytes(setting: Setting | _Trained, plans: Plans, kind: LayerKind) -> Array:
     """Bytes that a layer stores for its backward pass, one micro-batch, float[plans].
 
     Without recomputation: 2 bytes for each value of the residual stream before and
@@ -62,10 +62,7 @@ def layer_activation_bytes(setting: TrainedModel, plans: Plans, kind: LayerKind)
     tokens = plans["micro_batch"] * plans["sequence_tokens"] / plans["context"]
     spread = np.where(plans["sequence_parallel"], tensor, 1.0)
     hidden = (8 + 2 * program.dropout) * model.hidden / spread
-    heads = 2 * (
-        model.heads * (model.key_width + model.values_width)
-        + model.kv_heads * (model.key_width + model.values_width)
-    )
+    heads = 2 * (model.heads + model.kv_heads) * (model.key_width + model.values_width)
     wide = 2 * model.feed_forward_matrices * kind.feed_forward
     scores = 0.0 if program.fused_attention else 5 * plans["sequence_tokens"] * model.heads
     everything = hidden + (heads + wide + scores) / tensor
@@ -88,7 +85,7 @@ def layer_activation_bytes(setting: TrainedModel, plans: Plans, kind: LayerKind)
     return np.asarray(tokens * (share * again + (1 - share) * everything))
 
 
-def step_memory(setting: TrainedModel, plans: Plans) -> StepMemory:
+def step_memory(setting: Setting | _Trained, plans: Plans) -> StepMemory:
     """Bytes of the fullest device (of the first or the last stage), by part."""
     first, last = (_stage_memory(setting, plans, last=last) for last in (False, True))
     fuller = last.total_bytes > first.total_bytes
@@ -97,7 +94,7 @@ def step_memory(setting: TrainedModel, plans: Plans) -> StepMemory:
     )
 
 
-def _stage_memory(setting: TrainedModel, plans: Plans, *, last: bool) -> StepMemory:
+def _stage_memory(setting: Setting | _Trained, plans: Plans, *, last: bool) -> StepMemory:
     """Bytes of a device of the first or the last stage.
 
     The first stage of p keeps p micro-batches under 1F1B, all under GPipe, and
@@ -161,11 +158,6 @@ def _stage_memory(setting: TrainedModel, plans: Plans, *, last: bool) -> StepMem
             "logits": np.where(last | (stages == 1), logits, 0.0),
         }
     )
-
-
-class _Trained(NamedTuple):
-    model: Model
-    program: Program
 
 
 def plan_memory_gb(

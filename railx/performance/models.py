@@ -253,12 +253,12 @@ class Model:
     @property
     def active_parameters(self) -> int:
         """Parameters that a token is multiplied with; the input table is looked up."""
-        layers = sum(
-            kind.count
-            * sum(p.weights * (self.experts_per_token if p.expert else 1) for p in kind.products)
-            for kind in self.kinds
-        )
+        layers = sum(kind.count * self._visited_weights(kind.products) for kind in self.kinds)
         return layers + self.table_weights
+
+    def _visited_weights(self, products: tuple[Product, ...]) -> int:
+        """Weights that a token is multiplied with in a layer."""
+        return sum(p.weights * (self.experts_per_token if p.expert else 1) for p in products)
 
     def attended_tokens(self, kind: LayerKind, sequence_tokens: float) -> float:
         """Keys that a query of a causal layer sees, on average over a sequence.
@@ -270,26 +270,18 @@ class Model:
         return kind.window - kind.window**2 / (2 * sequence_tokens)
 
     def layer_flops_per_token(self, kind: LayerKind, sequence_tokens: float) -> tuple[float, float]:
-        """Forward operations of a token in a layer: of attention, with the scores of a
-        causal mask, and of the rest.
-        """
+        """Forward operations of a token in a layer: causal attention, and the rest."""
         widths = self.heads * (self.key_width + self.values_width)
-        attention = sum(product.weights for product in self._attention())
-        every = sum(
-            product.weights * (self.experts_per_token if product.expert else 1)
-            for product in kind.products
-        )
+        attention = self._visited_weights(self._attention())
+        every = self._visited_weights(kind.products)
         scores = widths * self.attended_tokens(kind, sequence_tokens)
         return 2 * (attention + scores), 2 * (every - attention)
 
     def flops_per_token(self, sequence_tokens: int) -> float:
         """Forward operations of a token, scores of a causal mask counted."""
+        widths = self.heads * (self.key_width + self.values_width)
         attention = sum(
-            2
-            * kind.count
-            * self.heads
-            * (self.key_width + self.values_width)
-            * self.attended_tokens(kind, sequence_tokens)
+            2 * kind.count * widths * self.attended_tokens(kind, sequence_tokens)
             for kind in self.kinds
         )
         return 2 * self.active_parameters + attention

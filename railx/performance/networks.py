@@ -96,9 +96,7 @@ class DegreeTable:
 
     @classmethod
     def of_rows(cls, rows: Iterable[Mapping[str, Any]], node_devices: int) -> DegreeTable:
-        """From rows of :func:`railx.network.group_bandwidth.group_bandwidth`, of one
-        topology and fidelity.
-        """
+        """From rows of :mod:`railx.network.group_bandwidth`, of one fidelity."""
         ways: dict[tuple[Kind, int], list[tuple[float, float]]] = {}
         words: dict[str, Kind] = {kind: kind for kind in get_args(Kind)} | {"message": "send"}
         for row in rows:
@@ -109,7 +107,6 @@ class DegreeTable:
 
     @property
     def words(self) -> str:
-        """What it is, in some words."""
         return "table by degree"
 
     def time_s(self, kind: Kind, size_bytes: Array, members: Array, inside: Array) -> Array:
@@ -137,9 +134,7 @@ class MeasuredTable:
     by_ranks: Mapping[int, tuple[Array, Array]]
 
     def seconds(self, size_bytes: Array, ranks: Array) -> Array:
-        """Time of all-reduces, float[n]; for ranks that were not measured, the next
-        larger number that was.
-        """
+        """Time of all-reduces, float[n], of the next measured number of ranks."""
         known = np.array(sorted(self.by_ranks))
         column = known[np.minimum(np.searchsorted(known, ranks), len(known) - 1)]
         result = np.zeros(np.broadcast(size_bytes, ranks).shape)
@@ -213,7 +208,6 @@ class TwoLevelRing:
 
     @property
     def words(self) -> str:
-        """What it is, in some words."""
         fast, slow = self.fast_gb_s * self.fast_share, self.slow_gb_s * self.slow_share
         return (
             f"two-level ring, {fast:.4g} GB/s in nodes of {self.node_devices}, {slow:.4g} between"

@@ -99,9 +99,7 @@ class PassTime:
         return self.quadratic_ms * squares + self.linear_ms * tokens
 
     def part(self, share: float, degree: int, more_ms: float) -> PassTime:
-        """The time of a share of the layers on ``degree`` ranks, plus ``more_ms`` a
-        chunk.
-        """
+        """The time of a share of the layers on ``degree`` ranks, and ``more_ms``."""
         rank_share = share / degree
         return PassTime(
             rank_share * self.quadratic_ms,
@@ -250,9 +248,7 @@ class PipelineCost:
         return count * token_bytes / self.shape.degree
 
     def layer_saving_bytes(self, tokens: npt.ArrayLike, split: npt.ArrayLike) -> Any:
-        """Bytes that recomputing one layer of chunks frees on a rank (F of the
-        programme).
-        """
+        """Bytes that recomputing a layer of chunks frees on a rank (F, programme)."""
         cut = np.asarray(split)
         token_bytes = self.layer_bytes - self.input_bytes - cut * self.key_value_bytes
         return np.asarray(tokens) * token_bytes / self.shape.degree
@@ -293,42 +289,47 @@ def build_pipeline_cost(
             "planner.sequence_parallel_degree",
             f"got {shape.degree}; allowed: {cost.degrees_in_words}",
         )
-    counts = _layer_counts(model.layers, shape.stages)
+    fit = settings.fit if isinstance(settings, ProfiledCostSettings) else None
+    # The first stages have one more layer where it does not divide.
+    layers, rest = divmod(model.layers, shape.stages)
+    counts = tuple(layers + (stage < rest) for stage in range(shape.stages))
     share = counts[0] / model.layers
+    parameters = [
+        stage_parameters(model, max_length_tokens, stage, shape.stages)
+        for stage in range(shape.stages)
+    ]
     element = element_bytes(settings)
     layer_bytes, checkpoint_bytes, logits_bytes = _stored_bytes(settings, model, shape.degree)
     forward, backward = _passes(settings, model, cost)
-    traffic = _traffic_ms(settings, cluster, model, max_length_tokens, shape)
+    traffic = _traffic_ms(settings, cluster, shape, max(parameters))
     per_chunk = settings.sharding is not None and settings.sharding.pipelines_gather == "chunk"
     gather, reduce = traffic if per_chunk else (0.0, 0.0)
     exchange = share * cost.all_to_all_ms[shape.degree]
+    send = PassTime(0.0, 0.0)
+    if (gb_s := cluster.point_to_point_gb_s) is not None:
+        token_ms = element * model.hidden / shape.degree / (gb_s * 1e6)
+        send = PassTime(0.0, token_ms, cluster.point_to_point_latency_ms)
     latency = counts[0] * layer_latencies_ms(settings, cluster).get(shape.degree, 0.0)
+    token_bytes = [layers * layer_bytes for layers in counts]
+    token_bytes[-1] += logits_bytes
     return PipelineCost(
         shape=shape,
         forward=forward.part(share, shape.degree, gather),
         backward=backward.part(share, shape.degree, reduce),
         all_to_all=PassTime(0.0, exchange, latency),
-        recompute_over_forward=_recompute_over_forward(settings),
+        recompute_over_forward=1.0 if fit is None else fit.forward_factor,
         layer_counts=counts,
-        capacities=_capacities(
-            settings, cluster, model, max_length_tokens, shape, counts, layer_bytes, logits_bytes
-        ),
+        capacities=_capacities(settings, cluster, shape, parameters, token_bytes),
         layer_bytes=layer_bytes,
         input_bytes=checkpoint_bytes,
         key_value_bytes=2 * element * key_value_width(model),
         logits_bytes=logits_bytes,
-        send=_send(cluster, element * model.hidden / shape.degree),
+        send=send,
         # Parameters that stay are gathered once.
         batch_ms=0.0 if per_chunk else traffic[1],
         gather_ms=gather,
         given_tokens=cluster.tokens_per_device,
     )
-
-
-def _layer_counts(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage; the first have one more where it does not divide."""
-    base, rest = divmod(layers, stages)
-    return tuple(base + (stage < rest) for stage in range(stages))
 
 
 def element_bytes(settings: CostModelSettings) -> int:
@@ -360,33 +361,16 @@ def _passes(
     return forward, PassTime(*backward)
 
 
-def _recompute_over_forward(settings: CostModelSettings) -> float:
-    fit = settings.fit if isinstance(settings, ProfiledCostSettings) else None
-    return 1.0 if fit is None or fit.recompute_over_forward is None else fit.recompute_over_forward
-
-
-def _send(cluster: ClusterSettings, bytes_per_token: float) -> PassTime:
-    """Time of sending a chunk to the next stage, by its tokens."""
-    if cluster.point_to_point_gb_s is None:
-        return PassTime(0.0, 0.0)
-    bytes_per_ms = cluster.point_to_point_gb_s * 1e6
-    return PassTime(0.0, bytes_per_token / bytes_per_ms, cluster.point_to_point_latency_ms)
-
-
 def _stored_bytes(
     settings: CostModelSettings, model: ModelSettings, degree: int
 ) -> tuple[float, float, float]:
-    """Bytes per token of a layer, of a recomputed layer, and of the last stage beyond
-    them.
-    """
-    inputs = float(element_bytes(settings) * model.hidden)
+    """Bytes per token of a layer, a recomputed layer, and the last stage's end."""
     if isinstance(settings, ProfiledCostSettings):
         assert settings.fit is not None
         fit = settings.fit
         layer = fit.activation_bytes_per_token + (fit.exchange_bytes_per_token if degree > 1 else 0)
-        if fit.checkpoint_bytes_per_token is not None:
-            inputs = fit.checkpoint_bytes_per_token
-        return layer, inputs, fit.ends_bytes_per_token
+        return layer, fit.input_bytes_per_token(model), fit.ends_bytes_per_token
+    inputs = float(settings.bytes_per_element * model.hidden)
     if isinstance(settings, FittedCostSettings):
         stored = settings.activation_mib_per_token * 2**20
     else:
@@ -397,21 +381,16 @@ def _stored_bytes(
 def _capacities(
     settings: CostModelSettings,
     cluster: ClusterSettings,
-    model: ModelSettings,
-    max_length_tokens: int,
     shape: PipelineShape,
-    counts: tuple[int, ...],
-    layer_bytes: float,
-    logits_bytes: float,
+    stage_parameters: Sequence[int],
+    token_bytes: Sequence[float],
 ) -> tuple[float, ...]:
     """Bytes for activations on a rank of each stage."""
+    if cluster.tokens_per_device is not None:
+        tokens = cluster.tokens_per_device * shape.stages
+        return tuple(tokens * size for size in token_bytes)
     capacities = []
-    for stage, layers in enumerate(counts):
-        token_bytes = layers * layer_bytes + (logits_bytes if stage == shape.stages - 1 else 0.0)
-        if cluster.tokens_per_device is not None:
-            capacities.append(cluster.tokens_per_device * shape.stages * token_bytes)
-            continue
-        parameters = stage_parameters(model, max_length_tokens, stage, shape.stages)
+    for stage, parameters in enumerate(stage_parameters):
         states = parameters * _state_bytes(settings, shape)
         capacity = cluster.memory_gib * 2**30 - states
         if capacity <= 0:
@@ -425,25 +404,13 @@ def _capacities(
 
 
 def _traffic_ms(
-    settings: CostModelSettings,
-    cluster: ClusterSettings,
-    model: ModelSettings,
-    max_length_tokens: int,
-    shape: PipelineShape,
+    settings: CostModelSettings, cluster: ClusterSettings, shape: PipelineShape, parameters: int
 ) -> tuple[float, float]:
-    """Exposed traffic of ZeRO-3 on the stage with most parameters: gather, and
-    reduction.
-
-    The second includes another gather.
-    """
+    """Exposed traffic of ZeRO-3: a gather, and a reduction with another gather."""
     traffic = settings.sharding
     if traffic is None:
         return 0.0, 0.0
     ranks = shape.degree * shape.replicas
-    parameters = max(
-        stage_parameters(model, max_length_tokens, stage, shape.stages)
-        for stage in range(shape.stages)
-    )
     larger = [degree for degree in map(int, cluster.gather_gb_s) if degree >= ranks]
     gb_s = cluster.gather_gb_s[str(min(larger))] if larger else traffic.gb_s
     ms_per_byte = traffic.exposed_share * parameters * (ranks - 1) / ranks / (gb_s * 1e6)
@@ -461,11 +428,8 @@ def _state_bytes(settings: CostModelSettings, shape: PipelineShape) -> float:
     if isinstance(settings, ProfiledCostSettings) and ranks > 1:
         # The profiled runtime keeps a stage's parameters and gradients whole.
         gradient = max(4, element_bytes(settings))
-        return (
-            states
-            - gradient * state_share(settings.zero_stage, ranks)
-            + (element_bytes(settings) + gradient)
-        )
+        divided = gradient * state_share(settings.zero_stage, ranks)
+        return states - divided + (element_bytes(settings) + gradient)
     traffic = settings.sharding
     if traffic is None or traffic.pipelines_gather == "chunk":
         return states

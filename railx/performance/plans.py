@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from itertools import permutations
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,8 @@ from railx.settings import AtLeast, NonNegative, SettingsError
 
 Array: TypeAlias = npt.NDArray[Any]
 #: Axes of a plan's ranks; experts are spread over the context and data axes.
-AXES = ("tensor", "context", "data", "pipeline")
+Axis: TypeAlias = Literal["tensor", "context", "data", "pipeline"]
+AXES: tuple[Axis, ...] = get_args(Axis)
 #: Placements: the axes from neighbouring ranks outwards. The first is the usual one.
 ORDERS: tuple[tuple[str, ...], ...] = tuple(permutations(AXES))
 #: Instead of a number of ``ORDERS``, for bounds: every axis as if it came first.
@@ -77,12 +78,7 @@ class Plan:
     """Order of the passes of a pipeline."""
     sequence_parallel: bool = False
     """Whether tensor ranks divide the tokens between matrix products."""
-    order: tuple[Literal["tensor", "context", "data", "pipeline"], ...] = (
-        "tensor",
-        "context",
-        "data",
-        "pipeline",
-    )
+    order: tuple[Axis, ...] = AXES
     """Axes from neighbouring ranks outwards; the first ones fill a node."""
 
     def __post_init__(self) -> None:
@@ -148,9 +144,7 @@ class Plans:
 
     @classmethod
     def table(cls, columns: Mapping[str, Any]) -> Plans:
-        """From columns of values or words; a missing one has the default of a plan, a
-        single value stands for all rows.
-        """
+        """From columns of values, words or one value for all rows, or else defaults."""
         values = {**_DEFAULTS, **columns}
         arrays = {name: np.atleast_1d(_coded(name, values[name])) for name in _COLUMNS}
         size = max(len(array) for array in arrays.values())

@@ -86,41 +86,33 @@ class Priced:
 
     def take(self, rows: Array) -> Priced:
         """Some of the plans: int[n] or bool[plans]."""
-        return Priced(
-            self.setting,
-            self.plans.take(rows),
-            StepTimes({name: part[rows] for name, part in self.times.parts.items()}),
-            StepMemory({name: part[rows] for name, part in self.memory.parts.items()}),
-        )
+        return self._merged(self, lambda ours, _: ours[rows])
 
     def joined(self, others: Priced) -> Priced:
         """These plans, then others."""
-
-        def both(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> dict[str, Array]:
-            return {name: np.concatenate([ours[name], theirs[name]]) for name in ours}
-
-        return Priced(
-            self.setting,
-            Plans(both(self.plans.columns, others.plans.columns)),
-            StepTimes(both(self.times.parts, others.times.parts)),
-            StepMemory(both(self.memory.parts, others.memory.parts)),
-        )
+        return self._merged(others, lambda ours, theirs: np.concatenate([ours, theirs]))
 
     def replaced(self, rows: Array, others: Priced) -> Priced:
         """These plans with others in some rows, int[others]."""
 
-        def merged(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> dict[str, Array]:
-            columns = {name: column.copy() for name, column in ours.items()}
-            for name, column in columns.items():
-                column[rows] = theirs[name]
-            return columns
+        def column(ours: Array, theirs: Array) -> Array:
+            ours = ours.copy()
+            ours[rows] = theirs
+            return ours
 
-        return Priced(
-            self.setting,
-            Plans(merged(self.plans.columns, others.plans.columns)),
-            StepTimes(merged(self.times.parts, others.times.parts)),
-            StepMemory(merged(self.memory.parts, others.memory.parts)),
+        return self._merged(others, column)
+
+    def _merged(self, others: Priced, column: Callable[[Array, Array], Array]) -> Priced:
+        """Each column made of the same one of both."""
+        plans, times, memory = (
+            {name: column(ours[name], theirs[name]) for name in ours}
+            for ours, theirs in zip(self._tables, others._tables, strict=True)
         )
+        return Priced(self.setting, Plans(plans), StepTimes(times), StepMemory(memory))
+
+    @property
+    def _tables(self) -> tuple[Mapping[str, Array], ...]:
+        return self.plans.columns, self.times.parts, self.memory.parts
 
 
 #: Which plans another way to plan would take: bool[plans].
@@ -143,12 +135,9 @@ def candidates(model: Model, job: Job, node_devices: int) -> Plans:
     context = [n for n in _powers(min(64, job.devices)) if job.sequence_tokens % (2 * n) == 0]
     experts = [n for n in _powers(model.experts) if model.experts % n == 0] or [1]
     flat = {"pipeline": [1], "virtual": [1], "sharding": [_OPTIMIZER, _PARAMETERS]}
-    stages = {
-        "pipeline": range(2, min(model.layers, job.devices) + 1),
-        "virtual": [1],
-        "sharding": [_OPTIMIZER],
-    }
-    even = [n for n in stages["pipeline"] if model.layers % n == 0]
+    several = range(2, min(model.layers, job.devices) + 1)
+    stages = {"pipeline": several, "virtual": [1], "sharding": [_OPTIMIZER]}
+    even = [n for n in several if model.layers % n == 0]
     interleaved = stages | {"pipeline": even, "virtual": [2, 3, 4, 6, 8]}
     tables = [
         _product(
@@ -284,10 +273,7 @@ class _Ranking:
         self.rows, self.priced = self.rows[order], self.priced.take(order)
 
     def find_placements(self, some: Array, last_s: Callable[[], float]) -> None:
-        """Find the best placement of ``some`` plans, bool[plans].
-
-        Only of those that may take less than ``last_s``.
-        """
+        """Place those of ``some``, bool[plans], best that may take below ``last_s``."""
         number = _MANY
         while True:
             inside_s = np.where(some, self._inside_s, math.inf)[self.rows]
@@ -423,7 +409,6 @@ class _Compared:
         return _last_s(self.priced, shown)
 
     def price_first(self, rival: Rival) -> None:
-        """Price the first plan of a rival."""
         selected = rival(self.priced.setting, self.plans)
 
         def first_s() -> float:
@@ -432,9 +417,7 @@ class _Compared:
         self._price_below(selected, first_s)
 
     def _price_below(self, selected: Array, last_s: Callable[[], float]) -> None:
-        """Price those of some plans, bool[plans], that may take no longer than
-        ``last_s``.
-        """
+        """Price those of some plans, bool[plans], that may take at most ``last_s``."""
         waiting = selected.copy()
         waiting[self._rows] = False
         newest = np.zeros(len(waiting), bool)

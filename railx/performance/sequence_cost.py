@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -292,16 +292,12 @@ class CostModel:
         return f"{', '.join(map(str, self.degrees))}, those of the cluster{heads}"
 
     def sequence_ms(self, lengths: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Compute time (ms) of each sequence of lengths [n] on one device, a1 s² + a2
-        s.
-        """
+        """Compute time (ms) of each of lengths [n] on one device, a1 s² + a2 s."""
         tokens = np.asarray(lengths, dtype=np.float64)
         return self.quadratic_ms * tokens**2 + self.linear_ms * tokens
 
     def group_time_ms(self, lengths: npt.ArrayLike, degree: int) -> GroupTime:
-        """Time of a group of this degree with sequences of lengths [n] (FlexSP
-        eq. 12).
-        """
+        """Time of a group with sequences of lengths [n] (FlexSP eq. 12)."""
         compute = float(self.sequence_ms(lengths).sum()) / degree + self.constant_ms
         exchange = float(np.sum(lengths)) * self.all_to_all_for(degree)
         return GroupTime(compute, exchange + self.latency_for(degree))
@@ -333,9 +329,7 @@ class CostModel:
         return self.latency_ms[min(larger)] if larger else 0.0
 
     def smallest_degree(self, length: int) -> int | None:
-        """The smallest allowed degree whose group fits a sequence of this length, or
-        None.
-        """
+        """The smallest degree whose group fits a sequence of this length, or None."""
         return next(
             (degree for degree in self.degrees if length <= self.tokens_per_device * degree), None
         )
@@ -371,73 +365,115 @@ def build_cost_model(
             f"got {settings.checkpoint_layers}; allowed: at most {model.layers}, the layers of"
             f" {model.name}",
         )
-    if isinstance(settings, ProfiledCostSettings):
-        return _profiled(settings, cluster, model, max_length_tokens, bandwidths)
-    exchanged = all_to_all_bytes_per_token(model, settings.bytes_per_element)
-    if isinstance(settings, FittedCostSettings):
-        if settings.model != model.name:
-            raise SettingsError(
-                "cost_model.model",
-                f"fitted for {settings.model}; allowed: {model.name}, the model of this plan",
-            )
-        quadratic, linear = settings.quadratic_ms_per_token2, settings.linear_ms_per_token
-        activation_mib, bytes_per_ms = settings.activation_mib_per_token, _MIB
-    else:
-        quadratic, linear = _derived_ms(settings, cluster, model)
-        activation_mib, bytes_per_ms = (
-            activation_bytes_per_token(model, settings.bytes_per_element) / _MIB,
-            1e6,
-        )
+    derived = (
+        _profiled(settings, model)
+        if isinstance(settings, ProfiledCostSettings)
+        else _unmeasured(settings, cluster, model)
+    )
+    moved = derived.again.exchanged(all_to_all_bytes_per_token(model, derived.element_bytes))
     sharding = _sharding_ms(settings, cluster, model, max_length_tokens)
-    forward = 1 / (1 + settings.backward_over_forward)
-    again = _Recomputed(settings.checkpoint_layers / model.layers, forward)
-    moved = again.exchanged(exchanged)
-    element = settings.bytes_per_element
-    activation_mib = again.stored(activation_mib, element * model.layers * model.hidden / _MIB)
-    key_value_mib = 2 * element * model.layers * key_value_width(model) / _MIB
     return CostModel(
-        quadratic_ms=again.taken(quadratic),
-        linear_ms=again.taken(linear),
-        constant_ms=again.taken(settings.constant_ms) + sharding,
+        quadratic_ms=derived.quadratic_ms,
+        linear_ms=derived.linear_ms,
+        constant_ms=derived.constant_ms + sharding,
         all_to_all_ms={
-            degree: moved / degree / (bandwidth * bytes_per_ms)
+            degree: moved / degree / (bandwidth * derived.bytes_per_ms)
             for degree, bandwidth in bandwidths.items()
         },
         tokens_per_device=_tokens_per_device(
-            settings, cluster, model, max_length_tokens, activation_mib
+            settings, cluster, model, max_length_tokens, derived.activation_mib
         ),
-        forward_share=again.forward_share,
-        split_memory=1 + key_value_mib / activation_mib,
-        listed_ms=_listed_ms(cluster, moved / bytes_per_ms),
+        forward_share=derived.forward_share,
+        split_memory=1 + derived.split_over_stored,
+        listed_ms={
+            int(degree): moved / derived.bytes_per_ms / gb_s
+            for degree, gb_s in cluster.all_to_all_gb_s.items()
+        },
         heads=model.heads,
         sharding_ms=sharding,
-        latency_ms=_group_latency_ms(settings, cluster, again.exchanged(model.layers)),
+        latency_ms=_group_latency_ms(settings, cluster, derived.again.exchanged(model.layers)),
     )
 
 
-def _derived_ms(
-    settings: AnalyticCostSettings | StepCostSettings,
+@dataclass(frozen=True)
+class _Recomputed:
+    """Whole-model coefficients under recomputation of a share of the layers."""
+
+    share: float
+    forward: float
+    """Forward part of the time without it."""
+
+    @property
+    def factor(self) -> float:
+        """Times as long with another forward pass of those layers."""
+        return 1 + self.share * self.forward
+
+    def exchanged(self, amount: float) -> float:
+        """The exchanges of a forward pass are half of all."""
+        return amount * (1 + self.share / 2)
+
+    def stored(self, all_layers: float, inputs: float) -> float:
+        """The input alone of those layers."""
+        return (1 - self.share) * all_layers + self.share * inputs
+
+
+class _ModelCost(NamedTuple):
+    """Coefficients of :class:`CostModel` without ZeRO's traffic, recomputation
+    included. ``bytes_per_ms``: at a bandwidth of 1.
+    """
+
+    again: _Recomputed
+    quadratic_ms: float
+    linear_ms: float
+    constant_ms: float
+    forward_share: float
+    activation_mib: float
+    split_over_stored: float
+    element_bytes: int
+    bytes_per_ms: float = 1e6
+
+
+def _unmeasured(
+    settings: FittedCostSettings | AnalyticCostSettings | StepCostSettings,
     cluster: ClusterSettings,
     model: ModelSettings,
-) -> tuple[float, float]:
-    """Time per token squared and per token, forward and backward, from no measurement
-    of the model.
-    """
+) -> _ModelCost:
+    """From coefficients of the whole model, fitted or derived."""
+    element = settings.bytes_per_element
+    activation_mib, bytes_per_ms = activation_bytes_per_token(model, element) / _MIB, 1e6
     if isinstance(settings, AnalyticCostSettings):
         operations_per_ms = cluster.device_tflop_s * 1e9 * settings.compute_efficiency
         passes = 1 + settings.backward_over_forward
-        return (
-            passes * attention_flops(model, 1) / operations_per_ms,
-            passes * linear_flops_per_token(model) / operations_per_ms,
-        )
-    quadratic, linear = settings.quadratic_ms_per_token2, settings.linear_ms_per_token
-    if quadratic is None or linear is None or settings.model != model.name:
-        raise SettingsError(
-            "cost_model.model",
-            f"got coefficients for {settings.model}; allowed: those of {model.name}, the model of"
-            " this plan (null: the step model's)",
-        )
-    return quadratic, linear
+        quadratic = passes * attention_flops(model, 1) / operations_per_ms
+        linear = passes * linear_flops_per_token(model) / operations_per_ms
+    else:
+        a1, a2 = settings.quadratic_ms_per_token2, settings.linear_ms_per_token
+        if a1 is None or a2 is None or settings.model != model.name:
+            raise SettingsError(
+                "cost_model.model",
+                f"fitted for {settings.model}; allowed: {model.name}, the model of this plan"
+                if isinstance(settings, FittedCostSettings)
+                else f"got coefficients for {settings.model}; allowed: those of {model.name}, the"
+                " model of this plan (null: the step model's)",
+            )
+        quadratic, linear = a1, a2
+        if isinstance(settings, FittedCostSettings):
+            activation_mib, bytes_per_ms = settings.activation_mib_per_token, _MIB
+    forward = 1 / (1 + settings.backward_over_forward)
+    again = _Recomputed(settings.checkpoint_layers / model.layers, forward)
+    activation_mib = again.stored(activation_mib, element * model.layers * model.hidden / _MIB)
+    key_value_mib = 2 * element * model.layers * key_value_width(model) / _MIB
+    return _ModelCost(
+        again,
+        quadratic * again.factor,
+        linear * again.factor,
+        settings.constant_ms * again.factor,
+        forward / again.factor,
+        activation_mib,
+        key_value_mib / activation_mib,
+        element,
+        bytes_per_ms,
+    )
 
 
 def layer_latencies_ms(settings: CostModelSettings, cluster: ClusterSettings) -> dict[int, float]:
@@ -462,31 +498,6 @@ def _group_latency_ms(
             " or a profile that measured it",
         )
     return {degree: layers * latency for degree, latency in table.items() if degree > 1}
-
-
-@dataclass(frozen=True)
-class _Recomputed:
-    """Whole-model coefficients under recomputation of a share of the layers."""
-
-    share: float
-    forward: float
-    """Forward part of the time without it."""
-
-    def taken(self, time: float) -> float:
-        """Time with another forward pass of those layers."""
-        return time * (1 + self.share * self.forward)
-
-    def exchanged(self, amount: float) -> float:
-        """The exchanges of a forward pass are half of all."""
-        return amount * (1 + self.share / 2)
-
-    def stored(self, all_layers: float, inputs: float) -> float:
-        """The input alone of those layers."""
-        return (1 - self.share) * all_layers + self.share * inputs
-
-    @property
-    def forward_share(self) -> float:
-        return self.forward / (1 + self.share * self.forward)
 
 
 def _bandwidths(
@@ -515,10 +526,7 @@ def _sharding_ms(
     model: ModelSettings,
     max_length_tokens: int,
 ) -> float:
-    """Exposed time of ZeRO-3's traffic in a micro-batch; 0 if off.
-
-    A stage of a pipeline has its share of the parameters, and of this time.
-    """
+    """Exposed time of ZeRO-3's traffic in a micro-batch; 0 if off."""
     traffic = settings.sharding
     if traffic is None:
         return 0.0
@@ -534,19 +542,8 @@ def _sharding_ms(
     return traffic.exposed_share * moved / (traffic.gb_s * 1e6)
 
 
-def _listed_ms(cluster: ClusterSettings, ms_at_1_gb_s: float) -> dict[int, float]:
-    """Time per token of one rank's share, by degree of the cluster's table."""
-    return {int(degree): ms_at_1_gb_s / gb_s for degree, gb_s in cluster.all_to_all_gb_s.items()}
-
-
-def _profiled(
-    settings: ProfiledCostSettings,
-    cluster: ClusterSettings,
-    model: ModelSettings,
-    max_length_tokens: int,
-    bandwidths: Mapping[int, float],
-) -> CostModel:
-    """Coefficients of a whole model from those of its layers and its ends."""
+def _profiled(settings: ProfiledCostSettings, model: ModelSettings) -> _ModelCost:
+    """From the coefficients of a layer, and those of the model's ends."""
     fit, layers = settings.fit, model.layers
     if fit is None:
         raise SettingsError(
@@ -560,39 +557,23 @@ def _profiled(
             f"got {settings.profile!r}, measured for {fit.model}; allowed: a profile of"
             f" {model.name}, the model of this plan",
         )
-    again = _Recomputed(
-        settings.checkpoint_layers / layers,
-        fit.forward_share
-        * (1.0 if fit.recompute_over_forward is None else fit.recompute_over_forward),
-    )
+    again = _Recomputed(settings.checkpoint_layers / layers, fit.forward_share * fit.forward_factor)
     # Tensors kept by exchanges count at every degree: no group may exceed memory.
     layer = fit.activation_bytes_per_token + fit.exchange_bytes_per_token
-    inputs = fit.checkpoint_bytes_per_token
-    if inputs is None:
-        inputs = float(fit.element_bytes * model.hidden)
+    inputs = fit.input_bytes_per_token(model)
     activation = again.stored(layers * layer, layers * inputs) + fit.ends_bytes_per_token
     split = fit.context_bytes_per_token
     if split is None:
         split = 2.0 * fit.element_bytes * key_value_width(model)
-    exchanged = again.exchanged(all_to_all_bytes_per_token(model, fit.element_bytes))
-    sharding = _sharding_ms(settings, cluster, model, max_length_tokens)
-    return CostModel(
-        quadratic_ms=layers * again.taken(fit.quadratic_ms_per_token2),
-        linear_ms=layers * again.taken(fit.linear_ms_per_token) + fit.ends_linear_ms_per_token,
-        constant_ms=layers * again.taken(fit.constant_ms) + fit.ends_constant_ms + sharding,
-        all_to_all_ms={
-            degree: exchanged / degree / (bandwidth * 1e6)
-            for degree, bandwidth in bandwidths.items()
-        },
-        tokens_per_device=_tokens_per_device(
-            settings, cluster, model, max_length_tokens, activation / _MIB
-        ),
-        forward_share=fit.forward_share / (1 + again.share * again.forward),
-        split_memory=1 + layers * split / activation,
-        listed_ms=_listed_ms(cluster, exchanged / 1e6),
-        heads=model.heads,
-        sharding_ms=sharding,
-        latency_ms=_group_latency_ms(settings, cluster, again.exchanged(layers)),
+    return _ModelCost(
+        again,
+        layers * (fit.quadratic_ms_per_token2 * again.factor),
+        layers * (fit.linear_ms_per_token * again.factor) + fit.ends_linear_ms_per_token,
+        layers * (fit.constant_ms * again.factor) + fit.ends_constant_ms,
+        fit.forward_share / again.factor,
+        activation / _MIB,
+        layers * split / activation,
+        fit.element_bytes,
     )
 
 
@@ -626,10 +607,7 @@ def _tokens_per_device(
     max_length_tokens: int,
     activation_mib: float,
 ) -> int:
-    """The token cap: the memory left by model states on a device, in tokens.
-
-    Source: FlexSP, public code, memory model.
-    """
+    """Tokens that fit beside a device's states (FlexSP, public code, memory model)."""
     if cluster.tokens_per_device is not None:
         return cluster.tokens_per_device
     states = model_state_mib(settings, cluster, model, max_length_tokens)

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from railx.performance.layers import Layers, Setting
-from railx.performance.models import LayerKind, Model
+from railx.performance.models import LayerKind
 from railx.performance.plans import Array, Plans
 
 #: What a step of serving is made of: layers by what binds them, exchanges, the output.
@@ -46,23 +46,15 @@ class ServingTimes:
         return np.asarray(self.tokens / self.total_s)
 
 
-def cache_bytes_per_token(model: Model, element_bytes: float = 2.0) -> float:
-    """Bytes of keys and values of one token in all layers without a window."""
-    return model.layers * model.cached_width * element_bytes
-
-
 def prefill_times(setting: Setting, plans: Plans) -> ServingTimes:
     """One prompt of ``sequence_tokens`` for each of ``micro_batch`` sequences."""
     layers = Layers(setting, plans)
-    parts = _zeros(plans)
+    parts = _without_layers(layers)
     for kind in setting.model.kinds:
         passes = layers.passes(kind)
         parts["compute"] += kind.count * passes.forward
-        parts["tensor"] += kind.count * passes.tensor_forward
-        parts["context"] += kind.count * passes.context_forward
-        parts["expert"] += kind.count * passes.expert_forward
-    parts["pipeline"] += layers.hop() * (plans["pipeline"] - 1)
-    parts["output"] += _output(layers)
+        for axis, (there, _) in passes.sent.items():
+            parts[axis] += kind.count * there
     tokens = plans["data"] * plans["micro_batch"] * plans["sequence_tokens"]
     return ServingTimes(parts, tokens)
 
@@ -75,7 +67,7 @@ def decode_times(setting: Setting, plans: Plans, cached_tokens: Array | float) -
     """
     one_token = {name: np.ones(len(plans), int) for name in ("sequence_tokens", "context")}
     layers = Layers(setting, Plans({**plans.columns, **one_token}))
-    parts = _zeros(plans)
+    parts = _without_layers(layers)
     for kind in setting.model.kinds:
         products, weights = _products(layers, kind)
         attention, cache = _attention(layers, kind, np.asarray(cached_tokens, float))
@@ -85,10 +77,8 @@ def decode_times(setting: Setting, plans: Plans, cached_tokens: Array | float) -
         parts["weights"] += kind.count * np.where(bound, 0.0, weights)
         parts["cache"] += kind.count * np.where(bound, 0.0, cache)
         passes = layers.passes(kind)
-        parts["tensor"] += kind.count * passes.tensor_forward
-        parts["expert"] += kind.count * passes.expert_forward
-    parts["pipeline"] += layers.hop() * (plans["pipeline"] - 1)
-    parts["output"] += _output(layers)
+        for axis in ("tensor", "expert"):
+            parts[axis] += kind.count * passes.sent[axis][0]
     return ServingTimes(parts, plans["data"] * plans["micro_batch"])
 
 
@@ -109,8 +99,12 @@ def serving_memory_bytes(setting: Setting, plans: Plans, cached_tokens: Array | 
     return np.asarray(element * (weights + tables + plans["micro_batch"] * cache))
 
 
-def _zeros(plans: Plans) -> dict[str, Array]:
-    return {name: np.zeros(len(plans)) for name in SERVING_PARTS}
+def _without_layers(layers: Layers) -> dict[str, Array]:
+    """The parts of a step with what is outside its layers."""
+    parts = {name: np.zeros(len(layers.plans)) for name in SERVING_PARTS}
+    parts["pipeline"] += layers.hop() * (layers.plans["pipeline"] - 1)
+    parts["output"] += _output(layers)
+    return parts
 
 
 def _products(layers: Layers, kind: LayerKind) -> tuple[Array, Array]:

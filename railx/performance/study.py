@@ -37,6 +37,7 @@ FILES = {
 #: How a row was predicted: by constants fitted without it, by constants of other sets,
 #: or by constants that were fitted on it as well.
 LEFT_OUT, OTHER_SETS, FITTED_ON = "left out of the fit", "fitted on other sets", "fitted on it"
+_DEGREES = ("data", "tensor", "pipeline", "context", "expert")
 _MEASURED = SHIPPED / "resources" / "measured"
 _PERFORMANCE = SHIPPED / "resources" / "performance"
 
@@ -67,7 +68,7 @@ def measured_rows(settings: ValidationSettings) -> Iterator[dict[str, Any]]:
     for name in settings.sets:
         cases, constants, basis = _predicted_by(name)
         seconds, memory = predict(cases, constants)
-        roofline, _ = predict(cases, [_roofline(case) for case in cases])
+        roofline, _ = predict(cases, [_roofline(case.program) for case in cases])
         for number, case in enumerate(cases):
             plan = case.plan
             head = {
@@ -78,10 +79,7 @@ def measured_rows(settings: ValidationSettings) -> Iterator[dict[str, Any]]:
                 "precision": case.labels.get("precision") or case.precision,
                 "recipe": case.recipe,
                 "devices": plan.devices,
-                **{
-                    axis: getattr(plan, axis)
-                    for axis in ("data", "tensor", "pipeline", "context", "expert")
-                },
+                **{axis: getattr(plan, axis) for axis in _DEGREES},
             }
             for quantity, measured, ours in (
                 ("seconds", case.seconds, seconds[number]),
@@ -166,13 +164,9 @@ def _left_out(file: str) -> tuple[tuple[Constants, tuple[int, ...]], ...]:
     return tuple(sorted(fits, key=lambda one: len(one[1])))
 
 
-def _roofline(case: Case) -> Constants:
-    """Every share at its peak, nothing launched: what a plain roofline says."""
-    return _ideal(case.program)
-
-
 @cache
-def _ideal(program: str) -> Constants:
+def _roofline(program: str) -> Constants:
+    """Every share at its peak, nothing launched: what a plain roofline says."""
     shares = {name: 1.0 for name in FITTED if name.endswith("_share")}
     none = {name: 0.0 for name in FITTED if not name.endswith("_share")}
     return Constants("roofline", "", program, **shares, **none)  # type: ignore[arg-type]

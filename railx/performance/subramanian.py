@@ -260,7 +260,6 @@ class _Layer:
         )
 
     def bias(self, rows: Array, width: Array) -> None:
-        """A bias of a rank's columns."""
         operations, moved = rows * width, (rows + 1) * width
         self.add((operations, operations), (moved, moved), weights=width)
 
@@ -313,7 +312,6 @@ class _Layer:
 
 
 def _layer(job: PaperJob, plans: Mapping[str, Array]) -> _Layer:
-    """All operators of a layer under every plan."""
     return (_summa_layer if job.division == "2d" else _row_column_layer)(job, plans)
 
 

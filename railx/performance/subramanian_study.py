@@ -65,19 +65,11 @@ def published_rows() -> list[PublishedPlan]:
 def _published(row: dict[str, str]) -> PublishedPlan:
     device, _, domain = row["system"].partition("-NVS")
     degrees, near = (_numbers(row[name]) for name in ("plan", "nv"))
-    one = row["tensor"] == "1d"
-    plan = {
-        "tensor": degrees["tp" if one else "tp1"],
-        "sequence": degrees.get("tp2", 1),
-        "data": degrees["dp"],
-        "pipeline": degrees["pp"],
-        "micro_batch": degrees["mbs"],
-        "blocks": degrees.get("nb", 1),
-        "tensor_near": near["nv_tp" if one else "nv_tp1"],
-        "sequence_near": near.get("nv_tp2", 1),
-        "data_near": near["nv_dp"],
-        "pipeline_near": near["nv_pp"],
-    }
+    tensor = "tp" if row["tensor"] == "1d" else "tp1"
+    axes = {"tensor": tensor, "sequence": "tp2", "data": "dp", "pipeline": "pp"}
+    plan = {axis: degrees.get(key, 1) for axis, key in axes.items()}
+    plan |= {"micro_batch": degrees["mbs"], "blocks": degrees.get("nb", 1)}
+    plan |= {f"{axis}_near": near.get(f"nv_{key}", 1) for axis, key in axes.items()}
     division = cast("Division", row["tensor"])
     return PublishedPlan(
         job_named(row["model"], device.lower(), int(domain), division, int(row["gpus"])),

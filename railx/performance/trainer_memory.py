@@ -21,7 +21,7 @@ Needs the standard library only, as ``railx.performance.decoder`` does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import gcd
 from typing import Literal
 
@@ -115,7 +115,7 @@ def rank_memory(
     layer, bottom, top = unit_sizes(model, shard)
     units = [*([bottom] if shard.embeds else []), *[layer] * shard.layers]
     units += [top] if shard.scores and not (shard.embeds and model.tied_embeddings) else []
-    parameters = sum(unit for unit in units) // shard.ranks
+    parameters = sum(units) // shard.ranks
     compute, master = shard.compute_bytes, shard.master_bytes
     all_gradients = master * sum(units) if shard.hold == "batch" and shard.ranks > 1 else 0
     steady = {
@@ -180,14 +180,11 @@ def rank_memory(
     )
     if 0 < computing.checkpoint_layers < shard.layers:
         below = Pass(tokens, computing.degree, computing.context, shard.layers)
-        under = pass_bytes(model, _with_layers(shard, computing.checkpoint_layers), below, kernels)
+        lower = replace(shard, layers=computing.checkpoint_layers)
+        under = pass_bytes(model, lower, below, kernels)
         again = _layer(model, shard, computing, kernels)
         moment(2 * compute * layer, 2 * master * layer, waiting + under + again, 0, working)
     return max(moments, key=lambda memory: memory.peak_bytes)
-
-
-def _with_layers(shard: ModelShard, layers: int) -> ModelShard:
-    return ModelShard(**{**vars(shard), "layers": layers})
 
 
 def unit_sizes(model: ModelSettings, shard: ModelShard) -> tuple[int, int, int]:

@@ -72,15 +72,20 @@ class GroupError:
     worst_error: float
 
 
-def _gpt(name: str, hidden: int, heads: int, layers: int, wide: int, vocabulary: int) -> Model:
+#: GPT-2's vocabulary as Megatron pads it.
+_MEGATRON_VOCABULARY = 51200
+
+
+@cache
+def _megatron_model(hidden: int, heads: int, layers: int, wide: int) -> Model:
     return Model(
-        name,
+        f"gpt_h{hidden}_l{layers}",
         layers,
         hidden,
         heads,
         heads,
         wide,
-        vocabulary,
+        _MEGATRON_VOCABULARY,
         activation="gelu",
         biases=True,
         tied_embeddings=True,
@@ -88,86 +93,69 @@ def _gpt(name: str, hidden: int, heads: int, layers: int, wide: int, vocabulary:
     )
 
 
-#: GPT-2's vocabulary as Megatron pads it.
-_MEGATRON_VOCABULARY = 51200
+def _plan(number: Mapping[str, int], virtual: int = 1, **more: Any) -> Plan:
+    """The plan with the degrees and sizes among the numbers of a row, and ``more``."""
+    degrees = {name: number[name] for name in _OF_PLAN if name in number}
+    schedule = "interleaved" if virtual > 1 else "1f1b"
+    return Plan(**{**degrees, "virtual": virtual, "schedule": schedule, **more})
 
 
-@cache
-def _megatron_model(hidden: int, heads: int, layers: int, wide: int) -> Model:
-    name = f"gpt_h{hidden}_l{layers}"
-    return _gpt(name, hidden, heads, layers, wide, _MEGATRON_VOCABULARY)
+def _megatron(
+    row: Mapping[str, str],
+    number: Mapping[str, int],
+    seconds: tuple[str, float],
+    otherwise: str,
+    slow_gb_s: float | None = None,
+) -> Case:
+    """A run of Megatron-LM. ``seconds``: the column of the time and its unit;
+    ``otherwise``: what is recomputed where not everything is.
+    """
+    hidden, data = number["hidden"], number["data"]
+    wide = number.get("feedforward", 4 * hidden)
+    plan = _plan(
+        number,
+        number.get("virtual", 1),
+        micro_batches=number["global_batch"] // (data * number["micro_batch"]),
+        recompute="full" if row["recompute"] == "full" else otherwise,
+        sequence_parallel=row.get("sequence_parallel") == "True",
+    )
+    column, unit = seconds
+    return Case(
+        _megatron_model(hidden, number["heads"], number["layers"], wide),
+        plan,
+        _DEVICES[row["device"]],
+        "fp16",
+        seconds=float(row[column]) / unit,
+        slow_gb_s=slow_gb_s,
+        labels={"device": row["device"]},
+    )
 
 
 def _vtrain(row: Mapping[str, str]) -> Case:
     number = {name: int(float(row[name])) for name in _VTRAIN[:9]}
-    model = _megatron_model(
-        number["hidden"], number["heads"], number["layers"], 4 * number["hidden"]
-    )
-    plan = Plan(
-        data=number["data"],
-        tensor=number["tensor"],
-        pipeline=number["pipeline"],
-        micro_batch=number["micro_batch"],
-        micro_batches=number["global_batch"] // (number["data"] * number["micro_batch"]),
-        sequence_tokens=number["sequence_tokens"],
-        recompute="full" if row["recompute"] == "full" else "none",
-    )
     # vTrain's configuration: 800 Gb/s between nodes for each node of 8.
-    return Case(
-        model,
-        plan,
-        _DEVICES[row["device"]],
-        "fp16",
-        seconds=float(row["iteration_ms"]) / 1e3,
-        slow_gb_s=12.5,
-        labels={"device": row["device"]},
-    )
+    return _megatron(row, number, ("iteration_ms", 1e3), "none", 12.5)
 
 
 def _selene(row: Mapping[str, str]) -> Case:
     number = {name: int(float(row[name])) for name in _SELENE[:12]}
-    model = _megatron_model(
-        number["hidden"], number["heads"], number["layers"], number["feedforward"]
-    )
-    plan = Plan(
-        data=number["data"],
-        tensor=number["tensor"],
-        pipeline=number["pipeline"],
-        virtual=number["virtual"],
-        schedule="interleaved" if number["virtual"] > 1 else "1f1b",
-        micro_batch=number["micro_batch"],
-        micro_batches=number["global_batch"] // (number["data"] * number["micro_batch"]),
-        sequence_tokens=number["sequence_tokens"],
-        recompute="full" if row["recompute"] == "full" else "selective",
-        sequence_parallel=row["sequence_parallel"] == "True",
-    )
-    return Case(
-        model,
-        plan,
-        _DEVICES[row["device"]],
-        "fp16",
-        seconds=float(row["iteration_s"]),
-        labels={"device": row["device"]},
-    )
+    return _megatron(row, number, ("iteration_s", 1.0), "selective")
 
 
 def _selene_memory(row: Mapping[str, str]) -> Case:
-    shape = _SELENE_SHAPES[row["model"]]
+    *shape, virtual = _SELENE_SHAPES[row["model"]]
     selective = row["mode"] == "seqsel"
-    stages = int(row["pipeline"])
-    plan = Plan(
-        tensor=int(row["tensor"]),
-        pipeline=stages,
-        virtual=shape[4],
-        schedule="interleaved" if shape[4] > 1 else "1f1b",
-        micro_batch=int(row["micro_batch"]),
-        micro_batches=max(stages, 1),
+    number = {name: int(row[name]) for name in ("pipeline", "tensor", "micro_batch")}
+    plan = _plan(
+        number,
+        virtual,
+        micro_batches=max(number["pipeline"], 1),
         sequence_tokens=2048,
         recompute="selective" if selective else "none",
         sequence_parallel=selective,
     )
     return Case(
-        _megatron_model(*shape[:4]),
+        _megatron_model(*shape),
         plan,
         "a100_80gb",
         "fp16",
@@ -206,29 +194,21 @@ def _torchtitan(row: Mapping[str, str]) -> Case:
     number = {name: int(row[name]) for name in _TORCHTITAN[2:9]}
     virtual = 2 if "interleaved" in row["note"] else 1
     float8 = row["precision"].startswith("float8")
-    micro_batch = number["local_batch"]
-    micro_batches = 1
-    if number["pipeline"] > 1:
-        # torchtitan cuts a local batch into micro-batches of one sequence.
-        micro_batch, micro_batches = 1, number["local_batch"]
-    plan = Plan(
+    local = number["local_batch"]
+    # torchtitan cuts a pipeline's local batch into micro-batches of one sequence.
+    micro_batch, micro_batches = (1, local) if number["pipeline"] > 1 else (local, 1)
+    plan = _plan(
+        number,
+        virtual,
         data=number["fsdp"],
-        tensor=number["tensor"],
-        pipeline=number["pipeline"],
-        context=number["context"],
-        virtual=virtual,
-        schedule="interleaved" if virtual > 1 else "1f1b",
         micro_batch=micro_batch,
         micro_batches=micro_batches,
-        sequence_tokens=number["sequence_tokens"],
         sharding="parameters" if number["fsdp"] * number["context"] > 1 else "replicated",
         recompute="full" if row["recompute"] == "full" else "selective",
         sequence_parallel=number["tensor"] > 1,
     )
     compiled = "compile" in row["note"] or "TP" in row["note"]
     recipe = (row["precision"] if float8 else "bf16") + (" compiled" if compiled else " eager")
-    devices = number["gpus"]
-    tokens_s = float(row["tokens_s_gpu"]) * devices
     return Case(
         model_named(_LLAMAS[row["model"].rsplit("-", 1)[1]]),
         plan,
@@ -236,7 +216,7 @@ def _torchtitan(row: Mapping[str, str]) -> Case:
         "fp8" if float8 else "bf16",
         recipe=recipe,
         asynchronous_tensor="async TP" in row["note"],
-        seconds=plan.tokens / tokens_s,
+        seconds=plan.tokens / (float(row["tokens_s_gpu"]) * number["gpus"]),
         memory_gib=float(row["memory_gib"]) if row["memory_gib"] else None,
         labels={"device": row["device"], "precision": row["precision"]},
     )
@@ -244,20 +224,13 @@ def _torchtitan(row: Mapping[str, str]) -> Case:
 
 def _nemo(row: Mapping[str, str]) -> Case:
     number = {name: int(row[name] or 1) for name in _NEMO[2:12]}
-    virtual = number["virtual"] if number["pipeline"] > 1 else 1
     ranks = number["tensor"] * number["pipeline"] * number["context"]
     data = number["gpus"] // ranks
-    plan = Plan(
+    plan = _plan(
+        number,
+        number["virtual"] if number["pipeline"] > 1 else 1,
         data=data,
-        tensor=number["tensor"],
-        pipeline=number["pipeline"],
-        context=number["context"],
-        expert=number["expert"],
-        virtual=virtual,
-        schedule="interleaved" if virtual > 1 else "1f1b",
-        micro_batch=number["micro_batch"],
         micro_batches=number["global_batch"] // (data * number["micro_batch"]),
-        sequence_tokens=number["sequence_tokens"],
         sharding="parameters" if row["fsdp"] == "1" else "optimizer",
         sequence_parallel=number["tensor"] > 1,
     )
@@ -273,10 +246,7 @@ def _nemo(row: Mapping[str, str]) -> Case:
 
 
 def _mlperf(row: Mapping[str, str]) -> Case | None:
-    """A run whose log tells the micro-batches of a replica, but not its degrees.
-
-    The plan is the one with as many that the model finds fastest.
-    """
+    """A run of known micro-batches; its degrees are those that we find fastest."""
     system = re.search(r"eos\S*_n(\d+)|(b200)_n(\d+)|(\d+)xBM\.GPU\.H100", row["submission"])
     if not system or not row["step_s_median"]:
         return None
@@ -309,6 +279,8 @@ def _fastest(device_name: str, devices: int, global_batch: int, micro_batches: i
     return search(setting, job, plans.take(alike)).plans.plan(0)
 
 
+#: Numbers of a row that are fields of a plan.
+_OF_PLAN = (*("data", "tensor", "pipeline", "context", "expert", "micro_batch", "sequence_tokens"),)
 _NEMO_MODELS = {
     "LLAMA3_8B": "llama3_8b",
     "LLAMA3_70B": "llama3_70b",
@@ -409,21 +381,17 @@ def read_set(path: Path) -> tuple[MeasuredSet, list[Case]]:
     return kind, cases
 
 
+#: Fields that cases of one setting share.
+_ALIKE = ("model", "device", "precision", "recipe", "slow_gb_s", "asynchronous_tensor")
+
+
 def _settings(
     cases: Sequence[Case], constants: Sequence[Constants]
 ) -> Iterable[tuple[Setting, list[int]]]:
     """Cases that share everything but the plan, with their numbers."""
     groups: dict[Any, list[int]] = {}
     for number, (case, values) in enumerate(zip(cases, constants, strict=True)):
-        key = (
-            id(values),
-            case.model,
-            case.device,
-            case.precision,
-            case.recipe,
-            case.slow_gb_s,
-            case.asynchronous_tensor,
-        )
+        key = (id(values), *(getattr(case, name) for name in _ALIKE))
         groups.setdefault(key, []).append(number)
     for numbers in groups.values():
         case, values = cases[numbers[0]], constants[numbers[0]]
@@ -434,19 +402,9 @@ def _settings(
             slow_share=values.slow_share,
             slow_gb_s=case.slow_gb_s,
         )
-        yield (
-            Setting(
-                case.model,
-                device,
-                network,
-                program_named(values.program),
-                values,
-                case.precision,
-                case.recipe,
-                case.asynchronous_tensor,
-            ),
-            numbers,
-        )
+        program = program_named(values.program)
+        run = case.precision, case.recipe, case.asynchronous_tensor
+        yield Setting(case.model, device, network, program, values, *run), numbers
 
 
 def predict(cases: Sequence[Case], constants: Sequence[Constants]) -> tuple[Array, Array]:

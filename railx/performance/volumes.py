@@ -15,13 +15,10 @@ Per step gradients are reduce-scattered and parameters all-gathered over the rep
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 from railx.performance.models import Model
-from railx.performance.networks import Kind
-from railx.performance.plans import Array, Plan
-
-Number = TypeVar("Number", float, Array)
+from railx.performance.networks import Kind, Number
+from railx.performance.plans import Plan
 
 
 @dataclass(frozen=True)

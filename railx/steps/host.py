@@ -9,18 +9,13 @@ from typing import Any
 from scipy.optimize import minimize_scalar
 
 from railx.performance.programs import constants_named
-from railx.replay.run import prepare, replay_programs
-from railx.steps.programs import programs
 from railx.steps.settings import StepJob, StepSettings
-from railx.steps.sweep import circuit_model, job_head, last_step
+from railx.steps.sweep import electrical_step_ms, job_head
 
 
 def step_seconds(job: StepJob, iterations: int) -> float:
     """The slowest rank's last step over packet switches."""
-    laid = programs(job, electrical=True, iterations=iterations, all_ranks=False)
-    model = circuit_model(job, "circuits", all_ranks=False)
-    replayed = replay_programs(prepare(laid, model), "electrical", 0)
-    return last_step(replayed, iterations)["step_ms"] / 1e3
+    return electrical_step_ms(job, iterations) / 1e3
 
 
 def fitted_pass_ms(runs: Sequence[tuple[StepJob, float]], iterations: int) -> float:

@@ -64,7 +64,6 @@ def hop_bytes(job: StepJob) -> float:
 
 
 def _activations(job: StepJob) -> float:
-    """Bytes of the activations of a micro-batch."""
     return activation_bytes(job.tokens, job.model.hidden, job.bytes_per_element)
 
 
@@ -115,8 +114,12 @@ def layer_segments(
     """
     model, passes, tensor = job.model, _PASSES[direction], job.degrees.tensor
     if unit.number is None:
-        looked_up = [_looked_up(job, passes)] if unit.multiplied < unit.parameters else []
-        return [*looked_up, _computed(job, tensor * unit.multiplied, passes)]
+        segments = [_computed(job, tensor * unit.multiplied, passes)]
+        if unit.multiplied < unit.parameters:
+            # Rows of the input table: read and written, backward their gradients.
+            moved_ns = job.device.roofline_ns(0.0, 2 * _activations(job) * passes)
+            segments.insert(0, Segment("compute", moved_ns))
+        return segments
     reduced = _tensor(job, direction)
     attention = [
         _context(job, passes),
@@ -174,11 +177,6 @@ def _computed(
     operations = product_flops(job.tokens, rank_weights + pairs / tensor, passes)
     moved = (rank_weights * job.bytes_per_element + 2 * _activations(job)) * passes
     return Segment("compute", job.device.roofline_ns(operations, moved) if weights else 0.0)
-
-
-def _looked_up(job: StepJob, passes: int) -> Segment:
-    """The rows of the input table: read and written, and backward their gradients."""
-    return Segment("compute", job.device.roofline_ns(0.0, 2 * _activations(job) * passes))
 
 
 def _sent(

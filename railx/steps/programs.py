@@ -24,7 +24,7 @@ from railx.performance.programs import constants_named
 from railx.planning.format.simulation import Shape, orders_of
 from railx.replay.programs import DOES, KINDS, Programs
 from railx.steps.experts import expert_templates
-from railx.steps.layers import Direction, Segment, Unit, hop_bytes, layer_segments, stage_units
+from railx.steps.layers import Direction, Unit, hop_bytes, layer_segments, stage_units
 from railx.steps.settings import StepJob
 from railx.steps.template import Template
 from railx.vocabulary.arrays import Array
@@ -151,19 +151,15 @@ class _Stage:
                 ahead = self._of_unit("all_gather", gathers.pop(0)) if gathers else None
                 self._template.wait(now)
             for segment in self._segments[part, number, direction]:
-                self._do(segment)
+                if segment.on_rail:
+                    kind = "all_to_all" if segment.kind == "expert" else "all_gather"
+                    payload, sent = segment.payload_bytes, segment.sent_bytes
+                    self._template.wait(self._issue(segment.kind, kind, payload, sent))
+                else:
+                    self._template.compute(segment.lasts_ns, tensor=segment.kind != "compute")
+                    self._template.tensor_bytes += segment.sent_bytes
             if direction == "backward" and last:
                 self._after_backward(self._units[part][number])
-
-    def _do(self, segment: Segment) -> None:
-        if segment.on_rail:
-            kind = "all_to_all" if segment.kind == "expert" else "all_gather"
-            self._template.wait(
-                self._issue(segment.kind, kind, segment.payload_bytes, segment.sent_bytes)
-            )
-        else:
-            self._template.compute(segment.lasts_ns, tensor=segment.kind != "compute")
-            self._template.tensor_bytes += segment.sent_bytes
 
     def _exchange(self, kind: Kind, size_bytes: float) -> tuple[str, int]:
         """Issue a collective over the replicas."""
@@ -175,16 +171,15 @@ class _Stage:
 
     def _after_backward(self, unit: Unit) -> None:
         if self._job.parameters == "sharded":
-            if self._job.degrees.data > 1:
-                self._reductions.append(self._of_unit("reduce_scatter", unit))
+            self._reduce(unit, "reduce_scatter")
         elif self._job.gradients != "at_end":
             self._reduce(unit)
             if self._job.gradients == "in_line":
                 self._wait_for_reductions()
 
-    def _reduce(self, unit: Unit) -> None:
+    def _reduce(self, unit: Unit, kind: Kind = "all_reduce") -> None:
         if self._job.degrees.data > 1:
-            self._reductions.append(self._of_unit("all_reduce", unit))
+            self._reductions.append(self._of_unit(kind, unit))
 
 
 def job_ranks(job: StepJob, *, all_ranks: bool) -> int:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Annotated, Any, Literal
+from graphlib import TopologicalSorter
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -133,70 +134,49 @@ class StageNodes:
         return followers
 
 
-@dataclass
-class _Rows:
-    """The nodes of a stage in the order of their numbers.
+#: Kind, operations, memory bytes, bytes, and axis or step to another stage.
+_Row: TypeAlias = tuple[str, int, int, int, Any]
 
-    ``rows``: kind, operations, memory bytes, bytes, axis or step to another stage.
-    """
 
-    names: list[str] = field(default_factory=list)
-    rows: list[tuple[str, int, int, int, Any]] = field(default_factory=list)
-    after: list[tuple[str, ...]] = field(default_factory=list)
+class _Nodes(dict[str, tuple[_Row, tuple[str, ...]]]):
+    """The nodes of a stage by name, as numbered, and those that each waits for."""
 
     def compute(self, name: str, operations: int, size: int, *after: str) -> None:
         """A computation that writes ``size`` elements."""
-        self._add(name, ("compute", operations, size, 0, None), after)
+        self[name] = ("compute", operations, size, 0, None), after
 
-    def collective(self, name: str, kind: str, axis: Links, size: int, *after: str) -> None:
-        """A collective of ``size`` elements."""
-        self._add(name, (kind, 0, 0, size, axis), after)
+    def exchange(self, name: str, kind: str, where: Links | int, size: int, *after: str) -> None:
+        """A collective along an axis, or a message to or from a stage so far later."""
+        self[name] = (kind, 0, 0, size, where), after
 
-    def message(self, name: str, kind: str, stages: int, size: int, *after: str) -> None:
-        """A message to or from the stage that is ``stages`` later."""
-        self._add(name, (kind, 0, 0, size, stages), after)
-
-    def _add(self, name: str, row: tuple[str, int, int, int, Any], after: tuple[str, ...]) -> None:
-        self.names.append(name)
-        self.rows.append(row)
-        self.after.append(after)
-
-    def without(self, axes: Iterable[Links]) -> _Rows:
-        """The same without collectives of some axes, whose followers wait for what
-        they waited for.
-        """
-        dropped = {
-            name: after
-            for name, row, after in zip(self.names, self.rows, self.after, strict=True)
-            if row[4] in axes
-        }
+    def without(self, axes: Iterable[Links]) -> _Nodes:
+        """Without collectives of some axes; followers wait for what they waited for."""
+        dropped = {name for name, (row, _) in self.items() if row[4] in axes}
 
         def resolved(names: tuple[str, ...]) -> Iterator[str]:
             for name in names:
-                yield from resolved(dropped[name]) if name in dropped else (name,)
+                yield from resolved(self[name][1]) if name in dropped else (name,)
 
-        left = _Rows()
-        for name, row, after in zip(self.names, self.rows, self.after, strict=True):
-            if name not in dropped:
-                left._add(name, row, tuple(resolved(after)))
-        return left
+        return _Nodes(
+            {
+                name: (row, tuple(resolved(after)))
+                for name, (row, after) in self.items()
+                if name not in dropped
+            }
+        )
 
     def order(self) -> list[int]:
         """Positions by dependencies, of several the lowest first."""
-        at = {name: position for position, name in enumerate(self.names)}
-        left = [len(set(after)) for after in self.after]
-        followers: list[list[int]] = [[] for _ in self.names]
-        for position, after in enumerate(self.after):
-            for name in set(after):
-                followers[at[name]].append(position)
-        ready = [position for position, count in enumerate(left) if not count]
-        order = []
+        at = {name: position for position, name in enumerate(self)}
+        waits = {at[name]: [at[other] for other in after] for name, (_, after) in self.items()}
+        sorter = TopologicalSorter(waits)
+        sorter.prepare()
+        ready, order = sorted(sorter.get_ready()), []
         while ready:
             order.append(heapq.heappop(ready))
-            for follower in followers[order[-1]]:
-                left[follower] -= 1
-                if not left[follower]:
-                    heapq.heappush(ready, follower)
+            sorter.done(order[-1])
+            for position in sorter.get_ready():
+                heapq.heappush(ready, position)
         return order
 
 
@@ -221,32 +201,32 @@ def published_graphs(step: PublishedStep) -> RankGraphs:
     offsets, dependencies = [np.zeros(1, np.int64)], []
     nodes = waits = 0
     for stage in range(step.pipeline):
-        rank_nodes = stage_nodes(step, stage)
+        rank_nodes, ranks = stage_nodes(step, stage), np.arange(stage * plane, (stage + 1) * plane)
         axis = np.array([_AXES.index(links) for links in rank_nodes.links])
         stages = np.array(rank_nodes.stages)
         counts = np.array([len(parents) for parents in rank_nodes.after])
         parents = np.array([node for after in rank_nodes.after for node in after], np.int64)
-        values = {
+        alone, per_rank = np.full(plane, -1), len(counts) * np.arange(plane)
+        joined = [alone, ranks // data, len(data_groups) + stage * data + ranks % data, alone]
+        by_rank = {
+            "rank": ranks[:, None],
             "number": rank_nodes.numbers,
             "kind": [NODE_KINDS.index(kind) for kind in rank_nodes.kinds],
             "operations": rank_nodes.operations,
             "memory_bytes": rank_nodes.memory,
             "bytes": rank_nodes.sizes,
+            "group": np.stack(joined, axis=1)[:, axis],
+            "peer": np.where(stages, ranks[:, None] + stages * plane, -1),
+            "tag": np.where(stages, 0, -1),
+            **{name: NODE_COLUMNS[name][1] for name in ("stream", "duration_ns")},
         }
-        for rank in range(stage * plane, (stage + 1) * plane):
-            group = [-1, rank // data, len(data_groups) + stage * data + rank % data, -1]
-            columns["group"].append(np.array(group)[axis])
-            columns["peer"].append(np.where(stages, rank + stages * plane, -1))
-            columns["tag"].append(np.where(stages, 0, -1))
-            columns["rank"].append(np.full(len(counts), rank))
-            for name, column in values.items():
-                columns[name].append(np.array(column, np.int64))
-            for name in ("stream", "duration_ns"):
-                columns[name].append(np.full(len(counts), NODE_COLUMNS[name][1]))
-            offsets.append(waits + np.cumsum(counts))
-            dependencies.append(parents + nodes)
-            waits += len(parents)
-            nodes += len(counts)
+        for name, values in by_rank.items():
+            shape = (plane, len(counts))
+            columns[name].append(np.broadcast_to(np.array(values), shape).ravel())
+        offsets.append(waits + np.cumsum(np.tile(counts, plane)))
+        dependencies.append((parents + nodes + per_rank[:, None]).ravel())
+        waits += len(parents) * plane
+        nodes += len(counts) * plane
     typed = {
         name: np.concatenate(columns[name]).astype(kind) for name, (kind, _) in NODE_COLUMNS.items()
     }
@@ -259,10 +239,10 @@ def stage_nodes(step: PublishedStep, stage: int) -> StageNodes:
     """The nodes of a rank of a stage."""
     rows = _stage(step, stage)
     order = rows.order()
-    at = {rows.names[position]: new for new, position in enumerate(order)}
-    kinds, operations, memory, sizes, where = zip(
-        *(rows.rows[position] for position in order), strict=True
-    )
+    listed = list(rows)
+    names = [listed[position] for position in order]
+    at = {name: new for new, name in enumerate(names)}
+    kinds, operations, memory, sizes, where = zip(*(rows[name][0] for name in names), strict=True)
     return StageNodes(
         order,
         kinds,
@@ -271,13 +251,12 @@ def stage_nodes(step: PublishedStep, stage: int) -> StageNodes:
         sizes,
         ["pipeline" if isinstance(joins, int) else joins for joins in where],
         [joins if isinstance(joins, int) else 0 for joins in where],
-        [sorted({at[name] for name in rows.after[position]}) for position in order],
+        [sorted({at[other] for other in rows[name][1]}) for name in names],
     )
 
 
-def _stage(step: PublishedStep, stage: int) -> _Rows:
-    """The nodes of a rank of a stage."""
-    rows = _Rows()
+def _stage(step: PublishedStep, stage: int) -> _Nodes:
+    rows = _Nodes()
     layers = step.stages()[stage]
     first, last = stage == 0, stage == step.pipeline - 1
     shard = step.batch // step.data * step.length // step.tensor * step.hidden
@@ -300,19 +279,19 @@ def _stage(step: PublishedStep, stage: int) -> _Rows:
         rows.compute(f"{layer}.update", weights, weights, f"{layer}.gradient")
     for name in embedded:
         rows.compute(f"{name}.update", table, table, f"{name}.shared")
-        rows.collective(f"{name}.reduced", "all_reduce", "data", table, f"{name}.gradient")
-        rows.collective(f"{name}.shared", "all_reduce", "tensor", table, f"{name}.reduced")
+        rows.exchange(f"{name}.reduced", "all_reduce", "data", table, f"{name}.gradient")
+        rows.exchange(f"{name}.shared", "all_reduce", "tensor", table, f"{name}.reduced")
     if stage:
-        rows.message("sent_back", "send", -1, shard, ends[0])
-        rows.message("input", "recv", -1, shard)
+        rows.exchange("sent_back", "send", -1, shard, ends[0])
+        rows.exchange("input", "recv", -1, shard)
     if stage < step.pipeline - 1:
-        rows.message("gradient", "recv", 1, shard)
-        rows.message("sent_on", "send", 1, shard, ends[1])
+        rows.exchange("gradient", "recv", 1, shard)
+        rows.exchange("sent_on", "send", 1, shard, ends[1])
     degrees: dict[Links, int] = {"data": step.data, "tensor": step.tensor}
     return rows.without([axis for axis, ranks in degrees.items() if ranks == 1])
 
 
-def _ends(step: PublishedStep, rows: _Rows, first: bool, last: bool, dx: str, y: str) -> None:
+def _ends(step: PublishedStep, rows: _Nodes, first: bool, last: bool, dx: str, y: str) -> None:
     """Both tables of tokens and the loss, whichever a stage has."""
     tokens = step.batch // step.data * step.length // step.tensor
     table = step.vocabulary * step.hidden
@@ -342,16 +321,16 @@ def _layer_weights(step: PublishedStep) -> int:
     return step.hidden * (across + products * step.feed_forward // step.tensor)
 
 
-def _layer(step: PublishedStep, rows: _Rows, at: str, x: str, dy: str) -> None:
+def _layer(step: PublishedStep, rows: _Nodes, at: str, x: str, dy: str) -> None:
     """A layer after ``x``, and its gradients after ``dy``."""
     full = step.batch // step.data * step.length * step.hidden
     shard = full // step.tensor
 
     def gathered(name: str, after: str) -> None:
-        rows.collective(at + name, "all_gather", "tensor", shard, after)
+        rows.exchange(at + name, "all_gather", "tensor", shard, after)
 
     def scattered(name: str, after: str) -> None:
-        rows.collective(at + name, "reduce_scatter", "tensor", full, at + after)
+        rows.exchange(at + name, "reduce_scatter", "tensor", full, at + after)
 
     rows.compute(at + "norm1", 5 * shard, shard, x)
     rows.compute(at + "dx.sum", shard, shard, at + "norm2.dx", at + "attention.dx")
@@ -364,7 +343,7 @@ def _layer(step: PublishedStep, rows: _Rows, at: str, x: str, dy: str) -> None:
     _feed_forward(step, rows, at, dy, gathered, scattered)
     rows.compute(at + "y", shard, shard, at + "sum1", at + "forward.o")
     gradients = ("down.dw", *(f"{name}.dw" for name in _ups(step)), "o.dw", "qkv.dw")
-    rows.collective(
+    rows.exchange(
         at + "reduced",
         "all_reduce",
         "data",
@@ -377,7 +356,7 @@ _Moves = Callable[[str, str], None]
 
 
 def _attention(
-    step: PublishedStep, rows: _Rows, at: str, gathered: _Moves, scattered: _Moves
+    step: PublishedStep, rows: _Nodes, at: str, gathered: _Moves, scattered: _Moves
 ) -> None:
     tokens = step.batch // step.data * step.length
     full, shard = tokens * step.hidden, tokens * step.hidden // step.tensor
@@ -419,7 +398,7 @@ def _ups(step: PublishedStep) -> tuple[str, ...]:
 
 
 def _feed_forward(
-    step: PublishedStep, rows: _Rows, at: str, dy: str, gathered: _Moves, scattered: _Moves
+    step: PublishedStep, rows: _Nodes, at: str, dy: str, gathered: _Moves, scattered: _Moves
 ) -> None:
     tokens = step.batch // step.data * step.length
     full, wide = tokens * step.hidden, tokens * step.feed_forward // step.tensor

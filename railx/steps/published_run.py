@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -178,9 +179,7 @@ class _Circuits:
         return True
 
     def _links(self) -> set[tuple[int, ...]]:
-        """Stages with rings, and pairs of stages, in the cycle of stages
-        (topo_gen_pp_split.py).
-        """
+        """Stages with rings, pairs in the cycle of stages (topo_gen_pp_split.py)."""
         count = len(self.lit)
         pairs = {
             pair
@@ -232,10 +231,10 @@ class PublishedRun:
             [node for node, waits in enumerate(pending) if not waits] for pending in self._pending
         ]
         self._busy: list[set[str]] = [set() for _ in range(count)]
-        self._turns: dict[tuple[int, str], int] = {}
-        self._tried: dict[tuple[object, ...], set[int]] = {}
-        self._joined: dict[tuple[object, ...], list[tuple[int, int]]] = {}
-        self._left: dict[tuple[object, ...], int] = {}
+        self._turns: Counter[tuple[int, str]] = Counter()
+        self._left: Counter[tuple[object, ...]] = Counter()
+        self._tried: defaultdict[tuple[object, ...], set[int]] = defaultdict(set)
+        self._joined: defaultdict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
         self._sent: set[tuple[int, int]] = set()
         self._posted: dict[tuple[int, int], int] = {}
         self._events: list[tuple[int, int, int, int]] = []
@@ -309,7 +308,7 @@ class PublishedRun:
         if links == "pipeline":
             return self.circuits.ask(self._now_ns, (stage, stage + nodes.stages[node]), 1)
         key = self._operation(rank, "data")
-        tried = self._tried.setdefault(key, set())
+        tried = self._tried[key]
         tried.add(rank)
         if len(tried) < self._members["data"]:
             return False
@@ -323,14 +322,14 @@ class PublishedRun:
         """The collective that a rank joins next."""
         stage, tensor, replica = self.ranks[rank]
         group = tensor if links == "data" else replica
-        return links, stage, group, self._turns.get((rank, links), 0)
+        return links, stage, group, self._turns[rank, links]
 
     def _join(self, rank: int, node: int) -> None:
         """Begin a collective; the last member sets its end."""
         links = self._nodes(rank).links[node]
         assert links is not None
         key = self._operation(rank, links)
-        joined = self._joined.setdefault(key, [])
+        joined = self._joined[key]
         joined.append((rank, node))
         if len(joined) == self._members[links]:
             begin_ns = self._now_ns if links == "tensor" else self._lit_ns((self.ranks[rank][0],))
@@ -360,8 +359,8 @@ class PublishedRun:
             self._busy[rank].discard("compute" if links is None else "communication")
         if links in ("data", "tensor"):
             key = self._operation(rank, links)
-            self._turns[rank, links] = self._turns.get((rank, links), 0) + 1
-            self._left[key] = self._left.get(key, 0) + 1
+            self._turns[rank, links] += 1
+            self._left[key] += 1
             if links == "data" and self.circuits and self._left[key] == self._members[links]:
                 self.circuits.in_flight -= 1
         if links is not None:
@@ -479,10 +478,7 @@ def _step(settings: StepSettings, job: StepJob) -> PublishedStep:
     degrees = job.degrees
     assert settings.published is not None
     return PublishedStep(
-        data=degrees.data,
-        tensor=degrees.tensor,
-        pipeline=degrees.pipeline,
-        layer=settings.published,
+        *(degrees.data, degrees.tensor, degrees.pipeline, settings.published),
         batch=degrees.data * job.micro_batches * job.micro_batch_sequences,
         length=job.sequence_tokens,
         layers=job.model.layers,

@@ -97,7 +97,6 @@ class _Stages:
         self._tables_s, self._update = float(tables_s[0]), layers.update
 
     def templates(self) -> list[Template]:
-        """The program of every stage."""
         plan = self._plan
         model_stages = plan.pipeline * plan.virtual
         chunks = [
@@ -220,10 +219,7 @@ class _Program(Template):
         times: int,
         ahead: Sequence[tuple[str, int] | None],
     ) -> None:
-        """One pass through layers, their shards gathered one layer ahead.
-
-        ``ahead``: their gathers, where they are under way.
-        """
+        """One pass, shards gathered one layer ahead; ``ahead``: gathers under way."""
         under_way = list(ahead)
         for number, layer in enumerate(layers):
             # One is gathered while the one before it computes, if anything overlaps.
@@ -254,7 +250,6 @@ class _Program(Template):
             self.wait(operation)
 
     def gather(self, layer: _Layer) -> tuple[str, int] | None:
-        """Issue the gather of a layer's shards."""
         if not layer.gather:
             return None
         return self.issue("data", "all_gather", layer.gather * 1e9)
@@ -262,20 +257,10 @@ class _Program(Template):
 
 def _seconds(passes: LayerPasses, exchange: Exchange) -> _Layer:
     """Of the single plan of a table."""
-    return _Layer(
-        forward={
-            "context": float(passes.context_forward[0]),
-            "compute": float(passes.forward[0]),
-            "tensor": float(passes.tensor_forward[0]),
-            "expert": float(passes.expert_forward[0]),
-        },
-        backward={
-            "context": float(passes.context_backward[0]),
-            "compute": float(passes.backward[0] + passes.again[0]),
-            "tensor": float(passes.tensor_backward[0]),
-            "expert": float(passes.expert_backward[0]),
-        },
-        gather=float(exchange.gather[0]),
-        scatter=float(exchange.scatter[0]),
-        parameters=float(exchange.parameters[0]),
+    work = {"compute": (passes.forward, passes.backward + passes.again), **passes.sent}
+    forward, backward = (
+        {name: float(work[name][way][0]) for name in ("context", "compute", "tensor", "expert")}
+        for way in (0, 1)
     )
+    exchanged = (exchange.gather, exchange.scatter, exchange.parameters)
+    return _Layer(forward, backward, *(float(column[0]) for column in exchanged))

@@ -84,7 +84,6 @@ class WeightedModel:
             )
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {"layers": Cost(0.01, 1e6) * self.layers}
 
     def layers_by_stage(self, stages: int) -> tuple[int, ...]:
@@ -94,9 +93,7 @@ class WeightedModel:
         )
 
     def rank_parameters(self, layer: int, tensor: int, expert_ranks: float) -> float:
-        """Parameters of a layer on one of ``tensor`` ranks, whose experts so many ranks
-        share.
-        """
+        """Parameters of a layer on a tensor rank; so many ranks share its experts."""
         dense = layer < self.dense_layers
         rest = self.dense_weights if dense else self.shared_weights
         parameters = (self.attention_weights + rest) / tensor + self.norm_weights
@@ -275,7 +272,6 @@ class StepJob:
         return self.micro_batch_sequences * self.sequence_tokens // self.degrees.context
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {"small_reductions": Cost(0.01, 1e5) * self.small_reductions}
 
 
@@ -351,7 +347,6 @@ class StepSettings:
         )
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         job, sweep = self.job, self.sweep
         shapes: dict[str, DegreeSettings | VariantSettings] = {"job.degrees": job.degrees}
         shapes |= {f"variants.{name}": variant for name, variant in self.variants.items()}

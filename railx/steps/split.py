@@ -15,11 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from railx.fabric.circuits import Layout
-from railx.replay.run import prepare, replay_programs
-from railx.steps.programs import PARALLELISMS, programs, templates
+from railx.steps.programs import PARALLELISMS, templates
 from railx.steps.settings import StepJob, StepSettings
-from railx.steps.sweep import job_head, last_step, traffic
+from railx.steps.sweep import electrical_step_ms, job_head, traffic
 from railx.steps.template import Template
 
 
@@ -56,23 +54,15 @@ def split_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
     ``step_ms`` is the slowest rank's step on the split and ``electrical_ms`` that with
     each parallelism at the full rate of its links.
     """
-    sweep = settings.sweep
     for variant, job in settings.jobs().items():
         total = job.device.scale_up_gb_s + job.device.scale_out_gb_s
         sent = traffic(job)
         rates = split_rates(sent, total)
         whole = templates(job, electrical=True)
-        steps = []
-        for stages in (whole, [on_split(template, job, rates) for template in whole]):
-            laid = programs(
-                job,
-                electrical=True,
-                iterations=sweep.iterations,
-                all_ranks=False,
-                stage_templates=stages,
-            )
-            replayed = replay_programs(prepare(laid, Layout(1)), "electrical", 0)
-            steps.append(last_step(replayed, sweep.iterations)["step_ms"])
+        electrical_ms, split_ms = (
+            electrical_step_ms(job, settings.sweep.iterations, stages)
+            for stages in (whole, [on_split(template, job, rates) for template in whole])
+        )
         for parallelism, rate in rates.items():
             yield {
                 **job_head(name, variant, job),
@@ -80,7 +70,7 @@ def split_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
                 "sent_gb": sent[parallelism] / 1e9,
                 "total_gb_s": total,
                 "rate_gb_s": rate,
-                "step_ms": steps[1],
-                "electrical_ms": steps[0],
+                "step_ms": split_ms,
+                "electrical_ms": electrical_ms,
                 "fidelity": "replay",
             }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -179,28 +179,16 @@ _PACKETS = "electrical"
 _MODES: tuple[Mode, ...] = ("on_demand", "provisioned")
 
 
-@dataclass(frozen=True)
-class _Setting:
-    """Circuit rule, mode and latency of a replay."""
-
-    rule: str
-    mode: Mode
-    latency_ms: float
-
-
 def job_head(name: str, variant: str, job: StepJob) -> dict[str, Any]:
     """The columns of a job in every table."""
-    degrees = job.degrees
+    degrees = ("data", "pipeline", "tensor", "expert")
     return {
         "step": name,
         "job": variant,
         "model": job.model.name,
         "device": job.device.name,
-        "gpus": degrees.ranks,
-        "data": degrees.data,
-        "pipeline": degrees.pipeline,
-        "tensor": degrees.tensor,
-        "expert": degrees.expert,
+        "gpus": job.degrees.ranks,
+        **{degree: getattr(job.degrees, degree) for degree in degrees},
         "gradients": job.gradients if job.parameters == "replicated" else "sharded",
     }
 
@@ -227,41 +215,40 @@ def _rows(
     name: str, variant: str, job: StepJob, settings: StepSettings, latencies_ms: Sequence[float]
 ) -> Iterator[dict[str, Any]]:
     sweep = settings.sweep
-    cases = [
-        _Setting(_PACKETS, "electrical", 0.0),
-        *(
-            _Setting(rule, mode, latency_ms)
-            for rule in sweep.rules
-            for mode in _MODES
-            for latency_ms in latencies_ms
-        ),
-    ]
+    cases: list[tuple[str, Mode, float]] = [(_PACKETS, "electrical", 0.0)]
+    cases += itertools.product(sweep.rules, _MODES, latencies_ms)
     prepared = {rule: _prepared(job, rule, settings) for rule in (_PACKETS, *sweep.rules)}
     stages = templates(job, electrical=False)
     tensor_ms = fmean(sum(move.tensor_ns for move in template.moves) for template in stages) / 1e6
     gaps_ms = fmean(sum(move.gap_ns for move in template.moves) for template in stages) / 1e6
     electrical_ms, timeline = 0.0, dict[int, list[tuple[str, float]]]()
-    for setting in cases:
-        latency_ns = round(setting.latency_ms * 1e6)
-        replayed = replay_programs(prepared[setting.rule], setting.mode, latency_ns)
+    for rule, mode, latency_ms in cases:
+        replayed = replay_programs(prepared[rule], mode, round(latency_ms * 1e6))
         result = last_step(replayed, sweep.iterations)
-        if setting.mode == "electrical":
+        if mode == "electrical":
             electrical_ms = result["step_ms"]
             timeline = timeline_windows(prepared[_PACKETS], replayed, sweep.iterations - 1)
+        added_ms = 0.0
+        if mode != "electrical":
+            # By the paper's formula, on the slowest rank.
+            windows_ms = [[length for _, length in windows] for windows in timeline.values()]
+            if mode == "on_demand":
+                windows_ms = [[0.0] * len(lengths) for lengths in windows_ms]
+            added_ms = max((stall_ms(latency_ms, lengths) for lengths in windows_ms), default=0.0)
         yield {
             **job_head(name, variant, job),
             "scale_out_gb_s": job.device.scale_out_gb_s,
             "ranks_replayed": job_ranks(job, all_ranks=sweep.whole),
-            "rule": setting.rule,
-            "mode": setting.mode,
-            "reconfiguration_latency_ms": setting.latency_ms,
+            "rule": rule,
+            "mode": mode,
+            "reconfiguration_latency_ms": latency_ms,
             "step_ms": result["step_ms"],
             "electrical_ms": electrical_ms,
             "added_ms": result["step_ms"] - electrical_ms,
             "compute_ms": gaps_ms - tensor_ms,
             "tensor_ms": tensor_ms,
             "utilisation": (gaps_ms - tensor_ms) / result["step_ms"],
-            "formula_ms": electrical_ms + _by_formula(timeline.values(), setting),
+            "formula_ms": electrical_ms + added_ms,
             "stall_ms": result["stall_ms"],
             "reconfigurations": result["reconfigurations"],
             "fidelity": "replay",
@@ -277,18 +264,6 @@ def circuit_model(job: StepJob, rule: str, *, all_ranks: bool) -> CircuitModel:
     return StageBits(layout.gpus_per_server, ranks // job.degrees.pipeline)
 
 
-def _by_formula(timeline: Iterable[Sequence[tuple[str, float]]], setting: _Setting) -> float:
-    """The time that switching adds by the paper's formula, on the slowest rank."""
-    if setting.mode == "electrical":
-        return 0.0
-    hidden = setting.mode == "provisioned"
-    sums = (
-        stall_ms(setting.latency_ms, [length if hidden else 0.0 for _, length in windows])
-        for windows in timeline
-    )
-    return max(sums, default=0.0)
-
-
 def _prepared(job: StepJob, rule: str, settings: StepSettings) -> Prepared:
     all_ranks = settings.sweep.whole
     generated = programs(
@@ -298,9 +273,7 @@ def _prepared(job: StepJob, rule: str, settings: StepSettings) -> Prepared:
 
 
 def last_step(replayed: Replayed, iterations: int) -> dict[str, float]:
-    """The slowest rank's last step, the longest wait for light in it, and changes of
-    circuits (mean over ranks).
-    """
+    """Of the last step: the slowest rank, the longest stall, mean reconfigurations."""
     table = replayed.table
     last = table["iteration"] == iterations - 1
     return {
@@ -308,6 +281,17 @@ def last_step(replayed: Replayed, iterations: int) -> dict[str, float]:
         "stall_ms": float(table["stall_ns"][last].max()) / 1e6,
         "reconfigurations": float(table["reconfigurations"][last].mean()),
     }
+
+
+def electrical_step_ms(
+    job: StepJob, iterations: int, stages: Sequence[Template] | None = None
+) -> float:
+    """The slowest rank's last step over packet switches (:func:`programs`)."""
+    laid = programs(
+        job, electrical=True, iterations=iterations, all_ranks=False, stage_templates=stages
+    )
+    replayed = replay_programs(prepare(laid, Layout(1)), "electrical", 0)
+    return last_step(replayed, iterations)["step_ms"]
 
 
 def timeline_windows(

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from railx.effort import Cost, Costs
 from railx.errors import UserError
 from railx.settings import AtLeast, SettingsError
+from railx.vocabulary.arrays import IntArray
 from railx.workload.lengths import MOST_TOKENS
 
 
@@ -29,16 +30,13 @@ class BatchSettings:
     leaves them out."""
 
     def filled(self, lengths: npt.ArrayLike) -> FilledBatchSettings:
-        """The settings with null values taken from a corpus of ``lengths``
-        int64 [n].
-        """
+        """The settings with null values taken from corpus ``lengths`` int64 [n]."""
         corpus = checked_lengths(lengths)
         limit = self.max_length_tokens if self.max_length_tokens is not None else int(corpus.max())
         size = self.batch_size if self.batch_size is not None else len(corpus)
         return FilledBatchSettings(size, self.batches, limit, self.overlong)
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         size = self.batch_size or 1
         return {
             "batches": Cost(0.02 + 1e-4 * size, 1e4 + 100 * size) * self.batches,
@@ -46,7 +44,7 @@ class BatchSettings:
         }
 
 
-def checked_lengths(lengths: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def checked_lengths(lengths: npt.ArrayLike) -> IntArray:
     """Lengths int64 [n] of a corpus; ValueError names the first invalid one."""
     given = np.asarray(lengths)
     if not given.size:
@@ -88,13 +86,11 @@ class SampledBatch:
     The lengths int64 [batch_size] are truncated.
     """
 
-    sequences: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
+    sequences: IntArray
+    lengths: IntArray
 
 
-def check_batch(
-    lengths: npt.NDArray[np.int64], settings: FilledBatchSettings
-) -> npt.NDArray[np.int64]:
+def check_batch(lengths: IntArray, settings: FilledBatchSettings) -> IntArray:
     """Rows of the corpus that a batch may take; ``lengths`` int64 [n] are the corpus's.
 
     SettingsError below ``batch`` where there are too few for a batch.

@@ -13,7 +13,7 @@ import itertools
 import platform
 import re
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,6 +32,11 @@ from railx.workload.tokenizer import BYTES, Tokenizer, TokenizerName, token_type
 CorpusKind = Literal["real_text", "real_lengths", "published_quantiles", "synthetic"]
 _Name = Annotated[str, NotEmpty()]
 _Path = Annotated[str, NotEmpty()]
+#: Settings of a mixture that the draw takes.
+_OF_MIXTURE = (
+    *("sequences", "body_median_tokens", "body_sigma", "longest_tokens"),
+    *("tail_fraction", "tail_start_tokens", "tail_exponent"),
+)
 #: Keys of a corpus file's metadata about its tokens.
 _TOKENS_DESCRIBED = (
     *("tokenizer", "tokenizer_digest", "merges", "vocabulary_size", "token_bytes"),
@@ -76,7 +81,6 @@ class QuantileCorpusSettings:
     """Lengths to draw."""
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {"sequences": Cost(1e-6, 80) * self.sequences}
 
 
@@ -115,7 +119,6 @@ class MixtureCorpusSettings:
             )
 
     def costs(self) -> Costs:
-        """Estimated work by field."""
         return {"sequences": Cost(1e-6, 80) * self.sequences}
 
 
@@ -199,29 +202,30 @@ def build_corpus(settings: CorpusSettings, seed: int) -> Corpus:
     names a missing, empty or malformed file and the allowed values.
     """
     if isinstance(settings, StdlibCorpusSettings):
-        described = (
-            f"standard library of Python {platform.python_version()}, one {settings.unit} a"
-            " document"
-        )
-        return _text_corpus(settings, stdlib_documents(settings.unit), described, seed)
+        version, documents = platform.python_version(), stdlib_documents(settings.unit)
+        described = f"standard library of Python {version}, one {settings.unit} a document"
+        return _text_corpus(settings, documents, described, seed)
     if isinstance(settings, FolderCorpusSettings):
+        documents = folder_documents(settings.path, settings.pattern)
         described = f"files that match {settings.pattern} in {Path(settings.path).name}"
-        return _text_corpus(
-            settings, folder_documents(settings.path, settings.pattern), described, seed
-        )
+        return _text_corpus(settings, documents, described, seed)
+    kind: CorpusKind = "synthetic"
     if isinstance(settings, FileCorpusSettings):
-        given = length_sources.read_length_file(in_repository(settings.path), settings.column)
-        described = f"lengths given in {Path(settings.path).name}"
-        return Corpus(settings.name, settings.source, "real_lengths", described, given, None)
-    if isinstance(settings, QuantileCorpusSettings):
+        kind, described = "real_lengths", f"lengths given in {Path(settings.path).name}"
+        drawn = length_sources.read_length_file(in_repository(settings.path), settings.column)
+    elif isinstance(settings, QuantileCorpusSettings):
         points = length_sources.published_quantiles(in_repository(settings.quantiles))
         drawn = length_sources.sample_quantiles(*points, settings.sequences, seed)
+        kind = "published_quantiles"
         described = (
             f"{settings.sequences} lengths drawn from published quantiles of Wikipedia"
             f" ({Path(settings.quantiles).name})"
         )
-        return Corpus(settings.name, settings.source, "published_quantiles", described, drawn, None)
-    return _mixture_corpus(settings, seed)
+    else:
+        described = f"synthetic lengths: {settings.anchors}"
+        given = {name: getattr(settings, name) for name in _OF_MIXTURE}
+        drawn = length_sources.sample_mixture(seed=seed, **given)
+    return Corpus(settings.name, settings.source, kind, described, drawn, None)
 
 
 def write_corpus(path: str | Path, corpus: Corpus) -> None:
@@ -233,17 +237,20 @@ def write_corpus(path: str | Path, corpus: Corpus) -> None:
     the vocabulary, the width of a token, the beginning-of-sequence token before the
     ids, and the summary of the lengths.
     """
-    encoded = corpus.encoded
-    kind = (
-        token_type(max((int(ids.max(initial=0)) for ids in encoded.ids), default=0))
-        if encoded
-        else None
-    )
-    tokens = (
-        [ids.astype(kind).tobytes() for ids in encoded.ids]
-        if encoded
-        else [None] * len(corpus.lengths)
-    )
+    tokens: list[bytes | None] = [None] * len(corpus.lengths)
+    described: dict[str, Any] = dict.fromkeys(_TOKENS_DESCRIBED)
+    if corpus.encoded is not None:
+        ids, tokenizer = corpus.encoded.ids, corpus.encoded.tokenizer
+        kind = token_type(max((int(item.max(initial=0)) for item in ids), default=0))
+        tokens = [item.astype(kind).tobytes() for item in ids]
+        described = {
+            "tokenizer": tokenizer.name,
+            "tokenizer_digest": tokenizer.digest,
+            "merges": tokenizer.merges,
+            "vocabulary_size": tokenizer.vocabulary,
+            "token_bytes": kind.itemsize,
+            "beginning_of_sequence": tokenizer.beginning_of_sequence,
+        }
     table = pa.table(
         {
             "sequence": pa.array(np.arange(len(corpus.lengths)), pa.int64()),
@@ -256,7 +263,7 @@ def write_corpus(path: str | Path, corpus: Corpus) -> None:
         "source": corpus.source,
         "kind": corpus.kind,
         "description": corpus.description,
-        **_tokens_described(encoded, kind),
+        **described,
         "digest": _digest(corpus.lengths, tokens),
         "statistics": length_sources.length_statistics(corpus.lengths),
     }
@@ -288,11 +295,11 @@ def _text_corpus(
             len(documents), settings.sequences, replace=False
         )
         chosen = [documents[index] for index in np.sort(drawn)]
-    tokenizer = (
-        BYTES if settings.tokenizer == "bytes" else train_tokenizer(chosen, settings.vocabulary)
-    )
-    described += ", bytes" if settings.tokenizer == "bytes" else ", pairs of bytes"
-    described += " as tokens"
+    if settings.tokenizer == "bytes":
+        tokenizer, described = BYTES, f"{described}, bytes as tokens"
+    else:
+        tokenizer = train_tokenizer(chosen, settings.vocabulary)
+        described += ", pairs of bytes as tokens"
     if len(chosen) < len(documents):
         described += f"; {len(chosen)} of {len(documents)} documents"
     encoded = Encoded(tokenizer, tuple(tokenizer.encode(chosen)))
@@ -300,43 +307,6 @@ def _text_corpus(
     return Corpus(
         settings.name, settings.source, "real_text", described, lengths, tuple(chosen), encoded
     )
-
-
-def _mixture_corpus(settings: MixtureCorpusSettings, seed: int) -> Corpus:
-    drawn = length_sources.sample_mixture(
-        sequences=settings.sequences,
-        seed=seed,
-        body_median_tokens=settings.body_median_tokens,
-        body_sigma=settings.body_sigma,
-        tail_fraction=settings.tail_fraction,
-        tail_start_tokens=settings.tail_start_tokens,
-        tail_exponent=settings.tail_exponent,
-        longest_tokens=settings.longest_tokens,
-    )
-    return Corpus(
-        settings.name,
-        settings.source,
-        "synthetic",
-        f"synthetic lengths: {settings.anchors}",
-        drawn,
-        None,
-    )
-
-
-def _tokens_described(encoded: Encoded | None, kind: np.dtype[Any] | None) -> dict[str, Any]:
-    """The metadata about tokens; null where there are none."""
-    if encoded is None or kind is None:
-        return dict.fromkeys(_TOKENS_DESCRIBED)
-    tokenizer = encoded.tokenizer
-    described: tuple[Any, ...] = (
-        tokenizer.name,
-        tokenizer.digest,
-        tokenizer.merges,
-        tokenizer.vocabulary,
-        kind.itemsize,
-        tokenizer.beginning_of_sequence,
-    )
-    return dict(zip(_TOKENS_DESCRIBED, described, strict=True))
 
 
 def _digest(lengths: npt.NDArray[np.int64], tokens: Sequence[bytes | None]) -> str:
@@ -369,7 +339,9 @@ def stdlib_documents(unit: Literal["file", "definition"]) -> list[bytes]:
         for path in sorted(root.rglob("*.py"))
         if not _LEFT_OUT & set(path.relative_to(root).parts)
     ]
-    documents = [document for path in files for document in _cut(path.read_bytes(), unit)]
+    documents = [source for path in files if (source := path.read_bytes())]
+    if unit == "definition":
+        documents = [part for source in documents for part in split_definitions(source)]
     if not documents:
         raise UserError(
             f"{root}: no Python sources of the standard library; allowed: an interpreter installed"
@@ -433,10 +405,3 @@ def split_definitions(source: bytes) -> list[bytes]:
     starts = [match.start() for match in _DEFINITION.finditer(source)]
     bounds = [0, *(start for start in starts if start > 0), len(source)]
     return [source[start:stop] for start, stop in itertools.pairwise(bounds) if stop > start]
-
-
-def _cut(source: bytes, unit: Literal["file", "definition"]) -> Iterator[bytes]:
-    if unit == "definition":
-        yield from split_definitions(source)
-    elif source:
-        yield source

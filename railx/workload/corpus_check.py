@@ -59,21 +59,17 @@ def check_corpus(corpus: CorpusSettings, key: str, folder: Path = Path()) -> Non
         except (UserError, OSError) as error:
             said = str(error).replace(str(file), corpus.path)
             raise SettingsError(f"{key}.path", f"got {said}") from None
-    quantiles = getattr(corpus, "quantiles", None)
-    if quantiles is not None and not in_repository(quantiles).is_file():
-        raise SettingsError(
-            f"{key}.quantiles", f"got {quantiles!r}, which is not there; allowed: a CSV table"
-        )
-    if quantiles is not None:
+    if isinstance(corpus, QuantileCorpusSettings):
+        key, table = f"{key}.quantiles", corpus.quantiles
+        if not in_repository(table).is_file():
+            raise SettingsError(key, f"got {table!r}, which is not there; allowed: a CSV table")
         try:
-            published_quantiles(in_repository(quantiles))
+            published_quantiles(in_repository(table))
         except (KeyError, TypeError):
-            raise SettingsError(
-                f"{key}.quantiles",
-                f"got {quantiles!r} without all cells; allowed: the columns kind, key, value",
-            ) from None
+            allowed = "allowed: the columns kind, key, value"
+            raise SettingsError(key, f"got {table!r} without all cells; {allowed}") from None
         except (UserError, OSError) as error:
-            raise SettingsError(f"{key}.quantiles", f"got {error}") from None
+            raise SettingsError(key, f"got {error}") from None
 
 
 def check_drawn_batch(

@@ -13,16 +13,15 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from railx.errors import UserError
+from railx.vocabulary.arrays import FloatArray, IntArray
 
-Lengths = npt.NDArray[np.int64]
+Lengths = IntArray
 
 #: The longest valid sequence: sums and squares stay exact enough.
 MOST_TOKENS = 2**40
 
 
-def published_quantiles(
-    path: str | Path,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def published_quantiles(path: str | Path) -> tuple[FloatArray, FloatArray]:
     """Points (length, share of sequences above it) of a quantile table.
 
     Both are monotone: lengths [n] up, shares [n] down. The table has rows
@@ -36,18 +35,12 @@ def published_quantiles(
         )
     with Path(path).open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    count = next(
-        (
-            float(row["value"])
-            for row in rows
-            if row.get("kind") == "summary" and row["key"] == "count"
-        ),
-        None,
-    )
-    if count is None:
+    counts = [r["value"] for r in rows if r.get("kind") == "summary" and r["key"] == "count"]
+    if not counts:
         raise UserError(
             f"{path}: no row summary,count; allowed: the number of sequences behind the quantiles"
         )
+    count = float(counts[0])
     points: dict[float, float] = {}
     for row in rows:
         if row["kind"] == "percentile_lower":
@@ -64,9 +57,7 @@ def published_quantiles(
     return lengths, above
 
 
-def sample_quantiles(
-    lengths: npt.NDArray[np.float64], above: npt.NDArray[np.float64], sequences: int, seed: int
-) -> Lengths:
+def sample_quantiles(lengths: FloatArray, above: FloatArray, sequences: int, seed: int) -> Lengths:
     """Draw ``sequences`` lengths by the inverse of a distribution given at points.
 
     Points are (length, share above it). Between them the logarithm of the length is
@@ -168,11 +159,10 @@ def length_statistics(lengths: npt.ArrayLike) -> dict[str, float | int]:
         "sequences": len(array),
         "total_tokens": int(array.sum()),
         "mean_tokens": float(array.mean()),
+        **{f"{name}_tokens": float(np.quantile(array, q)) for name, q in quantiles.items()},
+        "shortest_tokens": int(array.min()),
+        "longest_tokens": int(array.max()),
     }
-    summary |= {
-        f"{name}_tokens": float(np.quantile(array, share)) for name, share in quantiles.items()
-    }
-    summary |= {"shortest_tokens": int(array.min()), "longest_tokens": int(array.max())}
     for limit in (8192, 65536):
         summary[f"sequences_above_{limit}"] = float(np.mean(array > limit))
         summary[f"tokens_in_sequences_above_{limit}"] = float(

@@ -41,9 +41,7 @@ _WORDS = f" ?[{_LETTERS}]+| ?[{_DIGITS}]{{1,3}}| ?[^{_SPACE}{_LETTERS}{_DIGITS}]
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A mapping of bytes to tokens; ``merges``: pairs of ids in order of
-    application.
-    """
+    """A mapping of bytes to tokens; ``merges``: pairs of ids in order."""
 
     name: TokenizerName
     merges: tuple[tuple[int, int], ...] = ()
@@ -63,9 +61,7 @@ class Tokenizer:
 
     @property
     def beginning_of_sequence(self) -> int:
-        """The id that precedes every document, so that its first token is
-        predicted too. It is no text.
-        """
+        """The id, no text, before every document: its first token is predicted too."""
         return len(self.pieces)
 
     @property

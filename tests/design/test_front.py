@@ -276,7 +276,7 @@ def test_all_rates_of_a_point_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
     network = topology_settings("mixnet")
     first = evaluate("mixnet", network, JOB, most_chips=4.0, store=RateStore(tmp_path))
     assert "all-to-all by exact loads" in first.notes
-    monkeypatch.setattr(GroupRates, "_computed", None)
+    monkeypatch.setattr(GroupRates, "_crossing", None)
     again = evaluate("mixnet", network, JOB, most_chips=4.0, store=RateStore(tmp_path))
     assert again.row() == first.row()
 

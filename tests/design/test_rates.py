@@ -113,7 +113,7 @@ def test_kept_rates_are_read_again_and_damaged_ones_are_not(
     first.keep()
     (file,) = tmp_path.glob("*.json")
     with monkeypatch.context() as patch:
-        patch.setattr(GroupRates, "_computed", None)
+        patch.setattr(GroupRates, "_crossing", None)
         again = rates_of(settings, 100, RateStore(tmp_path, "code"))
         assert again._way("ring", "min", groups, 1.0, 1) == way
     for store in (RateStore(tmp_path, "other code"), RateStore(None, "code")):

@@ -18,7 +18,6 @@ from railx.mapping.phases import (
     Plan,
     Programme,
     Step,
-    Turn,
     Use,
     plans,
     programme_of,
@@ -249,7 +248,7 @@ def test_windows_are_those_of_a_step_written_out(
     numbers = {
         use: 2 * (use.axes == COLUMNS) + turn for use, turn in zip(USES, chosen, strict=True)
     }
-    plan = Plan(tuple(Turn({use: 1 for use in USES if numbers[use] == turn}) for turn in range(4)))
+    plan = Plan(tuple({use: 1 for use in USES if numbers[use] == turn} for turn in range(4)))
     programme = Programme(tuple(micro_batch), tuple(end), micro_batches, 0, 0.0)
     windows = windows_of(programme, plan)
     assert windows.count == by_hand(programme, numbers, 4)
@@ -259,7 +258,7 @@ def test_windows_are_those_of_a_step_written_out(
 def test_waiting_repeats_the_changes_of_a_further_micro_batch() -> None:
     data, expert = USES[:2]
     micro_batch: tuple[Step, ...] = ((expert, 10.0), (None, 4.0), (data, 3.0), (None, 2.0))
-    own = Plan((Turn({data: 8}), Turn({expert: 8})))
+    own = Plan(({data: 8}, {expert: 8}))
     alone = windows_of(Programme(micro_batch, (), 2, 0, 0.0), own)
     assert alone.count == {2.0: 2, 4.0: 2}
     waiting = windows_of(Programme(micro_batch, (), 2, 3, 0.0), own)
@@ -270,7 +269,7 @@ def test_waiting_repeats_the_changes_of_a_further_micro_batch() -> None:
 def test_a_stall_is_latency_on_demand_and_what_exceeds_the_window_provisioned() -> None:
     data, expert = USES[:2]
     micro_batch: tuple[Step, ...] = ((expert, 10.0), (None, 4.0), (data, 3.0), (None, 2.0))
-    plan = Plan((Turn({data: 8}), Turn({expert: 8})))
+    plan = Plan(({data: 8}, {expert: 8}))
     windows = windows_of(Programme(micro_batch, (), 2, 0, 0.0), plan)
     assert stall_ns(windows, 3.0, "on_demand") == 12.0
     assert stall_ns(windows, 3.0, "provisioned") == 2 * (3 - 2)
@@ -285,8 +284,8 @@ def test_every_plan_is_there_once() -> None:
     assert len(found) == 1 + 3 * 7 + 21
     assert len({str(plan) for plan in found}) == len(found)
     for plan in found:
-        assert all(sum(turn.rails.values()) == 8 for turn in plan.turns)
-        assert sorted(use.over for turn in plan.turns for use in turn.rails) == sorted(
+        assert all(sum(turn.values()) == 8 for turn in plan.turns)
+        assert sorted(use.over for turn in plan.turns for use in turn) == sorted(
             use.over for use in three
         )
 
@@ -295,9 +294,9 @@ def test_a_plan_leaves_a_wiring_its_rails_and_packets_have_no_owner() -> None:
     data, expert = USES[:2]
     fewest = {data: 1, expert: 7}
     shared = [plan for plan in plans([data, expert], 8, fewest) if len(plan.turns) == 1]
-    assert [dict(plan.turns[0].rails) for plan in shared] == [{data: 1, expert: 7}]
+    assert [dict(plan.turns[0]) for plan in shared] == [{data: 1, expert: 7}]
     packets = [plan for plan in plans([data, expert], 1, fewest) if len(plan.turns) == 1]
-    assert [dict(plan.turns[0].rails) for plan in packets] == [{data: 1, expert: 1}]
+    assert [dict(plan.turns[0]) for plan in packets] == [{data: 1, expert: 1}]
 
 
 @pytest.mark.parametrize("sparse", [False, True])

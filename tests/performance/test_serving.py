@@ -10,12 +10,11 @@ import pytest
 from railx.performance.closed import step_times
 from railx.performance.devices import device_named
 from railx.performance.layers import Layers, Setting
-from railx.performance.models import model_named
+from railx.performance.models import Model, model_named
 from railx.performance.networks import TwoLevelRing
 from railx.performance.plans import Plan, Plans
 from railx.performance.programs import constants_named, program_named
 from railx.performance.serving import (
-    cache_bytes_per_token,
     decode_times,
     prefill_times,
     serving_memory_bytes,
@@ -30,6 +29,10 @@ def setting_of(name: str) -> Setting:
     network = TwoLevelRing.of(device, fast_share=1.0, slow_share=1.0)
     constants = replace(constants_named("torchtitan_h100"), **IDEAL)
     return Setting(model_named(name), device, network, program_named("torchtitan"), constants)
+
+
+def cache_bytes_per_token(model: Model) -> float:
+    return model.layers * model.cached_width * 2.0
 
 
 def plans_of(**degrees: int) -> Plans:
@@ -99,7 +102,7 @@ def test_a_prefill_is_the_forward_pass_of_training() -> None:
     times = prefill_times(setting, plans)
     passes = Layers(setting, plans).passes(setting.model.kinds[0])
     assert times.parts["compute"][0] == pytest.approx(32 * passes.forward[0])
-    assert times.parts["tensor"][0] == pytest.approx(32 * passes.tensor_forward[0])
+    assert times.parts["tensor"][0] == pytest.approx(32 * passes.sent["tensor"][0][0])
     assert times.total_s[0] < step_times(setting, plans).total_s[0] / 2.5
 
 
