@@ -166,10 +166,8 @@ def sequence_lengths(batch: Batch) -> Iterator[tuple[int, int]]:
 def check_ranks(plan: Plan, ranks: int) -> None:
     """Refuse to run a plan with another number of ranks than the plan's."""
     if ranks != plan.devices:
-        raise PlanError(
-            f"ranks: got {ranks}; allowed: {plan.devices}, the number of devices that the plan was"
-            " made for"
-        )
+        made_for = f"{plan.devices}, the number of devices that the plan was made for"
+        raise PlanError(f"ranks: got {ranks}; allowed: {made_for}")
 
 
 def layers_of(plan: Plan) -> int | None:

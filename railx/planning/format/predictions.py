@@ -80,9 +80,7 @@ def stage_times(rows: Sequence[ScheduledOp], start_ms: float = 0.0) -> list[Stag
     busy: dict[int, float] = {}
     for row in rows:
         busy[row.stage] = busy.get(row.stage, 0.0) + row.end_ms - row.start_ms
-    return [
-        StageTime(stage, time, max(0.0, makespan_ms - time)) for stage, time in sorted(busy.items())
-    ]
+    return [StageTime(stage, ms, max(0.0, makespan_ms - ms)) for stage, ms in sorted(busy.items())]
 
 
 def memory_over_time(
@@ -141,11 +139,11 @@ def chunk_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[list[float]]:
     part, chunks = virtual_cost(cost, pipeline.virtual_stages), pipeline.chunks
     tokens = [chunk.tokens for chunk in chunks]
     split = [chunk.kind == "split" for chunk in chunks]
-    stages = range(pipeline.model_stages)
-    recomputed = [[chunk.recomputed_layers(stage) for chunk in chunks] for stage in stages]
-    return [
-        part.activation_bytes(tokens, split, stage, recomputed[stage]).tolist() for stage in stages
-    ]
+    rows = []
+    for stage in range(pipeline.model_stages):
+        recomputed = [chunk.recomputed_layers(stage) for chunk in chunks]
+        rows.append(part.activation_bytes(tokens, split, stage, recomputed).tolist())
+    return rows
 
 
 def virtual_cost(cost: PipelineCost, virtual_stages: int) -> PipelineCost:

@@ -23,13 +23,7 @@ from typing import Literal
 
 from railx.errors import UserError
 from railx.planning.format.parts import Chunk, Pipeline, refused
-from railx.planning.format.simulation import (
-    ScheduleName,
-    Shape,
-    Times,
-    orders_of,
-    run_orders,
-)
+from railx.planning.format.simulation import ScheduleName, Shape, Times, orders_of, run_orders
 
 #: A pass: forward, backward, or the delayed weight pass of a backward pass.
 OpKind = Literal["forward", "backward", "weight"]

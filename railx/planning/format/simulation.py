@@ -36,8 +36,6 @@ from typing import Literal, NamedTuple
 ScheduleName = Literal["1f1b", "gpipe", "interleaved", "zero_bubble"]
 SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "interleaved", "zero_bubble")
 
-FORWARD, BACKWARD, WEIGHT = 0, 1, 2
-
 
 class Times(NamedTuple):
     """Begin and end of each pass of each stage, in ms; -1 for a pass that never runs.

@@ -57,13 +57,7 @@ def schedule_rows(plan: Plan, name: str) -> list[dict[str, Any]]:
     (forward, backward or weight), start_ms, end_ms, fidelity.
     """
     return [
-        {
-            "plan": name,
-            "iteration": batch.iteration,
-            **head,
-            **vars(op),
-            "fidelity": "analytic",
-        }
+        {"plan": name, "iteration": batch.iteration, **head, **vars(op), "fidelity": "analytic"}
         for batch in plan.pipeline_batches()
         for head, _, simulated in _simulations(batch)
         for op in simulated

@@ -64,12 +64,7 @@ from railx.planning.pipeline.chunks import (
     share_among_replicas,
 )
 from railx.planning.pipeline.dyna_pipe import plan_dyna_pipe_batch
-from railx.planning.pipeline.fixed_chunks import (
-    ChunkRule,
-    every_rule,
-    fewest_layers,
-    layers_to_try,
-)
+from railx.planning.pipeline.fixed_chunks import ChunkRule, every_rule, fewest_layers, layers_to_try
 from railx.planning.pipeline.grouping import (
     Grouping,
     PipelineSettings,
