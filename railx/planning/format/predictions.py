@@ -233,8 +233,7 @@ def cost_of(plan: Plan) -> PipelineCost | None:
 
 def tensor_ranks(batches: Sequence[PipelineBatch]) -> int | None:
     """Ranks of tensor parallelism in a planner's account; None without."""
-    tensor = batches[0].solver.get("tensor") if batches else None
-    degree = batches[0].pipelines[0].degree if batches else 1
+    tensor, degree = batches[0].solver.get("tensor"), batches[0].pipelines[0].degree
     return tensor if isinstance(tensor, int) and tensor >= 1 and degree % tensor == 0 else None
 
 

@@ -3,12 +3,8 @@
 The base is InfiniPipe's order (section III-C). Forward is in chunk order, so the slices
 of a sequence run left to right. Backward takes the sequences first in, first out and
 the slices of each right to left, so that gradients of keys and values reach earlier
-slices from the later ones.
-
-Stage p (1-based) of d_p runs d_p - p + N_split - 1 forwards before it alternates
-forward and backward, with N_split the number of chunks of the longest sequence of the
-pipeline (eq. 7). Then at most d_p - p + N_split of its chunks are alive. Other named
-orders are in ``simulation``; a pipeline may have an explicit one (``Pipeline.order``).
+slices from the later ones. Other named orders are in ``simulation``; a pipeline may
+have an explicit one (``Pipeline.order``).
 
 The training runtime and the Gantt figure share this module, which needs the standard
 library alone.
@@ -230,9 +226,8 @@ def check_order(pipeline: Pipeline, where: str) -> None:
                 if kind != op.kind or chunk not in run_of[op.chunk]:
                     continue
                 if (needed := Op(earlier, chunk, op.part)) not in done:
-                    raise refused(
-                        f"{inside}, chunk {op.chunk}", f"{code} before {needed.code}", why
-                    )
+                    got = f"{code} before {needed.code}"
+                    raise refused(f"{inside}, chunk {op.chunk}", got, why)
             done.add(op)
         for chunk, part, kind in itertools.product(
             range(len(pipeline.chunks)), range(pipeline.virtual_stages), kinds
@@ -260,14 +255,12 @@ def stage_layers(layers: int, stages: int) -> list[range]:
 def runs_of(chunks: Sequence[Chunk]) -> list[list[Chunk]]:
     """Neighbouring chunks of a cut sequence together; each other chunk alone."""
     runs: list[list[Chunk]] = []
-    previous: int | None = None
     for chunk in chunks:
         cut = chunk.cut_sequence
-        if cut is not None and cut == previous:
+        if runs and cut is not None and cut == runs[-1][-1].cut_sequence:
             runs[-1].append(chunk)
         else:
             runs.append([chunk])
-        previous = cut
     return runs
 
 

@@ -12,11 +12,6 @@ the standard library alone.
 A stage runs its passes in its order, each as soon as its input has arrived. A forward
 pass needs that of the previous model stage, a backward pass that of the next. The order
 of a stage must respect dependencies within the stage.
-
-Tests hold closed forms: n chunks of equal time take (n + p - 1) (F + B) on p stages,
-with ``zero_bubble`` n (F + B + W) + (p - 1) (F + B - W), and v virtual stages divide
-the bubble by v. On small cases of unequal chunks ``searched`` is within 2 % of an exact
-search; ``1f1b`` is not always.
 """
 
 from __future__ import annotations
@@ -79,7 +74,10 @@ class Shape:
         return max(self.runs)
 
     def warm_up(self, stage: int) -> int:
-        """1F1B's forward passes before the first pair (InfiniPipe eq. 7 less one)."""
+        """1F1B's forward passes before the first pair (InfiniPipe eq. 7 less one).
+
+        At most one more of the stage's chunks are alive at once.
+        """
         return min(self.stages - stage + self.longest - 2, self.chunks)
 
 

@@ -16,6 +16,7 @@ The search for an order is that of ``refinement`` with the chunks as they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -77,18 +78,16 @@ def best_schedule(
     Without a cost all fit.
     """
     times: dict[str, float | None] = {}
-    best: tuple[float, ScheduleChoice, Pipeline] | None = None
+    best_ms, best = math.inf, Choice(pipeline.schedule, pipeline, times)
     for name in among:
         tried = with_schedule(pipeline, name, cost, recompute=recompute)
         if tried is None or (cost is not None and not fits(tried, cost)):
             times[name] = None
             continue
         time_ms = times[name] = pipeline_ms(tried)
-        if best is None or time_ms < best[0] * _LESS:
-            best = time_ms, name, tried
-    if best is None:
-        return Choice(pipeline.schedule, pipeline, times)
-    return Choice(best[1], best[2], times)
+        if time_ms < best_ms * _LESS:
+            best_ms, best = time_ms, Choice(name, tried, times)
+    return best
 
 
 def best_batch(
@@ -273,6 +272,13 @@ def _compared_row(name: str, batch: PipelineBatch, cost: PipelineCost | None) ->
     pipelines = batch.pipelines
     times = [time for pipeline in pipelines for time in stage_times(simulate_pipeline(pipeline))]
     busy, idle = sum(time.busy_ms for time in times), sum(time.idle_ms for time in times)
+    peak_gib = recomputed_share = fitting = None
+    if cost is not None:
+        peak_gib = max(max(peak_bytes(pipeline, cost)) for pipeline in pipelines) / 2**30
+        fitting = all(fits(pipeline, cost) for pipeline in pipelines)
+        # Of the layers, chunk by chunk, those whose forward pass is run twice.
+        layers = [chunk.checkpoint_layers for pipeline in pipelines for chunk in pipeline.chunks]
+        recomputed_share = sum(map(sum, layers)) / (len(layers) * sum(cost.layer_counts))
     return {
         "schedule": name,
         "batch_ms": batch.predicted_ms,
@@ -283,19 +289,8 @@ def _compared_row(name: str, batch: PipelineBatch, cost: PipelineCost | None) ->
             for pipeline in pipelines
             for stage in range(pipeline.stages)
         ),
-        "peak_gib": None
-        if cost is None
-        else max(map(max, (peak_bytes(pipeline, cost) for pipeline in pipelines))) / 2**30,
-        "recomputed_share": _recomputed_share(batch, cost),
-        "fits": None if cost is None else all(fits(pipeline, cost) for pipeline in pipelines),
+        "peak_gib": peak_gib,
+        "recomputed_share": recomputed_share,
+        "fits": fitting,
         "trains": all(map(runnable, pipelines)),
     }
-
-
-def _recomputed_share(batch: PipelineBatch, cost: PipelineCost | None) -> float | None:
-    """Share of the layers, chunk by chunk, whose forward pass is run twice."""
-    if cost is None:
-        return None
-    chunks = [chunk for pipeline in batch.pipelines for chunk in pipeline.chunks]
-    counted = sum(sum(chunk.checkpoint_layers) for chunk in chunks)
-    return counted / (len(chunks) * sum(cost.layer_counts))

@@ -29,14 +29,13 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Pipeline, Slice
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.predictions import fits
 from railx.planning.format.schedule import pipeline_ms
-from railx.planning.packing import fewest, least_loaded
+from railx.planning.packing import Floats, Integers, fewest, least_loaded
 from railx.planning.pipeline.chunks import chunk_of, pipeline_of, recomputing
 from railx.planning.pipeline.fixed_chunks import (
     FixedChunkSettings,
@@ -58,8 +57,8 @@ class DynaPipeSettings(FixedChunkSettings):
 
 
 def consecutive_cuts(
-    works_ms: npt.NDArray[np.float64],
-    tokens: npt.NDArray[np.int64],
+    works_ms: Floats,
+    tokens: Integers,
     constant_ms: float,
     most_tokens: int,
     fill_weight: float,
@@ -78,11 +77,9 @@ def consecutive_cuts(
         """The fewest micro-batches of up to this time."""
         ends, start, count = [], 0, len(works_ms)
         while start < count:
-            by_time = np.searchsorted(work, work[start] + limit_ms - constant_ms, side="right") - 1
-            by_tokens = (
-                np.searchsorted(token_sums, token_sums[start] + most_tokens, side="right") - 1
-            )
-            start = max(start + 1, min(int(by_time), int(by_tokens)))
+            by_time = np.searchsorted(work, work[start] + limit_ms - constant_ms, side="right")
+            by_tokens = np.searchsorted(token_sums, token_sums[start] + most_tokens, side="right")
+            start = max(start + 1, min(int(by_time), int(by_tokens)) - 1)
             ends.append(start)
         return ends
 
@@ -133,11 +130,8 @@ def _with_layers(batch: SampledBatch, layers: int, cost: PipelineCost) -> list[P
     forward, backward, _ = cost.slice_times_ms(np.zeros(len(lengths)), lengths)
     room = min(
         cost.capacity_bytes(stage)
-        / (
-            float(cost.activation_bytes(1, False, stage, recomputed[stage]))
-            * (shape.stages - stage)
-        )
-        for stage in range(shape.stages)
+        / (float(cost.activation_bytes(1, False, stage, count)) * (shape.stages - stage))
+        for stage, count in enumerate(recomputed)
     )
     again = max(count / cost.layers_of(stage) for stage, count in enumerate(recomputed))
     empty = cost.chunk_time_ms([])

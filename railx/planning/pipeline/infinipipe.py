@@ -11,8 +11,7 @@ the least simulated time wins.
 
 Deviations from the paper:
 
-* the token limit of a chunk is searched beside K. The paper takes the mesh's longest
-  slice, which leaves chunks of short sequences far below the time of a slice;
+* the token limit of a chunk is searched beside K (``chunks`` says why);
 * plans whose longest chunk is within ``most_over_mean`` of the mean come first, where
   that costs less than 5 %;
 * the grouping prices recomputing by a quick method; the groups that are chosen are
@@ -32,6 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ from railx.planning.format.schedule import (
     pipeline_ms,
     runs_of,
 )
-from railx.planning.packing import Floats, Integers, longest_fitting
+from railx.planning.packing import Floats, longest_fitting
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.best_schedule import CANDIDATE_SCHEDULES, best_batch
 from railx.planning.pipeline.chunks import (
@@ -214,14 +214,9 @@ def _refined(
         elif best is not None:
             start, length = (best.runs, best.layers), passes
         refined = refine(
-            *start,
-            cost,
-            settings.most_slices,
-            settings.alignment_tokens,
-            length,
-            number,
+            *start, cost, settings.most_slices, settings.alignment_tokens, length, number,
             recompute=settings.checkpointing in ("adaptive", "exact"),
-        )
+        )  # fmt: skip
         if refined is not None and (best is None or refined.time_ms < best.time_ms):
             best = refined
     if best is None or best.time_ms >= sum(map(pipeline_ms, alternatives[0])):
@@ -425,7 +420,10 @@ def _candidates(
     longest, room = int(share.lengths.max()), _most_chunk_tokens(settings, cost)
     tried: set[tuple[int, ...]] = set()
     for slices in range(1, settings.most_slices + 1):
-        cuts = _cuts(longest, slices, settings, cost)
+        if settings.chunking == "even":
+            cuts = even_mesh(longest, slices, settings.alignment_tokens)
+        else:
+            cuts = mesh(longest, slices, cost, settings.alignment_tokens)
         if tuple(cuts) in tried:
             continue
         tried.add(tuple(cuts))
@@ -439,24 +437,16 @@ def _candidates(
         yield list(packed.values())
 
 
-def _cuts(length: int, slices: int, settings: PipelineSettings, cost: PipelineCost) -> list[int]:
-    if settings.chunking == "even":
-        return even_mesh(length, slices, settings.alignment_tokens)
-    return mesh(length, slices, cost, settings.alignment_tokens)
-
-
-def _most_recomputed(settings: PipelineSettings, cost: PipelineCost) -> Integers:
-    """The most layers [d, 1] that a stage may recompute."""
-    none = settings.checkpointing == "none"
-    return np.array([[0 if none else layers] for layers in cost.layer_counts])
+def _most_recomputed(settings: PipelineSettings, cost: PipelineCost) -> list[int]:
+    """The most layers that each stage may recompute."""
+    return [layers * (settings.checkpointing != "none") for layers in cost.layer_counts]
 
 
 def _most_chunk_tokens(settings: PipelineSettings, cost: PipelineCost) -> int:
     """Tokens of the largest chunk that fits alone, with all recomputed that may be."""
-    layers = _most_recomputed(settings, cost)[:, 0].tolist()
     return min(
         int(cost.capacity_bytes(stage) / cost.activation_bytes(1, False, stage, recomputed))
-        for stage, recomputed in enumerate(layers)
+        for stage, recomputed in enumerate(_most_recomputed(settings, cost))
     )
 
 
@@ -523,7 +513,7 @@ def _holds_alone(length: int, settings: PipelineSettings, cost: PipelineCost) ->
 
 def _short_memory(share: SampledBatch, settings: PipelineSettings, cost: PipelineCost) -> PlanError:
     """The stage with too little memory, and its deficit, at the K with the least."""
-    layers = _most_recomputed(settings, cost)
+    layers = np.array(_most_recomputed(settings, cost))[:, None]
 
     def missing(chunked: Chunked) -> Floats:
         """Bytes [d] that stages lack at most for a cut sequence by itself."""
@@ -549,11 +539,8 @@ def _short_memory(share: SampledBatch, settings: PipelineSettings, cost: Pipelin
 
 def _plan(settings: PipelineSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
     cost = task.pipelines(settings.shape)
-    return task.planned(
-        lambda index, batch: plan_pipeline_batch(
-            index, batch, settings, cost, task.max_length_tokens
-        )
-    )
+    longest = task.max_length_tokens
+    return task.planned(partial(plan_pipeline_batch, settings=settings, cost=cost, context=longest))
 
 
 #: The entry of the list of planners.
