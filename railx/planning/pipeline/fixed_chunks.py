@@ -259,13 +259,8 @@ class SlimPipeSettings(SlicedSettings):
 
     def rules(self, longest: int, cost: PipelineCost) -> list[ChunkRule]:
         parts, alignment = self.most_parts, self.alignment_tokens
-        retimed = balanced if self.context_exchange else None
-        return [
-            slim_pipe_rule(
-                size, {"slice_tokens": size, "context_exchange": self.context_exchange}, retimed
-            )
-            for size in sizes_of(self.slice_tokens, longest, parts, alignment)
-        ]
+        sizes = sizes_of(self.slice_tokens, longest, parts, alignment)
+        return [slim_pipe_rule(size, self.context_exchange) for size in sizes]
 
 
 def dapple_rule(size: int) -> ChunkRule:
@@ -308,14 +303,14 @@ def retained_counts(chunks: int) -> list[int]:
     return sorted({2**k for k in range(chunks.bit_length()) if 2**k < chunks} | {chunks})
 
 
-def slim_pipe_rule(size: int, account: dict[str, Any], retimed: Retimed | None = None) -> ChunkRule:
+def slim_pipe_rule(size: int, context_exchange: bool = False) -> ChunkRule:
     """Equal slices of up to ``size`` tokens."""
     return ChunkRule(
         f"slim_pipe {size}",
         size,
         lambda tokens: _equal(tokens, -(-tokens // size)),
-        account,
-        retimed=retimed,
+        {"slice_tokens": size, "context_exchange": context_exchange},
+        retimed=balanced if context_exchange else None,
     )
 
 
@@ -328,7 +323,7 @@ def every_rule(
         count = -(-context // size)
         yield seq1f1b_rule(size, "fixed", context, alignment, cost)
         yield from (chunk_flow_rule(size, retained) for retained in retained_counts(count))
-        yield slim_pipe_rule(size, {})
+        yield slim_pipe_rule(size)
         if count > 1:
             yield seq1f1b_rule(size, "even", context, alignment, cost)
             yield seq1f1b_rule(size, "equal_work", context, alignment, cost)
@@ -352,12 +347,8 @@ def _equal(tokens: Lengths, counts: Integers) -> Slices:
 
 def balanced(run: list[Chunk]) -> list[Chunk]:
     """The slices of a sequence with the mean of their times."""
-    names = (
-        "predicted_forward_ms",
-        "predicted_backward_ms",
-        "predicted_all_to_all_ms",
-        "predicted_layer_forward_ms",
-    )
+    parts = ("forward", "backward", "all_to_all", "layer_forward")
+    names = [f"predicted_{part}_ms" for part in parts]
     means: dict[str, Any] = {name: fmean(getattr(chunk, name) for chunk in run) for name in names}
     return [replace(chunk, **means) for chunk in run]
 
@@ -378,9 +369,7 @@ def sizes_of(given: int | None, longest: int, most_parts: int, alignment: int) -
 def spread(layers: int, cost: PipelineCost) -> tuple[int, ...]:
     """Recomputed layers of each stage: as even as possible, the first ones more."""
     share, rest = divmod(layers, cost.shape.stages)
-    return tuple(
-        min(share + (stage < rest), cost.layers_of(stage)) for stage in range(cost.shape.stages)
-    )
+    return tuple(min(share + (stage < rest), most) for stage, most in enumerate(cost.layer_counts))
 
 
 def layers_to_try(given: int | None, cost: PipelineCost) -> range:
@@ -425,10 +414,8 @@ def check_settings(settings: FixedChunkSettings, task: PlanningTask) -> None:
     """Refuse fewer sequences than replicas, and layers beyond the model's."""
     layers = settings.checkpointed_layers
     if layers is not None and layers > task.model.layers:
-        raise SettingsError(
-            "planner.checkpointed_layers",
-            f"got {layers}; allowed: at most {task.model.layers}, the layers of {task.model.name}",
-        )
+        most = f"at most {task.model.layers}, the layers of {task.model.name}"
+        raise SettingsError("planner.checkpointed_layers", f"got {layers}; allowed: {most}")
     check_replicas(settings.replicas, min(len(batch.lengths) for batch in task.batches))
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from railx.performance.sequence_cost import CostModel
-from railx.planning.format.parts import PlanError
+from railx.planning.format.parts import refused
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import Assignment, Lengths, best_fit_decreasing, levelled, micro_batch_ms
 from railx.planning.planner import (
@@ -71,9 +71,8 @@ class StaticSettings(PlannerBase):
     def __post_init__(self) -> None:
         if (self.choice == "fixed") != (self.degree is not None):
             allowed = "a power of two" if self.choice == "fixed" else "null"
-            raise SettingsError(
-                "degree", f"got {self.degree}; allowed: {allowed} with choice {self.choice}"
-            )
+            got = f"got {self.degree}; allowed: {allowed} with choice {self.choice}"
+            raise SettingsError("degree", got)
 
 
 def static_degree(settings: StaticSettings, cost: CostModel, max_length_tokens: int) -> int | None:
@@ -84,9 +83,7 @@ def static_degree(settings: StaticSettings, cost: CostModel, max_length_tokens: 
     """
     if settings.choice == "fixed":
         if settings.degree not in cost.degrees:
-            raise PlanError(
-                f"planner.degree: got {settings.degree}; allowed: {cost.degrees_in_words}"
-            )
+            raise refused("planner.degree", f"got {settings.degree}", cost.degrees_in_words)
         return settings.degree
     if settings.choice == "per_batch":
         return None
@@ -98,10 +95,8 @@ def static_degree(settings: StaticSettings, cost: CostModel, max_length_tokens: 
         longest = cost.tokens_per_device * largest
         degree = largest if max_length_tokens <= longest else None
     if degree is None:
-        raise PlanError(
-            f"batch.max_length_tokens: got {max_length_tokens}; allowed: at most {longest}, what"
-            f" degree {largest} holds"
-        )
+        allowed = f"at most {longest}, what degree {largest} holds"
+        raise refused("batch.max_length_tokens", f"got {max_length_tokens}", allowed)
     return degree
 
 
@@ -113,9 +108,7 @@ def static_assignments(
     fill: float,
     levelling: Levelling = "full",
 ) -> list[Assignment]:
-    """Micro-batches of groups of one degree for lengths [n], all of which fit the
-    degree.
-    """
+    """Micro-batches of groups of one degree for lengths [n], which all fit it."""
     cap = cost.tokens_per_device * degree
     capacity = max(int(fill * cap), int(lengths.max()))
     bins = best_fit_decreasing(lengths, capacity)
@@ -169,9 +162,7 @@ def _level_as_published(
 def best_static(
     lengths: Lengths, devices: int, cost: CostModel, fill: float, levelling: Levelling = "full"
 ) -> tuple[int, list[Assignment]]:
-    """The best degree for this batch by predicted time, and its micro-batches
-    (BatchAda).
-    """
+    """The best degree of this batch by predicted time (BatchAda), its micro-batches."""
     longest = int(lengths.max())
     candidates = [
         (degree, static_assignments(lengths, degree, devices, cost, fill, levelling))
