@@ -179,5 +179,4 @@ def _plan(settings: JointSettings, task: PlanningTask) -> Batches:
     return tuple(batches)
 
 
-#: The entry of the list of planners.
 JOINT = Planner("joint", None, JointSettings, _plan)

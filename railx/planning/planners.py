@@ -22,23 +22,9 @@ from railx.settings import Registered, SettingsError
 
 #: Every planner.
 PLANNERS: tuple[Planner, ...] = (
-    STATIC,
-    FLEXSP,
-    FLEXSP_MILP,
-    PIPELINE,
-    MEGATRON,
-    DYNAMIC_CP,
-    BYTE_SCALE,
-    WLB,
-    ANY_DEGREE,
-    MEGATRON_PIPELINE,
-    DAPPLE,
-    SEQ1F1B,
-    CHUNK_FLOW,
-    SLIM_PIPE,
-    DYNA_PIPE,
-    JOINT,
-)
+    STATIC, FLEXSP, FLEXSP_MILP, PIPELINE, MEGATRON, DYNAMIC_CP, BYTE_SCALE, WLB, ANY_DEGREE,
+    MEGATRON_PIPELINE, DAPPLE, SEQ1F1B, CHUNK_FLOW, SLIM_PIPE, DYNA_PIPE, JOINT,
+)  # fmt: skip
 
 
 def planner_of(settings: PlannerBase) -> Planner:

@@ -235,20 +235,11 @@ def pack(
     )
     alone = np.bincount(chunk, minlength=chunks) == 1
     partial = np.bincount(chunk, (stop - start) < length, chunks) > 0
+    chunk_tokens = np.bincount(chunk, stop - start, chunks).astype(np.int64)
     return Chunked(
-        sequence,
-        length,
-        start,
-        stop,
-        chunk,
-        np.bincount(chunk, stop - start, chunks).astype(np.int64),
-        forward,
-        backward,
-        exchange,
-        alone & partial,
-        count,
-        run_start,
-    )
+        sequence, length, start, stop, chunk, chunk_tokens, forward, backward, exchange,
+        alone & partial, count, run_start,
+    )  # fmt: skip
 
 
 def share_among_replicas(

@@ -191,5 +191,4 @@ def _plan(settings: DynaPipeSettings, task: PlanningTask) -> tuple[PipelineBatch
     return task.planned(planned)
 
 
-#: The entry of the list of planners.
 DYNA_PIPE = Planner("dyna_pipe", "pipeline", DynaPipeSettings, _plan)

@@ -447,13 +447,10 @@ def _plan_with_rule(
 ) -> tuple[PipelineBatch, ...] | None:
     """All batches by one rule with the fewest layers recomputed; None: too large."""
     counts = layers_to_try(settings.checkpointed_layers, cost)
-    drawn = [
-        [
-            rule.chunked(share, cost)
-            for share in share_among_replicas(batch, settings.replicas, cost)
-        ]
-        for batch in counted(task.batches, "batches")
-    ]
+    drawn = []
+    for batch in counted(task.batches, "batches"):
+        shares = share_among_replicas(batch, settings.replicas, cost)
+        drawn.append([rule.chunked(share, cost) for share in shares])
     for chunked in chain.from_iterable(drawn):
         needed = fewest_layers(rule, chunked, counts, cost)
         if needed is None:
@@ -462,8 +459,8 @@ def _plan_with_rule(
     account = {**rule.account, "checkpointed_layers": counts[0]}
     batches = []
     for index, replicas in enumerate(drawn):
-        shares = enumerate(replicas)
-        pipelines = (_pipeline(rule, share, counts[0], replica, cost) for replica, share in shares)
+        numbered = enumerate(replicas)
+        pipelines = (_pipeline(rule, part, counts[0], replica, cost) for replica, part in numbered)
         batches.append(
             PipelineBatch(index, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
         )
@@ -478,12 +475,11 @@ def _pipeline(
     if rule.retimed is not None:
         starts = [*np.unique(chunked.run_start).tolist(), len(chunks)]
         runs = (rule.retimed(chunks[start:end]) for start, end in pairwise(starts))
-        chunks = [chunk for run in runs for chunk in run]
+        chunks = list(chain.from_iterable(runs))
     recomputed = map(recomputing, chunks, rule.layers(chunked, count, cost).T.tolist())
     return pipeline_of(recomputed, replica, cost.shape)
 
 
-#: The entries of the list of planners.
 DAPPLE = Planner("dapple", "pipeline", DappleSettings, _plan)
 SEQ1F1B = Planner("seq1f1b", "pipeline", Seq1F1BSettings, _plan)
 CHUNK_FLOW = Planner("chunk_flow", "pipeline", ChunkFlowSettings, _plan)

@@ -152,14 +152,12 @@ def fastest(
     incumbent: the first of every family, whose members differ little, then the others
     of the best families.
     """
-    ranked = sorted(
-        (
-            (fastest_possible(chunked, cost), which, index)
-            for which, family in enumerate(families)
-            for index, chunked in enumerate(family)
-        ),
-        key=lambda candidate: (candidate[0].simulated_ms, *candidate[1:]),
-    )
+    candidates = [
+        (fastest_possible(chunked, cost), which, index)
+        for which, family in enumerate(families)
+        for index, chunked in enumerate(family)
+    ]
+    ranked = sorted(candidates, key=lambda candidate: candidate[0].simulated_ms)
     tried: list[Grouping] = []
     heads: dict[int, int] = {}
     short = []

@@ -543,5 +543,4 @@ def _plan(settings: PipelineSettings, task: PlanningTask) -> tuple[PipelineBatch
     return task.planned(partial(plan_pipeline_batch, settings=settings, cost=cost, context=longest))
 
 
-#: The entry of the list of planners.
 PIPELINE = Planner("pipeline", "pipeline", PipelineSettings, _plan)

@@ -133,16 +133,10 @@ def _state_of(
 ) -> _State:
     n = len(lengths)
     state = _State(
-        np.zeros((n, max(most - 1, 1)), np.int64),
-        np.zeros(n, np.int64),
-        np.zeros(n, np.int64),
-        np.full(n, -1),
-        np.zeros((n, 3)),
-        np.zeros((n, most, stages), np.int64),
-        np.arange(n),
-        np.array([len(runs)]),
-        np.zeros(stages),
-    )
+        np.zeros((n, max(most - 1, 1)), np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64),
+        np.full(n, -1), np.zeros((n, 3)), np.zeros((n, most, stages), np.int64), np.arange(n),
+        np.array([len(runs)]), np.zeros(stages),
+    )  # fmt: skip
     chunk_index = 0
     for number, run in enumerate(runs):
         for position, chunk in enumerate(run):

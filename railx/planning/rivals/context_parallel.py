@@ -239,7 +239,6 @@ def _work_ms(length: int, cost: CostModel) -> float:
     return cost.quadratic_ms * length**2 + cost.linear_ms * length
 
 
-#: The entry of the list of planners.
 ANY_DEGREE = Planner(
     "any_degree",
     "sequence_parallel",
@@ -351,7 +350,6 @@ def plan_byte_scale_batch(
     return planned_batch(iteration, batch, assignments, cost, {"without_waiting_ms": waitless})
 
 
-#: The entry of the list of planners.
 BYTE_SCALE = Planner(
     "byte_scale",
     "sequence_parallel",
@@ -446,5 +444,4 @@ def _wlb(settings: WLBSettings, task: PlanningTask) -> tuple[SequenceParallelBat
     return batch_by_batch(plan_wlb_batch)(degree, task)
 
 
-#: The entry of the list of planners.
 WLB = Planner("wlb", "sequence_parallel", WLBSettings, _wlb)

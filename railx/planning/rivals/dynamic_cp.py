@@ -258,5 +258,4 @@ def _plan(settings: DynamicCPSettings, task: PlanningTask) -> tuple[SequencePara
     return batch_by_batch(plan_dynamic_cp_batch)(settings, task)
 
 
-#: The entry of the list of planners.
 DYNAMIC_CP = Planner("dynamic_cp", "sequence_parallel", DynamicCPSettings, _plan, whole_heads=False)

@@ -173,17 +173,18 @@ def _tokens_per_device(task: PlanningTask, tensor: int) -> int | None:
     cluster, model, longest = task.cluster, task.model, task.max_length_tokens
     common = model_state_mib(task.constants, cluster, model, longest)
     sharing = replace(cluster, devices=task.devices // tensor)
-    needed = (
-        model_state_mib(replace(task.constants, zero_stage=1), sharing, model, longest) / tensor
-    )
-    memory_gib = cluster.memory_gib + (common - needed) / 1024
+    constants = replace(task.constants, zero_stage=1)
+    needed = model_state_mib(constants, sharing, model, longest) / tensor
+    widened = replace(cluster, memory_gib=cluster.memory_gib + (common - needed) / 1024)
     try:
-        cost = build_cost_model(
-            task.constants, replace(cluster, memory_gib=memory_gib), model, longest
-        )
+        return build_cost_model(task.constants, widened, model, longest).tokens_per_device
     except SettingsError:
         return None
-    return cost.tokens_per_device
+
+
+def _account(shape: Shape, **more: int) -> dict[str, Any]:
+    """What a plan says of its shape."""
+    return {"tensor": shape.tensor, "context": shape.context, "exchange": shape.exchange, **more}
 
 
 def plan_megatron_batch(
@@ -193,23 +194,14 @@ def plan_megatron_batch(
     assignments = static_assignments(
         batch.lengths, shape.degree, devices, shape.cost, settings.fill, settings.levelling
     )
-    account = {
-        "tensor": shape.tensor,
-        "context": shape.context,
-        "exchange": shape.exchange,
-        "data": devices // shape.degree,
-        "tokens_per_device": shape.cost.tokens_per_device,
-    }
+    tokens = shape.cost.tokens_per_device
+    account = _account(shape, data=devices // shape.degree, tokens_per_device=tokens)
 
     def times_of(group: Group) -> dict[str, Any]:
         time = shape.group_time_ms(np.asarray(group.lengths, dtype=np.int64))
         other_ms = {"tensor_parallel": time.tensor_ms, "context_parallel": time.context_ms}
-        return {
-            "predicted_ms": time.total_ms,
-            "predicted_compute_ms": time.compute_ms,
-            "predicted_all_to_all_ms": 0.0,
-            "predicted_other_ms": other_ms,
-        }
+        times = {"predicted_ms": time.total_ms, "predicted_compute_ms": time.compute_ms}
+        return times | {"predicted_all_to_all_ms": 0.0, "predicted_other_ms": other_ms}
 
     packed = planned_batch(iteration, batch, assignments, shape.cost, account)
     # The times are those of this shape instead of the cost model's.
@@ -218,15 +210,11 @@ def plan_megatron_batch(
 
 
 def _groups(settings: MegatronSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
-    def with_shape(shape: Shape) -> tuple[SequenceParallelBatch, ...]:
-        return task.planned(
-            lambda index, batch: plan_megatron_batch(index, batch, settings, task.devices, shape)
-        )
-
-    return min(map(with_shape, counted(shapes(settings, task), "shapes")), key=_total_ms)
+    plan = partial(plan_megatron_batch, settings=settings, devices=task.devices)
+    tried = counted(shapes(settings, task), "shapes")
+    return min((task.planned(partial(plan, shape=shape)) for shape in tried), key=_total_ms)
 
 
-#: The entry of the list of planners.
 MEGATRON = Planner(
     "megatron", "sequence_parallel", MegatronSettings, _groups, predictions="own", whole_heads=False
 )
@@ -315,22 +303,22 @@ def _pipelines(settings: MegatronPipelineSettings, task: PlanningTask) -> tuple[
     cost = build_cost_model(plain, free, task.model, task.max_length_tokens)
     task = replace(task, constants=plain, cost=cost)
     planned: list[tuple[PipelineBatch, ...]] = []
-    refused: list[PlanError] = []
+    unfit: list[PlanError] = []
     for shape, stages in _stage_choices(settings, task):
         try:
             planned.append(_with_shape(settings, task, shape, stages))
         except PlanError as error:
-            refused.append(error)
+            unfit.append(error)
     if planned:
         return min(planned, key=_total_ms)
-    # An error about a sequence is more useful than one about a shape without memory.
-    named = [refusal for refusal in refused if str(refusal).startswith("sequence")]
-    raise next(iter(named + refused), None) or PlanError(
-        f"planner.tensor, planner.context, planner.stages: got {settings.tensor},"
-        f" {settings.context}, {settings.stages}; allowed: what divides {task.devices} devices"
-        f" and {task.model.heads} heads, up to {task.model.layers} stages, for the layers, and"
-        " a sequence for every replica"
-    )
+    if unfit:
+        # An error about a sequence is more useful than one of a shape without memory.
+        raise max(unfit, key=lambda refusal: str(refusal).startswith("sequence"))
+    got = f"got {settings.tensor}, {settings.context}, {settings.stages}"
+    divided = f"what divides {task.devices} devices and {task.model.heads} heads"
+    allowed = f"{divided}, up to {task.model.layers} stages, for the layers"
+    keys = "planner.tensor, planner.context, planner.stages"
+    raise refused(keys, got, f"{allowed}, and a sequence for every replica")
 
 
 def _with_shape(
@@ -338,21 +326,11 @@ def _with_shape(
 ) -> tuple[PipelineBatch, ...]:
     """All batches with one shape; PlanError where memory does not hold them."""
     cost = stage_cost(task, shape, stages)
-    replicas = cost.shape.replicas
+    replicas, layers = cost.shape.replicas, settings.checkpointed_layers
     chunk_settings = FixedChunkSettings(
-        settings.planner,
-        stages,
-        shape.degree,
-        replicas=replicas,
-        checkpointed_layers=settings.checkpointed_layers,
+        settings.planner, stages, shape.degree, replicas=replicas, checkpointed_layers=layers
     )
-    account = {
-        "tensor": shape.tensor,
-        "context": shape.context,
-        "exchange": shape.exchange,
-        "stages": stages,
-        "data": replicas,
-    }
+    account = _account(shape, stages=stages, data=replicas)
 
     def rule(size: int) -> ChunkRule:
         return replace(
@@ -369,7 +347,6 @@ def _total_ms(batches: Batches) -> float:
     return sum(batch.predicted_ms for batch in batches)
 
 
-#: The entry of the list of planners.
 MEGATRON_PIPELINE = Planner(
     "megatron_pipeline",
     "pipeline",

@@ -418,15 +418,8 @@ def _certified(
 
     def proven(factors: Floats) -> Floats:
         """The bound by prices times each factor."""
-        left = np.stack(
-            [
-                (charge[part].ravel() - factors[:, None] * ends[part].ravel()).min(
-                    axis=1, initial=grid[-1]
-                )
-                for part in inside
-            ],
-            axis=1,
-        )
+        losses = (charge[part].ravel() - factors[:, None] * ends[part].ravel() for part in inside)
+        left = np.stack([loss.min(axis=1, initial=grid[-1]) for loss in losses], axis=1)
         total: Floats = factors * float(price.sum()) + left @ ranks
         if most is None:
             total[left[:, -1] < 0] = -np.inf

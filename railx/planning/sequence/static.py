@@ -208,5 +208,4 @@ def _plan(settings: StaticSettings, task: PlanningTask) -> tuple[SequenceParalle
     )
 
 
-#: The entry of the list of planners.
 STATIC = Planner("static", "sequence_parallel", StaticSettings, _plan)
