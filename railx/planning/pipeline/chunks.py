@@ -264,14 +264,15 @@ def longest_slice(cuts: list[int], length: int) -> int:
     return max(stop - start for start, stop in pairwise([0, *cuts, length]))
 
 
-def chunk_of(slices: Sequence[Slice], cost: PipelineCost) -> Chunk:
-    """A chunk with its times, nothing recomputed."""
+def chunk_of(slices: Sequence[Slice], cost: PipelineCost, layers: Sequence[int] = ()) -> Chunk:
+    """A chunk with its times that recomputes ``layers`` on each stage."""
     time = cost.chunk_time_ms([(part.start, part.tokens) for part in slices])
     return Chunk(
         tuple(slices),
         time.forward_ms,
         time.backward_ms,
         time.all_to_all_ms,
+        checkpoint_layers=tuple(layers) if any(layers) else (),
         predicted_layer_forward_ms=cost.layer_forward_ms(time.forward_ms),
         predicted_send_ms=cost.send_ms(sum(part.tokens for part in slices)),
     )

@@ -36,7 +36,7 @@ from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.predictions import fits
 from railx.planning.format.schedule import pipeline_ms
 from railx.planning.packing import Floats, Integers, fewest, least_loaded
-from railx.planning.pipeline.chunks import chunk_of, pipeline_of, recomputing
+from railx.planning.pipeline.chunks import chunk_of, pipeline_of
 from railx.planning.pipeline.fixed_chunks import (
     FixedChunkSettings,
     check_settings,
@@ -124,7 +124,6 @@ def plan_dyna_pipe_batch(
 def _with_layers(batch: SampledBatch, layers: int, cost: PipelineCost) -> list[Pipeline] | None:
     """Pipelines that recompute ``layers`` layers; None where they do not fit memory."""
     shape, recomputed = cost.shape, spread(layers, cost)
-    replicas = shape.replicas
     ascending = np.lexsort((batch.sequences, batch.lengths))
     sequences, lengths = batch.sequences[ascending], batch.lengths[ascending]
     forward, backward, _ = cost.slice_times_ms(np.zeros(len(lengths)), lengths)
@@ -141,31 +140,24 @@ def _with_layers(batch: SampledBatch, layers: int, cost: PipelineCost) -> list[P
         (1 + again) * empty.forward_ms + empty.backward_ms,
         int(room),
         shape.stages - 1,
-        1 / replicas,
+        1 / shape.replicas,
     )
     # Every replica needs a micro-batch.
-    while len(ends) < replicas:
+    while len(ends) < shape.replicas:
         widths = np.diff([0, *ends])
         widest = int(np.argmax(widths))
         ends.insert(widest, ends[widest] - int(widths[widest]) // 2)
-    slices = [
-        Slice(sequence, 0, length, length)
-        for sequence, length in zip(sequences.tolist(), lengths.tolist(), strict=True)
-    ]
-    chunks = [
-        recomputing(chunk_of(slices[start:end], cost), recomputed)
-        for start, end in pairwise([0, *ends])
-    ]
+    drawn = zip(sequences.tolist(), lengths.tolist(), strict=True)
+    slices = [Slice(sequence, 0, length, length) for sequence, length in drawn]
+    edges = pairwise([0, *ends])
+    chunks = [chunk_of(slices[start:end], cost, recomputed) for start, end in edges]
     times_ms = np.array([chunk.predicted_ms for chunk in chunks])
     longest_first = np.argsort(-times_ms, kind="stable").tolist()
     pipelines = []
-    for replica, shared in enumerate(least_loaded(longest_first, times_ms, replicas)):
+    for replica, shared in enumerate(least_loaded(longest_first, times_ms, shape.replicas)):
         order = [chunks[index] for index in shared]
-        fitting = [
-            pipeline
-            for pipeline in (pipeline_of(order[::way], replica, shape) for way in (1, -1))
-            if fits(pipeline, cost)
-        ]
+        both = (pipeline_of(order[::way], replica, shape) for way in (1, -1))
+        fitting = [pipeline for pipeline in both if fits(pipeline, cost)]
         if not fitting:
             return None
         pipelines.append(min(fitting, key=pipeline_ms))

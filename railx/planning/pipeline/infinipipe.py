@@ -194,11 +194,9 @@ def _refined(
     # Planning alone loads Numba.
     from railx.planning.pipeline.refinement import refine
 
-    size = cost.shape.stages * max(
-        sum(len(pipeline.chunks) for pipeline in pipelines) for pipelines in alternatives
-    )
-    most = _MOST_PASSES // settings.replicas
-    passes = min(max(_PASSES_PER_OPERATION * size, _FEWEST_PASSES), most)
+    counts = [sum(len(pipeline.chunks) for pipeline in pipelines) for pipelines in alternatives]
+    passes = max(_PASSES_PER_OPERATION * cost.shape.stages * max(counts), _FEWEST_PASSES)
+    passes = min(passes, _MOST_PASSES // settings.replicas)
     #: Slices by run and chunk, and each chunk's recomputed layers by stage.
     starts: list[tuple[Any, Any]] = [
         (
@@ -221,10 +219,8 @@ def _refined(
             best = refined
     if best is None or best.time_ms >= sum(map(pipeline_ms, alternatives[0])):
         return None
-    chunks = [
-        recomputing(chunk_of(slices, cost), layers)
-        for slices, layers in zip(chain.from_iterable(best.runs), best.layers, strict=True)
-    ]
+    parts = zip(chain.from_iterable(best.runs), best.layers, strict=True)
+    chunks = [chunk_of(slices, cost, layers) for slices, layers in parts]
     pipeline = pipeline_of(chunks, alternatives[0][0].replica, cost.shape)
     return replace(pipeline, order=coded(best.orders, pipeline))
 
@@ -298,9 +294,8 @@ def _recomputing_less(
     pipeline: Pipeline, settings: PipelineSettings, cost: PipelineCost
 ) -> Pipeline:
     """The pipeline under our recomputation where that is faster."""
-    if settings.checkpointing in ("none", "full") or not any(
-        chunk.checkpoint_layers for chunk in pipeline.chunks
-    ):
+    given = settings.checkpointing in ("none", "full")
+    if given or not any(chunk.checkpoint_layers for chunk in pipeline.chunks):
         return pipeline
     problem = checkpoints.problem_of_pipeline(pipeline, cost)
     solution = recomputed(problem, settings, thorough=True)
@@ -474,17 +469,15 @@ def _pipelines(grouped: Grouping, replica: int, cost: PipelineCost) -> list[Pipe
 
 
 def _chunk(chunked: Chunked, chunk: int, layers: Sequence[int], cost: PipelineCost) -> Chunk:
-    forward_ms = float(chunked.forward_ms[chunk])
-    return recomputing(
-        Chunk(
-            chunked.slices(chunk),
-            forward_ms,
-            float(chunked.backward_ms[chunk]),
-            float(chunked.all_to_all_ms[chunk]),
-            predicted_layer_forward_ms=cost.layer_forward_ms(forward_ms) if any(layers) else 0.0,
-            predicted_send_ms=cost.send_ms(int(chunked.tokens[chunk])),
-        ),
-        layers,
+    forward_ms, recomputes = float(chunked.forward_ms[chunk]), any(layers)
+    return Chunk(
+        chunked.slices(chunk),
+        forward_ms,
+        float(chunked.backward_ms[chunk]),
+        float(chunked.all_to_all_ms[chunk]),
+        checkpoint_layers=tuple(layers) if recomputes else (),
+        predicted_layer_forward_ms=cost.layer_forward_ms(forward_ms) if recomputes else 0.0,
+        predicted_send_ms=cost.send_ms(int(chunked.tokens[chunk])),
     )
 
 
