@@ -76,9 +76,8 @@ def remade(
     """
     there = on_network(plan, all_to_all_gb_s, switch_ms)
     filled = there["batch"].filled(lengths)
-    cost = build_cost_model(
-        there["cost_model"], there["cluster"], there["model"], filled.max_length_tokens
-    )
+    cost_model, cluster, model = (there[key] for key in ("cost_model", "cluster", "model"))
+    cost = build_cost_model(cost_model, cluster, model, filled.max_length_tokens)
     anew = make_plan(lengths=lengths, **there)
     return repriced(plan, cost), anew.sequence_parallel_batches()
 

@@ -244,9 +244,8 @@ def stage_layers(layers: int, stages: int) -> list[range]:
     Raises ValueError where a stage would be empty.
     """
     if stages > layers:
-        raise UserError(
-            f"{stages} pipeline stages for {layers} layers; allowed: at most one stage per layer"
-        )
+        got = f"{stages} pipeline stages for {layers} layers"
+        raise UserError(f"{got}; allowed: at most one stage per layer")
     share, rest = divmod(layers, stages)
     starts = [stage * share + min(stage, rest) for stage in range(stages + 1)]
     return [range(start, stop) for start, stop in itertools.pairwise(starts)]
@@ -279,15 +278,13 @@ def _orders(pipeline: Pipeline) -> list[list[int]]:
         for chunk in range(chunks)
     }
 
-    def number_of(code: str, stage: int) -> int:
+    def number(code: str, stage: int) -> int:
         if code in plain:
             return plain[code]
         op = _parsed(code, pipeline, f"stage {stage}")
         return (_KINDS.index(op.kind) * parts + op.part) * chunks + op.chunk
 
-    return [
-        [number_of(code, stage) for code in order] for stage, order in enumerate(pipeline.order)
-    ]
+    return [[number(code, stage) for code in order] for stage, order in enumerate(pipeline.order)]
 
 
 def _delays_weights(pipeline: Pipeline) -> bool:

@@ -38,13 +38,8 @@ def plan_rows(plan: Plan, name: str, corpus: str) -> list[dict[str, Any]]:
     predicted_compute_ms, predicted_all_to_all_ms, predicted_other_ms (further terms of
     a planner), chunk_kind (null in a sequence-parallel plan), fidelity.
     """
-    head = {
-        "plan": name,
-        "planner": plan.planner,
-        "corpus": corpus,
-        "devices": plan.devices,
-        "kind": plan.kind,
-    }
+    head: dict[str, Any] = {"plan": name, "planner": plan.planner, "corpus": corpus}
+    head |= {"devices": plan.devices, "kind": plan.kind}
     rows_of: Any = _group_rows if plan.kind == "sequence_parallel" else _chunk_rows
     return [head | row for batch in plan.batches for row in rows_of(batch)]
 
@@ -124,9 +119,8 @@ def _simulations(
     batch: PipelineBatch,
 ) -> Iterator[tuple[dict[str, Any], Pipeline, list[ScheduledOp]]]:
     """Simulated pipelines of a batch, with the columns that their rows share."""
-    for index, (pipeline, (start_ms, _)) in enumerate(
-        zip(batch.pipelines, batch.spans_ms, strict=True)
-    ):
+    timed = zip(batch.pipelines, batch.spans_ms, strict=True)
+    for index, (pipeline, (start_ms, _)) in enumerate(timed):
         head = {"pipeline": index, "replica": pipeline.replica, "schedule": schedule_name(pipeline)}
         yield head, pipeline, simulate_pipeline(pipeline, start_ms)
 

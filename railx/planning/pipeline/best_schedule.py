@@ -239,27 +239,23 @@ def _interleaved(pipeline: Pipeline, cost: PipelineCost | None, parts: int) -> P
     return replace(pipeline.with_chunks(part), schedule="interleaved", virtual_stages=parts)
 
 
-def _divided(
-    checkpoint_layers: Sequence[int], counts: Sequence[int] | None, parts: int
-) -> tuple[int, ...]:
+def _divided(layers: Sequence[int], counts: Sequence[int] | None, parts: int) -> tuple[int, ...]:
     """Recomputed layers of each stage, divided among its virtual stages."""
     shared = [
         recomputed // parts + (part < recomputed % parts)
         for part in range(parts)
-        for recomputed in checkpoint_layers
+        for recomputed in layers
     ]
     return tuple(map(min, shared, counts) if counts and shared else shared)
 
 
 def comparison_rows(
-    batch: PipelineBatch, cost: PipelineCost | None, virtual_stages: int
+    batch: PipelineBatch, cost: PipelineCost | None, parts: int
 ) -> list[dict[str, Any]]:
     """A row for the plan's own schedule and one for every other of the same chunks."""
     rows = [_compared_row("plan", batch, cost)]
     for name in SCHEDULE_NAMES:
-        candidates = [
-            with_schedule(pipeline, name, cost, virtual_stages) for pipeline in batch.pipelines
-        ]
+        candidates = [with_schedule(pipeline, name, cost, parts) for pipeline in batch.pipelines]
         pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
         if len(pipelines) == len(candidates):
             rows.append(_compared_row(name, replace(batch, pipelines=pipelines), cost))

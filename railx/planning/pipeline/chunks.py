@@ -94,10 +94,9 @@ class Chunked:
     def slices(self, chunk: int) -> tuple[Slice, ...]:
         """The slices of a chunk."""
         span = slice(int(self._first[chunk]), int(self._first[chunk + 1]))
-        parts = (self.sequence, self.start, self.stop, self.length)
-        return tuple(
-            Slice(*fields) for fields in zip(*(part[span].tolist() for part in parts), strict=True)
-        )
+        columns = (self.sequence, self.start, self.stop, self.length)
+        rows = zip(*(column[span].tolist() for column in columns), strict=True)
+        return tuple(Slice(*row) for row in rows)
 
 
 def mesh(length: int, slices: int, cost: PipelineCost, alignment_tokens: int) -> list[int]:
@@ -106,15 +105,12 @@ def mesh(length: int, slices: int, cost: PipelineCost, alignment_tokens: int) ->
     They divide a sequence of ``length`` tokens into up to ``slices`` slices. Positions
     are rounded to the alignment; duplicates and the end are left out.
     """
-    lengths = np.array([length], dtype=np.int64)
-    starts = equal_work_starts(lengths, slices, alignment_tokens, cost)[1]
+    _, starts = equal_work_starts(np.array([length]), slices, alignment_tokens, cost)
     cuts: list[int] = starts[1:].tolist()
     return cuts
 
 
-def equal_work_starts(
-    lengths: Lengths, count: int, alignment_tokens: int, cost: PipelineCost
-) -> Slices:
+def equal_work_starts(lengths: Lengths, count: int, alignment: int, cost: PipelineCost) -> Slices:
     """Up to ``count`` slices of equal time of each sequence, of ``lengths`` [n].
 
     Starts that the alignment makes equal are one.
@@ -123,7 +119,7 @@ def equal_work_starts(
     quadratic, linear = cost.quadratic_ms, cost.linear_ms
     target = (quadratic * length**2 + linear * length) * np.arange(count) / count
     position = tokens_of_work(target, quadratic, linear)
-    starts = (np.round(position / alignment_tokens) * alignment_tokens).astype(np.int64)
+    starts = (np.round(position / alignment) * alignment).astype(np.int64)
     distinct = np.diff(starts, axis=1, prepend=-1) > 0
     owner, index = np.nonzero(distinct & (starts < lengths[:, None]))
     return owner.astype(np.int64), starts[owner, index]

@@ -136,10 +136,26 @@ class ChunkRule:
         """What stages recompute of each chunk [d, n], ``count`` layers of most."""
         index = np.arange(chunked.chunks) - chunked.run_start
         early = index < chunked.count - (self.kept_chunks or chunked.chunks)
-        every, static = (
-            np.array(layers)[:, None] for layers in (cost.layer_counts, spread(count, cost))
+        every, static = np.array([cost.layer_counts, spread(count, cost)])[:, :, None]
+        layers: Integers = np.where(early, every, static)
+        return layers
+
+    def fewest_layers(self, chunked: Chunked, counts: range, cost: PipelineCost) -> int | None:
+        """The fewest of ``counts`` layers with which chunks fit; None where none do."""
+        problem = checkpoints.problem_of(chunked, 0, chunked.chunks, cost)
+        return fewest(
+            counts, lambda count: checkpoints.fits(problem, self.layers(chunked, count, cost))
         )
-        return np.where(early, every, static)
+
+    def pipeline(self, chunked: Chunked, count: int, replica: int, cost: PipelineCost) -> Pipeline:
+        """The chunks of a replica that recompute ``count`` layers, with their times."""
+        chunks = [chunk_of(chunked.slices(chunk), cost) for chunk in range(chunked.chunks)]
+        if self.retimed is not None:
+            starts = [*np.unique(chunked.run_start).tolist(), len(chunks)]
+            runs = (self.retimed(chunks[start:end]) for start, end in pairwise(starts))
+            chunks = list(chain.from_iterable(runs))
+        recomputed = map(recomputing, chunks, self.layers(chunked, count, cost).T.tolist())
+        return pipeline_of(recomputed, replica, cost.shape)
 
 
 @dataclass(frozen=True)
@@ -314,12 +330,10 @@ def slim_pipe_rule(size: int, context_exchange: bool = False) -> ChunkRule:
     )
 
 
-def every_rule(
-    context: int, most_parts: int, alignment: int, cost: PipelineCost
-) -> Iterator[ChunkRule]:
+def every_rule(context: int, parts: int, alignment: int, cost: PipelineCost) -> Iterator[ChunkRule]:
     """Every rule, for parts and multiples of ``context``, the longest sequence."""
-    yield from map(dapple_rule, sizes_of(None, context, most_parts, 1))
-    for size in sizes_of(None, context, most_parts, alignment):
+    yield from map(dapple_rule, sizes_of(None, context, parts, 1))
+    for size in sizes_of(None, context, parts, alignment):
         count = -(-context // size)
         yield seq1f1b_rule(size, "fixed", context, alignment, cost)
         yield from (chunk_flow_rule(size, retained) for retained in retained_counts(count))
@@ -377,16 +391,6 @@ def layers_to_try(given: int | None, cost: PipelineCost) -> range:
     return range(sum(cost.layer_counts) + 1) if given is None else range(given, given + 1)
 
 
-def fewest_layers(
-    rule: ChunkRule, chunked: Chunked, counts: range, cost: PipelineCost
-) -> int | None:
-    """The fewest of ``counts`` layers with which chunks fit; None where none do."""
-    problem = checkpoints.problem_of(chunked, 0, chunked.chunks, cost)
-    return fewest(
-        counts, lambda count: checkpoints.fits(problem, rule.layers(chunked, count, cost))
-    )
-
-
 def _plan(settings: FixedChunkSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
     cost = task.pipelines(settings.shape)
     return plan_with_rules(settings, task, settings.rules(task.max_length_tokens, cost), cost)
@@ -430,9 +434,7 @@ def refusal(
     index = int(np.argmax(worst.lengths))
     sequence, length = f"sequence {worst.sequences[index]}", int(worst.lengths[index])
     where = f"pipeline of {settings.stages} stages of {settings.sequence_parallel_degree} ranks"
-    most = longest_fitting(
-        length, lambda tokens: holds(SampledBatch(np.array([0]), np.array([tokens])))
-    )
+    most = longest_fitting(length, holds)
     if most < length:
         allowed = f"at most {most}, the longest that a {where} holds"
         return refused(sequence, f"{length} tokens", allowed)
@@ -452,7 +454,7 @@ def _plan_with_rule(
         shares = share_among_replicas(batch, settings.replicas, cost)
         drawn.append([rule.chunked(share, cost) for share in shares])
     for chunked in chain.from_iterable(drawn):
-        needed = fewest_layers(rule, chunked, counts, cost)
+        needed = rule.fewest_layers(chunked, counts, cost)
         if needed is None:
             return None
         counts = range(needed, counts.stop)
@@ -460,24 +462,11 @@ def _plan_with_rule(
     batches = []
     for index, replicas in enumerate(drawn):
         numbered = enumerate(replicas)
-        pipelines = (_pipeline(rule, part, counts[0], replica, cost) for replica, part in numbered)
+        pipelines = (rule.pipeline(part, counts[0], replica, cost) for replica, part in numbered)
         batches.append(
             PipelineBatch(index, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
         )
     return tuple(batches)
-
-
-def _pipeline(
-    rule: ChunkRule, chunked: Chunked, count: int, replica: int, cost: PipelineCost
-) -> Pipeline:
-    """The chunks of a replica that recompute ``count`` layers, with their times."""
-    chunks = [chunk_of(chunked.slices(chunk), cost) for chunk in range(chunked.chunks)]
-    if rule.retimed is not None:
-        starts = [*np.unique(chunked.run_start).tolist(), len(chunks)]
-        runs = (rule.retimed(chunks[start:end]) for start, end in pairwise(starts))
-        chunks = list(chain.from_iterable(runs))
-    recomputed = map(recomputing, chunks, rule.layers(chunked, count, cost).T.tolist())
-    return pipeline_of(recomputed, replica, cost.shape)
 
 
 DAPPLE = Planner("dapple", "pipeline", DappleSettings, _plan)

@@ -224,13 +224,14 @@ def _divisible(chunked: Chunked, cost: PipelineCost) -> Divisible:
     from railx.planning.pipeline.kernels import Divisible
 
     several = float(cost.shape.stages > 1)
+    sends_ms = several * (cost.send.linear_ms * chunked.tokens + cost.send.constant_ms)
     return Divisible(
         checkpoints.problem_of(chunked, 0, chunked.chunks, cost),
         np.array(cost.layer_counts, dtype=np.int64),
         chunked.forward_ms,
         chunked.backward_ms,
         cost.layer_forward_ms(chunked.forward_ms),
-        several * (cost.send.linear_ms * chunked.tokens + cost.send.constant_ms),
+        np.asarray(sends_ms, dtype=np.float64),
         chunked.count,
     )
 

@@ -64,7 +64,7 @@ from railx.planning.pipeline.chunks import (
     share_among_replicas,
 )
 from railx.planning.pipeline.dyna_pipe import plan_dyna_pipe_batch
-from railx.planning.pipeline.fixed_chunks import ChunkRule, every_rule, fewest_layers, layers_to_try
+from railx.planning.pipeline.fixed_chunks import ChunkRule, every_rule, layers_to_try
 from railx.planning.pipeline.grouping import (
     Grouping,
     PipelineSettings,
@@ -124,7 +124,7 @@ def plan_pipeline_batch(
     if planned is None:
         tried = replace(settings, chunking="balanced") if settings.chunking == "best" else settings
         raise _refusal(batch, tried, cost)
-    return _scheduled(planned, settings, cost)
+    return _ordered(planned, settings, cost)
 
 
 def _searched(
@@ -145,7 +145,7 @@ def _searched(
         best = replace(plain, chunking="best")
         first = plan_pipeline_batch(iteration, batch, best, cost, context)
     if settings.schedule not in ("best", "best_trained", "searched"):
-        return _scheduled(first, settings, cost)
+        return _ordered(first, settings, cost)
     starts = [first]
     if set(first.solver["chunking"]) != {"balanced"}:
         other = _planned(iteration, batch, balanced, cost, context)
@@ -167,7 +167,7 @@ def _searched(
                 account[key][replica] = value
     searched = replace(first, pipelines=tuple(pipelines), solver=account)
     if searched.predicted_ms >= first.predicted_ms * (1 - _SEARCH_GAIN):
-        candidates = [_scheduled(batch_, settings, cost) for batch_ in (first, searched)]
+        candidates = [_ordered(batch_, settings, cost) for batch_ in (first, searched)]
         return min(candidates, key=lambda candidate: candidate.predicted_ms)
     # 1F1B and GPipe are among the orders of the search.
     names: tuple[ScheduleChoice, ...] = ("searched", "zero_bubble")
@@ -284,15 +284,13 @@ def _with_sorted_micro_batches(
         work_ms = sum(chunk.predicted_ms for chunk in pipeline.chunks)
         if work_ms + (cost.shape.stages - 1) * edge_ms + cost.batch_ms >= limit_ms:
             return None
-    pipelines = [_recomputing_less(pipeline, settings, cost) for pipeline in planned.pipelines]
+    pipelines = [_recomputing(pipeline, settings, cost) for pipeline in planned.pipelines]
     account = _of_replicas([_account("dyna_pipe", pipeline.chunks) for pipeline in pipelines])
     planned = replace(planned, pipelines=tuple(pipelines), solver=account)
     return planned if planned.predicted_ms < limit_ms else None
 
 
-def _recomputing_less(
-    pipeline: Pipeline, settings: PipelineSettings, cost: PipelineCost
-) -> Pipeline:
+def _recomputing(pipeline: Pipeline, settings: PipelineSettings, cost: PipelineCost) -> Pipeline:
     """The pipeline under our recomputation where that is faster."""
     given = settings.checkpointing in ("none", "full")
     if given or not any(chunk.checkpoint_layers for chunk in pipeline.chunks):
@@ -306,9 +304,7 @@ def _recomputing_less(
     return min(pipeline, other, key=pipeline_ms)
 
 
-def _scheduled(
-    batch: PipelineBatch, settings: PipelineSettings, cost: PipelineCost
-) -> PipelineBatch:
+def _ordered(batch: PipelineBatch, settings: PipelineSettings, cost: PipelineCost) -> PipelineBatch:
     """The batch under the schedule of the settings."""
     if settings.schedule == "1f1b":
         return batch
@@ -396,7 +392,7 @@ def _static(
 ) -> Grouping | None:
     """One pipeline of the fewest recomputed layers; None where none suffice."""
     counts = layers_to_try(_given_layers(settings, cost), cost)
-    fewest = fewest_layers(rule, chunked, counts, cost)
+    fewest = rule.fewest_layers(chunked, counts, cost)
     if fewest is None:
         return None
     layers = rule.layers(chunked, fewest, cost)
@@ -487,7 +483,7 @@ def _refusal(batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost
     unfit = next(share for share in shares if _best(share, settings, cost, 0) is None)
     longest = int(np.argmax(unfit.lengths))
     sequence, length = unfit.sequences[longest], int(unfit.lengths[longest])
-    most = longest_fitting(length, lambda tokens: _holds_alone(tokens, settings, cost))
+    most = longest_fitting(length, lambda single: _holds_alone(single, settings, cost))
     if most == length:
         return _short_memory(unfit, settings, cost)
     where = f"a pipeline of {cost.shape.stages} stages of {cost.shape.degree} ranks"
@@ -497,9 +493,8 @@ def _refusal(batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost
     return refused(f"sequence {sequence}", f"{length} tokens", allowed)
 
 
-def _holds_alone(length: int, settings: PipelineSettings, cost: PipelineCost) -> bool:
+def _holds_alone(single: SampledBatch, settings: PipelineSettings, cost: PipelineCost) -> bool:
     """Whether a sequence alone fits a pipeline under any number of slices."""
-    single = SampledBatch(np.array([0]), np.array([length]))
     alone = _candidates(single, settings, cost, beside_tails=False)
     return any(divide(chunked, settings, cost) for chunked in chain.from_iterable(alone))
 

@@ -607,13 +607,10 @@ def search_orders(
     if holds is None or room is None:
         holds = [[1.0] * chunks] * stages
         room = [min(shape.warm_up(stage) + 1.0, chunks) for stage in range(stages)]
-    positions = [
-        nth if nth < count - 1 else -nth - 1 for count in shape.runs for nth in range(count)
-    ]
+    indices = [nth if nth < count - 1 else -nth - 1 for count in shape.runs for nth in range(count)]
     times = np.array(durations)
-    table = np.vstack(
-        [times[0, :chunks], sends, positions, times[:, chunks : 2 * chunks], np.array(holds)]
-    )
+    forward, backward = times[0, :chunks], times[:, chunks : 2 * chunks]
+    table = np.vstack([forward, sends, indices, backward, np.array(holds)])
     starts = np.cumsum([0, *shape.runs])
     passes = min(_ORDER_PASSES_PER_CHUNK * stages * chunks, _MOST_ORDER_PASSES)
     limits = np.array(room) * (1 + SLACK)

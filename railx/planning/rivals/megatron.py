@@ -105,7 +105,7 @@ def shapes(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
 
     Context parallelism comes with each allowed exchange. PlanError where no shape fits.
     """
-    with_room = _timed_shapes(settings, task, partial(_tokens_per_device, task))
+    with_room = every_shape(settings, task, partial(_tokens_per_device, task))
     if not with_room:
         divided = f"what divides {task.devices} devices and {task.model.heads} heads"
         got = f"got {settings.tensor}, {settings.context}"
@@ -116,11 +116,6 @@ def shapes(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
         most = f"at most {roomiest.tokens}, what TP{roomiest.tensor} CP{roomiest.context} holds"
         raise refused("batch.max_length_tokens", f"got {task.max_length_tokens}", most)
     return [shape for shape in with_room if shape.tokens >= task.max_length_tokens]
-
-
-def every_shape(settings: TensorContextSettings, task: PlanningTask) -> list[Shape]:
-    """The shapes regardless of memory; their token cap is meaningless."""
-    return _timed_shapes(settings, task, lambda tensor: 1)
 
 
 def _choices(
@@ -144,10 +139,15 @@ def _choices(
             yield tensor, context, "all_to_all"
 
 
-def _timed_shapes(
-    settings: TensorContextSettings, task: PlanningTask, tokens_of: Callable[[int], int | None]
+def every_shape(
+    settings: TensorContextSettings,
+    task: PlanningTask,
+    tokens_of: Callable[[int], int | None] = lambda tensor: 1,
 ) -> list[Shape]:
-    """The shapes whose tensor parallelism leaves tokens on a device (``tokens_of``)."""
+    """The shapes whose tensor parallelism leaves tokens on a device (``tokens_of``).
+
+    By default regardless of memory, with a meaningless token cap.
+    """
     return [
         timed_shape(
             task.cost,

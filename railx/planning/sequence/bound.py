@@ -382,10 +382,8 @@ def _spread(problem: Problem, classes: Problem, sizes: Floats, prices: Floats) -
     class_fits = np.isfinite(classes.share_ms).sum(axis=1)
     for kind in np.unique(class_fits):
         members, those = fits == kind, class_fits == kind
-        member_lengths = problem.tokens[members]
-        price[members] = member_lengths * np.interp(
-            member_lengths, position[those][::-1], token[those][::-1]
-        )
+        lengths = problem.tokens[members]
+        price[members] = lengths * np.interp(lengths, position[those][::-1], token[those][::-1])
     return price
 
 

@@ -18,6 +18,7 @@ The last micro-batch, which bins rarely fill, is levelled in one of two ways:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Annotated, Literal
 
 from railx.performance.sequence_cost import CostModel
@@ -115,18 +116,13 @@ def static_assignments(
     side_by_side = devices // degree
     if levelling == "published":
         _level_as_published(bins, lengths, side_by_side, degree, capacity)
-    micro_batches = [
-        bins[start : start + side_by_side] for start in range(0, len(bins), side_by_side)
-    ]
+    starts = range(0, len(bins), side_by_side)
+    micro_batches = [bins[start : start + side_by_side] for start in starts]
     if levelling == "full":
-        last = levelled(
-            [member for members in micro_batches[-1] for member in members], lengths, side_by_side
-        )
+        last = levelled(list(chain(*micro_batches[-1])), lengths, side_by_side)
         if all(lengths[members].sum() <= cap for members in last):
             micro_batches[-1] = last
-    return [
-        Assignment((degree,) * len(groups), tuple(map(tuple, groups))) for groups in micro_batches
-    ]
+    return [Assignment((degree,) * len(part), tuple(map(tuple, part))) for part in micro_batches]
 
 
 def _level_as_published(
