@@ -59,12 +59,8 @@ def digests(
     planner: PlannerBase, task: PlanningTask, batch: SampledBatch, code: str
 ) -> dict[str, str]:
     """Digests of what a planner reads of one batch; ``code`` is that of its code."""
-    constants = {
-        "cost": to_dict(task.cost),
-        "devices": task.devices,
-        "longest": task.max_length_tokens,
-        "seed": task.seed,
-    }
+    constants: dict[str, Any] = {"cost": to_dict(task.cost), "devices": task.devices}
+    constants |= {"longest": task.max_length_tokens, "seed": task.seed}
     # The number of processes changes no plan.
     settings = {key: value for key, value in to_dict(planner).items() if key != "processes"}
     return {

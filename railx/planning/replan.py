@@ -63,9 +63,8 @@ def replanner(plan: Plan) -> Callable[[int], Batch]:
 
     def replan(index: int) -> Batch:
         before = plan.batches[index]
-        drawn = SampledBatch(
-            np.array(before.sequences, dtype=np.int64), np.array(before.lengths, dtype=np.int64)
-        )
+        rows, lengths = (np.array(part, np.int64) for part in (before.sequences, before.lengths))
+        drawn = SampledBatch(rows, lengths)
         task = PlanningTask(**vars(costs), batches=(drawn,), seed=plan.settings["seed"])
         (planned,) = plan_batches(planner, task)
         again: Batch = replace(planned, iteration=before.iteration)

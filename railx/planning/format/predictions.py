@@ -120,10 +120,8 @@ def peak_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[float]:
 
 def fits(pipeline: Pipeline, cost: PipelineCost) -> bool:
     """Whether activations fit the memory of every stage at every moment."""
-    return all(
-        peak <= cost.capacity_bytes(stage) * _ROUNDING
-        for stage, peak in enumerate(peak_bytes(pipeline, cost))
-    )
+    peaks = zip(peak_bytes(pipeline, cost), cost.capacities, strict=True)
+    return all(peak <= capacity * _ROUNDING for peak, capacity in peaks)
 
 
 def chunk_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[list[float]]:

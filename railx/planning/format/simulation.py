@@ -59,14 +59,11 @@ class Shape:
     def __init__(self, stages: int, runs: Sequence[int], parts: int = 1) -> None:
         self.stages, self.runs, self.parts = stages, tuple(runs), parts
         self.chunks = sum(runs)
-        ends = itertools.accumulate(runs)
+        spans = zip(itertools.accumulate(runs), runs, strict=True)
+        runs_back = (range(end - 1, end - count - 1, -1) for end, count in spans)
         #: Chunks in backward order: sequences first in, first out, slices right to
         #: left.
-        self.backward = [
-            chunk
-            for end, count in zip(ends, runs, strict=True)
-            for chunk in range(end - 1, end - count - 1, -1)
-        ]
+        self.backward = list(itertools.chain.from_iterable(runs_back))
 
     @property
     def longest(self) -> int:

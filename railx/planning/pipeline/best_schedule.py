@@ -108,11 +108,8 @@ def best_batch(
         "schedule_ms": [dict(choice.times_ms) for choice in choices],
         "one_f_one_b_ms": replace(batch, pipelines=plain).predicted_ms,
     }
-    return replace(
-        batch,
-        pipelines=tuple(choice.pipeline for choice in choices),
-        solver={**batch.solver, **account},
-    )
+    pipelines = tuple(choice.pipeline for choice in choices)
+    return replace(batch, pipelines=pipelines, solver={**batch.solver, **account})
 
 
 def with_schedule(
@@ -241,11 +238,7 @@ def _interleaved(pipeline: Pipeline, cost: PipelineCost | None, parts: int) -> P
 
 def _divided(layers: Sequence[int], counts: Sequence[int] | None, parts: int) -> tuple[int, ...]:
     """Recomputed layers of each stage, divided among its virtual stages."""
-    shared = [
-        recomputed // parts + (part < recomputed % parts)
-        for part in range(parts)
-        for recomputed in layers
-    ]
+    shared = [count // parts + (part < count % parts) for part in range(parts) for count in layers]
     return tuple(map(min, shared, counts) if counts and shared else shared)
 
 

@@ -37,13 +37,7 @@ from railx.planning.format.predictions import fits
 from railx.planning.format.schedule import pipeline_ms
 from railx.planning.packing import Floats, Integers, fewest, least_loaded
 from railx.planning.pipeline.chunks import chunk_of, pipeline_of
-from railx.planning.pipeline.fixed_chunks import (
-    FixedChunkSettings,
-    check_settings,
-    layers_to_try,
-    refusal,
-    spread,
-)
+from railx.planning.pipeline.fixed_chunks import FixedChunkSettings, layers_to_try, spread
 from railx.planning.planner import Planner, PlanningTask
 from railx.workload.batches import SampledBatch
 
@@ -166,7 +160,7 @@ def _with_layers(batch: SampledBatch, layers: int, cost: PipelineCost) -> list[P
 
 def _plan(settings: DynaPipeSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
     cost = task.pipelines(settings.shape)
-    check_settings(settings, task)
+    settings.check(task)
     layers = settings.checkpointed_layers
     alone = replace(cost, shape=replace(cost.shape, replicas=1))
 
@@ -174,8 +168,7 @@ def _plan(settings: DynaPipeSettings, task: PlanningTask) -> tuple[PipelineBatch
         fitting = plan_dyna_pipe_batch(index, batch, layers, cost)
         if fitting is not None:
             return fitting
-        raise refusal(
-            settings,
+        raise settings.refusal(
             replace(task, batches=(batch,)),
             lambda single: plan_dyna_pipe_batch(0, single, layers, alone) is not None,
         )

@@ -179,6 +179,49 @@ class FixedChunkSettings(StagedSettings):
         """The rules to try for contexts of up to ``longest`` tokens."""
         raise NotImplementedError
 
+    def plan(
+        self, rules: Sequence[ChunkRule], task: PlanningTask, cost: PipelineCost
+    ) -> tuple[PipelineBatch, ...]:
+        """The batches of the fastest rule; PlanError where none fits memory."""
+        self.check(task)
+        planned = (_plan_with_rule(rule, self, task, cost) for rule in rules)
+        fitting = (batches for batches in planned if batches is not None)
+        best = min(fitting, key=lambda plan: sum(part.predicted_ms for part in plan), default=None)
+        if best is None:
+
+            def holds(batch: SampledBatch) -> bool:
+                only, alone = replace(task, batches=(batch,)), replace(self, replicas=1)
+                return any(_plan_with_rule(rule, alone, only, cost) is not None for rule in rules)
+
+            raise self.refusal(task, holds)
+        return best
+
+    def check(self, task: PlanningTask) -> None:
+        """Refuse fewer sequences than replicas, and layers beyond the model's."""
+        layers = self.checkpointed_layers
+        if layers is not None and layers > task.model.layers:
+            most = f"at most {task.model.layers}, the layers of {task.model.name}"
+            raise SettingsError("planner.checkpointed_layers", f"got {layers}; allowed: {most}")
+        check_replicas(self.replicas, min(len(batch.lengths) for batch in task.batches))
+
+    def refusal(self, task: PlanningTask, holds: Callable[[SampledBatch], bool]) -> PlanError:
+        """Why nothing fits memory, with the longest sequence and the longest that fits.
+
+        ``holds``: whether one replica fits a batch.
+        """
+        worst = max(task.batches, key=lambda batch: int(batch.lengths.max()))
+        index = int(np.argmax(worst.lengths))
+        sequence, length = f"sequence {worst.sequences[index]}", int(worst.lengths[index])
+        where = f"pipeline of {self.stages} stages of {self.sequence_parallel_degree} ranks"
+        most = longest_fitting(length, holds)
+        if most < length:
+            allowed = f"at most {most}, the longest that a {where} holds"
+            return refused(sequence, f"{length} tokens", allowed)
+        layers = self.checkpointed_layers
+        how = "that recompute all layers" if layers is None else f"with {layers} recomputed layers"
+        allowed = f"what a {where} {how} holds at once"
+        return refused(sequence, f"{length} tokens beside those of its batch", allowed)
+
 
 @dataclass(frozen=True)
 class SlicedSettings(FixedChunkSettings):
@@ -393,55 +436,7 @@ def layers_to_try(given: int | None, cost: PipelineCost) -> range:
 
 def _plan(settings: FixedChunkSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
     cost = task.pipelines(settings.shape)
-    return plan_with_rules(settings, task, settings.rules(task.max_length_tokens, cost), cost)
-
-
-def plan_with_rules(
-    settings: FixedChunkSettings, task: PlanningTask, rules: Sequence[ChunkRule], cost: PipelineCost
-) -> tuple[PipelineBatch, ...]:
-    """The batches of the fastest rule; PlanError where none fits memory."""
-    check_settings(settings, task)
-    planned = (_plan_with_rule(rule, settings, task, cost) for rule in rules)
-    fitting = (batches for batches in planned if batches is not None)
-    best = min(fitting, key=lambda plan: sum(batch.predicted_ms for batch in plan), default=None)
-    if best is None:
-
-        def holds(batch: SampledBatch) -> bool:
-            only, alone = replace(task, batches=(batch,)), replace(settings, replicas=1)
-            return any(_plan_with_rule(rule, alone, only, cost) is not None for rule in rules)
-
-        raise refusal(settings, task, holds)
-    return best
-
-
-def check_settings(settings: FixedChunkSettings, task: PlanningTask) -> None:
-    """Refuse fewer sequences than replicas, and layers beyond the model's."""
-    layers = settings.checkpointed_layers
-    if layers is not None and layers > task.model.layers:
-        most = f"at most {task.model.layers}, the layers of {task.model.name}"
-        raise SettingsError("planner.checkpointed_layers", f"got {layers}; allowed: {most}")
-    check_replicas(settings.replicas, min(len(batch.lengths) for batch in task.batches))
-
-
-def refusal(
-    settings: FixedChunkSettings, task: PlanningTask, holds: Callable[[SampledBatch], bool]
-) -> PlanError:
-    """Why nothing fits memory, with the longest sequence and the longest that fits.
-
-    ``holds``: whether one replica fits a batch.
-    """
-    worst = max(task.batches, key=lambda batch: int(batch.lengths.max()))
-    index = int(np.argmax(worst.lengths))
-    sequence, length = f"sequence {worst.sequences[index]}", int(worst.lengths[index])
-    where = f"pipeline of {settings.stages} stages of {settings.sequence_parallel_degree} ranks"
-    most = longest_fitting(length, holds)
-    if most < length:
-        allowed = f"at most {most}, the longest that a {where} holds"
-        return refused(sequence, f"{length} tokens", allowed)
-    layers = settings.checkpointed_layers
-    how = "that recompute all layers" if layers is None else f"with {layers} recomputed layers"
-    allowed = f"what a {where} {how} holds at once"
-    return refused(sequence, f"{length} tokens beside those of its batch", allowed)
+    return settings.plan(settings.rules(task.max_length_tokens, cost), task, cost)
 
 
 def _plan_with_rule(

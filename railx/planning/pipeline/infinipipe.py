@@ -408,7 +408,8 @@ def _candidates(
     chunking: Chunking = "balanced"
     if settings.chunking == "published" or settings.chunking == "even":
         chunking = settings.chunking
-    longest, room = int(share.lengths.max()), _most_chunk_tokens(settings, cost)
+    rows, lengths = share.sequences, share.lengths
+    longest, room = int(lengths.max()), _most_chunk_tokens(settings, cost)
     tried: set[tuple[int, ...]] = set()
     for slices in range(1, settings.most_slices + 1):
         if settings.chunking == "even":
@@ -420,9 +421,7 @@ def _candidates(
         tried.add(tuple(cuts))
         packed: dict[bytes, Chunked] = {}
         for most_tokens in _token_limits(cuts, longest, room, settings, cost):
-            chunked = cut_and_pack(
-                share.sequences, share.lengths, cuts, most_tokens, cost, chunking, beside_tails
-            )
+            chunked = cut_and_pack(rows, lengths, cuts, most_tokens, cost, chunking, beside_tails)
             if chunked is not None:
                 packed.setdefault(chunked.chunk.tobytes(), chunked)
         yield list(packed.values())

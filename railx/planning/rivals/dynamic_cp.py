@@ -251,10 +251,8 @@ def plan_dynamic_cp_batch(
 def _plan(settings: DynamicCPSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
     tokens_per_rank, most = settings.tokens_per_rank, task.cost.tokens_per_device
     if tokens_per_rank is not None and tokens_per_rank > most:
-        raise SettingsError(
-            "planner.tokens_per_rank",
-            f"got {tokens_per_rank}; allowed: at most {most}, what a device holds",
-        )
+        got = f"got {tokens_per_rank}; allowed: at most {most}, what a device holds"
+        raise SettingsError("planner.tokens_per_rank", got)
     return batch_by_batch(plan_dynamic_cp_batch)(settings, task)
 
 

@@ -54,13 +54,7 @@ from railx.performance.sequence_cost import build_cost_model, model_state_mib
 from railx.performance.tensor_context_cost import Exchange, Shape, timed_shape
 from railx.planning.format.parts import Chunk, Group, PlanError, refused
 from railx.planning.format.plan import PipelineBatch, SequenceParallelBatch
-from railx.planning.pipeline.fixed_chunks import (
-    ChunkRule,
-    FixedChunkSettings,
-    dapple_rule,
-    plan_with_rules,
-    sizes_of,
-)
+from railx.planning.pipeline.fixed_chunks import FixedChunkSettings, dapple_rule, sizes_of
 from railx.planning.planner import Batches, Planner, PlannerBase, PlanningTask, planned_batch
 from railx.planning.sequence.static import Levelling, static_assignments
 from railx.progress import counted
@@ -332,15 +326,14 @@ def _with_shape(
     )
     account = _account(shape, stages=stages, data=replicas)
 
-    def rule(size: int) -> ChunkRule:
-        return replace(
-            dapple_rule(size),
-            account={**account, "chunk_tokens": size},
-            retimed=lambda run: [_retimed(chunk, shape, cost, task.model.layers) for chunk in run],
-        )
+    def retimed(run: list[Chunk]) -> list[Chunk]:
+        return [_retimed(chunk, shape, cost, task.model.layers) for chunk in run]
 
-    sizes = sizes_of(settings.chunk_tokens, task.max_length_tokens, 4, 1)
-    return plan_with_rules(chunk_settings, task, [rule(size) for size in sizes], cost)
+    rules = [
+        replace(dapple_rule(size), account={**account, "chunk_tokens": size}, retimed=retimed)
+        for size in sizes_of(settings.chunk_tokens, task.max_length_tokens, 4, 1)
+    ]
+    return chunk_settings.plan(rules, task, cost)
 
 
 def _total_ms(batches: Batches) -> float:
