@@ -209,11 +209,8 @@ def check_order(pipeline: Pipeline, where: str) -> None:
         raise refused(where, got, f"one for each of {pipeline.stages} stages, or none")
     kinds = _KINDS if _delays_weights(pipeline) else _KINDS[:2]
     counts = _runs(pipeline.chunks)
-    run_of = [
-        range(end - count, end)
-        for end, count in zip(itertools.accumulate(counts), counts, strict=True)
-        for _ in range(count)
-    ]
+    spans = zip(itertools.accumulate(counts), counts, strict=True)
+    run_of = [range(end - count, end) for end, count in spans for _ in range(count)]
     for stage, order in enumerate(pipeline.order):
         inside = f"{where}, stage {stage}"
         done: set[Op] = set()

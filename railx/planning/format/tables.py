@@ -234,16 +234,9 @@ def chrome_trace(batch: PipelineBatch, cost: PipelineCost | None = None) -> dict
                 values: dict[str, float] = {"chunks": sample.live_chunks}
                 if sample.activation_bytes is not None:
                     values = {"GiB": sample.activation_bytes / 2**30}
-                events.append(
-                    {
-                        "ph": "C",
-                        "name": f"stage {sample.stage} holds",
-                        "pid": pipeline.replica,
-                        "tid": sample.stage,
-                        "ts": 1e3 * sample.time_ms,
-                        "args": values,
-                    }
-                )
+                moment = {"tid": sample.stage, "ts": 1e3 * sample.time_ms}
+                counter = {"ph": "C", "name": f"stage {sample.stage} holds"}
+                events.append({**counter, "pid": pipeline.replica, **moment, "args": values})
     return {"displayTimeUnit": "ms", "traceEvents": events}
 
 

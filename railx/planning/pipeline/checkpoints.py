@@ -247,11 +247,6 @@ def _relaxed(problem: CheckpointProblem) -> Floats | None:
     if not len(needed):
         return np.zeros(problem.diagonals)
     scale = problem.saved.max()
-    result: Any = linprog(
-        np.ones(problem.diagonals),
-        A_ub=-matrix / scale,
-        b_ub=-needed / scale,
-        bounds=(0, problem.layers),
-        method="highs",
-    )
+    costs, bounds = np.ones(problem.diagonals), (0, problem.layers)
+    result: Any = linprog(costs, -matrix / scale, -needed / scale, bounds=bounds, method="highs")
     return None if result.x is None else np.asarray(result.x)

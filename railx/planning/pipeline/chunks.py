@@ -26,7 +26,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -253,11 +252,6 @@ def _slice_ms(contexts: Integers, tokens: Integers, cost: PipelineCost) -> Float
     """Forward and backward time of slices [n], without constants."""
     forward, backward, _ = cost.slice_times_ms(contexts, tokens)
     return forward + backward
-
-
-def longest_slice(cuts: list[int], length: int) -> int:
-    """Tokens of the longest slice of ``length`` tokens under ``cuts``."""
-    return max(stop - start for start, stop in pairwise([0, *cuts, length]))
 
 
 def chunk_of(slices: Sequence[Slice], cost: PipelineCost, layers: Sequence[int] = ()) -> Chunk:

@@ -57,7 +57,6 @@ from railx.planning.pipeline.chunks import (
     chunk_of,
     cut_and_pack,
     even_mesh,
-    longest_slice,
     mesh,
     pipeline_of,
     recomputing,
@@ -225,15 +224,13 @@ def _refined(
     return replace(pipeline, order=coded(best.orders, pipeline))
 
 
-def _account(
-    chunking: str, chunks: Sequence[Chunk], diagonals: int | None = None
-) -> dict[str, Any]:
+def _account(name: str, chunks: Sequence[Chunk], diagonals: int | None = None) -> dict[str, Any]:
     """What a batch's account says of a replica; ``diagonals`` is Σ C if known."""
     times = np.array([chunk.predicted_ms for chunk in chunks])
     if diagonals is None:
         diagonals = sum(max(chunk.checkpoint_layers, default=0) for chunk in chunks)
     return {
-        "chunking": chunking,
+        "chunking": name,
         "slices_of_the_longest": longest_split(chunks),
         "longest_over_mean": float(times.max() / times.mean()),
         "recomputed_diagonals": diagonals,
@@ -444,7 +441,7 @@ def _token_limits(
     cuts: list[int], longest: int, room: int, settings: PipelineSettings, cost: PipelineCost
 ) -> list[int]:
     """Most tokens of a chunk, ascending: the paper's, and more up to equal time."""
-    smallest = longest_slice(cuts, longest)
+    smallest = int(np.diff([0, *cuts, longest]).max())
     if smallest > room:
         return []
     first = cuts[0] if cuts else longest

@@ -109,7 +109,7 @@ def refine(
     numbers = sorted(whole, key=lambda sequence: (-whole[sequence], sequence))
     index = {sequence: position for position, sequence in enumerate(numbers)}
     lengths = np.array([whole[sequence] for sequence in numbers], dtype=np.int64)
-    most = max(most_slices, *(len(run) for run in runs))
+    most = max(most_slices, *map(len, runs))
     state = _state_of(runs, layers, index, lengths, most, cost.shape.stages)
     costs = _costs_of(cost)
     trial, best = (_State._make(array.copy() for array in state) for _ in range(2))
@@ -137,12 +137,11 @@ def _state_of(
         np.full(n, -1), np.zeros((n, 3)), np.zeros((n, most, stages), np.int64), np.arange(n),
         np.array([len(runs)]), np.zeros(stages),
     )  # fmt: skip
-    chunk_index = 0
+    of_chunks = iter(layers)
     for number, run in enumerate(runs):
         for position, chunk in enumerate(run):
-            if layers[chunk_index]:
-                state.layers[number, position] = layers[chunk_index]
-            chunk_index += 1
+            if recomputed := next(of_chunks):
+                state.layers[number, position] = recomputed
             for part in chunk:
                 member = index[part.sequence]
                 state.run[member] = number
@@ -435,11 +434,9 @@ def _move(
             return False
         member = int(longer * next_random(random) ** 1.5)
         touched[0], touched[2] = member, state.run[member]
-        is_move: bool = _move_cut(state, member, lengths, alignment, most, touched, random)
-        return is_move
+        return bool(_move_cut(state, member, lengths, alignment, most, touched, random))
     if dice < 0.9 or (dice < 0.97 and not recompute):
-        is_other: bool = _move_run(state.order, size, random)
-        return is_other
+        return bool(_move_run(state.order, size, random))
     if dice < 0.97:
         number = state.order[int(size * next_random(random))]
         touched[2] = number
@@ -536,16 +533,15 @@ def _move_cut(
 
 @inner
 def _assign(source: Any, target: Any) -> None:
-    n, patience = len(source.run), len(source.patience)
     copy(target.cuts.ravel(), source.cuts.ravel(), source.cuts.size)
-    copy(target.cut_count, source.cut_count, n)
-    copy(target.run, source.run, n)
+    copy(target.cut_count, source.cut_count, len(source.run))
+    copy(target.run, source.run, len(source.run))
     copy(target.owner, source.owner, len(source.owner))
     copy(target.whole.ravel(), source.whole.ravel(), source.whole.size)
     copy(target.layers.ravel(), source.layers.ravel(), source.layers.size)
     copy(target.order, source.order, len(source.order))
     target.size[0] = source.size[0]
-    copy(target.patience, source.patience, patience)
+    copy(target.patience, source.patience, len(source.patience))
 
 
 @compiled

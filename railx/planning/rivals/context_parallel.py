@@ -236,12 +236,9 @@ def _work_ms(length: int, cost: CostModel) -> float:
 
 
 ANY_DEGREE = Planner(
-    "any_degree",
-    "sequence_parallel",
-    AnyDegreeSettings,
-    batch_by_batch(plan_any_degree_batch),
+    "any_degree", "sequence_parallel", AnyDegreeSettings, batch_by_batch(plan_any_degree_batch),
     whole_heads=False,
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -347,12 +344,9 @@ def plan_byte_scale_batch(
 
 
 BYTE_SCALE = Planner(
-    "byte_scale",
-    "sequence_parallel",
-    ByteScaleSettings,
-    batch_by_batch(plan_byte_scale_batch),
+    "byte_scale", "sequence_parallel", ByteScaleSettings, batch_by_batch(plan_byte_scale_batch),
     whole_heads=False,
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

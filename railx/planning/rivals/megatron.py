@@ -341,10 +341,6 @@ def _total_ms(batches: Batches) -> float:
 
 
 MEGATRON_PIPELINE = Planner(
-    "megatron_pipeline",
-    "pipeline",
-    MegatronPipelineSettings,
-    _pipelines,
-    predictions="own",
+    "megatron_pipeline", "pipeline", MegatronPipelineSettings, _pipelines, predictions="own",
     whole_heads=False,
-)
+)  # fmt: skip

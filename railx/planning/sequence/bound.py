@@ -484,9 +484,7 @@ class _Priced(NamedTuple):
 
 
 @compiled
-def _worths(
-    problem, distinct, classes, grid, halved, durations, weights, windows
-):  # fmt: skip
+def _worths(problem, distinct, classes, grid, halved, durations, weights, windows):
     """Intervals of durations, V at the end of each, and how much of it falls with T/T".
 
     Those of ``grid`` in some window; the one that proves least in each window in turn
@@ -544,9 +542,7 @@ def _worths(
 
 
 @inner
-def _worth(
-    problem, distinct, classes, stop, durations, weights, improve, class_shares
-):  # fmt: skip
+def _worth(problem, distinct, classes, stop, durations, weights, improve, class_shares):
     """V of micro-batches that end before ``stop``, and how much of it falls with T/T".
 
     Weights are tried on the classes: those of the programme's durations before and
@@ -799,9 +795,7 @@ def class_prices(
 
 
 @compiled
-def _solve(
-    a, cost, fits, numbers, rounds, enough, x, duals, changes, factors, s, dx, ds, h
-):  # fmt: skip
+def _solve(a, cost, fits, numbers, rounds, enough, x, duals, changes, factors, s, dx, ds, h):
     """Steps of the method, in place."""
     count = np.count_nonzero(x.all)
     missing = np.empty(len(numbers.limit))
@@ -827,15 +821,13 @@ def _solve(
         primal, other = _longest(x.all, dx.all), _longest(s.all, ds.all)
         after = 0.0
         for index in range(len(x.all)):
-            after += (x.all[index] + primal * dx.all[index]) * (
-                s.all[index] + other * ds.all[index]
-            )
+            moved = x.all[index] + primal * dx.all[index]
+            after += moved * (s.all[index] + other * ds.all[index])
         target = gap / count * (after / gap) ** 3
         for index in range(len(x.all)):
             if x.all[index] > 0:
-                h.all[index] = (target - dx.all[index] * ds.all[index]) / x.all[index] - s.all[
-                    index
-                ]
+                centred = (target - dx.all[index] * ds.all[index]) / x.all[index]
+                h.all[index] = centred - s.all[index]
         _direction(a, numbers, missing, factors, h, dx, ds, changes)
         primal = min(1.0, 0.99 * _longest(x.all, dx.all))
         other = min(1.0, 0.99 * _longest(s.all, ds.all))
@@ -1003,9 +995,8 @@ def _direction(a, numbers, missing, factors, h, dx, ds, changes):
     numbered = len(missing)
     solved = np.zeros(classes + numbered)
     for number in range(numbered):
-        solved[classes + number] = (
-            missing[number] - numbers.sign[number] * theta.g[number] * h.g[number]
-        )
+        moved = numbers.sign[number] * theta.g[number] * h.g[number]
+        solved[classes + number] = missing[number] - moved
     for k in range(durations):
         b, lower, columns = inside[k], factors.lower[k], factors.columns[k]
         b[rows], b[rows + 1] = -theta.q[k] * h.q[k], -h.y[k]
@@ -1029,9 +1020,8 @@ def _direction(a, numbers, missing, factors, h, dx, ds, changes):
                         b[d * parts + j] -= part * a[k, c, d, j]
         _forward(lower, b.reshape((rows + 2, 1)))
         for number in range(numbered):
-            solved[classes + number] -= (
-                numbers.counted[number, k] * b[rows + 1] / lower[rows + 1, rows + 1]
-            )
+            counted = numbers.counted[number, k] * b[rows + 1]
+            solved[classes + number] -= counted / lower[rows + 1, rows + 1]
         for row in range(rows + 2):
             for c in range(classes):
                 solved[c] -= columns[row, c] * b[row] / lower[row, row]

@@ -18,6 +18,7 @@ The last micro-batch, which bins rarely fill, is levelled in one of two ways:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Annotated, Literal
 
@@ -197,11 +198,8 @@ def plan_static_batch(
 
 def _plan(settings: StaticSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
     degree = static_degree(settings, task.cost, task.max_length_tokens)
-    return task.planned(
-        lambda index, batch: plan_static_batch(
-            index, batch, degree, task.devices, task.cost, settings.fill, settings.levelling
-        )
-    )
+    plan = partial(plan_static_batch, degree=degree, devices=task.devices, cost=task.cost)
+    return task.planned(partial(plan, fill=settings.fill, levelling=settings.levelling))
 
 
 STATIC = Planner("static", "sequence_parallel", StaticSettings, _plan)
