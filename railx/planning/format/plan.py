@@ -20,10 +20,6 @@ Two kinds (``Plan.kind``):
 Each batch contains the ids and lengths of its sequences, so that reading refuses a plan
 that drops, repeats or changes one, or gives a group more tokens than its ranks hold, if
 the plan knows that limit.
-
-Predicted times add up: a group's is compute, all-to-all and other terms, a
-micro-batch's is its slowest group's, a batch's is their sum. With ``predictions``
-``cost_model`` they are computed again from the plan's cost model (``predictions``).
 """
 
 from __future__ import annotations

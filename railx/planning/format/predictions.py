@@ -6,10 +6,9 @@ time in the plan, so that reading refuses a file with times that are too good fo
 sequences, or with pipelines that exceed the memory of their devices, recomputation
 included.
 
-A chunk is alive on a stage from the beginning of its forward pass to the end of its
-backward pass, or of its weight pass where a schedule delays that. Bytes are those of
-the cost model for the stage's recomputed layers (InfiniPipe eqs. 5, 9 and 10), and
-their maximum is that of the 1F1B window. Virtual stages of a stage share its memory.
+Bytes of live chunks are those of the cost model for the stage's recomputed layers
+(InfiniPipe eqs. 5, 9 and 10), and their maximum is that of the 1F1B window. Virtual
+stages of a stage share its memory.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def live_sizes(
 ) -> Iterator[tuple[int, int, float]]:
     """After each forward pass its stage and chunk, and the size of all live chunks.
 
-    A chunk is alive between its forward and its backward or delayed weight pass.
+    A chunk is alive from its forward to its backward or delayed weight pass.
     ``size_of`` gives the size of a chunk on a model stage.
     """
     chunks, stages = len(pipeline.chunks), pipeline.stages

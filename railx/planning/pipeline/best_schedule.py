@@ -10,8 +10,6 @@ fits.
 ``interleaved`` cuts the model into more parts, so that ranks have other layers. A
 schedule chosen for one batch must not move layers, so ``interleaved`` is reported, but
 taken only where a plan's settings name it.
-
-The search for an order is that of ``refinement`` with the chunks as they are.
 """
 
 from __future__ import annotations

@@ -369,9 +369,9 @@ def _worth(rows: _Rows, diagonal: int) -> float:
 
 
 @inner
-def _spare(rows: _Rows, diagonal: int) -> int:
-    """Layers of a diagonal that no row requires."""
-    spare = 1 << 30
+def _lower(rows: _Rows, diagonal: int, counts: Integers) -> int:
+    """Remove the layers of a diagonal that no row requires; return their number."""
+    spare: int = counts[diagonal]
     for stage in range(len(rows.room)):
         chunk, first, end = _live(rows, diagonal, stage)
         if first < end and rows.problem.saved[chunk] <= 0:
@@ -381,17 +381,9 @@ def _spare(rows: _Rows, diagonal: int) -> int:
             spare = min(spare, int(free / rows.problem.saved[chunk]))
             if spare <= 0:
                 return 0
+    if spare:
+        _add(rows, diagonal, -spare, counts)
     return spare
-
-
-@inner
-def _lower(rows: _Rows, diagonal: int, counts: Integers) -> int:
-    """Remove the layers of a diagonal that no row requires; return their number."""
-    spare = _spare(rows, diagonal)
-    less: int = max(min(counts[diagonal], spare), 0)
-    if less:
-        _add(rows, diagonal, -less, counts)
-    return less
 
 
 @inner
