@@ -20,7 +20,7 @@ from railx.performance.cluster import ClusterSettings
 from railx.performance.decoder import ModelSettings
 from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 from railx.performance.sequence_cost import CostModel, CostModelSettings, build_cost_model
-from railx.planning.format.parts import Chunk, Group, Pipeline, PlanError, check_agrees, refused
+from railx.planning.format.parts import Chunk, Group, Pipeline, PlanError, confirm, refused
 from railx.planning.format.plan import PipelineBatch, Plan
 from railx.planning.format.schedule import ScheduledOp, peak_live, simulate_pipeline, stage_layers
 from railx.settings import SettingsError, load
@@ -347,4 +347,4 @@ def _check_chunk(chunk: Chunk, cost: PipelineCost, part: PipelineCost, where: st
 
 
 def _check_ms(where: str, key: str, said: float, right: float) -> None:
-    check_agrees(where, key, said, right, "what the plan's cost model gives")
+    confirm(where, key, said, right, "what the plan's cost model gives")
