@@ -112,51 +112,39 @@ def shapes(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
     return [shape for shape in with_room if shape.tokens >= task.max_length_tokens]
 
 
-def _choices(
-    settings: TensorContextSettings, task: PlanningTask
-) -> Iterator[tuple[int, int, Exchange]]:
-    """Powers of two of ranks that divide the heads and fill the devices."""
-    heads = task.model.heads
-    powers = [2**k for k in range(task.devices.bit_length())]
-    for tensor, context in product(powers, powers):
-        if (
-            settings.tensor not in (None, tensor)
-            or settings.context not in (None, context)
-            or heads % tensor
-            or task.devices % (tensor * context)
-        ):
-            continue
-        if settings.exchange != "all_to_all":
-            yield tensor, context, "ring"
-        alone = context == 1 and settings.exchange is None
-        if settings.exchange != "ring" and heads // tensor % context == 0 and not alone:
-            yield tensor, context, "all_to_all"
-
-
 def every_shape(
     settings: TensorContextSettings,
     task: PlanningTask,
     tokens_of: Callable[[int], int | None] = lambda tensor: 1,
 ) -> list[Shape]:
-    """The shapes whose tensor parallelism leaves tokens on a device (``tokens_of``).
+    """Shapes of powers of two of ranks that divide the heads and fill the devices.
 
-    By default regardless of memory, with a meaningless token cap.
+    Their tensor parallelism leaves tokens on a device (``tokens_of``); by default
+    regardless of memory, with a meaningless token cap.
     """
-    return [
-        timed_shape(
-            task.cost,
-            task.model,
-            tensor,
-            context,
-            kind,
-            node_devices=settings.devices_per_node,
-            tokens_per_device=tokens,
-            element_bytes=element_bytes(task.constants),
-            checkpoint_layers=task.constants.checkpoint_layers,
-        )
-        for tensor, context, kind in _choices(settings, task)
-        if (tokens := tokens_of(tensor)) is not None
-    ]
+    heads, constants = task.model.heads, task.constants
+    powers = [2**k for k in range(task.devices.bit_length())]
+    kinds: tuple[Exchange, ...] = ("ring", "all_to_all")
+    timed = []
+    for tensor, context, kind in product(powers, powers, kinds):
+        alone = context == 1 and settings.exchange is None
+        if (
+            settings.tensor not in (None, tensor)
+            or settings.context not in (None, context)
+            or settings.exchange not in (None, kind)
+            or heads % tensor
+            or task.devices % (tensor * context)
+            or (kind == "all_to_all" and (alone or heads // tensor % context))
+            or (tokens := tokens_of(tensor)) is None
+        ):
+            continue
+        shape = timed_shape(
+            task.cost, task.model, tensor, context, kind, node_devices=settings.devices_per_node,
+            tokens_per_device=tokens, element_bytes=element_bytes(constants),
+            checkpoint_layers=constants.checkpoint_layers,
+        )  # fmt: skip
+        timed.append(shape)
+    return timed
 
 
 def _tokens_per_device(task: PlanningTask, tensor: int) -> int | None:
