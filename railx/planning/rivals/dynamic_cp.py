@@ -92,12 +92,9 @@ def balanced_schedules(
     their sequences. Every sequence must fit all ranks.
     """
     waiting = sorted(range(len(lengths)), key=lambda position: -lengths[position])
-    # The least power of two of ranks that fit a sequence.
-    needed = [1 << (-(-length // tokens_per_rank) - 1).bit_length() for length in lengths]
-    work = [length**2 / width for length, width in zip(lengths, needed, strict=True)]
     schedules = []
     while waiting:
-        schedule = _Schedule(needed, work, ranks)
+        schedule = _Schedule(lengths, tokens_per_rank, ranks)
         waiting = schedule.fill(waiting)
         schedule.spread()
         schedules.append(schedule.groups)
@@ -107,8 +104,11 @@ def balanced_schedules(
 class _Schedule:
     """A schedule under construction; ``needed`` ranks and ``work`` are by position."""
 
-    def __init__(self, needed: list[int], work: list[float], ranks: int) -> None:
-        self.needed, self.work, self.ranks = needed, work, ranks
+    def __init__(self, lengths: Sequence[int], tokens_per_rank: int, ranks: int) -> None:
+        # The least power of two of ranks that fit a sequence.
+        self.needed = [1 << (-(-length // tokens_per_rank) - 1).bit_length() for length in lengths]
+        self.work = [length**2 / width for length, width in zip(lengths, self.needed, strict=True)]
+        self.ranks = ranks
         self.groups: list[ScheduledGroup] = []
 
     @property
