@@ -246,11 +246,9 @@ def _validate_group(group: Group, plan: Plan, where: str) -> None:
 
 
 def _validate_pipelines(batch: PipelineBatch, plan: Plan, where: str) -> None:
-    for what, counts in (
-        ("stages", {pipeline.stages for pipeline in batch.pipelines}),
-        ("ranks a stage", {pipeline.degree for pipeline in batch.pipelines}),
-        ("virtual stages", {pipeline.virtual_stages for pipeline in batch.pipelines}),
-    ):
+    fields = {"stages": "stages", "degree": "ranks a stage", "virtual_stages": "virtual stages"}
+    for field, what in fields.items():
+        counts = {getattr(pipeline, field) for pipeline in batch.pipelines}
         if len(counts) != 1:
             got = f"pipelines with {sorted(counts)} {what}"
             raise refused(where, got, "the same number in every pipeline")

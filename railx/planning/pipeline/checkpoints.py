@@ -75,7 +75,7 @@ def _problem(
     most_chunks: int,
     cost: PipelineCost,
 ) -> CheckpointProblem:
-    stored, saved = _token_bytes(cost)
+    stored, saved = token_bytes(cost)
     kind = split.astype(np.int64)
     return CheckpointProblem(
         # In rows: an index of columns would leave columns, another type to compile.
@@ -89,7 +89,7 @@ def _problem(
 
 
 @lru_cache(maxsize=8)
-def _token_bytes(cost: PipelineCost) -> tuple[Floats, Floats]:
+def token_bytes(cost: PipelineCost) -> tuple[Floats, Floats]:
     """Bytes of a token by stage [d, 2], and what a recomputed layer saves of it [2].
 
     First of chunks that are not one slice of a cut sequence, then of those that are.

@@ -242,9 +242,8 @@ def share_among_replicas(
 ) -> list[SampledBatch]:
     """Each replica's part of a batch: longest first, each to the least loaded."""
     lengths = batch.lengths
-    forward, backward, _ = cost.slice_times_ms(np.zeros_like(lengths), lengths)
     longest_first = np.argsort(-lengths, kind="stable").tolist()
-    shared = least_loaded(longest_first, forward + backward, replicas)
+    shared = least_loaded(longest_first, _slice_ms(0 * lengths, lengths, cost), replicas)
     return [SampledBatch(batch.sequences[part], lengths[part]) for part in shared]
 
 

@@ -29,6 +29,7 @@ from railx.planning.format.parts import Slice
 from railx.planning.format.simulation import Shape, orders_of, run_orders
 from railx.planning.packing import Floats, Integers
 from railx.planning.pipeline.checkpoint_problem import SLACK
+from railx.planning.pipeline.checkpoints import token_bytes
 
 #: Share of the time by which the first moves may make a plan of one chunk slower; of
 #: several, a move changes as much less.
@@ -155,17 +156,14 @@ def _state_of(
 
 
 def _costs_of(cost: PipelineCost) -> _Costs:
-    stages = range(cost.shape.stages)
     forward, backward, exchange = (
         np.array([time.quadratic_ms, time.linear_ms, time.constant_ms])
         for time in (cost.forward, cost.backward, cost.all_to_all)
     )
-    kept, both = (
-        np.array([float(cost.activation_bytes(1, split, stage)) for stage in stages])
-        for split in (False, True)
-    )
+    stored, savings = token_bytes(cost)
+    kept, both = np.ascontiguousarray(stored.T)
+    saved, split_saved = savings.tolist()
     several = float(cost.shape.stages > 1)
-    saved = float(cost.layer_saving_bytes(1, False))
     return _Costs(
         forward + exchange / 2,
         backward + exchange / 2,
@@ -175,7 +173,7 @@ def _costs_of(cost: PipelineCost) -> _Costs:
         kept,
         both - kept,
         saved,
-        saved - float(cost.layer_saving_bytes(1, True)),
+        saved - split_saved,
         cost.recompute_over_forward / max(cost.layer_counts),
         cost.gather_ms,
     )
