@@ -115,14 +115,10 @@ def _pipelines(settings: JointSettings, task: PlanningTask) -> list[_Candidate]:
             cost = task.pipelines(shape)
         except SettingsError:  # states leave no memory on its stages
             continue
-        shape_settings = replace(
-            settings.pipeline,
-            stages=shape.stages,
-            replicas=shape.replicas,
-            sequence_parallel_degree=shape.degree,
-        )
+        shaped: dict[str, Any] = {"stages": shape.stages, "replicas": shape.replicas}
+        shaped["sequence_parallel_degree"] = shape.degree
         bounds_ms = tuple(pipeline_bound_ms(batch, cost) for batch in task.batches)
-        candidates.append(_Candidate(shape_settings, bounds_ms))
+        candidates.append(_Candidate(replace(settings.pipeline, **shaped), bounds_ms))
     return sorted(candidates, key=lambda candidate: candidate.bound_ms)
 
 
@@ -179,5 +175,4 @@ def _plan(settings: JointSettings, task: PlanningTask) -> Batches:
     return tuple(batches)
 
 
-#: The entry of the list of planners.
 JOINT = Planner("joint", None, JointSettings, _plan)

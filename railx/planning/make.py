@@ -42,37 +42,22 @@ def make_plan(
     sequence longer than the plan can hold.
     """
     filled = batch.filled(lengths)
-    cost = build_cost_model(cost_model, cluster, model, filled.max_length_tokens)
+    longest = filled.max_length_tokens
+    cost = build_cost_model(cost_model, cluster, model, longest)
     drawn = sample_batches(lengths, filled, seed)
-    _check_times(cost, filled.max_length_tokens)
-    settings: dict[str, Any] = {
-        "planner": to_dict(planner),
-        "cluster": to_dict(cluster),
-        "model": to_dict(model),
-        "cost_model": to_dict(cost_model),
-        "batch": to_dict(batch),
-        "seed": seed,
-        "max_length_tokens": filled.max_length_tokens,
-    }
+    _check_times(cost, longest)
+    inputs = {"planner": planner, "cluster": cluster, "model": model, "cost_model": cost_model}
+    inputs |= {"batch": batch, "seed": seed, "max_length_tokens": longest}
     chosen = planner_of(planner)
-    task = PlanningTask(
-        cost, filled.max_length_tokens, cluster, model, cost_model, tuple(drawn), seed
-    )
+    task = PlanningTask(cost, longest, cluster, model, cost_model, tuple(drawn), seed)
     batches: Any = plan_batches(planner, task, plan)
     kind, tokens_per_device = chosen.kind_of(batches), cost.tokens_per_device
     if kind == "pipeline":
         tokens_per_device = pipeline_tokens_per_device(batches, task)
     assembled = Plan(
-        SCHEMA,
-        kind,
-        chosen.name,
-        chosen.ranks_of(planner, cluster.devices),
-        settings,
-        batches,
-        tokens_per_device,
-        chosen.predictions,
-        chosen.whole_heads,
-    )
+        SCHEMA, kind, chosen.name, chosen.ranks_of(planner, cluster.devices), to_dict(inputs),
+        batches, tokens_per_device, chosen.predictions, chosen.whole_heads,
+    )  # fmt: skip
     validate_plan(assembled)
     return assembled
 
@@ -84,11 +69,8 @@ def _check_times(cost: CostModel, longest: int) -> None:
     exchanged = tokens * max(cost.all_to_all_ms.values())
     for key, time_ms in (("cluster.all_to_all_gb_s", exchanged), ("cost_model", computed)):
         if time_ms > _MOST_MS:
-            raise SettingsError(
-                key,
-                f"got a time of {time_ms:.1e} ms for {tokens} tokens; allowed: at most"
-                f" {_MOST_MS:.0e} ms",
-            )
+            got = f"got a time of {time_ms:.1e} ms for {tokens} tokens"
+            raise SettingsError(key, f"{got}; allowed: at most {_MOST_MS:.0e} ms")
 
 
 def plan_batches(
@@ -102,24 +84,19 @@ def plan_batches(
     """
     chosen = planner_of(planner)
     planned: tuple[Any, ...] = (plan or chosen.plan)(planner, task)
-    return tuple(
-        _recorded(batch, drawn, chosen.name)
-        for batch, drawn in zip(planned, task.batches, strict=True)
-    )
+    drawn = zip(planned, task.batches, strict=True)
+    return tuple(_recorded(batch, sampled, chosen.name) for batch, sampled in drawn)
 
 
 def _recorded(planned: Any, drawn: SampledBatch, planner: str) -> Any:
     """A batch with its planned sequences, lower bound, solver and effort."""
     account = dict(planned.solver)
-    lifted = {
-        "lower_bound_ms": account.pop("lower_bound_ms", planned.lower_bound_ms),
-        "solved_by": account.pop("name", planned.solved_by or planner),
-        "effort": account.pop("effort", planned.effort),
-    }
     return replace(
         planned,
         sequences=tuple(drawn.sequences.tolist()),
         lengths=tuple(drawn.lengths.tolist()),
+        lower_bound_ms=account.pop("lower_bound_ms", planned.lower_bound_ms),
+        solved_by=account.pop("name", planned.solved_by or planner),
+        effort=account.pop("effort", planned.effort),
         solver=account,
-        **lifted,
     )

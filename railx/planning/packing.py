@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from railx.workload.batches import SampledBatch
+
 #: Times and bytes, and whatever is counted: tokens, layers, places.
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -36,10 +38,13 @@ def fewest(counts: range, holds: Callable[[int], bool]) -> int | None:
     return counts[bisect_left(counts[:-1], True, key=holds)]
 
 
-def longest_fitting(length: int, holds: Callable[[int], bool]) -> int:
-    """The most tokens up to ``length`` that are held, by bisection, or 0."""
-    tokens = range(length + 1)
-    return bisect_left(tokens, True, lo=1, key=lambda count: not holds(count)) - 1
+def longest_fitting(length: int, holds: Callable[[SampledBatch], bool]) -> int:
+    """The most tokens of a held sequence, up to ``length``, by bisection, or 0."""
+
+    def unfit(tokens: int) -> bool:
+        return not holds(SampledBatch(np.array([0]), np.array([tokens])))
+
+    return bisect_left(range(length + 1), True, lo=1, key=unfit) - 1
 
 
 def tokens_of_work(work: Any, quadratic: float, linear: float) -> Any:

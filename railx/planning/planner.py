@@ -106,10 +106,8 @@ def planned_batch(
     account: Mapping[str, Any],
 ) -> SequenceParallelBatch:
     """A planner's batch: its assignments, timed, and its account of its work."""
-    micro_batches = tuple(
-        micro_batch(assignment, batch.sequences, batch.lengths, cost) for assignment in assignments
-    )
-    return SequenceParallelBatch(iteration, micro_batches, account)
+    parts = (micro_batch(part, batch.sequences, batch.lengths, cost) for part in assignments)
+    return SequenceParallelBatch(iteration, tuple(parts), account)
 
 
 @dataclass(frozen=True)

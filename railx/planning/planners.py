@@ -22,23 +22,9 @@ from railx.settings import Registered, SettingsError
 
 #: Every planner.
 PLANNERS: tuple[Planner, ...] = (
-    STATIC,
-    FLEXSP,
-    FLEXSP_MILP,
-    PIPELINE,
-    MEGATRON,
-    DYNAMIC_CP,
-    BYTE_SCALE,
-    WLB,
-    ANY_DEGREE,
-    MEGATRON_PIPELINE,
-    DAPPLE,
-    SEQ1F1B,
-    CHUNK_FLOW,
-    SLIM_PIPE,
-    DYNA_PIPE,
-    JOINT,
-)
+    STATIC, FLEXSP, FLEXSP_MILP, PIPELINE, MEGATRON, DYNAMIC_CP, BYTE_SCALE, WLB, ANY_DEGREE,
+    MEGATRON_PIPELINE, DAPPLE, SEQ1F1B, CHUNK_FLOW, SLIM_PIPE, DYNA_PIPE, JOINT,
+)  # fmt: skip
 
 
 def planner_of(settings: PlannerBase) -> Planner:
@@ -62,28 +48,24 @@ def check_plan(
     SettingsError names the key below ``key``.
     """
     prefix = f"{key}." if key else ""
+
+    def refused(name: str, got: object, allowed: str) -> SettingsError:
+        return SettingsError(f"{prefix}{name}", f"got {got}; allowed: {allowed}")
+
     ranks = planner_of(planner).ranks_of(planner, cluster.devices)
     if ranks != cluster.devices:
         names = ("stages", "replicas", "sequence_parallel_degree")
         shape = ", ".join(f"{name} {getattr(planner, name)}" for name in names)
-        raise SettingsError(
-            f"{prefix}planner",
-            f"got {shape}, {ranks} ranks, for {cluster.devices} devices; allowed: as many ranks as"
-            " cluster.devices",
-        )
+        got = f"{shape}, {ranks} ranks, for {cluster.devices} devices"
+        raise refused("planner", got, "as many ranks as cluster.devices")
     stages = getattr(planner, "stages", None)
     if isinstance(stages, int) and stages > model.layers:
-        raise SettingsError(
-            f"{prefix}planner.stages",
-            f"got {stages}; allowed: at most {model.layers}, the layers of {model.name}",
-        )
+        most = f"at most {model.layers}, the layers of {model.name}"
+        raise refused("planner.stages", stages, most)
     for name in ("tensor", "context", "stages"):
         degree = getattr(planner, name, None)
         if isinstance(degree, int) and degree and cluster.devices % degree:
-            raise SettingsError(
-                f"{prefix}planner.{name}",
-                f"got {degree}; allowed: a divisor of the {cluster.devices} devices",
-            )
+            raise refused(f"planner.{name}", degree, f"a divisor of the {cluster.devices} devices")
     if cluster.topology is not None or cluster.devices == 1:
         return
     listed = [int(degree) for degree in cluster.all_to_all_gb_s]
@@ -93,18 +75,13 @@ def check_plan(
         widest = min(widest, model.heads & -model.heads)
     if max(listed, default=1) < widest:
         got = f"bandwidths of degrees up to {max(listed)}" if listed else "an empty table"
-        raise SettingsError(
-            f"{prefix}cluster.all_to_all_gb_s",
-            f"got {got} for {cluster.devices} devices; allowed: one for degree {widest} too, or for"
-            " a larger one",
-        )
+        allowed = f"one for degree {widest} too, or for a larger one"
+        raise refused("cluster.all_to_all_gb_s", f"{got} for {cluster.devices} devices", allowed)
 
 
 def check_cost_model(cost_model: CostModelSettings, model: ModelSettings, prefix: str = "") -> None:
     """Refuse constants that were fitted for another model."""
     fitted = getattr(cost_model, "model", None) or model.name
     if fitted != model.name:
-        raise SettingsError(
-            f"{prefix}cost_model.model",
-            f"fitted for {fitted}; allowed: {model.name}, the model of the plan",
-        )
+        allowed = f"{model.name}, the model of the plan"
+        raise SettingsError(f"{prefix}cost_model.model", f"fitted for {fitted}; allowed: {allowed}")

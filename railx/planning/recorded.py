@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from railx.io import write_text
-from railx.planning.format.parts import MicroBatch, refused
+from railx.planning.format.parts import refused
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import micro_batch
 from railx.planning.planner import PlannerBase, PlanningTask, assignment_of
@@ -59,12 +59,8 @@ def digests(
     planner: PlannerBase, task: PlanningTask, batch: SampledBatch, code: str
 ) -> dict[str, str]:
     """Digests of what a planner reads of one batch; ``code`` is that of its code."""
-    constants = {
-        "cost": to_dict(task.cost),
-        "devices": task.devices,
-        "longest": task.max_length_tokens,
-        "seed": task.seed,
-    }
+    constants: dict[str, Any] = {"cost": to_dict(task.cost), "devices": task.devices}
+    constants |= {"longest": task.max_length_tokens, "seed": task.seed}
     # The number of processes changes no plan.
     settings = {key: value for key, value in to_dict(planner).items() if key != "processes"}
     return {
@@ -132,18 +128,15 @@ def groups_of(planned: SequenceParallelBatch, batch: SampledBatch) -> list[list[
 
 
 def _batch(record: BatchRecord, batch: SampledBatch, task: PlanningTask) -> SequenceParallelBatch:
-    parts = [_micro_batch(groups, batch, task) for groups in record.micro_batches]
+    parts = []
+    for groups in record.micro_batches:
+        # Groups, and the sequences of each, in the order recorded.
+        members = np.array([position for group in groups for position in group[1:]])
+        place = itertools.count()
+        assignment = assignment_of((group[0], [next(place) for _ in group[1:]]) for group in groups)
+        sequences, lengths = batch.sequences[members], batch.lengths[members]
+        parts.append(micro_batch(assignment, sequences, lengths, task.cost))
     return SequenceParallelBatch(record.batch, tuple(parts), dict(record.solver))
-
-
-def _micro_batch(
-    groups: Sequence[Sequence[int]], batch: SampledBatch, task: PlanningTask
-) -> MicroBatch:
-    """Groups, and the sequences of each, in the order recorded."""
-    positions = np.array([position for group in groups for position in group[1:]])
-    place = itertools.count()
-    assignment = assignment_of((group[0], [next(place) for _ in group[1:]]) for group in groups)
-    return micro_batch(assignment, batch.sequences[positions], batch.lengths[positions], task.cost)
 
 
 def _digest(value: Any) -> str:

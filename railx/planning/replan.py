@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -48,10 +48,8 @@ def check_inputs(plan: Plan) -> None:
     """Refuse a plan without the settings of its planner; PlanError names the key."""
     for key in _INPUTS:
         if key not in plan.settings:
-            raise PlanError(
-                f"settings.{key}: is missing; allowed where it is to be planned once more: a plan"
-                f" that a planner made, with {', '.join(_INPUTS)}"
-            )
+            again = "allowed where it is to be planned once more: a plan that a planner made"
+            raise PlanError(f"settings.{key}: is missing; {again}, with {', '.join(_INPUTS)}")
 
 
 def replanner(plan: Plan) -> Callable[[int], Batch]:
@@ -65,9 +63,8 @@ def replanner(plan: Plan) -> Callable[[int], Batch]:
 
     def replan(index: int) -> Batch:
         before = plan.batches[index]
-        drawn = SampledBatch(
-            np.array(before.sequences, dtype=np.int64), np.array(before.lengths, dtype=np.int64)
-        )
+        rows, lengths = (np.array(part, np.int64) for part in (before.sequences, before.lengths))
+        drawn = SampledBatch(rows, lengths)
         task = PlanningTask(**vars(costs), batches=(drawn,), seed=plan.settings["seed"])
         (planned,) = plan_batches(planner, task)
         again: Batch = replace(planned, iteration=before.iteration)
@@ -92,11 +89,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if replan is None:
                 replan = replanner(read_plan(Path(path)))
                 begin = time.perf_counter()
-            _send(answers, Answer(replan(index), (time.perf_counter() - begin) * 1e3))
+            answer = Answer(replan(index), (time.perf_counter() - begin) * 1e3)
         except ImportError as error:
-            _send(answers, Answer(None, 0.0, f"the plan's planner needs {error.name}, not here"))
+            answer = Answer(None, 0.0, f"the plan's planner needs {error.name}, not here")
         except (UserError, OSError) as error:
-            _send(answers, Answer(None, 0.0, str(error)))
+            answer = Answer(None, 0.0, str(error))
+        # Plain data: the class of this module as a program differs from the importer's.
+        pickle.dump((answer.batch, answer.planning_ms, answer.error), answers)
+        answers.flush()
 
 
 def _read(requests: queue.SimpleQueue[int]) -> None:
@@ -104,12 +104,6 @@ def _read(requests: queue.SimpleQueue[int]) -> None:
     for line in sys.stdin:
         requests.put(int(line))
     os._exit(0)
-
-
-def _send(answers: BinaryIO, answer: Answer) -> None:
-    # Plain data: the class of this module as a program differs from the importer's.
-    pickle.dump((answer.batch, answer.planning_ms, answer.error), answers)
-    answers.flush()
 
 
 if __name__ == "__main__":

@@ -48,10 +48,10 @@ def on_network(
     ``switch_ms`` is added to every micro-batch. A fitted cost model gets the bandwidths
     in its own unit.
     """
-    cluster: ClusterSettings = load(ClusterSettings, plan.settings["cluster"], "cluster")
-    cost_model: CostModelSettings = load(
-        CostModelSettings, plan.settings["cost_model"], "cost_model"
-    )
+    hints: dict[str, Any] = {"cluster": ClusterSettings, "cost_model": CostModelSettings}
+    hints |= {"planner": PlannerSettings, "model": ModelSettings, "batch": BatchSettings}
+    settings = {key: load(hint, plan.settings[key], key) for key, hint in hints.items()}
+    cluster, cost_model = settings["cluster"], settings["cost_model"]
     unit = bandwidth_unit(cost_model)
     table = {
         str(degree): gb_s / unit
@@ -60,18 +60,11 @@ def on_network(
     }
     if switch_ms:
         if isinstance(cost_model, ProfiledCostSettings):
-            raise SettingsError(
-                "switch_ms", "got a plan by a profile; allowed: fitted or analytic, or 0"
-            )
+            allowed = "fitted or analytic, or 0"
+            raise SettingsError("switch_ms", f"got a plan by a profile; allowed: {allowed}")
         cost_model = replace(cost_model, constant_ms=cost_model.constant_ms + switch_ms)
-    return {
-        "planner": load(PlannerSettings, plan.settings["planner"], "planner"),
-        "cluster": replace(cluster, all_to_all_gb_s=table),
-        "model": load(ModelSettings, plan.settings["model"], "model"),
-        "cost_model": cost_model,
-        "batch": load(BatchSettings, plan.settings["batch"], "batch"),
-        "seed": plan.settings["seed"],
-    }
+    changed = {"cluster": replace(cluster, all_to_all_gb_s=table), "cost_model": cost_model}
+    return settings | changed | {"seed": plan.settings["seed"]}
 
 
 def remade(
@@ -83,9 +76,8 @@ def remade(
     """
     there = on_network(plan, all_to_all_gb_s, switch_ms)
     filled = there["batch"].filled(lengths)
-    cost = build_cost_model(
-        there["cost_model"], there["cluster"], there["model"], filled.max_length_tokens
-    )
+    cost_model, cluster, model = (there[key] for key in ("cost_model", "cluster", "model"))
+    cost = build_cost_model(cost_model, cluster, model, filled.max_length_tokens)
     anew = make_plan(lengths=lengths, **there)
     return repriced(plan, cost), anew.sequence_parallel_batches()
 

@@ -108,7 +108,7 @@ def test_every_rule_keeps_every_token_once(lengths: list[int], tokens: int) -> N
         dapple_rule(tokens),
         _fixed(tokens),
         chunk_flow_rule(tokens, 1),
-        slim_pipe_rule(tokens, {}),
+        slim_pipe_rule(tokens),
         seq1f1b_rule(tokens, "even", 4 * tokens, 1, cost_of()),
         seq1f1b_rule(tokens, "equal_work", 4 * tokens, 1, cost_of()),
     ):
@@ -123,7 +123,7 @@ def test_every_rule_keeps_every_token_once(lengths: list[int], tokens: int) -> N
                     assert part.start == held[part.sequence]
                     held[part.sequence] = part.stop
         assert list(held.values()) == lengths
-    uniform = _runs(slim_pipe_rule(tokens, {}), lengths)
+    uniform = _runs(slim_pipe_rule(tokens), lengths)
     for runs in (_runs(_fixed(tokens), lengths), uniform):
         assert max(sum(p.tokens for p in chunk) for run in runs for chunk in run) <= tokens
     for run in uniform:
@@ -294,7 +294,7 @@ def test_of_equal_times_the_largest_size_is_taken() -> None:
 
 def test_balanced_attention_is_the_same_work() -> None:
     cost = cost_of()
-    [run] = _runs(slim_pipe_rule(100, {}), [400])
+    [run] = _runs(slim_pipe_rule(100), [400])
     chunks = [chunk_of(slices, cost) for slices in run]
     even = balanced(chunks)
     for name in ("predicted_forward_ms", "predicted_backward_ms", "predicted_all_to_all_ms"):

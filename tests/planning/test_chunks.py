@@ -16,7 +16,6 @@ from railx.planning.pipeline.chunks import (
     Chunking,
     cut_and_pack,
     even_mesh,
-    longest_slice,
     mesh,
 )
 from railx.planning.pipeline.kernels import pack
@@ -105,7 +104,6 @@ def test_even_meshes_are_aligned() -> None:
     assert even_mesh(1000, 4, 1) == [250, 500, 750]
     assert even_mesh(1000, 3, 100) == [400, 800]
     assert even_mesh(1000, 1, 64) == []
-    assert longest_slice([400, 800], 1000) == 400
 
 
 def test_chunks_by_hand() -> None:
@@ -190,7 +188,7 @@ def test_chunks_keep_every_rule(
 ) -> None:
     longest = max(lengths)
     cuts = even_mesh(longest, slices, 4) if chunking == "even" else mesh(longest, slices, COST, 4)
-    most = int(more * longest_slice(cuts, longest))
+    most = int(more * np.diff([0, *cuts, longest]).max())
     found = _packed(lengths, cuts, most, chunking, beside_tails)
     covered: dict[int, list[tuple[int, int]]] = {}
     for chunk in range(found.chunks):

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.planning.format.schedule import pipeline_ms
+from railx.planning.pipeline.checkpoint_problem import CheckpointProblem
 from railx.planning.pipeline.fixed_chunks import every_rule
 from railx.planning.pipeline.infinipipe import PIPELINE, PipelineSettings, _static
-from railx.planning.pipeline.kernels import makespan_1f1b_ms
+from railx.planning.pipeline.kernels import Divisible, pipelines_ms
 from railx.planning.planner import PlanningTask
 from railx.planning.planners import planner_of
 from tests.builders import checked, drawn_batch
@@ -83,21 +84,17 @@ def test_the_compiled_simulation_is_the_simulation(
         for chunk in pipeline.chunks
     )
     pipeline = replace(pipeline, chunks=chunks)
-    back = [
-        [
-            chunk.predicted_backward_ms
-            + chunk.checkpoint_layers[stage] * chunk.predicted_layer_forward_ms
-            for chunk in chunks
-        ]
-        for stage in range(stages)
-    ]
-    time_ms = makespan_1f1b_ms(
-        np.array([chunk.predicted_forward_ms for chunk in chunks]),
-        np.array(back),
-        np.array([chunk.predicted_send_ms for chunk in chunks]),
-        np.array(backward_order(chunks), dtype=np.int64),
-        max(counts),
+    names = ("forward", "backward", "layer_forward", "send")
+    forward, backward, layer, sends = (
+        np.array([getattr(chunk, f"predicted_{name}_ms") for chunk in chunks]) for name in names
     )
+    order, capacity = np.array(backward_order(chunks), dtype=np.int64), np.full(stages, 1e9)
+    kept = np.ones((stages, len(chunks)))
+    problem = CheckpointProblem(kept, kept[0], capacity, 3, order, max(counts))
+    of_chunks, layer_counts = np.repeat(counts, counts), np.full(stages, 3)
+    divisible = Divisible(problem, layer_counts, forward, backward, layer, sends, of_chunks)
+    layers = np.array([chunk.checkpoint_layers for chunk in chunks]).T.copy()
+    time_ms = pipelines_ms(divisible, np.array([0, len(chunks)]), layers)
     assert time_ms == pipeline_ms(pipeline)
 
 

@@ -26,7 +26,7 @@ from railx.planning.pipeline.infinipipe import (
     PipelineSettings,
     _best_processed,
     _most_chunk_tokens,
-    _recomputing_less,
+    _recomputing,
     plan_pipeline_batch,
 )
 from railx.planning.pipeline.kernels import sweep
@@ -510,9 +510,9 @@ def test_recomputation_of_another_planner_stays_where_ours_is_slower() -> None:
             )
         )
     given_ones = Pipeline(2, 0, tuple(chunks))
-    assert _recomputing_less(given_ones, _planner(), cost) == given_ones
+    assert _recomputing(given_ones, _planner(), cost) == given_ones
     every = tuple(replace(chunk, checkpoint_layers=(3, 3)) for chunk in chunks)
-    less = _recomputing_less(replace(given_ones, chunks=every), _planner(), cost)
+    less = _recomputing(replace(given_ones, chunks=every), _planner(), cost)
     assert pipeline_ms(less) < pipeline_ms(replace(given_ones, chunks=every))
     assert sum(sum(chunk.checkpoint_layers) for chunk in less.chunks) < 12
 

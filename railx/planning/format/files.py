@@ -20,15 +20,7 @@ from typing import Any, cast
 
 from railx.errors import UserError
 from railx.io import read_json, write_json
-from railx.planning.format.parts import (
-    Chunk,
-    Group,
-    Pipeline,
-    PlanError,
-    agree,
-    check_agrees,
-    refused,
-)
+from railx.planning.format.parts import Chunk, Group, Pipeline, PlanError, agree, confirm, refused
 from railx.planning.format.plan import (
     SCHEMA,
     Batch,
@@ -60,11 +52,8 @@ def read_plan(path: str | Path) -> Plan:
         if not isinstance(kind, str) or kind not in batch_types:
             raise SettingsError("kind", f"got {kind!r}; allowed: {', '.join(batch_types)}")
         batch_type = batch_types[kind]
-        batches: tuple[Batch, ...] = load(
-            tuple[batch_type, ...],  # type: ignore[valid-type]
-            _bare(data.get("batches")),
-            "batches",
-        )
+        hint: Any = tuple[batch_type, ...]  # type: ignore[valid-type]
+        batches: tuple[Batch, ...] = load(hint, _bare(data.get("batches")), "batches")
         rest = {key: value for key, value in data.items() if key != "digest"}
         plan: Plan = load(Plan, rest | {"batches": batches})
         _check_finite(plan.settings, "settings")
@@ -228,7 +217,7 @@ def _validate_sequence_parallel(batch: SequenceParallelBatch, plan: Plan, where:
             _validate_group(group, plan, f"{inside}, group {number}")
         slowest = max((group.predicted_ms for group in micro_batch.groups), default=0.0)
         said = micro_batch.predicted_ms
-        check_agrees(inside, "predicted_ms", said, slowest, "that of its slowest group")
+        confirm(inside, "predicted_ms", said, slowest, "that of its slowest group")
         _unique((rank for group in micro_batch.groups for rank in group.ranks), f"{inside}: rank")
 
 
@@ -253,15 +242,13 @@ def _validate_group(group: Group, plan: Plan, where: str) -> None:
     other_ms = group.predicted_other_ms.values()
     total_ms = sum((group.predicted_compute_ms, group.predicted_all_to_all_ms, *other_ms))
     together = "compute, all-to-all and other terms together"
-    check_agrees(where, "predicted_ms", group.predicted_ms, total_ms, together)
+    confirm(where, "predicted_ms", group.predicted_ms, total_ms, together)
 
 
 def _validate_pipelines(batch: PipelineBatch, plan: Plan, where: str) -> None:
-    for what, counts in (
-        ("stages", {pipeline.stages for pipeline in batch.pipelines}),
-        ("ranks a stage", {pipeline.degree for pipeline in batch.pipelines}),
-        ("virtual stages", {pipeline.virtual_stages for pipeline in batch.pipelines}),
-    ):
+    fields = {"stages": "stages", "degree": "ranks a stage", "virtual_stages": "virtual stages"}
+    for field, what in fields.items():
+        counts = {getattr(pipeline, field) for pipeline in batch.pipelines}
         if len(counts) != 1:
             got = f"pipelines with {sorted(counts)} {what}"
             raise refused(where, got, "the same number in every pipeline")

@@ -186,7 +186,7 @@ def agree(value: float, other: float) -> bool:
     return math.isclose(value, other, rel_tol=1e-9, abs_tol=1e-12)
 
 
-def check_agrees(where: str, key: str, said: float, right: float, what: str) -> None:
+def confirm(where: str, key: str, said: float, right: float, what: str) -> None:
     """Refuse a time that differs from the right one, which is ``what``."""
     if not agree(said, right):
         raise refused(where, f"{key} {said}", f"{right}, {what}")

@@ -20,10 +20,6 @@ Two kinds (``Plan.kind``):
 Each batch contains the ids and lengths of its sequences, so that reading refuses a plan
 that drops, repeats or changes one, or gives a group more tokens than its ranks hold, if
 the plan knows that limit.
-
-Predicted times add up: a group's is compute, all-to-all and other terms, a
-micro-batch's is its slowest group's, a batch's is their sum. With ``predictions``
-``cost_model`` they are computed again from the plan's cost model (``predictions``).
 """
 
 from __future__ import annotations
@@ -166,10 +162,8 @@ def sequence_lengths(batch: Batch) -> Iterator[tuple[int, int]]:
 def check_ranks(plan: Plan, ranks: int) -> None:
     """Refuse to run a plan with another number of ranks than the plan's."""
     if ranks != plan.devices:
-        raise PlanError(
-            f"ranks: got {ranks}; allowed: {plan.devices}, the number of devices that the plan was"
-            " made for"
-        )
+        made_for = f"{plan.devices}, the number of devices that the plan was made for"
+        raise PlanError(f"ranks: got {ranks}; allowed: {made_for}")
 
 
 def layers_of(plan: Plan) -> int | None:

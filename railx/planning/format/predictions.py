@@ -6,10 +6,9 @@ time in the plan, so that reading refuses a file with times that are too good fo
 sequences, or with pipelines that exceed the memory of their devices, recomputation
 included.
 
-A chunk is alive on a stage from the beginning of its forward pass to the end of its
-backward pass, or of its weight pass where a schedule delays that. Bytes are those of
-the cost model for the stage's recomputed layers (InfiniPipe eqs. 5, 9 and 10), and
-their maximum is that of the 1F1B window. Virtual stages of a stage share its memory.
+Bytes of live chunks are those of the cost model for the stage's recomputed layers
+(InfiniPipe eqs. 5, 9 and 10), and their maximum is that of the 1F1B window. Virtual
+stages of a stage share its memory.
 """
 
 from __future__ import annotations
@@ -21,15 +20,7 @@ from railx.performance.cluster import ClusterSettings
 from railx.performance.decoder import ModelSettings
 from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_pipeline_cost
 from railx.performance.sequence_cost import CostModel, CostModelSettings, build_cost_model
-from railx.planning.format.parts import (
-    Chunk,
-    Group,
-    Pipeline,
-    PlanError,
-    agree,
-    check_agrees,
-    refused,
-)
+from railx.planning.format.parts import Chunk, Group, Pipeline, PlanError, confirm, refused
 from railx.planning.format.plan import PipelineBatch, Plan
 from railx.planning.format.schedule import ScheduledOp, peak_live, simulate_pipeline, stage_layers
 from railx.settings import SettingsError, load
@@ -80,9 +71,7 @@ def stage_times(rows: Sequence[ScheduledOp], start_ms: float = 0.0) -> list[Stag
     busy: dict[int, float] = {}
     for row in rows:
         busy[row.stage] = busy.get(row.stage, 0.0) + row.end_ms - row.start_ms
-    return [
-        StageTime(stage, time, max(0.0, makespan_ms - time)) for stage, time in sorted(busy.items())
-    ]
+    return [StageTime(stage, ms, max(0.0, makespan_ms - ms)) for stage, ms in sorted(busy.items())]
 
 
 def memory_over_time(
@@ -130,10 +119,8 @@ def peak_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[float]:
 
 def fits(pipeline: Pipeline, cost: PipelineCost) -> bool:
     """Whether activations fit the memory of every stage at every moment."""
-    return all(
-        peak <= cost.capacity_bytes(stage) * _ROUNDING
-        for stage, peak in enumerate(peak_bytes(pipeline, cost))
-    )
+    peaks = zip(peak_bytes(pipeline, cost), cost.capacities, strict=True)
+    return all(peak <= capacity * _ROUNDING for peak, capacity in peaks)
 
 
 def chunk_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[list[float]]:
@@ -141,11 +128,11 @@ def chunk_bytes(pipeline: Pipeline, cost: PipelineCost) -> list[list[float]]:
     part, chunks = virtual_cost(cost, pipeline.virtual_stages), pipeline.chunks
     tokens = [chunk.tokens for chunk in chunks]
     split = [chunk.kind == "split" for chunk in chunks]
-    stages = range(pipeline.model_stages)
-    recomputed = [[chunk.recomputed_layers(stage) for chunk in chunks] for stage in stages]
-    return [
-        part.activation_bytes(tokens, split, stage, recomputed[stage]).tolist() for stage in stages
-    ]
+    rows = []
+    for stage in range(pipeline.model_stages):
+        recomputed = [chunk.recomputed_layers(stage) for chunk in chunks]
+        rows.append(part.activation_bytes(tokens, split, stage, recomputed).tolist())
+    return rows
 
 
 def virtual_cost(cost: PipelineCost, virtual_stages: int) -> PipelineCost:
@@ -235,8 +222,7 @@ def cost_of(plan: Plan) -> PipelineCost | None:
 
 def tensor_ranks(batches: Sequence[PipelineBatch]) -> int | None:
     """Ranks of tensor parallelism in a planner's account; None without."""
-    tensor = batches[0].solver.get("tensor") if batches else None
-    degree = batches[0].pipelines[0].degree if batches else 1
+    tensor, degree = batches[0].solver.get("tensor"), batches[0].pipelines[0].degree
     return tensor if isinstance(tensor, int) and tensor >= 1 and degree % tensor == 0 else None
 
 
@@ -312,7 +298,7 @@ def _check_pipelines(plan: Plan, named: PlanCosts) -> None:
                 _check_chunk(chunk, cost, part, f"{where}, chunk {number}")
             for stage, peak in enumerate(peak_bytes(pipeline, cost)):
                 capacity = cost.capacity_bytes(stage)
-                if peak > capacity and not agree(peak, capacity):
+                if peak > capacity * _ROUNDING:
                     by_states = "memory_gib leaves beside its states"
                     key = by_states if cost.given_tokens is None else "tokens_per_device says"
                     got = f"stage {stage} holds {peak / 2**20:.1f} MiB of activations"
@@ -361,4 +347,4 @@ def _check_chunk(chunk: Chunk, cost: PipelineCost, part: PipelineCost, where: st
 
 
 def _check_ms(where: str, key: str, said: float, right: float) -> None:
-    check_agrees(where, key, said, right, "what the plan's cost model gives")
+    confirm(where, key, said, right, "what the plan's cost model gives")

@@ -3,12 +3,8 @@
 The base is InfiniPipe's order (section III-C). Forward is in chunk order, so the slices
 of a sequence run left to right. Backward takes the sequences first in, first out and
 the slices of each right to left, so that gradients of keys and values reach earlier
-slices from the later ones.
-
-Stage p (1-based) of d_p runs d_p - p + N_split - 1 forwards before it alternates
-forward and backward, with N_split the number of chunks of the longest sequence of the
-pipeline (eq. 7). Then at most d_p - p + N_split of its chunks are alive. Other named
-orders are in ``simulation``; a pipeline may have an explicit one (``Pipeline.order``).
+slices from the later ones. Other named orders are in ``simulation``; a pipeline may
+have an explicit one (``Pipeline.order``).
 
 The training runtime and the Gantt figure share this module, which needs the standard
 library alone.
@@ -23,13 +19,7 @@ from typing import Literal
 
 from railx.errors import UserError
 from railx.planning.format.parts import Chunk, Pipeline, refused
-from railx.planning.format.simulation import (
-    ScheduleName,
-    Shape,
-    Times,
-    orders_of,
-    run_orders,
-)
+from railx.planning.format.simulation import ScheduleName, Shape, Times, orders_of, run_orders
 
 #: A pass: forward, backward, or the delayed weight pass of a backward pass.
 OpKind = Literal["forward", "backward", "weight"]
@@ -130,7 +120,7 @@ def live_sizes(
 ) -> Iterator[tuple[int, int, float]]:
     """After each forward pass its stage and chunk, and the size of all live chunks.
 
-    A chunk is alive between its forward and its backward or delayed weight pass.
+    A chunk is alive from its forward to its backward or delayed weight pass.
     ``size_of`` gives the size of a chunk on a model stage.
     """
     chunks, stages = len(pipeline.chunks), pipeline.stages
@@ -219,11 +209,8 @@ def check_order(pipeline: Pipeline, where: str) -> None:
         raise refused(where, got, f"one for each of {pipeline.stages} stages, or none")
     kinds = _KINDS if _delays_weights(pipeline) else _KINDS[:2]
     counts = _runs(pipeline.chunks)
-    run_of = [
-        range(end - count, end)
-        for end, count in zip(itertools.accumulate(counts), counts, strict=True)
-        for _ in range(count)
-    ]
+    spans = zip(itertools.accumulate(counts), counts, strict=True)
+    run_of = [range(end - count, end) for end, count in spans for _ in range(count)]
     for stage, order in enumerate(pipeline.order):
         inside = f"{where}, stage {stage}"
         done: set[Op] = set()
@@ -236,9 +223,8 @@ def check_order(pipeline: Pipeline, where: str) -> None:
                 if kind != op.kind or chunk not in run_of[op.chunk]:
                     continue
                 if (needed := Op(earlier, chunk, op.part)) not in done:
-                    raise refused(
-                        f"{inside}, chunk {op.chunk}", f"{code} before {needed.code}", why
-                    )
+                    got = f"{code} before {needed.code}"
+                    raise refused(f"{inside}, chunk {op.chunk}", got, why)
             done.add(op)
         for chunk, part, kind in itertools.product(
             range(len(pipeline.chunks)), range(pipeline.virtual_stages), kinds
@@ -255,9 +241,8 @@ def stage_layers(layers: int, stages: int) -> list[range]:
     Raises ValueError where a stage would be empty.
     """
     if stages > layers:
-        raise UserError(
-            f"{stages} pipeline stages for {layers} layers; allowed: at most one stage per layer"
-        )
+        got = f"{stages} pipeline stages for {layers} layers"
+        raise UserError(f"{got}; allowed: at most one stage per layer")
     share, rest = divmod(layers, stages)
     starts = [stage * share + min(stage, rest) for stage in range(stages + 1)]
     return [range(start, stop) for start, stop in itertools.pairwise(starts)]
@@ -266,14 +251,12 @@ def stage_layers(layers: int, stages: int) -> list[range]:
 def runs_of(chunks: Sequence[Chunk]) -> list[list[Chunk]]:
     """Neighbouring chunks of a cut sequence together; each other chunk alone."""
     runs: list[list[Chunk]] = []
-    previous: int | None = None
     for chunk in chunks:
         cut = chunk.cut_sequence
-        if cut is not None and cut == previous:
+        if runs and cut is not None and cut == runs[-1][-1].cut_sequence:
             runs[-1].append(chunk)
         else:
             runs.append([chunk])
-        previous = cut
     return runs
 
 
@@ -292,15 +275,13 @@ def _orders(pipeline: Pipeline) -> list[list[int]]:
         for chunk in range(chunks)
     }
 
-    def number_of(code: str, stage: int) -> int:
+    def number(code: str, stage: int) -> int:
         if code in plain:
             return plain[code]
         op = _parsed(code, pipeline, f"stage {stage}")
         return (_KINDS.index(op.kind) * parts + op.part) * chunks + op.chunk
 
-    return [
-        [number_of(code, stage) for code in order] for stage, order in enumerate(pipeline.order)
-    ]
+    return [[number(code, stage) for code in order] for stage, order in enumerate(pipeline.order)]
 
 
 def _delays_weights(pipeline: Pipeline) -> bool:

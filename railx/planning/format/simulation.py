@@ -12,11 +12,6 @@ the standard library alone.
 A stage runs its passes in its order, each as soon as its input has arrived. A forward
 pass needs that of the previous model stage, a backward pass that of the next. The order
 of a stage must respect dependencies within the stage.
-
-Tests hold closed forms: n chunks of equal time take (n + p - 1) (F + B) on p stages,
-with ``zero_bubble`` n (F + B + W) + (p - 1) (F + B - W), and v virtual stages divide
-the bubble by v. On small cases of unequal chunks ``searched`` is within 2 % of an exact
-search; ``1f1b`` is not always.
 """
 
 from __future__ import annotations
@@ -35,8 +30,6 @@ from typing import Literal, NamedTuple
 #:   (ZB-H1).
 ScheduleName = Literal["1f1b", "gpipe", "interleaved", "zero_bubble"]
 SCHEDULES: tuple[ScheduleName, ...] = ("1f1b", "gpipe", "interleaved", "zero_bubble")
-
-FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 
 
 class Times(NamedTuple):
@@ -66,14 +59,11 @@ class Shape:
     def __init__(self, stages: int, runs: Sequence[int], parts: int = 1) -> None:
         self.stages, self.runs, self.parts = stages, tuple(runs), parts
         self.chunks = sum(runs)
-        ends = itertools.accumulate(runs)
+        spans = zip(itertools.accumulate(runs), runs, strict=True)
+        runs_back = (range(end - 1, end - count - 1, -1) for end, count in spans)
         #: Chunks in backward order: sequences first in, first out, slices right to
         #: left.
-        self.backward = [
-            chunk
-            for end, count in zip(ends, runs, strict=True)
-            for chunk in range(end - 1, end - count - 1, -1)
-        ]
+        self.backward = list(itertools.chain.from_iterable(runs_back))
 
     @property
     def longest(self) -> int:
@@ -81,7 +71,10 @@ class Shape:
         return max(self.runs)
 
     def warm_up(self, stage: int) -> int:
-        """1F1B's forward passes before the first pair (InfiniPipe eq. 7 less one)."""
+        """1F1B's forward passes before the first pair (InfiniPipe eq. 7 less one).
+
+        At most one more of the stage's chunks are alive at once.
+        """
         return min(self.stages - stage + self.longest - 2, self.chunks)
 
 

@@ -38,13 +38,8 @@ def plan_rows(plan: Plan, name: str, corpus: str) -> list[dict[str, Any]]:
     predicted_compute_ms, predicted_all_to_all_ms, predicted_other_ms (further terms of
     a planner), chunk_kind (null in a sequence-parallel plan), fidelity.
     """
-    head = {
-        "plan": name,
-        "planner": plan.planner,
-        "corpus": corpus,
-        "devices": plan.devices,
-        "kind": plan.kind,
-    }
+    head: dict[str, Any] = {"plan": name, "planner": plan.planner, "corpus": corpus}
+    head |= {"devices": plan.devices, "kind": plan.kind}
     rows_of: Any = _group_rows if plan.kind == "sequence_parallel" else _chunk_rows
     return [head | row for batch in plan.batches for row in rows_of(batch)]
 
@@ -57,13 +52,7 @@ def schedule_rows(plan: Plan, name: str) -> list[dict[str, Any]]:
     (forward, backward or weight), start_ms, end_ms, fidelity.
     """
     return [
-        {
-            "plan": name,
-            "iteration": batch.iteration,
-            **head,
-            **vars(op),
-            "fidelity": "analytic",
-        }
+        {"plan": name, "iteration": batch.iteration, **head, **vars(op), "fidelity": "analytic"}
         for batch in plan.pipeline_batches()
         for head, _, simulated in _simulations(batch)
         for op in simulated
@@ -130,9 +119,8 @@ def _simulations(
     batch: PipelineBatch,
 ) -> Iterator[tuple[dict[str, Any], Pipeline, list[ScheduledOp]]]:
     """Simulated pipelines of a batch, with the columns that their rows share."""
-    for index, (pipeline, (start_ms, _)) in enumerate(
-        zip(batch.pipelines, batch.spans_ms, strict=True)
-    ):
+    timed = zip(batch.pipelines, batch.spans_ms, strict=True)
+    for index, (pipeline, (start_ms, _)) in enumerate(timed):
         head = {"pipeline": index, "replica": pipeline.replica, "schedule": schedule_name(pipeline)}
         yield head, pipeline, simulate_pipeline(pipeline, start_ms)
 
@@ -246,16 +234,9 @@ def chrome_trace(batch: PipelineBatch, cost: PipelineCost | None = None) -> dict
                 values: dict[str, float] = {"chunks": sample.live_chunks}
                 if sample.activation_bytes is not None:
                     values = {"GiB": sample.activation_bytes / 2**30}
-                events.append(
-                    {
-                        "ph": "C",
-                        "name": f"stage {sample.stage} holds",
-                        "pid": pipeline.replica,
-                        "tid": sample.stage,
-                        "ts": 1e3 * sample.time_ms,
-                        "args": values,
-                    }
-                )
+                moment = {"tid": sample.stage, "ts": 1e3 * sample.time_ms}
+                counter = {"ph": "C", "name": f"stage {sample.stage} holds"}
+                events.append({**counter, "pid": pipeline.replica, **moment, "args": values})
     return {"displayTimeUnit": "ms", "traceEvents": events}
 
 

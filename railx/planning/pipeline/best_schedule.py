@@ -10,12 +10,11 @@ fits.
 ``interleaved`` cuts the model into more parts, so that ranks have other layers. A
 schedule chosen for one batch must not move layers, so ``interleaved`` is reported, but
 taken only where a plan's settings name it.
-
-The search for an order is that of ``refinement`` with the chunks as they are.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -77,18 +76,16 @@ def best_schedule(
     Without a cost all fit.
     """
     times: dict[str, float | None] = {}
-    best: tuple[float, ScheduleChoice, Pipeline] | None = None
+    best_ms, best = math.inf, Choice(pipeline.schedule, pipeline, times)
     for name in among:
         tried = with_schedule(pipeline, name, cost, recompute=recompute)
         if tried is None or (cost is not None and not fits(tried, cost)):
             times[name] = None
             continue
         time_ms = times[name] = pipeline_ms(tried)
-        if best is None or time_ms < best[0] * _LESS:
-            best = time_ms, name, tried
-    if best is None:
-        return Choice(pipeline.schedule, pipeline, times)
-    return Choice(best[1], best[2], times)
+        if time_ms < best_ms * _LESS:
+            best_ms, best = time_ms, Choice(name, tried, times)
+    return best
 
 
 def best_batch(
@@ -109,11 +106,8 @@ def best_batch(
         "schedule_ms": [dict(choice.times_ms) for choice in choices],
         "one_f_one_b_ms": replace(batch, pipelines=plain).predicted_ms,
     }
-    return replace(
-        batch,
-        pipelines=tuple(choice.pipeline for choice in choices),
-        solver={**batch.solver, **account},
-    )
+    pipelines = tuple(choice.pipeline for choice in choices)
+    return replace(batch, pipelines=pipelines, solver={**batch.solver, **account})
 
 
 def with_schedule(
@@ -240,27 +234,19 @@ def _interleaved(pipeline: Pipeline, cost: PipelineCost | None, parts: int) -> P
     return replace(pipeline.with_chunks(part), schedule="interleaved", virtual_stages=parts)
 
 
-def _divided(
-    checkpoint_layers: Sequence[int], counts: Sequence[int] | None, parts: int
-) -> tuple[int, ...]:
+def _divided(layers: Sequence[int], counts: Sequence[int] | None, parts: int) -> tuple[int, ...]:
     """Recomputed layers of each stage, divided among its virtual stages."""
-    shared = [
-        recomputed // parts + (part < recomputed % parts)
-        for part in range(parts)
-        for recomputed in checkpoint_layers
-    ]
+    shared = [count // parts + (part < count % parts) for part in range(parts) for count in layers]
     return tuple(map(min, shared, counts) if counts and shared else shared)
 
 
 def comparison_rows(
-    batch: PipelineBatch, cost: PipelineCost | None, virtual_stages: int
+    batch: PipelineBatch, cost: PipelineCost | None, parts: int
 ) -> list[dict[str, Any]]:
     """A row for the plan's own schedule and one for every other of the same chunks."""
     rows = [_compared_row("plan", batch, cost)]
     for name in SCHEDULE_NAMES:
-        candidates = [
-            with_schedule(pipeline, name, cost, virtual_stages) for pipeline in batch.pipelines
-        ]
+        candidates = [with_schedule(pipeline, name, cost, parts) for pipeline in batch.pipelines]
         pipelines = tuple(pipeline for pipeline in candidates if pipeline is not None)
         if len(pipelines) == len(candidates):
             rows.append(_compared_row(name, replace(batch, pipelines=pipelines), cost))
@@ -273,6 +259,13 @@ def _compared_row(name: str, batch: PipelineBatch, cost: PipelineCost | None) ->
     pipelines = batch.pipelines
     times = [time for pipeline in pipelines for time in stage_times(simulate_pipeline(pipeline))]
     busy, idle = sum(time.busy_ms for time in times), sum(time.idle_ms for time in times)
+    peak_gib = recomputed_share = fitting = None
+    if cost is not None:
+        peak_gib = max(max(peak_bytes(pipeline, cost)) for pipeline in pipelines) / 2**30
+        fitting = all(fits(pipeline, cost) for pipeline in pipelines)
+        # Of the layers, chunk by chunk, those whose forward pass is run twice.
+        layers = [chunk.checkpoint_layers for pipeline in pipelines for chunk in pipeline.chunks]
+        recomputed_share = sum(map(sum, layers)) / (len(layers) * sum(cost.layer_counts))
     return {
         "schedule": name,
         "batch_ms": batch.predicted_ms,
@@ -283,19 +276,8 @@ def _compared_row(name: str, batch: PipelineBatch, cost: PipelineCost | None) ->
             for pipeline in pipelines
             for stage in range(pipeline.stages)
         ),
-        "peak_gib": None
-        if cost is None
-        else max(map(max, (peak_bytes(pipeline, cost) for pipeline in pipelines))) / 2**30,
-        "recomputed_share": _recomputed_share(batch, cost),
-        "fits": None if cost is None else all(fits(pipeline, cost) for pipeline in pipelines),
+        "peak_gib": peak_gib,
+        "recomputed_share": recomputed_share,
+        "fits": fitting,
         "trains": all(map(runnable, pipelines)),
     }
-
-
-def _recomputed_share(batch: PipelineBatch, cost: PipelineCost | None) -> float | None:
-    """Share of the layers, chunk by chunk, whose forward pass is run twice."""
-    if cost is None:
-        return None
-    chunks = [chunk for pipeline in batch.pipelines for chunk in pipeline.chunks]
-    counted = sum(sum(chunk.checkpoint_layers) for chunk in chunks)
-    return counted / (len(chunks) * sum(cost.layer_counts))

@@ -11,14 +11,8 @@ the time of one layer times their sum. The integer programme is
     Σ over live chunks (stored - saved · C on its diagonal) <= capacity
 
 A chunk is live between its forward and its backward (eqs. 6-7). Rows after the last
-forward are redundant: the chunks live then were live before.
-
-* :func:`exact` solves it.
-* :func:`quick` sweeps the steps and adds layers on few diagonals, by several rules,
-  until memory suffices; then it removes what later ones made superfluous, and trades
-  counts for fewer. A fraction of a millisecond, quick enough for every group's price.
-* :func:`fast`, the default of plans, also rounds the relaxation in the same way. Where
-  that proves no optimum and the case is small, it runs the solver.
+forward are redundant: the chunks live then were live before. Plans by default take
+:func:`fast`; :func:`quick` is quick enough for every group's price.
 
 Deviations: the paper prints no coefficients (the body of its algorithm 2); ``stored``
 and ``saved`` follow from its eqs. 5 and 10. Its solver is SCIP to a gap of 2 %; here it
@@ -69,13 +63,9 @@ def problem_of_pipeline(pipeline: Pipeline, cost: PipelineCost) -> CheckpointPro
 def problem_of(chunked: Chunked, first: int, end: int, cost: PipelineCost) -> CheckpointProblem:
     """The problem of a pipeline of chunks [first, end)."""
     span = slice(first, end)
-    return _problem(
-        chunked.tokens[span],
-        chunked.split[span],
-        chunked.backward_order(first, end),
-        int(chunked.count[span].max()),
-        cost,
-    )
+    tokens, split = chunked.tokens[span], chunked.split[span]
+    most_chunks = int(chunked.count[span].max())
+    return _problem(tokens, split, chunked.backward_order(first, end), most_chunks, cost)
 
 
 def _problem(
@@ -85,7 +75,7 @@ def _problem(
     most_chunks: int,
     cost: PipelineCost,
 ) -> CheckpointProblem:
-    stored, saved = _token_bytes(cost)
+    stored, saved = token_bytes(cost)
     kind = split.astype(np.int64)
     return CheckpointProblem(
         # In rows: an index of columns would leave columns, another type to compile.
@@ -99,7 +89,7 @@ def _problem(
 
 
 @lru_cache(maxsize=8)
-def _token_bytes(cost: PipelineCost) -> tuple[Floats, Floats]:
+def token_bytes(cost: PipelineCost) -> tuple[Floats, Floats]:
     """Bytes of a token by stage [d, 2], and what a recomputed layer saves of it [2].
 
     First of chunks that are not one slice of a cut sequence, then of those that are.
@@ -201,7 +191,11 @@ def exact(problem: CheckpointProblem, most_nodes: int | None = None) -> Solution
 
 
 def quick(problem: CheckpointProblem) -> Integers | None:
-    """Counts [n + d - 1] with a small sum, by no solver; None where none suffice."""
+    """Counts [n + d - 1] with a small sum, by no solver; None where none suffice.
+
+    Sweeps over the steps add layers on few diagonals, by several rules, until memory
+    suffices, then lower and trade counts.
+    """
     nothing = np.zeros(problem.diagonals, dtype=np.int64)
     counts = _swept(problem, nothing, 0)
     if counts is None or not counts.any():
@@ -210,7 +204,11 @@ def quick(problem: CheckpointProblem) -> Integers | None:
 
 
 def fast(problem: CheckpointProblem) -> Integers | None:
-    """Counts [n + d - 1] of a small sum, the least in small cases; None if none fit."""
+    """Counts [n + d - 1] of a small sum, the least in small cases; None if none fit.
+
+    Sweeps go on from the rounded relaxation too. The solver runs where these prove no
+    optimum and the case is small.
+    """
     counts = quick(problem)
     if counts is None or not counts.any():
         return counts
@@ -249,11 +247,6 @@ def _relaxed(problem: CheckpointProblem) -> Floats | None:
     if not len(needed):
         return np.zeros(problem.diagonals)
     scale = problem.saved.max()
-    result: Any = linprog(
-        np.ones(problem.diagonals),
-        A_ub=-matrix / scale,
-        b_ub=-needed / scale,
-        bounds=(0, problem.layers),
-        method="highs",
-    )
+    costs, bounds = np.ones(problem.diagonals), (0, problem.layers)
+    result: Any = linprog(costs, -matrix / scale, -needed / scale, bounds=bounds, method="highs")
     return None if result.x is None else np.asarray(result.x)

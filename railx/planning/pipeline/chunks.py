@@ -26,7 +26,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -94,10 +93,9 @@ class Chunked:
     def slices(self, chunk: int) -> tuple[Slice, ...]:
         """The slices of a chunk."""
         span = slice(int(self._first[chunk]), int(self._first[chunk + 1]))
-        parts = (self.sequence, self.start, self.stop, self.length)
-        return tuple(
-            Slice(*fields) for fields in zip(*(part[span].tolist() for part in parts), strict=True)
-        )
+        columns = (self.sequence, self.start, self.stop, self.length)
+        rows = zip(*(column[span].tolist() for column in columns), strict=True)
+        return tuple(Slice(*row) for row in rows)
 
 
 def mesh(length: int, slices: int, cost: PipelineCost, alignment_tokens: int) -> list[int]:
@@ -106,15 +104,12 @@ def mesh(length: int, slices: int, cost: PipelineCost, alignment_tokens: int) ->
     They divide a sequence of ``length`` tokens into up to ``slices`` slices. Positions
     are rounded to the alignment; duplicates and the end are left out.
     """
-    lengths = np.array([length], dtype=np.int64)
-    starts = equal_work_starts(lengths, slices, alignment_tokens, cost)[1]
+    _, starts = equal_work_starts(np.array([length]), slices, alignment_tokens, cost)
     cuts: list[int] = starts[1:].tolist()
     return cuts
 
 
-def equal_work_starts(
-    lengths: Lengths, count: int, alignment_tokens: int, cost: PipelineCost
-) -> Slices:
+def equal_work_starts(lengths: Lengths, count: int, alignment: int, cost: PipelineCost) -> Slices:
     """Up to ``count`` slices of equal time of each sequence, of ``lengths`` [n].
 
     Starts that the alignment makes equal are one.
@@ -123,7 +118,7 @@ def equal_work_starts(
     quadratic, linear = cost.quadratic_ms, cost.linear_ms
     target = (quadratic * length**2 + linear * length) * np.arange(count) / count
     position = tokens_of_work(target, quadratic, linear)
-    starts = (np.round(position / alignment_tokens) * alignment_tokens).astype(np.int64)
+    starts = (np.round(position / alignment) * alignment).astype(np.int64)
     distinct = np.diff(starts, axis=1, prepend=-1) > 0
     owner, index = np.nonzero(distinct & (starts < lengths[:, None]))
     return owner.astype(np.int64), starts[owner, index]
@@ -235,20 +230,11 @@ def pack(
     )
     alone = np.bincount(chunk, minlength=chunks) == 1
     partial = np.bincount(chunk, (stop - start) < length, chunks) > 0
+    chunk_tokens = np.bincount(chunk, stop - start, chunks).astype(np.int64)
     return Chunked(
-        sequence,
-        length,
-        start,
-        stop,
-        chunk,
-        np.bincount(chunk, stop - start, chunks).astype(np.int64),
-        forward,
-        backward,
-        exchange,
-        alone & partial,
-        count,
-        run_start,
-    )
+        sequence, length, start, stop, chunk, chunk_tokens, forward, backward, exchange,
+        alone & partial, count, run_start,
+    )  # fmt: skip
 
 
 def share_among_replicas(
@@ -256,9 +242,8 @@ def share_among_replicas(
 ) -> list[SampledBatch]:
     """Each replica's part of a batch: longest first, each to the least loaded."""
     lengths = batch.lengths
-    forward, backward, _ = cost.slice_times_ms(np.zeros_like(lengths), lengths)
     longest_first = np.argsort(-lengths, kind="stable").tolist()
-    shared = least_loaded(longest_first, forward + backward, replicas)
+    shared = least_loaded(longest_first, _slice_ms(0 * lengths, lengths, cost), replicas)
     return [SampledBatch(batch.sequences[part], lengths[part]) for part in shared]
 
 
@@ -268,19 +253,15 @@ def _slice_ms(contexts: Integers, tokens: Integers, cost: PipelineCost) -> Float
     return forward + backward
 
 
-def longest_slice(cuts: list[int], length: int) -> int:
-    """Tokens of the longest slice of ``length`` tokens under ``cuts``."""
-    return max(stop - start for start, stop in pairwise([0, *cuts, length]))
-
-
-def chunk_of(slices: Sequence[Slice], cost: PipelineCost) -> Chunk:
-    """A chunk with its times, nothing recomputed."""
+def chunk_of(slices: Sequence[Slice], cost: PipelineCost, layers: Sequence[int] = ()) -> Chunk:
+    """A chunk with its times that recomputes ``layers`` on each stage."""
     time = cost.chunk_time_ms([(part.start, part.tokens) for part in slices])
     return Chunk(
         tuple(slices),
         time.forward_ms,
         time.backward_ms,
         time.all_to_all_ms,
+        checkpoint_layers=tuple(layers) if any(layers) else (),
         predicted_layer_forward_ms=cost.layer_forward_ms(time.forward_ms),
         predicted_send_ms=cost.send_ms(sum(part.tokens for part in slices)),
     )

@@ -29,22 +29,15 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Pipeline, Slice
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.predictions import fits
 from railx.planning.format.schedule import pipeline_ms
-from railx.planning.packing import fewest, least_loaded
-from railx.planning.pipeline.chunks import chunk_of, pipeline_of, recomputing
-from railx.planning.pipeline.fixed_chunks import (
-    FixedChunkSettings,
-    check_settings,
-    layers_to_try,
-    refusal,
-    spread,
-)
+from railx.planning.packing import Floats, Integers, fewest, least_loaded
+from railx.planning.pipeline.chunks import chunk_of, pipeline_of
+from railx.planning.pipeline.fixed_chunks import FixedChunkSettings, layers_to_try, spread
 from railx.planning.planner import Planner, PlanningTask
 from railx.workload.batches import SampledBatch
 
@@ -58,8 +51,8 @@ class DynaPipeSettings(FixedChunkSettings):
 
 
 def consecutive_cuts(
-    works_ms: npt.NDArray[np.float64],
-    tokens: npt.NDArray[np.int64],
+    works_ms: Floats,
+    tokens: Integers,
     constant_ms: float,
     most_tokens: int,
     fill_weight: float,
@@ -78,11 +71,9 @@ def consecutive_cuts(
         """The fewest micro-batches of up to this time."""
         ends, start, count = [], 0, len(works_ms)
         while start < count:
-            by_time = np.searchsorted(work, work[start] + limit_ms - constant_ms, side="right") - 1
-            by_tokens = (
-                np.searchsorted(token_sums, token_sums[start] + most_tokens, side="right") - 1
-            )
-            start = max(start + 1, min(int(by_time), int(by_tokens)))
+            by_time = np.searchsorted(work, work[start] + limit_ms - constant_ms, side="right")
+            by_tokens = np.searchsorted(token_sums, token_sums[start] + most_tokens, side="right")
+            start = max(start + 1, min(int(by_time), int(by_tokens)) - 1)
             ends.append(start)
         return ends
 
@@ -127,17 +118,13 @@ def plan_dyna_pipe_batch(
 def _with_layers(batch: SampledBatch, layers: int, cost: PipelineCost) -> list[Pipeline] | None:
     """Pipelines that recompute ``layers`` layers; None where they do not fit memory."""
     shape, recomputed = cost.shape, spread(layers, cost)
-    replicas = shape.replicas
     ascending = np.lexsort((batch.sequences, batch.lengths))
     sequences, lengths = batch.sequences[ascending], batch.lengths[ascending]
     forward, backward, _ = cost.slice_times_ms(np.zeros(len(lengths)), lengths)
     room = min(
         cost.capacity_bytes(stage)
-        / (
-            float(cost.activation_bytes(1, False, stage, recomputed[stage]))
-            * (shape.stages - stage)
-        )
-        for stage in range(shape.stages)
+        / (float(cost.activation_bytes(1, False, stage, count)) * (shape.stages - stage))
+        for stage, count in enumerate(recomputed)
     )
     again = max(count / cost.layers_of(stage) for stage, count in enumerate(recomputed))
     empty = cost.chunk_time_ms([])
@@ -147,31 +134,24 @@ def _with_layers(batch: SampledBatch, layers: int, cost: PipelineCost) -> list[P
         (1 + again) * empty.forward_ms + empty.backward_ms,
         int(room),
         shape.stages - 1,
-        1 / replicas,
+        1 / shape.replicas,
     )
     # Every replica needs a micro-batch.
-    while len(ends) < replicas:
+    while len(ends) < shape.replicas:
         widths = np.diff([0, *ends])
         widest = int(np.argmax(widths))
         ends.insert(widest, ends[widest] - int(widths[widest]) // 2)
-    slices = [
-        Slice(sequence, 0, length, length)
-        for sequence, length in zip(sequences.tolist(), lengths.tolist(), strict=True)
-    ]
-    chunks = [
-        recomputing(chunk_of(slices[start:end], cost), recomputed)
-        for start, end in pairwise([0, *ends])
-    ]
+    drawn = zip(sequences.tolist(), lengths.tolist(), strict=True)
+    slices = [Slice(sequence, 0, length, length) for sequence, length in drawn]
+    edges = pairwise([0, *ends])
+    chunks = [chunk_of(slices[start:end], cost, recomputed) for start, end in edges]
     times_ms = np.array([chunk.predicted_ms for chunk in chunks])
     longest_first = np.argsort(-times_ms, kind="stable").tolist()
     pipelines = []
-    for replica, shared in enumerate(least_loaded(longest_first, times_ms, replicas)):
+    for replica, shared in enumerate(least_loaded(longest_first, times_ms, shape.replicas)):
         order = [chunks[index] for index in shared]
-        fitting = [
-            pipeline
-            for pipeline in (pipeline_of(order[::way], replica, shape) for way in (1, -1))
-            if fits(pipeline, cost)
-        ]
+        both = (pipeline_of(order[::way], replica, shape) for way in (1, -1))
+        fitting = [pipeline for pipeline in both if fits(pipeline, cost)]
         if not fitting:
             return None
         pipelines.append(min(fitting, key=pipeline_ms))
@@ -180,7 +160,7 @@ def _with_layers(batch: SampledBatch, layers: int, cost: PipelineCost) -> list[P
 
 def _plan(settings: DynaPipeSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
     cost = task.pipelines(settings.shape)
-    check_settings(settings, task)
+    settings.check(task)
     layers = settings.checkpointed_layers
     alone = replace(cost, shape=replace(cost.shape, replicas=1))
 
@@ -188,8 +168,7 @@ def _plan(settings: DynaPipeSettings, task: PlanningTask) -> tuple[PipelineBatch
         fitting = plan_dyna_pipe_batch(index, batch, layers, cost)
         if fitting is not None:
             return fitting
-        raise refusal(
-            settings,
+        raise settings.refusal(
             replace(task, batches=(batch,)),
             lambda single: plan_dyna_pipe_batch(0, single, layers, alone) is not None,
         )
@@ -197,5 +176,4 @@ def _plan(settings: DynaPipeSettings, task: PlanningTask) -> tuple[PipelineBatch
     return task.planned(planned)
 
 
-#: The entry of the list of planners.
 DYNA_PIPE = Planner("dyna_pipe", "pipeline", DynaPipeSettings, _plan)

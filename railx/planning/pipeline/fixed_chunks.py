@@ -136,10 +136,26 @@ class ChunkRule:
         """What stages recompute of each chunk [d, n], ``count`` layers of most."""
         index = np.arange(chunked.chunks) - chunked.run_start
         early = index < chunked.count - (self.kept_chunks or chunked.chunks)
-        every, static = (
-            np.array(layers)[:, None] for layers in (cost.layer_counts, spread(count, cost))
+        every, static = np.array([cost.layer_counts, spread(count, cost)])[:, :, None]
+        layers: Integers = np.where(early, every, static)
+        return layers
+
+    def fewest_layers(self, chunked: Chunked, counts: range, cost: PipelineCost) -> int | None:
+        """The fewest of ``counts`` layers with which chunks fit; None where none do."""
+        problem = checkpoints.problem_of(chunked, 0, chunked.chunks, cost)
+        return fewest(
+            counts, lambda count: checkpoints.fits(problem, self.layers(chunked, count, cost))
         )
-        return np.where(early, every, static)
+
+    def pipeline(self, chunked: Chunked, count: int, replica: int, cost: PipelineCost) -> Pipeline:
+        """The chunks of a replica that recompute ``count`` layers, with their times."""
+        chunks = [chunk_of(chunked.slices(chunk), cost) for chunk in range(chunked.chunks)]
+        if self.retimed is not None:
+            starts = [*np.unique(chunked.run_start).tolist(), len(chunks)]
+            runs = (self.retimed(chunks[start:end]) for start, end in pairwise(starts))
+            chunks = list(chain.from_iterable(runs))
+        recomputed = map(recomputing, chunks, self.layers(chunked, count, cost).T.tolist())
+        return pipeline_of(recomputed, replica, cost.shape)
 
 
 @dataclass(frozen=True)
@@ -162,6 +178,49 @@ class FixedChunkSettings(StagedSettings):
     def rules(self, longest: int, cost: PipelineCost) -> list[ChunkRule]:
         """The rules to try for contexts of up to ``longest`` tokens."""
         raise NotImplementedError
+
+    def plan(
+        self, rules: Sequence[ChunkRule], task: PlanningTask, cost: PipelineCost
+    ) -> tuple[PipelineBatch, ...]:
+        """The batches of the fastest rule; PlanError where none fits memory."""
+        self.check(task)
+        planned = (_plan_with_rule(rule, self, task, cost) for rule in rules)
+        fitting = (batches for batches in planned if batches is not None)
+        best = min(fitting, key=lambda plan: sum(part.predicted_ms for part in plan), default=None)
+        if best is None:
+
+            def holds(batch: SampledBatch) -> bool:
+                only, alone = replace(task, batches=(batch,)), replace(self, replicas=1)
+                return any(_plan_with_rule(rule, alone, only, cost) is not None for rule in rules)
+
+            raise self.refusal(task, holds)
+        return best
+
+    def check(self, task: PlanningTask) -> None:
+        """Refuse fewer sequences than replicas, and layers beyond the model's."""
+        layers = self.checkpointed_layers
+        if layers is not None and layers > task.model.layers:
+            most = f"at most {task.model.layers}, the layers of {task.model.name}"
+            raise SettingsError("planner.checkpointed_layers", f"got {layers}; allowed: {most}")
+        check_replicas(self.replicas, min(len(batch.lengths) for batch in task.batches))
+
+    def refusal(self, task: PlanningTask, holds: Callable[[SampledBatch], bool]) -> PlanError:
+        """Why nothing fits memory, with the longest sequence and the longest that fits.
+
+        ``holds``: whether one replica fits a batch.
+        """
+        worst = max(task.batches, key=lambda batch: int(batch.lengths.max()))
+        index = int(np.argmax(worst.lengths))
+        sequence, length = f"sequence {worst.sequences[index]}", int(worst.lengths[index])
+        where = f"pipeline of {self.stages} stages of {self.sequence_parallel_degree} ranks"
+        most = longest_fitting(length, holds)
+        if most < length:
+            allowed = f"at most {most}, the longest that a {where} holds"
+            return refused(sequence, f"{length} tokens", allowed)
+        layers = self.checkpointed_layers
+        how = "that recompute all layers" if layers is None else f"with {layers} recomputed layers"
+        allowed = f"what a {where} {how} holds at once"
+        return refused(sequence, f"{length} tokens beside those of its batch", allowed)
 
 
 @dataclass(frozen=True)
@@ -259,13 +318,8 @@ class SlimPipeSettings(SlicedSettings):
 
     def rules(self, longest: int, cost: PipelineCost) -> list[ChunkRule]:
         parts, alignment = self.most_parts, self.alignment_tokens
-        retimed = balanced if self.context_exchange else None
-        return [
-            slim_pipe_rule(
-                size, {"slice_tokens": size, "context_exchange": self.context_exchange}, retimed
-            )
-            for size in sizes_of(self.slice_tokens, longest, parts, alignment)
-        ]
+        sizes = sizes_of(self.slice_tokens, longest, parts, alignment)
+        return [slim_pipe_rule(size, self.context_exchange) for size in sizes]
 
 
 def dapple_rule(size: int) -> ChunkRule:
@@ -308,27 +362,25 @@ def retained_counts(chunks: int) -> list[int]:
     return sorted({2**k for k in range(chunks.bit_length()) if 2**k < chunks} | {chunks})
 
 
-def slim_pipe_rule(size: int, account: dict[str, Any], retimed: Retimed | None = None) -> ChunkRule:
+def slim_pipe_rule(size: int, context_exchange: bool = False) -> ChunkRule:
     """Equal slices of up to ``size`` tokens."""
     return ChunkRule(
         f"slim_pipe {size}",
         size,
         lambda tokens: _equal(tokens, -(-tokens // size)),
-        account,
-        retimed=retimed,
+        {"slice_tokens": size, "context_exchange": context_exchange},
+        retimed=balanced if context_exchange else None,
     )
 
 
-def every_rule(
-    context: int, most_parts: int, alignment: int, cost: PipelineCost
-) -> Iterator[ChunkRule]:
+def every_rule(context: int, parts: int, alignment: int, cost: PipelineCost) -> Iterator[ChunkRule]:
     """Every rule, for parts and multiples of ``context``, the longest sequence."""
-    yield from map(dapple_rule, sizes_of(None, context, most_parts, 1))
-    for size in sizes_of(None, context, most_parts, alignment):
+    yield from map(dapple_rule, sizes_of(None, context, parts, 1))
+    for size in sizes_of(None, context, parts, alignment):
         count = -(-context // size)
         yield seq1f1b_rule(size, "fixed", context, alignment, cost)
         yield from (chunk_flow_rule(size, retained) for retained in retained_counts(count))
-        yield slim_pipe_rule(size, {})
+        yield slim_pipe_rule(size)
         if count > 1:
             yield seq1f1b_rule(size, "even", context, alignment, cost)
             yield seq1f1b_rule(size, "equal_work", context, alignment, cost)
@@ -352,12 +404,8 @@ def _equal(tokens: Lengths, counts: Integers) -> Slices:
 
 def balanced(run: list[Chunk]) -> list[Chunk]:
     """The slices of a sequence with the mean of their times."""
-    names = (
-        "predicted_forward_ms",
-        "predicted_backward_ms",
-        "predicted_all_to_all_ms",
-        "predicted_layer_forward_ms",
-    )
+    parts = ("forward", "backward", "all_to_all", "layer_forward")
+    names = [f"predicted_{part}_ms" for part in parts]
     means: dict[str, Any] = {name: fmean(getattr(chunk, name) for chunk in run) for name in names}
     return [replace(chunk, **means) for chunk in run]
 
@@ -378,9 +426,7 @@ def sizes_of(given: int | None, longest: int, most_parts: int, alignment: int) -
 def spread(layers: int, cost: PipelineCost) -> tuple[int, ...]:
     """Recomputed layers of each stage: as even as possible, the first ones more."""
     share, rest = divmod(layers, cost.shape.stages)
-    return tuple(
-        min(share + (stage < rest), cost.layers_of(stage)) for stage in range(cost.shape.stages)
-    )
+    return tuple(min(share + (stage < rest), most) for stage, most in enumerate(cost.layer_counts))
 
 
 def layers_to_try(given: int | None, cost: PipelineCost) -> range:
@@ -388,71 +434,9 @@ def layers_to_try(given: int | None, cost: PipelineCost) -> range:
     return range(sum(cost.layer_counts) + 1) if given is None else range(given, given + 1)
 
 
-def fewest_layers(
-    rule: ChunkRule, chunked: Chunked, counts: range, cost: PipelineCost
-) -> int | None:
-    """The fewest of ``counts`` layers with which chunks fit; None where none do."""
-    problem = checkpoints.problem_of(chunked, 0, chunked.chunks, cost)
-    return fewest(
-        counts, lambda count: checkpoints.fits(problem, rule.layers(chunked, count, cost))
-    )
-
-
 def _plan(settings: FixedChunkSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
     cost = task.pipelines(settings.shape)
-    return plan_with_rules(settings, task, settings.rules(task.max_length_tokens, cost), cost)
-
-
-def plan_with_rules(
-    settings: FixedChunkSettings, task: PlanningTask, rules: Sequence[ChunkRule], cost: PipelineCost
-) -> tuple[PipelineBatch, ...]:
-    """The batches of the fastest rule; PlanError where none fits memory."""
-    check_settings(settings, task)
-    planned = (_plan_with_rule(rule, settings, task, cost) for rule in rules)
-    fitting = (batches for batches in planned if batches is not None)
-    best = min(fitting, key=lambda plan: sum(batch.predicted_ms for batch in plan), default=None)
-    if best is None:
-
-        def holds(batch: SampledBatch) -> bool:
-            only, alone = replace(task, batches=(batch,)), replace(settings, replicas=1)
-            return any(_plan_with_rule(rule, alone, only, cost) is not None for rule in rules)
-
-        raise refusal(settings, task, holds)
-    return best
-
-
-def check_settings(settings: FixedChunkSettings, task: PlanningTask) -> None:
-    """Refuse fewer sequences than replicas, and layers beyond the model's."""
-    layers = settings.checkpointed_layers
-    if layers is not None and layers > task.model.layers:
-        raise SettingsError(
-            "planner.checkpointed_layers",
-            f"got {layers}; allowed: at most {task.model.layers}, the layers of {task.model.name}",
-        )
-    check_replicas(settings.replicas, min(len(batch.lengths) for batch in task.batches))
-
-
-def refusal(
-    settings: FixedChunkSettings, task: PlanningTask, holds: Callable[[SampledBatch], bool]
-) -> PlanError:
-    """Why nothing fits memory, with the longest sequence and the longest that fits.
-
-    ``holds``: whether one replica fits a batch.
-    """
-    worst = max(task.batches, key=lambda batch: int(batch.lengths.max()))
-    index = int(np.argmax(worst.lengths))
-    sequence, length = f"sequence {worst.sequences[index]}", int(worst.lengths[index])
-    where = f"pipeline of {settings.stages} stages of {settings.sequence_parallel_degree} ranks"
-    most = longest_fitting(
-        length, lambda tokens: holds(SampledBatch(np.array([0]), np.array([tokens])))
-    )
-    if most < length:
-        allowed = f"at most {most}, the longest that a {where} holds"
-        return refused(sequence, f"{length} tokens", allowed)
-    layers = settings.checkpointed_layers
-    how = "that recompute all layers" if layers is None else f"with {layers} recomputed layers"
-    allowed = f"what a {where} {how} holds at once"
-    return refused(sequence, f"{length} tokens beside those of its batch", allowed)
+    return settings.plan(settings.rules(task.max_length_tokens, cost), task, cost)
 
 
 def _plan_with_rule(
@@ -460,43 +444,26 @@ def _plan_with_rule(
 ) -> tuple[PipelineBatch, ...] | None:
     """All batches by one rule with the fewest layers recomputed; None: too large."""
     counts = layers_to_try(settings.checkpointed_layers, cost)
-    drawn = [
-        [
-            rule.chunked(share, cost)
-            for share in share_among_replicas(batch, settings.replicas, cost)
-        ]
-        for batch in counted(task.batches, "batches")
-    ]
+    drawn = []
+    for batch in counted(task.batches, "batches"):
+        shares = share_among_replicas(batch, settings.replicas, cost)
+        drawn.append([rule.chunked(share, cost) for share in shares])
     for chunked in chain.from_iterable(drawn):
-        needed = fewest_layers(rule, chunked, counts, cost)
+        needed = rule.fewest_layers(chunked, counts, cost)
         if needed is None:
             return None
         counts = range(needed, counts.stop)
     account = {**rule.account, "checkpointed_layers": counts[0]}
     batches = []
     for index, replicas in enumerate(drawn):
-        shares = enumerate(replicas)
-        pipelines = (_pipeline(rule, share, counts[0], replica, cost) for replica, share in shares)
+        numbered = enumerate(replicas)
+        pipelines = (rule.pipeline(part, counts[0], replica, cost) for replica, part in numbered)
         batches.append(
             PipelineBatch(index, tuple(pipelines), account, predicted_other_ms=cost.batch_ms)
         )
     return tuple(batches)
 
 
-def _pipeline(
-    rule: ChunkRule, chunked: Chunked, count: int, replica: int, cost: PipelineCost
-) -> Pipeline:
-    """The chunks of a replica that recompute ``count`` layers, with their times."""
-    chunks = [chunk_of(chunked.slices(chunk), cost) for chunk in range(chunked.chunks)]
-    if rule.retimed is not None:
-        starts = [*np.unique(chunked.run_start).tolist(), len(chunks)]
-        runs = (rule.retimed(chunks[start:end]) for start, end in pairwise(starts))
-        chunks = [chunk for run in runs for chunk in run]
-    recomputed = map(recomputing, chunks, rule.layers(chunked, count, cost).T.tolist())
-    return pipeline_of(recomputed, replica, cost.shape)
-
-
-#: The entries of the list of planners.
 DAPPLE = Planner("dapple", "pipeline", DappleSettings, _plan)
 SEQ1F1B = Planner("seq1f1b", "pipeline", Seq1F1BSettings, _plan)
 CHUNK_FLOW = Planner("chunk_flow", "pipeline", ChunkFlowSettings, _plan)

@@ -12,19 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 
 from railx.effort import Cost, Costs
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.schedule import ScheduleChoice
-from railx.planning.packing import Floats, Integers
+from railx.planning.packing import Integers
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.checkpoint_problem import CheckpointProblem
 from railx.planning.pipeline.chunks import Chunked, Chunking
 from railx.planning.planner import StagedSettings
 from railx.settings import AtLeast, NonNegative, PowerOfTwo
+
+if TYPE_CHECKING:
+    from railx.planning.pipeline.kernels import Divisible
 
 #: Recomputed layers: as many as memory requires (fast or exact), all, or none.
 Checkpointing = Literal["adaptive", "exact", "full", "none"]
@@ -149,14 +152,12 @@ def fastest(
     incumbent: the first of every family, whose members differ little, then the others
     of the best families.
     """
-    ranked = sorted(
-        (
-            (fastest_possible(chunked, cost), which, index)
-            for which, family in enumerate(families)
-            for index, chunked in enumerate(family)
-        ),
-        key=lambda candidate: (candidate[0].simulated_ms, *candidate[1:]),
-    )
+    candidates = [
+        (fastest_possible(chunked, cost), which, index)
+        for which, family in enumerate(families)
+        for index, chunked in enumerate(family)
+    ]
+    ranked = sorted(candidates, key=lambda candidate: candidate[0].simulated_ms)
     tried: list[Grouping] = []
     heads: dict[int, int] = {}
     short = []
@@ -213,27 +214,26 @@ def _time_ms(
 ) -> float:
     """The simulated time of pipelines, one after another."""
     # Planning alone loads Numba.
-    from railx.planning.pipeline.kernels import makespan_1f1b_ms
+    from railx.planning.pipeline.kernels import pipelines_ms
 
-    back = chunked.backward_ms + layers * cost.layer_forward_ms(chunked.forward_ms)
-    sends, total_ms = _sends_ms(chunked.tokens, cost), 0.0
-    for first, end in pairwise(bounds):
-        span = slice(first, end)
-        total_ms += makespan_1f1b_ms(
-            chunked.forward_ms[span],
-            back[:, span].copy(),
-            sends[span],
-            chunked.backward_order(first, end),
-            int(chunked.count[span].max()),
-        )
-    return total_ms
+    return float(pipelines_ms(_divisible(chunked, cost), np.array(bounds), layers))
 
 
-def _sends_ms(tokens: Integers, cost: PipelineCost) -> Floats:
-    """Times of sending chunks [n] from one stage to the next."""
+def _divisible(chunked: Chunked, cost: PipelineCost) -> Divisible:
+    """All chunks, for compiled code."""
+    from railx.planning.pipeline.kernels import Divisible
+
     several = float(cost.shape.stages > 1)
-    ms = several * (cost.send.linear_ms * tokens + cost.send.constant_ms)
-    return np.asarray(ms, dtype=np.float64)
+    sends_ms = several * (cost.send.linear_ms * chunked.tokens + cost.send.constant_ms)
+    return Divisible(
+        checkpoints.problem_of(chunked, 0, chunked.chunks, cost),
+        np.array(cost.layer_counts, dtype=np.int64),
+        chunked.forward_ms,
+        chunked.backward_ms,
+        cost.layer_forward_ms(chunked.forward_ms),
+        np.asarray(sends_ms, dtype=np.float64),
+        chunked.count,
+    )
 
 
 def divide(
@@ -248,15 +248,7 @@ def divide(
     # Planning alone loads Numba.
     from railx.planning.pipeline import kernels
 
-    chunks = kernels.Divisible(
-        checkpoints.problem_of(chunked, 0, chunked.chunks, cost),
-        np.array(cost.layer_counts, dtype=np.int64),
-        chunked.forward_ms,
-        chunked.backward_ms,
-        cost.layer_forward_ms(chunked.forward_ms),
-        _sends_ms(chunked.tokens, cost),
-        chunked.count,
-    )
+    chunks = _divisible(chunked, cost)
     modes = {"full": kernels.FULL, "none": kernels.NONE}
     mode = modes.get(settings.checkpointing, kernels.ADAPTIVE)
     starts = np.unique(chunked.run_start)

@@ -11,8 +11,7 @@ the least simulated time wins.
 
 Deviations from the paper:
 
-* the token limit of a chunk is searched beside K. The paper takes the mesh's longest
-  slice, which leaves chunks of short sequences far below the time of a slice;
+* the token limit of a chunk is searched beside K (``chunks`` says why);
 * plans whose longest chunk is within ``most_over_mean`` of the mean come first, where
   that costs less than 5 %;
 * the grouping prices recomputing by a quick method; the groups that are chosen are
@@ -32,6 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ from railx.planning.format.schedule import (
     pipeline_ms,
     runs_of,
 )
-from railx.planning.packing import Floats, Integers, longest_fitting
+from railx.planning.packing import Floats, longest_fitting
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.best_schedule import CANDIDATE_SCHEDULES, best_batch
 from railx.planning.pipeline.chunks import (
@@ -57,19 +57,13 @@ from railx.planning.pipeline.chunks import (
     chunk_of,
     cut_and_pack,
     even_mesh,
-    longest_slice,
     mesh,
     pipeline_of,
     recomputing,
     share_among_replicas,
 )
 from railx.planning.pipeline.dyna_pipe import plan_dyna_pipe_batch
-from railx.planning.pipeline.fixed_chunks import (
-    ChunkRule,
-    every_rule,
-    fewest_layers,
-    layers_to_try,
-)
+from railx.planning.pipeline.fixed_chunks import ChunkRule, every_rule, layers_to_try
 from railx.planning.pipeline.grouping import (
     Grouping,
     PipelineSettings,
@@ -129,7 +123,7 @@ def plan_pipeline_batch(
     if planned is None:
         tried = replace(settings, chunking="balanced") if settings.chunking == "best" else settings
         raise _refusal(batch, tried, cost)
-    return _scheduled(planned, settings, cost)
+    return _ordered(planned, settings, cost)
 
 
 def _searched(
@@ -150,7 +144,7 @@ def _searched(
         best = replace(plain, chunking="best")
         first = plan_pipeline_batch(iteration, batch, best, cost, context)
     if settings.schedule not in ("best", "best_trained", "searched"):
-        return _scheduled(first, settings, cost)
+        return _ordered(first, settings, cost)
     starts = [first]
     if set(first.solver["chunking"]) != {"balanced"}:
         other = _planned(iteration, batch, balanced, cost, context)
@@ -172,7 +166,7 @@ def _searched(
                 account[key][replica] = value
     searched = replace(first, pipelines=tuple(pipelines), solver=account)
     if searched.predicted_ms >= first.predicted_ms * (1 - _SEARCH_GAIN):
-        candidates = [_scheduled(batch_, settings, cost) for batch_ in (first, searched)]
+        candidates = [_ordered(batch_, settings, cost) for batch_ in (first, searched)]
         return min(candidates, key=lambda candidate: candidate.predicted_ms)
     # 1F1B and GPipe are among the orders of the search.
     names: tuple[ScheduleChoice, ...] = ("searched", "zero_bubble")
@@ -199,11 +193,9 @@ def _refined(
     # Planning alone loads Numba.
     from railx.planning.pipeline.refinement import refine
 
-    size = cost.shape.stages * max(
-        sum(len(pipeline.chunks) for pipeline in pipelines) for pipelines in alternatives
-    )
-    most = _MOST_PASSES // settings.replicas
-    passes = min(max(_PASSES_PER_OPERATION * size, _FEWEST_PASSES), most)
+    counts = [sum(len(pipeline.chunks) for pipeline in pipelines) for pipelines in alternatives]
+    passes = max(_PASSES_PER_OPERATION * cost.shape.stages * max(counts), _FEWEST_PASSES)
+    passes = min(passes, _MOST_PASSES // settings.replicas)
     #: Slices by run and chunk, and each chunk's recomputed layers by stage.
     starts: list[tuple[Any, Any]] = [
         (
@@ -219,35 +211,26 @@ def _refined(
         elif best is not None:
             start, length = (best.runs, best.layers), passes
         refined = refine(
-            *start,
-            cost,
-            settings.most_slices,
-            settings.alignment_tokens,
-            length,
-            number,
+            *start, cost, settings.most_slices, settings.alignment_tokens, length, number,
             recompute=settings.checkpointing in ("adaptive", "exact"),
-        )
+        )  # fmt: skip
         if refined is not None and (best is None or refined.time_ms < best.time_ms):
             best = refined
     if best is None or best.time_ms >= sum(map(pipeline_ms, alternatives[0])):
         return None
-    chunks = [
-        recomputing(chunk_of(slices, cost), layers)
-        for slices, layers in zip(chain.from_iterable(best.runs), best.layers, strict=True)
-    ]
+    parts = zip(chain.from_iterable(best.runs), best.layers, strict=True)
+    chunks = [chunk_of(slices, cost, layers) for slices, layers in parts]
     pipeline = pipeline_of(chunks, alternatives[0][0].replica, cost.shape)
     return replace(pipeline, order=coded(best.orders, pipeline))
 
 
-def _account(
-    chunking: str, chunks: Sequence[Chunk], diagonals: int | None = None
-) -> dict[str, Any]:
+def _account(name: str, chunks: Sequence[Chunk], diagonals: int | None = None) -> dict[str, Any]:
     """What a batch's account says of a replica; ``diagonals`` is Σ C if known."""
     times = np.array([chunk.predicted_ms for chunk in chunks])
     if diagonals is None:
         diagonals = sum(max(chunk.checkpoint_layers, default=0) for chunk in chunks)
     return {
-        "chunking": chunking,
+        "chunking": name,
         "slices_of_the_longest": longest_split(chunks),
         "longest_over_mean": float(times.max() / times.mean()),
         "recomputed_diagonals": diagonals,
@@ -298,19 +281,16 @@ def _with_sorted_micro_batches(
         work_ms = sum(chunk.predicted_ms for chunk in pipeline.chunks)
         if work_ms + (cost.shape.stages - 1) * edge_ms + cost.batch_ms >= limit_ms:
             return None
-    pipelines = [_recomputing_less(pipeline, settings, cost) for pipeline in planned.pipelines]
+    pipelines = [_recomputing(pipeline, settings, cost) for pipeline in planned.pipelines]
     account = _of_replicas([_account("dyna_pipe", pipeline.chunks) for pipeline in pipelines])
     planned = replace(planned, pipelines=tuple(pipelines), solver=account)
     return planned if planned.predicted_ms < limit_ms else None
 
 
-def _recomputing_less(
-    pipeline: Pipeline, settings: PipelineSettings, cost: PipelineCost
-) -> Pipeline:
+def _recomputing(pipeline: Pipeline, settings: PipelineSettings, cost: PipelineCost) -> Pipeline:
     """The pipeline under our recomputation where that is faster."""
-    if settings.checkpointing in ("none", "full") or not any(
-        chunk.checkpoint_layers for chunk in pipeline.chunks
-    ):
+    given = settings.checkpointing in ("none", "full")
+    if given or not any(chunk.checkpoint_layers for chunk in pipeline.chunks):
         return pipeline
     problem = checkpoints.problem_of_pipeline(pipeline, cost)
     solution = recomputed(problem, settings, thorough=True)
@@ -321,9 +301,7 @@ def _recomputing_less(
     return min(pipeline, other, key=pipeline_ms)
 
 
-def _scheduled(
-    batch: PipelineBatch, settings: PipelineSettings, cost: PipelineCost
-) -> PipelineBatch:
+def _ordered(batch: PipelineBatch, settings: PipelineSettings, cost: PipelineCost) -> PipelineBatch:
     """The batch under the schedule of the settings."""
     if settings.schedule == "1f1b":
         return batch
@@ -411,7 +389,7 @@ def _static(
 ) -> Grouping | None:
     """One pipeline of the fewest recomputed layers; None where none suffice."""
     counts = layers_to_try(_given_layers(settings, cost), cost)
-    fewest = fewest_layers(rule, chunked, counts, cost)
+    fewest = rule.fewest_layers(chunked, counts, cost)
     if fewest is None:
         return None
     layers = rule.layers(chunked, fewest, cost)
@@ -427,41 +405,35 @@ def _candidates(
     chunking: Chunking = "balanced"
     if settings.chunking == "published" or settings.chunking == "even":
         chunking = settings.chunking
-    longest, room = int(share.lengths.max()), _most_chunk_tokens(settings, cost)
+    rows, lengths = share.sequences, share.lengths
+    longest, room = int(lengths.max()), _most_chunk_tokens(settings, cost)
     tried: set[tuple[int, ...]] = set()
     for slices in range(1, settings.most_slices + 1):
-        cuts = _cuts(longest, slices, settings, cost)
+        if settings.chunking == "even":
+            cuts = even_mesh(longest, slices, settings.alignment_tokens)
+        else:
+            cuts = mesh(longest, slices, cost, settings.alignment_tokens)
         if tuple(cuts) in tried:
             continue
         tried.add(tuple(cuts))
         packed: dict[bytes, Chunked] = {}
         for most_tokens in _token_limits(cuts, longest, room, settings, cost):
-            chunked = cut_and_pack(
-                share.sequences, share.lengths, cuts, most_tokens, cost, chunking, beside_tails
-            )
+            chunked = cut_and_pack(rows, lengths, cuts, most_tokens, cost, chunking, beside_tails)
             if chunked is not None:
                 packed.setdefault(chunked.chunk.tobytes(), chunked)
         yield list(packed.values())
 
 
-def _cuts(length: int, slices: int, settings: PipelineSettings, cost: PipelineCost) -> list[int]:
-    if settings.chunking == "even":
-        return even_mesh(length, slices, settings.alignment_tokens)
-    return mesh(length, slices, cost, settings.alignment_tokens)
-
-
-def _most_recomputed(settings: PipelineSettings, cost: PipelineCost) -> Integers:
-    """The most layers [d, 1] that a stage may recompute."""
-    none = settings.checkpointing == "none"
-    return np.array([[0 if none else layers] for layers in cost.layer_counts])
+def _most_recomputed(settings: PipelineSettings, cost: PipelineCost) -> list[int]:
+    """The most layers that each stage may recompute."""
+    return [layers * (settings.checkpointing != "none") for layers in cost.layer_counts]
 
 
 def _most_chunk_tokens(settings: PipelineSettings, cost: PipelineCost) -> int:
     """Tokens of the largest chunk that fits alone, with all recomputed that may be."""
-    layers = _most_recomputed(settings, cost)[:, 0].tolist()
     return min(
         int(cost.capacity_bytes(stage) / cost.activation_bytes(1, False, stage, recomputed))
-        for stage, recomputed in enumerate(layers)
+        for stage, recomputed in enumerate(_most_recomputed(settings, cost))
     )
 
 
@@ -469,7 +441,7 @@ def _token_limits(
     cuts: list[int], longest: int, room: int, settings: PipelineSettings, cost: PipelineCost
 ) -> list[int]:
     """Most tokens of a chunk, ascending: the paper's, and more up to equal time."""
-    smallest = longest_slice(cuts, longest)
+    smallest = int(np.diff([0, *cuts, longest]).max())
     if smallest > room:
         return []
     first = cuts[0] if cuts else longest
@@ -489,17 +461,15 @@ def _pipelines(grouped: Grouping, replica: int, cost: PipelineCost) -> list[Pipe
 
 
 def _chunk(chunked: Chunked, chunk: int, layers: Sequence[int], cost: PipelineCost) -> Chunk:
-    forward_ms = float(chunked.forward_ms[chunk])
-    return recomputing(
-        Chunk(
-            chunked.slices(chunk),
-            forward_ms,
-            float(chunked.backward_ms[chunk]),
-            float(chunked.all_to_all_ms[chunk]),
-            predicted_layer_forward_ms=cost.layer_forward_ms(forward_ms) if any(layers) else 0.0,
-            predicted_send_ms=cost.send_ms(int(chunked.tokens[chunk])),
-        ),
-        layers,
+    forward_ms, recomputes = float(chunked.forward_ms[chunk]), any(layers)
+    return Chunk(
+        chunked.slices(chunk),
+        forward_ms,
+        float(chunked.backward_ms[chunk]),
+        float(chunked.all_to_all_ms[chunk]),
+        checkpoint_layers=tuple(layers) if recomputes else (),
+        predicted_layer_forward_ms=cost.layer_forward_ms(forward_ms) if recomputes else 0.0,
+        predicted_send_ms=cost.send_ms(int(chunked.tokens[chunk])),
     )
 
 
@@ -509,7 +479,7 @@ def _refusal(batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost
     unfit = next(share for share in shares if _best(share, settings, cost, 0) is None)
     longest = int(np.argmax(unfit.lengths))
     sequence, length = unfit.sequences[longest], int(unfit.lengths[longest])
-    most = longest_fitting(length, lambda tokens: _holds_alone(tokens, settings, cost))
+    most = longest_fitting(length, lambda single: _holds_alone(single, settings, cost))
     if most == length:
         return _short_memory(unfit, settings, cost)
     where = f"a pipeline of {cost.shape.stages} stages of {cost.shape.degree} ranks"
@@ -519,16 +489,15 @@ def _refusal(batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost
     return refused(f"sequence {sequence}", f"{length} tokens", allowed)
 
 
-def _holds_alone(length: int, settings: PipelineSettings, cost: PipelineCost) -> bool:
+def _holds_alone(single: SampledBatch, settings: PipelineSettings, cost: PipelineCost) -> bool:
     """Whether a sequence alone fits a pipeline under any number of slices."""
-    single = SampledBatch(np.array([0]), np.array([length]))
     alone = _candidates(single, settings, cost, beside_tails=False)
     return any(divide(chunked, settings, cost) for chunked in chain.from_iterable(alone))
 
 
 def _short_memory(share: SampledBatch, settings: PipelineSettings, cost: PipelineCost) -> PlanError:
     """The stage with too little memory, and its deficit, at the K with the least."""
-    layers = _most_recomputed(settings, cost)
+    layers = np.array(_most_recomputed(settings, cost))[:, None]
 
     def missing(chunked: Chunked) -> Floats:
         """Bytes [d] that stages lack at most for a cut sequence by itself."""
@@ -554,12 +523,8 @@ def _short_memory(share: SampledBatch, settings: PipelineSettings, cost: Pipelin
 
 def _plan(settings: PipelineSettings, task: PlanningTask) -> tuple[PipelineBatch, ...]:
     cost = task.pipelines(settings.shape)
-    return task.planned(
-        lambda index, batch: plan_pipeline_batch(
-            index, batch, settings, cost, task.max_length_tokens
-        )
-    )
+    longest = task.max_length_tokens
+    return task.planned(partial(plan_pipeline_batch, settings=settings, cost=cost, context=longest))
 
 
-#: The entry of the list of planners.
 PIPELINE = Planner("pipeline", "pipeline", PipelineSettings, _plan)

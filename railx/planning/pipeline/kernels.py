@@ -1,12 +1,6 @@
 """Compiled loops of pipeline planners; importing this module loads Numba.
 
-* :func:`divide`: chunks into pipelines of neighbours (InfiniPipe's eq. 14), which
-  prices thousands of possible pipelines a plan;
-* :func:`one_f_one_b_ms`: the event simulation of 1F1B, equal to
-  ``railx.planning.format.simulation`` (tests hold them equal);
-* :func:`pack`: short sequences into chunks (``chunks``);
-* :func:`sweep`: recomputed layers over the steps of a schedule (``checkpoints``).
-  Chunks are in forward order.
+Chunks are in forward order.
 """
 
 from __future__ import annotations
@@ -18,46 +12,6 @@ import numpy as np
 from railx.planning.compiled import compiled, inner
 from railx.planning.packing import Floats, Integers
 from railx.planning.pipeline.checkpoint_problem import SLACK, CheckpointProblem
-
-
-@compiled
-def makespan_1f1b_ms(
-    forward: Floats, back: Floats, sends: Floats, backward: Integers, longest_split: int
-) -> float:
-    """Time of chunks [n] with ``forward`` [n], ``back`` [d, n] and ``sends`` [n] in ms.
-
-    ``backward`` [n] are chunks in backward order, ``longest_split`` is N_split.
-    """
-    stages, chunks = back.shape
-    ends = np.full((stages, 2, chunks), -1.0)
-    clocks = np.zeros(stages)
-    positions = np.zeros(stages, np.int64)
-    left = 2 * chunks * stages
-    while left:
-        for stage in range(stages):
-            warm = min(stages - stage + longest_split - 2, chunks)
-            while positions[stage] < 2 * chunks:
-                position = positions[stage]
-                steady = position - warm
-                if steady < 0:
-                    kind, chunk = 0, position
-                elif steady < 2 * (chunks - warm):
-                    kind = steady % 2
-                    chunk = backward[steady // 2] if kind else warm + steady // 2
-                else:
-                    kind, chunk = 1, backward[position - chunks]
-                begins = clocks[stage]
-                other = stage - 1 if kind == 0 else stage + 1
-                if 0 <= other < stages:
-                    ready = ends[other, kind, chunk]
-                    if ready < 0:
-                        break
-                    begins = max(begins, ready + sends[chunk])
-                takes = back[stage, chunk] if kind else forward[chunk]
-                ends[stage, kind, chunk] = clocks[stage] = begins + takes
-                positions[stage] += 1
-                left -= 1
-    return float(clocks.max())
 
 
 @compiled
@@ -173,7 +127,7 @@ def divide(
                 break  # more units in front only hold more at once
             more_ms = fill_ms + mean_layer_ms * layer_sum
             if simulated:
-                more_ms = _time_ms(chunks, first, last, recomputed) - total[first:last].sum()
+                more_ms = _makespan_ms(chunks, first, last, recomputed) - total[first:last].sum()
             if price[start] + more_ms < price[end]:
                 price[end] = price[start] + more_ms
                 came[end] = start
@@ -186,14 +140,13 @@ def divide(
         groups += 1
         unit = came[unit]
     bounds = starts[: groups + 1][::-1].copy()
-    time_ms, diagonals = 0.0, 0
+    diagonals = 0
     for group in range(groups):
         first, last = bounds[group], bounds[group + 1]
         recomputed, layer_sum = _recomputed_layers(chunks, first, last, mode)
         layers[:, first:last] = recomputed
         diagonals += layer_sum
-        time_ms += _time_ms(chunks, first, last, recomputed)
-    return bounds, layers, diagonals, time_ms
+    return bounds, layers, diagonals, pipelines_ms(chunks, bounds, layers)
 
 
 @inner
@@ -249,15 +202,56 @@ def live_bytes_of(problem: CheckpointProblem, retained: Floats) -> Floats:
     return live
 
 
-@inner
-def _time_ms(chunks: Divisible, first: int, last: int, layers: Integers) -> float:
-    """The simulated time of a pipeline of chunks [first, last)."""
-    back = chunks.backward[first:last] + layers * chunks.layer_ms[first:last]
-    time_ms: float = makespan_1f1b_ms(
-        chunks.forward[first:last], back, chunks.sends[first:last],
-        chunks.problem.backward[first:last] - first, chunks.counts[first:last].max(),
-    )  # fmt: skip
+@compiled
+def pipelines_ms(every: Divisible, bounds: Integers, layers: Integers) -> float:
+    """The simulated time of pipelines [``bounds``), one after another."""
+    time_ms = 0.0
+    for group in range(len(bounds) - 1):
+        first, last = bounds[group], bounds[group + 1]
+        time_ms += _makespan_ms(every, first, last, layers[:, first:last].copy())
     return time_ms
+
+
+@inner
+def _makespan_ms(every: Divisible, first: int, last: int, layers: Integers) -> float:
+    """The simulated time of chunks [first, last) in 1F1B order.
+
+    Equal to that of ``railx.planning.format.simulation``. ``layers`` [d, n] are theirs.
+    """
+    forward, sends = every.forward[first:last], every.sends[first:last]
+    back = every.backward[first:last] + layers * every.layer_ms[first:last]
+    backward = every.problem.backward[first:last] - first
+    longest_split = every.counts[first:last].max()
+    stages, chunks = back.shape
+    ends = np.full((stages, 2, chunks), -1.0)
+    clocks = np.zeros(stages)
+    positions = np.zeros(stages, np.int64)
+    left = 2 * chunks * stages
+    while left:
+        for stage in range(stages):
+            warm = min(stages - stage + longest_split - 2, chunks)
+            while positions[stage] < 2 * chunks:
+                position = positions[stage]
+                steady = position - warm
+                if steady < 0:
+                    kind, chunk = 0, position
+                elif steady < 2 * (chunks - warm):
+                    kind = steady % 2
+                    chunk = backward[steady // 2] if kind else warm + steady // 2
+                else:
+                    kind, chunk = 1, backward[position - chunks]
+                begins = clocks[stage]
+                other = stage - 1 if kind == 0 else stage + 1
+                if 0 <= other < stages:
+                    ready = ends[other, kind, chunk]
+                    if ready < 0:
+                        break
+                    begins = max(begins, ready + sends[chunk])
+                takes = back[stage, chunk] if kind else forward[chunk]
+                ends[stage, kind, chunk] = clocks[stage] = begins + takes
+                positions[stage] += 1
+                left -= 1
+    return float(clocks.max())
 
 
 #: How near to a whole number of layers a need is one.
@@ -375,9 +369,9 @@ def _worth(rows: _Rows, diagonal: int) -> float:
 
 
 @inner
-def _spare(rows: _Rows, diagonal: int) -> int:
-    """Layers of a diagonal that no row requires."""
-    spare = 1 << 30
+def _lower(rows: _Rows, diagonal: int, counts: Integers) -> int:
+    """Remove the layers of a diagonal that no row requires; return their number."""
+    spare: int = counts[diagonal]
     for stage in range(len(rows.room)):
         chunk, first, end = _live(rows, diagonal, stage)
         if first < end and rows.problem.saved[chunk] <= 0:
@@ -387,17 +381,9 @@ def _spare(rows: _Rows, diagonal: int) -> int:
             spare = min(spare, int(free / rows.problem.saved[chunk]))
             if spare <= 0:
                 return 0
+    if spare:
+        _add(rows, diagonal, -spare, counts)
     return spare
-
-
-@inner
-def _lower(rows: _Rows, diagonal: int, counts: Integers) -> int:
-    """Remove the layers of a diagonal that no row requires; return their number."""
-    spare = _spare(rows, diagonal)
-    less: int = max(min(counts[diagonal], spare), 0)
-    if less:
-        _add(rows, diagonal, -less, counts)
-    return less
 
 
 @inner

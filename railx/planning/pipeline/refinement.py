@@ -29,6 +29,7 @@ from railx.planning.format.parts import Slice
 from railx.planning.format.simulation import Shape, orders_of, run_orders
 from railx.planning.packing import Floats, Integers
 from railx.planning.pipeline.checkpoint_problem import SLACK
+from railx.planning.pipeline.checkpoints import token_bytes
 
 #: Share of the time by which the first moves may make a plan of one chunk slower; of
 #: several, a move changes as much less.
@@ -109,7 +110,7 @@ def refine(
     numbers = sorted(whole, key=lambda sequence: (-whole[sequence], sequence))
     index = {sequence: position for position, sequence in enumerate(numbers)}
     lengths = np.array([whole[sequence] for sequence in numbers], dtype=np.int64)
-    most = max(most_slices, *(len(run) for run in runs))
+    most = max(most_slices, *map(len, runs))
     state = _state_of(runs, layers, index, lengths, most, cost.shape.stages)
     costs = _costs_of(cost)
     trial, best = (_State._make(array.copy() for array in state) for _ in range(2))
@@ -133,22 +134,15 @@ def _state_of(
 ) -> _State:
     n = len(lengths)
     state = _State(
-        np.zeros((n, max(most - 1, 1)), np.int64),
-        np.zeros(n, np.int64),
-        np.zeros(n, np.int64),
-        np.full(n, -1),
-        np.zeros((n, 3)),
-        np.zeros((n, most, stages), np.int64),
-        np.arange(n),
-        np.array([len(runs)]),
-        np.zeros(stages),
-    )
-    chunk_index = 0
+        np.zeros((n, max(most - 1, 1)), np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64),
+        np.full(n, -1), np.zeros((n, 3)), np.zeros((n, most, stages), np.int64), np.arange(n),
+        np.array([len(runs)]), np.zeros(stages),
+    )  # fmt: skip
+    of_chunks = iter(layers)
     for number, run in enumerate(runs):
         for position, chunk in enumerate(run):
-            if layers[chunk_index]:
-                state.layers[number, position] = layers[chunk_index]
-            chunk_index += 1
+            if recomputed := next(of_chunks):
+                state.layers[number, position] = recomputed
             for part in chunk:
                 member = index[part.sequence]
                 state.run[member] = number
@@ -162,17 +156,14 @@ def _state_of(
 
 
 def _costs_of(cost: PipelineCost) -> _Costs:
-    stages = range(cost.shape.stages)
     forward, backward, exchange = (
         np.array([time.quadratic_ms, time.linear_ms, time.constant_ms])
         for time in (cost.forward, cost.backward, cost.all_to_all)
     )
-    kept, both = (
-        np.array([float(cost.activation_bytes(1, split, stage)) for stage in stages])
-        for split in (False, True)
-    )
+    stored, savings = token_bytes(cost)
+    kept, both = np.ascontiguousarray(stored.T)
+    saved, split_saved = savings.tolist()
     several = float(cost.shape.stages > 1)
-    saved = float(cost.layer_saving_bytes(1, False))
     return _Costs(
         forward + exchange / 2,
         backward + exchange / 2,
@@ -182,7 +173,7 @@ def _costs_of(cost: PipelineCost) -> _Costs:
         kept,
         both - kept,
         saved,
-        saved - float(cost.layer_saving_bytes(1, True)),
+        saved - split_saved,
         cost.recompute_over_forward / max(cost.layer_counts),
         cost.gather_ms,
     )
@@ -441,11 +432,9 @@ def _move(
             return False
         member = int(longer * next_random(random) ** 1.5)
         touched[0], touched[2] = member, state.run[member]
-        is_move: bool = _move_cut(state, member, lengths, alignment, most, touched, random)
-        return is_move
+        return bool(_move_cut(state, member, lengths, alignment, most, touched, random))
     if dice < 0.9 or (dice < 0.97 and not recompute):
-        is_other: bool = _move_run(state.order, size, random)
-        return is_other
+        return bool(_move_run(state.order, size, random))
     if dice < 0.97:
         number = state.order[int(size * next_random(random))]
         touched[2] = number
@@ -542,16 +531,15 @@ def _move_cut(
 
 @inner
 def _assign(source: Any, target: Any) -> None:
-    n, patience = len(source.run), len(source.patience)
     copy(target.cuts.ravel(), source.cuts.ravel(), source.cuts.size)
-    copy(target.cut_count, source.cut_count, n)
-    copy(target.run, source.run, n)
+    copy(target.cut_count, source.cut_count, len(source.run))
+    copy(target.run, source.run, len(source.run))
     copy(target.owner, source.owner, len(source.owner))
     copy(target.whole.ravel(), source.whole.ravel(), source.whole.size)
     copy(target.layers.ravel(), source.layers.ravel(), source.layers.size)
     copy(target.order, source.order, len(source.order))
     target.size[0] = source.size[0]
-    copy(target.patience, source.patience, patience)
+    copy(target.patience, source.patience, len(source.patience))
 
 
 @compiled
@@ -613,13 +601,10 @@ def search_orders(
     if holds is None or room is None:
         holds = [[1.0] * chunks] * stages
         room = [min(shape.warm_up(stage) + 1.0, chunks) for stage in range(stages)]
-    positions = [
-        nth if nth < count - 1 else -nth - 1 for count in shape.runs for nth in range(count)
-    ]
+    indices = [nth if nth < count - 1 else -nth - 1 for count in shape.runs for nth in range(count)]
     times = np.array(durations)
-    table = np.vstack(
-        [times[0, :chunks], sends, positions, times[:, chunks : 2 * chunks], np.array(holds)]
-    )
+    forward, backward = times[0, :chunks], times[:, chunks : 2 * chunks]
+    table = np.vstack([forward, sends, indices, backward, np.array(holds)])
     starts = np.cumsum([0, *shape.runs])
     passes = min(_ORDER_PASSES_PER_CHUNK * stages * chunks, _MOST_ORDER_PASSES)
     limits = np.array(room) * (1 + SLACK)

@@ -136,20 +136,18 @@ def plan_any_degree_batch(
     for tried, count in enumerate(range(fewest, len(lengths) + 1), 1):
         if tried > settings.trials and plans:
             break
-        assignments = _plan_of(lengths, count, devices, cost)
+        assignments = _plan(lengths, count, devices, cost)
         if assignments is not None:
             plans.append(assignments)
     best = min(plans, key=lambda plan: total_ms(plan, lengths, cost))
     return planned_batch(iteration, batch, best, cost, {"tried": tried})
 
 
-def _plan_of(
-    lengths: Lengths, count: int, devices: int, cost: CostModel
-) -> list[Assignment] | None:
+def _plan(lengths: Lengths, count: int, devices: int, cost: CostModel) -> list[Assignment] | None:
     """A plan of ``count`` micro-batches; None where one of them does not fit."""
     assignments = []
     for run in cut_batch(lengths, count, "sorted"):
-        groups = _bisected([int(position) for position in run], lengths, devices, cost)
+        groups = _fastest(run.tolist(), lengths, devices, cost)
         if groups is None:
             return None
         _spread(groups, devices, cost)
@@ -157,9 +155,7 @@ def _plan_of(
     return assignments
 
 
-def _bisected(
-    run: Sequence[int], lengths: Lengths, devices: int, cost: CostModel
-) -> list[_Open] | None:
+def _fastest(run: list[int], lengths: Lengths, devices: int, cost: CostModel) -> list[_Open] | None:
     """Groups of the least time that the greedy filling meets, found by bisection."""
     best = _filled(run, lengths, devices, cost, inf)
     if best is None:
@@ -239,14 +235,10 @@ def _work_ms(length: int, cost: CostModel) -> float:
     return cost.quadratic_ms * length**2 + cost.linear_ms * length
 
 
-#: The entry of the list of planners.
 ANY_DEGREE = Planner(
-    "any_degree",
-    "sequence_parallel",
-    AnyDegreeSettings,
-    batch_by_batch(plan_any_degree_batch),
+    "any_degree", "sequence_parallel", AnyDegreeSettings, batch_by_batch(plan_any_degree_batch),
     whole_heads=False,
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -351,14 +343,10 @@ def plan_byte_scale_batch(
     return planned_batch(iteration, batch, assignments, cost, {"without_waiting_ms": waitless})
 
 
-#: The entry of the list of planners.
 BYTE_SCALE = Planner(
-    "byte_scale",
-    "sequence_parallel",
-    ByteScaleSettings,
-    batch_by_batch(plan_byte_scale_batch),
+    "byte_scale", "sequence_parallel", ByteScaleSettings, batch_by_batch(plan_byte_scale_batch),
     whole_heads=False,
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -446,5 +434,4 @@ def _wlb(settings: WLBSettings, task: PlanningTask) -> tuple[SequenceParallelBat
     return batch_by_batch(plan_wlb_batch)(degree, task)
 
 
-#: The entry of the list of planners.
 WLB = Planner("wlb", "sequence_parallel", WLBSettings, _wlb)

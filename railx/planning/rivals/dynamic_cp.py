@@ -102,23 +102,18 @@ def balanced_schedules(
 
 
 class _Schedule:
-    """One schedule under construction."""
+    """A schedule under construction; ``needed`` ranks and ``work`` are by position."""
 
     def __init__(self, lengths: Sequence[int], tokens_per_rank: int, ranks: int) -> None:
-        self.lengths, self.tokens_per_rank, self.ranks = lengths, tokens_per_rank, ranks
+        # The least power of two of ranks that fit a sequence.
+        self.needed = [1 << (-(-length // tokens_per_rank) - 1).bit_length() for length in lengths]
+        self.work = [length**2 / width for length, width in zip(lengths, self.needed, strict=True)]
+        self.ranks = ranks
         self.groups: list[ScheduledGroup] = []
 
     @property
     def free(self) -> int:
         return self.ranks - sum(group.ranks for group in self.groups)
-
-    def needed(self, position: int) -> int:
-        """The least power of two of ranks that fit a sequence."""
-        shares = -(-self.lengths[position] // self.tokens_per_rank)
-        return 1 << (shares - 1).bit_length()
-
-    def work(self, position: int) -> float:
-        return self.lengths[position] ** 2 / self.needed(position)
 
     def fill(self, waiting: Sequence[int]) -> list[int]:
         """Place sequences; return the rest, in the order of the next schedule."""
@@ -131,7 +126,7 @@ class _Schedule:
             bucket, group = choice
             position = bucket.pop(0)
             group.members.append(position)
-            group.load += self.work(position)
+            group.load += self.work[position]
             while buckets and not buckets[0]:
                 buckets.pop(0)
             first = first or group.ranks
@@ -152,11 +147,11 @@ class _Schedule:
 
     def _buckets(self, waiting: Sequence[int]) -> list[list[int]]:
         """Cut into runs of equal work, one for each size of group or more."""
-        sizes = len({self.needed(position) for position in waiting})
-        share = sum(map(self.work, waiting)) / sizes
+        sizes = len({self.needed[position] for position in waiting})
+        share = sum(self.work[position] for position in waiting) / sizes
         starts, load = [0], 0.0
         for index, position in enumerate(waiting):
-            work, closed = self.work(position), len(starts) - 1
+            work, closed = self.work[position], len(starts) - 1
             # The remaining work counts closed buckets twice, as in the public code.
             few = len(waiting) - index <= sizes - 2 * closed
             if index > starts[-1] and (load + work > _BUCKET_SLACK * share or few):
@@ -168,7 +163,7 @@ class _Schedule:
     def _choose(self, buckets: list[list[int]]) -> tuple[list[int], ScheduledGroup] | None:
         """The first bucket whose head finds a group, and that group."""
         for bucket in filter(None, buckets):
-            needed = self.needed(bucket[0])
+            needed = self.needed[bucket[0]]
             if self.free >= needed:
                 self.groups.append(ScheduledGroup(needed))
                 return bucket, self.groups[-1]
@@ -194,7 +189,7 @@ class _Schedule:
             group = next(candidate for candidate in self.groups if candidate.load == most)
             if len(group.members) == 1:
                 break
-            work = self.work(group.members[-1])
+            work = self.work[group.members[-1]]
             group.load -= work
             lower, upper = self._span()
             if upper - lower >= most - lowest:
@@ -251,12 +246,9 @@ def plan_dynamic_cp_batch(
 def _plan(settings: DynamicCPSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
     tokens_per_rank, most = settings.tokens_per_rank, task.cost.tokens_per_device
     if tokens_per_rank is not None and tokens_per_rank > most:
-        raise SettingsError(
-            "planner.tokens_per_rank",
-            f"got {tokens_per_rank}; allowed: at most {most}, what a device holds",
-        )
+        got = f"got {tokens_per_rank}; allowed: at most {most}, what a device holds"
+        raise SettingsError("planner.tokens_per_rank", got)
     return batch_by_batch(plan_dynamic_cp_batch)(settings, task)
 
 
-#: The entry of the list of planners.
 DYNAMIC_CP = Planner("dynamic_cp", "sequence_parallel", DynamicCPSettings, _plan, whole_heads=False)

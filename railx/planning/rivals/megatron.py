@@ -54,13 +54,7 @@ from railx.performance.sequence_cost import build_cost_model, model_state_mib
 from railx.performance.tensor_context_cost import Exchange, Shape, timed_shape
 from railx.planning.format.parts import Chunk, Group, PlanError, refused
 from railx.planning.format.plan import PipelineBatch, SequenceParallelBatch
-from railx.planning.pipeline.fixed_chunks import (
-    ChunkRule,
-    FixedChunkSettings,
-    dapple_rule,
-    plan_with_rules,
-    sizes_of,
-)
+from railx.planning.pipeline.fixed_chunks import FixedChunkSettings, dapple_rule, sizes_of
 from railx.planning.planner import Batches, Planner, PlannerBase, PlanningTask, planned_batch
 from railx.planning.sequence.static import Levelling, static_assignments
 from railx.progress import counted
@@ -105,7 +99,7 @@ def shapes(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
 
     Context parallelism comes with each allowed exchange. PlanError where no shape fits.
     """
-    with_room = _timed_shapes(settings, task, partial(_tokens_per_device, task))
+    with_room = every_shape(settings, task, partial(_tokens_per_device, task))
     if not with_room:
         divided = f"what divides {task.devices} devices and {task.model.heads} heads"
         got = f"got {settings.tensor}, {settings.context}"
@@ -118,51 +112,39 @@ def shapes(settings: MegatronSettings, task: PlanningTask) -> list[Shape]:
     return [shape for shape in with_room if shape.tokens >= task.max_length_tokens]
 
 
-def every_shape(settings: TensorContextSettings, task: PlanningTask) -> list[Shape]:
-    """The shapes regardless of memory; their token cap is meaningless."""
-    return _timed_shapes(settings, task, lambda tensor: 1)
+def every_shape(
+    settings: TensorContextSettings,
+    task: PlanningTask,
+    tokens_of: Callable[[int], int | None] = lambda tensor: 1,
+) -> list[Shape]:
+    """Shapes of powers of two of ranks that divide the heads and fill the devices.
 
-
-def _choices(
-    settings: TensorContextSettings, task: PlanningTask
-) -> Iterator[tuple[int, int, Exchange]]:
-    """Powers of two of ranks that divide the heads and fill the devices."""
-    heads = task.model.heads
+    Their tensor parallelism leaves tokens on a device (``tokens_of``); by default
+    regardless of memory, with a meaningless token cap.
+    """
+    heads, constants = task.model.heads, task.constants
     powers = [2**k for k in range(task.devices.bit_length())]
-    for tensor, context in product(powers, powers):
+    kinds: tuple[Exchange, ...] = ("ring", "all_to_all")
+    timed = []
+    for tensor, context, kind in product(powers, powers, kinds):
+        alone = context == 1 and settings.exchange is None
         if (
             settings.tensor not in (None, tensor)
             or settings.context not in (None, context)
+            or settings.exchange not in (None, kind)
             or heads % tensor
             or task.devices % (tensor * context)
+            or (kind == "all_to_all" and (alone or heads // tensor % context))
+            or (tokens := tokens_of(tensor)) is None
         ):
             continue
-        if settings.exchange != "all_to_all":
-            yield tensor, context, "ring"
-        alone = context == 1 and settings.exchange is None
-        if settings.exchange != "ring" and heads // tensor % context == 0 and not alone:
-            yield tensor, context, "all_to_all"
-
-
-def _timed_shapes(
-    settings: TensorContextSettings, task: PlanningTask, tokens_of: Callable[[int], int | None]
-) -> list[Shape]:
-    """The shapes whose tensor parallelism leaves tokens on a device (``tokens_of``)."""
-    return [
-        timed_shape(
-            task.cost,
-            task.model,
-            tensor,
-            context,
-            kind,
-            node_devices=settings.devices_per_node,
-            tokens_per_device=tokens,
-            element_bytes=element_bytes(task.constants),
-            checkpoint_layers=task.constants.checkpoint_layers,
-        )
-        for tensor, context, kind in _choices(settings, task)
-        if (tokens := tokens_of(tensor)) is not None
-    ]
+        shape = timed_shape(
+            task.cost, task.model, tensor, context, kind, node_devices=settings.devices_per_node,
+            tokens_per_device=tokens, element_bytes=element_bytes(constants),
+            checkpoint_layers=constants.checkpoint_layers,
+        )  # fmt: skip
+        timed.append(shape)
+    return timed
 
 
 def _tokens_per_device(task: PlanningTask, tensor: int) -> int | None:
@@ -173,17 +155,18 @@ def _tokens_per_device(task: PlanningTask, tensor: int) -> int | None:
     cluster, model, longest = task.cluster, task.model, task.max_length_tokens
     common = model_state_mib(task.constants, cluster, model, longest)
     sharing = replace(cluster, devices=task.devices // tensor)
-    needed = (
-        model_state_mib(replace(task.constants, zero_stage=1), sharing, model, longest) / tensor
-    )
-    memory_gib = cluster.memory_gib + (common - needed) / 1024
+    constants = replace(task.constants, zero_stage=1)
+    needed = model_state_mib(constants, sharing, model, longest) / tensor
+    widened = replace(cluster, memory_gib=cluster.memory_gib + (common - needed) / 1024)
     try:
-        cost = build_cost_model(
-            task.constants, replace(cluster, memory_gib=memory_gib), model, longest
-        )
+        return build_cost_model(task.constants, widened, model, longest).tokens_per_device
     except SettingsError:
         return None
-    return cost.tokens_per_device
+
+
+def _account(shape: Shape, **more: int) -> dict[str, Any]:
+    """What a plan says of its shape."""
+    return {"tensor": shape.tensor, "context": shape.context, "exchange": shape.exchange, **more}
 
 
 def plan_megatron_batch(
@@ -193,23 +176,14 @@ def plan_megatron_batch(
     assignments = static_assignments(
         batch.lengths, shape.degree, devices, shape.cost, settings.fill, settings.levelling
     )
-    account = {
-        "tensor": shape.tensor,
-        "context": shape.context,
-        "exchange": shape.exchange,
-        "data": devices // shape.degree,
-        "tokens_per_device": shape.cost.tokens_per_device,
-    }
+    tokens = shape.cost.tokens_per_device
+    account = _account(shape, data=devices // shape.degree, tokens_per_device=tokens)
 
     def times_of(group: Group) -> dict[str, Any]:
         time = shape.group_time_ms(np.asarray(group.lengths, dtype=np.int64))
         other_ms = {"tensor_parallel": time.tensor_ms, "context_parallel": time.context_ms}
-        return {
-            "predicted_ms": time.total_ms,
-            "predicted_compute_ms": time.compute_ms,
-            "predicted_all_to_all_ms": 0.0,
-            "predicted_other_ms": other_ms,
-        }
+        times = {"predicted_ms": time.total_ms, "predicted_compute_ms": time.compute_ms}
+        return times | {"predicted_all_to_all_ms": 0.0, "predicted_other_ms": other_ms}
 
     packed = planned_batch(iteration, batch, assignments, shape.cost, account)
     # The times are those of this shape instead of the cost model's.
@@ -218,15 +192,11 @@ def plan_megatron_batch(
 
 
 def _groups(settings: MegatronSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
-    def with_shape(shape: Shape) -> tuple[SequenceParallelBatch, ...]:
-        return task.planned(
-            lambda index, batch: plan_megatron_batch(index, batch, settings, task.devices, shape)
-        )
-
-    return min(map(with_shape, counted(shapes(settings, task), "shapes")), key=_total_ms)
+    plan = partial(plan_megatron_batch, settings=settings, devices=task.devices)
+    tried = counted(shapes(settings, task), "shapes")
+    return min((task.planned(partial(plan, shape=shape)) for shape in tried), key=_total_ms)
 
 
-#: The entry of the list of planners.
 MEGATRON = Planner(
     "megatron", "sequence_parallel", MegatronSettings, _groups, predictions="own", whole_heads=False
 )
@@ -315,22 +285,22 @@ def _pipelines(settings: MegatronPipelineSettings, task: PlanningTask) -> tuple[
     cost = build_cost_model(plain, free, task.model, task.max_length_tokens)
     task = replace(task, constants=plain, cost=cost)
     planned: list[tuple[PipelineBatch, ...]] = []
-    refused: list[PlanError] = []
+    unfit: list[PlanError] = []
     for shape, stages in _stage_choices(settings, task):
         try:
             planned.append(_with_shape(settings, task, shape, stages))
         except PlanError as error:
-            refused.append(error)
+            unfit.append(error)
     if planned:
         return min(planned, key=_total_ms)
-    # An error about a sequence is more useful than one about a shape without memory.
-    named = [refusal for refusal in refused if str(refusal).startswith("sequence")]
-    raise next(iter(named + refused), None) or PlanError(
-        f"planner.tensor, planner.context, planner.stages: got {settings.tensor},"
-        f" {settings.context}, {settings.stages}; allowed: what divides {task.devices} devices"
-        f" and {task.model.heads} heads, up to {task.model.layers} stages, for the layers, and"
-        " a sequence for every replica"
-    )
+    if unfit:
+        # An error about a sequence is more useful than one of a shape without memory.
+        raise max(unfit, key=lambda refusal: str(refusal).startswith("sequence"))
+    got = f"got {settings.tensor}, {settings.context}, {settings.stages}"
+    divided = f"what divides {task.devices} devices and {task.model.heads} heads"
+    allowed = f"{divided}, up to {task.model.layers} stages, for the layers"
+    keys = "planner.tensor, planner.context, planner.stages"
+    raise refused(keys, got, f"{allowed}, and a sequence for every replica")
 
 
 def _with_shape(
@@ -338,43 +308,27 @@ def _with_shape(
 ) -> tuple[PipelineBatch, ...]:
     """All batches with one shape; PlanError where memory does not hold them."""
     cost = stage_cost(task, shape, stages)
-    replicas = cost.shape.replicas
+    replicas, layers = cost.shape.replicas, settings.checkpointed_layers
     chunk_settings = FixedChunkSettings(
-        settings.planner,
-        stages,
-        shape.degree,
-        replicas=replicas,
-        checkpointed_layers=settings.checkpointed_layers,
+        settings.planner, stages, shape.degree, replicas=replicas, checkpointed_layers=layers
     )
-    account = {
-        "tensor": shape.tensor,
-        "context": shape.context,
-        "exchange": shape.exchange,
-        "stages": stages,
-        "data": replicas,
-    }
+    account = _account(shape, stages=stages, data=replicas)
 
-    def rule(size: int) -> ChunkRule:
-        return replace(
-            dapple_rule(size),
-            account={**account, "chunk_tokens": size},
-            retimed=lambda run: [_retimed(chunk, shape, cost, task.model.layers) for chunk in run],
-        )
+    def retimed(run: list[Chunk]) -> list[Chunk]:
+        return [_retimed(chunk, shape, cost, task.model.layers) for chunk in run]
 
-    sizes = sizes_of(settings.chunk_tokens, task.max_length_tokens, 4, 1)
-    return plan_with_rules(chunk_settings, task, [rule(size) for size in sizes], cost)
+    rules = [
+        replace(dapple_rule(size), account={**account, "chunk_tokens": size}, retimed=retimed)
+        for size in sizes_of(settings.chunk_tokens, task.max_length_tokens, 4, 1)
+    ]
+    return chunk_settings.plan(rules, task, cost)
 
 
 def _total_ms(batches: Batches) -> float:
     return sum(batch.predicted_ms for batch in batches)
 
 
-#: The entry of the list of planners.
 MEGATRON_PIPELINE = Planner(
-    "megatron_pipeline",
-    "pipeline",
-    MegatronPipelineSettings,
-    _pipelines,
-    predictions="own",
+    "megatron_pipeline", "pipeline", MegatronPipelineSettings, _pipelines, predictions="own",
     whole_heads=False,
-)
+)  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 # Types inside compiled functions are Numba's to check.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -72,19 +73,19 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class _Prices:
-    """The programme's solution, which need not be exact."""
+    """The programme's solution, which need not be exact, and its bound in ms.
+
+    ``prices`` are those of a sequence of each class, ``weights`` [k, d, j] those of the
+    shares of a group. Of each duration [k], ``micro_batches`` is their number and
+    ``losses`` that of one beside one of the best.
+    """
 
     prices: Floats
-    """Of a sequence of each class."""
     weights: Floats
-    """Of the shares of a group, for each duration and degree [k, d, j]."""
     durations: Floats
     micro_batches: Floats
-    """Number of each duration."""
     losses: Floats
-    """Of each duration, that of a micro-batch beside one of the best."""
     total_ms: float
-    """The bound by the programme's objective."""
 
     def best(self) -> Floats:
         """The durations that lose least."""
@@ -182,26 +183,26 @@ def batch_lower_bound_ms(
 
 @dataclass(eq=False)
 class _Node:
-    """Plans of some numbers and durations of micro-batches, and what is proven."""
+    """Plans of ``fewest`` to ``most`` micro-batches (None: any), and what is proven.
+
+    ``windows`` are ranges of the duration of the longest micro-batch, of the second
+    longest..., as many as the fewest; neither end rises from one to the next.
+    ``earlier`` are durations and their weights in programmes before. The next one ends
+    at ``gap``. The last ``stalled`` rounds have not raised the bound. ``cut`` is where
+    to cut the plans in two: which micro-batch, at which duration.
+    """
 
     fewest: int
     most: int | None
-    """Number of micro-batches; None: any."""
     windows: tuple[tuple[float, float], ...]
-    """Range of the duration of the longest micro-batch, of the second longest..., as
-    many as the fewest. Neither end rises from one to the next."""
     durations: Floats
     earlier: tuple[Floats, Floats]
-    """Durations and their weights in programmes before."""
-    gap: float = _FIRST_GAP
-    """At which the next programme ends."""
     bound_ms: float = 0.0
+    gap: float = _FIRST_GAP
     rounds: int = 0
     stalled: int = 0
-    """Last rounds that have not raised the bound."""
     done: bool = False
     cut: tuple[int, float] | None = None
-    """Where to cut the plans in two: which micro-batch, at which duration."""
 
     def numbers(self, durations: Floats) -> Numbers:
         """How many micro-batches there are, and of at least the durations of cuts."""
@@ -225,9 +226,7 @@ class _Node:
                 longer[index] = (max(low, middle), high)
         durations = np.union1d(self.durations, (middle * (1 - 1e-9), middle))
         return [
-            _Node(
-                self.fewest, self.most, tuple(part), durations, self.earlier, bound_ms=self.bound_ms
-            )
+            _Node(self.fewest, self.most, tuple(part), durations, self.earlier, self.bound_ms)
             for part in (shorter, longer)
         ]
 
@@ -383,10 +382,8 @@ def _spread(problem: Problem, classes: Problem, sizes: Floats, prices: Floats) -
     class_fits = np.isfinite(classes.share_ms).sum(axis=1)
     for kind in np.unique(class_fits):
         members, those = fits == kind, class_fits == kind
-        member_lengths = problem.tokens[members]
-        price[members] = member_lengths * np.interp(
-            member_lengths, position[those][::-1], token[those][::-1]
-        )
+        lengths = problem.tokens[members]
+        price[members] = lengths * np.interp(lengths, position[those][::-1], token[those][::-1])
     return price
 
 
@@ -419,15 +416,8 @@ def _certified(
 
     def proven(factors: Floats) -> Floats:
         """The bound by prices times each factor."""
-        left = np.stack(
-            [
-                (charge[part].ravel() - factors[:, None] * ends[part].ravel()).min(
-                    axis=1, initial=grid[-1]
-                )
-                for part in inside
-            ],
-            axis=1,
-        )
+        losses = (charge[part].ravel() - factors[:, None] * ends[part].ravel() for part in inside)
+        left = np.stack([loss.min(axis=1, initial=grid[-1]) for loss in losses], axis=1)
         total: Floats = factors * float(price.sum()) + left @ ranks
         if most is None:
             total[left[:, -1] < 0] = -np.inf
@@ -494,9 +484,7 @@ class _Priced(NamedTuple):
 
 
 @compiled
-def _worths(
-    problem, distinct, classes, grid, halved, durations, weights, windows
-):  # fmt: skip
+def _worths(problem, distinct, classes, grid, halved, durations, weights, windows):
     """Intervals of durations, V at the end of each, and how much of it falls with T/T".
 
     Those of ``grid`` in some window; the one that proves least in each window in turn
@@ -554,9 +542,7 @@ def _worths(
 
 
 @inner
-def _worth(
-    problem, distinct, classes, stop, durations, weights, improve, class_shares
-):  # fmt: skip
+def _worth(problem, distinct, classes, stop, durations, weights, improve, class_shares):
     """V of micro-batches that end before ``stop``, and how much of it falls with T/T".
 
     Weights are tried on the classes: those of the programme's durations before and
@@ -691,81 +677,70 @@ def _shares(alone, lengths, degrees, cap, stop, shares):
             shares[index, degree, 3] = width * np.floor(3 * part) / 2
 
 
+def _views(*shapes: tuple[int, ...]) -> Iterator[Floats]:
+    """A vector of zeros, then the views of it that have these shapes."""
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
+    every = np.zeros(int(ends[-1]))
+    yield every
+    for part, shape in zip(np.split(every, ends[:-1]), shapes, strict=True):
+        yield part.reshape(shape)
+
+
 class _Parts(NamedTuple):
     """A vector of all variables but the duals, and views of its parts."""
 
     all: Floats
     z: Floats
-    """[k, c, d]"""
     v: Floats
-    """[k, c]"""
     n: Floats
-    """[k, d]"""
     p: Floats
-    """[k, d, j]"""
     q: Floats
-    """[k]"""
     y: Floats
-    """[k]"""
     g: Floats
-    """[r]"""
 
     @staticmethod
     def of(shape: tuple[int, ...], rows: int) -> _Parts:
         """All 0."""
         k, c, d, j = shape
-        ends = np.cumsum([k * c * d, k * c, k * d, k * d * j, k, k])
-        every = np.zeros(int(ends[-1]) + rows)
-        z, v, n, p, q, y, g = np.split(every, ends)
-        return _Parts(
-            every, z.reshape(k, c, d), v.reshape(k, c), n.reshape(k, d), p.reshape(k, d, j), q, y, g
-        )
+        return _Parts(*_views((k, c, d), (k, c), (k, d), (k, d, j), (k,), (k,), (rows,)))
 
 
 class _Duals(NamedTuple):
-    """A vector of all rows' prices, or changes of them, and views of its parts."""
+    """A vector of all rows' prices, or changes of them, and views of its parts.
+
+    ``pi`` are those of classes, which are all in some group, ``w`` of shares, at most
+    those of their micro-batches, ``t`` of shares of groups, ``u`` of devices, ``eta``
+    of numbers of micro-batches.
+    """
 
     all: Floats
     pi: Floats
-    """Of classes [c]: all of it is in some group."""
     w: Floats
-    """[k, c]: a share is at most that of its micro-batches."""
     t: Floats
-    """[k, d, j]: shares of groups."""
     u: Floats
-    """[k]: devices."""
     eta: Floats
-    """[r]: numbers of micro-batches."""
 
     @staticmethod
     def of(shape: tuple[int, ...], rows: int) -> _Duals:
         """All 0."""
         k, c, d, j = shape
-        ends = np.cumsum([c, k * c, k * d * j, k])
-        every = np.zeros(int(ends[-1]) + rows)
-        pi, w, t, u, eta = np.split(every, ends)
-        return _Duals(every, pi, w.reshape(k, c), t.reshape(k, d, j), u, eta)
+        return _Duals(*_views((c,), (k, c), (k, d, j), (k,), (rows,)))
 
 
 class _Factors(NamedTuple):
     """The equations of a step, factored: first those of each duration, then the rest.
 
     Variables and w are eliminated; t, u and y are left of each duration, with columns
-    [k, b, c] for pi, then pi and eta. Inner loops run along rows, so that the compiler
-    has several entries in one instruction.
+    [k, b, c] for pi, then pi and eta. ``total`` is the sum of theta of z. Inner loops
+    run along rows, so that the compiler has several entries in one instruction.
     """
 
     theta: _Parts
     total: Floats
-    """Sum of theta of z [k, c]."""
     inverse: Floats
-    """[k, c]"""
     lower: Floats
-    """[k, b, b]"""
     columns: Floats
-    """[k, b, c]"""
     outer: Floats
-    """[c + r, c + r]"""
 
     @staticmethod
     def of(shape: tuple[int, ...], rows: int) -> _Factors:
@@ -776,14 +751,15 @@ class _Factors(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """Rows that limit numbers of micro-batches."""
+    """Rows [r] that limit numbers of micro-batches.
+
+    ``counted`` [r, k] is 1 where a row counts a duration, else 0; ``sign`` is -1 for at
+    least, 1 for at most.
+    """
 
     counted: Floats
-    """[r, k]: 1 where a row counts a duration, else 0."""
     limit: Floats
-    """[r]"""
     sign: Floats
-    """[r]: -1 for at least, 1 for at most."""
 
 
 def class_prices(
@@ -819,14 +795,10 @@ def class_prices(
 
 
 @compiled
-def _solve(
-    a, cost, fits, numbers, rounds, enough, x, duals, changes, factors, s, dx, ds, h
-):  # fmt: skip
+def _solve(a, cost, fits, numbers, rounds, enough, x, duals, changes, factors, s, dx, ds, h):
     """Steps of the method, in place."""
-    count = 0
+    count = np.count_nonzero(x.all)
     missing = np.empty(len(numbers.limit))
-    for index in range(len(x.all)):
-        count += x.all[index] > 0
     for _ in range(rounds):
         _reduced(a, cost, fits, numbers, duals, s)
         gap, least = 0.0, 0.0
@@ -849,15 +821,13 @@ def _solve(
         primal, other = _longest(x.all, dx.all), _longest(s.all, ds.all)
         after = 0.0
         for index in range(len(x.all)):
-            after += (x.all[index] + primal * dx.all[index]) * (
-                s.all[index] + other * ds.all[index]
-            )
+            moved = x.all[index] + primal * dx.all[index]
+            after += moved * (s.all[index] + other * ds.all[index])
         target = gap / count * (after / gap) ** 3
         for index in range(len(x.all)):
             if x.all[index] > 0:
-                h.all[index] = (target - dx.all[index] * ds.all[index]) / x.all[index] - s.all[
-                    index
-                ]
+                centred = (target - dx.all[index] * ds.all[index]) / x.all[index]
+                h.all[index] = centred - s.all[index]
         _direction(a, numbers, missing, factors, h, dx, ds, changes)
         primal = min(1.0, 0.99 * _longest(x.all, dx.all))
         other = min(1.0, 0.99 * _longest(s.all, ds.all))
@@ -1025,9 +995,8 @@ def _direction(a, numbers, missing, factors, h, dx, ds, changes):
     numbered = len(missing)
     solved = np.zeros(classes + numbered)
     for number in range(numbered):
-        solved[classes + number] = (
-            missing[number] - numbers.sign[number] * theta.g[number] * h.g[number]
-        )
+        moved = numbers.sign[number] * theta.g[number] * h.g[number]
+        solved[classes + number] = missing[number] - moved
     for k in range(durations):
         b, lower, columns = inside[k], factors.lower[k], factors.columns[k]
         b[rows], b[rows + 1] = -theta.q[k] * h.q[k], -h.y[k]
@@ -1051,9 +1020,8 @@ def _direction(a, numbers, missing, factors, h, dx, ds, changes):
                         b[d * parts + j] -= part * a[k, c, d, j]
         _forward(lower, b.reshape((rows + 2, 1)))
         for number in range(numbered):
-            solved[classes + number] -= (
-                numbers.counted[number, k] * b[rows + 1] / lower[rows + 1, rows + 1]
-            )
+            counted = numbers.counted[number, k] * b[rows + 1]
+            solved[classes + number] -= counted / lower[rows + 1, rows + 1]
         for row in range(rows + 2):
             for c in range(classes):
                 solved[c] -= columns[row, c] * b[row] / lower[row, row]

@@ -18,10 +18,12 @@ The last micro-batch, which bins rarely fill, is levelled in one of two ways:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Annotated, Literal
 
 from railx.performance.sequence_cost import CostModel
-from railx.planning.format.parts import PlanError
+from railx.planning.format.parts import refused
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import Assignment, Lengths, best_fit_decreasing, levelled, micro_batch_ms
 from railx.planning.planner import (
@@ -71,9 +73,8 @@ class StaticSettings(PlannerBase):
     def __post_init__(self) -> None:
         if (self.choice == "fixed") != (self.degree is not None):
             allowed = "a power of two" if self.choice == "fixed" else "null"
-            raise SettingsError(
-                "degree", f"got {self.degree}; allowed: {allowed} with choice {self.choice}"
-            )
+            got = f"got {self.degree}; allowed: {allowed} with choice {self.choice}"
+            raise SettingsError("degree", got)
 
 
 def static_degree(settings: StaticSettings, cost: CostModel, max_length_tokens: int) -> int | None:
@@ -84,9 +85,7 @@ def static_degree(settings: StaticSettings, cost: CostModel, max_length_tokens: 
     """
     if settings.choice == "fixed":
         if settings.degree not in cost.degrees:
-            raise PlanError(
-                f"planner.degree: got {settings.degree}; allowed: {cost.degrees_in_words}"
-            )
+            raise refused("planner.degree", f"got {settings.degree}", cost.degrees_in_words)
         return settings.degree
     if settings.choice == "per_batch":
         return None
@@ -98,10 +97,8 @@ def static_degree(settings: StaticSettings, cost: CostModel, max_length_tokens: 
         longest = cost.tokens_per_device * largest
         degree = largest if max_length_tokens <= longest else None
     if degree is None:
-        raise PlanError(
-            f"batch.max_length_tokens: got {max_length_tokens}; allowed: at most {longest}, what"
-            f" degree {largest} holds"
-        )
+        allowed = f"at most {longest}, what degree {largest} holds"
+        raise refused("batch.max_length_tokens", f"got {max_length_tokens}", allowed)
     return degree
 
 
@@ -113,27 +110,20 @@ def static_assignments(
     fill: float,
     levelling: Levelling = "full",
 ) -> list[Assignment]:
-    """Micro-batches of groups of one degree for lengths [n], all of which fit the
-    degree.
-    """
+    """Micro-batches of groups of one degree for lengths [n], which all fit it."""
     cap = cost.tokens_per_device * degree
     capacity = max(int(fill * cap), int(lengths.max()))
     bins = best_fit_decreasing(lengths, capacity)
     side_by_side = devices // degree
     if levelling == "published":
         _level_as_published(bins, lengths, side_by_side, degree, capacity)
-    micro_batches = [
-        bins[start : start + side_by_side] for start in range(0, len(bins), side_by_side)
-    ]
+    starts = range(0, len(bins), side_by_side)
+    micro_batches = [bins[start : start + side_by_side] for start in starts]
     if levelling == "full":
-        last = levelled(
-            [member for members in micro_batches[-1] for member in members], lengths, side_by_side
-        )
+        last = levelled(list(chain(*micro_batches[-1])), lengths, side_by_side)
         if all(lengths[members].sum() <= cap for members in last):
             micro_batches[-1] = last
-    return [
-        Assignment((degree,) * len(groups), tuple(map(tuple, groups))) for groups in micro_batches
-    ]
+    return [Assignment((degree,) * len(part), tuple(map(tuple, part))) for part in micro_batches]
 
 
 def _level_as_published(
@@ -169,9 +159,7 @@ def _level_as_published(
 def best_static(
     lengths: Lengths, devices: int, cost: CostModel, fill: float, levelling: Levelling = "full"
 ) -> tuple[int, list[Assignment]]:
-    """The best degree for this batch by predicted time, and its micro-batches
-    (BatchAda).
-    """
+    """The best degree of this batch by predicted time (BatchAda), its micro-batches."""
     longest = int(lengths.max())
     candidates = [
         (degree, static_assignments(lengths, degree, devices, cost, fill, levelling))
@@ -210,12 +198,8 @@ def plan_static_batch(
 
 def _plan(settings: StaticSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
     degree = static_degree(settings, task.cost, task.max_length_tokens)
-    return task.planned(
-        lambda index, batch: plan_static_batch(
-            index, batch, degree, task.devices, task.cost, settings.fill, settings.levelling
-        )
-    )
+    plan = partial(plan_static_batch, degree=degree, devices=task.devices, cost=task.cost)
+    return task.planned(partial(plan, fill=settings.fill, levelling=settings.levelling))
 
 
-#: The entry of the list of planners.
 STATIC = Planner("static", "sequence_parallel", StaticSettings, _plan)
