@@ -23,10 +23,7 @@ def class_doc(cls: type) -> str:
 
 
 def field_doc(cls: type, name: str) -> str:
-    """The string below a field, from the class or the nearest base that has one.
-
-    Empty where there is none.
-    """
+    """The string below a field, of the class or the nearest base; else empty."""
     for base in cls.__mro__:
         text = _class_docs(base.__module__).get((base.__qualname__, name))
         if text is not None:

@@ -191,10 +191,7 @@ def read_rows(path: str | Path) -> list[dict[str, Any]]:
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
-    """The JSON metadata that :func:`write_table` stored with the table.
-
-    {} where there is none.
-    """
+    """The JSON metadata that :func:`write_table` stored with the table, or {}."""
     with _naming(path):
         stored = pq.read_schema(path).metadata or {}
     metadata: dict[str, Any] = json.loads(stored.get(_METADATA_KEY, b"{}"))
@@ -231,10 +228,7 @@ def as_words(numbers: Any, words: Sequence[str]) -> pa.DictionaryArray:
 
 
 def as_numbers(column: pa.ChunkedArray, words: Sequence[str]) -> Any:
-    """The number of each word of a column, int64[rows], -1 for null.
-
-    ValueError for a word that is not among ``words``.
-    """
+    """The number of each word, int64[rows], -1 for null; ValueError: other words."""
     encoded = column.combine_chunks()
     if not pa.types.is_dictionary(encoded.type):
         encoded = encoded.dictionary_encode()

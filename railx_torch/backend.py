@@ -92,18 +92,12 @@ def end_iteration() -> int:
 
 
 def recorded_schedule() -> CircuitSchedule:
-    """The circuits of this rank's operations so far, in issue order, per iteration.
-
-    Operations inside a server are omitted.
-    """
+    """Circuits of this rank's operations so far, per iteration, none in a server."""
     return _current().recorded_schedule()
 
 
 def use_schedule(schedule: CircuitSchedule | None) -> None:
-    """Announce circuits by this schedule (mode provisioned).
-
-    None: by the cycle detected in this rank's operations (railx.fabric.cycle).
-    """
+    """Announce circuits by this schedule (provisioned); None: by the found cycle."""
     _current().schedule = schedule
 
 

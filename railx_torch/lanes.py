@@ -109,10 +109,7 @@ class Work(_TorchWork):
         self._lock = threading.Lock()
 
     def begun(self, end: Callable[[Work], None]) -> None:
-        """Mark it as under way; ``end`` waits for its end and finishes this work.
-
-        ``end`` is called once, by the first thread that needs it.
-        """
+        """Mark it as under way; ``end``, called once, waits for its end, finishes."""
         with self._lock:
             self._end = end
             lane = self.lane if self.watched else None
@@ -189,10 +186,7 @@ class Work(_TorchWork):
             _FUTURES.submit(self._complete, future)
 
     def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
-        """Wait for the host's part; raises its error.
-
-        The current CUDA stream then waits for the device's part.
-        """
+        """Wait for the host's part, or raise; the CUDA stream waits for the rest."""
         record = self.operation.record
         if record is None:
             return self._wait(timeout)

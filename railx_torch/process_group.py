@@ -51,10 +51,7 @@ _EXCHANGES_LISTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
 if TYPE_CHECKING:
 
     class _ProcessGroup:
-        """The used part of torch's class.
-
-        Torch's stub fits neither Python subclasses nor all versions from 2.11 on.
-        """
+        """What is used of torch's class, whose stub fits no Python subclass."""
 
         BackendType: Any
 
@@ -97,10 +94,7 @@ class _Channel:
 
 
 class _Connection:
-    """NCCL between two members, with a communicator for each direction.
-
-    One communicator does not allow both directions at once.
-    """
+    """NCCL between two members, a communicator for each direction at once."""
 
     def __init__(self, up: Any, down: Any, *, is_low: bool) -> None:
         self._other = 1 if is_low else 0
@@ -373,10 +367,7 @@ class RailxProcessGroup(_ProcessGroup):
         return _HOST
 
     def _method(self, names: tuple[str, ...]) -> tuple[Any, Any]:
-        """The first of ``names`` in the inner group, and in its host backend.
-
-        The host backend takes torch's options only; None where it lacks the method.
-        """
+        """The first of ``names`` in the inner group, and (or None) on its host."""
         methods = self._methods.get(names)
         if methods is None:
             inner, host = self._inner, self._inner_on_host
@@ -760,10 +751,7 @@ class RailxProcessGroup(_ProcessGroup):
     def _message(
         self, kind: str, tensors: Any, peer: int, tag: int, path: tuple[int, int]
     ) -> TorchWork:
-        """Issue a send or receive of ``tensors`` along ``path``.
-
-        ``path``: source and destination, ranks of this group.
-        """
+        """Issue a message along ``path`` (source, destination: ranks here)."""
         issue = functools.partial(self._issue_either, kind, tensors, peer, tag, path)
         return dispatched(functools.partial(getattr(self._inner, kind), tensors, peer, tag), issue)
 
@@ -817,10 +805,7 @@ class RailxProcessGroup(_ProcessGroup):
 
 
 def _teach_monitored_barrier() -> None:
-    """Let ``torch.distributed.monitored_barrier`` accept groups of this class.
-
-    It checks a group's name, not its methods, and refuses every name but "gloo".
-    """
+    """Let torch's ``monitored_barrier``, which checks names, accept this class."""
     torchs = _distributed.monitored_barrier
 
     @functools.wraps(torchs)

@@ -74,10 +74,7 @@ _Mark = Any
 
 @dataclass(eq=False)
 class Issued:
-    """A network operation that the program has issued.
-
-    It is part of the trace once it :meth:`ran`. All methods are thread-safe.
-    """
+    """A network operation; in the trace once it :meth:`ran`. Thread-safe."""
 
     recorder: Recorder
     iteration: int
@@ -152,10 +149,7 @@ class Recorder:
         self._began_ns = self._host_ns(self._begin)
 
     def end_iteration(self) -> int:
-        """End the current iteration and return its duration in ns.
-
-        Events until the next iteration have its number.
-        """
+        """End the iteration, whose number stays; return its duration in ns."""
         end = self.mark()
         if self._begin is not None:
             span = Issued(self, self._iteration, ITERATION, "", 0, "", "", -1, self._begin)
@@ -205,10 +199,7 @@ class Recorder:
         sequence: int,
         iteration: int | None = None,
     ) -> Issued:
-        """Record that the program issues a network operation.
-
-        The result records when it runs and when the program waits for it.
-        """
+        """Record an issued operation; the result records its run and the waits."""
         number = self._iteration if iteration is None else iteration
         issued = Issued(
             self, number, kind, _joined(group), bytes, phase, channel, sequence, self.mark()
@@ -244,10 +235,7 @@ class Recorder:
         return here
 
     def table(self) -> pa.Table:
-        """All events so far, by start time, without operations that did not run.
-
-        Waits for the device where spans are timed on it.
-        """
+        """All events that ran, by start time; waits for the device's spans."""
         with self._lock:
             events = list(self._events)
         rows = [row for event in events if (row := self._row(event)) is not None]

@@ -52,10 +52,7 @@ PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": to
 
 
 class Runner(Protocol):
-    """A parallelism.
-
-    It runs a batch forward and backward and returns this rank's part of the loss.
-    """
+    """A parallelism: it runs a batch, and returns this rank's part of the loss."""
 
     def run(self, batch: Any) -> Tensor: ...
 
@@ -225,10 +222,7 @@ class Engine:
         return PassLog(runner, self._model, shard, fused_attention=self.kernel == "varlen")
 
     def prepare(self, batch: SequenceParallelBatch | PipelineBatch) -> None:
-        """Create the process groups that a batch needs, unless they exist.
-
-        Every rank calls it with the same batches in the same order.
-        """
+        """Create missing groups of a batch; all ranks call it alike, in one order."""
         if self.groups is not None and isinstance(batch, SequenceParallelBatch):
             self.groups.prepare(batch)
 
@@ -241,10 +235,7 @@ class Engine:
     def differentiate(
         self, batch: SequenceParallelBatch | PipelineBatch, log: PassLog | None = None
     ) -> Stepped:
-        """The loss of a batch; its gradients are left in the optimizer's parameters.
-
-        ``log`` records the passes of a pipeline.
-        """
+        """The loss of a batch, its gradients left; ``log`` records the passes."""
         with nullcontext() if log is None else log.watching(batch):
             if self.sharding is not None:
                 self.sharding.begin(self._passes(batch))

@@ -127,10 +127,7 @@ def _rank(plain: dict[str, Any], out: str) -> None:
 
 
 def _fabric(block: LiveBlock, scratch: Path, journal: Path) -> FabricSettings:
-    """The fabric of a block, with a journal.
-
-    A switch keeps its light paths while its controller restarts.
-    """
+    """A block's fabric with a journal, and light that outlives its controller."""
     fabric = block.fabric
     if fabric.journal is None:
         fabric = replace(fabric, journal=JournalSettings(str(journal), _JOURNAL_MIB))

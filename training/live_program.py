@@ -60,9 +60,7 @@ class Layer(nn.Module):
 
 
 class StageModel(nn.Module):
-    """The layers of a stage, with the embedding before the first, the head after the
-    last.
-    """
+    """A stage's layers, with the embedding before the first, the head behind."""
 
     def __init__(self, settings: LiveSettings, index: int) -> None:
         super().__init__()

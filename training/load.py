@@ -46,10 +46,7 @@ class Reading:
 
 
 def read_processors(*helpers: int) -> Reading:
-    """Processor time so far of the machine, of this process and of its ``helpers``.
-
-    ``helpers`` are process ids; processes that have ended count as zero.
-    """
+    """Processor time of machine, process and ``helpers`` (ids; 0: have ended)."""
     busy_s, cores = _busy()
     return Reading(
         machine=platform.node(),

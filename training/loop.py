@@ -373,10 +373,7 @@ def _synchronize(device: torch.device) -> None:
 
 
 def _peaks(settings: RunSettings, plan: Plan, engine: Engine) -> tuple[int | None, int | None]:
-    """The maximum of live chunks on this stage, as counted and as planned.
-
-    None where the plan is no pipeline.
-    """
+    """The most live chunks here, counted and planned; None without a pipeline."""
     runner = engine.runner
     if not isinstance(runner, PipelineParallel):
         return None, None

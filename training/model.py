@@ -68,11 +68,7 @@ class Norm(nn.Module):
 
 
 class Linear(nn.Linear):
-    """A product, with a bias where the model has biases.
-
-    Weights are cast to the precision of the activations (a no-op where sharding has
-    cast them).
-    """
+    """A product, in the precision of its input, with a bias if the model has some."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.to(hidden.dtype)
@@ -299,10 +295,7 @@ class Decoder(nn.Module):
             layer.before, layer.after = before, after
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Token ids [T] to the hidden states [T, hidden] that enter layer 0.
-
-        ``positions`` [T] count from 0 in each sequence.
-        """
+        """Token ids and positions [T] to the states [T, hidden] before layer 0."""
         hidden: Tensor = self.embedding(tokens, positions=positions)
         return hidden
 
@@ -355,10 +348,7 @@ class Decoder(nn.Module):
     def forward(
         self, tokens: Tensor, positions: Tensor, attend: Attend, checkpoint_layers: int = 0
     ) -> Tensor:
-        """Token ids and positions [T] to next-token scores [T, vocabulary].
-
-        For a decoder with all layers.
-        """
+        """Ids and positions [T] to scores [T, vocabulary], through all layers."""
         hidden = self.embed(tokens, positions)
         return self.logits(self.transform(hidden, positions, attend, checkpoint_layers))
 
@@ -367,10 +357,7 @@ class Decoder(nn.Module):
 
 
 class _RMSNorm(torch.autograd.Function):
-    """``rms_norm`` that saves its input only, like the fused CUDA kernel.
-
-    The decomposition on a CPU saves three tensors of that size.
-    """
+    """``rms_norm`` that saves its input alone; on a CPU torch saves three."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -445,10 +432,7 @@ def draw_parameter(
 def _rotation(
     positions: Tensor, head_size: int, base: float, precision: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [T, 1, head size / 2].
-
-    Angles are in double precision, for positions go into the hundred thousands.
-    """
+    """Cosines and sines [T, 1, head size / 2], with angles in double precision."""
     pairs = torch.arange(0, head_size, 2, dtype=torch.float64, device=positions.device)
     angles = positions.to(torch.float64)[:, None, None] * base ** (-pairs / head_size)
     return angles.cos().to(precision), angles.sin().to(precision)

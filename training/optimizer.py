@@ -45,10 +45,7 @@ class Optimizer:
         self._adamw.step()
 
     def clip(self, squared_norm: Tensor) -> None:
-        """Scale the gradients down to the largest norm that is allowed.
-
-        ``squared_norm`` is that of all gradients of the model.
-        """
+        """Scale gradients down to the largest norm, by the model's squared one."""
         limit = self.settings.clip_norm
         if limit is None:
             return
@@ -61,11 +58,7 @@ class Optimizer:
         self._adamw.zero_grad(set_to_none=True)
 
     def moments(self) -> dict[str, dict[str, Tensor]]:
-        """The optimizer's state of each parameter, created where missing.
-
-        ``step``, ``exp_avg`` and ``exp_avg_sq``, as torch names them; the tensors are
-        not copies.
-        """
+        """Each parameter's state, as torch names it, not copied; made if missing."""
         return {name: self._state(parameter) for name, parameter in self.parameters.items()}
 
     def _state(self, parameter: nn.Parameter) -> dict[str, Tensor]:

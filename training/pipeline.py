@@ -65,19 +65,13 @@ class CachedSlice:
     through: bool = False
 
     def add(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Cache a layer's keys and values.
-
-        A second call (a recomputed layer) has no effect.
-        """
+        """Cache a layer's keys and values, once: a recomputed layer adds none."""
         if layer not in self.edges and not self.through:
             self.edges[layer] = (get_gradient_edge(keys), get_gradient_edge(values))
             self.leaves[layer] = (_leaf(keys), _leaf(values))
 
     def released(self) -> tuple[list[GradientEdge], list[Tensor]]:
-        """The edges of all layers and the gradients that later slices accumulated.
-
-        Drops the leaves: all their readers have run backward.
-        """
+        """Edges and gathered gradients of all layers, whose leaves are dropped."""
         edges, gradients = [], []
         for layer, pair in self.leaves.items():
             for edge, leaf in zip(self.edges[layer], pair, strict=True):
@@ -219,10 +213,7 @@ class Receipt:
 
 
 class StageLinks:
-    """Messages between neighbouring stages.
-
-    A tensor stays alive until its send completes; empty tensors are not sent.
-    """
+    """Messages between stages; tensors live until sent, empty ones are not."""
 
     def __init__(self) -> None:
         self._sent: list[tuple[Any, Tensor]] = []
@@ -452,10 +443,7 @@ class PipelineParallel:
     def _attention(
         self, step: _Step, cut: Sequence[int], recomputed: int
     ) -> tuple[Attend, CachedSlice | None]:
-        """The attention of a chunk, and the cache that it fills for later slices.
-
-        A slice that is not the last of its sequence is alone in its chunk.
-        """
+        """The attention of a chunk, and the cache that it fills, if it goes on."""
         slices = step.chunk.slices
         with_context = next((part.sequence for part in slices if part.start > 0), None)
         context = (

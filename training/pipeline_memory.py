@@ -61,10 +61,7 @@ class Predicted(NamedTuple):
 
 
 class PassLog:
-    """Records the passes of a batch (a ``training.pipeline.Log``).
-
-    ``shard`` describes the rank's part of the model.
-    """
+    """Records the passes of a batch on a ``shard`` (a ``training.pipeline.Log``)."""
 
     def __init__(
         self,

@@ -55,10 +55,7 @@ class Planned:
 
 
 def check_planning(settings: RunSettings, plan: Plan) -> None:
-    """Refuse planning during training for a plan without its inputs.
-
-    SettingsError, one line.
-    """
+    """Refuse planning during training without inputs of the plan; SettingsError."""
     if settings.training.planning == "file":
         return
     try:
@@ -99,10 +96,7 @@ class Planning:
             self.process.stdin.flush()
 
     def take(self, iteration: int, following: int | None, control: dist.ProcessGroup) -> Planned:
-        """The batch of a step, on every rank; requests the ``following`` one.
-
-        PlannerFailed or SettingsError on every rank where planning failed.
-        """
+        """The batch of a step on every rank, or its error; asks the ``following``."""
         self.ask(iteration)
         dist.barrier(control)
         begin = time.perf_counter()

@@ -72,10 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(settings: ProfileSettings) -> list[dict[str, Any]]:
-    """A row for each point of the profile.
-
-    SettingsError where the device or the kernel is missing.
-    """
+    """A row for each point; SettingsError: the device or the kernel is missing."""
     device = _device(settings)
     _check_exchanges(settings, device)
     compute = PRECISIONS[settings.precision]
@@ -133,10 +130,7 @@ def _device(settings: ProfileSettings) -> torch.device:
 def _decoder(
     settings: ProfileSettings, part: str, device: torch.device, compute: torch.dtype
 ) -> Decoder:
-    """Middle layers of the model, or a model without layers.
-
-    Weights have the precision of the activations.
-    """
+    """Middle layers of the model, or none, in the precision of the activations."""
     count = settings.layers if part == "layer" else 0
     layer_range = range(1, count + 1) if count else range(0)
     model = replace(settings.model, layers=count + 2 if count else 0)

@@ -20,10 +20,7 @@ from railx_torch.trace import Recorder
 
 @dataclass(frozen=True)
 class RankContext:
-    """A rank of a launch.
-
-    ``store`` is shared by all ``ranks``; ``inner`` is the backend below ``railx``.
-    """
+    """A rank, its launch's ``store``, and the ``inner`` backend below ``railx``."""
 
     rank: int
     ranks: int

@@ -172,10 +172,7 @@ class StepRecord:
 
 
 def read_record(path: str | Path) -> StepRecord:
-    """The record in a file.
-
-    SettingsError, one line with file and key, where it is none.
-    """
+    """The record in a file; SettingsError, one line with file and key: it is none."""
     plain: Mapping[str, Any] = read_json(path)
     record: StepRecord = load(StepRecord, plain, Path(path).name)
     return record

@@ -34,10 +34,7 @@ class GradientReduction:
     timeline: Timeline
 
     def run(self) -> None:
-        """Replace every gradient by its sum over the group.
-
-        Parameters without a gradient here count as zero.
-        """
+        """Replace every gradient, zero where there is none, by its group's sum."""
         for parameters, group in self.sums:
             if group is None:
                 continue

@@ -111,10 +111,7 @@ def write_results(
 def iteration_rows(
     settings: RunSettings, plan: Plan, context: RankContext, blocks: Sequence[Block]
 ) -> list[dict[str, Any]]:
-    """One row for each block, timed iteration and rank; times in ms.
-
-    A block that was run again has further rows under the same repeat.
-    """
+    """A row for each block, again if run again, timed iteration and rank, in ms."""
     run = {
         "run": settings.name,
         "plan": settings.plan_name,
@@ -139,10 +136,7 @@ def iteration_rows(
 def pass_rows(
     settings: RunSettings, context: RankContext, blocks: Sequence[Block]
 ) -> list[dict[str, Any]]:
-    """One row for each recorded pass; none where the plan is no pipeline.
-
-    Times are in ms since the first pass of any rank began.
-    """
+    """A row for each recorded pass of a pipeline, in ms since the first began."""
     block = next((block for block in blocks if block.passes), None)
     if block is None or block.passes is None:
         return []
@@ -376,10 +370,7 @@ def _peak(peaks: Iterable[list[int] | None]) -> list[int] | None:
 
 
 def _peak_bytes(blocks: Sequence[Block], column: str, ranks: int) -> list[int] | None:
-    """The maximum of ``column`` of each rank; None without recorded passes.
-
-    0 for a rank without a chunk.
-    """
+    """The most of ``column``, 0 without a chunk, by rank; None without passes."""
     rows = next((block.passes for block in blocks if block.passes), None)
     if rows is None:
         return None
@@ -400,10 +391,7 @@ def _loss_difference(blocks: Sequence[Block]) -> float:
 
 
 def _trace(blocks: Sequence[Block], context: RankContext) -> pa.Table:
-    """The events of the first repeat, with columns for the fabric setting.
-
-    The last run of a repeated block counts.
-    """
+    """Events of the first repeat, of a block's last run, with the setting."""
     traced = {block.fabric: block.trace for block in blocks if block.trace is not None}
     tables = []
     for fabric, events in traced.items():

@@ -121,10 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def launch(settings: RunSettings, out: Path, resumed: Checkpoint | None = None) -> int:
-    """Run one local process for each device of the plan; returns the exit code.
-
-    The ranks end with this process, however it ends.
-    """
+    """Run a local process a device, ending with this one; returns the exit code."""
     plan = read_plan(settings.plan)
     preload = ["training.results"]
     if settings.training.checkpoint_every or resumed is not None:
@@ -153,10 +150,7 @@ def launch(settings: RunSettings, out: Path, resumed: Checkpoint | None = None) 
 
 
 def run_rank(settings: RunSettings, out: Path, resumed: Checkpoint | None = None) -> None:
-    """Run one rank in the environment of torchrun; rank 0 writes ``out``.
-
-    RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT.
-    """
+    """Run one rank in the environment of torchrun; rank 0 writes ``out``."""
     plan = read_plan(settings.plan)
     store, rank, ranks = next(iter(rendezvous("env://")))
     store.set_timeout(timedelta(seconds=settings.training.timeout_s))
@@ -239,10 +233,7 @@ def _device_type(settings: RunSettings) -> Literal["cpu", "cuda"]:
 def _rank_context(
     device_type: Literal["cpu", "cuda"], store: Store, rank: int, ranks: int
 ) -> RankContext:
-    """The rank with its device and backend.
-
-    NCCL where no two ranks of the launch share a GPU, gloo otherwise.
-    """
+    """The rank with its device, and NCCL where no ranks of the launch share one."""
     if device_type == "cpu":
         return RankContext(rank, ranks, store, torch.device("cpu"), "gloo")
     gpus, local = torch.cuda.device_count(), int(os.environ.get("LOCAL_RANK", rank))

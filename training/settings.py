@@ -249,10 +249,7 @@ def check_sharding(training: TrainingSettings, zero_stage: int, devices: int) ->
 
 
 def check_model(model: ModelSettings) -> None:
-    """Refuse models that the decoder of ``training.model`` is not.
-
-    SettingsError names the key.
-    """
+    """Refuse models that ``training.model`` has not; SettingsError names the key."""
     if model.positions == "learned" and not model.max_positions:
         raise SettingsError(
             "model.max_positions",
@@ -262,10 +259,7 @@ def check_model(model: ModelSettings) -> None:
 
 
 def check_positions(model: ModelSettings, longest_tokens: int) -> None:
-    """Refuse sequences that are longer than the model has positions.
-
-    SettingsError names the key.
-    """
+    """Refuse sequences longer than a model's positions; SettingsError, with the key."""
     if model.positions == "learned" and longest_tokens > model.max_positions:
         raise SettingsError(
             "model.max_positions",
@@ -317,10 +311,7 @@ def check_plan(
 
 
 def check_planner(planner: str, key: str) -> None:
-    """Refuse the plans of planners that price other programs than the runtime's.
-
-    SettingsError names ``key``.
-    """
+    """Refuse plans priced for other programs; SettingsError names ``key``."""
     if planner in _OTHER_PROGRAMS:
         raise SettingsError(
             key,
@@ -352,10 +343,7 @@ def pipeline_shape(plan: Plan) -> tuple[int, int]:
 
 
 def _check_schedules(plan: Plan) -> None:
-    """Refuse the schedules that are simulated only.
-
-    They cut a stage's layers or its backward passes into parts.
-    """
+    """Refuse simulated schedules, which cut layers or backward passes into parts."""
     for batch in plan.pipeline_batches():
         for index, pipeline in enumerate(batch.pipelines):
             named = pipeline.schedule if not pipeline.order else "an order with W"
@@ -372,10 +360,7 @@ def _check_schedules(plan: Plan) -> None:
 
 
 def tensor_degree(plan: Plan) -> int:
-    """The ranks that split each layer: the one degree of all groups of a plan.
-
-    SettingsError unless the groups are equal runs of consecutive ranks.
-    """
+    """The ranks that split each layer; SettingsError: groups are no equal runs."""
     groups = {
         group.ranks
         for batch in plan.sequence_parallel_batches()

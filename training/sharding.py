@@ -326,10 +326,7 @@ class Sharding:
         return {part.name: part.shard for unit in self._units for part in unit.parts}
 
     def distributed(self, name: str, local: Tensor) -> Tensor:
-        """``local``, sharded like parameter ``name``, as a DTensor over the group.
-
-        ``local`` itself without a group.
-        """
+        """``local`` as a DTensor like parameter ``name``; itself without a group."""
         if self.group is None:
             return local
         # Slow to import, and only checkpoints need it.
@@ -356,10 +353,7 @@ class Sharding:
             unit.forget()
 
     def begin(self, passes: int) -> None:
-        """Begin a batch of ``passes`` forward and backward passes on this rank.
-
-        With ``hold`` "unit" all ranks have the same number of passes.
-        """
+        """Begin a batch of ``passes`` here; with units held, as many on all ranks."""
         self.forget()
         for unit in self._units:
             unit.summed = False

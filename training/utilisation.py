@@ -51,10 +51,7 @@ def peak_tflop_s(device_name: str, precision: str) -> float | None:
 def flop_utilisation(
     flops: float, time_ms: float, peak: float | None, devices: int
 ) -> float | None:
-    """FLOPs per second as a share of the peak of all devices.
-
-    A device that several ranks share counts once.
-    """
+    """FLOPs per second over the peak of all devices; one that is shared counts once."""
     if peak is None:
         return None
     return flops / (time_ms / 1e3) / (peak * 1e12 * devices)

@@ -46,10 +46,7 @@ def code_digest() -> str:
 
 
 def remembered(compute: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    """A function without arguments whose value, of the code alone, is kept in a file.
-
-    For facts of modules that take long to import.
-    """
+    """A function of the code alone, slow to import, whose value is kept in a file."""
 
     @cache
     def value() -> dict[str, Any]:

@@ -52,10 +52,7 @@ _COMMANDS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code.
-
-    0; 2 with one line on standard error; 1 where a bug ended it.
-    """
+    """The command: 0, 2 with one line on standard error, or 1 where a bug ended it."""
     parser = _parser()
     options: argparse.Namespace | None = None
     completion.complete(parser)
@@ -79,10 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(error: Exception, *, debug: bool) -> int:
-    """Say in one line how a command failed; returns its exit code.
-
-    A bug is told from a mistake of the user by its exit code, 1 instead of 2.
-    """
+    """Say in one line how a command failed: 2 for a user's mistake, 1 for a bug."""
     if debug:
         traceback.print_exc()
     if is_explained(error):
@@ -94,10 +88,7 @@ def _failed(error: Exception, *, debug: bool) -> int:
 
 
 def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options; overrides may stand behind them too.
-
-    argparse takes all words of a list from one place, and leaves the others over.
-    """
+    """The options; overrides may stand behind them too, which argparse leaves over."""
     options, others = parser.parse_known_args(arguments)
     unknown = [word for word in others if word.startswith("-") or not hasattr(options, "overrides")]
     if unknown:
@@ -115,10 +106,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _check_results(options: argparse.Namespace) -> None:
-    """Refuse a results folder that is a file, or not there.
-
-    Where nothing was run yet each command itself says what makes the usual one.
-    """
+    """Refuse a results folder that is a file, or missing and not the usual one."""
     folder = getattr(options, "results", None)
     if not isinstance(folder, Path) or folder.is_dir():
         return
@@ -264,10 +252,7 @@ def _export(options: argparse.Namespace, chosen: Config) -> None:
 
 
 def _by_hand(stage: Stage, by_hand: ByHand, chosen: Config, out: Path | None) -> Summary:
-    """Make what the stage reads from the same choices, then run the stage.
-
-    In a folder that is thrown away, or in ``out`` where that is a folder.
-    """
+    """Make what the stage reads, then run it, in ``out`` or in a scratch folder."""
     outputs = stage.outputs if by_hand.outputs is None else by_hand.outputs
     own = replace(stage, outputs=outputs, run=by_hand.run or stage.run)
     with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
@@ -291,10 +276,7 @@ def _make(
     folder: Path,
     made: dict[str, Path],
 ) -> Summary:
-    """Run a stage after those that it reads from, each of them once.
-
-    ``made`` holds what is there already.
-    """
+    """Run a stage after those that it reads from, each once; ``made`` are there."""
     # What the stage itself refuses ends the command before anything is made.
     settings = by_hand.settings(chosen) if by_hand.settings else chosen[stage.name]
     for output in by_hand.before.values():

@@ -10,10 +10,7 @@ from collections.abc import Callable
 
 
 def announce_compilation(name: str, say: Callable[[str], None] | None = None) -> None:
-    """Say once when Numba compiles in this process, not when it loads what it keeps.
-
-    ``say`` takes a line; by default it goes to standard error.
-    """
+    """Say once when Numba compiles (not: loads), by ``say`` or on standard error."""
     from numba.core import event
 
     class Listener(event.Listener):  # type: ignore[misc]

@@ -64,10 +64,7 @@ def compose_experiment(overrides: Iterable[str] = ()) -> Experiment:
 
 
 def check_experiment(experiment: Experiment) -> None:
-    """Refuse work beyond the limits, and settings that do not fit together.
-
-    SettingsError names the key and what is allowed.
-    """
+    """Refuse work beyond the limits and settings that do not fit together."""
     check_costs(experiment, experiment.limits)
     for stage in STAGES.values():
         for group, check in stage.check_settings.items():
@@ -133,11 +130,7 @@ def read_choice(group: str, name: str) -> dict[str, Any]:
 
 
 def _compose(primary: str | None, overrides: list[str]) -> dict[str, Any]:
-    """The plain config of conf/``primary``.yaml.
-
-    From the last time where nothing has changed since. ``primary``: None: of an
-    experiment.
-    """
+    """The plain config of conf/``primary``.yaml (None: of an experiment), cached."""
     for override in overrides:
         if "=" not in override and not override.startswith("~"):
             raise SettingsError(
@@ -187,10 +180,7 @@ def _seeded(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drop_missing(node: Any) -> Any:
-    """Without the keys that a file leaves open (``???``).
-
-    The schema so reports them as missing.
-    """
+    """Without the keys that a file leaves open (``???``), for the schema to report."""
     if isinstance(node, dict):
         return {key: _drop_missing(item) for key, item in node.items() if item != "???"}
     return [_drop_missing(item) for item in node] if isinstance(node, list) else node

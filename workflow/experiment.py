@@ -41,10 +41,7 @@ def _composed(overrides: list[str]) -> dict[str, Any]:
 
 
 def overrides_from(config: Mapping[str, Any]) -> list[str]:
-    """Hydra overrides from Snakemake's ``--config``.
-
-    Plain entries are choices, ``hydra`` holds dotted ones (text or a list).
-    """
+    """Hydra overrides from ``--config``: choices, and under ``hydra`` dotted ones."""
     overrides = []
     for key, value in config.items():
         if key == "hydra":

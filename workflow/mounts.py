@@ -237,10 +237,7 @@ def _read(name: str) -> dict[str, Any]:
 def _command_line(
     overrides: Sequence[str], single: tuple[str, ...]
 ) -> tuple[list[dict[str, Any]], list[str], str | None]:
-    """What the command line mounts as layers.
-
-    With them the other overrides as they are, and the experiment that it chooses.
-    """
+    """What the command line mounts as layers, its other overrides, its experiment."""
     layers: list[dict[str, Any]] = []
     rest: list[str] = []
     names = [match[1] for match in map(EXPERIMENT.fullmatch, overrides) if match]

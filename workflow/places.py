@@ -45,10 +45,7 @@ def check_cores(cores: int | None) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse results that cannot be written.
-
-    A file or a link to nowhere is in the way, or there is no permission.
-    """
+    """Refuse results without permission, or with a file or dead link in the way."""
     for path in (*reversed(folder.parents), folder):
         if path.exists() and not path.is_dir():
             raise SettingsError(str(path), "is a file; allowed: a folder, for results")
@@ -79,10 +76,7 @@ def check_sources(experiment: Config) -> None:
 
 
 def check_targets(experiment: Config, targets: Iterable[str]) -> None:
-    """Refuse a target below results/ that is of another run, or that no stage writes.
-
-    ``targets`` are all words of Snakemake's command line.
-    """
+    """Refuse words of a command line that name files of another run, or of no stage."""
     folder = results_folder(experiment)
     words = list(map(str, targets))
     for before, target in zip(["", *words], words, strict=False):

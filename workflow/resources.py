@@ -27,10 +27,7 @@ _ENDINGS = (".yaml", ".csv")
 
 
 def check_resources(root: Path = _ROOT) -> None:
-    """Check what stands in resources/.
-
-    Raises ValueError: one line that names the file, and the row or claim.
-    """
+    """Check what stands in resources/; ValueError names the file, and row or claim."""
     read = [path for path in (root / "resources").rglob("*") if path.suffix in _ENDINGS]
     key = cache_key(["resources", version("duckdb"), code_digest()], read)
     folder = places.cache("resources") if root == _ROOT else root / ".cache" / "resources"

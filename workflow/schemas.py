@@ -79,10 +79,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def schema_name(path: Path) -> str:
-    """The name of the schema of a file below conf/: its group.
-
-    ``GROUP.base`` for those that only others mount.
-    """
+    """The schema of a file below conf/: its group, ``GROUP.base`` if only mounted."""
     if path.parent in layers(CONF):
         return "config" if path.stem == "config" else "stage"
     return path.parent.name + (".base" if path.stem.startswith("base") else "")
@@ -147,10 +144,7 @@ def _choices_of(writer: _Writer, *, config: bool) -> dict[str, Any]:
 
 
 def _listing(group: str, values: dict[str, Any], name: dict[str, Any]) -> dict[str, Any]:
-    """A list of names, or a mapping of names to files, to values or to null.
-
-    Plans are also given as a product, in both.
-    """
+    """A list of names, or names to files, values or null; plans also as a product."""
     entry = [_names_of(group), values]
     single = {"type": "object", "minProperties": 1, "maxProperties": 1}
     items = [name, {**single, "additionalProperties": {"anyOf": entry}}]

@@ -56,10 +56,7 @@ class FromStage:
 
 @dataclass(frozen=True)
 class Needs:
-    """The processes that a job runs, for the nodes of a cluster.
-
-    ``device`` is where they compute; ``cpu`` wants no GPU.
-    """
+    """The processes of a job, for nodes of a cluster; device ``cpu`` wants no GPU."""
 
     ranks: int = 1
     threads_per_rank: int = 1
@@ -72,10 +69,7 @@ Inputs = Mapping[str, "FromStage | Path | Sequence[Path]"]
 
 @dataclass(frozen=True)
 class Item:
-    """What a stage does one job for.
-
-    The wildcard of its files, and how to list the items of an experiment.
-    """
+    """What a stage does one job for: the wildcard of its files, and all names."""
 
     wildcard: str
     names: Callable[[Config], Iterable[str]]
@@ -189,10 +183,7 @@ class Stage:
 
     @property
     def wildcard(self) -> str:
-        """The item as Snakemake writes it in a path: ``{topology}``.
-
-        Empty without items.
-        """
+        """The item as Snakemake writes it in a path (``{topology}``), or empty."""
         return f"{{{self.item.wildcard}}}" if self.item else ""
 
     def items(self, settings: Config) -> tuple[str, ...]:
@@ -200,11 +191,7 @@ class Stage:
         return tuple(self.item.names(settings)) if self.item else ("",)
 
     def pattern(self, output: str) -> str:
-        """Where an output stands below the results of an experiment.
-
-        With the wildcard in it. Raises ValueError for an output that the stage does not
-        have.
-        """
+        """Where an output stands below results, with the wildcard; else ValueError."""
         if output not in self.outputs:
             raise ValueError(
                 f"{self.name}.{output}: no such output; allowed: {', '.join(self.outputs)}"
@@ -252,11 +239,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a stage.
-
-    The item and settings it was given, the files it reads and those that are wanted of
-    it.
-    """
+    """One run of a stage: its item and settings, the files it reads and is to write."""
 
     stage: Stage
     item: str
@@ -270,20 +253,14 @@ class Job:
         return only
 
     def load(self, hint: Any, group: str = "") -> Any:
-        """The settings as an instance of their class.
-
-        ``group``: those of a group, where the stage takes several.
-        """
+        """The settings (of ``group``, where there are several) as their class."""
         from railx.settings import load
 
         settings = self.settings[group] if group else self.settings
         return load(hint, settings, group or self.stage.name)
 
     def write_table(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write rows under the declared columns where the table is wanted.
-
-        Raises ValueError for a row with other columns and for a value of another type.
-        """
+        """Write rows where the table is wanted; ValueError: not as declared."""
         if name not in self.outputs:
             return
         import pyarrow as pa

@@ -71,18 +71,13 @@ class AllToAll:
     latency_ns: float
 
     def analytic_ns(self, payload_bytes: float) -> float:
-        """Time at the bottleneck: every chip keeps 1 / P of its payload and sends the
-        rest.
-        """
+        """Time at the bottleneck: a chip keeps 1 / P of its payload, sends the rest."""
         share = (self.participants - 1) / self.participants
         return self.latency_ns + share * payload_bytes / self.gb_s
 
 
 def all_to_all(topology: Topology, chips: IntArray, routing: str) -> AllToAll | None:
-    """The all-to-all of ``chips`` under a routing.
-
-    None for a network that is too large and has no closed form.
-    """
+    """The all-to-all of ``chips``; None: too large, and there is no closed form."""
     if len(chips) * (len(chips) - 1) <= _MOST_ROUTED:
         return _routed(topology, chips, routing)
     family = family_of(topology)
@@ -131,9 +126,7 @@ def _routed(topology: Topology, chips: IntArray, routing: str) -> AllToAll:
 
 
 def _pairs(chips: IntArray) -> tuple[IntArray, IntArray]:
-    """All ordered pairs, ascending by destination so that a block needs few table
-    columns.
-    """
+    """All ordered pairs, by destination: a block needs few columns of a table."""
     dst, src = (axis.ravel() for axis in np.meshgrid(chips, chips, indexing="ij"))
     return src[src != dst], dst[src != dst]
 
@@ -287,9 +280,7 @@ _Phase = Callable[[Sequence[float]], float]
 
 
 def _phases(topology: Topology, scope: _Scope, fidelity: str) -> list[_Phase] | None:
-    """The duration of a phase of each level; None where the flow model has no
-    messages.
-    """
+    """How long a phase of each level takes; None where flows have no messages."""
     if fidelity == "analytic":
         return [_analytic_phase(level) for level in scope.levels]
     if any(rings.paths is None for level in scope.levels for rings in level):
@@ -298,20 +289,14 @@ def _phases(topology: Topology, scope: _Scope, fidelity: str) -> list[_Phase] | 
 
 
 def _reduce_scatter_ns(scope: _Scope, phases: list[_Phase], payload: float) -> float:
-    """Time of a reduce-scatter over all levels.
-
-    The shards of an inner level make up the whole payload of the level around it.
-    """
+    """Time over all levels: an inner level's shards are the payload around it."""
     return sum(
         _level_ns(level, phase, payload) for level, phase in zip(scope.levels, phases, strict=True)
     )
 
 
 def _level_ns(level: tuple[_Rings, ...], phase: _Phase, payload: float) -> float:
-    """Time of a level: one phase for each dimension.
-
-    All parts of the payload end a phase before any goes on along its next dimension.
-    """
+    """Time of a level, a phase for each dimension; all parts end one together."""
     total, parts = (
         0.0,
         [payload / len(level)] * len(level),
@@ -337,9 +322,7 @@ def _analytic_phase(level: tuple[_Rings, ...]) -> _Phase:
 
 
 def _flow_phase(topology: Topology, level: tuple[_Rings, ...]) -> _Phase:
-    """All messages of a step of every dimension at once; time is linear in the
-    payload.
-    """
+    """The messages of a step of all dimensions at once, linear in the payload."""
     parts = [rings.paths for rings in level if rings.paths is not None]
     paths = join_paths(parts)
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
@@ -447,9 +430,7 @@ def _chip_scopes(
 
 
 def _rings(index: ChannelIndex, line: LineRings, most_messages: int) -> _Rings:
-    """The rings of all lines of a dimension, or of one line if the messages are too
-    many.
-    """
+    """The rings of all lines of a dimension, or of one, with too many messages."""
     first = _line_paths(index, line, 0)
     hops = first.latency_ns.reshape(line.rings, line.participants)
     paths = None

@@ -73,9 +73,7 @@ class RoutedLoads:
 
 @dataclass(frozen=True)
 class MemberRates:
-    """Rates of a member by the busiest channel between nodes and inside one, and the
-    longest flight of a message.
-    """
+    """Rates of a member by the busiest channels, and its messages' longest flight."""
 
     between_gb_s: float
     inside_gb_s: float
@@ -202,9 +200,7 @@ def _pairs_in_nodes(groups: IntArray, node: IntArray) -> tuple[IntArray, IntArra
 
 
 def _longest_ns(loads: RoutedLoads, groups: IntArray, node: IntArray) -> float:
-    """Longest flight in ns from the first member of each group to those in other
-    nodes.
-    """
+    """Longest flight in ns from each group's first member to another node's."""
     group, other = np.nonzero(node != node[:, :1])
     return loads.of_pairs(groups[group, 0], groups[group, other], np.ones(len(group)))[2]
 
@@ -347,9 +343,7 @@ def member_rates(loads: RoutedLoads, groups: IntArray, algorithm: str) -> Member
 def _flow_rate(
     topology: Topology, table: RoutingTable, groups: IntArray, algorithm: str
 ) -> tuple[float, float]:
-    """Rate of each member (GB/s) by max-min fair rates of all messages at once, and the
-    longest flight in ns.
-    """
+    """Fair rate of each member (GB/s), all sending at once; longest flight in ns."""
     messages = messages_of(algorithm, groups.shape[1])
     src, dst = groups[:, messages.member].ravel(), groups[:, messages.other].ravel()
     paths = spread_flows(topology, table, src, dst)

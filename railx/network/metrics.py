@@ -125,9 +125,7 @@ def node_hop_counts(topology: Topology) -> IntArray | None:
 
 
 def chip_hop_counts(topology: Topology) -> IntArray | None:
-    """Ordered pairs of chips that are h links apart (index h); None above 2,000
-    vertices.
-    """
+    """Ordered pairs of chips h links apart (index h); None above 2,000 vertices."""
     if topology.vertices > _MOST_SEARCHED_VERTICES:
         return None
     edges = np.stack([topology.links.src, topology.links.dst], axis=1).astype(np.int64)
@@ -168,17 +166,13 @@ def check_optical_circuits(topology: Topology) -> None:
 
 
 def _line_graphs(topology: Topology) -> list[LineGraph] | None:
-    """A row and a column of nodes where all rows and all columns are alike,
-    else None.
-    """
+    """A row and a column of nodes, where all rows and all columns are alike."""
     line_graphs = family_of(topology).line_graphs
     return None if line_graphs is None else line_graphs(topology.settings, topology)
 
 
 def _hops_from_all(vertices: int, edges: IntArray, sources: int) -> IntArray:
-    """Hops (int[sources, vertices]) from the first ``sources`` vertices; all are
-    connected.
-    """
+    """Hops (int[sources, vertices]) from the first ``sources`` vertices, all joined."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
 
@@ -292,9 +286,7 @@ def _connectivity(vertices: int, edges: IntArray, lanes: IntArray, nodes: int) -
 
 
 def _node_graph(topology: Topology) -> tuple[int, IntArray, IntArray]:
-    """Vertices (nodes, then switches), pairs joined by a link between nodes, their
-    lanes.
-    """
+    """Vertices (nodes, then switches), pairs joined outside nodes, their lanes."""
     links = topology.links
     vertex = np.concatenate(
         [topology.chip_node, topology.nodes + np.arange(topology.switches)]
@@ -314,9 +306,7 @@ def _sources(topology: Topology) -> IntArray:
 
 
 def _count(vertices: int, edges: IntArray, sources: IntArray) -> tuple[IntArray, FloatArray]:
-    """Hops (-1: unreachable) and number of shortest paths from each source to each
-    vertex.
-    """
+    """Hops (-1: none) and number of shortest paths from sources to all vertices."""
     from scipy.sparse import csr_array
 
     pairs = np.unique(edges, axis=0)
@@ -337,9 +327,7 @@ def _count(vertices: int, edges: IntArray, sources: IntArray) -> tuple[IntArray,
 
 
 def _by_hops(hops: IntArray, paths: FloatArray) -> dict[int, tuple[float, float]]:
-    """Shortest paths by distance: of all ordered pairs together, and of the poorest
-    pair.
-    """
+    """Shortest paths by distance: of all pairs together, and of the poorest pair."""
     return {
         h: (float(paths[hops == h].sum()), float(paths[hops == h].min()))
         for h in range(int(hops.max()) + 1)

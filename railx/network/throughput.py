@@ -46,10 +46,7 @@ FIDELITY = "analytic"
 
 
 def static_routings(topology: Topology) -> tuple[str, ...]:
-    """The routings with computable loads on a topology.
-
-    Only those of closed forms where it is too large for a table over all pairs.
-    """
+    """The routings with computable loads: closed forms alone, where too large."""
     family = family_of(topology)
     closed = () if family.loads is None else _LINE_ROUTINGS
     if topology.chips > _MOST_TABLE_CHIPS:
@@ -102,9 +99,7 @@ def _check_size(topology: Topology, what: str) -> None:
 
 
 def _table_loads(topology: Topology, routing: str, demand: FloatArray | None) -> FloatArray:
-    """The loads of a routing table (``demand`` None: uniform), by blocks of
-    destinations.
-    """
+    """The loads of a routing table, by blocks; ``demand`` None: uniform traffic."""
     blocks = np.split(
         np.arange(topology.chips, dtype=np.int32), range(_BLOCK, topology.chips, _BLOCK)
     )
@@ -184,10 +179,7 @@ def simulate_static(
 
 
 def ideal_bound(topology: Topology, load: FloatArray) -> float:
-    """Offered load that fills the average lane of the scarcest external kind.
-
-    ``load``: of one lane of each link row.
-    """
+    """Offered load that fills the scarcest external kind; ``load``: of a lane."""
     kinds = topology.links.kind
     lanes = topology.links.lanes
     width = topology.links.gbps / topology.settings.port_gbps
@@ -199,10 +191,7 @@ def ideal_bound(topology: Topology, load: FloatArray) -> float:
 
 
 def _channels(topology: Topology, load: FloatArray) -> dict[str, Any]:
-    """The channel table as columns.
-
-    Names are dictionary-encoded: the full scale has millions of rows.
-    """
+    """The channel table by columns, with words encoded: it has millions of rows."""
     from railx.io import as_words
 
     links = topology.links

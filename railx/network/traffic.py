@@ -74,10 +74,7 @@ class Flows:
         return len(self.spread)
 
     def demand(self) -> FloatArray:
-        """The traffic matrix (float64[chips, chips], row = source).
-
-        ValueError above :data:`MOST_EXPLICIT_CHIPS` chips.
-        """
+        """The matrix (float64[chips, chips], row = source); UserError: too large."""
         if self.chips > MOST_EXPLICIT_CHIPS:
             raise UserError(
                 f"chips: got {self.chips:,}; allowed: at most {MOST_EXPLICIT_CHIPS:,} for a full"
@@ -275,10 +272,7 @@ def _with_spread(
 
 
 def _hot_spot(topology: Topology, traffic: HotSpotTraffic, seed: int) -> Flows:
-    """The hot share goes evenly to the hot chips other than the sender.
-
-    The only hot chip spreads its hot share over all others.
-    """
+    """The hot share goes evenly to other hot chips; a single one spreads its own."""
     chips, hot = topology.chips, hot_chips(topology, traffic, seed)
     src, dst = (
         axis.ravel() for axis in np.meshgrid(np.arange(chips), hot.astype(np.int64), indexing="ij")
@@ -339,9 +333,7 @@ def _permutation(chips: int, traffic: PermutationTraffic, seed: int) -> IntArray
 
 
 def _derangement(chips: int, seed: int) -> IntArray:
-    """A uniformly random permutation without fixed points, by rejection (e tries on
-    average).
-    """
+    """A random permutation without fixed points, by rejection: e tries on average."""
     rng = np.random.default_rng(seed)
     while True:
         drawn: IntArray = rng.permutation(chips)

@@ -168,10 +168,7 @@ def _make(files: Sequence[Path], options: argparse.Namespace) -> None:
 
 
 def claim_by_id(name: str, option: str) -> Claim:
-    """The claim of resources/claims with this id.
-
-    Raises ValueError naming the ``option`` that held it and the nearest ids.
-    """
+    """The claim with this id; UserError names ``option`` and the nearest ids."""
     claims = {claim.id: claim for claim in all_claims()}
     if name not in claims:
         raise UserError(f"{option}: got {name!r}; allowed: {allowed_names(name, claims)}")

@@ -35,10 +35,7 @@ def results_folder(experiment: Config) -> Path:
 
 
 def stage_of(output: str) -> Stage:
-    """The stage that makes an output such as ``network.bounds``.
-
-    ValueError where none does.
-    """
+    """The stage that makes an output such as ``network.bounds``; else ValueError."""
     name, _, key = output.partition(".")
     if name not in STAGES:
         raise ValueError(f"{output}: no such stage; allowed: {', '.join(STAGES)}")
@@ -47,10 +44,7 @@ def stage_of(output: str) -> Stage:
 
 
 def files_of(experiment: Config, output: str, only: Sequence[str] = ()) -> dict[str, Path]:
-    """The files of an output such as ``network.bounds`` by item.
-
-    Those of ``only``, or all; one empty name for a stage without items.
-    """
+    """The files of an output by item (of ``only``, or all); "" without items."""
     stage, key = stage_of(output), output.partition(".")[2]
     names = tuple(only) or stage.items(experiment)
     folder = str(results_folder(experiment))
@@ -86,10 +80,7 @@ def shipped(path: Path) -> Path:
 
 
 def claim_files(experiment: Config, before: str = "") -> list[Path]:
-    """The files that verdicts and SQL may read.
-
-    Of every stage, or of those before one.
-    """
+    """The files that verdicts and SQL may read, of all stages or those before one."""
     names = list(STAGES)
     stages = names[: names.index(before)] if before else names
     return [
@@ -185,10 +176,7 @@ def tracked_files(experiment: Config) -> list[Path]:
 
 
 def _digested_inputs(stage: Stage, experiment: Config, item: str) -> list[Path]:
-    """The files that a stage reads for an item.
-
-    A folder has no contents of its own to digest: the corpus made of it has.
-    """
+    """The files that a stage reads for an item; a folder's digest is its corpus's."""
     digested: list[Path] = []
     for source in stage.inputs(experiment, item).values():
         files = _paths(experiment, source)
@@ -199,10 +187,7 @@ def _digested_inputs(stage: Stage, experiment: Config, item: str) -> list[Path]:
 
 
 def code_of(stage: Stage, experiment: Config, item: str = "") -> str:
-    """The digest of everything that a stage imports, and of its packages' versions.
-
-    A changed module or version reruns the stages that use it.
-    """
+    """The digest of what a stage imports and of packages: a change reruns it."""
     from workflow.digest import code_digest
 
     return code_digest(*_modules(stage, experiment, item))

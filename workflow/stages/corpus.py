@@ -29,10 +29,7 @@ def run(job: Job) -> Summary:
 
 
 def _user_files(experiment: Config, corpus: str) -> Inputs:
-    """The user's file or folder, where the corpus is one.
-
-    A change in it reruns what depends on it.
-    """
+    """The user's file or folder, if it is one: a change in it reruns the rest."""
     path = experiment["corpora"][corpus].get("path")
     return {"source": Path(path)} if path is not None else {}
 

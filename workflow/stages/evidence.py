@@ -18,10 +18,7 @@ _EXPECTED = in_repository("resources/expected")
 
 
 def run(job: Job) -> Summary:
-    """Judge every claim from the results; return the counts.
-
-    Writes the verdicts and how many claims of each kind have each of them.
-    """
+    """Judge all claims from the results; write verdicts and counts, return these."""
     from railx.evidence import (
         PublishedNumbers,
         claims_table,

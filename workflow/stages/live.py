@@ -19,10 +19,7 @@ from workflow.watch import run_module
 
 
 def run(job: Job) -> Summary:
-    """Train, find the changes of circuits and their windows; return the summary.
-
-    ValueError when the program could not start or broke off; its output is above.
-    """
+    """Train, find changes of circuits and their windows; return the summary."""
     import pyarrow.parquet as pq
 
     from railx.fabric.circuits import Layout

@@ -49,10 +49,9 @@ def run(job: Job) -> Summary:
 
 
 def run_any_topology(job: Job) -> Summary:
-    """Lay every job on any topology, compared at equal bandwidth alone.
+    """Lay every job on any topology, at equal bandwidth alone; UserError: no room.
 
-    It takes the routings of the settings' reference that its family has (else the
-    family's first). UserError where no job has room.
+    It takes the reference's routings that the family has, else the family's first.
     """
     from railx.errors import UserError
     from railx.families import family_of, read_topology

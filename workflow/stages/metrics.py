@@ -7,10 +7,7 @@ from workflow.stage import FromStage, Job, Stage, Summary
 
 
 def run(job: Job) -> Summary:
-    """Gather the metrics of topologies, a row each; return the number of rows.
-
-    They are given in the order of their names.
-    """
+    """Gather the metrics of topologies, a row each in the order of their names."""
     from railx.io import read_json
 
     rows = [

@@ -62,10 +62,7 @@ def run(job: Job) -> Summary:
 
 
 def run_single_load(job: Job) -> Summary:
-    """Simulate a window of cycles at one load; write its row.
-
-    Returns it with the speed of the simulator.
-    """
+    """Simulate a window at one load; write its row, return it with the speed."""
     from railx.families import build_routing, read_topology
     from railx.network.packets import simulate_packets, speed_of, summary_row
     from railx.network.settings import PacketNetworkSettings, TrafficSettings

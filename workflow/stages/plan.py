@@ -32,10 +32,7 @@ _PARTS = ("seed", "batch", "cluster", "model", "cost_model", "planner")
 
 
 def run(job: Job) -> Summary:
-    """Plan batches of the corpus; return the summary.
-
-    Schedule and memory of a sequence-parallel plan have no rows.
-    """
+    """Plan batches of the corpus; only pipelines have rows of schedule and memory."""
     from functools import partial
 
     from railx.io import read_json, read_rows

@@ -14,11 +14,7 @@ from workflow.watch import run_module
 
 
 def run(job: Job) -> Summary:
-    """Measure all points, fit the coefficients of a cost model; return the summary.
-
-    SettingsError for settings that make no profile, before anything starts. ValueError
-    when nothing could be measured; the output is above.
-    """
+    """Measure all points and fit a cost model; return the summary."""
     from railx.io import read_json
     from railx.performance.layer_profile import ProfileSettings, compared, fit_profile
     from railx.settings import to_dict

@@ -18,10 +18,7 @@ _RECORDS = "*/steps/*.json"
 
 
 def run(job: Job) -> Summary:
-    """Gather all records as tables; return how many there are.
-
-    ValueError for a file that is no record, or not one of a GPU.
-    """
+    """Gather all records as tables, return counts; UserError for one of no GPU."""
     from training.records import read_record
 
     steps, checks, measurements = [], [], []

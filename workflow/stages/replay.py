@@ -11,10 +11,7 @@ from workflow.stage import Config, FromStage, Inputs, Item, Job, Stage, Summary,
 
 
 def run(job: Job) -> Summary:
-    """Replay the run on every topology; return the medians as one flat summary.
-
-    ValueError names the missing parts of the trace.
-    """
+    """Replay the run on every topology; medians, or ValueError: parts are missing."""
     from railx.fabric.circuits import Layout
     from railx.io import read_json, read_rows
     from railx.replay.cluster_time import cluster_time, passes_of_run, summarised
@@ -52,10 +49,7 @@ def run(job: Job) -> Summary:
 
 
 def _inputs(experiment: Config, run: str) -> Inputs:
-    """The trace and the summary of the run, and the tables of all topologies.
-
-    Where a profile says how long ranks compute, it and the plan too.
-    """
+    """Trace and summary of the run, all topologies' tables, a named profile."""
     profile = experiment["replay"]["profile"]
     plan = experiment["runs"][run]["plan"]
     profiled = (

@@ -35,10 +35,7 @@ def run(job: Job) -> Summary:
 
 
 def _write(job: Job) -> Summary:
-    """Generate the first job of the settings as programs; return its description.
-
-    They are those of all ranks or of one rail, as the settings say, on packet switches.
-    """
+    """Generate the first job, on packet switches, as programs; its description."""
     from railx.replay.programs import write_programs
     from railx.settings import load
     from railx.steps.programs import programs

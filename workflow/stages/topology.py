@@ -24,10 +24,7 @@ def run(job: Job) -> Summary:
 
 
 def _user_file(experiment: Config, topology: str) -> Inputs:
-    """The user's file, where the network is read from one.
-
-    A change in it reruns what depends on it.
-    """
+    """The user's file, if the network is read from one: a change reruns the rest."""
     from railx.io import in_repository
 
     path = experiment["topologies"][topology].get("path")

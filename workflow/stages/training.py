@@ -87,11 +87,7 @@ def _resolved(job: Job) -> Any:
 
 
 def _by_hand(chosen: Config) -> dict[str, Any]:
-    """The settings of a run by hand.
-
-    SettingsError where the corpus has ids that the model has not, and for a device that
-    is not here.
-    """
+    """Settings by hand; SettingsError for ids the model lacks and a missing device."""
     from railx.settings import SettingsError
 
     check_cuda(chosen["training"]["device"], "training.device")

@@ -8,11 +8,7 @@ from workflow.stage import Experiment, FromStage, Item, Job, Stage, Summary
 
 
 def run(job: Job) -> Summary:
-    """Plan the change from one topology to another of the same hardware.
-
-    The plan is tried step by step before it is written. Returns the row of its summary.
-    ValueError where the two are not settings of the same hardware.
-    """
+    """Plan and try the change between settings of one hardware; else ValueError."""
     from railx.families import read_topology
     from railx.vocabulary.cross_connects import (
         TransitionSettings,

@@ -56,9 +56,7 @@ def link_gb_s(topology: Topology) -> FloatArray:
 
 
 def filling_of(paths: FlowPaths, capacity: FloatArray, demand: FloatArray) -> Filling:
-    """The arrays of flows on given paths, with the capacity of each link row and the
-    demand of each flow.
-    """
+    """The arrays of flows on paths, with capacities of rows and demands of flows."""
     flow = np.repeat(np.arange(len(paths), dtype=np.int32), np.diff(paths.start))
     by_link = np.argsort(paths.link, kind="stable")
     link_start = np.concatenate(

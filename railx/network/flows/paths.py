@@ -136,9 +136,7 @@ def join_paths(parts: list[FlowPaths]) -> FlowPaths:
 
 
 def path_loads(topology: Topology, paths: FlowPaths, rate: FloatArray) -> FloatArray:
-    """Load of each link row in the unit of ``rate`` (float64[flows]):
-    float64[links].
-    """
+    """Load of each link row (float64[links]) by a rate a flow (float64[flows])."""
     amount = paths.share * np.repeat(rate, np.diff(paths.start))
     return np.bincount(paths.link, weights=amount, minlength=len(topology.links)).astype(np.float64)
 

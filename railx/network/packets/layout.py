@@ -47,9 +47,7 @@ class Channels:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Given packets by creation: ``cycle`` (ascending), ``src``, ``dst``, all
-    int[packets].
-    """
+    """Given packets by creation: ``cycle`` (ascending), ``src``, ``dst``."""
 
     cycle: NDArray[np.integer]
     src: NDArray[np.integer]
@@ -167,9 +165,7 @@ def build_state(
     seed: int,
     parts: int = 1,
 ) -> Any:
-    """An empty network at cycle 0 (:class:`railx.network.packets.engine.State`), its
-    part 0.
-    """
+    """The :class:`~railx.network.packets.engine.State` of cycle 0, its part 0."""
     from railx.network.packets import engine
 
     channels = channels_of(topology, network)
@@ -344,10 +340,7 @@ def _pool_fifos(
 
 
 def _columns(topology: Topology, table: RoutingTable) -> tuple[Int32Array, Int32Array]:
-    """``coordinates`` and ``goal`` of the Net, which give the column of a destination.
-
-    A table over all pairs is one of a single level.
-    """
+    """``coordinates`` and ``goal`` of the Net: the column of each destination."""
     if not np.array_equal(np.sort(table.destinations), np.arange(topology.chips)):
         raise SettingsError(
             "routing",
@@ -423,9 +416,7 @@ def _check_trace(topology: Topology, trace: Trace) -> None:
 
 
 def _lines(rows: int, columns: int, value: int) -> Int32Array:
-    """int32[rows, columns] at the start of a cache line, so that 16 columns fill one
-    line.
-    """
+    """int32[rows, columns] at the start of a cache line; 16 columns fill one."""
     memory = np.empty(rows * columns + 16, dtype=np.int32)
     first = (-memory.ctypes.data // 4) % 16
     table = memory[first : first + rows * columns].reshape(rows, columns)

@@ -21,10 +21,7 @@ from railx.vocabulary.topology import Topology
 
 
 def sweep_seeds(graph: Path, sweep: SweepSettings, seed: int, seeds: Sequence[int]) -> list[Sweep]:
-    """The sweeps of some seeds on the topology in file ``graph``.
-
-    ``seed`` is the experiment's.
-    """
+    """The sweeps of ``seeds`` on the topology in a file; ``seed``: the experiment's."""
     topology = read_topology(graph)
     table = build_routing(topology, sweep.network.routing, grouped=True)
 

@@ -135,9 +135,7 @@ def simulate_trace(
     cycles: int,
     seed: int,
 ) -> Int32Array:
-    """The arrival cycle of each given packet's tail: int32[packets], -1: not in
-    ``cycles``.
-    """
+    """The arrival of each packet's tail: int32[packets], -1: not in ``cycles``."""
     table = with_virtual_channels(topology, table, network.virtual_channels)
     net = build_net(topology, table, trace, network, seed)
     state = run_until(net, build_state(topology, table, net, network, seed), cycles)
@@ -256,10 +254,7 @@ _COUNTED = (
 
 
 def _quantiles(histogram: IntArray) -> tuple[float, float, float]:
-    """The median, the 99 % quantile and the largest of the latencies.
-
-    A quantile is the least latency that its share of the packets does not exceed.
-    """
+    """Median, 99 % quantile and largest of latencies; NaN without packets."""
     running = np.cumsum(histogram)
     if running[-1] == 0:
         return math.nan, math.nan, math.nan
@@ -268,9 +263,7 @@ def _quantiles(histogram: IntArray) -> tuple[float, float, float]:
 
 
 def _half_width(batches: IntArray) -> float:
-    """Half of the 95 % confidence interval of the mean latency, by batch means
-    (Student's t).
-    """
+    """Half of the mean latency's 95 % interval, by batch means (Student's t)."""
     from scipy import stats
 
     if (batches[:, 1] == 0).any():
@@ -302,10 +295,7 @@ def load_compiled(net: Any, state: Any) -> None:
 
 
 def run_parts_until(net: Any, state: Any, cycle: int, step: int) -> Any:
-    """Advance an empty network to ``cycle``, with reports every ``step`` cycles.
-
-    Returns its state, whose packets are those of part 0.
-    """
+    """Advance an empty network to ``cycle``; its state has part 0's packets."""
     from railx.network.packets import engine
 
     state = state._replace(**{name: _aligned_copy(getattr(state, name)) for name in _SHARED})
@@ -348,10 +338,7 @@ def _aligned_copy(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _with_room(states: list[Any]) -> list[Any]:
-    """The states with room for as many packets again as there are.
-
-    A part does not see the oldest packet of all, so it is found here.
-    """
+    """States with room to double; no part knows the oldest packet of all."""
     from railx.network.packets import engine
 
     created = int(states[0].counters[engine.CREATED])
