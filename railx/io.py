@@ -20,26 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from railx.errors import DISK_FULL, UserError, is_explained
-from railx.places import in_repository
-
-__all__ = [
-    "FIDELITIES",
-    "Fidelity",
-    "as_numbers",
-    "as_words",
-    "atomic_path",
-    "clear_beside",
-    "dotted_leaves",
-    "in_repository",
-    "leaves",
-    "read_json",
-    "read_metadata",
-    "read_rows",
-    "read_table",
-    "write_json",
-    "write_table",
-    "write_text",
-]
+from railx.places import in_repository as in_repository
 
 Fidelity = Literal[
     "analytic", "flow", "packet", "replay", "emulated", "measured_cpu", "measured_gpu"

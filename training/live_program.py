@@ -16,8 +16,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from training.live_settings import LiveSettings
 
-__all__ = ["Program"]
-
 
 class Attention(nn.Module):
     """Causal attention; a rank of a tensor-parallel group has a share of the heads."""

@@ -49,8 +49,6 @@ from training.model import Attend, Decoder
 from training.sequence_parallel import ProcessGroups, UlyssesAttention, token_cut
 from training.timeline import Timeline
 
-__all__ = ["CachedSlice", "ChunkAttention", "PipelineParallel", "Receipt", "StageLinks"]
-
 
 @dataclass(eq=False)
 class CachedSlice:

@@ -18,17 +18,6 @@ from railx.places import SHIPPED
 from training.nodes import check_cuda
 from workflow.stage import Config, Needs, Stage
 
-__all__ = [
-    "PER_NODE",
-    "PLUGINS",
-    "asked",
-    "check_devices",
-    "check_nodes",
-    "check_plugin",
-    "check_profile",
-    "profile_resources",
-]
-
 #: Where the profiles are.
 PROFILES = SHIPPED / "workflow" / "profiles"
 #: The package of a profile's plugin, by the extra that brings it and names the profile.

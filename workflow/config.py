@@ -23,7 +23,8 @@ from railx.settings import SettingsError, load
 from workflow.cache_keys import cache_key
 from workflow.choices import conf_files
 from workflow.composer import compose, compose_choice
-from workflow.mounts import CONF, choices, primary_config
+from workflow.mounts import CONF, primary_config
+from workflow.mounts import choices as choices
 from workflow.overrides import check_single
 from workflow.settings import (
     CHOSEN,
@@ -35,15 +36,6 @@ from workflow.settings import (
     with_defaults,
 )
 from workflow.stages import STAGES
-
-__all__ = [
-    "CONF",
-    "check_experiment",
-    "choices",
-    "compose_experiment",
-    "compose_stage",
-    "read_choice",
-]
 
 #: What composes: with these files, or those of conf/, what is kept goes out of date.
 _COMPOSERS = tuple(Path(__file__).resolve().parent.glob("*.py"))

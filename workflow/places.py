@@ -22,15 +22,6 @@ from railx.settings import SettingsError
 from workflow.stage import Config, FromStage
 from workflow.stages import STAGES, files_of, results_folder, shipped
 
-__all__ = [
-    "check_cores",
-    "check_folder",
-    "check_sources",
-    "check_targets",
-    "hold_folder",
-    "quote_interpreter",
-]
-
 #: Options of Snakemake whose word may be a file or folder below results/, no target.
 _TAKE_A_PATH = ("--report", "--archive", "--directory", "-d", "--configfile", "--configfiles")
 

@@ -17,24 +17,10 @@ from railx.effort import LimitSettings
 from workflow.outputs import Json, Output, Table, arrow_schema, typed_array
 
 if TYPE_CHECKING:
-    from workflow.settings import Experiment
+    from workflow.settings import Experiment as Experiment
 else:
     # Its classes import half of the project, which a dry run does not need.
     Experiment = Any
-
-__all__ = [
-    "ByHand",
-    "Config",
-    "Experiment",
-    "FromStage",
-    "History",
-    "Item",
-    "Job",
-    "Needs",
-    "Stage",
-    "Summary",
-    "Tracked",
-]
 
 #: The composed experiment as plain data, or the part of it that is a stage's own.
 Config = Mapping[str, Any]

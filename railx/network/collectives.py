@@ -40,9 +40,6 @@ from railx.vocabulary.line_rings import ChannelIndex, LineRings
 from railx.vocabulary.routing.analysis import longest_paths, table_lane_loads
 from railx.vocabulary.topology import Topology
 
-__all__ = ["AllToAll", "Messages", "all_to_all", "simulate_collectives"]
-
-
 #: Reduce-scatters and all-gathers of a collective: an all-reduce is one of each.
 _HALVES: dict[CollectiveName, int] = {
     "ring_all_reduce": 2,

@@ -33,19 +33,6 @@ from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import LINK_KINDS, FamilySettings, Topology
 
-__all__ = [
-    "MOST_EXPLICIT_CHIPS",
-    "Flows",
-    "check_pattern",
-    "circuits_for",
-    "hot_chips",
-    "is_large",
-    "read_matrix",
-    "repeat_seeds",
-    "routed_for",
-    "traffic_flows",
-]
-
 #: Up to this many chips, traffic to all chips is listed flow by flow; above, it is in
 #: ``Flows.spread``.
 MOST_EXPLICIT_CHIPS = 4096

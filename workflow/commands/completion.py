@@ -13,8 +13,6 @@ from typing import Any
 
 from workflow.commands.shared import command
 
-__all__ = ["add", "complete", "override_choices"]
-
 SHELLS = ("bash", "zsh", "fish")
 #: Set by the shell while it asks.
 _ASKED = "_ARGCOMPLETE"

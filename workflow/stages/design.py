@@ -13,8 +13,6 @@ from workflow.stage import Job, Stage, Summary, Tracked
 if TYPE_CHECKING:
     from railx.design.rates import RateStore
 
-__all__ = ["STAGE", "rate_store", "run"]
-
 
 def rate_store() -> RateStore:
     """The cache of networks' rates."""

@@ -12,8 +12,6 @@ from railx.effort import LimitSettings
 from workflow.outputs import Table, flag, integer, real, text
 from workflow.stage import ByHand, Job, Stage, Summary, Tracked
 
-__all__ = ["STAGE", "check_price_set", "run"]
-
 
 def run(job: Job) -> Summary:
     """Price every network of the settings; return the summary by network."""

@@ -16,8 +16,6 @@ from workflow.plan_kinds import plan_kinds
 from workflow.stage import Config, Experiment, FromStage, Inputs, Item, Job, Stage, Summary, Tracked
 from workflow.stages import inputs_of, stage_of
 
-__all__ = ["STAGE", "check_columns", "run"]
-
 _PUBLISHED = in_repository("resources/published")
 
 

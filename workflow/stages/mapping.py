@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from railx.mapping.step import Basis
     from railx.vocabulary.topology import Topology
 
-__all__ = ["STAGE", "run", "run_any_topology"]
-
 
 def run(job: Job) -> Summary:
     """Lay every job on the topology; return the step times as one flat summary.

@@ -28,8 +28,6 @@ from workflow.stage import (
 if TYPE_CHECKING:
     from railx.network.packets import Sweep
 
-__all__ = ["STAGE", "WINDOW", "needs", "run", "run_single_load"]
-
 
 def run(job: Job) -> Summary:
     """Sweep the loads on the topology under every seed; return the summary.

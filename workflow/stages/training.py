@@ -28,8 +28,6 @@ from workflow.stage import (
 )
 from workflow.watch import run_program
 
-__all__ = ["EVENT", "STAGE", "run"]
-
 
 def run(job: Job) -> Summary:
     """Write the resolved run as config.json and train as it says; return the summary.

@@ -15,8 +15,6 @@ from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
-__all__ = ["fair_rates", "filling_of", "finish_times", "link_gb_s", "max_min_rates"]
-
 
 def max_min_rates(
     topology: Topology,
