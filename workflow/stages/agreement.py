@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workflow.outputs import Json, Table, integer, real, text
+from workflow.outputs import Json, Table, columns
 from workflow.stage import Experiment, FromStage, Job, Stage, Summary, Tracked
 
 
@@ -36,13 +36,11 @@ def run(job: Job) -> Summary:
     return summary
 
 
-_COLUMNS = (
-    text("topology", "family", "traffic", "routing")
-    | real("load_over_bound", "offered_flits_per_chip_cycle")
-    | real("static_bound_flits_per_chip_cycle", "flow_flits_per_chip_cycle")
-    | real("packet_flits_per_chip_cycle", "ratio")
-    | integer("seed")
-    | text("flow_fidelity", "packet_fidelity", "fidelity")
+_COLUMNS = columns(
+    "text topology family traffic routing,"
+    " real load_over_bound offered_flits_per_chip_cycle static_bound_flits_per_chip_cycle"
+    " flow_flits_per_chip_cycle packet_flits_per_chip_cycle ratio, integer seed,"
+    " text flow_fidelity packet_fidelity fidelity"
 )
 
 

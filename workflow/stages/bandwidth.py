@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workflow.outputs import Json, Table, integer, real, text
+from workflow.outputs import Json, Table, columns
 from workflow.stage import ByHand, Experiment, FromStage, Item, Job, Stage, Summary, Tracked
 
 
@@ -31,12 +31,9 @@ def run(job: Job) -> Summary:
     return summary
 
 
-_GROUPS = (
-    text("topology", "operation", "algorithm")
-    | integer("group_size", "stride")
-    | text("placement")
-    | real("gb_s", "latency_us")
-    | text("fidelity")
+_GROUPS = columns(
+    "text topology operation algorithm, integer group_size stride, text placement,"
+    " real gb_s latency_us, text fidelity"
 )
 
 

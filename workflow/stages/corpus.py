@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from workflow.outputs import Json, Table, integer, typed
+from workflow.outputs import Json, Table, columns
 from workflow.stage import ByHand, Config, Experiment, Inputs, Item, Job, Stage, Summary, Tracked
 
 
@@ -64,7 +64,7 @@ STAGE = Stage(
     },
     inputs=_user_files,
     outputs={
-        "sequences": Table(integer("sequence", "length_tokens") | typed("binary", "tokens")),
+        "sequences": Table(columns("integer sequence length_tokens, binary tokens")),
         "summary": Json(),
     },
     run=run,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workflow.outputs import Json, Table, flag, integer, real, text
+from workflow.outputs import Json, Table, columns
 from workflow.stage import ByHand, Experiment, FromStage, Item, Job, Stage, Summary, Tracked
 from workflow.stages.economics import check_price_set
 
@@ -89,28 +89,18 @@ def _lay(
     return summary
 
 
-_COLUMNS = (
-    text("topology", "family")
-    | integer("topology_chips")
-    | text("job")
-    | integer("chips")
-    | text("placement", "basis")
-    | real("port_factor", "cost_per_chip_usd")
-    | text("part", "way", "routing")
-    | real("ms", "step_ms", "tokens_per_s")
-    | text("reason", "fidelity")
+_COLUMNS = columns(
+    "text topology family, integer topology_chips, text job, integer chips, text placement basis,"
+    " real port_factor cost_per_chip_usd, text part way routing, real ms step_ms tokens_per_s,"
+    " text reason fidelity"
 )
 
 
-_NODE_PRICES = (
-    text("topology", "reference", "job")
-    | real("node_gb_s")
-    | real("node_usd_per_chip", "node_low_usd_per_chip", "node_high_usd_per_chip")
-    | real("difference_usd_per_chip")
-    | real("difference_low_usd_per_chip", "difference_high_usd_per_chip")
-    | real("break_even_usd_per_chip")
-    | flag("faster_free", "faster_priced", "flips")
-    | text("fidelity")
+_NODE_PRICES = columns(
+    "text topology reference job,"
+    " real node_gb_s node_usd_per_chip node_low_usd_per_chip node_high_usd_per_chip"
+    " difference_usd_per_chip difference_low_usd_per_chip difference_high_usd_per_chip"
+    " break_even_usd_per_chip, flag faster_free faster_priced flips, text fidelity"
 )
 
 #: Chips and switches of all topologies up to which jobs are placed for a try.

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from workflow.outputs import Json, Table, flag, integer, real, text
+from workflow.outputs import Json, Table, columns
 from workflow.stage import (
     ByHand,
     Config,
@@ -104,26 +104,20 @@ def _by_hand(chosen: Config) -> Config:
 
 
 #: Columns of a run at one load.
-WINDOW = (
-    text("topology", "family")
-    | integer("chips")
-    | text("traffic", "routing")
-    | integer("virtual_channels")
-    | real("offered_flits_per_chip_cycle", "accepted_flits_per_chip_cycle")
-    | real("latency_mean_cycles", "latency_ci95_cycles", "latency_p50_cycles")
-    | real("latency_p99_cycles", "latency_max_cycles", "hops_mean", "external_hops_mean")
-    | integer("packets", "created_packets", "in_flight_packets", "queued_packets")
-    | real("largest_channel_load")
-    | integer("warmup_cycles", "measured_cycles")
-    | integer("seed")
-    | text("fidelity")
+WINDOW = columns(
+    "text topology family, integer chips, text traffic routing, integer virtual_channels,"
+    " real offered_flits_per_chip_cycle accepted_flits_per_chip_cycle latency_mean_cycles"
+    " latency_ci95_cycles latency_p50_cycles latency_p99_cycles latency_max_cycles hops_mean"
+    " external_hops_mean, integer packets created_packets in_flight_packets queued_packets,"
+    " real largest_channel_load, integer warmup_cycles measured_cycles seed, text fidelity"
 )
 _POINTS = (
-    text("sweep")
+    columns("text sweep")
     | WINDOW
-    | flag("saturated")
-    | real("saturation_flits_per_chip_cycle", "bound_flits_per_chip_cycle")
-    | real("ideal_flits_per_chip_cycle")
+    | columns(
+        "flag saturated, real saturation_flits_per_chip_cycle bound_flits_per_chip_cycle"
+        " ideal_flits_per_chip_cycle"
+    )
 )
 
 

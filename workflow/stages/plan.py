@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from workflow.outputs import File, Json, Table, integer, real, text
+from workflow.outputs import File, Json, Table, columns
 from workflow.recorded_plans import record_of
 from workflow.stage import (
     ByHand,
@@ -135,34 +135,19 @@ def _exported(plan: Path, form: str) -> Any:
     return exported_plan(read_plan(plan), form)
 
 
-_GROUPS = (
-    text("plan", "planner", "corpus")
-    | integer("devices")
-    | text("kind")
-    | integer("iteration", "micro_batch", "group", "first_rank", "degree")
-    | integer("sequences", "tokens", "longest_tokens")
-    | real("predicted_ms", "predicted_compute_ms", "predicted_all_to_all_ms")
-    | real("predicted_other_ms")
-    | text("chunk_kind", "fidelity")
+_GROUPS = columns(
+    "text plan planner corpus, integer devices, text kind,"
+    " integer iteration micro_batch group first_rank degree sequences tokens longest_tokens,"
+    " real predicted_ms predicted_compute_ms predicted_all_to_all_ms predicted_other_ms,"
+    " text chunk_kind fidelity"
 )
-_SCHEDULE = (
-    text("plan")
-    | integer("iteration", "pipeline", "replica")
-    | text("schedule")
-    | integer("stage", "part", "chunk")
-    | text("kind")
-    | real("start_ms", "end_ms")
-    | text("fidelity")
+_SCHEDULE = columns(
+    "text plan, integer iteration pipeline replica, text schedule, integer stage part chunk,"
+    " text kind, real start_ms end_ms, text fidelity"
 )
-_MEMORY = (
-    text("plan")
-    | integer("iteration", "pipeline", "replica")
-    | text("schedule")
-    | integer("stage")
-    | real("time_ms")
-    | integer("live_chunks", "live_tokens")
-    | real("activation_bytes", "capacity_bytes")
-    | text("fidelity")
+_MEMORY = columns(
+    "text plan, integer iteration pipeline replica, text schedule, integer stage, real time_ms,"
+    " integer live_chunks live_tokens, real activation_bytes capacity_bytes, text fidelity"
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from workflow.outputs import Json, Table, flag, integer, real, text
+from workflow.outputs import Json, Table, columns
 from workflow.stage import ByHand, Item, Job, Needs, Stage, Summary, Tracked
 from workflow.watch import run_module
 
@@ -34,20 +34,13 @@ def run(job: Job) -> Summary:
     return {"profile": name, **fit}
 
 
-_POINTS = (
-    text("profile", "model", "device", "dtype", "torch", "attention")
-    | flag("compiled")
-    | text("part")
-    | integer("degree", "context", "tokens")
-    | flag("checkpointed")
-    | real("forward_ms", "backward_ms")
-    | integer("kept_bytes", "left_bytes", "peak_bytes", "exchanged_bytes")
-    | text("clock")
-    | integer("repeats")
-    | flag("held_out")
-    | real("predicted_ms", "predicted_forward_ms", "error")
-    | real("predicted_kept_bytes", "memory_error", "published_error")
-    | text("fidelity")
+_POINTS = columns(
+    "text profile model device dtype torch attention, flag compiled, text part,"
+    " integer degree context tokens, flag checkpointed, real forward_ms backward_ms,"
+    " integer kept_bytes left_bytes peak_bytes exchanged_bytes, text clock, integer repeats,"
+    " flag held_out,"
+    " real predicted_ms predicted_forward_ms error predicted_kept_bytes memory_error"
+    " published_error, text fidelity"
 )
 
 STAGE = Stage(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from railx.errors import UserError
-from workflow.outputs import Json, Table, flag, integer, real, text
+from workflow.outputs import Json, Table, columns
 from workflow.stage import Job, Stage, Summary
 
 #: Where recordings are kept, and the records of each.
@@ -49,31 +49,18 @@ def run(job: Job) -> Summary:
     }
 
 
-_NAME = text("recording", "step")
-_STEPS = (
-    _NAME
-    | integer("part")
-    | text("status", "why")
-    | real("seconds")
-    | text("commit", "device", "device_name", "driver", "cuda", "nccl", "torch", "python")
-    | integer("cores", "seed")
-    | text("command", "started", "fidelity")
+_NAME = columns("text recording step")
+_STEPS = _NAME | columns(
+    "integer part, text status why, real seconds,"
+    " text commit device device_name driver cuda nccl torch python, integer cores seed,"
+    " text command started fidelity"
 )
-_CHECKS = (
-    _NAME
-    | text("device_name", "name", "subject")
-    | real("found")
-    | text("relation")
-    | real("expected")
-    | text("unit")
-    | flag("passed", "goal")
-    | text("fidelity")
+_CHECKS = _NAME | columns(
+    "text device_name name subject, real found, text relation, real expected, text unit,"
+    " flag passed goal, text fidelity"
 )
-_MEASUREMENTS = (
-    _NAME
-    | text("device_name", "name", "subject", "sample")
-    | real("value")
-    | text("unit", "fidelity")
+_MEASUREMENTS = _NAME | columns(
+    "text device_name name subject sample, real value, text unit fidelity"
 )
 
 

@@ -6,7 +6,7 @@ latencies.
 
 from __future__ import annotations
 
-from workflow.outputs import Json, Table, integer, real, text
+from workflow.outputs import Json, Table, columns
 from workflow.stage import Config, FromStage, Inputs, Item, Job, Stage, Summary, Tracked
 
 
@@ -64,18 +64,17 @@ def _inputs(experiment: Config, run: str) -> Inputs:
     }
 
 
-_SETTING = text("run", "plan", "parallelism", "device", "topology", "compute", "mode") | real(
-    "reconfiguration_latency_ms"
+_SETTING = columns(
+    "text run plan parallelism device topology compute mode, real reconfiguration_latency_ms"
 )
-_TIMES = real("wall_ms", "cluster_ms", "compute_ms", "communication_ms", "hidden_share", "stall_ms")
+_TIMES = columns("real wall_ms cluster_ms compute_ms communication_ms hidden_share stall_ms")
 _ITERATIONS = (
     _SETTING
-    | integer("iteration")
+    | columns("integer iteration")
     | _TIMES
-    | real("wait_ms", "requests", "reconfigurations")
-    | text("fidelity")
+    | columns("real wait_ms requests reconfigurations, text fidelity")
 )
-_SETTINGS = _SETTING | _TIMES | integer("iterations") | text("fidelity")
+_SETTINGS = _SETTING | _TIMES | columns("integer iterations, text fidelity")
 
 STAGE = Stage(
     name="replay",

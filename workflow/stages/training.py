@@ -11,7 +11,7 @@ from typing import Any
 
 from railx.errors import UserError
 from training.nodes import check_cuda, nodes_here, ranks_command, reachable
-from workflow.outputs import File, Json, Table, flag, integer, real, text, typed
+from workflow.outputs import File, Json, Table, columns
 from workflow.stage import (
     ByHand,
     Config,
@@ -134,49 +134,32 @@ def _needs(experiment: Config, run: str) -> Needs:
     return Needs(devices, training["threads_per_rank"], training["device"])
 
 
-_RUN = text("run", "plan", "parallelism", "device", "mode") | real("reconfiguration_latency_ms")
-_ITERATIONS = (
-    _RUN
-    | integer("iteration", "repeat", "rank")
-    | real("iteration_ms", "stall_ms", "wait_ms")
-    | integer("requests", "held", "reconfigurations")
-    | real("loss", "gradient_norm")
-    | integer("tokens", "peak_memory_bytes")
-    | real("planning_ms", "planning_wait_ms")
-    | real("load_share")
-    | flag("disturbed")
-    | text("fidelity")
+_RUN = columns("text run plan parallelism device mode, real reconfiguration_latency_ms")
+_ITERATIONS = _RUN | columns(
+    "integer iteration repeat rank, real iteration_ms stall_ms wait_ms,"
+    " integer requests held reconfigurations, real loss gradient_norm,"
+    " integer tokens peak_memory_bytes, real planning_ms planning_wait_ms load_share,"
+    " flag disturbed, text fidelity"
 )
 #: Columns of an event of a rank.
-EVENT = (
-    typed("int32", "iteration", "rank")
-    | text("kind", "group")
-    | integer("bytes", "start_ns", "end_ns", "busy_ns")
-    | text("phase", "channel")
-    | integer("sequence", "issued_ns", "waited_ns", "resumed_ns")
-    | integer("issued_busy_ns", "waited_busy_ns", "resumed_busy_ns")
+EVENT = columns(
+    "int32 iteration rank, text kind group, integer bytes start_ns end_ns busy_ns,"
+    " text phase channel,"
+    " integer sequence issued_ns waited_ns resumed_ns issued_busy_ns waited_busy_ns"
+    " resumed_busy_ns"
 )
-_TRACE = EVENT | text("mode") | real("reconfiguration_latency_ms") | text("fidelity")
-_PASSES = (
-    text("run", "plan", "device")
-    | integer("iteration", "rank", "replica", "stage", "place", "position", "pipeline")
-    | text("kind")
-    | integer("chunk")
-    | real("start_ms", "end_ms")
-    | integer("live_chunks", "predicted_live_chunks")
-    | integer("held_bytes", "peak_bytes", "predicted_held_bytes")
-    | text("fidelity")
+_TRACE = EVENT | columns("text mode, real reconfiguration_latency_ms, text fidelity")
+_PASSES = columns(
+    "text run plan device, integer iteration rank replica stage place position pipeline,"
+    " text kind, integer chunk, real start_ms end_ms,"
+    " integer live_chunks predicted_live_chunks held_bytes peak_bytes predicted_held_bytes,"
+    " text fidelity"
 )
-_SETTINGS = (
-    _RUN
-    | real("iteration_ms", "tokens_per_s", "stall_ms", "wait_ms")
-    | real("requests", "held", "reconfigurations", "iteration_over_electrical")
-    | integer("repeats", "set_aside", "process_groups")
-    | real("group_creation_ms", "planning_ms", "planning_wait_ms", "planning_hidden_share")
-    | real("model_tflop", "mfu")
-    | integer("peak_memory_bytes")
-    | real("last_loss")
-    | text("fidelity")
+_SETTINGS = _RUN | columns(
+    "real iteration_ms tokens_per_s stall_ms wait_ms requests held reconfigurations"
+    " iteration_over_electrical, integer repeats set_aside process_groups,"
+    " real group_creation_ms planning_ms planning_wait_ms planning_hidden_share model_tflop mfu,"
+    " integer peak_memory_bytes, real last_loss, text fidelity"
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from railx.errors import UserError
-from workflow.outputs import File, Table, integer, real, text
+from workflow.outputs import File, Table, columns
 from workflow.stage import Experiment, FromStage, Item, Job, Stage, Summary
 
 
@@ -46,13 +46,11 @@ def run(job: Job) -> Summary:
     return row
 
 
-_COLUMNS = (
-    text("transition", "before", "after", "before_family", "after_family")
-    | integer("chips", "nodes", "optical_switches", "optical_switches_touched")
-    | integer("circuits_kept", "circuits_disconnected", "circuits_connected")
-    | real("kept_share")
-    | integer("ports_touched", "most_steps_of_a_switch")
-    | text("fidelity")
+_COLUMNS = columns(
+    "text transition before after before_family after_family,"
+    " integer chips nodes optical_switches optical_switches_touched circuits_kept"
+    " circuits_disconnected circuits_connected, real kept_share,"
+    " integer ports_touched most_steps_of_a_switch, text fidelity"
 )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workflow.outputs import Json, Table, integer, real, text
+from workflow.outputs import Json, Table, columns
 from workflow.stage import Config, Experiment, FromStage, Inputs, Item, Job, Stage, Summary, Tracked
 from workflow.stages.economics import check_price_set
 
@@ -59,23 +59,14 @@ def _inputs(experiment: Config, _network: str) -> Inputs:
     }
 
 
-_UNDER = text("network", "label", "basis") | real("outside_gb_s")
-_MIX = (
-    text("network", "label", "plan", "planner", "basis")
-    | real("outside_gb_s")
-    | text("made_for")
-    | integer("iteration")
-    | real("iteration_ms")
-    | integer("micro_batches", "degree", "groups", "sequences", "tokens")
-    | real("device_ms", "all_to_all_device_ms", "share")
-    | text("fidelity")
+_UNDER = columns("text network label basis, real outside_gb_s")
+_MIX = columns(
+    "text network label plan planner basis, real outside_gb_s, text made_for, integer iteration,"
+    " real iteration_ms, integer micro_batches degree groups sequences tokens,"
+    " real device_ms all_to_all_device_ms share, text fidelity"
 )
-_BANDWIDTHS = (
-    _UNDER
-    | real("inside_gb_s", "usd_per_device")
-    | integer("group_size")
-    | real("gb_s")
-    | text("fidelity")
+_BANDWIDTHS = _UNDER | columns(
+    "real inside_gb_s usd_per_device, integer group_size, real gb_s, text fidelity"
 )
 
 
