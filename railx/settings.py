@@ -274,6 +274,12 @@ def mapping(**items: Any) -> Any:
     return dataclasses.field(default_factory=items.copy)
 
 
+def has_default(field: dataclasses.Field[Any]) -> bool:
+    """Whether settings may leave a field out."""
+    defaults = (field.default, field.default_factory)
+    return any(default is not dataclasses.MISSING for default in defaults)
+
+
 def to_dict(settings: Any) -> Any:
     """The plain data that ``load`` takes back: dicts, lists and scalars."""
     if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
@@ -286,6 +292,37 @@ def to_dict(settings: Any) -> Any:
     if isinstance(settings, (tuple, list)):
         return [to_dict(item) for item in settings]
     return settings
+
+
+def with_defaults(hint: Any, plain: Any) -> Any:
+    """Plain settings with the defaults of keys that they leave out, at any depth."""
+    if not isinstance(plain, Mapping):
+        return plain
+    union = members(hint)
+    if union is None and get_origin(hint) is Annotated:
+        return with_defaults(get_args(hint)[0], plain)
+    origin = get_origin(hint)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {key: with_defaults(get_args(hint)[1], value) for key, value in plain.items()}
+    options = get_args(hint) if origin in (Union, types.UnionType) else (hint,)
+    if union is not None:
+        options = (union[1].get(plain.get(union[0])),)
+    cls = next((option for option in options if dataclasses.is_dataclass(option)), None)
+    if cls is None:
+        return plain
+    hints = field_hints(typing.cast("type", cls))
+    defaults = {
+        field.name: to_dict(
+            field.default
+            if field.default_factory is dataclasses.MISSING
+            else field.default_factory()
+        )
+        for field in dataclasses.fields(cls)
+        if has_default(field)
+    }
+    return defaults | {
+        key: with_defaults(hints.get(key, Any), value) for key, value in plain.items()
+    }
 
 
 def check_names(key: str, names: Iterable[str], allowed: Iterable[str]) -> None:
@@ -470,7 +507,7 @@ def _load_dataclass(cls: type, value: Any, path: str) -> Any:
             arguments[field.name] = _load(
                 hints[field.name], value[field.name], _join(path, field.name)
             )
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+        elif not has_default(field):
             raise SettingsError(_join(path, field.name), "is missing")
     try:
         return cls(**arguments)

@@ -20,7 +20,7 @@ from typing import Any
 
 from railx import places
 from railx.errors import allowed_names
-from railx.settings import SettingsError, members
+from railx.settings import SettingsError, has_default, members
 from workflow.yaml_files import read_yaml_mapping
 
 #: Names that begin so are inherited and never chosen.
@@ -135,17 +135,9 @@ def _members(group: str) -> dict[str, tuple[str, type]]:
     return {
         name: (key, cls)
         for name, cls in classes.items()
-        if isinstance(name, str) and _needs_only(cls, key)
+        if isinstance(name, str)
+        and all(field.name == key or has_default(field) for field in dataclasses.fields(cls))
     }
-
-
-def _needs_only(cls: type, key: str) -> bool:
-    return all(
-        field.name == key
-        or field.default is not dataclasses.MISSING
-        or field.default_factory is not dataclasses.MISSING
-        for field in dataclasses.fields(cls)
-    )
 
 
 def layers(conf: Path) -> tuple[Path, ...]:

@@ -157,15 +157,8 @@ def _parser() -> argparse.ArgumentParser:
         description=(
             "Run one stage of the reproduction by hand, with the same configs as the pipeline."
         ),
-        epilog="\n".join(
-            (
-                "example:",
-                f"  {BY_HAND['topology'].example}",
-                "",
-                "the whole pipeline:",
-                "  railx reproduce quick",
-            )
-        ),
+        epilog=f"example:\n  {BY_HAND['topology'].example}\n\n"
+        "the whole pipeline:\n  railx reproduce quick",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"railx-lab {__version__}")
@@ -213,12 +206,7 @@ def _run_stage(options: argparse.Namespace) -> None:
 
     by_hand: ByHand = options.by_hand
     with gathered() as costs:
-        chosen = {
-            group: to_dict(settings)
-            for group, settings in compose_stage(
-                options.overrides, by_hand.groups, by_hand.primary
-            ).items()
-        }
+        chosen = to_dict(compose_stage(options.overrides, by_hand.groups, by_hand.primary))
     name = options.stage.name
     if words := estimate(costs):
         print(f"{name}: {words}", file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ from railx import places
 from railx.effort import LimitSettings, check_costs
 from railx.errors import allowed_names
 from railx.file_cache import cached
-from railx.settings import SettingsError, load
+from railx.settings import SettingsError, load, with_defaults
 from workflow.cache_keys import cache_key
 from workflow.choices import conf_files
 from workflow.composer import compose, compose_choice
@@ -33,7 +33,6 @@ from workflow.settings import (
     Experiment,
     StageSettings,
     groups,
-    with_defaults,
 )
 from workflow.stages import STAGES
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 
 from railx.field_docs import class_doc, field_doc
 from railx.io import write_text
-from railx.settings import field_hints, members, to_dict
+from railx.settings import field_hints, has_default, members, to_dict
 from workflow.choices import BASE, conf_files, layers
 from workflow.mounts import CONF, EVERY, choices
 from workflow.plan_names import PlanNames
@@ -276,7 +276,7 @@ class _Writer:
 
     def _class(self, cls: type, form: Form) -> dict[str, Any]:
         fields = [field for field in dataclasses.fields(cls) if field.init]
-        required = [field.name for field in fields if _has_no_default(field)]
+        required = [field.name for field in fields if not has_default(field)]
         if form in ("heir", "base"):
             needed = [key for key in required if key not in self._supplied]
             supplies = _heir_supplies if form == "heir" else _base_supplies
@@ -338,10 +338,6 @@ def _base_supplies(key: str) -> dict[str, Any]:
     supplies = _heir_supplies(key)
     variants = {"patternProperties": {f"^{BASE}": {}}, "additionalProperties": supplies}
     return {"anyOf": [supplies, {"properties": {"choices": variants}}]}
-
-
-def _has_no_default(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _any_of(options: list[dict[str, Any]]) -> dict[str, Any]:

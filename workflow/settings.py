@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import types
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field
-from typing import Annotated, Any, TypeAlias, Union, cast, get_args, get_origin
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeAlias, get_args
 
 from railx.design.settings import ArenaSettings, DesignSettings
 from railx.economics import EconomicsSettings
@@ -40,7 +39,7 @@ from railx.performance.sequence_cost import CostModelSettings, ProfiledCostSetti
 from railx.performance.study import ValidationSettings
 from railx.planning.planners import PlannerSettings
 from railx.replay.settings import ReplaySettings
-from railx.settings import Between, NotEmpty, SettingsError, field_hints, members, to_dict
+from railx.settings import Between, NotEmpty, SettingsError, field_hints
 from railx.steps.settings import StepSettings
 from railx.tenancy import TenancySettings
 from railx.tracking.settings import TrackingSettings
@@ -338,33 +337,4 @@ def groups() -> dict[str, Any]:
         **{name: further[name] for name in sorted(further) if name not in stage},
         "experiment": Experiment,
         "stage": StageSettings,
-    }
-
-
-def with_defaults(hint: Any, plain: Any) -> Any:
-    """Plain settings with the defaults of keys that they leave out, at any depth."""
-    if not isinstance(plain, Mapping):
-        return plain
-    union = members(hint)
-    if union is None and get_origin(hint) is Annotated:
-        return with_defaults(get_args(hint)[0], plain)
-    origin = get_origin(hint)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {key: with_defaults(get_args(hint)[1], value) for key, value in plain.items()}
-    options = get_args(hint) if origin in (Union, types.UnionType) else (hint,)
-    if union is not None:
-        options = (union[1].get(plain.get(union[0])),)
-    cls = next((option for option in options if dataclasses.is_dataclass(option)), None)
-    if cls is None:
-        return plain
-    hints = field_hints(cast("type", cls))
-    defaults = {
-        field.name: to_dict(
-            field.default if field.default_factory is MISSING else field.default_factory()
-        )
-        for field in dataclasses.fields(cls)
-        if field.default is not MISSING or field.default_factory is not MISSING
-    }
-    return defaults | {
-        key: with_defaults(hints.get(key, Any), value) for key, value in plain.items()
     }

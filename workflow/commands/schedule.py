@@ -54,16 +54,13 @@ def add(commands: Any) -> None:
     shown = parser.add_mutually_exclusive_group()
     add_flag(shown, "--compare", "a line for every schedule of the same chunks")
     add_flag(shown, "--orders", "the order of each stage: F0, B0, W0, F0.1 ...")
-    parser.add_argument("--gantt", type=Path, metavar="FILE", help="draw it (.svg, .png, .pdf)")
-    parser.add_argument(
-        "--memory", type=Path, metavar="FILE", help="draw what stages hold (.svg, .png, .pdf)"
-    )
-    parser.add_argument(
-        "--chrome", type=Path, metavar="FILE", help="write a Chrome trace (.json, for Perfetto)"
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write the plan with this schedule (.json)"
-    )
+    for option, what in (
+        ("--gantt", "draw it (.svg, .png, .pdf)"),
+        ("--memory", "draw what stages hold (.svg, .png, .pdf)"),
+        ("--chrome", "write a Chrome trace (.json, for Perfetto)"),
+        ("--out", "write the plan with this schedule (.json)"),
+    ):
+        parser.add_argument(option, type=Path, metavar="FILE", help=what)
     add_flag(parser, "--explicit", "write the orders outright, to edit them by hand")
     add_flag(parser, "--json", "print JSON, units in the key names")
     add_flag(parser, "--csv", "print CSV")
@@ -117,12 +114,8 @@ def _schedule(options: argparse.Namespace) -> None:
 
 def _check_endings(options: argparse.Namespace) -> None:
     """Refuse file endings that cannot be written, before any work."""
-    for option, endings in (
-        ("gantt", _PICTURES),
-        ("memory", _PICTURES),
-        ("chrome", (".json",)),
-        ("out", (".json",)),
-    ):
+    for option in ("gantt", "memory", "chrome", "out"):
+        endings = _PICTURES if option in ("gantt", "memory") else (".json",)
         path: Path | None = getattr(options, option)
         if path is not None and path.suffix not in endings:
             raise UserError(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +82,9 @@ def shipped(path: Path) -> Path:
 
 def claim_files(experiment: Config, before: str = "") -> list[Path]:
     """The files that verdicts and SQL may read, of all stages or those before one."""
-    names = list(STAGES)
-    stages = names[: names.index(before)] if before else names
     return [
         path
-        for name in stages
+        for name in takewhile(lambda name: name != before, STAGES)
         for key, output in STAGES[name].outputs.items()
         if output.claims
         for path in files_of(experiment, f"{name}.{key}").values()
@@ -124,10 +123,7 @@ def printed_tables(experiment: Config) -> list[dict[str, str]]:
 
 def tracked_results(experiment: Config) -> list[dict[str, Any]]:
     """Every result of an experiment that becomes a tracked run, as plain data."""
-    return [
-        _tracked(stage, tracked, experiment, item)
-        for stage, tracked, item in _tracked_jobs(experiment)
-    ]
+    return [_tracked(*job, experiment) for job in _tracked_jobs(experiment)]
 
 
 def _tracked_jobs(experiment: Config) -> list[tuple[Stage, Tracked, str]]:
@@ -139,7 +135,7 @@ def _tracked_jobs(experiment: Config) -> list[tuple[Stage, Tracked, str]]:
     ]
 
 
-def _tracked(stage: Stage, tracked: Tracked, experiment: Config, item: str) -> dict[str, Any]:
+def _tracked(stage: Stage, tracked: Tracked, item: str, experiment: Config) -> dict[str, Any]:
     folder = results_folder(experiment)
     return {
         "stage": stage.name,
@@ -158,9 +154,7 @@ def _tracked(stage: Stage, tracked: Tracked, experiment: Config, item: str) -> d
         "fidelity": tracked.fidelity,
         "modules": _modules(stage, experiment, item),
         "packages": packages_of(stage, experiment, item),
-        "benchmark": str(folder / "benchmarks" / stage.name / f"{item}.tsv")
-        if item
-        else str(folder / "benchmarks" / f"{stage.name}.tsv"),
+        "benchmark": str(folder / "benchmarks" / f"{_job_name(stage, item)}.tsv"),
     }
 
 
@@ -206,16 +200,18 @@ def _modules(stage: Stage, experiment: Config, item: str) -> list[str]:
 
 def provenance_path(stage: Stage, item: str = "") -> str:
     """Where the record of a job stands below the results of an experiment."""
-    return f"provenance/{stage.name}/{item}.json" if item else f"provenance/{stage.name}.json"
+    return f"provenance/{_job_name(stage, item)}.json"
+
+
+def _job_name(stage: Stage, item: str) -> str:
+    return f"{stage.name}/{item}" if item else stage.name
 
 
 def provenance_files(experiment: Config, before: str = "") -> list[Path]:
     """The records of all jobs of an experiment, or of those before a stage."""
-    names = list(STAGES)
-    stages = names[: names.index(before)] if before else names
     return [
         results_folder(experiment) / provenance_path(STAGES[name], item)
-        for name in stages
+        for name in takewhile(lambda name: name != before, STAGES)
         for item in STAGES[name].items(experiment)
     ]
 

@@ -74,10 +74,7 @@ STAGE = Stage(
     name="agreement",
     help="the flow model against the packet simulator on the same traffic",
     message="Flows against packets",
-    settings=lambda experiment, _: {
-        "agreement": experiment["agreement"],
-        "seed": experiment["seed"],
-    },
+    settings=lambda experiment, _: {key: experiment[key] for key in ("agreement", "seed")},
     inputs=lambda experiment, _: {
         "topologies": FromStage("topology.graph", tuple(experiment["agreement"]["topologies"]))
     },

@@ -105,17 +105,9 @@ def _by_hand(chosen: Config) -> dict[str, Any]:
 def _row(name: str, result: Mapping[str, Any], setting: Mapping[str, Any]) -> dict[str, Any]:
     """One fabric setting of a run: medians over its undisturbed repeats."""
     plain = {key: value for key, value in setting.items() if not isinstance(value, list)}
-    fidelity = plain.pop("fidelity")
-    return (
-        {
-            "run": name,
-            "plan": result["plan"],
-            "parallelism": result["parallelism"],
-            "device": result["device"],
-        }
-        | plain
-        | {"last_loss": setting["losses"][-1], "fidelity": fidelity}
-    )
+    run = {"run": name, **{key: result[key] for key in ("plan", "parallelism", "device")}}
+    tail = {"last_loss": setting["losses"][-1], "fidelity": plain.pop("fidelity")}
+    return run | plain | tail
 
 
 def _inputs(experiment: Config, run: str) -> Inputs:
