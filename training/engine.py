@@ -28,7 +28,7 @@ from railx.planning.format.schedule import stage_layers
 from railx.settings import SettingsError
 from training.attention import Kernel, choose_kernel
 from training.data import Sequences
-from training.model import Decoder, draw_parameter
+from training.model import PRECISIONS, Decoder, draw_parameter
 from training.optimizer import Optimizer
 from training.pipeline import PipelineParallel, StageLinks
 from training.pipeline_memory import PassLog
@@ -46,9 +46,6 @@ from training.timeline import Timeline
 
 if TYPE_CHECKING:
     from training.tensor_parallel import TensorParallel
-
-#: The precision of activations by its name in the settings.
-PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
 class Runner(Protocol):

@@ -37,6 +37,9 @@ from training.loss import IGNORED_LABEL, chunked_token_loss, token_loss_sum
 
 __all__ = ["IGNORED_LABEL", "Attend", "Decoder", "draw_parameter", "stage_layers", "token_loss_sum"]
 
+#: The precision of activations by its name in the settings.
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
 #: (layer, queries [T, heads, head size], keys [T, kv_heads, head size], values like
 #: keys) -> mixed values [T, heads, head size]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -235,11 +238,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.layer_range = layers if layers is not None else range(model.layers)
         self.first, self.last = self.layer_range.start == 0, self.layer_range.stop == model.layers
-        self.model_layers, self.hidden, self.head_size = (
-            model.layers,
-            model.hidden,
-            model.head_width,
-        )
+        self.model_layers, self.hidden = model.layers, model.hidden
+        self.head_size = model.head_width
         self.tied_head, self.rotary = model.tied_embeddings, model.positions == "rotary"
         self.compute, self.rotary_base = compute, model.rotary_base
         self.loss_chunk_tokens = loss_chunk_tokens

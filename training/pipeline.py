@@ -257,8 +257,8 @@ class _LiveChunk:
 
 
 @dataclass(frozen=True)
-class _Step:
-    """An operation of this rank's stage, in one of the batch's pipelines."""
+class Step:
+    """An operation of a stage, in one of the batch's pipelines."""
 
     number: int
     pipeline: Pipeline
@@ -282,6 +282,33 @@ class _Step:
     def forward(self) -> bool:
         """Whether it is a forward pass."""
         return self.op.kind == "forward"
+
+
+def stage_steps(batch: PipelineBatch, replica: int, stage: int) -> list[Step]:
+    """The operations of a stage of a replica, in order."""
+    return [
+        Step(number, pipeline, op)
+        for number, pipeline in enumerate(batch.pipelines)
+        if pipeline.replica == replica
+        for op in operations(pipeline, stage)
+    ]
+
+
+def coming_steps(
+    batch: PipelineBatch, replica: int, stage: int, stages: int
+) -> dict[bool, deque[Step]]:
+    """The steps whose messages a stage receives, in the order of sending.
+
+    True: those of the stage before, forward; False: of the stage after, backward.
+    """
+    return {
+        forward: deque(
+            step
+            for step in (stage_steps(batch, replica, sender) if 0 <= sender < stages else ())
+            if step.forward == forward
+        )
+        for forward, sender in ((True, stage - 1), (False, stage + 1))
+    }
 
 
 class Log(Protocol):
@@ -325,7 +352,7 @@ class PipelineParallel:
         self._cached_slices: dict[tuple[int, int], list[CachedSlice]] = defaultdict(list)
         #: Messages of the neighbouring stages without a posted receive, in the order
         #: of sending.
-        self._coming: dict[bool, deque[_Step]] = {}
+        self._coming: dict[bool, deque[Step]] = {}
         self._posted: dict[_Awaited, Receipt] = {}
 
     def run(self, batch: PipelineBatch) -> Tensor:
@@ -336,15 +363,9 @@ class PipelineParallel:
         """
         weight = 1.0 / max(valid_tokens(batch), 1)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        steps = self._steps(batch, self.stage)
-        self._coming = {
-            forward: deque(
-                step
-                for step in (self._steps(batch, sender) if 0 <= sender < self.stages else ())
-                if step.forward == forward
-            )
-            for forward, sender in ((True, self.stage - 1), (False, self.stage + 1))
-        }
+        self._check_shapes(batch)
+        steps = stage_steps(batch, self.replica, self.stage)
+        self._coming = coming_steps(batch, self.replica, self.stage, self.stages)
         for number, step in enumerate(steps):
             with nullcontext() if self.log is None else self.log.operation(step.number, step.op):
                 # The receives of this step and of the next one, whose message may then
@@ -374,20 +395,15 @@ class PipelineParallel:
         groups = [tuple(range(first, first + self.degree)) for first in firsts]
         return ProcessGroups(groups)[groups[self.rank // self.degree]]
 
-    def _steps(self, batch: PipelineBatch, stage: int) -> list[_Step]:
-        """The operations of a stage of this rank's replica, in order."""
-        steps = []
+    def _check_shapes(self, batch: PipelineBatch) -> None:
         for number, pipeline in enumerate(batch.pipelines):
             if (pipeline.stages, pipeline.degree) != (self.stages, self.degree):
                 raise PlanError(
                     f"batch {batch.iteration}, pipeline {number}: {pipeline.stages} stages of"
                     f" {pipeline.degree} ranks; allowed: {self.stages} stages of {self.degree}"
                 )
-            if pipeline.replica == self.replica:
-                steps += [_Step(number, pipeline, op) for op in operations(pipeline, stage)]
-        return steps
 
-    def _post(self, step: _Step) -> None:
+    def _post(self, step: Step) -> None:
         """Post the receive of a step's input, unless it is posted.
 
         Hidden states from the stage before, or their gradients from the stage after.
@@ -407,7 +423,7 @@ class PipelineParallel:
             )
             self._posted[ahead.awaited] = self.links.post(like, source)
 
-    def _forward(self, step: _Step, weight: float) -> Tensor | None:
+    def _forward(self, step: Step, weight: float) -> Tensor | None:
         """The forward pass of a chunk; its part of the loss on the last stage."""
         chunk = step.chunk
         cut = token_cut(chunk.tokens, self.degree)
@@ -439,7 +455,7 @@ class PipelineParallel:
         return loss.detach(), leaf.grad
 
     def _attention(
-        self, step: _Step, cut: Sequence[int], recomputed: int
+        self, step: Step, cut: Sequence[int], recomputed: int
     ) -> tuple[Attend, CachedSlice | None]:
         """The attention of a chunk, and the cache that it fills, if it goes on."""
         slices = step.chunk.slices
@@ -456,7 +472,7 @@ class PipelineParallel:
             attend = UlyssesAttention(self.group, cut, attend, self.timeline)
         return attend, cache
 
-    def _backward(self, step: _Step) -> None:
+    def _backward(self, step: Step) -> None:
         live = self._live.pop(step.live)
         edges: list[GradientEdge] = [live.outputs]
         gradient = live.gradient

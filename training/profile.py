@@ -44,9 +44,8 @@ from railx.progress import publish
 from railx.settings import SettingsError, load, to_dict
 from training.allocations import allocations
 from training.attention import Kernel, Packing, choose_kernel, variable_length_attention
-from training.model import Attend, Decoder
-
-PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+from training.model import PRECISIONS, Attend, Decoder
+from training.utilisation import device_type
 
 _UNUSABLE = 2
 
@@ -118,12 +117,8 @@ def _tell(done: int, points: int) -> None:
 
 
 def _device(settings: ProfileSettings) -> torch.device:
-    if settings.device == "cpu" or (settings.device == "auto" and not torch.cuda.is_available()):
+    if device_type(settings.device, "profile.device") == "cpu":
         return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise SettingsError(
-            "profile.device", "got cuda, but no CUDA device is there; allowed here: auto, cpu"
-        )
     return torch.device("cuda", torch.cuda.current_device())
 
 

@@ -18,10 +18,9 @@ from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError, load
 
 SCHEMA = "railx.gpu_step/1"
 
-Status = Literal["passed", "wrong", "skipped", "failed", "too long", "cut off"]
 #: How a step can end. ``wrong``: a check did not hold; ``failed``: it ended in an
 #: error; ``cut off``: its call was over, and the next call takes it again.
-STATUSES: tuple[Status, ...] = ("passed", "wrong", "skipped", "failed", "too long", "cut off")
+Status = Literal["passed", "wrong", "skipped", "failed", "too long", "cut off"]
 
 Relation = Literal["equal", "at_most", "at_least"]
 

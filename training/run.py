@@ -58,6 +58,7 @@ from training.settings import (
     load_run_settings,
 )
 from training.unfinished import CHECKPOINT_FOLDERS, Unfinished, run_identity
+from training.utilisation import device_type
 
 #: Errors whose message is one line for the user, and the exit code of each.
 _EXIT_CODES = {UserError: UNUSABLE, FabricError: UNUSABLE, PlannerFailed: FAILED}
@@ -154,7 +155,8 @@ def run_rank(settings: RunSettings, out: Path, resumed: Checkpoint | None = None
     plan = read_plan(settings.plan)
     store, rank, ranks = next(iter(rendezvous("env://")))
     store.set_timeout(timedelta(seconds=settings.training.timeout_s))
-    context = _rank_context(_device_type(settings), store, rank, ranks)
+    device = device_type(settings.training.device, "training.device")
+    context = _rank_context(device, store, rank, ranks)
     load_at_start = load_average()
     unfinished = Unfinished(out, run_identity(settings, resumed))
     blocks: list[Block] = []
@@ -200,7 +202,8 @@ def _check(
     permits dropping the unfinished results of another run.
     """
     plan = read_plan(settings.plan)
-    training = dataclasses.replace(settings.training, device=_device_type(settings))
+    device = device_type(settings.training.device, "training.device")
+    training = dataclasses.replace(settings.training, device=device)
     check_plan(plan, settings.model, plan.devices if ranks is None else ranks, training)
     check_planning(settings, plan)
     zero_stage = priced_zero_stage(plan)
@@ -217,17 +220,6 @@ def _check(
     _check_hosts(settings)
     if int(os.environ.get("RANK", "0")) == 0:
         _check_address(settings)
-
-
-def _device_type(settings: RunSettings) -> Literal["cpu", "cuda"]:
-    requested = settings.training.device
-    if requested == "cpu" or (requested == "auto" and not torch.cuda.is_available()):
-        return "cpu"
-    if not torch.cuda.is_available():
-        raise SettingsError(
-            "training.device", "got cuda, but no CUDA device is there; allowed here: auto, cpu"
-        )
-    return "cuda"
 
 
 def _rank_context(

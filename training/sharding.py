@@ -34,6 +34,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -175,8 +176,8 @@ class _Unit:
 
     # ---- gradients
 
-    def collect(self, part: _Part) -> None:
-        """Move a parameter's gradient into the send buffer of the reduce-scatter."""
+    def collect(self, part: _Part, _: Tensor) -> None:
+        """Move a parameter's gradient into the send buffer: its hook."""
         gradient = part.unsharded.grad
         part.unsharded.grad = None
         if gradient is None:
@@ -302,7 +303,7 @@ class Sharding:
                 for name, part in zip(new, unit.parts, strict=True):
                     _exchange(model, name, part.unsharded)
                     of[name] = unit
-                    _after_gradient(part.unsharded, self._collector(unit, part))
+                    _after_gradient(part.unsharded, partial(unit.collect, part))
                     del parameters[name]
                 begins.append(unit)
                 self._units.append(unit)
@@ -464,15 +465,11 @@ class Sharding:
 
     # ---- hooks
 
-    def _collector(self, unit: _Unit, part: _Part) -> Callable[[Tensor], None]:
-        return lambda _: unit.collect(part)
-
     def _hook(self, uses: Sequence[Use]) -> None:
-        indices: dict[nn.Module, list[int]] = {}
+        indices: dict[nn.Module, deque[int]] = {}
         for index, use in enumerate(uses):
-            indices.setdefault(use.module, []).append(index)
-        for module, calls in indices.items():
-            turns = deque(calls)
+            indices.setdefault(use.module, deque()).append(index)
+        for module, turns in indices.items():
             module.register_forward_pre_hook(self._opener(turns))
             module.register_forward_hook(self._closer(turns))
 
