@@ -1,7 +1,4 @@
-"""What the settings classes say about their fields: the string literal below each.
-
-Python throws these strings away, so they are read from the source.
-"""
+"""What settings classes say of their fields: strings below each, from the source."""
 
 from __future__ import annotations
 

@@ -135,16 +135,12 @@ def create_group(options: Any, pg_options: Any = None) -> RailxProcessGroup:
 def _follow_environment(rank: int) -> None:
     global _session, _session_environment
     environment = _environment.read(os.environ)
-    if _session is not None and (environment, rank) == (
-        _session_environment,
-        _session.recorder.rank,
-    ):
+    same = environment == _session_environment
+    if _session is not None and same and rank == _session.recorder.rank:
         return
     _leave()
-    _session, _session_environment = (
-        Session(environment.options, environment.recorder(rank)),
-        environment,
-    )
+    _session = Session(environment.options, environment.recorder(rank))
+    _session_environment = environment
 
 
 def _leave() -> None:

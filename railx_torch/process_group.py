@@ -27,6 +27,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -72,18 +73,6 @@ else:
 
 
 @dataclass(frozen=True)
-class _GroupOptions:
-    """Options of a new group, with the fields of torch's options."""
-
-    store: Any
-    group_rank: int
-    group_size: int
-    group_id: str
-    global_ranks_in_group: tuple[int, ...]
-    timeout: timedelta
-
-
-@dataclass(frozen=True)
 class _Channel:
     """The constants of all operations of a channel."""
 
@@ -122,6 +111,35 @@ def _store_of_attempt(store: Any) -> Any:
     if not shared or attempt == "0":
         return store
     return _distributed.PrefixStore(f"attempt_{attempt}/", store)
+
+
+def _in_place(kind: str, name: str) -> Callable[..., TorchWork]:
+    """The method of this name, an operation on tensors in place."""
+
+    def method(self: RailxProcessGroup, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
+        return self._collective(
+            kind,
+            (name,),
+            (tensors,),
+            further,
+            keywords,
+            inputs=tensors,
+            outputs=tensors,
+            size=lambda: _bytes(tensors),
+        )
+
+    return method
+
+
+def _to_outputs(kind: str, *names: str) -> Callable[..., TorchWork]:
+    """The method of these names, an operation from inputs to outputs."""
+
+    def method(
+        self: RailxProcessGroup, outputs: Any, inputs: Any, *further: Any, **keywords: Any
+    ) -> TorchWork:
+        return self._into_outputs(kind, names, outputs, inputs, further, keywords)
+
+    return method
 
 
 class RailxProcessGroup(_ProcessGroup):
@@ -241,7 +259,7 @@ class RailxProcessGroup(_ProcessGroup):
             name = group_name or f"{self._id}:split:{self._splits}"
         if self._member not in new_ranks:
             return None
-        options = _GroupOptions(
+        options = SimpleNamespace(
             store=_distributed.PrefixStore(f"{name}/", self._store),
             group_rank=new_ranks.index(self._member),
             group_size=len(new_ranks),
@@ -265,9 +283,7 @@ class RailxProcessGroup(_ProcessGroup):
                 group.shutdown()
         self._session.open_groups.discard(self)
 
-    def abort(self) -> None:
-        """The same as ``shutdown``."""
-        self.shutdown()
+    abort = shutdown
 
     def _channel(self, name: str, kind: Any, group: tuple[int, ...]) -> _Channel:
         within_server = self._session.layout.is_scale_up(group)
@@ -432,37 +448,10 @@ class RailxProcessGroup(_ProcessGroup):
             timeout=keywords.get("timeout"),
         )
 
-    def allreduce(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
-        """Reduce over all members, in place."""
-        return self._inplace_collective("all_reduce", "allreduce", tensors, further, keywords)
-
-    def allreduce_coalesced(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
-        """Reduce several tensors as one operation."""
-        return self._inplace_collective(
-            "all_reduce", "allreduce_coalesced", tensors, further, keywords
-        )
-
-    def broadcast(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
-        """Copy from the root, in place."""
-        return self._inplace_collective("broadcast", "broadcast", tensors, further, keywords)
-
-    def reduce(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
-        """Reduce to the root, in place."""
-        return self._inplace_collective("reduce", "reduce", tensors, further, keywords)
-
-    def _inplace_collective(
-        self, kind: str, name: str, tensors: Any, further: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> TorchWork:
-        return self._collective(
-            kind,
-            (name,),
-            (tensors,),
-            further,
-            keywords,
-            inputs=tensors,
-            outputs=tensors,
-            size=lambda: _bytes(tensors),
-        )
+    allreduce = _in_place("all_reduce", "allreduce")
+    allreduce_coalesced = _in_place("all_reduce", "allreduce_coalesced")
+    broadcast = _in_place("broadcast", "broadcast")
+    reduce = _in_place("reduce", "reduce")
 
     def _into_outputs(
         self,
@@ -485,31 +474,19 @@ class RailxProcessGroup(_ProcessGroup):
             size=size or (lambda: max(_bytes(outputs), _bytes(inputs))),
         )
 
-    def allgather(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> TorchWork:
-        """Gather from all members into lists of tensors."""
-        return self._into_outputs("all_gather", ("allgather",), outputs, inputs, further, keywords)
-
-    def allgather_coalesced(
-        self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
-    ) -> TorchWork:
-        """Gather several tensors into lists of tensors, as one operation."""
-        return self._into_outputs(
-            "all_gather", ("allgather_coalesced",), outputs, inputs, further, keywords
-        )
-
-    def all_gather_single(
-        self, output: Any, input: Any, *further: Any, **keywords: Any
-    ) -> TorchWork:
-        """Gather from all members into one tensor."""
-        names = ("all_gather_single", "_allgather_base")
-        return self._into_outputs("all_gather", names, output, input, further, keywords)
-
-    def all_gather_single_coalesced(
-        self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
-    ) -> TorchWork:
-        """Several gathers into one tensor each, as one operation."""
-        names = ("all_gather_single_coalesced", "allgather_into_tensor_coalesced")
-        return self._into_outputs("all_gather", names, outputs, inputs, further, keywords)
+    allgather = _to_outputs("all_gather", "allgather")
+    allgather_coalesced = _to_outputs("all_gather", "allgather_coalesced")
+    all_gather_single = _to_outputs("all_gather", "all_gather_single", "_allgather_base")
+    all_gather_single_coalesced = _to_outputs(
+        "all_gather", "all_gather_single_coalesced", "allgather_into_tensor_coalesced"
+    )
+    reduce_scatter = _to_outputs("reduce_scatter", "reduce_scatter")
+    reduce_scatter_single = _to_outputs(
+        "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base"
+    )
+    reduce_scatter_single_coalesced = _to_outputs(
+        "reduce_scatter", "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"
+    )
 
     def gather(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Gather to the root."""
@@ -523,27 +500,6 @@ class RailxProcessGroup(_ProcessGroup):
 
     def _bytes_of_all(self, tensors: Any) -> int:
         return _bytes(tensors) * self.size()
-
-    def reduce_scatter(
-        self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
-    ) -> TorchWork:
-        """Reduce lists of tensors and scatter the sums."""
-        names = ("reduce_scatter",)
-        return self._into_outputs("reduce_scatter", names, outputs, inputs, further, keywords)
-
-    def reduce_scatter_single(
-        self, output: Any, input: Any, *further: Any, **keywords: Any
-    ) -> TorchWork:
-        """Reduce one tensor and scatter its parts."""
-        names = ("reduce_scatter_single", "_reduce_scatter_base")
-        return self._into_outputs("reduce_scatter", names, output, input, further, keywords)
-
-    def reduce_scatter_single_coalesced(
-        self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
-    ) -> TorchWork:
-        """Several of these as one operation."""
-        names = ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced")
-        return self._into_outputs("reduce_scatter", names, outputs, inputs, further, keywords)
 
     def all_to_all_single(
         self,

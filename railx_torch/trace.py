@@ -43,23 +43,12 @@ ITERATION = "iteration"
 #: all its members ("" and -1 for other events).
 SCHEMA = pa.schema(
     [
-        ("iteration", pa.int32()),
-        ("rank", pa.int32()),
-        ("kind", pa.string()),
-        ("group", pa.string()),
-        ("bytes", pa.int64()),
-        ("start_ns", pa.int64()),
-        ("end_ns", pa.int64()),
-        ("busy_ns", pa.int64()),
-        ("phase", pa.string()),
-        ("channel", pa.string()),
-        ("sequence", pa.int64()),
-        ("issued_ns", pa.int64()),
-        ("waited_ns", pa.int64()),
-        ("resumed_ns", pa.int64()),
-        ("issued_busy_ns", pa.int64()),
-        ("waited_busy_ns", pa.int64()),
-        ("resumed_busy_ns", pa.int64()),
+        *((name, pa.int32()) for name in ("iteration", "rank")),
+        *((name, pa.string()) for name in ("kind", "group")),
+        *((name, pa.int64()) for name in ("bytes", "start_ns", "end_ns", "busy_ns")),
+        *((name, pa.string()) for name in ("phase", "channel")),
+        *((name, pa.int64()) for name in ("sequence", "issued_ns", "waited_ns", "resumed_ns")),
+        *((f"{name}_busy_ns", pa.int64()) for name in ("issued", "waited", "resumed")),
     ]
 )
 

@@ -1,7 +1,4 @@
-"""The files of a training run, written by rank 0 at its end.
-
-The table of iterations, the traces and the summary.
-"""
+"""The files of a run, written by rank 0 at its end: iterations, traces, summary."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``railx STAGE``: any stage by hand, with the same configs as the pipeline.
-
-Other commands query results by SQL and by claim, and compare two runs.
-"""
+"""``railx STAGE``: any stage by hand, as in the pipeline, beside the other commands."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Says that Numba compiles, which takes longer than most commands.
-
-Apart from :mod:`railx.progress`, so that counting imports no Numba.
-"""
+"""Says that Numba compiles; apart from :mod:`railx.progress`, which needs no Numba."""
 
 from __future__ import annotations
 

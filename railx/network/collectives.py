@@ -255,10 +255,8 @@ def _all_to_all_rows(
     times: dict[str, Callable[[float], float]] = {}
     if "analytic" in collective.fidelities:
         times["analytic"] = exchange.analytic_ns
-    if (
-        "flow" in collective.fidelities
-        and len(chips) * (len(chips) - 1) <= collective.most_messages
-    ):
+    messages = len(chips) * (len(chips) - 1)
+    if "flow" in collective.fidelities and messages <= collective.most_messages:
         times["flow"] = Messages(topology, chips, collective.routing).time_ns
     return [
         _row(topology, name, "all_to_all", size, payload, time_ns(payload), fidelity)
@@ -294,10 +292,8 @@ def _reduce_scatter_ns(scope: _Scope, phases: list[_Phase], payload: float) -> f
 
 def _level_ns(level: tuple[_Rings, ...], phase: _Phase, payload: float) -> float:
     """Time of a level, a phase for each dimension; all parts end one together."""
-    total, parts = (
-        0.0,
-        [payload / len(level)] * len(level),
-    )  # a part for each dimension that works on it
+    # A part for each dimension that works on it.
+    total, parts = 0.0, [payload / len(level)] * len(level)
     for _ in level:
         total += phase(parts)
         shards = [part / rings.participants for rings, part in zip(level, parts, strict=True)]
@@ -346,7 +342,6 @@ def _flow_phase(topology: Topology, level: tuple[_Rings, ...]) -> _Phase:
     return slowest
 
 
-# Who sends to whom
 # Participants and messages
 
 

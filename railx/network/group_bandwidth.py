@@ -344,9 +344,7 @@ def _flow_rate(
     topology: Topology, table: RoutingTable, groups: IntArray, algorithm: str
 ) -> tuple[float, float]:
     """Fair rate of each member (GB/s), all sending at once; longest flight in ns."""
-    messages = messages_of(algorithm, groups.shape[1])
-    src, dst = groups[:, messages.member].ravel(), groups[:, messages.other].ravel()
+    src, dst, size_bytes = _pairs_of(messages_of(algorithm, groups.shape[1]), groups)
     paths = spread_flows(topology, table, src, dst)
-    size_bytes = np.tile(messages.share, len(groups))
     sending = finish_times(paths, link_gb_s(topology), size_bytes) - paths.latency_ns
     return float(1 / sending.max()), float(paths.latency_ns.max())

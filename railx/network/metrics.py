@@ -114,13 +114,8 @@ def node_hop_counts(topology: Topology) -> IntArray | None:
         return np.convolve(np.bincount(row.ravel()), np.bincount(column.ravel())) * per_node**2
     if topology.nodes + topology.switches > _MOST_SEARCHED_VERTICES:
         return None
-    vertex = np.concatenate(
-        [topology.chip_node, topology.nodes + np.arange(topology.switches)]
-    ).astype(np.int64)
-    edges = np.stack([vertex[topology.links.src], vertex[topology.links.dst]], axis=1)
-    hops = _hops_from_all(
-        topology.nodes + topology.switches, edges[edges[:, 0] != edges[:, 1]], topology.nodes
-    )
+    vertices, edges, _ = _node_graph(topology)
+    hops = _hops_from_all(vertices, edges, topology.nodes)
     return np.bincount(hops[:, : topology.nodes].ravel()) * per_node**2
 
 
@@ -233,11 +228,9 @@ def minimal_path_counts(
         return None
     hops, paths = _count(vertices, edges, sources)
     counts = paths[:, : topology.nodes][hops[:, : topology.nodes] > 0]
-    return (
-        None
-        if not len(counts) or counts.max() > _MOST_EXACT
-        else (int(counts.min()), float(counts.mean()))
-    )
+    if not len(counts) or counts.max() > _MOST_EXACT:
+        return None
+    return int(counts.min()), float(counts.mean())
 
 
 def disjoint_paths_min(topology: Topology, lines: list[LineGraph] | None) -> int | None:

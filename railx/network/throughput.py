@@ -148,9 +148,8 @@ def simulate_static(
     width = links.gbps / settings.port_gbps
     with np.errstate(divide="ignore"):
         limit = np.where(load > 0, width / load, np.inf)
-    busiest = int(
-        np.round(limit, 9).argmin()
-    )  # equal lanes differ in the last digits: take the first
+    # Equal lanes differ in the last digits: the first is taken.
+    busiest = int(np.round(limit, 9).argmin())
     external = links.kind != INTERNAL
     bound, ideal = float(limit[busiest]), ideal_bound(topology, load)
     gb_s = settings.port_gbps / 8

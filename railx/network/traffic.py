@@ -84,7 +84,7 @@ def traffic_flows(topology: Topology, traffic: TrafficSettings, seed: int) -> Fl
             "chips", f"got {chips}; allowed: at least 2, a chip sends nothing to itself"
         )
     if isinstance(traffic, (UniformTraffic, AllToAllTraffic)):
-        return _with_spread(chips, np.ones(chips), None)
+        return _with_spread(chips, np.ones(chips), *_NO_FLOWS)
     if isinstance(traffic, HotSpotTraffic):
         return _hot_spot(topology, traffic, seed)
     if isinstance(traffic, ExpertTraffic):
@@ -240,15 +240,13 @@ def _listed(chips: int, src: IntArray, dst: IntArray, weight: FloatArray) -> Flo
     )
 
 
+_NO_FLOWS = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+
+
 def _with_spread(
-    chips: int, spread: FloatArray, listed: tuple[IntArray, IntArray, FloatArray] | None
+    chips: int, spread: FloatArray, src: IntArray, dst: IntArray, share: FloatArray
 ) -> Flows:
     """The listed flows with ``spread[i]`` of chip i evenly to all other chips."""
-    src, dst, share = (
-        listed
-        if listed is not None
-        else (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
-    )
     if chips > MOST_EXPLICIT_CHIPS:
         return Flows(src.astype(np.int32), dst.astype(np.int32), share, spread)
     matrix = np.repeat(spread[:, None] / (chips - 1), chips, axis=1)
@@ -267,7 +265,7 @@ def _hot_spot(topology: Topology, traffic: HotSpotTraffic, seed: int) -> Flows:
     src, dst = src[src != dst], dst[src != dst]
     targets = np.bincount(src, minlength=chips)
     spread = np.where(targets > 0, 1 - traffic.hot_share, 1.0)
-    return _with_spread(chips, spread, (src, dst, traffic.hot_share / targets[src]))
+    return _with_spread(chips, spread, src, dst, traffic.hot_share / targets[src])
 
 
 def _experts(chips: int, traffic: ExpertTraffic, seed: int) -> Flows:

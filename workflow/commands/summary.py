@@ -1,7 +1,4 @@
-"""``railx summary``: the verdicts of an experiment and the path of its page.
-
-``railx pdf`` prints that page as PDF.
-"""
+"""``railx summary``: an experiment's verdicts and page; ``railx pdf``: it as PDF."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The stages of the pipeline, each a module with its declaration ``STAGE``.
-
-Here is what is asked of all of them: which files they read and write in an experiment.
-"""
+"""The stages, each a module with its ``STAGE``, and the files of all of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Stage economics: price catalogue -> bill of materials and cost per bandwidth.
-
-Also costs over scale, and the prices at which the cost claims hold.
-"""
+"""Stage economics: prices -> bills of materials, costs over scale, claims that hold."""
 
 from __future__ import annotations
 

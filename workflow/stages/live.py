@@ -1,9 +1,4 @@
-"""Stage live: a program in plain torch -> iterations and changes of circuits.
-
-Under every setting of the rails.
-
-It runs in ``python -m training.live``.
-"""
+"""Stage live: a program in plain torch (``training.live``) on the rails' settings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Stage mapping: one topology -> the time of a training step of every job.
-
-At equal bandwidth and at equal cost.
-"""
+"""Stage mapping: a topology -> step times of all jobs at equal bandwidth and cost."""
 
 from __future__ import annotations
 

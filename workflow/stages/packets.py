@@ -1,7 +1,4 @@
-"""Stage packets: one topology, packet by packet -> latency and the saturation point.
-
-For one routing and traffic pattern, against the offered load.
-"""
+"""Stage packets: a topology, a routing, a pattern -> latency by load, saturation."""
 
 from __future__ import annotations
 

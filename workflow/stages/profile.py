@@ -1,7 +1,4 @@
-"""Stage profile: a model -> time and memory of one layer, and their fit.
-
-They are measured by ``python -m training.profile``.
-"""
+"""Stage profile: a model -> time and memory of a layer (``training.profile``)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Stage replay: the trace of a training run -> wall time and cluster time.
-
-Cluster time is on each topology of the bandwidth settings, under fabric modes and
-latencies.
-"""
+"""Stage replay: the trace of a run -> wall time, and cluster time on each topology."""
 
 from __future__ import annotations
 

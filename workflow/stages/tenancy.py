@@ -1,7 +1,4 @@
-"""Stage tenancy: a grid of nodes -> tables of jobs and failures on it.
-
-Largest job against failures, use by a stream of jobs, bandwidth of degraded lines.
-"""
+"""Stage tenancy: a grid of nodes -> largest jobs, use and lines with failures."""
 
 from __future__ import annotations
 

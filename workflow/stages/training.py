@@ -1,7 +1,4 @@
-"""Stage training: a plan and its corpus -> iterations under every fabric setting.
-
-They are measured by ``python -m training.run``.
-"""
+"""Stage training: a plan, a corpus -> iterations by fabric (``training.run``)."""
 
 from __future__ import annotations
 

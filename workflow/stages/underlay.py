@@ -1,7 +1,4 @@
-"""Stage underlay: plans on a network -> times and degrees, as planned and planned anew.
-
-No paper has this comparison.
-"""
+"""Stage underlay: plans on a network, as made and made anew; no paper compares them."""
 
 from __future__ import annotations
 

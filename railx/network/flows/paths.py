@@ -1,6 +1,4 @@
-"""The sparse matrix of flows and links under a routing: shares of a flow on its
-links.
-"""
+"""The sparse matrix of flows and links under a routing: shares on each link."""
 
 from __future__ import annotations
 

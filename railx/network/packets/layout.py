@@ -183,11 +183,10 @@ def build_state(
     chip_rows[:, engine.INJECTION], chip_rows[:, engine.EJECTION] = inject, eject
     timers = np.full((max(1, chips * (inject + eject)), 2), -1, dtype=np.int32)
     timers[:-1, 0] = np.arange(1, len(timers))
-    a_cycle = (
-        int(net.rates[0]) + 2
-        if net.parameters[engine.MODE] != engine.TRACE
-        else max(1, int(np.unique(net.alias, return_counts=True)[1].max(initial=1)))
-    )
+    traced, in_order = net.parameters[engine.MODE] == engine.TRACE, net.parameters[engine.IN_ORDER]
+    a_cycle = int(net.rates[0]) + 2
+    if traced:
+        a_cycle = max(1, int(np.unique(net.alias, return_counts=True)[1].max(initial=1)))
     slots = 1 << max(1024, 2 * a_cycle).bit_length() - 1
     streams = np.random.SeedSequence(seed).generate_state(2, np.uint64)
     return engine.State(
@@ -202,15 +201,11 @@ def build_state(
             (engine.WHEEL_ROWS, int(net.parameters[engine.MASK]) + 1), -1, dtype=np.int32
         ),
         row_queue=np.zeros(len(topology.links), dtype=np.int32),
-        queued=np.zeros(1 if net.parameters[engine.IN_ORDER] else len(fifos), dtype=np.int32),
-        carried=np.zeros(1 if net.parameters[engine.IN_ORDER] else len(channels), dtype=np.int32),
+        queued=np.zeros(1 if in_order else len(fifos), dtype=np.int32),
+        carried=np.zeros(1 if in_order else len(channels), dtype=np.int32),
         histogram=np.zeros(network.warmup_cycles + network.measured_cycles + 1, dtype=np.int64),
         batches=np.zeros((network.batches, 2), dtype=np.int64),
-        arrival=np.full(
-            len(net.source) if net.parameters[engine.MODE] == engine.TRACE else 1,
-            -1,
-            dtype=np.int32,
-        ),
+        arrival=np.full(len(net.source) if traced else 1, -1, dtype=np.int32),
         part=0,
         boxes=_boxes(topology, part, parts),
         progress=np.zeros(parts * engine.PROGRESS_STEP, dtype=np.int64),
@@ -405,11 +400,8 @@ def _check_trace(topology: Topology, trace: Trace) -> None:
     if (np.diff(trace.cycle) < 0).any() or (np.asarray(trace.cycle) < 0).any():
         raise ValueError("trace: cycles are not in order; allowed: ascending from 0")
     ends = np.concatenate([trace.src, trace.dst])
-    if (
-        (ends < 0).any()
-        or (ends >= topology.chips).any()
-        or (np.asarray(trace.src) == trace.dst).any()
-    ):
+    wrong = (ends < 0) | (ends >= topology.chips)
+    if wrong.any() or (np.asarray(trace.src) == trace.dst).any():
         raise ValueError(
             f"trace: a packet's ends are no two different chips; allowed: 0 to {topology.chips - 1}"
         )
