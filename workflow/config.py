@@ -26,14 +26,7 @@ from workflow.composer import compose, compose_choice
 from workflow.mounts import CONF, primary_config
 from workflow.mounts import choices as choices
 from workflow.overrides import check_single
-from workflow.settings import (
-    CHOSEN,
-    LISTED,
-    SEEDED,
-    Experiment,
-    StageSettings,
-    groups,
-)
+from workflow.settings import CHOSEN, LISTED, SEEDED, Experiment, StageSettings, groups
 from workflow.stages import STAGES
 
 #: What composes: with these files, or those of conf/, what is kept goes out of date.
