@@ -40,8 +40,7 @@ _BESIDE = ".part"
 def atomic_path(target: str | Path) -> Iterator[Path]:
     """A temporary path, renamed to ``target`` unless the block raises.
 
-    OSError of a full disk names ``target``; the system's own names no file, or the
-    temporary one.
+    OSError of a full disk names ``target``, not none or the temporary file.
     """
     target = Path(target)
     try:
@@ -72,11 +71,7 @@ def _beside(target: Path) -> Iterator[Path]:
 
 
 def clear_beside(target: str | Path) -> None:
-    """Remove the temporary files that killed writers of ``target`` left.
-
-    Call it only where no other process writes ``target``: its temporary file is removed
-    too.
-    """
+    """Remove temporary files of killed writers; no other may be writing ``target``."""
     target = Path(target)
     for left in target.parent.glob(f".{glob.escape(target.name)}.*{_BESIDE}"):
         left.unlink(missing_ok=True)

@@ -523,10 +523,7 @@ class RailxProcessGroup(_ProcessGroup):
         )
 
     def alltoall(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> TorchWork:
-        """Exchange lists of tensors.
-
-        Gloo has it from torch 2.12 on; before, the lists are sent as one tensor.
-        """
+        """Exchange lists of tensors, joined where torch's gloo (2.11) has no such."""
         on_host = self._device([*_flat(inputs), *_flat(outputs)]).type == "cpu"
         if not _EXCHANGES_LISTS and (on_host or not self._nccl):
             dispatch = functools.partial(
@@ -632,10 +629,7 @@ class RailxProcessGroup(_ProcessGroup):
         return self._message("recv", tensors, source, tag, (source, self._member))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> TorchWork:
-        """Receive from the first sender.
-
-        RuntimeError where some members need a circuit and others none.
-        """
+        """Receive from the first sender; all or none may need circuits."""
         issue = functools.partial(self._recv_anysource, tensors, tag)
         return dispatched(functools.partial(self._inner.recv_anysource, tensors, tag), issue)
 
@@ -734,10 +728,7 @@ class RailxProcessGroup(_ProcessGroup):
         path: tuple[int, int],
         sequence: int | None = None,
     ) -> Work | None:
-        """Issue a send or receive on its lane.
-
-        None where ``sequence`` is given and is not the channel's next number.
-        """
+        """Issue a message; None where ``sequence`` is not the next number."""
         moved = _flat(tensors)
         if self._nccl and self._device(moved).type == "cuda":
             # NCCL has no tags: messages arrive in the order of sending.

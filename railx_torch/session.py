@@ -92,9 +92,8 @@ class Statistics:
 class Operation:
     """One collective or message of this rank.
 
-    ``channel`` and ``sequence`` identify it, equally on all members; ``group`` has the
-    global ranks of the members; ``ready`` is the CUDA event that precedes it on the
-    current stream.
+    ``channel`` and ``sequence`` identify it on all members; ``group`` has their global
+    ranks; ``ready`` is the CUDA event that precedes it on the current stream.
     """
 
     kind: str

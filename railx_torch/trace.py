@@ -310,8 +310,7 @@ class Recorder:
 def join_traces(earlier: pa.Table, later: pa.Table) -> pa.Table:
     """Join the traces of two launches of a block.
 
-    Sequence numbers and times of the second follow those of the first, also after a
-    restart of the machine.
+    Numbers and times of the second follow the first, also after a machine's restart.
     """
     counted = (pc.max(earlier["sequence"]).as_py() or 0) + 1
     gap_ns = (pc.max(earlier["end_ns"]).as_py() or 0) - (pc.min(later["start_ns"]).as_py() or 0)

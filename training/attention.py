@@ -46,8 +46,7 @@ _QUERY_TILE, _KEY_TILE = 128, 512
 class Packing:
     """The numbers of queries and keys of each sequence of a packed call, in order.
 
-    Raises ValueError where their lengths differ or a sequence has fewer keys than
-    queries.
+    ValueError where their lengths differ or a sequence has fewer keys than queries.
     """
 
     queries: tuple[int, ...]
@@ -363,8 +362,7 @@ def _ungrouped(by_group: Tensor) -> Tensor:
 def _tiles(count: int, visible: int) -> Iterator[tuple[slice, list[tuple[slice, int | None]]]]:
     """The tiles of queries, each with the tiles of its visible keys.
 
-    A partly visible tile has a diagonal: query i of the tile sees keys 0 .. diagonal +
-    i of it.
+    Query i of a partly visible tile sees keys 0 .. diagonal + i of it.
     """
     context = visible - count
     for start in range(0, count, _QUERY_TILE):

@@ -60,8 +60,7 @@ class Checkpoint:
 def trained(settings: RunSettings, plan: Plan, sequences: Sequences) -> dict[str, Any]:
     """The inputs that determine the weights, as plain data, independent of the plan.
 
-    Per batch of the plan a digest of the ids and lengths of its sequences and a digest
-    of its tokens.
+    Per batch digests of its sequences' ids and lengths and of its tokens.
     """
     model = {key: value for key, value in to_dict(settings.model).items() if key != "name"}
     sequences_by_batch = [sorted(sequence_lengths(batch)) for batch in plan.batches]

@@ -60,9 +60,8 @@ def read_processors(*helpers: int) -> Reading:
 def others_share(spans: Sequence[Reading]) -> float | None:
     """The share of all cores' time that other processes took, maximum over machines.
 
-    ``spans`` holds the difference of two readings of each rank (:meth:`Reading.since`).
-    None where a machine has no /proc. The share is clamped to 0 .. 1, because the
-    kernel counts in ticks.
+    ``spans``: the difference of two readings of each rank (:meth:`Reading.since`). None
+    where a machine has no /proc; clamped to 0 .. 1, as the kernel counts in ticks.
     """
     shares = []
     for machine in {span.machine for span in spans}:

@@ -271,9 +271,8 @@ class Decoder(nn.Module):
     def units(self) -> list[tuple[str, nn.Module]]:
         """The modules with parameters, by name, in the order of their use.
 
-        The embedding, each layer, the final norm with the head. With tied embeddings
-        the first and the last are the same module, used twice. Names are prefixes of
-        the parameters' names.
+        The embedding, each layer, the final norm with the head; with tied embeddings
+        the first once more. Names are prefixes of the parameters' names.
         """
         units: list[tuple[str, nn.Module]] = [("embedding", self.embedding)] if self.first else []
         units += [(f"layers.{layer}", self.layers[str(layer)]) for layer in self.layer_range]
@@ -284,8 +283,7 @@ class Decoder(nn.Module):
     def compile_layers(self, **options: Any) -> None:
         """Compile the functions around attention, with options of ``torch.compile``.
 
-        All layers share the compiled code. The number of tokens may change between
-        calls.
+        All layers share the compiled code, for any number of tokens.
         """
         options = {"dynamic": True, "fullgraph": True, **options}
         before: Any = torch.compile(Layer.enter, **options)
@@ -441,8 +439,7 @@ def _rotation(
 class _Rotated(torch.autograd.Function):
     """The pairs (i, i + half) of each head, turned by the angle of its position.
 
-    It writes both halves into the result and saves nothing but the angles; its gradient
-    is the rotation back.
+    It saves nothing but the angles; its gradient is the rotation back.
     """
 
     @staticmethod

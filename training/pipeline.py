@@ -54,8 +54,7 @@ from training.timeline import Timeline
 class CachedSlice:
     """Keys and values of one slice by layer, for the attention of later slices.
 
-    ``edges`` are their positions in the autograd graph, ``leaves`` the detached tensors
-    that later slices read.
+    ``edges``: their places in the autograd graph; ``leaves``, detached, are read.
     """
 
     edges: dict[int, tuple[GradientEdge, GradientEdge]] = field(default_factory=dict)
@@ -83,10 +82,7 @@ class CachedSlice:
 
 
 def _leaf(tensor: Tensor) -> Tensor:
-    """A detached leaf of keys or values, for later slices.
-
-    Its gradient is a view of a concatenation's gradient, which the hook copies out.
-    """
+    """A detached leaf; its gradient, a view of a concatenation's, is copied out."""
     leaf = tensor.detach().requires_grad_()
     leaf.register_hook(_alone)  # type: ignore[no-untyped-call]
     return leaf
@@ -322,9 +318,8 @@ class Log(Protocol):
 class PipelineParallel:
     """Runs the batches of a pipeline plan on this rank's stage of the model.
 
-    rank = (replica * stages + stage) * degree + sequence rank. Creates the process
-    groups of stages with several ranks, so that every rank has to construct it at the
-    same point.
+    rank = (replica * stages + stage) * degree + sequence rank. Creates groups of stages
+    with several ranks: every rank has to construct it at the same point.
     """
 
     def __init__(

@@ -134,8 +134,7 @@ def _end_with_launcher() -> None:
 def _wait(ranks: Sequence[BaseProcess]) -> BaseProcess | None:
     """Wait for all ranks or the first that fails, and return the failed one.
 
-    A killed rank makes the others fail: of several failed ranks the killed one is
-    returned.
+    A killed rank makes the others fail, so of several it is returned.
     """
     running = {process.sentinel: process for process in ranks}
     while running:

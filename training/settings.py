@@ -234,9 +234,8 @@ def fabric_rounds(settings: RunSettings) -> list[list[FabricSettings]]:
 def check_sharding(training: TrainingSettings, zero_stage: int, devices: int) -> str:
     """How the sharding differs from that of the plan's prices; empty if not.
 
-    ``zero_stage`` is what the plan's cost model divides among its ``devices``; a single
-    device has nothing to divide. SettingsError where it differs and the settings do not
-    allow it.
+    ``zero_stage``: what the plan's cost model divides among its ``devices``, if
+    several. SettingsError where it differs and the settings do not allow it.
     """
     if devices == 1 or _ZERO_STAGE[training.sharding] == zero_stage:
         return ""
@@ -323,8 +322,7 @@ def check_planner(planner: str, key: str) -> None:
 def pipeline_shape(plan: Plan) -> tuple[int, int]:
     """The stages of a pipeline plan and the ranks of each.
 
-    SettingsError where its batches have different numbers: a rank holds the same layers
-    in every batch.
+    SettingsError where batches differ: a rank holds the same layers in all of them.
     """
     pipelines = [pipeline for batch in plan.pipeline_batches() for pipeline in batch.pipelines]
     shape = []

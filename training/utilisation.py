@@ -89,8 +89,7 @@ def used(
 ) -> dict[str, Any]:
     """FLOPs, MFU and memory of a fabric setting: columns of the table of settings.
 
-    ``rows`` are its iterations. FLOPs are the mean of an iteration, memory the maximum
-    over ranks.
+    Of its iterations, ``rows``, the mean FLOPs and the maximum of memory over ranks.
     """
     iterations = {row["iteration"] for row in rows}
     flops = fmean(

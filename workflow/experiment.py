@@ -19,10 +19,9 @@ from workflow.choices import conf_files
 
 
 def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """The experiment that conf/config.yaml and ``overrides`` describe, as plain data.
+    """The experiment of conf/config.yaml and ``overrides`` as plain data, checked.
 
-    It is checked; ``overrides`` are in Hydra's syntax. Raises
-    :class:`railx.settings.SettingsError`: one line that names the key and what is
+    Raises :class:`railx.settings.SettingsError`, which names the key and what is
     allowed.
     """
     overrides = list(overrides)

@@ -117,11 +117,10 @@ _LOCKS: list[FileLock] = []
 
 
 def hold_folder(state: Path) -> FileLock | None:
-    """Take the folder until this process ends.
+    """Take the folder until this process ends; stale marks in ``state``/locks go.
 
-    Stale marks under ``state``/locks are removed. Returns the lock, or None when
-    another run holds the folder (Snakemake's own marks then stay and speak for
-    themselves).
+    Returns the lock; None where another run holds it, for which Snakemake's marks
+    speak.
     """
     state.mkdir(parents=True, exist_ok=True)
     lock = FileLock(state / "pipeline.lock", mode=0o666)

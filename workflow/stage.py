@@ -30,10 +30,9 @@ Summary = dict[str, Any]
 
 @dataclass(frozen=True)
 class FromStage:
-    """Files that a stage makes: ``"network.bounds"`` is its output ``bounds``.
+    """Files of a stage: ``"network.bounds"`` is its output ``bounds``.
 
-    ``items`` names one item (one file), several (a list of files in that order) or none
-    where the stage has no items.
+    ``items``: one (a file), several (a list), or none where the stage has none.
     """
 
     output: str

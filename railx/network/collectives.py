@@ -148,11 +148,10 @@ class _Rings:
 
 @dataclass(frozen=True, eq=False)
 class _Scope:
-    """The participants of a collective: rings of one or several dimensions, level by
-    level.
+    """The participants of a collective: rings of dimensions, level by level.
 
-    Levels go from the inside out (the mesh of a node, the nodes). A level works on the
-    result of the level inside it; its payload is that of all its rings together.
+    Levels go from the inside out (the mesh of a node, the nodes), each on the result of
+    the one inside it; its payload is that of all its rings together.
     """
 
     name: str
@@ -398,10 +397,7 @@ def _grid_scopes(index: ChannelIndex, grid: GridRings, nodes: SubGrid, most: int
 def _chip_scopes(
     index: ChannelIndex, grid: GridRings, nodes: SubGrid, level: tuple[_Rings, ...], most: int
 ) -> list[_Scope]:
-    """Nodes of several chips: a ring level over all chips, and the hierarchy.
-
-    The hierarchy is the meshes inside the nodes, then the nodes.
-    """
+    """Nodes of several chips: rings over all chips, and the meshes, then the nodes."""
     scopes = []
     chips = nodes.nodes * grid.grid.m**2
     flat = [

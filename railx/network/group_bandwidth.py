@@ -41,10 +41,7 @@ from railx.vocabulary.topology import INTERNAL, Topology
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages within a group: arrays[messages], by member and the one it sends to.
-
-    ``share``: the part of the member's traffic.
-    """
+    """Messages (arrays[messages]) by member, other member and share of its traffic."""
 
     member: IntArray
     other: IntArray

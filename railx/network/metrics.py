@@ -131,8 +131,7 @@ def chip_hop_counts(topology: Topology) -> IntArray | None:
 def check_optical_circuits(topology: Topology) -> None:
     """Check the optical circuits; ValueError names the first fault.
 
-    Each port exists (``ocs_radix``) and is used at most once. A family may also check
-    the resulting links.
+    Each port exists (``ocs_radix``), is used once at most; families may check more.
     """
     circuits = topology.circuits
     if circuits is None:

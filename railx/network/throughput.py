@@ -56,10 +56,7 @@ def static_routings(topology: Topology) -> tuple[str, ...]:
 
 
 def lane_loads(topology: Topology, traffic: TrafficSettings, routing: str, seed: int) -> FloatArray:
-    """:func:`uniform_lane_loads` for any traffic pattern.
-
-    Patterns other than uniform and all-to-all at up to 6,000 chips.
-    """
+    """:func:`uniform_lane_loads` for any pattern, others at up to 6,000 chips."""
     if isinstance(traffic, UniformTraffic | AllToAllTraffic):
         return uniform_lane_loads(topology, routing)
     _check_size(topology, f"{traffic.pattern} traffic")

@@ -101,10 +101,7 @@ def traffic_flows(topology: Topology, traffic: TrafficSettings, seed: int) -> Fl
 
 
 def circuits_for(topology: Topology, traffic: TrafficSettings, seed: int) -> Topology:
-    """The network with its circuits set for a pattern; itself where none follow it.
-
-    As built they are set for uniform traffic.
-    """
+    """The network with circuits for a pattern, if any follow it; as built: uniform."""
     if family_of(topology).traffic_circuits is None or traffic.pattern == "uniform":
         return topology
     flows = traffic_flows(topology, traffic, seed)

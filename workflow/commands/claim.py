@@ -110,10 +110,7 @@ def _claim(options: argparse.Namespace) -> None:
 
 
 def query_files(query: str, asked: str, experiment: Config) -> list[Path]:
-    """The files of the tables that a query names; ``asked`` says whose query it is.
-
-    Raises ValueError where the experiment makes one of them not, naming those that do.
-    """
+    """The files that a query of ``asked`` names; UserError: the run lacks one."""
     from railx.evidence import open_schemas
 
     with open_schemas({}) as database:

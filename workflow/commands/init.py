@@ -188,8 +188,7 @@ def _below(here: str, source: Path) -> Iterator[tuple[Path, bytes]]:
 def _schemas(folder: Path, contents: Iterable[Path]) -> dict[Path, bytes]:
     """The schemas that files of the folder name, as its choices are now.
 
-    Those that are there are refreshed from within the folder alone: elsewhere its own
-    choices are not read.
+    Those that are there are refreshed from within: elsewhere its choices are not read.
     """
     from workflow.schemas import SCHEMAS, generated_files, schema_name
 

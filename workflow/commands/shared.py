@@ -242,8 +242,7 @@ def _plain(value: Any) -> Any:
 def topologies_like(name: str) -> list[Any]:
     """The settings of a choice of topology, and of those that begin with its name.
 
-    Composed without the settings of other groups, whose modules take half a second to
-    import.
+    Composed without other groups, whose modules take half a second to import.
     """
     from railx.families import TopologySettings
     from railx.settings import load

@@ -9,11 +9,7 @@ from workflow.stage import Experiment, FromStage, Job, Stage, Summary, Tracked
 
 
 def run(job: Job) -> Summary:
-    """Compare both on the topologies of the settings, given in that order.
-
-    The summary holds the least and the largest ratio of packets to flows, below and
-    above the load that fills the busiest link.
-    """
+    """Compare both on the topologies; least and largest ratios by side of the bound."""
     from railx.families import read_topology
     from railx.network.agreement import agreement_rows
     from railx.network.settings import AgreementSettings

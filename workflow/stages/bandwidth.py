@@ -7,10 +7,9 @@ from workflow.stage import ByHand, Experiment, FromStage, Item, Job, Stage, Summ
 
 
 def run(job: Job) -> Summary:
-    """Place a job on the topology and write the bandwidths of its groups.
+    """Place a job, write bandwidths of its groups; those of consecutive ranks.
 
-    Returns the bandwidths of consecutive ranks as one flat summary. A topology that the
-    settings do not name (by hand) takes the family's first routing.
+    By hand, a topology that the settings do not name takes the family's first routing.
     """
     from railx.families import family_of, read_topology
     from railx.network.group_bandwidth import group_bandwidth

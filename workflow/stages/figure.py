@@ -29,11 +29,7 @@ def run(job: Job) -> Summary:
 
 
 def check_columns(experiment: Config) -> None:
-    """Raise SettingsError for a figure that reads a column its table does not declare.
-
-    Published tables are looked into; where a library knows the columns of a stage it is
-    asked.
-    """
+    """SettingsError for a figure that reads a column its table does not declare."""
     from railx.settings import SettingsError
 
     for figure, settings in experiment["figures"].items():
@@ -86,9 +82,8 @@ def _figures() -> dict[str, Any]:
 def _inputs(experiment: Config, figure: str) -> Inputs:
     """The tables a figure is drawn from.
 
-    Those of the names under ``only``, else the plans that the settings name, or of all
-    items that fit; published ones as they are. What a figure does without is not what
-    ``only`` names: all of it.
+    Those of ``only``, else of the plans that the settings name, or of all items that
+    fit; published ones as they are. What a figure can do without comes whole.
     """
     settings = experiment["figures"][figure]
     only = tuple(settings.get("only", ()))

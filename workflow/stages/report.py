@@ -114,11 +114,7 @@ def _inputs(experiment: Config, _: str) -> Inputs:
 
 
 def _others(page: Path) -> list[Path]:
-    """The verdicts of other experiments that are there, recorded ones last.
-
-    Nobody makes them for this page: those of an experiment that was never run are not
-    missed.
-    """
+    """The verdicts of other experiments, where they were run, recorded ones last."""
     results = page.parent
     beside = [path for path in results.glob(f"*/{_VERDICTS}") if path.parts[-3] != page.name]
     recorded = (results / _RECORDED).glob(f"**/{_VERDICTS}")

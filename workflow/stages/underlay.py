@@ -10,11 +10,7 @@ from workflow.stages.economics import check_price_set
 
 
 def run(job: Job) -> Summary:
-    """Price and replan every plan on the network at every rate; return the summary.
-
-    SettingsError where the plans are for another number of devices than the network is
-    made for.
-    """
+    """Price and replan every plan on the network at every rate; the summary."""
     from railx.mapping.underlay import UnderlaySettings
     from railx.mapping.underlay_tables import bandwidth_table, mean_times, mix_table
 

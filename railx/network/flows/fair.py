@@ -37,10 +37,7 @@ def max_min_rates(
 def fair_rates(
     paths: FlowPaths, capacity_gb_s: FloatArray, demand_gb_s: ArrayLike = np.inf
 ) -> FloatArray:
-    """Max-min fair rates of flows on given paths.
-
-    ``capacity_gb_s`` (float64[links]) is that of all lanes of a row.
-    """
+    """Max-min fair rates on paths; ``capacity_gb_s`` (float64[links]): of all lanes."""
     demand = per_flow(paths, "demand_gb_s", demand_gb_s)
     rate = np.zeros(len(paths))
     active = np.ones(len(paths), dtype=np.bool_)

@@ -84,10 +84,9 @@ def spread_flows(
 def route_flows(
     topology: Topology, routing: str | RoutingTable, src: ArrayLike, dst: ArrayLike
 ) -> FlowPaths:
-    """:func:`spread_flows` for a routing by name, a block of destinations at a time.
+    """:func:`spread_flows` by a routing's name, a block of destinations at a time.
 
-    A table grows with vertices x destinations; in blocks 10,000 chips need less than 2
-    GiB.
+    Tables are vertices x destinations; in blocks 10,000 chips need less than 2 GiB.
     """
     if isinstance(routing, RoutingTable):
         return spread_flows(topology, routing, src, dst)

@@ -274,8 +274,7 @@ def _parts(topology: Topology, parts: int) -> IntArray:
 def _boxes(topology: Topology, part: IntArray, parts: int) -> Int32Array:
     """Empty boxes for messages between parts.
 
-    In a cycle a channel has a head and two FIFOs that packets leave, by a tail and at
-    their destination.
+    In a cycle a channel has a head, and two FIFOs that packets leave: tail and end.
     """
     from railx.network.packets import engine
 
@@ -361,10 +360,7 @@ def _running_sums(table: RoutingTable) -> FloatArray:
 def _traffic_arrays(
     topology: Topology, traffic: TrafficSettings | Trace, seed: int
 ) -> tuple[int, NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], float]:
-    """Mode, sources, targets, acceptance, aliases and hot share.
-
-    Aliases are indices of hot chips, or cycles of a trace.
-    """
+    """Mode, sources, targets, acceptance, aliases (or cycles of a trace), hot share."""
     from railx.network.packets import engine
     from railx.network.packets.kernels import alias_table
 

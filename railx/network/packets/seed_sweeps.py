@@ -51,10 +51,7 @@ def read_sweeps(rows: Path, summaries: Path) -> list[Sweep]:
 def _limits(
     topology: Topology, table: RoutingTable, traffic: TrafficSettings, seed: int
 ) -> tuple[float, float]:
-    """Offered loads at which the busiest lane is full (bound), and the ideal.
-
-    At the ideal the external lanes would be full, evenly loaded.
-    """
+    """Loads at which the busiest lane is full (bound), or all external ones (ideal)."""
     demand = (
         None if traffic.pattern == "uniform" else traffic_flows(topology, traffic, seed).demand()
     )

@@ -168,11 +168,7 @@ def summary_row(
     result: PacketResult,
     seed: int,
 ) -> dict[str, Any]:
-    """A row of the packet tables.
-
-    Loads are the requested ones, everything else as simulated; :func:`speed_of` gives
-    the simulator's speed.
-    """
+    """A row of the packet tables, loads as requested, everything else as simulated."""
     return {
         "topology": name,
         "family": topology.family,
@@ -273,9 +269,7 @@ def _half_width(batches: IntArray) -> float:
 
 
 def check_divisible(net: Any, threads: int) -> None:
-    """SettingsError where packets of two parts may meet within a cycle: in a stream of
-    random numbers, or on a link shorter than a cycle.
-    """
+    """SettingsError where packets of two parts may meet: random draws, short links."""
     from railx.network.packets import engine
 
     for met, reason in (
