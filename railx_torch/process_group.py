@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -43,33 +43,12 @@ from railx_torch.session import Operation, Session
 # Torch's own hints leave most of this module untyped.
 _cuda: Any = torch.cuda
 _distributed: Any = dist
+_ProcessGroup: Any = dist.ProcessGroup
 
 _HOST = torch.device("cpu")
 _NO_LIMIT = timedelta(0)
 #: Whether gloo exchanges lists of tensors.
 _EXCHANGES_LISTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
-
-if TYPE_CHECKING:
-
-    class _ProcessGroup:
-        """What is used of torch's class, whose stub fits no Python subclass."""
-
-        BackendType: Any
-
-        def __init__(self, rank: int, size: int) -> None: ...
-        def rank(self) -> int: ...
-        def size(self) -> int: ...
-        def _register_backend(self, device: torch.device, kind: Any, backend: Any) -> None: ...
-        def _set_default_backend(self, kind: Any) -> None: ...
-        def _set_group_name(self, name: str) -> None: ...
-        def _set_group_desc(self, desc: str) -> None: ...
-        @property
-        def group_name(self) -> str: ...
-        @property
-        def group_desc(self) -> str: ...
-
-else:
-    _ProcessGroup = dist.ProcessGroup
 
 
 @dataclass(frozen=True)
@@ -142,7 +121,7 @@ def _to_outputs(kind: str, *names: str) -> Callable[..., TorchWork]:
     return method
 
 
-class RailxProcessGroup(_ProcessGroup):
+class RailxProcessGroup(_ProcessGroup):  # type: ignore[misc]
     """A process group whose operations wait for their circuits; see the module."""
 
     def __init__(self, options: Any, session: Session, pg_options: Any = None) -> None:
@@ -499,7 +478,7 @@ class RailxProcessGroup(_ProcessGroup):
         return self._into_outputs("scatter", ("scatter",), outputs, inputs, further, keywords, size)
 
     def _bytes_of_all(self, tensors: Any) -> int:
-        return _bytes(tensors) * self.size()
+        return _bytes(tensors) * len(self._ranks)
 
     def all_to_all_single(
         self,

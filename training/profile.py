@@ -340,9 +340,7 @@ def _exchange_times(
     return {
         "forward_ms": forward_ms,
         "backward_ms": backward_ms,
-        "kept_bytes": 0,
-        "left_bytes": 0,
-        "peak_bytes": 0,
+        **dict.fromkeys(("kept_bytes", "left_bytes", "peak_bytes"), 0),
         "exchanged_bytes": moved,
     }
 
