@@ -254,9 +254,8 @@ class Work(_TorchWork):
         with self._lock:
             future, created = self._future, self._future is None
             if created:
-                devices: list[int | str | torch.device] = (
-                    [self.operation.device] if self.operation.device.type == "cuda" else []
-                )
+                device = self.operation.device
+                devices: Any = [device] if device.type == "cuda" else []
                 future = self._future = torch.futures.Future(devices=devices)
             over = created and self._finished
         if over:
@@ -618,31 +617,24 @@ class Lanes:
 
     def _carry_out(self, work: Work, lane: _Lane, lane_open: bool) -> None:
         """Run an operation where its tensors are; refuse it on a closed lane."""
-        begun = _Once(lane.begun)
+        operation, begun = work.operation, _Once(lane.begun)
+        carry = self._within_host
+        if operation.device.type == "cuda":
+            carry = self._through_device if self._inner_on_device else self._through_host
         try:
-            if not lane_open:
-                self._session.drop(work.operation)
-                work.finish(RuntimeError(_refused(work.operation)))
-            elif self._on_device(work.operation):
-                self._guarded(work, self._through_device, begun)
-            elif work.operation.device.type == "cuda":
-                self._guarded(work, self._through_host, begun)
+            if lane_open:
+                with torch.no_grad():
+                    carry(work, begun)
             else:
-                self._guarded(work, self._within_host, begun)
+                self._session.drop(operation)
+                work.finish(RuntimeError(_refused(operation)))
+        except Exception as error:
+            # The thread that waits for the work gets the error.
+            self._session.drop(operation)
+            begun()
+            work.finish(self._explain(operation, error))
         finally:
             begun()
-
-    def _guarded(
-        self, work: Work, part: Callable[[Work, Callable[[], None]], None], begun: _Once
-    ) -> None:
-        """Pass errors to the thread that waits for the work."""
-        try:
-            with torch.no_grad():
-                part(work, begun)
-        except Exception as error:
-            self._session.drop(work.operation)
-            begun()
-            work.finish(self._explain(work.operation, error))
 
     def _explain(self, operation: Operation, error: Exception) -> Exception:
         ranks = ", ".join(map(str, operation.group))

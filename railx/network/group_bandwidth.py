@@ -97,11 +97,8 @@ def group_bandwidth(
     rows: list[dict[str, Any]] = []
     for size, stride in group_shapes(len(chips)):
         groups = strided_groups(chips, size, stride)
-        key = {
-            "group_size": size,
-            "stride": stride,
-            "placement": "consecutive" if stride == 1 else "strided",
-        }
+        placement = "consecutive" if stride == 1 else "strided"
+        key = {"group_size": size, "stride": stride, "placement": placement}
         for algorithm in ("direct",) if size == 2 else ("direct", "ring"):
             for fidelity in settings.fidelities:
                 if fidelity == "flow":
@@ -137,20 +134,29 @@ def routed_loads(
     plane, planes = family.plane(topology.settings) if family.plane else (topology, 1)
     closed = family.pair_loads
     without_table = None if closed is None else closed(topology.settings, plane, routing)
-    of_gathers: Callable[[IntArray], tuple[FloatArray, float]] | None = None
+    gathers: Callable[[IntArray], tuple[FloatArray, float]] | None = None
     if without_table is None and routing in family.hop_loads:
         by_hops = HopLoads(plane, family.hop_loads[routing])
-        without_table, of_gathers = by_hops, by_hops.of_gathers
+        without_table, gathers = by_hops, by_hops.of_gathers
     if without_table is None:
         table = build_routing(plane, routing, destinations, grouped=True)
         if family.traffic_circuits is not None and routing == "min":
             return RoutedLoads(partial(_loads_by_table, topology, table))
         without_table = partial(pair_loads, plane, table)
-        of_gathers = partial(gather_loads, plane, table)
-    return RoutedLoads(
-        partial(_loads_of_planes, topology, planes, without_table),
-        of_gathers and partial(_gathers_of_planes, topology, planes, of_gathers),
-    )
+        gathers = partial(gather_loads, plane, table)
+    pairs = without_table
+
+    # Loads are those of one of equal planes.
+    def of_pairs(src: IntArray, dst: IntArray, share: FloatArray) -> _Loads:
+        load, flight_ns = pairs(src, dst, share / planes)
+        return topology, np.tile(load, planes), flight_ns
+
+    def of_gathers(groups: IntArray) -> _Loads:
+        assert gathers is not None
+        load, flight_ns = gathers(groups)
+        return topology, np.tile(load / planes, planes), flight_ns
+
+    return RoutedLoads(of_pairs, None if gathers is None else of_gathers)
 
 
 def _loads_with_nodes(topology: Topology, between: RoutedLoads, inside: PairLoads) -> RoutedLoads:
@@ -206,30 +212,6 @@ def _pairs_of(messages: Messages, groups: IntArray) -> tuple[IntArray, IntArray,
     """Sources, destinations and shares of the messages of all groups."""
     src, dst = groups[:, messages.member].ravel(), groups[:, messages.other].ravel()
     return src, dst, np.tile(messages.share, len(groups))
-
-
-def _loads_of_planes(
-    topology: Topology,
-    planes: int,
-    alone: PairLoads,
-    src: IntArray,
-    dst: IntArray,
-    share: FloatArray,
-) -> _Loads:
-    """Loads of pairs, from those of one of equal planes."""
-    load, flight_ns = alone(src, dst, share / planes)
-    return topology, np.tile(load, planes), flight_ns
-
-
-def _gathers_of_planes(
-    topology: Topology,
-    planes: int,
-    alone: Callable[[IntArray], tuple[FloatArray, float]],
-    groups: IntArray,
-) -> _Loads:
-    """Loads of gathers, from those of one of equal planes."""
-    load, flight_ns = alone(groups)
-    return topology, np.tile(load / planes, planes), flight_ns
 
 
 def _loads_by_table(
