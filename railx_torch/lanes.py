@@ -298,7 +298,6 @@ class _Lane:
         self._stopped = False
 
     def all_begun(self) -> bool:
-        """Whether every operation has begun."""
         return self._not_begun == 0
 
     def all_launched(self) -> bool:
@@ -306,7 +305,6 @@ class _Lane:
         return self._not_begun == self._behind_gates
 
     def watch(self, work: Work) -> None:
-        """Let the thread observe the end of an operation that has begun."""
         self._add(lambda _: work.see_end(), inline=False)
 
     def put(

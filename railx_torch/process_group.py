@@ -753,7 +753,6 @@ _teach_monitored_barrier()
 
 
 def _inner_options(pg_options: Any, inner: str) -> Any:
-    """The options for the inner backend; UserError for those of another one."""
     if pg_options is None:
         return None
     name = {"gloo": "ProcessGroupGloo", "nccl": "ProcessGroupNCCL"}[inner]
@@ -795,7 +794,6 @@ class _Done:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a nest of lists."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -819,7 +817,6 @@ def _bytes(value: Any) -> int:
 
 
 def _map_tensors(value: Any, to_host: ToHost) -> Any:
-    """The same nest of lists with ``to_host`` applied to every tensor."""
     if isinstance(value, torch.Tensor):
         return to_host(value)
     if isinstance(value, (list, tuple)):

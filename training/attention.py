@@ -279,7 +279,6 @@ def _parameters(kernel: Callable[..., Any]) -> frozenset[str]:
 
 
 def _blocks(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attention of one sequence, by tiles of queries and keys."""
     mixed: Tensor = _Blocks.apply(queries, keys, values)  # type: ignore[no-untyped-call]
     return mixed
 

@@ -94,7 +94,6 @@ def _busy() -> tuple[float, int] | tuple[None, None]:
 
 
 def _used_s(process: int) -> float:
-    """User and system time of a process."""
     try:
         # The name, in brackets, may hold anything.
         fields = (_PROC / str(process) / "stat").read_text().rpartition(")")[2].split()

@@ -226,7 +226,6 @@ def _trained(
         warm = launch.begun + settings.training.warmup_iterations - 1
 
         def gather(rows: Sequence[dict[str, Any]], span: Reading | None) -> Block | None:
-            """The block so far."""
             trace = recorder.table() if repeat == 0 else None
             needed = _plain(backend.recorded_schedule()) if number == 0 else None
             groups = engine.groups
@@ -361,7 +360,6 @@ def _iterations(
 
 
 def _added_up(control: dist.ProcessGroup, *parts: Tensor) -> list[float]:
-    """The sums of scalars over all ranks, on the control group."""
     sums = torch.stack([part.detach().to("cpu", torch.float64) for part in parts])
     dist.all_reduce(sums, group=control)
     return [float(value) for value in sums]

@@ -117,7 +117,6 @@ class Planning:
         return Planned(answer.batch, answer.planning_ms, (time.perf_counter() - begin) * 1e3)
 
     def _answer(self, process: subprocess.Popen[bytes]) -> Answer:
-        """The answer of the process for the requested batch."""
         index, self._asked = self._asked, None
         assert index is not None
         assert process.stdout is not None

@@ -226,7 +226,6 @@ def _copies(kv_heads: int, degree: int) -> int:
 def _measured(
     settings: ProfileSettings, decoder: Decoder, point: Point, kernel: Kernel
 ) -> dict[str, Any]:
-    """Medians of times per layer, and memory."""
     passes = _Passes(settings, decoder, point, kernel)
     device = next(decoder.parameters()).device
     layers = settings.layers if point.part == "layer" else 1
@@ -272,7 +271,6 @@ def _check_exchanges(settings: ProfileSettings, device: torch.device) -> None:
 def _exchanged(
     settings: ProfileSettings, points: Sequence[Point], device: torch.device
 ) -> Iterator[tuple[Point, dict[str, Any]]]:
-    """Times of the exchanges, in the order of their points."""
     for degree in settings.exchange_degrees:
         selected = [p for p in points if p.part == "all_to_all" and p.degree == degree]
         with tempfile.TemporaryDirectory(prefix="railx-") as folder:

@@ -92,7 +92,6 @@ def _rank(
     expected_errors: Mapping[type[Exception], int],
     complaints: Any,
 ) -> None:
-    """Run one rank; its error goes to the launcher."""
     # Ctrl-C reaches the launcher, which ends all ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_launcher, daemon=True).start()
@@ -150,7 +149,6 @@ def _wait(ranks: Sequence[BaseProcess]) -> BaseProcess | None:
 
 
 def _ended(running: dict[int, BaseProcess], limit_s: float | None) -> list[BaseProcess]:
-    """Remove the processes that have ended from ``running`` and return them."""
     ready = multiprocessing.connection.wait(list(running), limit_s)
     ended = [running.pop(cast("int", sentinel)) for sentinel in ready]
     for process in ended:
@@ -159,7 +157,6 @@ def _ended(running: dict[int, BaseProcess], limit_s: float | None) -> list[BaseP
 
 
 def _complaint(ranks: Sequence[BaseProcess], failed: BaseProcess, complaints: Any) -> Failure:
-    """The failure to report for a rank that failed."""
     code, name = failed.exitcode or 0, f"rank {ranks.index(failed)}"
     if code < 0:
         return Failure(f"{name} was killed by {signal.Signals(-code).name}", "", FAILED)

@@ -143,6 +143,5 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 
 def _group(ranks: Sequence[int]) -> dist.ProcessGroup | None:
-    """A new process group of these ranks; None for a single rank."""
     group: dist.ProcessGroup | None = dist.new_group(list(ranks)) if len(ranks) > 1 else None
     return group

@@ -291,7 +291,6 @@ def _over_electrical(
 
 
 def _undisturbed(block_times: Sequence[_BlockTimes]) -> list[_BlockTimes]:
-    """The undisturbed blocks; all where none is undisturbed."""
     return [times for times in block_times if not times.block.disturbed] or list(block_times)
 
 
@@ -303,7 +302,6 @@ def _times(block: Block) -> _BlockTimes:
 
 
 def _steps(block: Block) -> list[dict[str, float]]:
-    """The iterations of a block, over all ranks."""
     iterations = sorted({row["iteration"] for row in block.rows})
     grouped = [
         [row for row in block.rows if row["iteration"] == iteration] for iteration in iterations
@@ -317,7 +315,6 @@ def _steps(block: Block) -> list[dict[str, float]]:
 
 
 def _peak(peaks: Iterable[list[int] | None]) -> list[int] | None:
-    """The maximum of every rank over all blocks; None without counts."""
     counted = [peak for peak in peaks if peak is not None]
     return [max(rank) for rank in zip(*counted, strict=True)] if counted else None
 

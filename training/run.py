@@ -272,7 +272,6 @@ def _loopback(name: str) -> bool:
 
 
 def _check_address(settings: RunSettings) -> None:
-    """Refuse a port that another process has bound."""
     fabric = settings.fabric
     if fabric.port == 0 or all(setting.mode == "electrical" for setting in fabric_sweep(settings)):
         return
@@ -286,7 +285,6 @@ def _check_address(settings: RunSettings) -> None:
 
 
 def _check_folder(out: Path) -> None:
-    """Refuse a folder that cannot be written to."""
     there = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise UserError(
@@ -295,7 +293,6 @@ def _check_folder(out: Path) -> None:
 
 
 def _check_steps(settings: RunSettings, resumed: Checkpoint) -> None:
-    """Refuse a checkpoint that leaves no step to time."""
     training = settings.training
     if resumed.step >= training.iterations:
         raise SettingsError(

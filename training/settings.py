@@ -378,7 +378,6 @@ def tensor_degree(plan: Plan) -> int:
 
 
 def _check_parallelism(plan: Plan, model: ModelSettings, training: TrainingSettings) -> None:
-    """Refuse what torch's context or tensor parallelism cannot run."""
     chosen = f"got {training.parallelism}"
     if plan.kind != "sequence_parallel":
         raise SettingsError(
@@ -416,7 +415,6 @@ def _check_heads(model: ModelSettings, degree: int) -> None:
 
 
 def _check_recomputed(plan: Plan, model: ModelSettings, stages: int) -> None:
-    """A stage recomputes no more layers than it has."""
     stage_sizes = [len(layers) for layers in stage_layers(model.layers, stages)]
     for batch in plan.pipeline_batches():
         for index, pipeline in enumerate(batch.pipelines):

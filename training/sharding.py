@@ -140,7 +140,6 @@ class _Unit:
         self._gather = work, message
 
     def land(self) -> None:
-        """Wait for the gathered parameters."""
         if self.present:
             return
         self.issue_gather()
@@ -163,7 +162,6 @@ class _Unit:
                 )
 
     def release(self) -> None:
-        """Free the storage of the gathered parameters."""
         if self.present:
             self.present = False
             for part in self.parts:
@@ -244,7 +242,6 @@ class _Unit:
             ].view_as(part.shard)
 
     def forget(self) -> None:
-        """Drop the gradients of the last batch."""
         self._gradient = None
         for part in self.parts:
             part.shard.grad = None
@@ -502,7 +499,6 @@ def _rows_of_parameter(name: str, parameter: Tensor, start: int, stop: int) -> T
 
 
 def _exchange(model: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    """Replace the parameter of this name."""
     path, _, attribute = name.rpartition(".")
     setattr(model.get_submodule(path), attribute, parameter)
 

@@ -219,7 +219,6 @@ def _run_stage(options: argparse.Namespace) -> None:
 
 
 def _export(options: argparse.Namespace, chosen: Config) -> None:
-    """Run the stage and print or write its output for another program."""
     from railx.progress import told
     from workflow.commands.export import write_exported
 

@@ -220,7 +220,6 @@ def _interpolates(value: Any) -> bool:
 
 
 def _resolved(config: dict[str, Any]) -> dict[str, Any]:
-    """With every ``${...}`` in the place of what it refers to."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 

@@ -58,7 +58,6 @@ def check_experiment(experiment: Experiment) -> None:
 
 
 def _settings_of(experiment: Experiment, group: str) -> Iterator[tuple[str, Any]]:
-    """The settings of a group that an experiment has, with their keys."""
     for key, listed in LISTED.items():
         if listed == group:
             entries = getattr(experiment, key).items()

@@ -207,7 +207,6 @@ def logged(path: str | Path) -> Iterator[JobLog]:
 
 
 def _end(code: int) -> None:
-    """End with ``code``, whatever could not be written."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

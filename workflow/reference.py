@@ -166,7 +166,6 @@ def _further(suffix: str, below: tuple[str, list[type]] | None) -> tuple[str, li
 
 
 def _word(value: Any) -> str:
-    """A value as it is written in a file."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return f"`{value}`"

@@ -169,7 +169,6 @@ def _names_of(group: str) -> dict[str, Any]:
 
 
 def _plan_parts() -> dict[str, list[str]]:
-    """The names that each part of a plan's name can have, in their order."""
     names = PlanNames(CONF)
     return {
         "planner": sorted(names.planners),
@@ -179,7 +178,6 @@ def _plan_parts() -> dict[str, list[str]]:
 
 
 def _cross() -> dict[str, Any]:
-    """The keys of a product of plans (:func:`workflow.plan_names.crossed`)."""
     parts = {
         part: {"anyOf": [{"enum": names}, {"type": "array", "items": {"enum": names}}]}
         for part, names in _plan_parts().items()
@@ -214,7 +212,6 @@ class _Writer:
         self._supplied = supplied
 
     def of(self, hint: Any, form: Form) -> dict[str, Any]:
-        """The schema of a type hint."""
         union = members(hint)
         if union is not None:
             return self._union(hint, *union, form)
@@ -362,7 +359,6 @@ def _constrained(written: dict[str, Any], constraints: list[Any]) -> dict[str, A
 
 
 def _defaults_list() -> dict[str, Any]:
-    """Hydra's list of the files that a file mounts."""
     choice = {"type": ["string", "null"]}
     entry = {"type": "object", "minProperties": 1, "maxProperties": 1}
     return {

@@ -252,7 +252,6 @@ class Experiment:
             yield f"runs.{name}.plan", run.plan, "plans"
 
     def _check_profile(self, key: str, profile: str, model: str, note: str = "") -> None:
-        """Refuse a profile that is not there, or of another model."""
         of_model = [
             name for name, settings in self.profiles.items() if settings.model.name == model
         ]

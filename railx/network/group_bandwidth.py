@@ -209,7 +209,6 @@ def _longest_ns(loads: RoutedLoads, groups: IntArray, node: IntArray) -> float:
 
 
 def _pairs_of(messages: Messages, groups: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """Sources, destinations and shares of the messages of all groups."""
     src, dst = groups[:, messages.member].ravel(), groups[:, messages.other].ravel()
     return src, dst, np.tile(messages.share, len(groups))
 

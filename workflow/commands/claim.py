@@ -128,7 +128,6 @@ def query_files(query: str, asked: str, experiment: Config) -> list[Path]:
 
 
 def _tables(experiment: Config) -> dict[str, Path]:
-    """The files of tables for claims, by the name of the table."""
     from railx.evidence import table_name
 
     folder = results_folder(experiment)
@@ -136,7 +135,6 @@ def _tables(experiment: Config) -> dict[str, Path]:
 
 
 def _experiments_with(named: Sequence[str]) -> list[str]:
-    """The experiments of conf/ that make all these tables."""
     from railx.settings import SettingsError
     from workflow.experiment import checked_experiment
     from workflow.mounts import choices

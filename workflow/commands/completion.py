@@ -51,7 +51,6 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 def _teach(parser: argparse.ArgumentParser, defaults: dict[str, Any]) -> None:
-    """Attach a completer to each argument."""
     defaults = {**defaults, **parser._defaults}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

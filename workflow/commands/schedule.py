@@ -113,7 +113,6 @@ def _schedule(options: argparse.Namespace) -> None:
 
 
 def _check_endings(options: argparse.Namespace) -> None:
-    """Refuse file endings that cannot be written, before any work."""
     for option in ("gantt", "memory", "chrome", "out"):
         endings = _PICTURES if option in ("gantt", "memory") else (".json",)
         path: Path | None = getattr(options, option)
@@ -128,7 +127,6 @@ def _check_endings(options: argparse.Namespace) -> None:
 
 
 def _check_virtual_stages(parts: int, plan: Plan) -> None:
-    """Refuse more parts of a stage than the plan's model has layers for."""
     from railx.planning.format.plan import layers_of
 
     layers = layers_of(plan)
@@ -156,7 +154,6 @@ def _batch(plan: Plan, iteration: int | None) -> PipelineBatch:
 
 
 def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namespace) -> Plan:
-    """The plan with the requested schedule in every batch."""
     from railx.planning.format.schedule import TRAINABLE_SCHEDULES, ordered
     from railx.planning.pipeline.best_schedule import (
         CANDIDATE_SCHEDULES,
@@ -217,7 +214,6 @@ def _summary(batch: PipelineBatch, cost: PipelineCost | None) -> str:
 def _draw(
     figure: str, plan: Plan, batch: PipelineBatch, cost: PipelineCost | None, path: Path
 ) -> None:
-    """A figure of one batch, of which one image is kept."""
     from railx.figures import FigureSettings, draw_figure
     from railx.io import write_table
     from railx.planning.format.tables import memory_rows, plan_rows, schedule_rows

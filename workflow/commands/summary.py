@@ -97,7 +97,6 @@ def _name(options: argparse.Namespace) -> str:
 
 
 def _command_line(options: argparse.Namespace) -> str:
-    """The command that makes these results."""
     overrides = options.overrides.strip()
     if overrides:
         return f"railx reproduce {options.experiment} {overrides}"

@@ -173,7 +173,6 @@ def _sweep(options: argparse.Namespace) -> None:
 
 
 def _check_apart(sweep_points: Sequence[Point], experiments: Sequence[Config]) -> None:
-    """Refuse two points whose runs differ in name only."""
     seen: dict[str, Point] = {}
     for point, experiment in zip(sweep_points, experiments, strict=True):
         content = json.dumps({**experiment, "name": None}, sort_keys=True)

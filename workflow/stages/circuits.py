@@ -29,7 +29,6 @@ def run(job: Job) -> Summary:
 
 
 def _switched(experiment: Config) -> list[str]:
-    """The topologies whose links run through optical circuit switches."""
     topologies = experiment["topologies"]
     return [name for name in topologies if _is_switched(topologies[name]["family"])]
 

@@ -52,7 +52,6 @@ def check_columns(experiment: Config) -> None:
 
 
 def _header(path: Path) -> tuple[str, ...]:
-    """The columns of a published table; none where there is no such file."""
     if not path.exists():
         return ()
     with path.open(encoding="utf-8", newline="") as lines:
@@ -60,7 +59,6 @@ def _header(path: Path) -> tuple[str, ...]:
 
 
 def _declared(figure: str) -> SimpleNamespace:
-    """The module of a figure, and the tables that it reads."""
     declared = _figures()[figure]
     inputs = [SimpleNamespace(**source) for source in declared["inputs"]]
     return SimpleNamespace(module=declared["module"], inputs=inputs)
@@ -143,7 +141,6 @@ def check(experiment: Experiment) -> None:
 
 
 def _check_shown(experiment: Experiment, name: str, settings: Mapping[str, Any]) -> None:
-    """Refuse selections that match no row."""
     from railx.settings import SettingsError, check_names
 
     choices = {

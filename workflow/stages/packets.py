@@ -80,7 +80,6 @@ def needs(sweep: Config) -> Needs:
 
 
 def _inputs(experiment: Config, sweep: str) -> Inputs:
-    """The topology; the shards of the seeds where there are several."""
     settings = experiment["sweeps"][sweep]
     inputs: dict[str, FromStage] = {"topology": FromStage("topology.graph", settings["topology"])}
     if settings["shards"] > 1:

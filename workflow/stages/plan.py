@@ -128,7 +128,6 @@ def _inputs(experiment: Config, plan: str) -> Inputs:
 
 
 def _exported(plan: Path, form: str) -> Any:
-    """The plan of a file for another program."""
     from railx.exchange.plans import exported_plan
     from railx.planning.format.files import read_plan
 

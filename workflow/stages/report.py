@@ -68,7 +68,6 @@ def run(job: Job) -> Summary:
 
 
 def _other(claims: Path, results: Path) -> Any:
-    """The verdicts in a file, named by its folder."""
     from railx.report.entries import OtherResult
 
     folder = claims.parent.parent

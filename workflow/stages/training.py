@@ -108,7 +108,6 @@ def _row(name: str, result: Mapping[str, Any], setting: Mapping[str, Any]) -> di
 
 
 def _inputs(experiment: Config, run: str) -> Inputs:
-    """The plan that the run follows and the corpus behind it."""
     plan = experiment["runs"][run]["plan"]
     return {
         "plan": FromStage("plan.plan", plan),
@@ -117,7 +116,6 @@ def _inputs(experiment: Config, run: str) -> Inputs:
 
 
 def _needs(experiment: Config, run: str) -> Needs:
-    """A rank for each device of the plan."""
     training = experiment["runs"][run]["training"]
     devices = experiment["plans"][experiment["runs"][run]["plan"]]["cluster"]["devices"]
     return Needs(devices, training["threads_per_rank"], training["device"])

@@ -30,7 +30,6 @@ def run(job: Job) -> Summary:
 
 
 def _settings(experiment: Config, network: str) -> Config:
-    """The settings of this network and of the reference, and the plans."""
     underlay = experiment["underlay"]
     selected = {network, underlay["reference"]}
     networks = {
@@ -41,7 +40,6 @@ def _settings(experiment: Config, network: str) -> Config:
 
 
 def _inputs(experiment: Config, _network: str) -> Inputs:
-    """The plans, and the corpora that they were drawn from."""
     underlay = experiment["underlay"]
     plans = tuple(underlay["plans"])
     corpora = tuple(dict.fromkeys(experiment["plans"][plan]["corpus"] for plan in plans))

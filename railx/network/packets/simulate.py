@@ -308,7 +308,6 @@ def run_parts_until(net: Any, state: Any, cycle: int, step: int) -> Any:
 
 
 def _divide(state: Any) -> list[Any]:
-    """The state of each part."""
     return [
         state._replace(
             part=part,
