@@ -19,15 +19,7 @@ from typing import Any, NoReturn
 
 from railx import __version__
 from railx.errors import UserError, allowed_names, is_explained
-from workflow.commands import completion
-from workflow.commands.shared import (
-    RESULTS,
-    add_debug,
-    add_flag,
-    add_overrides,
-    command,
-    print_summary,
-)
+from workflow.commands import completion, shared
 from workflow.stage import ByHand, Config, Stage, Summary
 from workflow.stages import STAGES, stage_of
 
@@ -109,7 +101,7 @@ def _check_results(options: argparse.Namespace) -> None:
         return
     if folder.exists():
         raise UserError(f"--results: got {folder}, a file; allowed: a folder")
-    if folder != RESULTS:
+    if folder != shared.RESULTS:
         raise UserError(
             f"--results: got {folder}, which is not there; allowed: a folder that holds results"
         )
@@ -159,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"railx-lab {__version__}")
-    add_debug(parser)
+    shared.add_debug(parser)
     commands = parser.add_subparsers(title="stages", metavar="STAGE", required=True)
     for name in BY_HAND:
         _add_stage(commands, STAGES[name], BY_HAND[name])
@@ -169,12 +161,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_stage(commands: Any, stage: Stage, by_hand: ByHand) -> None:
-    parser = command(commands, stage.name, stage.help, stage.help, "")
+    parser = shared.command(commands, stage.name, stage.help, stage.help, "")
     vars(parser)["make_epilog"] = partial(_epilog, by_hand)
-    add_overrides(parser, "Hydra override, e.g. group=choice or group.key=value")
+    shared.add_overrides(parser, "Hydra override, e.g. group=choice or group.key=value")
     parser.add_argument("--out", type=Path, help=by_hand.out)
     shown = parser.add_mutually_exclusive_group()
-    add_flag(shown, "--json", "print one JSON object, units in the key names")
+    shared.add_flag(shown, "--json", "print one JSON object, units in the key names")
     if by_hand.formats:
         shown.add_argument(
             "--format", choices=by_hand.formats, help="print it for another program, or write --out"
@@ -215,7 +207,7 @@ def _run_stage(options: argparse.Namespace) -> None:
         return
     with redirect_stdout(sys.stderr), _naming(options.out), told(name):
         summary = _by_hand(options.stage, by_hand, chosen, options.out)
-    print_summary(summary, options)
+    shared.print_summary(summary, options)
 
 
 def _export(options: argparse.Namespace, chosen: Config) -> None:

@@ -22,15 +22,7 @@ from railx.figures import FigureSettings
 from railx.mapping.cost import check_reference
 from railx.mapping.settings import JobSettings, MappingSettings, SwitchedSettings
 from railx.mapping.underlay import UnderlaySettings
-from railx.network import (
-    AgreementSettings,
-    BandwidthSettings,
-    CollectiveSettings,
-    NetworkSettings,
-    StaticNetworkSettings,
-    SweepSettings,
-    TrafficSettings,
-)
+from railx.network import settings as network_settings
 from railx.performance.cluster import ClusterSettings
 from railx.performance.decoder import ModelSettings
 from railx.performance.layer_profile import ProfileSettings
@@ -143,20 +135,20 @@ class Experiment:
     """Seed of everything random; stages draw theirs from it."""
     topologies: dict[str, TopologySettings]
     """Topologies by name."""
-    traffic: TrafficSettings
+    traffic: network_settings.TrafficSettings
     """Traffic of the static network models."""
-    networks: dict[str, StaticNetworkSettings]
+    networks: dict[str, network_settings.StaticNetworkSettings]
     """Static network models by name; each runs on every topology that has its routing.
     """
-    sweeps: dict[str, SweepSettings]
+    sweeps: dict[str, network_settings.SweepSettings]
     """Sweeps of the packet simulator over the load, by name."""
     transitions: dict[str, TransitionSettings]
     """Changes of the switches from one topology to another, by name."""
-    agreement: AgreementSettings
+    agreement: network_settings.AgreementSettings
     """The flow model against the packet simulator."""
-    collective: CollectiveSettings
+    collective: network_settings.CollectiveSettings
     """Collectives that are timed on every topology."""
-    bandwidth: BandwidthSettings
+    bandwidth: network_settings.BandwidthSettings
     """What groups of ranks get from topologies."""
     mapping: MappingSettings
     """Training jobs on topologies."""
@@ -277,13 +269,13 @@ class StageSettings:
     """Seed of everything random; stages draw theirs from it."""
     topology: TopologySettings
     """The topology."""
-    traffic: TrafficSettings
+    traffic: network_settings.TrafficSettings
     """The traffic pattern."""
-    network: NetworkSettings
+    network: network_settings.NetworkSettings
     """The network model."""
-    collective: CollectiveSettings
+    collective: network_settings.CollectiveSettings
     """Collectives to time."""
-    bandwidth: BandwidthSettings
+    bandwidth: network_settings.BandwidthSettings
     """What groups of ranks get from the topology."""
     mapping: MappingSettings
     """Training jobs on topologies."""

@@ -19,15 +19,7 @@ from railx.errors import UserError
 from railx.families import build_routing, family_of
 from railx.families.sizes import small_graph
 from railx.io import in_repository
-from railx.network.settings import (
-    AllToAllTraffic,
-    ExpertTraffic,
-    HotSpotTraffic,
-    NeighbourTraffic,
-    PermutationTraffic,
-    TrafficSettings,
-    UniformTraffic,
-)
+from railx.network import settings as kinds
 from railx.settings import SettingsError
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.routing.table import RoutingTable
@@ -72,7 +64,7 @@ class Flows:
         return matrix
 
 
-def traffic_flows(topology: Topology, traffic: TrafficSettings, seed: int) -> Flows:
+def traffic_flows(topology: Topology, traffic: kinds.TrafficSettings, seed: int) -> Flows:
     """The flows of a traffic pattern, without the offered load.
 
     ``seed`` draws random permutations, hot chips and popular experts. SettingsError
@@ -83,24 +75,24 @@ def traffic_flows(topology: Topology, traffic: TrafficSettings, seed: int) -> Fl
         raise SettingsError(
             "chips", f"got {chips}; allowed: at least 2, a chip sends nothing to itself"
         )
-    if isinstance(traffic, (UniformTraffic, AllToAllTraffic)):
+    if isinstance(traffic, (kinds.UniformTraffic, kinds.AllToAllTraffic)):
         return _with_spread(chips, np.ones(chips), *_NO_FLOWS)
-    if isinstance(traffic, HotSpotTraffic):
+    if isinstance(traffic, kinds.HotSpotTraffic):
         return _hot_spot(topology, traffic, seed)
-    if isinstance(traffic, ExpertTraffic):
+    if isinstance(traffic, kinds.ExpertTraffic):
         return _experts(chips, traffic, seed)
-    if isinstance(traffic, PermutationTraffic):
+    if isinstance(traffic, kinds.PermutationTraffic):
         src = np.arange(chips)
         dst = _permutation(chips, traffic, seed)
         return _listed(chips, src[dst != src], dst[dst != src], np.ones(int((dst != src).sum())))
-    if isinstance(traffic, NeighbourTraffic):
+    if isinstance(traffic, kinds.NeighbourTraffic):
         return _neighbours(topology)
     matrix = read_matrix(traffic.path, chips)
     src, dst = np.nonzero(matrix)
     return _listed(chips, src, dst, matrix[src, dst])
 
 
-def circuits_for(topology: Topology, traffic: TrafficSettings, seed: int) -> Topology:
+def circuits_for(topology: Topology, traffic: kinds.TrafficSettings, seed: int) -> Topology:
     """The network with circuits for a pattern, if any follow it; as built: uniform."""
     if family_of(topology).traffic_circuits is None or traffic.pattern == "uniform":
         return topology
@@ -134,7 +126,7 @@ def _wired(
     return replace(wired, links=replace(wired.links, gbps=gbps[wired.links.kind]))
 
 
-def hot_chips(topology: Topology, traffic: HotSpotTraffic, seed: int) -> Int32Array:
+def hot_chips(topology: Topology, traffic: kinds.HotSpotTraffic, seed: int) -> Int32Array:
     """The hot chips (int32[hot_chips], ascending), drawn without replacement."""
     if traffic.hot_chips > topology.chips:
         raise SettingsError(
@@ -253,7 +245,7 @@ def _with_spread(
     return Flows(src.astype(np.int32), dst.astype(np.int32), matrix[src, dst], np.zeros(chips))
 
 
-def _hot_spot(topology: Topology, traffic: HotSpotTraffic, seed: int) -> Flows:
+def _hot_spot(topology: Topology, traffic: kinds.HotSpotTraffic, seed: int) -> Flows:
     """The hot share goes evenly to other hot chips; a single one spreads its own."""
     chips, hot = topology.chips, hot_chips(topology, traffic, seed)
     src, dst = (
@@ -265,7 +257,7 @@ def _hot_spot(topology: Topology, traffic: HotSpotTraffic, seed: int) -> Flows:
     return _with_spread(chips, spread, src, dst, traffic.hot_share / targets[src])
 
 
-def _experts(chips: int, traffic: ExpertTraffic, seed: int) -> Flows:
+def _experts(chips: int, traffic: kinds.ExpertTraffic, seed: int) -> Flows:
     """Every chip of a group of two or more sends 1, by popularity, to the others."""
     draw = np.random.default_rng(seed)
     flows = []
@@ -282,7 +274,7 @@ def _experts(chips: int, traffic: ExpertTraffic, seed: int) -> Flows:
     return _listed(chips, src, dst, share)
 
 
-def _permutation(chips: int, traffic: PermutationTraffic, seed: int) -> IntArray:
+def _permutation(chips: int, traffic: kinds.PermutationTraffic, seed: int) -> IntArray:
     chip = np.arange(chips)
     if traffic.permutation == "random":
         return _derangement(chips, seed)
@@ -355,7 +347,7 @@ def is_large(settings: FamilySettings) -> bool:
 
 
 def check_pattern(
-    settings: FamilySettings, name: str, traffic: TrafficSettings, seed: int, key: str
+    settings: FamilySettings, name: str, traffic: kinds.TrafficSettings, seed: int, key: str
 ) -> None:
     """Refuse a pattern, below ``key``, that does not suit the chips of a topology."""
     if traffic.pattern in ("uniform", "all_to_all"):

@@ -12,26 +12,17 @@ from workflow.stage import ByHand, Job, Stage, Summary, Tracked
 
 def run(job: Job) -> Summary:
     """Price every network of the settings; return the summary by network."""
-    from railx.economics import (
-        EconomicsSettings,
-        bill_of_materials,
-        claim_map,
-        cost_by_scale,
-        cost_summary,
-        price_sensitivity,
-        rail_economics,
-        rail_map,
-    )
+    from railx import economics as priced
 
-    economics: EconomicsSettings = job.load(EconomicsSettings)
-    summary = cost_summary(economics)
+    economics: priced.EconomicsSettings = job.load(priced.EconomicsSettings)
+    summary = priced.cost_summary(economics)
     for name, table in (
-        ("bill", bill_of_materials),
-        ("sensitivity", price_sensitivity),
-        ("scale", cost_by_scale),
-        ("claim_map", claim_map),
-        ("rails", rail_economics),
-        ("rail_map", rail_map),
+        ("bill", priced.bill_of_materials),
+        ("sensitivity", priced.price_sensitivity),
+        ("scale", priced.cost_by_scale),
+        ("claim_map", priced.claim_map),
+        ("rails", priced.rail_economics),
+        ("rail_map", priced.rail_map),
     ):
         if name in job.outputs:
             job.write_table(name, table(economics))

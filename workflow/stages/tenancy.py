@@ -10,24 +10,17 @@ from workflow.stage import ByHand, Job, Stage, Summary, Tracked
 
 def run(job: Job) -> Summary:
     """Run the studies of the settings; return the flat summary."""
-    from railx.tenancy import TenancySettings
-    from railx.tenancy.study import (
-        degraded_table,
-        fault_table,
-        mix_of_jobs,
-        tenancy_summary,
-        utilisation_table,
-    )
+    from railx.tenancy import TenancySettings, study
     from railx.tenancy.trace import spare_table, trace_table
 
     seed = job.settings["seed"]
     tenancy: TenancySettings = job.load(TenancySettings, "tenancy")
-    faults = fault_table(tenancy, seed)
-    degraded = degraded_table(tenancy, seed)
-    mix = mix_of_jobs(tenancy, seed)
-    utilisation = utilisation_table(tenancy, seed)
+    faults = study.fault_table(tenancy, seed)
+    degraded = study.degraded_table(tenancy, seed)
+    mix = study.mix_of_jobs(tenancy, seed)
+    utilisation = study.utilisation_table(tenancy, seed)
     trace = trace_table(tenancy.trace, seed)
-    summary = tenancy_summary(tenancy, faults, utilisation, degraded, mix["summary"])
+    summary = study.tenancy_summary(tenancy, faults, utilisation, degraded, mix["summary"])
     job.write_table("faults", faults)
     job.write_table("utilisation", utilisation)
     job.write_table("degraded", degraded)
