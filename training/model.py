@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from torch.utils.checkpoint import checkpoint
 
 from railx.performance.decoder import ModelSettings
 from railx.planning.format.schedule import stage_layers
+from railx.settings import SettingsError
 from training.loss import IGNORED_LABEL, chunked_token_loss, token_loss_sum
 
 __all__ = ["IGNORED_LABEL", "Attend", "Decoder", "draw_parameter", "stage_layers", "token_loss_sum"]
@@ -50,6 +51,15 @@ Rotation = tuple[Tensor, Tensor] | None
 
 #: Rows of a matrix per random generator, so that a rank can draw its rows only.
 _ROWS_DRAWN = 64
+
+
+def device_type(choice: str, key: str) -> Literal["cpu", "cuda"]:
+    """The device of ``choice`` (auto, cpu, cuda); SettingsError: there is none."""
+    if choice == "cpu" or (choice == "auto" and not torch.cuda.is_available()):
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise SettingsError(key, "got cuda, but no CUDA device is there; allowed here: auto, cpu")
+    return "cuda"
 
 
 class Norm(nn.Module):

@@ -44,8 +44,7 @@ from railx.progress import publish
 from railx.settings import SettingsError, load, to_dict
 from training.allocations import allocations
 from training.attention import Kernel, Packing, choose_kernel, variable_length_attention
-from training.model import PRECISIONS, Attend, Decoder
-from training.utilisation import device_type
+from training.model import PRECISIONS, Attend, Decoder, device_type
 
 _UNUSABLE = 2
 

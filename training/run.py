@@ -46,6 +46,7 @@ from training.checkpoint import Checkpoint, check_checkpoint, find_checkpoint
 from training.data import plan_lengths, read_sequences
 from training.load import load_average
 from training.loop import Block, train
+from training.model import device_type
 from training.planning import PlannerFailed, check_planning
 from training.rails import RankContext
 from training.ranks import FAILED, UNUSABLE, launch_ranks
@@ -58,7 +59,6 @@ from training.settings import (
     load_run_settings,
 )
 from training.unfinished import CHECKPOINT_FOLDERS, Unfinished, run_identity
-from training.utilisation import device_type
 
 #: Errors whose message is one line for the user, and the exit code of each.
 _EXIT_CODES = {UserError: UNUSABLE, FabricError: UNUSABLE, PlannerFailed: FAILED}

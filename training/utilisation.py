@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from railx.performance.decoder import ModelSettings, forward_flops
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch, sequence_lengths
-from railx.settings import SettingsError
 
 #: Dense bfloat16 operations (10^12 a second) by the beginning of a device's name, from
 #: NVIDIA's data sheets (H100 and H200: the numbers with sparsity, halved). The longest
@@ -56,15 +55,6 @@ def flop_utilisation(
     if peak is None:
         return None
     return flops / (time_ms / 1e3) / (peak * 1e12 * devices)
-
-
-def device_type(choice: str, key: str) -> Literal["cpu", "cuda"]:
-    """The device of ``choice`` (auto, cpu, cuda); SettingsError: there is none."""
-    if choice == "cpu" or (choice == "auto" and not torch.cuda.is_available()):
-        return "cpu"
-    if not torch.cuda.is_available():
-        raise SettingsError(key, "got cuda, but no CUDA device is there; allowed here: auto, cpu")
-    return "cuda"
 
 
 def reset_peak_memory(device: torch.device) -> None:
