@@ -31,7 +31,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from railx.errors import UserError
+from railx.settings import SettingsError
 
 Kernel = Literal["sdpa", "varlen", "blocks"]
 
@@ -120,27 +120,29 @@ def choose_kernel(
     device: torch.device,
     precision: torch.dtype,
     head_size: int,
+    key: str = "",
 ) -> Kernel:
     """The kernel for ``choice``; ``auto`` takes the fastest that can run.
 
-    Kernels are tried on a few tokens. Raises ValueError where the chosen kernel cannot
-    run. The result supports every packing, grouped heads and context, in memory linear
-    in the tokens.
+    Kernels are tried on a few tokens. SettingsError names ``key`` where the chosen one
+    cannot run. All take every packing, grouped heads, context, in memory of the tokens.
     """
     if device.type == "cuda":
         _activate_flash_attention_3(torch.cuda.get_device_capability(device))
     varlen = choice in ("auto", "varlen") and _varlen_runs(device, precision, head_size)
     sdpa = choice in ("auto", "sdpa") and _sdpa_runs(device, precision, head_size, grouped=False)
     if choice == "varlen" and not varlen:
-        raise UserError(
+        raise SettingsError(
+            key,
             f"got varlen, which cannot run here in {_name(precision)} with heads {head_size} wide;"
             f" allowed on {device.type}: auto; varlen needs a CUDA device of compute capability 8.0"
-            " and bfloat16"
+            " and bfloat16",
         )
     if choice == "sdpa" and not sdpa:
-        raise UserError(
+        raise SettingsError(
+            key,
             f"got sdpa, which has no memory-efficient kernel for {_name(precision)} with heads"
-            f" {head_size} wide; allowed on {device.type}: auto, blocks"
+            f" {head_size} wide; allowed on {device.type}: auto, blocks",
         )
     return "varlen" if varlen else "sdpa" if sdpa else "blocks"
 

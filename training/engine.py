@@ -21,11 +21,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from railx.errors import UserError
 from railx.performance.trainer_memory import ModelShard
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
 from railx.planning.format.schedule import stage_layers
-from railx.settings import SettingsError
 from training.attention import Kernel, choose_kernel
 from training.data import Sequences
 from training.model import PRECISIONS, Decoder, draw_parameter
@@ -96,7 +94,9 @@ class Engine:
         self._model, self._compiled = model, training.compile
         self.device, self.timeline = device, timeline
         compute = PRECISIONS[training.precision]
-        self.kernel: Kernel = _kernel(settings, device, compute)
+        self.kernel: Kernel = choose_kernel(
+            training.attention, device, compute, model.head_width, "training.attention"
+        )
         pipelined = plan.kind == "pipeline"
         self.stages, self.degree = pipeline_shape(plan) if pipelined else (1, 1)
         rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -306,15 +306,6 @@ def decoder_uses(decoder: Decoder) -> list[Use]:
     if decoder.first:
         uses[0] = Use(uses[0].module, uses[0].parameters, read_backward=False)
     return uses
-
-
-def _kernel(settings: RunSettings, device: torch.device, compute: torch.dtype) -> Kernel:
-    try:
-        return choose_kernel(
-            settings.training.attention, device, compute, settings.model.head_width
-        )
-    except UserError as error:
-        raise SettingsError("training.attention", str(error)) from None
 
 
 def _stage_group(members: list[list[int]], stage: int) -> dist.ProcessGroup:

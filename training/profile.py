@@ -74,10 +74,8 @@ def measure(settings: ProfileSettings) -> list[dict[str, Any]]:
     device = _device(settings)
     _check_exchanges(settings, device)
     compute = PRECISIONS[settings.precision]
-    try:
-        kernel = choose_kernel(settings.attention, device, compute, settings.model.head_width)
-    except UserError as error:
-        raise SettingsError("profile.attention", str(error)) from None
+    head_size = settings.model.head_width
+    kernel = choose_kernel(settings.attention, device, compute, head_size, "profile.attention")
     torch.set_num_threads(settings.threads)
     setup = {
         "model": settings.model.name,

@@ -45,7 +45,6 @@ class Check:
     relation: Relation
     """The relation of the number to the expected one."""
     expected: float
-    """The number to compare with."""
     unit: str
     """The unit of both; empty for counts and shares."""
     passed: bool | None
@@ -53,7 +52,6 @@ class Check:
     goal: bool
     """A goal that is missed does not make the step wrong."""
     fidelity: Fidelity
-    """How the number was found."""
 
     def __post_init__(self) -> None:
         right = None if self.found is None else holds(self.found, self.relation, self.expected)
@@ -76,11 +74,9 @@ class Measurement:
     sample: str
     """The repeat, iteration or point; empty where there is one number."""
     value: float
-    """The number."""
     unit: str
     """Its unit; empty for counts and shares."""
     fidelity: Fidelity
-    """How it was found."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.value):
@@ -94,23 +90,15 @@ class Provenance:
     commit: str | None
     """Commit of the code, with ``-dirty`` where it had changes."""
     device: Literal["cpu", "cuda"]
-    """Where the step computed."""
     device_name: Annotated[str, NotEmpty()]
-    """The device's own name."""
     driver: str | None
-    """Version of the GPU's driver."""
     cuda: str | None
     """Version of CUDA that torch was built for."""
     nccl: str | None
-    """Version of NCCL."""
     torch: Annotated[str, NotEmpty()]
-    """Version of torch."""
     python: Annotated[str, NotEmpty()]
-    """Version of Python."""
     cores: Annotated[int, AtLeast(1)]
-    """Processor cores."""
     seed: int | None
-    """Seed of the experiment."""
     command: Annotated[str, NotEmpty()]
     """The command that took the step."""
     started: Annotated[str, NotEmpty()]
@@ -124,11 +112,9 @@ class StepRecord:
     schema: Literal["railx.gpu_step/1"]
     """Version of this form."""
     step: Annotated[str, NotEmpty()]
-    """Name of the step."""
     part: Annotated[int, AtLeast(1)]
     """The call that it belongs to."""
     status: Status
-    """How it ended."""
     why: str
     """The reason where it did not pass; empty otherwise."""
     seconds: Annotated[float, NonNegative()]
@@ -136,11 +122,9 @@ class StepRecord:
     fidelity: Literal["measured_cpu", "measured_gpu"]
     """measured_cpu: a dry run, which says nothing about a GPU."""
     provenance: Provenance
-    """What ran where."""
     checks: tuple[Check, ...]
     """What was expected and found; a step that was taken to its end has one or more."""
     measurements: tuple[Measurement, ...]
-    """Numbers for tables."""
     details: dict[str, Any] = field(default_factory=dict)
     """Whatever else the step wants to keep; no table reads it."""
 
