@@ -175,7 +175,7 @@ class Work(_TorchWork):
                 self._event, self._future_stream = event, future_stream
             # A handle that outlives the operation keeps only its results alive.
             self.operation.inputs = []
-            self.call = _nothing
+            self.call = lambda _: None
             if self.source is not None or self.operation.kind != "recv":
                 self.inner = None
             self._finished = True
@@ -381,10 +381,6 @@ def _timed_out(limit_s: float) -> str:
 
 def _refused(operation: Operation) -> str:
     return f"railx: the process group was shut down before its {operation.kind} began"
-
-
-def _nothing(_: ToHost) -> None:
-    return None
 
 
 def _passed(device: torch.device) -> None:

@@ -285,7 +285,8 @@ class Session:
                 if len(self._on_leased_circuits) % _UNSEEN == 0:
                     # The program may never wait for them.
                     many = self._unseen()
-            self._begin(operation)
+            self._not_begun.pop(operation, None)
+            self._under_way += 1
         for item in many:
             item.have_watched()
         return True
@@ -445,11 +446,6 @@ class Session:
 
     def _is_granted(self, operation: Operation) -> bool:
         return operation not in self._asked and operation not in self._not_begun
-
-    def _begin(self, operation: Operation) -> None:
-        """Count a running operation; the caller holds the lock."""
-        self._not_begun.pop(operation, None)
-        self._under_way += 1
 
     def _granted_late(self, channel: str, sequence: int, grant: Grant) -> None:
         """On the client's thread: an operation of a recalled lease had to wait."""

@@ -280,11 +280,6 @@ def _parameters(kernel: Callable[..., Any]) -> frozenset[str]:
 # ---- blocks
 
 
-def _blocks(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    mixed: Tensor = _Blocks.apply(queries, keys, values)  # type: ignore[no-untyped-call]
-    return mixed
-
-
 class _Blocks(torch.autograd.Function):
     """Attention by tiles, at least in single precision.
 
@@ -348,6 +343,9 @@ class _Blocks(torch.autograd.Function):
             key_slopes.transpose(0, 1).to(keys.dtype),
             value_slopes.transpose(0, 1).to(values.dtype),
         )
+
+
+_blocks: Callable[..., Tensor] = _Blocks.apply
 
 
 def _by_group(heads: Tensor, groups: int) -> Tensor:

@@ -179,7 +179,8 @@ def _blocks(launch: _Launch) -> Iterator[Block]:
             if number < len(earlier.disturbed):
                 disturbed = earlier.disturbed[number]
                 if earlier.blocks:
-                    block = _block_of(fabric, *earlier.blocks[number])
+                    facts, trace = earlier.blocks[number]
+                    block = Block(**{**facts, "fabric": fabric, "trace": trace})
             else:
                 goes_on = earlier.step if number == len(earlier.disturbed) else 0
                 block, recorded = _trained(launch, fabric, repeat, number, schedule, goes_on)
@@ -461,10 +462,6 @@ def _facts(block: Block) -> dict[str, Any]:
         for field in fields(block)
         if field.name != "trace"
     }
-
-
-def _block_of(fabric: FabricSettings, facts: Mapping[str, Any], trace: pa.Table | None) -> Block:
-    return Block(**{**facts, "fabric": fabric, "trace": trace})
 
 
 def _after(before: tuple[dict[str, Any], pa.Table | None] | None, block: Block) -> Block:

@@ -382,9 +382,7 @@ class _RMSNorm(torch.autograd.Function):
         return *torch.autograd.grad(normed, inputs, gradients[0]), None
 
 
-def _rms_norm(hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    normed: Tensor = _RMSNorm.apply(hidden, weight, epsilon)  # type: ignore[no-untyped-call]
-    return normed
+_rms_norm: Callable[..., Tensor] = _RMSNorm.apply
 
 
 class _Gated(torch.autograd.Function):

@@ -12,7 +12,7 @@ Notable:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -50,8 +50,9 @@ class Optimizer:
         if limit is None:
             return
         factor = (limit / (squared_norm.sqrt() + _CLIP_EPSILON)).clamp(max=1.0)
-        for gradient in self._gradients():
-            gradient.mul_(factor.to(gradient.dtype))
+        for parameter in self.parameters.values():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor.to(parameter.grad.dtype))
 
     def forget(self) -> None:
         """Drop the gradients."""
@@ -68,11 +69,6 @@ class Optimizer:
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         return state
-
-    def _gradients(self) -> Iterable[Tensor]:
-        for parameter in self.parameters.values():
-            if parameter.grad is not None:
-                yield parameter.grad
 
 
 def learning_rate(settings: OptimizerSettings, step: int) -> float:

@@ -229,15 +229,7 @@ class _Exchange(torch.autograd.Function):
         return returned, None, None, None, None
 
 
-def _exchange(
-    sent: Tensor,
-    sends: list[int],
-    receives: list[int],
-    group: dist.ProcessGroup,
-    timeline: Timeline,
-) -> Tensor:
-    exchanged: Tensor = _Exchange.apply(sent, sends, receives, group, timeline)  # type: ignore[no-untyped-call]
-    return exchanged
+_exchange: Callable[..., Tensor] = _Exchange.apply
 
 
 def _all_to_all(

@@ -46,6 +46,12 @@ from training.timeline import Timeline
 #: Lifetime of gathered parameters: while their unit computes, or the batch.
 Hold = Literal["unit", "batch"]
 
+# Torch leaves these without types. Versions before 2.13 have the longer names only,
+# which are deprecated.
+_distributed: Any = dist
+_all_gather = getattr(dist, "all_gather_single", None) or _distributed.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or _distributed.reduce_scatter_tensor
+
 
 @dataclass(frozen=True)
 class Use:
@@ -97,7 +103,8 @@ class _Unit:
         self.ranks, self.group, self.timeline = ranks, group, timeline
         self.compute, self.master, self.device = compute, master, device
         self.parts: list[_Part] = []
-        cuts = [(name, old, _rows(old.shape[0], ranks)) for name, old in named]
+        # Rows per rank in DTensor's Shard(0); the last ranks may have fewer.
+        cuts = [(name, old, -(-old.shape[0] // ranks)) for name, old in named]
         self.width = sum(rows * old[:1].numel() for _, old, rows in cuts)
         self.flat = torch.zeros(self.width, dtype=master, device=device)
         self.even = all(old.shape[0] == rows * ranks for _, old, rows in cuts)
@@ -294,13 +301,15 @@ class Sharding:
                     compute=compute,
                     master=master,
                     device=device,
-                    rows_of=rows_of or _rows_of_parameter,
+                    rows_of=rows_of or (lambda _, old, start, stop: old.detach()[start:stop]),
                     timeline=timeline,
                 )
                 for name, part in zip(new, unit.parts, strict=True):
-                    _exchange(model, name, part.unsharded)
+                    path, _, attribute = name.rpartition(".")
+                    setattr(model.get_submodule(path), attribute, part.unsharded)
                     of[name] = unit
-                    _after_gradient(part.unsharded, partial(unit.collect, part))
+                    parameter: Any = part.unsharded
+                    parameter.register_post_accumulate_grad_hook(partial(unit.collect, part))
                     del parameters[name]
                 begins.append(unit)
                 self._units.append(unit)
@@ -483,44 +492,7 @@ class Sharding:
         def close(module: nn.Module, arguments: Any, output: Any) -> None:
             index = turns[-1]
             self._after_forward(index)
-            if isinstance(output, Tensor) and output.requires_grad:
-                _before_gradient(output, lambda _: self._before_backward(index))
+            if getattr(output, "requires_grad", False):
+                output.register_hook(lambda _: self._before_backward(index))
 
         return close
-
-
-def _rows(rows: int, ranks: int) -> int:
-    """Rows per rank in DTensor's ``Shard(0)``; the last ranks may have fewer."""
-    return -(-rows // ranks)
-
-
-def _rows_of_parameter(name: str, parameter: Tensor, start: int, stop: int) -> Tensor:
-    return parameter.detach()[start:stop]
-
-
-def _exchange(model: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    path, _, attribute = name.rpartition(".")
-    setattr(model.get_submodule(path), attribute, parameter)
-
-
-# Torch's own hints leave these untyped.
-_distributed: Any = dist
-
-
-def _all_gather(output: Tensor, shard: Tensor, **options: Any) -> Any:
-    # Versions before 2.13 have the longer name only, which is deprecated.
-    call = getattr(_distributed, "all_gather_single", None) or _distributed.all_gather_into_tensor
-    return call(output, shard, **options)
-
-
-def _reduce_scatter(shard: Tensor, gradients: Tensor, **options: Any) -> Any:
-    call = getattr(_distributed, "reduce_scatter_single", None)
-    return (call or _distributed.reduce_scatter_tensor)(shard, gradients, **options)
-
-
-def _after_gradient(parameter: Any, hook: Callable[[Tensor], None]) -> None:
-    parameter.register_post_accumulate_grad_hook(hook)
-
-
-def _before_gradient(output: Any, hook: Callable[[Tensor], None]) -> None:
-    output.register_hook(hook)

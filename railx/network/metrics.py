@@ -219,7 +219,9 @@ def minimal_path_counts(
             total for total, _ in kinds.values()
         ) / pairs
     vertices, edges, _ = _node_graph(topology)
-    sources = _sources(topology)
+    # Nodes that represent all by symmetry, each kind equally often; else all nodes.
+    symmetric = family_of(topology).symmetric_sources
+    sources = np.arange(topology.nodes) if symmetric is None else symmetric(topology.settings)
     if (
         vertices > _MOST_COUNTED_VERTICES
         or vertices * len(sources) > _MOST_COUNTED_VERTICES**2 // 4
@@ -289,12 +291,6 @@ def _node_graph(topology: Topology) -> tuple[int, IntArray, IntArray]:
     pairs, which = np.unique(a[outside] * vertices + b[outside], return_inverse=True)
     lanes = np.bincount(which, weights=links.lanes[outside]).astype(np.int64)
     return vertices, np.stack(np.divmod(pairs, vertices), axis=1), lanes
-
-
-def _sources(topology: Topology) -> IntArray:
-    """Nodes that represent all by symmetry, each kind equally often; else all nodes."""
-    symmetric = family_of(topology).symmetric_sources
-    return np.arange(topology.nodes) if symmetric is None else symmetric(topology.settings)
 
 
 def _count(vertices: int, edges: IntArray, sources: IntArray) -> tuple[IntArray, FloatArray]:
