@@ -376,18 +376,14 @@ def _peaks(settings: RunSettings, plan: Plan, engine: Engine) -> tuple[int | Non
     runner = engine.runner
     if not isinstance(runner, PipelineParallel):
         return None, None
-    run = plan.pipeline_batches()[
-        : settings.training.warmup_iterations + settings.training.iterations
-    ]
-    pipelines = [
-        pipeline
-        for batch in run
+    training = settings.training
+    planned = (
+        peak_live_chunks(pipeline, runner.stage)
+        for batch in plan.pipeline_batches()[: training.warmup_iterations + training.iterations]
         for pipeline in batch.pipelines
         if pipeline.replica == runner.replica
-    ]
-    return runner.peak_live_chunks, max(
-        (peak_live_chunks(pipeline, runner.stage) for pipeline in pipelines), default=0
     )
+    return runner.peak_live_chunks, max(planned, default=0)
 
 
 def _passes(log: PassLog | None, rank: int, iteration: int) -> list[dict[str, Any]] | None:
@@ -477,15 +473,13 @@ def _after(before: tuple[dict[str, Any], pa.Table | None] | None, block: Block) 
         {**earlier, **later}
         for earlier, later in zip(facts["schedules"] or (), block.schedules or (), strict=True)
     ]
-    joined = None
-    if trace is not None and block.trace is not None:
-        joined = join_traces(trace, block.trace)
+    both = trace is not None and block.trace is not None
     return replace(
         block,
         load_share=None,
         disturbed=True,
         rows=[*facts["rows"], *block.rows],
-        trace=joined,
+        trace=join_traces(trace, block.trace) if both else None,
         peak_live_chunks=peaks or None,
         schedules=schedules or None,
         passes=facts["passes"],

@@ -106,13 +106,12 @@ class ByHand:
     The config groups that it reads, an example, and what ``--out`` takes. ``settings``
     turns the choices into the settings of the stage (None: the group of its name) and
     ``item`` into the name of what it works on. ``before`` says which outputs of other
-    stages are made first from the same choices, by the name of the input. ``out``
-    describes what ``--out`` takes.
-    ``writes`` is the output behind it by the ending of its name, or None for a folder
-    that takes every output. ``primary`` is the config that holds the choices nobody
-    made. ``run`` and ``outputs`` stand for the stage's own where one run by hand is
-    less than a job of the pipeline. ``formats`` are the words of ``--format``, which
-    writes what ``export`` makes of the output behind ``--out`` for another program.
+    stages are made first from the same choices, by the name of the input. ``writes`` is
+    the output behind it by the ending of its name, or None for a folder that takes
+    every output. ``primary`` is the config that holds the choices nobody made. ``run``
+    and ``outputs`` stand for the stage's own where one run by hand is less than a job
+    of the pipeline. ``formats`` are the words of ``--format``, which writes what
+    ``export`` makes of the output behind ``--out`` for another program.
     """
 
     groups: tuple[str, ...]

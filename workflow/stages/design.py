@@ -43,20 +43,12 @@ def run(job: Job) -> Summary:
     job.write_table("points", [{column: row[column] for column in _POINTS} for row in rows])
     job.write_table("simulated", simulate(answer, store))
     job.write_table("dropped", [drop._asdict() for drop in answer.dropped])
-    job.write_table(
-        "changes",
-        [
-            {
-                "component": row.component,
-                "usd": row.usd,
-                "crossing_usd": row.crossing_usd,
-                "change": row.crossing_usd / row.usd - 1,
-                "network": row.network,
-                "fidelity": "analytic",
-            }
-            for row in answer.crossings
-        ],
-    )
+    changes = [
+        {key: getattr(row, key) for key in ("component", "usd", "crossing_usd")}
+        | {"change": row.crossing_usd / row.usd - 1, "network": row.network, "fidelity": "analytic"}
+        for row in answer.crossings
+    ]
+    job.write_table("changes", changes)
     best = answer.front[0]
     return {
         "first": best.name,
@@ -67,24 +59,19 @@ def run(job: Job) -> Summary:
     }
 
 
-_PLAN = columns(
+_PLAN = (
     "integer plan_data plan_tensor plan_context plan_pipeline plan_expert plan_virtual"
     " plan_micro_batch plan_micro_batches,"
     " text plan_sharding plan_recompute plan_schedule plan_order"
 )
-_POINTS = (
-    columns(
-        "text model objective network family, integer gpus_asked chips gpus rank,"
-        " flag on_front, text setting plan"
-    )
-    | _PLAN
-    | columns(
-        "real step_s step_low_s step_high_s expected_error tokens_per_s compute_s recompute_s"
-        " tensor_s context_s expert_s pipeline_s bubble_s data_s optimizer_s fixed_s"
-        " memory_share usd_chip usd_chip_low usd_chip_high usd watts_chip watts_chip_low"
-        " watts_chip_high watts joules all_to_all_gb_s injection_gb_s usable_share,"
-        " text usable_basis binds notes fidelity"
-    )
+_POINTS = columns(
+    "text model objective network family, integer gpus_asked chips gpus rank,"
+    f" flag on_front, text setting plan, {_PLAN},"
+    " real step_s step_low_s step_high_s expected_error tokens_per_s compute_s recompute_s"
+    " tensor_s context_s expert_s pipeline_s bubble_s data_s optimizer_s fixed_s"
+    " memory_share usd_chip usd_chip_low usd_chip_high usd watts_chip watts_chip_low"
+    " watts_chip_high watts joules all_to_all_gb_s injection_gb_s usable_share,"
+    " text usable_basis binds notes fidelity"
 )
 
 

@@ -35,7 +35,7 @@ def run(job: Job) -> Summary:
     }
 
 
-_PRICES = columns("real transceiver_usd ocs_port_usd electrical_switch_port_usd")
+_PRICES = "real transceiver_usd ocs_port_usd electrical_switch_port_usd"
 _BILL = columns(
     "text topology, integer chips, text component, integer count,"
     " real unit_usd total_usd total_low_usd total_high_usd unit_watts total_watts,"
@@ -46,14 +46,11 @@ _SUMMARY = columns(
     " real injection_gb_s_per_chip all_to_all_gb_s_per_chip cost_usd cost_per_chip_usd"
     " usd_per_injection_gb_s usd_per_all_to_all_gb_s power_watts, text charges fidelity"
 )
-_SENSITIVITY = (
-    columns("text view prices topology reference all_to_all")
-    | _PRICES
-    | columns(
-        "real cost_usd injection_cost_ratio all_to_all_cost_ratio,"
-        " flag injection_claim_holds all_to_all_claim_holds absolute_claim_holds,"
-        " real break_even_switch_port_usd break_even_in_node_lane_usd, text source fidelity"
-    )
+_SENSITIVITY = columns(
+    f"text view prices topology reference all_to_all, {_PRICES},"
+    " real cost_usd injection_cost_ratio all_to_all_cost_ratio,"
+    " flag injection_claim_holds all_to_all_claim_holds absolute_claim_holds,"
+    " real break_even_switch_port_usd break_even_in_node_lane_usd, text source fidelity"
 )
 _SCALE = columns(
     "text topology, integer target_chips, text price_set, integer chips,"
@@ -63,14 +60,11 @@ _SCALE = columns(
     " real injection_cost_over_reference all_to_all_cost_over_reference watts_over_reference,"
     " text fidelity"
 )
-_CLAIM_MAP = (
-    columns("text view factor, real level, text claim prices")
-    | _PRICES
-    | columns(
-        "real ocs_port_over_transceiver switch_port_over_transceiver value limit tolerance,"
-        " flag holds, real boundary_slope boundary_intercept switch_port_at_boundary, flag binding,"
-        " text source fidelity"
-    )
+_CLAIM_MAP = columns(
+    f"text view factor, real level, text claim prices, {_PRICES},"
+    " real ocs_port_over_transceiver switch_port_over_transceiver value limit tolerance,"
+    " flag holds, real boundary_slope boundary_intercept switch_port_at_boundary, flag binding,"
+    " text source fidelity"
 )
 
 _RAILS = columns(

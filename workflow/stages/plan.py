@@ -100,10 +100,8 @@ def run(job: Job) -> Summary:
         "fidelity": "analytic",
     }
     if records:
-        seconds = {
-            batch: record.cpu_s for batch, record in read_records(job.file("recorded")).items()
-        }
-        summary["planning_cpu_s"] = [seconds[batch.iteration] for batch in plan.batches]
+        batches = read_records(job.file("recorded"))
+        summary["planning_cpu_s"] = [batches[batch.iteration].cpu_s for batch in plan.batches]
     job.write("plan", write_plan, plan)
     job.write_table("groups", plan_rows(plan, job.item, corpus))
     pipelines = plan.kind == "pipeline"

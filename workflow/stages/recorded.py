@@ -27,14 +27,8 @@ def run(job: Job) -> Summary:
         if record.fidelity != "measured_gpu":
             raise UserError(f"{path}: {record.fidelity}; allowed: records of a run on a GPU")
         name = {"recording": path.parent.parent.name, "step": record.step}
-        steps.append(
-            {
-                **name,
-                **{key: getattr(record, key) for key in ("part", "status", "why", "seconds")},
-                **vars(record.provenance),
-                "fidelity": record.fidelity,
-            }
-        )
+        facts = {key: getattr(record, key) for key in ("part", "status", "why", "seconds")}
+        steps.append(name | facts | vars(record.provenance) | {"fidelity": record.fidelity})
         of = {"device_name": record.provenance.device_name}
         checks += [{**name, **of, **vars(check)} for check in record.checks]
         measurements += [{**name, **of, **vars(measurement)} for measurement in record.measurements]

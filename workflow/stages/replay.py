@@ -60,17 +60,12 @@ def _inputs(experiment: Config, run: str) -> Inputs:
     }
 
 
-_SETTING = columns(
-    "text run plan parallelism device topology compute mode, real reconfiguration_latency_ms"
+_SETTING = "text run plan parallelism device topology compute mode, real reconfiguration_latency_ms"
+_TIMES = "real wall_ms cluster_ms compute_ms communication_ms hidden_share stall_ms"
+_ITERATIONS = columns(
+    f"{_SETTING}, integer iteration, {_TIMES} wait_ms requests reconfigurations, text fidelity"
 )
-_TIMES = columns("real wall_ms cluster_ms compute_ms communication_ms hidden_share stall_ms")
-_ITERATIONS = (
-    _SETTING
-    | columns("integer iteration")
-    | _TIMES
-    | columns("real wait_ms requests reconfigurations, text fidelity")
-)
-_SETTINGS = _SETTING | _TIMES | columns("integer iterations, text fidelity")
+_SETTINGS = columns(f"{_SETTING}, {_TIMES}, integer iterations, text fidelity")
 
 STAGE = Stage(
     name="replay",

@@ -86,18 +86,11 @@ def _stage_settings(experiment: Config, _: str) -> dict[str, Any]:
 
 def _inputs(experiment: Config, _: str) -> Inputs:
     folder = results_folder(experiment)
-    others = _others(folder)
+    others, figures = _others(folder), tuple(experiment["figures"])
     return {
         "claims": FromStage("evidence.claims"),
-        **{
-            key: FromStage(f"figure.{output}", tuple(experiment["figures"]))
-            for key, output in (
-                ("figures", "svg"),
-                ("dark", "dark"),
-                ("narrow", "narrow"),
-                ("words", "words"),
-            )
-        },
+        "figures": FromStage("figure.svg", figures),
+        **{key: FromStage(f"figure.{key}", figures) for key in ("dark", "narrow", "words")},
         "tables": [folder / table["path"] for table in printed_tables(experiment)],
         "arena": FromStage("arena.comparison", tuple(experiment["arena"]["networks"])),
         "papers": _PAPERS,

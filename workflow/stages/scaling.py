@@ -30,7 +30,7 @@ def _inputs(_experiment: Config, _: str) -> Inputs:
     return {"performance": sorted(p for p in folder.iterdir() if p.suffix in (".csv", ".yaml"))}
 
 
-_PLAN = columns("integer tensor pipeline data micro_batch")
+_PLAN = "integer tensor pipeline data micro_batch"
 
 STAGE = Stage(
     name="scaling",
@@ -49,19 +49,14 @@ STAGE = Stage(
         "sweeps": Table(
             columns(
                 "text sweep model division, integer devices domain_devices,"
-                " real factor sequences_per_s"
-            )
-            | _PLAN
-            | columns(
-                "integer sequence, real compute_share memory_share tensor_share pipeline_share"
-                " bubble_share data_share, text fidelity"
+                f" real factor sequences_per_s, {_PLAN} sequence,"
+                " real compute_share memory_share tensor_share pipeline_share bubble_share"
+                " data_share, text fidelity"
             )
         ),
         "sharded": Table(
-            columns("text network device, integer devices")
-            | _PLAN
-            | columns(
-                "text sharding recompute,"
+            columns(
+                f"text network device, integer devices, {_PLAN}, text sharding recompute,"
                 " real step_s tokens_per_s_device mfu exposed_share tokens_per_joule memory_gb,"
                 " flag fastest, text fidelity"
             ),

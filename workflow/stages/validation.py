@@ -41,7 +41,7 @@ def _inputs(_experiment: Config, _: str) -> Inputs:
     }
 
 
-_PLAN = columns("integer devices data tensor pipeline context expert")
+_PLAN = "integer devices data tensor pipeline context expert"
 
 STAGE = Stage(
     name="validation",
@@ -51,9 +51,10 @@ STAGE = Stage(
     inputs=_inputs,
     outputs={
         "rows": Table(
-            columns("text set, integer row, text model device precision recipe")
-            | _PLAN
-            | columns("text quantity, real measured ours roofline error, text basis fidelity")
+            columns(
+                f"text set, integer row, text model device precision recipe, {_PLAN},"
+                " text quantity, real measured ours roofline error, text basis fidelity"
+            )
         ),
         "errors": Table(
             columns(
@@ -63,10 +64,9 @@ STAGE = Stage(
             printed="Errors of the model of a step, on rows left out of its fits",
         ),
         "replayed": Table(
-            columns("integer seed, text schedule sharding recompute")
-            | _PLAN
-            | columns(
-                "integer virtual micro_batches, real closed_s replayed_s error, text fidelity"
+            columns(
+                f"integer seed, text schedule sharding recompute, {_PLAN} virtual micro_batches,"
+                " real closed_s replayed_s error, text fidelity"
             )
         ),
     },
