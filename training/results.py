@@ -22,8 +22,6 @@ from training.settings import RunSettings, fabric_sweep
 from training.utilisation import used
 
 SCHEMA = "railx.training/2"
-
-
 _TEXT, _INTEGER, _REAL = pa.string(), pa.int64(), pa.float64()
 #: The table of passes.
 _PASSES = pa.schema(
@@ -37,7 +35,6 @@ _PASSES = pa.schema(
         ("fidelity", _TEXT),
     ]
 )
-
 
 #: Times of an iteration, the slowest rank's, and counts, the mean of the ranks.
 _TIMES, _COUNTS = ("iteration_ms", "stall_ms", "wait_ms"), ("requests", "held", "reconfigurations")

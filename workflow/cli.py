@@ -31,7 +31,6 @@ BY_HAND: dict[str, ByHand] = {
     name: stage.by_hand for name, stage in STAGES.items() if stage.by_hand is not None
 }
 
-
 #: The modules of the other commands, in the order of the list.
 _COMMANDS = (
     *("init", "reproduce", "sweep", "listing", "completion", "advise", "design", "compare_network"),

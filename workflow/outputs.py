@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 #: Columns in their order, each with the word for its Arrow type.
 Columns = Mapping[str, str]
 
-
 #: Words for the Arrow types of most columns; others are by pyarrow's own names.
 _WORDS = {"text": "string", "integer": "int64", "real": "double", "flag": "bool"}
 

@@ -17,15 +17,9 @@ def run(job: Job) -> Summary:
 
     settings: CorpusSettings = job.load(CorpusSettings, "corpus")
     corpus = build_corpus(settings, job.settings["seed"])
-    summary = {
-        "name": corpus.name,
-        "source": corpus.source,
-        "kind": corpus.kind,
-        "description": corpus.description,
-        **length_statistics(corpus.lengths),
-    }
     job.write("sequences", write_corpus, corpus)
-    return summary
+    facts = {key: getattr(corpus, key) for key in ("name", "source", "kind", "description")}
+    return facts | length_statistics(corpus.lengths)
 
 
 def _user_files(experiment: Config, corpus: str) -> Inputs:

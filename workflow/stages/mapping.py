@@ -92,7 +92,6 @@ _COLUMNS = columns(
     " text reason fidelity"
 )
 
-
 _NODE_PRICES = columns(
     "text topology reference job,"
     " real node_gb_s node_usd_per_chip node_low_usd_per_chip node_high_usd_per_chip"

@@ -116,7 +116,6 @@ _POINTS = (
     )
 )
 
-
 #: Finest share to which a search for a saturation point can be asked for.
 _FINEST_PRECISION = 1e-4
 

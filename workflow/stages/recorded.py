@@ -57,7 +57,6 @@ _MEASUREMENTS = _NAME | columns(
     "text device_name name subject sample, real value, text unit fidelity"
 )
 
-
 STAGE = Stage(
     name="recorded",
     help="records of runs on a GPU as tables",

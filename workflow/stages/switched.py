@@ -44,7 +44,6 @@ _GENERATED = columns(
     " cost_per_gpu_usd cost_usd watts_per_gpu power_watts, text circuits reason fidelity"
 )
 
-
 STAGE = Stage(
     name="switched",
     help="step times of jobs on circuits set once, switched in the job, or both",
