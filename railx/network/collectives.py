@@ -265,8 +265,6 @@ def _all_to_all_rows(
 
 
 # Time of a reduce-scatter (an all-gather mirrors it)
-# ------------------------------------------------------------------------------
-
 
 #: Time in ns while each dimension of a level works on its payload, all at the same
 #: time.

@@ -277,7 +277,12 @@ def _experts(chips: int, traffic: kinds.ExpertTraffic, seed: int) -> Flows:
 def _permutation(chips: int, traffic: kinds.PermutationTraffic, seed: int) -> IntArray:
     chip = np.arange(chips)
     if traffic.permutation == "random":
-        return _derangement(chips, seed)
+        # Without fixed points, by rejection: e tries on average.
+        rng = np.random.default_rng(seed)
+        drawn: IntArray = rng.permutation(chips)
+        while (drawn == chip).any():
+            drawn = rng.permutation(chips)
+        return drawn
     if traffic.permutation == "complement":
         return chips - 1 - chip
     if traffic.permutation == "transpose":
@@ -304,15 +309,6 @@ def _permutation(chips: int, traffic: kinds.PermutationTraffic, seed: int) -> In
             f" (modulo {chips})",
         )
     return (chip + traffic.offset) % chips
-
-
-def _derangement(chips: int, seed: int) -> IntArray:
-    """A random permutation without fixed points, by rejection: e tries on average."""
-    rng = np.random.default_rng(seed)
-    while True:
-        drawn: IntArray = rng.permutation(chips)
-        if (drawn != np.arange(chips)).all():
-            return drawn
 
 
 def _neighbours(topology: Topology) -> Flows:

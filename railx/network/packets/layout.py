@@ -112,7 +112,9 @@ def build_net(
     parameters = np.zeros(engine.PARAMETERS, dtype=np.int64)
     parameters[engine.VCS] = table.virtual_channels
     parameters[engine.RECORD_BITS] = _record_bits(table.virtual_channels)
-    parameters[engine.MASK] = _wheel_cycles(channels, network) - 1
+    on_links = int(max(channels.latency.max() + 1, channels.serial.max()))
+    longest = max(on_links, network.source_cycles, network.packet_flits)
+    parameters[engine.MASK] = (1 << (longest + 1).bit_length()) - 1
     parameters[engine.FLITS] = network.packet_flits
     parameters[engine.SOURCE_CYCLES] = network.source_cycles
     parameters[engine.PORTS_IN] = network.injection_ports or 0
@@ -252,16 +254,6 @@ def _offsets(fifo: IntArray, virtual_channels: int) -> IntArray:
     channel, lane = np.divmod(fifo, virtual_channels)
     first = (channel << _record_bits(virtual_channels)) + engine.CHANNEL_COLUMNS
     return np.asarray(first + engine.FIFO_COLUMNS * lane)
-
-
-def _wheel_cycles(channels: Channels, network: PacketNetworkSettings) -> int:
-    longest = max(
-        int(channels.latency.max()) + 1,
-        int(channels.serial.max()),
-        network.source_cycles,
-        network.packet_flits,
-    )
-    return 1 << (longest + 1).bit_length()
 
 
 def _parts(topology: Topology, parts: int) -> IntArray:

@@ -293,7 +293,11 @@ def run_parts_until(net: Any, state: Any, cycle: int, step: int) -> Any:
     from railx.network.packets import engine
 
     state = state._replace(**{name: _aligned_copy(getattr(state, name)) for name in _SHARED})
-    states = _divide(state)
+    apart = state._asdict().keys() - {"part", *_SHARED}
+    states = [
+        state._replace(part=part, **{name: _aligned_copy(getattr(state, name)) for name in apart})
+        for part in range(state.boxes.shape[1])
+    ]
 
     def advance(part: Any) -> None:
         engine.advance_part(net, part, min(now + step, cycle))
@@ -305,20 +309,6 @@ def run_parts_until(net: Any, state: Any, cycle: int, step: int) -> Any:
             state.boxes[..., 0, engine.MESSAGE] = 0
             list(threads.map(advance, states))
     return _merge(net, states)
-
-
-def _divide(state: Any) -> list[Any]:
-    return [
-        state._replace(
-            part=part,
-            **{
-                name: _aligned_copy(value)
-                for name, value in state._asdict().items()
-                if name != "part" and name not in _SHARED
-            },
-        )
-        for part in range(state.boxes.shape[1])
-    ]
 
 
 def _aligned_copy(array: NDArray[Any]) -> NDArray[Any]:
