@@ -1,6 +1,3 @@
-"""RailX Lab: the science of reconfigurable networks for training large models.
-
-Nothing in here needs torch.
-"""
+"""RailX Lab: the science of reconfigurable networks for large models, without torch."""
 
 __version__ = "0.1.0"

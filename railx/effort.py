@@ -57,10 +57,7 @@ def note(cost: Cost) -> Cost:
 
 
 def estimate(costs: list[Cost]) -> str:
-    """The largest of gathered costs in words; empty for short and small work.
-
-    Costs of several fields are often those of the same work, so they do not add up.
-    """
+    """The largest of gathered costs, often of one work, in words; "" for small ones."""
     seconds = max((cost.seconds for cost in costs), default=0.0)
     size = max((cost.bytes for cost in costs), default=0.0)
     words = []

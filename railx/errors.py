@@ -34,10 +34,7 @@ def is_explained(error: BaseException) -> bool:
 
 
 def allowed_names(got: object, names: Iterable[object]) -> str:
-    """The allowed names for an error's line, of many the three nearest to ``got``.
-
-    How many there are follows these three.
-    """
+    """The allowed names, or the three nearest to ``got`` and how many there are."""
     listed = list(dict.fromkeys(map(str, names)))
     if len(listed) <= _LISTED:
         return ", ".join(listed)

@@ -1,7 +1,4 @@
-"""What the settings classes say about their fields: the string literal below each.
-
-Python throws these strings away, so they are read from the source.
-"""
+"""What settings classes say of their fields: strings below each, from the source."""
 
 from __future__ import annotations
 
@@ -23,10 +20,7 @@ def class_doc(cls: type) -> str:
 
 
 def field_doc(cls: type, name: str) -> str:
-    """The string below a field, from the class or the nearest base that has one.
-
-    Empty where there is none.
-    """
+    """The string below a field, of the class or the nearest base; else empty."""
     for base in cls.__mro__:
         text = _class_docs(base.__module__).get((base.__qualname__, name))
         if text is not None:

@@ -29,10 +29,9 @@ def read_cached(folder: Path, name: str) -> Any:
 
 
 def write_cached(folder: Path, name: str, value: Any, limit: int | None = None) -> Any:
-    """Store JSON data under a name where the folder can be written to.
+    """Store JSON data, where possible; returned as :func:`read_cached` will.
 
-    Returns it as :func:`read_cached` will. ``limit``: files of the folder, else
-    :data:`LIMIT`.
+    ``limit``: files of the folder, else :data:`LIMIT`.
     """
     # It loads pyarrow.
     from railx.io import atomic_path

@@ -20,26 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from railx.errors import DISK_FULL, UserError, is_explained
-from railx.places import in_repository
-
-__all__ = [
-    "FIDELITIES",
-    "Fidelity",
-    "as_numbers",
-    "as_words",
-    "atomic_path",
-    "clear_beside",
-    "dotted_leaves",
-    "in_repository",
-    "leaves",
-    "read_json",
-    "read_metadata",
-    "read_rows",
-    "read_table",
-    "write_json",
-    "write_table",
-    "write_text",
-]
+from railx.places import in_repository as in_repository
 
 Fidelity = Literal[
     "analytic", "flow", "packet", "replay", "emulated", "measured_cpu", "measured_gpu"
@@ -59,8 +40,7 @@ _BESIDE = ".part"
 def atomic_path(target: str | Path) -> Iterator[Path]:
     """A temporary path, renamed to ``target`` unless the block raises.
 
-    OSError of a full disk names ``target``; the system's own names no file, or the
-    temporary one.
+    OSError of a full disk names ``target``, not none or the temporary file.
     """
     target = Path(target)
     try:
@@ -91,11 +71,7 @@ def _beside(target: Path) -> Iterator[Path]:
 
 
 def clear_beside(target: str | Path) -> None:
-    """Remove the temporary files that killed writers of ``target`` left.
-
-    Call it only where no other process writes ``target``: its temporary file is removed
-    too.
-    """
+    """Remove temporary files of killed writers; no other may be writing ``target``."""
     target = Path(target)
     for left in target.parent.glob(f".{glob.escape(target.name)}.*{_BESIDE}"):
         left.unlink(missing_ok=True)
@@ -191,10 +167,7 @@ def read_rows(path: str | Path) -> list[dict[str, Any]]:
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
-    """The JSON metadata that :func:`write_table` stored with the table.
-
-    {} where there is none.
-    """
+    """The JSON metadata that :func:`write_table` stored with the table, or {}."""
     with _naming(path):
         stored = pq.read_schema(path).metadata or {}
     metadata: dict[str, Any] = json.loads(stored.get(_METADATA_KEY, b"{}"))
@@ -231,10 +204,7 @@ def as_words(numbers: Any, words: Sequence[str]) -> pa.DictionaryArray:
 
 
 def as_numbers(column: pa.ChunkedArray, words: Sequence[str]) -> Any:
-    """The number of each word of a column, int64[rows], -1 for null.
-
-    ValueError for a word that is not among ``words``.
-    """
+    """The number of each word, int64[rows], -1 for null; ValueError: other words."""
     encoded = column.combine_chunks()
     if not pa.types.is_dictionary(encoded.type):
         encoded = encoded.dictionary_encode()

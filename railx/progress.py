@@ -88,10 +88,7 @@ def publish(what: str, done: int, units: int) -> None:
 def told(
     name: str, say: Callable[[str], None] | None = None, every_s: float = EVERY_S
 ) -> Iterator[None]:
-    """Report the progress of the block every ``every_s`` seconds.
-
-    ``say`` takes a line; by default lines go to standard error.
-    """
+    """Report the block's progress every ``every_s``, by ``say`` or on stderr."""
     ended = threading.Event()
     begun_s = time.monotonic()
     inner = os.environ.get(FILE)

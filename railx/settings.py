@@ -27,7 +27,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from railx.errors import UserError, allowed_names
 
@@ -60,16 +60,8 @@ class SettingsError(UserError):
         return SettingsError(self.key, f"{self.message} (in {file})")
 
 
-class _Constraint(Protocol):
-    """A constraint in an ``Annotated`` hint: test, description and JSON Schema."""
-
-    @property
-    def allowed(self) -> str: ...
-
-    @property
-    def keywords(self) -> dict[str, Any]: ...
-
-    def accepts(self, value: Any) -> bool: ...
+# What ``Annotated`` hints carry: which values a key takes, in words (``allowed``), in
+# JSON Schema (``keywords``) and as a test (``accepts``).
 
 
 @dataclass(frozen=True)
@@ -113,11 +105,8 @@ class Between:
 class Positive:
     """A number above 0."""
 
-    allowed: str = "greater than 0"
-
-    @property
-    def keywords(self) -> dict[str, Any]:
-        return {"exclusiveMinimum": 0}
+    allowed: ClassVar[str] = "greater than 0"
+    keywords: ClassVar[dict[str, Any]] = {"exclusiveMinimum": 0}
 
     def accepts(self, value: Any) -> bool:
         return bool(value > 0)
@@ -127,11 +116,8 @@ class Positive:
 class NonNegative:
     """A number from 0 up."""
 
-    allowed: str = "0 or greater"
-
-    @property
-    def keywords(self) -> dict[str, Any]:
-        return {"minimum": 0}
+    allowed: ClassVar[str] = "0 or greater"
+    keywords: ClassVar[dict[str, Any]] = {"minimum": 0}
 
     def accepts(self, value: Any) -> bool:
         return bool(value >= 0)
@@ -141,11 +127,8 @@ class NonNegative:
 class Fraction:
     """A share: above 0, at most 1."""
 
-    allowed: str = "greater than 0 and at most 1"
-
-    @property
-    def keywords(self) -> dict[str, Any]:
-        return {"exclusiveMinimum": 0, "maximum": 1}
+    allowed: ClassVar[str] = "greater than 0 and at most 1"
+    keywords: ClassVar[dict[str, Any]] = {"exclusiveMinimum": 0, "maximum": 1}
 
     def accepts(self, value: Any) -> bool:
         return bool(0 < value <= 1)
@@ -155,11 +138,8 @@ class Fraction:
 class PowerOfTwo:
     """1, 2, 4, ..."""
 
-    allowed: str = "a power of two (1, 2, 4, ...)"
-
-    @property
-    def keywords(self) -> dict[str, Any]:
-        return {"enum": [1 << exponent for exponent in range(32)]}
+    allowed: ClassVar[str] = "a power of two (1, 2, 4, ...)"
+    keywords: ClassVar[dict[str, Any]] = {"enum": [1 << exponent for exponent in range(32)]}
 
     def accepts(self, value: Any) -> bool:
         return bool(value >= 1 and value & (value - 1) == 0)
@@ -169,11 +149,8 @@ class PowerOfTwo:
 class NotEmpty:
     """Text, a list or a mapping that is not empty."""
 
-    allowed: str = "not empty"
-
-    @property
-    def keywords(self) -> dict[str, Any]:
-        return {"minLength": 1, "minItems": 1, "minProperties": 1}
+    allowed: ClassVar[str] = "not empty"
+    keywords: ClassVar[dict[str, Any]] = {"minLength": 1, "minItems": 1, "minProperties": 1}
 
     def accepts(self, value: Any) -> bool:
         return len(value) > 0
@@ -274,6 +251,12 @@ def mapping(**items: Any) -> Any:
     return dataclasses.field(default_factory=items.copy)
 
 
+def has_default(field: dataclasses.Field[Any]) -> bool:
+    """Whether settings may leave a field out."""
+    defaults = (field.default, field.default_factory)
+    return any(default is not dataclasses.MISSING for default in defaults)
+
+
 def to_dict(settings: Any) -> Any:
     """The plain data that ``load`` takes back: dicts, lists and scalars."""
     if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
@@ -286,6 +269,37 @@ def to_dict(settings: Any) -> Any:
     if isinstance(settings, (tuple, list)):
         return [to_dict(item) for item in settings]
     return settings
+
+
+def with_defaults(hint: Any, plain: Any) -> Any:
+    """Plain settings with the defaults of keys that they leave out, at any depth."""
+    if not isinstance(plain, Mapping):
+        return plain
+    union = members(hint)
+    if union is None and get_origin(hint) is Annotated:
+        return with_defaults(get_args(hint)[0], plain)
+    origin = get_origin(hint)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {key: with_defaults(get_args(hint)[1], value) for key, value in plain.items()}
+    options = get_args(hint) if origin in (Union, types.UnionType) else (hint,)
+    if union is not None:
+        options = (union[1].get(plain.get(union[0])),)
+    cls = next((option for option in options if dataclasses.is_dataclass(option)), None)
+    if cls is None:
+        return plain
+    hints = field_hints(typing.cast("type", cls))
+    defaults = {
+        field.name: to_dict(
+            field.default
+            if field.default_factory is dataclasses.MISSING
+            else field.default_factory()
+        )
+        for field in dataclasses.fields(cls)
+        if has_default(field)
+    }
+    return defaults | {
+        key: with_defaults(hints.get(key, Any), value) for key, value in plain.items()
+    }
 
 
 def check_names(key: str, names: Iterable[str], allowed: Iterable[str]) -> None:
@@ -313,8 +327,7 @@ def _load(hint: Any, value: Any, path: str) -> Any:
                     _check_most(registered.most, members.get(value[registered.key]), value, path)
                 return _load_member(registered.key, members, value, path)
         loaded = _load(base, value, path)
-        constraints: list[_Constraint] = metadata
-        for constraint in constraints:
+        for constraint in metadata:
             if loaded is not None and not constraint.accepts(loaded):
                 raise SettingsError(path, f"got {loaded!r}; allowed: {constraint.allowed}")
         return loaded
@@ -470,7 +483,7 @@ def _load_dataclass(cls: type, value: Any, path: str) -> Any:
             arguments[field.name] = _load(
                 hints[field.name], value[field.name], _join(path, field.name)
             )
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+        elif not has_default(field):
             raise SettingsError(_join(path, field.name), "is missing")
     try:
         return cls(**arguments)

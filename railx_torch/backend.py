@@ -92,18 +92,12 @@ def end_iteration() -> int:
 
 
 def recorded_schedule() -> CircuitSchedule:
-    """The circuits of this rank's operations so far, in issue order, per iteration.
-
-    Operations inside a server are omitted.
-    """
+    """Circuits of this rank's operations so far, per iteration, none in a server."""
     return _current().recorded_schedule()
 
 
 def use_schedule(schedule: CircuitSchedule | None) -> None:
-    """Announce circuits by this schedule (mode provisioned).
-
-    None: by the cycle detected in this rank's operations (railx.fabric.cycle).
-    """
+    """Announce circuits by this schedule (provisioned); None: by the found cycle."""
     _current().schedule = schedule
 
 
@@ -141,16 +135,12 @@ def create_group(options: Any, pg_options: Any = None) -> RailxProcessGroup:
 def _follow_environment(rank: int) -> None:
     global _session, _session_environment
     environment = _environment.read(os.environ)
-    if _session is not None and (environment, rank) == (
-        _session_environment,
-        _session.recorder.rank,
-    ):
+    same = environment == _session_environment
+    if _session is not None and same and rank == _session.recorder.rank:
         return
     _leave()
-    _session, _session_environment = (
-        Session(environment.options, environment.recorder(rank)),
-        environment,
-    )
+    _session = Session(environment.options, environment.recorder(rank))
+    _session_environment = environment
 
 
 def _leave() -> None:

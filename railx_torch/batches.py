@@ -22,9 +22,8 @@ GROUPS_SCHEMA = "railx.groups/1"
 class Share:
     """What a rank does in a micro-batch.
 
-    ``ranks`` share the tokens of ``sequences``, of which ``lengths`` tokens each are
-    used; all three are empty where the rank is in no group. ``last``: whether the step
-    of the optimizer follows.
+    ``ranks`` share ``lengths`` tokens each of ``sequences``; all are empty where the
+    rank is in no group. ``last``: whether the step of the optimizer follows.
     """
 
     iteration: int

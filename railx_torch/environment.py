@@ -43,10 +43,7 @@ class Environment:
     report: bool
 
     def recorder(self, rank: int) -> Recorder:
-        """The recorder of this rank's events.
-
-        It discards them without a trace folder: a program may run for weeks.
-        """
+        """The recorder of a rank; without a folder it discards: runs last weeks."""
         return Recorder(rank, keep=self.trace is not None)
 
     def close(self, session: Session) -> None:
@@ -61,10 +58,7 @@ class Environment:
 
 
 def read(variables: Mapping[str, str]) -> Environment:
-    """Check all variables before anything connects.
-
-    ValueError, one line that names the variable and what is allowed.
-    """
+    """Check all variables before anything connects; UserError names the variable."""
     modes = get_args(Mode)
     mode = _choice(variables, "RAILX_FABRIC", modes)
     controller = None

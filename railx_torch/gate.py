@@ -35,10 +35,7 @@ def _stream_wait_value() -> Any:
 
 
 class Gate:
-    """A closed gate.
-
-    Keep it until the device has passed it: the stream reads its memory.
-    """
+    """A closed gate; kept until the device has passed it, which reads its memory."""
 
     def __init__(self) -> None:
         self._word = torch.zeros(1, dtype=torch.int32, pin_memory=True)

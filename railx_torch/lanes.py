@@ -109,10 +109,7 @@ class Work(_TorchWork):
         self._lock = threading.Lock()
 
     def begun(self, end: Callable[[Work], None]) -> None:
-        """Mark it as under way; ``end`` waits for its end and finishes this work.
-
-        ``end`` is called once, by the first thread that needs it.
-        """
+        """Mark it as under way; ``end``, called once, waits for its end, finishes."""
         with self._lock:
             self._end = end
             lane = self.lane if self.watched else None
@@ -178,7 +175,7 @@ class Work(_TorchWork):
                 self._event, self._future_stream = event, future_stream
             # A handle that outlives the operation keeps only its results alive.
             self.operation.inputs = []
-            self.call = _nothing
+            self.call = lambda _: None
             if self.source is not None or self.operation.kind != "recv":
                 self.inner = None
             self._finished = True
@@ -189,10 +186,7 @@ class Work(_TorchWork):
             _FUTURES.submit(self._complete, future)
 
     def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
-        """Wait for the host's part; raises its error.
-
-        The current CUDA stream then waits for the device's part.
-        """
+        """Wait for the host's part, or raise; the CUDA stream waits for the rest."""
         record = self.operation.record
         if record is None:
             return self._wait(timeout)
@@ -260,9 +254,8 @@ class Work(_TorchWork):
         with self._lock:
             future, created = self._future, self._future is None
             if created:
-                devices: list[int | str | torch.device] = (
-                    [self.operation.device] if self.operation.device.type == "cuda" else []
-                )
+                device = self.operation.device
+                devices: Any = [device] if device.type == "cuda" else []
                 future = self._future = torch.futures.Future(devices=devices)
             over = created and self._finished
         if over:
@@ -305,7 +298,6 @@ class _Lane:
         self._stopped = False
 
     def all_begun(self) -> bool:
-        """Whether every operation has begun."""
         return self._not_begun == 0
 
     def all_launched(self) -> bool:
@@ -313,7 +305,6 @@ class _Lane:
         return self._not_begun == self._behind_gates
 
     def watch(self, work: Work) -> None:
-        """Let the thread observe the end of an operation that has begun."""
         self._add(lambda _: work.see_end(), inline=False)
 
     def put(
@@ -390,10 +381,6 @@ def _timed_out(limit_s: float) -> str:
 
 def _refused(operation: Operation) -> str:
     return f"railx: the process group was shut down before its {operation.kind} began"
-
-
-def _nothing(_: ToHost) -> None:
-    return None
 
 
 def _passed(device: torch.device) -> None:
@@ -624,31 +611,24 @@ class Lanes:
 
     def _carry_out(self, work: Work, lane: _Lane, lane_open: bool) -> None:
         """Run an operation where its tensors are; refuse it on a closed lane."""
-        begun = _Once(lane.begun)
+        operation, begun = work.operation, _Once(lane.begun)
+        carry = self._within_host
+        if operation.device.type == "cuda":
+            carry = self._through_device if self._inner_on_device else self._through_host
         try:
-            if not lane_open:
-                self._session.drop(work.operation)
-                work.finish(RuntimeError(_refused(work.operation)))
-            elif self._on_device(work.operation):
-                self._guarded(work, self._through_device, begun)
-            elif work.operation.device.type == "cuda":
-                self._guarded(work, self._through_host, begun)
+            if lane_open:
+                with torch.no_grad():
+                    carry(work, begun)
             else:
-                self._guarded(work, self._within_host, begun)
+                self._session.drop(operation)
+                work.finish(RuntimeError(_refused(operation)))
+        except Exception as error:
+            # The thread that waits for the work gets the error.
+            self._session.drop(operation)
+            begun()
+            work.finish(self._explain(operation, error))
         finally:
             begun()
-
-    def _guarded(
-        self, work: Work, part: Callable[[Work, Callable[[], None]], None], begun: _Once
-    ) -> None:
-        """Pass errors to the thread that waits for the work."""
-        try:
-            with torch.no_grad():
-                part(work, begun)
-        except Exception as error:
-            self._session.drop(work.operation)
-            begun()
-            work.finish(self._explain(work.operation, error))
 
     def _explain(self, operation: Operation, error: Exception) -> Exception:
         ranks = ", ".join(map(str, operation.group))

@@ -27,7 +27,8 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -42,48 +43,12 @@ from railx_torch.session import Operation, Session
 # Torch's own hints leave most of this module untyped.
 _cuda: Any = torch.cuda
 _distributed: Any = dist
+_ProcessGroup: Any = dist.ProcessGroup
 
 _HOST = torch.device("cpu")
 _NO_LIMIT = timedelta(0)
 #: Whether gloo exchanges lists of tensors.
 _EXCHANGES_LISTS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)
-
-if TYPE_CHECKING:
-
-    class _ProcessGroup:
-        """The used part of torch's class.
-
-        Torch's stub fits neither Python subclasses nor all versions from 2.11 on.
-        """
-
-        BackendType: Any
-
-        def __init__(self, rank: int, size: int) -> None: ...
-        def rank(self) -> int: ...
-        def size(self) -> int: ...
-        def _register_backend(self, device: torch.device, kind: Any, backend: Any) -> None: ...
-        def _set_default_backend(self, kind: Any) -> None: ...
-        def _set_group_name(self, name: str) -> None: ...
-        def _set_group_desc(self, desc: str) -> None: ...
-        @property
-        def group_name(self) -> str: ...
-        @property
-        def group_desc(self) -> str: ...
-
-else:
-    _ProcessGroup = dist.ProcessGroup
-
-
-@dataclass(frozen=True)
-class _GroupOptions:
-    """Options of a new group, with the fields of torch's options."""
-
-    store: Any
-    group_rank: int
-    group_size: int
-    group_id: str
-    global_ranks_in_group: tuple[int, ...]
-    timeout: timedelta
 
 
 @dataclass(frozen=True)
@@ -97,10 +62,7 @@ class _Channel:
 
 
 class _Connection:
-    """NCCL between two members, with a communicator for each direction.
-
-    One communicator does not allow both directions at once.
-    """
+    """NCCL between two members, a communicator for each direction at once."""
 
     def __init__(self, up: Any, down: Any, *, is_low: bool) -> None:
         self._other = 1 if is_low else 0
@@ -130,7 +92,36 @@ def _store_of_attempt(store: Any) -> Any:
     return _distributed.PrefixStore(f"attempt_{attempt}/", store)
 
 
-class RailxProcessGroup(_ProcessGroup):
+def _in_place(kind: str, name: str) -> Callable[..., TorchWork]:
+    """The method of this name, an operation on tensors in place."""
+
+    def method(self: RailxProcessGroup, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
+        return self._collective(
+            kind,
+            (name,),
+            (tensors,),
+            further,
+            keywords,
+            inputs=tensors,
+            outputs=tensors,
+            size=lambda: _bytes(tensors),
+        )
+
+    return method
+
+
+def _to_outputs(kind: str, *names: str) -> Callable[..., TorchWork]:
+    """The method of these names, an operation from inputs to outputs."""
+
+    def method(
+        self: RailxProcessGroup, outputs: Any, inputs: Any, *further: Any, **keywords: Any
+    ) -> TorchWork:
+        return self._into_outputs(kind, names, outputs, inputs, further, keywords)
+
+    return method
+
+
+class RailxProcessGroup(_ProcessGroup):  # type: ignore[misc]
     """A process group whose operations wait for their circuits; see the module."""
 
     def __init__(self, options: Any, session: Session, pg_options: Any = None) -> None:
@@ -247,7 +238,7 @@ class RailxProcessGroup(_ProcessGroup):
             name = group_name or f"{self._id}:split:{self._splits}"
         if self._member not in new_ranks:
             return None
-        options = _GroupOptions(
+        options = SimpleNamespace(
             store=_distributed.PrefixStore(f"{name}/", self._store),
             group_rank=new_ranks.index(self._member),
             group_size=len(new_ranks),
@@ -271,9 +262,7 @@ class RailxProcessGroup(_ProcessGroup):
                 group.shutdown()
         self._session.open_groups.discard(self)
 
-    def abort(self) -> None:
-        """The same as ``shutdown``."""
-        self.shutdown()
+    abort = shutdown
 
     def _channel(self, name: str, kind: Any, group: tuple[int, ...]) -> _Channel:
         within_server = self._session.layout.is_scale_up(group)
@@ -373,10 +362,7 @@ class RailxProcessGroup(_ProcessGroup):
         return _HOST
 
     def _method(self, names: tuple[str, ...]) -> tuple[Any, Any]:
-        """The first of ``names`` in the inner group, and in its host backend.
-
-        The host backend takes torch's options only; None where it lacks the method.
-        """
+        """The first of ``names`` in the inner group, and (or None) on its host."""
         methods = self._methods.get(names)
         if methods is None:
             inner, host = self._inner, self._inner_on_host
@@ -441,37 +427,10 @@ class RailxProcessGroup(_ProcessGroup):
             timeout=keywords.get("timeout"),
         )
 
-    def allreduce(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
-        """Reduce over all members, in place."""
-        return self._inplace_collective("all_reduce", "allreduce", tensors, further, keywords)
-
-    def allreduce_coalesced(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
-        """Reduce several tensors as one operation."""
-        return self._inplace_collective(
-            "all_reduce", "allreduce_coalesced", tensors, further, keywords
-        )
-
-    def broadcast(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
-        """Copy from the root, in place."""
-        return self._inplace_collective("broadcast", "broadcast", tensors, further, keywords)
-
-    def reduce(self, tensors: Any, *further: Any, **keywords: Any) -> TorchWork:
-        """Reduce to the root, in place."""
-        return self._inplace_collective("reduce", "reduce", tensors, further, keywords)
-
-    def _inplace_collective(
-        self, kind: str, name: str, tensors: Any, further: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> TorchWork:
-        return self._collective(
-            kind,
-            (name,),
-            (tensors,),
-            further,
-            keywords,
-            inputs=tensors,
-            outputs=tensors,
-            size=lambda: _bytes(tensors),
-        )
+    allreduce = _in_place("all_reduce", "allreduce")
+    allreduce_coalesced = _in_place("all_reduce", "allreduce_coalesced")
+    broadcast = _in_place("broadcast", "broadcast")
+    reduce = _in_place("reduce", "reduce")
 
     def _into_outputs(
         self,
@@ -494,31 +453,19 @@ class RailxProcessGroup(_ProcessGroup):
             size=size or (lambda: max(_bytes(outputs), _bytes(inputs))),
         )
 
-    def allgather(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> TorchWork:
-        """Gather from all members into lists of tensors."""
-        return self._into_outputs("all_gather", ("allgather",), outputs, inputs, further, keywords)
-
-    def allgather_coalesced(
-        self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
-    ) -> TorchWork:
-        """Gather several tensors into lists of tensors, as one operation."""
-        return self._into_outputs(
-            "all_gather", ("allgather_coalesced",), outputs, inputs, further, keywords
-        )
-
-    def all_gather_single(
-        self, output: Any, input: Any, *further: Any, **keywords: Any
-    ) -> TorchWork:
-        """Gather from all members into one tensor."""
-        names = ("all_gather_single", "_allgather_base")
-        return self._into_outputs("all_gather", names, output, input, further, keywords)
-
-    def all_gather_single_coalesced(
-        self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
-    ) -> TorchWork:
-        """Several gathers into one tensor each, as one operation."""
-        names = ("all_gather_single_coalesced", "allgather_into_tensor_coalesced")
-        return self._into_outputs("all_gather", names, outputs, inputs, further, keywords)
+    allgather = _to_outputs("all_gather", "allgather")
+    allgather_coalesced = _to_outputs("all_gather", "allgather_coalesced")
+    all_gather_single = _to_outputs("all_gather", "all_gather_single", "_allgather_base")
+    all_gather_single_coalesced = _to_outputs(
+        "all_gather", "all_gather_single_coalesced", "allgather_into_tensor_coalesced"
+    )
+    reduce_scatter = _to_outputs("reduce_scatter", "reduce_scatter")
+    reduce_scatter_single = _to_outputs(
+        "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base"
+    )
+    reduce_scatter_single_coalesced = _to_outputs(
+        "reduce_scatter", "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"
+    )
 
     def gather(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> TorchWork:
         """Gather to the root."""
@@ -531,28 +478,7 @@ class RailxProcessGroup(_ProcessGroup):
         return self._into_outputs("scatter", ("scatter",), outputs, inputs, further, keywords, size)
 
     def _bytes_of_all(self, tensors: Any) -> int:
-        return _bytes(tensors) * self.size()
-
-    def reduce_scatter(
-        self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
-    ) -> TorchWork:
-        """Reduce lists of tensors and scatter the sums."""
-        names = ("reduce_scatter",)
-        return self._into_outputs("reduce_scatter", names, outputs, inputs, further, keywords)
-
-    def reduce_scatter_single(
-        self, output: Any, input: Any, *further: Any, **keywords: Any
-    ) -> TorchWork:
-        """Reduce one tensor and scatter its parts."""
-        names = ("reduce_scatter_single", "_reduce_scatter_base")
-        return self._into_outputs("reduce_scatter", names, output, input, further, keywords)
-
-    def reduce_scatter_single_coalesced(
-        self, outputs: Any, inputs: Any, *further: Any, **keywords: Any
-    ) -> TorchWork:
-        """Several of these as one operation."""
-        names = ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced")
-        return self._into_outputs("reduce_scatter", names, outputs, inputs, further, keywords)
+        return _bytes(tensors) * len(self._ranks)
 
     def all_to_all_single(
         self,
@@ -576,10 +502,7 @@ class RailxProcessGroup(_ProcessGroup):
         )
 
     def alltoall(self, outputs: Any, inputs: Any, *further: Any, **keywords: Any) -> TorchWork:
-        """Exchange lists of tensors.
-
-        Gloo has it from torch 2.12 on; before, the lists are sent as one tensor.
-        """
+        """Exchange lists of tensors, joined where torch's gloo (2.11) has no such."""
         on_host = self._device([*_flat(inputs), *_flat(outputs)]).type == "cpu"
         if not _EXCHANGES_LISTS and (on_host or not self._nccl):
             dispatch = functools.partial(
@@ -685,10 +608,7 @@ class RailxProcessGroup(_ProcessGroup):
         return self._message("recv", tensors, source, tag, (source, self._member))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> TorchWork:
-        """Receive from the first sender.
-
-        RuntimeError where some members need a circuit and others none.
-        """
+        """Receive from the first sender; all or none may need circuits."""
         issue = functools.partial(self._recv_anysource, tensors, tag)
         return dispatched(functools.partial(self._inner.recv_anysource, tensors, tag), issue)
 
@@ -760,10 +680,7 @@ class RailxProcessGroup(_ProcessGroup):
     def _message(
         self, kind: str, tensors: Any, peer: int, tag: int, path: tuple[int, int]
     ) -> TorchWork:
-        """Issue a send or receive of ``tensors`` along ``path``.
-
-        ``path``: source and destination, ranks of this group.
-        """
+        """Issue a message along ``path`` (source, destination: ranks here)."""
         issue = functools.partial(self._issue_either, kind, tensors, peer, tag, path)
         return dispatched(functools.partial(getattr(self._inner, kind), tensors, peer, tag), issue)
 
@@ -790,10 +707,7 @@ class RailxProcessGroup(_ProcessGroup):
         path: tuple[int, int],
         sequence: int | None = None,
     ) -> Work | None:
-        """Issue a send or receive on its lane.
-
-        None where ``sequence`` is given and is not the channel's next number.
-        """
+        """Issue a message; None where ``sequence`` is not the next number."""
         moved = _flat(tensors)
         if self._nccl and self._device(moved).type == "cuda":
             # NCCL has no tags: messages arrive in the order of sending.
@@ -817,10 +731,7 @@ class RailxProcessGroup(_ProcessGroup):
 
 
 def _teach_monitored_barrier() -> None:
-    """Let ``torch.distributed.monitored_barrier`` accept groups of this class.
-
-    It checks a group's name, not its methods, and refuses every name but "gloo".
-    """
+    """Let torch's ``monitored_barrier``, which checks names, accept this class."""
     torchs = _distributed.monitored_barrier
 
     @functools.wraps(torchs)
@@ -842,7 +753,6 @@ _teach_monitored_barrier()
 
 
 def _inner_options(pg_options: Any, inner: str) -> Any:
-    """The options for the inner backend; UserError for those of another one."""
     if pg_options is None:
         return None
     name = {"gloo": "ProcessGroupGloo", "nccl": "ProcessGroupNCCL"}[inner]
@@ -884,7 +794,6 @@ class _Done:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a nest of lists."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -908,7 +817,6 @@ def _bytes(value: Any) -> int:
 
 
 def _map_tensors(value: Any, to_host: ToHost) -> Any:
-    """The same nest of lists with ``to_host`` applied to every tensor."""
     if isinstance(value, torch.Tensor):
         return to_host(value)
     if isinstance(value, (list, tuple)):

@@ -92,9 +92,8 @@ class Statistics:
 class Operation:
     """One collective or message of this rank.
 
-    ``channel`` and ``sequence`` identify it, equally on all members; ``group`` has the
-    global ranks of the members; ``ready`` is the CUDA event that precedes it on the
-    current stream.
+    ``channel`` and ``sequence`` identify it on all members; ``group`` has their global
+    ranks; ``ready`` is the CUDA event that precedes it on the current stream.
     """
 
     kind: str
@@ -190,10 +189,7 @@ class Session:
         self.recorder.begin_iteration(i)
 
     def recorded_schedule(self) -> CircuitSchedule:
-        """The circuits of the operations issued so far, per iteration.
-
-        Empty where the recorder discards events.
-        """
+        """The circuits of operations so far, per iteration, if these are recorded."""
         with self._lock:
             return CircuitSchedule(
                 {iteration: tuple(operations) for iteration, operations in self._issued.items()}
@@ -244,10 +240,7 @@ class Session:
             )
 
     def count(self, configuration: Configuration) -> None:
-        """Count an operation that the inner group runs without circuits.
-
-        Only without a recorder and without a controller.
-        """
+        """Count an operation without circuits, recorder or controller."""
         with self._lock:
             if self._last_issued is not configuration:
                 self._counts["phase_changes"] += self._last_issued not in (None, configuration)
@@ -292,7 +285,8 @@ class Session:
                 if len(self._on_leased_circuits) % _UNSEEN == 0:
                     # The program may never wait for them.
                     many = self._unseen()
-            self._begin(operation)
+            self._not_begun.pop(operation, None)
+            self._under_way += 1
         for item in many:
             item.have_watched()
         return True
@@ -328,10 +322,7 @@ class Session:
         return [work for _, work in self._on_leased_circuits.values() if work is not None]
 
     def _given_back(self, open_: Collection[tuple[str, int]]) -> None:
-        """A lease was recalled under these operations: report their ends.
-
-        Called on the client's thread.
-        """
+        """On the client's thread: report the ends of operations of a lease."""
         with self._lock:
             works = [
                 self._on_leased_circuits[key][1] for key in open_ if key in self._on_leased_circuits
@@ -341,19 +332,13 @@ class Session:
                 work.have_watched()
 
     def end(self, operation: Operation) -> None:
-        """This rank's part of an operation that ``try_hold`` began has ended.
-
-        Sends nothing as long as the circuits stay with the group.
-        """
+        """This rank's part has ended; sends nothing while the group has circuits."""
         if operation.configuration is not None:
             self._end(operation)
 
     @contextlib.contextmanager
     def circuits(self, operation: Operation) -> Iterator[None]:
-        """Hold the circuits of an operation, if it needs any.
-
-        Raises FabricError where the fabric refuses them.
-        """
+        """Hold the circuits of an operation, if it needs any; or FabricError."""
         if operation.asked is None:
             self._wait_behind_messages(operation)
             if self.try_hold(operation):
@@ -462,16 +447,8 @@ class Session:
     def _is_granted(self, operation: Operation) -> bool:
         return operation not in self._asked and operation not in self._not_begun
 
-    def _begin(self, operation: Operation) -> None:
-        """Count a running operation; the caller holds the lock."""
-        self._not_begun.pop(operation, None)
-        self._under_way += 1
-
     def _granted_late(self, channel: str, sequence: int, grant: Grant) -> None:
-        """An operation began under a held lease that was recalled: it had to wait.
-
-        Called on the client's thread.
-        """
+        """On the client's thread: an operation of a recalled lease had to wait."""
         with self._lock:
             operation, _ = self._on_leased_circuits.pop((channel, sequence), (None, None))
             if operation is None:

@@ -43,23 +43,12 @@ ITERATION = "iteration"
 #: all its members ("" and -1 for other events).
 SCHEMA = pa.schema(
     [
-        ("iteration", pa.int32()),
-        ("rank", pa.int32()),
-        ("kind", pa.string()),
-        ("group", pa.string()),
-        ("bytes", pa.int64()),
-        ("start_ns", pa.int64()),
-        ("end_ns", pa.int64()),
-        ("busy_ns", pa.int64()),
-        ("phase", pa.string()),
-        ("channel", pa.string()),
-        ("sequence", pa.int64()),
-        ("issued_ns", pa.int64()),
-        ("waited_ns", pa.int64()),
-        ("resumed_ns", pa.int64()),
-        ("issued_busy_ns", pa.int64()),
-        ("waited_busy_ns", pa.int64()),
-        ("resumed_busy_ns", pa.int64()),
+        *((name, pa.int32()) for name in ("iteration", "rank")),
+        *((name, pa.string()) for name in ("kind", "group")),
+        *((name, pa.int64()) for name in ("bytes", "start_ns", "end_ns", "busy_ns")),
+        *((name, pa.string()) for name in ("phase", "channel")),
+        *((name, pa.int64()) for name in ("sequence", "issued_ns", "waited_ns", "resumed_ns")),
+        *((f"{name}_busy_ns", pa.int64()) for name in ("issued", "waited", "resumed")),
     ]
 )
 
@@ -74,10 +63,7 @@ _Mark = Any
 
 @dataclass(eq=False)
 class Issued:
-    """A network operation that the program has issued.
-
-    It is part of the trace once it :meth:`ran`. All methods are thread-safe.
-    """
+    """A network operation; in the trace once it :meth:`ran`. Thread-safe."""
 
     recorder: Recorder
     iteration: int
@@ -152,10 +138,7 @@ class Recorder:
         self._began_ns = self._host_ns(self._begin)
 
     def end_iteration(self) -> int:
-        """End the current iteration and return its duration in ns.
-
-        Events until the next iteration have its number.
-        """
+        """End the iteration, whose number stays; return its duration in ns."""
         end = self.mark()
         if self._begin is not None:
             span = Issued(self, self._iteration, ITERATION, "", 0, "", "", -1, self._begin)
@@ -205,10 +188,7 @@ class Recorder:
         sequence: int,
         iteration: int | None = None,
     ) -> Issued:
-        """Record that the program issues a network operation.
-
-        The result records when it runs and when the program waits for it.
-        """
+        """Record an issued operation; the result records its run and the waits."""
         number = self._iteration if iteration is None else iteration
         issued = Issued(
             self, number, kind, _joined(group), bytes, phase, channel, sequence, self.mark()
@@ -244,10 +224,7 @@ class Recorder:
         return here
 
     def table(self) -> pa.Table:
-        """All events so far, by start time, without operations that did not run.
-
-        Waits for the device where spans are timed on it.
-        """
+        """All events that ran, by start time; waits for the device's spans."""
         with self._lock:
             events = list(self._events)
         rows = [row for event in events if (row := self._row(event)) is not None]
@@ -333,8 +310,7 @@ class Recorder:
 def join_traces(earlier: pa.Table, later: pa.Table) -> pa.Table:
     """Join the traces of two launches of a block.
 
-    Sequence numbers and times of the second follow those of the first, also after a
-    restart of the machine.
+    Numbers and times of the second follow the first, also after a machine's restart.
     """
     counted = (pc.max(earlier["sequence"]).as_py() or 0) + 1
     gap_ns = (pc.max(earlier["end_ns"]).as_py() or 0) - (pc.min(later["start_ns"]).as_py() or 0)

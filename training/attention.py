@@ -31,7 +31,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from railx.errors import UserError
+from railx.settings import SettingsError
 
 Kernel = Literal["sdpa", "varlen", "blocks"]
 
@@ -46,8 +46,7 @@ _QUERY_TILE, _KEY_TILE = 128, 512
 class Packing:
     """The numbers of queries and keys of each sequence of a packed call, in order.
 
-    Raises ValueError where their lengths differ or a sequence has fewer keys than
-    queries.
+    ValueError where their lengths differ or a sequence has fewer keys than queries.
     """
 
     queries: tuple[int, ...]
@@ -121,27 +120,29 @@ def choose_kernel(
     device: torch.device,
     precision: torch.dtype,
     head_size: int,
+    key: str = "",
 ) -> Kernel:
     """The kernel for ``choice``; ``auto`` takes the fastest that can run.
 
-    Kernels are tried on a few tokens. Raises ValueError where the chosen kernel cannot
-    run. The result supports every packing, grouped heads and context, in memory linear
-    in the tokens.
+    Kernels are tried on a few tokens. SettingsError names ``key`` where the chosen one
+    cannot run. All take every packing, grouped heads, context, in memory of the tokens.
     """
     if device.type == "cuda":
         _activate_flash_attention_3(torch.cuda.get_device_capability(device))
     varlen = choice in ("auto", "varlen") and _varlen_runs(device, precision, head_size)
     sdpa = choice in ("auto", "sdpa") and _sdpa_runs(device, precision, head_size, grouped=False)
     if choice == "varlen" and not varlen:
-        raise UserError(
+        raise SettingsError(
+            key,
             f"got varlen, which cannot run here in {_name(precision)} with heads {head_size} wide;"
             f" allowed on {device.type}: auto; varlen needs a CUDA device of compute capability 8.0"
-            " and bfloat16"
+            " and bfloat16",
         )
     if choice == "sdpa" and not sdpa:
-        raise UserError(
+        raise SettingsError(
+            key,
             f"got sdpa, which has no memory-efficient kernel for {_name(precision)} with heads"
-            f" {head_size} wide; allowed on {device.type}: auto, blocks"
+            f" {head_size} wide; allowed on {device.type}: auto, blocks",
         )
     return "varlen" if varlen else "sdpa" if sdpa else "blocks"
 
@@ -279,12 +280,6 @@ def _parameters(kernel: Callable[..., Any]) -> frozenset[str]:
 # ---- blocks
 
 
-def _blocks(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attention of one sequence, by tiles of queries and keys."""
-    mixed: Tensor = _Blocks.apply(queries, keys, values)  # type: ignore[no-untyped-call]
-    return mixed
-
-
 class _Blocks(torch.autograd.Function):
     """Attention by tiles, at least in single precision.
 
@@ -350,6 +345,9 @@ class _Blocks(torch.autograd.Function):
         )
 
 
+_blocks: Callable[..., Tensor] = _Blocks.apply
+
+
 def _by_group(heads: Tensor, groups: int) -> Tensor:
     """[T, heads, head size] to [kv heads, heads of a group, T, head size]."""
     tokens, count, size = heads.shape
@@ -363,8 +361,7 @@ def _ungrouped(by_group: Tensor) -> Tensor:
 def _tiles(count: int, visible: int) -> Iterator[tuple[slice, list[tuple[slice, int | None]]]]:
     """The tiles of queries, each with the tiles of its visible keys.
 
-    A partly visible tile has a diagonal: query i of the tile sees keys 0 .. diagonal +
-    i of it.
+    Query i of a partly visible tile sees keys 0 .. diagonal + i of it.
     """
     context = visible - count
     for start in range(0, count, _QUERY_TILE):

@@ -33,8 +33,8 @@ from railx.io import read_json, write_json
 from railx.planning.format.plan import Plan, sequence_lengths
 from railx.settings import to_dict
 from training.data import Sequences
-from training.engine import PRECISIONS, Engine
-from training.model import Decoder
+from training.engine import Engine
+from training.model import PRECISIONS, Decoder
 from training.settings import RunSettings
 
 SCHEMA = "railx.checkpoint/1"
@@ -60,8 +60,7 @@ class Checkpoint:
 def trained(settings: RunSettings, plan: Plan, sequences: Sequences) -> dict[str, Any]:
     """The inputs that determine the weights, as plain data, independent of the plan.
 
-    Per batch of the plan a digest of the ids and lengths of its sequences and a digest
-    of its tokens.
+    Per batch digests of its sequences' ids and lengths and of its tokens.
     """
     model = {key: value for key, value in to_dict(settings.model).items() if key != "name"}
     sequences_by_batch = [sorted(sequence_lengths(batch)) for batch in plan.batches]
@@ -165,11 +164,8 @@ def check_checkpoint(
     ValueError, one line, names the difference: model, seed, precision, sequences or
     tokens of a step, the name or the shape of a parameter.
     """
-    where, expected, stored = (
-        checkpoint.folder,
-        trained(settings, plan, sequences),
-        checkpoint.trained,
-    )
+    where, stored = checkpoint.folder, checkpoint.trained
+    expected = trained(settings, plan, sequences)
     for key, value in expected["model"].items():
         if stored["model"].get(key, value) != value:
             raise UserError(

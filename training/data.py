@@ -32,10 +32,7 @@ Sequences = Mapping[int, NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """Packed tokens: ids, positions in their sequences and next-token labels.
-
-    Each is an int64 tensor [T].
-    """
+    """Packed ids, positions in sequences, next-token labels: int64 tensors [T]."""
 
     tokens: Tensor
     positions: Tensor

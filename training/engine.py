@@ -21,14 +21,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from railx.errors import UserError
 from railx.performance.trainer_memory import ModelShard
 from railx.planning.format.plan import PipelineBatch, Plan, SequenceParallelBatch
 from railx.planning.format.schedule import stage_layers
-from railx.settings import SettingsError
 from training.attention import Kernel, choose_kernel
 from training.data import Sequences
-from training.model import Decoder, draw_parameter
+from training.model import PRECISIONS, Decoder, draw_parameter
 from training.optimizer import Optimizer
 from training.pipeline import PipelineParallel, StageLinks
 from training.pipeline_memory import PassLog
@@ -47,15 +45,9 @@ from training.timeline import Timeline
 if TYPE_CHECKING:
     from training.tensor_parallel import TensorParallel
 
-#: The precision of activations by its name in the settings.
-PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
-
 
 class Runner(Protocol):
-    """A parallelism.
-
-    It runs a batch forward and backward and returns this rank's part of the loss.
-    """
+    """A parallelism: it runs a batch, and returns this rank's part of the loss."""
 
     def run(self, batch: Any) -> Tensor: ...
 
@@ -102,7 +94,9 @@ class Engine:
         self._model, self._compiled = model, training.compile
         self.device, self.timeline = device, timeline
         compute = PRECISIONS[training.precision]
-        self.kernel: Kernel = _kernel(settings, device, compute)
+        self.kernel: Kernel = choose_kernel(
+            training.attention, device, compute, model.head_width, "training.attention"
+        )
         pipelined = plan.kind == "pipeline"
         self.stages, self.degree = pipeline_shape(plan) if pipelined else (1, 1)
         rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -225,10 +219,7 @@ class Engine:
         return PassLog(runner, self._model, shard, fused_attention=self.kernel == "varlen")
 
     def prepare(self, batch: SequenceParallelBatch | PipelineBatch) -> None:
-        """Create the process groups that a batch needs, unless they exist.
-
-        Every rank calls it with the same batches in the same order.
-        """
+        """Create missing groups of a batch; all ranks call it alike, in one order."""
         if self.groups is not None and isinstance(batch, SequenceParallelBatch):
             self.groups.prepare(batch)
 
@@ -241,10 +232,7 @@ class Engine:
     def differentiate(
         self, batch: SequenceParallelBatch | PipelineBatch, log: PassLog | None = None
     ) -> Stepped:
-        """The loss of a batch; its gradients are left in the optimizer's parameters.
-
-        ``log`` records the passes of a pipeline.
-        """
+        """The loss of a batch, its gradients left; ``log`` records the passes."""
         with nullcontext() if log is None else log.watching(batch):
             if self.sharding is not None:
                 self.sharding.begin(self._passes(batch))
@@ -318,15 +306,6 @@ def decoder_uses(decoder: Decoder) -> list[Use]:
     if decoder.first:
         uses[0] = Use(uses[0].module, uses[0].parameters, read_backward=False)
     return uses
-
-
-def _kernel(settings: RunSettings, device: torch.device, compute: torch.dtype) -> Kernel:
-    try:
-        return choose_kernel(
-            settings.training.attention, device, compute, settings.model.head_width
-        )
-    except UserError as error:
-        raise SettingsError("training.attention", str(error)) from None
 
 
 def _stage_group(members: list[list[int]], stage: int) -> dist.ProcessGroup:

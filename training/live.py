@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -42,7 +42,7 @@ from railx_torch.trace import Recorder
 from training.live_program import Program
 from training.live_settings import LiveBlock, LiveSettings, journal_path, live_blocks
 from training.load import Reading, others_share, read_processors
-from training.rails import RankContext, gather_all, on_rails
+from training.rails import RankContext, gather_all, labelled, on_rails
 from training.ranks import UNUSABLE, launch_ranks
 
 #: A block of a few iterations writes less than 1 MiB.
@@ -119,7 +119,7 @@ def _rank(plain: dict[str, Any], out: str) -> None:
             columns = _block_columns(block)
             beside = {"load_share": share, "controller_priority": priority}
             rows += [columns | row | beside for item in gathered for row in item[0]]
-            traces += [_labelled(item[1], columns) for item in gathered]
+            traces += [labelled(item[1], columns) for item in gathered]
             _progress(rows, number + 1, len(blocks), block)
     if rank == 0:
         pq.write_table(pa.concat_tables(traces), Path(out) / "trace.parquet")
@@ -127,10 +127,7 @@ def _rank(plain: dict[str, Any], out: str) -> None:
 
 
 def _fabric(block: LiveBlock, scratch: Path, journal: Path) -> FabricSettings:
-    """The fabric of a block, with a journal.
-
-    A switch keeps its light paths while its controller restarts.
-    """
+    """A block's fabric with a journal, and light that outlives its controller."""
     fabric = block.fabric
     if fabric.journal is None:
         fabric = replace(fabric, journal=JournalSettings(str(journal), _JOURNAL_MIB))
@@ -205,12 +202,6 @@ def _block_columns(block: LiveBlock) -> dict[str, Any]:
         "controller_restarted": block.controller_restarted,
         "fidelity": "measured_cpu" if mode == "electrical" else "emulated",
     }
-
-
-def _labelled(trace: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
-    for name, value in columns.items():
-        trace = trace.append_column(name, pa.array([value] * len(trace)))
-    return trace
 
 
 def _progress(rows: Sequence[dict[str, Any]], number: int, of: int, block: LiveBlock) -> None:

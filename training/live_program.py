@@ -16,8 +16,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from training.live_settings import LiveSettings
 
-__all__ = ["Program"]
-
 
 class Attention(nn.Module):
     """Causal attention; a rank of a tensor-parallel group has a share of the heads."""
@@ -60,9 +58,7 @@ class Layer(nn.Module):
 
 
 class StageModel(nn.Module):
-    """The layers of a stage, with the embedding before the first, the head after the
-    last.
-    """
+    """A stage's layers, with the embedding before the first, the head behind."""
 
     def __init__(self, settings: LiveSettings, index: int) -> None:
         super().__init__()

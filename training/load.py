@@ -46,10 +46,7 @@ class Reading:
 
 
 def read_processors(*helpers: int) -> Reading:
-    """Processor time so far of the machine, of this process and of its ``helpers``.
-
-    ``helpers`` are process ids; processes that have ended count as zero.
-    """
+    """Processor time of machine, process and ``helpers`` (ids; 0: have ended)."""
     busy_s, cores = _busy()
     return Reading(
         machine=platform.node(),
@@ -63,9 +60,8 @@ def read_processors(*helpers: int) -> Reading:
 def others_share(spans: Sequence[Reading]) -> float | None:
     """The share of all cores' time that other processes took, maximum over machines.
 
-    ``spans`` holds the difference of two readings of each rank (:meth:`Reading.since`).
-    None where a machine has no /proc. The share is clamped to 0 .. 1, because the
-    kernel counts in ticks.
+    ``spans``: the difference of two readings of each rank (:meth:`Reading.since`). None
+    where a machine has no /proc; clamped to 0 .. 1, as the kernel counts in ticks.
     """
     shares = []
     for machine in {span.machine for span in spans}:
@@ -98,7 +94,6 @@ def _busy() -> tuple[float, int] | tuple[None, None]:
 
 
 def _used_s(process: int) -> float:
-    """User and system time of a process."""
     try:
         # The name, in brackets, may hold anything.
         fields = (_PROC / str(process) / "stat").read_text().rpartition(")")[2].split()

@@ -179,7 +179,8 @@ def _blocks(launch: _Launch) -> Iterator[Block]:
             if number < len(earlier.disturbed):
                 disturbed = earlier.disturbed[number]
                 if earlier.blocks:
-                    block = _block_of(fabric, *earlier.blocks[number])
+                    facts, trace = earlier.blocks[number]
+                    block = Block(**{**facts, "fabric": fabric, "trace": trace})
             else:
                 goes_on = earlier.step if number == len(earlier.disturbed) else 0
                 block, recorded = _trained(launch, fabric, repeat, number, schedule, goes_on)
@@ -226,7 +227,6 @@ def _trained(
         warm = launch.begun + settings.training.warmup_iterations - 1
 
         def gather(rows: Sequence[dict[str, Any]], span: Reading | None) -> Block | None:
-            """The block so far."""
             trace = recorder.table() if repeat == 0 else None
             needed = _plain(backend.recorded_schedule()) if number == 0 else None
             groups = engine.groups
@@ -361,7 +361,6 @@ def _iterations(
 
 
 def _added_up(control: dist.ProcessGroup, *parts: Tensor) -> list[float]:
-    """The sums of scalars over all ranks, on the control group."""
     sums = torch.stack([part.detach().to("cpu", torch.float64) for part in parts])
     dist.all_reduce(sums, group=control)
     return [float(value) for value in sums]
@@ -373,25 +372,18 @@ def _synchronize(device: torch.device) -> None:
 
 
 def _peaks(settings: RunSettings, plan: Plan, engine: Engine) -> tuple[int | None, int | None]:
-    """The maximum of live chunks on this stage, as counted and as planned.
-
-    None where the plan is no pipeline.
-    """
+    """The most live chunks here, counted and planned; None without a pipeline."""
     runner = engine.runner
     if not isinstance(runner, PipelineParallel):
         return None, None
-    run = plan.pipeline_batches()[
-        : settings.training.warmup_iterations + settings.training.iterations
-    ]
-    pipelines = [
-        pipeline
-        for batch in run
+    training = settings.training
+    planned = (
+        peak_live_chunks(pipeline, runner.stage)
+        for batch in plan.pipeline_batches()[: training.warmup_iterations + training.iterations]
         for pipeline in batch.pipelines
         if pipeline.replica == runner.replica
-    ]
-    return runner.peak_live_chunks, max(
-        (peak_live_chunks(pipeline, runner.stage) for pipeline in pipelines), default=0
     )
+    return runner.peak_live_chunks, max(planned, default=0)
 
 
 def _passes(log: PassLog | None, rank: int, iteration: int) -> list[dict[str, Any]] | None:
@@ -468,10 +460,6 @@ def _facts(block: Block) -> dict[str, Any]:
     }
 
 
-def _block_of(fabric: FabricSettings, facts: Mapping[str, Any], trace: pa.Table | None) -> Block:
-    return Block(**{**facts, "fabric": fabric, "trace": trace})
-
-
 def _after(before: tuple[dict[str, Any], pa.Table | None] | None, block: Block) -> Block:
     """A block joined with its part from an earlier launch, marked as disturbed."""
     if before is None:
@@ -485,15 +473,13 @@ def _after(before: tuple[dict[str, Any], pa.Table | None] | None, block: Block) 
         {**earlier, **later}
         for earlier, later in zip(facts["schedules"] or (), block.schedules or (), strict=True)
     ]
-    joined = None
-    if trace is not None and block.trace is not None:
-        joined = join_traces(trace, block.trace)
+    both = trace is not None and block.trace is not None
     return replace(
         block,
         load_share=None,
         disturbed=True,
         rows=[*facts["rows"], *block.rows],
-        trace=joined,
+        trace=join_traces(trace, block.trace) if both else None,
         peak_live_chunks=peaks or None,
         schedules=schedules or None,
         passes=facts["passes"],

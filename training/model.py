@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -33,9 +33,13 @@ from torch.utils.checkpoint import checkpoint
 
 from railx.performance.decoder import ModelSettings
 from railx.planning.format.schedule import stage_layers
+from railx.settings import SettingsError
 from training.loss import IGNORED_LABEL, chunked_token_loss, token_loss_sum
 
 __all__ = ["IGNORED_LABEL", "Attend", "Decoder", "draw_parameter", "stage_layers", "token_loss_sum"]
+
+#: The precision of activations by its name in the settings.
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 #: (layer, queries [T, heads, head size], keys [T, kv_heads, head size], values like
 #: keys) -> mixed values [T, heads, head size]
@@ -47,6 +51,15 @@ Rotation = tuple[Tensor, Tensor] | None
 
 #: Rows of a matrix per random generator, so that a rank can draw its rows only.
 _ROWS_DRAWN = 64
+
+
+def device_type(choice: str, key: str) -> Literal["cpu", "cuda"]:
+    """The device of ``choice`` (auto, cpu, cuda); SettingsError: there is none."""
+    if choice == "cpu" or (choice == "auto" and not torch.cuda.is_available()):
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise SettingsError(key, "got cuda, but no CUDA device is there; allowed here: auto, cpu")
+    return "cuda"
 
 
 class Norm(nn.Module):
@@ -68,11 +81,7 @@ class Norm(nn.Module):
 
 
 class Linear(nn.Linear):
-    """A product, with a bias where the model has biases.
-
-    Weights are cast to the precision of the activations (a no-op where sharding has
-    cast them).
-    """
+    """A product, in the precision of its input, with a bias if the model has some."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.to(hidden.dtype)
@@ -239,11 +248,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.layer_range = layers if layers is not None else range(model.layers)
         self.first, self.last = self.layer_range.start == 0, self.layer_range.stop == model.layers
-        self.model_layers, self.hidden, self.head_size = (
-            model.layers,
-            model.hidden,
-            model.head_width,
-        )
+        self.model_layers, self.hidden = model.layers, model.hidden
+        self.head_size = model.head_width
         self.tied_head, self.rotary = model.tied_embeddings, model.positions == "rotary"
         self.compute, self.rotary_base = compute, model.rotary_base
         self.loss_chunk_tokens = loss_chunk_tokens
@@ -275,9 +281,8 @@ class Decoder(nn.Module):
     def units(self) -> list[tuple[str, nn.Module]]:
         """The modules with parameters, by name, in the order of their use.
 
-        The embedding, each layer, the final norm with the head. With tied embeddings
-        the first and the last are the same module, used twice. Names are prefixes of
-        the parameters' names.
+        The embedding, each layer, the final norm with the head; with tied embeddings
+        the first once more. Names are prefixes of the parameters' names.
         """
         units: list[tuple[str, nn.Module]] = [("embedding", self.embedding)] if self.first else []
         units += [(f"layers.{layer}", self.layers[str(layer)]) for layer in self.layer_range]
@@ -288,8 +293,7 @@ class Decoder(nn.Module):
     def compile_layers(self, **options: Any) -> None:
         """Compile the functions around attention, with options of ``torch.compile``.
 
-        All layers share the compiled code. The number of tokens may change between
-        calls.
+        All layers share the compiled code, for any number of tokens.
         """
         options = {"dynamic": True, "fullgraph": True, **options}
         before: Any = torch.compile(Layer.enter, **options)
@@ -299,10 +303,7 @@ class Decoder(nn.Module):
             layer.before, layer.after = before, after
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Token ids [T] to the hidden states [T, hidden] that enter layer 0.
-
-        ``positions`` [T] count from 0 in each sequence.
-        """
+        """Token ids and positions [T] to the states [T, hidden] before layer 0."""
         hidden: Tensor = self.embedding(tokens, positions=positions)
         return hidden
 
@@ -355,10 +356,7 @@ class Decoder(nn.Module):
     def forward(
         self, tokens: Tensor, positions: Tensor, attend: Attend, checkpoint_layers: int = 0
     ) -> Tensor:
-        """Token ids and positions [T] to next-token scores [T, vocabulary].
-
-        For a decoder with all layers.
-        """
+        """Ids and positions [T] to scores [T, vocabulary], through all layers."""
         hidden = self.embed(tokens, positions)
         return self.logits(self.transform(hidden, positions, attend, checkpoint_layers))
 
@@ -367,10 +365,7 @@ class Decoder(nn.Module):
 
 
 class _RMSNorm(torch.autograd.Function):
-    """``rms_norm`` that saves its input only, like the fused CUDA kernel.
-
-    The decomposition on a CPU saves three tensors of that size.
-    """
+    """``rms_norm`` that saves its input alone; on a CPU torch saves three."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -387,9 +382,7 @@ class _RMSNorm(torch.autograd.Function):
         return *torch.autograd.grad(normed, inputs, gradients[0]), None
 
 
-def _rms_norm(hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    normed: Tensor = _RMSNorm.apply(hidden, weight, epsilon)  # type: ignore[no-untyped-call]
-    return normed
+_rms_norm: Callable[..., Tensor] = _RMSNorm.apply
 
 
 class _Gated(torch.autograd.Function):
@@ -445,10 +438,7 @@ def draw_parameter(
 def _rotation(
     positions: Tensor, head_size: int, base: float, precision: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [T, 1, head size / 2].
-
-    Angles are in double precision, for positions go into the hundred thousands.
-    """
+    """Cosines and sines [T, 1, head size / 2], with angles in double precision."""
     pairs = torch.arange(0, head_size, 2, dtype=torch.float64, device=positions.device)
     angles = positions.to(torch.float64)[:, None, None] * base ** (-pairs / head_size)
     return angles.cos().to(precision), angles.sin().to(precision)
@@ -457,8 +447,7 @@ def _rotation(
 class _Rotated(torch.autograd.Function):
     """The pairs (i, i + half) of each head, turned by the angle of its position.
 
-    It writes both halves into the result and saves nothing but the angles; its gradient
-    is the rotation back.
+    It saves nothing but the angles; its gradient is the rotation back.
     """
 
     @staticmethod

@@ -99,10 +99,7 @@ def head_address(environment: Mapping[str, str] = os.environ) -> str:
 def ranks_command(
     module: str, arguments: Sequence[str], ranks: int, environment: Mapping[str, str] = os.environ
 ) -> list[str]:
-    """The command that trains: a plain start, or an agent of torchrun on each node.
-
-    The first node of the job has rank 0, so its address is the one to meet at.
-    """
+    """What trains: a plain start, or torchrun's agents, which meet at the first."""
     nodes = nodes_here(environment)
     if nodes == 1:
         return [sys.executable, "-m", module, *arguments]

@@ -12,7 +12,7 @@ Notable:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -45,27 +45,21 @@ class Optimizer:
         self._adamw.step()
 
     def clip(self, squared_norm: Tensor) -> None:
-        """Scale the gradients down to the largest norm that is allowed.
-
-        ``squared_norm`` is that of all gradients of the model.
-        """
+        """Scale gradients down to the largest norm, by the model's squared one."""
         limit = self.settings.clip_norm
         if limit is None:
             return
         factor = (limit / (squared_norm.sqrt() + _CLIP_EPSILON)).clamp(max=1.0)
-        for gradient in self._gradients():
-            gradient.mul_(factor.to(gradient.dtype))
+        for parameter in self.parameters.values():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor.to(parameter.grad.dtype))
 
     def forget(self) -> None:
         """Drop the gradients."""
         self._adamw.zero_grad(set_to_none=True)
 
     def moments(self) -> dict[str, dict[str, Tensor]]:
-        """The optimizer's state of each parameter, created where missing.
-
-        ``step``, ``exp_avg`` and ``exp_avg_sq``, as torch names them; the tensors are
-        not copies.
-        """
+        """Each parameter's state, as torch names it, not copied; made if missing."""
         return {name: self._state(parameter) for name, parameter in self.parameters.items()}
 
     def _state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
@@ -75,11 +69,6 @@ class Optimizer:
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         return state
-
-    def _gradients(self) -> Iterable[Tensor]:
-        for parameter in self.parameters.values():
-            if parameter.grad is not None:
-                yield parameter.grad
 
 
 def learning_rate(settings: OptimizerSettings, step: int) -> float:

@@ -49,15 +49,12 @@ from training.model import Attend, Decoder
 from training.sequence_parallel import ProcessGroups, UlyssesAttention, token_cut
 from training.timeline import Timeline
 
-__all__ = ["CachedSlice", "ChunkAttention", "PipelineParallel", "Receipt", "StageLinks"]
-
 
 @dataclass(eq=False)
 class CachedSlice:
     """Keys and values of one slice by layer, for the attention of later slices.
 
-    ``edges`` are their positions in the autograd graph, ``leaves`` the detached tensors
-    that later slices read.
+    ``edges``: their places in the autograd graph; ``leaves``, detached, are read.
     """
 
     edges: dict[int, tuple[GradientEdge, GradientEdge]] = field(default_factory=dict)
@@ -65,19 +62,13 @@ class CachedSlice:
     through: bool = False
 
     def add(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Cache a layer's keys and values.
-
-        A second call (a recomputed layer) has no effect.
-        """
+        """Cache a layer's keys and values, once: a recomputed layer adds none."""
         if layer not in self.edges and not self.through:
             self.edges[layer] = (get_gradient_edge(keys), get_gradient_edge(values))
             self.leaves[layer] = (_leaf(keys), _leaf(values))
 
     def released(self) -> tuple[list[GradientEdge], list[Tensor]]:
-        """The edges of all layers and the gradients that later slices accumulated.
-
-        Drops the leaves: all their readers have run backward.
-        """
+        """Edges and gathered gradients of all layers, whose leaves are dropped."""
         edges, gradients = [], []
         for layer, pair in self.leaves.items():
             for edge, leaf in zip(self.edges[layer], pair, strict=True):
@@ -91,10 +82,7 @@ class CachedSlice:
 
 
 def _leaf(tensor: Tensor) -> Tensor:
-    """A detached leaf of keys or values, for later slices.
-
-    Its gradient is a view of a concatenation's gradient, which the hook copies out.
-    """
+    """A detached leaf; its gradient, a view of a concatenation's, is copied out."""
     leaf = tensor.detach().requires_grad_()
     leaf.register_hook(_alone)  # type: ignore[no-untyped-call]
     return leaf
@@ -219,10 +207,7 @@ class Receipt:
 
 
 class StageLinks:
-    """Messages between neighbouring stages.
-
-    A tensor stays alive until its send completes; empty tensors are not sent.
-    """
+    """Messages between stages; tensors live until sent, empty ones are not."""
 
     def __init__(self) -> None:
         self._sent: list[tuple[Any, Tensor]] = []
@@ -268,8 +253,8 @@ class _LiveChunk:
 
 
 @dataclass(frozen=True)
-class _Step:
-    """An operation of this rank's stage, in one of the batch's pipelines."""
+class Step:
+    """An operation of a stage, in one of the batch's pipelines."""
 
     number: int
     pipeline: Pipeline
@@ -295,6 +280,33 @@ class _Step:
         return self.op.kind == "forward"
 
 
+def stage_steps(batch: PipelineBatch, replica: int, stage: int) -> list[Step]:
+    """The operations of a stage of a replica, in order."""
+    return [
+        Step(number, pipeline, op)
+        for number, pipeline in enumerate(batch.pipelines)
+        if pipeline.replica == replica
+        for op in operations(pipeline, stage)
+    ]
+
+
+def coming_steps(
+    batch: PipelineBatch, replica: int, stage: int, stages: int
+) -> dict[bool, deque[Step]]:
+    """The steps whose messages a stage receives, in the order of sending.
+
+    True: those of the stage before, forward; False: of the stage after, backward.
+    """
+    return {
+        forward: deque(
+            step
+            for step in (stage_steps(batch, replica, sender) if 0 <= sender < stages else ())
+            if step.forward == forward
+        )
+        for forward, sender in ((True, stage - 1), (False, stage + 1))
+    }
+
+
 class Log(Protocol):
     """An observer of the operations of a batch."""
 
@@ -306,9 +318,8 @@ class Log(Protocol):
 class PipelineParallel:
     """Runs the batches of a pipeline plan on this rank's stage of the model.
 
-    rank = (replica * stages + stage) * degree + sequence rank. Creates the process
-    groups of stages with several ranks, so that every rank has to construct it at the
-    same point.
+    rank = (replica * stages + stage) * degree + sequence rank. Creates groups of stages
+    with several ranks: every rank has to construct it at the same point.
     """
 
     def __init__(
@@ -336,7 +347,7 @@ class PipelineParallel:
         self._cached_slices: dict[tuple[int, int], list[CachedSlice]] = defaultdict(list)
         #: Messages of the neighbouring stages without a posted receive, in the order
         #: of sending.
-        self._coming: dict[bool, deque[_Step]] = {}
+        self._coming: dict[bool, deque[Step]] = {}
         self._posted: dict[_Awaited, Receipt] = {}
 
     def run(self, batch: PipelineBatch) -> Tensor:
@@ -347,15 +358,9 @@ class PipelineParallel:
         """
         weight = 1.0 / max(valid_tokens(batch), 1)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        steps = self._steps(batch, self.stage)
-        self._coming = {
-            forward: deque(
-                step
-                for step in (self._steps(batch, sender) if 0 <= sender < self.stages else ())
-                if step.forward == forward
-            )
-            for forward, sender in ((True, self.stage - 1), (False, self.stage + 1))
-        }
+        self._check_shapes(batch)
+        steps = stage_steps(batch, self.replica, self.stage)
+        self._coming = coming_steps(batch, self.replica, self.stage, self.stages)
         for number, step in enumerate(steps):
             with nullcontext() if self.log is None else self.log.operation(step.number, step.op):
                 # The receives of this step and of the next one, whose message may then
@@ -385,20 +390,15 @@ class PipelineParallel:
         groups = [tuple(range(first, first + self.degree)) for first in firsts]
         return ProcessGroups(groups)[groups[self.rank // self.degree]]
 
-    def _steps(self, batch: PipelineBatch, stage: int) -> list[_Step]:
-        """The operations of a stage of this rank's replica, in order."""
-        steps = []
+    def _check_shapes(self, batch: PipelineBatch) -> None:
         for number, pipeline in enumerate(batch.pipelines):
             if (pipeline.stages, pipeline.degree) != (self.stages, self.degree):
                 raise PlanError(
                     f"batch {batch.iteration}, pipeline {number}: {pipeline.stages} stages of"
                     f" {pipeline.degree} ranks; allowed: {self.stages} stages of {self.degree}"
                 )
-            if pipeline.replica == self.replica:
-                steps += [_Step(number, pipeline, op) for op in operations(pipeline, stage)]
-        return steps
 
-    def _post(self, step: _Step) -> None:
+    def _post(self, step: Step) -> None:
         """Post the receive of a step's input, unless it is posted.
 
         Hidden states from the stage before, or their gradients from the stage after.
@@ -418,7 +418,7 @@ class PipelineParallel:
             )
             self._posted[ahead.awaited] = self.links.post(like, source)
 
-    def _forward(self, step: _Step, weight: float) -> Tensor | None:
+    def _forward(self, step: Step, weight: float) -> Tensor | None:
         """The forward pass of a chunk; its part of the loss on the last stage."""
         chunk = step.chunk
         cut = token_cut(chunk.tokens, self.degree)
@@ -450,12 +450,9 @@ class PipelineParallel:
         return loss.detach(), leaf.grad
 
     def _attention(
-        self, step: _Step, cut: Sequence[int], recomputed: int
+        self, step: Step, cut: Sequence[int], recomputed: int
     ) -> tuple[Attend, CachedSlice | None]:
-        """The attention of a chunk, and the cache that it fills for later slices.
-
-        A slice that is not the last of its sequence is alone in its chunk.
-        """
+        """The attention of a chunk, and the cache that it fills, if it goes on."""
         slices = step.chunk.slices
         with_context = next((part.sequence for part in slices if part.start > 0), None)
         context = (
@@ -470,7 +467,7 @@ class PipelineParallel:
             attend = UlyssesAttention(self.group, cut, attend, self.timeline)
         return attend, cache
 
-    def _backward(self, step: _Step) -> None:
+    def _backward(self, step: Step) -> None:
         live = self._live.pop(step.live)
         edges: list[GradientEdge] = [live.outputs]
         gradient = live.gradient

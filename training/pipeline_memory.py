@@ -15,7 +15,6 @@ counted: their end depends on the network.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,11 +24,11 @@ import torch
 
 from railx.performance.decoder import ModelSettings
 from railx.performance.trainer_memory import Kernels, ModelShard, Pass, pass_bytes, unit_sizes
-from railx.planning.format.parts import Chunk, Pipeline
+from railx.planning.format.parts import Chunk
 from railx.planning.format.plan import PipelineBatch
-from railx.planning.format.schedule import Op, operations
+from railx.planning.format.schedule import Op
 from training.allocations import LiveStorages
-from training.pipeline import PipelineParallel
+from training.pipeline import PipelineParallel, coming_steps, stage_steps
 from training.sequence_parallel import token_cut
 
 
@@ -61,10 +60,7 @@ class Predicted(NamedTuple):
 
 
 class PassLog:
-    """Records the passes of a batch (a ``training.pipeline.Log``).
-
-    ``shard`` describes the rank's part of the model.
-    """
+    """Records the passes of a batch on a ``shard`` (a ``training.pipeline.Log``)."""
 
     def __init__(
         self,
@@ -203,57 +199,35 @@ def predicted_memory(stage: Stage, batch: PipelineBatch, replica: int) -> list[P
 
     Memory that a sharded stage frees during its last backward pass is still counted.
     """
-    steps = _steps(batch, replica, stage.stage)
-    senders = {
-        kind: deque(
-            step
-            for step in (
-                _steps(batch, replica, stage.stage + shift)
-                if 0 <= stage.stage + shift < stage.stages
-                else ()
-            )
-            if step[2].kind == kind
-        )
-        for kind, shift in (("forward", -1), ("backward", 1))
-    }
-    posted: dict[tuple[int, Op], int] = {}
+    steps = stage_steps(batch, replica, stage.stage)
+    coming = coming_steps(batch, replica, stage.stage, stage.stages)
+    posted: dict[tuple[int, str, int], int] = {}
     live: dict[tuple[int, int], int] = {}
     added: dict[tuple[int, int], int] = {}
     predictions: list[Predicted] = []
-    for index, (number, pipeline, op) in enumerate(steps):
+    ran = False
+    for index, step in enumerate(steps):
         for ahead in steps[index : index + 2]:
-            coming = senders[ahead[2].kind]
-            while coming and (ahead[0], ahead[2]) not in posted:
-                sent_number, sent_pipeline, sent_op = coming.popleft()
-                posted[sent_number, sent_op] = stage.message_bytes(
-                    sent_pipeline.chunks[sent_op.chunk]
-                )
-        posted[number, op] = 0
-        chunk, key = pipeline.chunks[op.chunk], (number, op.chunk)
-        if op.kind == "forward":
-            live[key] = stage.chunk_bytes(chunk)
+            while coming[ahead.forward] and ahead.awaited not in posted:
+                sent = coming[ahead.forward].popleft()
+                posted[sent.awaited] = stage.message_bytes(sent.chunk)
+        posted[step.awaited] = 0
+        if step.forward:
+            live[step.live] = stage.chunk_bytes(step.chunk)
         else:
-            del live[key]
-            added.pop(key, None)
-            for earlier in range(op.chunk - 1, -1, -1):
-                if not _continues(pipeline.chunks[earlier], chunk):
+            ran = True
+            del live[step.live]
+            added.pop(step.live, None)
+            for number in range(step.op.chunk - 1, -1, -1):
+                earlier = step.pipeline.chunks[number]
+                if not _continues(earlier, step.chunk):
                     break
-                added_bytes = stage.key_value_bytes(pipeline.chunks[earlier], stage.shard.layers)
-                added[number, earlier] = added_bytes
-        ran = any(step[2].kind == "backward" for step in steps[: index + 1])
+                added_bytes = stage.key_value_bytes(earlier, stage.shard.layers)
+                added[step.number, number] = added_bytes
         parameters = stage.gathered_bytes() + stage.gradients_bytes(backward=ran)
         chunks = sum(live.values()) + sum(added.values()) + sum(posted.values())
         predictions.append(Predicted(len(live), parameters + chunks))
     return predictions
-
-
-def _steps(batch: PipelineBatch, replica: int, stage: int) -> list[tuple[int, Pipeline, Op]]:
-    return [
-        (number, pipeline, op)
-        for number, pipeline in enumerate(batch.pipelines)
-        if pipeline.replica == replica
-        for op in operations(pipeline, stage)
-    ]
 
 
 def _read_later(chunk: Chunk) -> bool:

@@ -55,10 +55,7 @@ class Planned:
 
 
 def check_planning(settings: RunSettings, plan: Plan) -> None:
-    """Refuse planning during training for a plan without its inputs.
-
-    SettingsError, one line.
-    """
+    """Refuse planning during training without inputs of the plan; SettingsError."""
     if settings.training.planning == "file":
         return
     try:
@@ -99,10 +96,7 @@ class Planning:
             self.process.stdin.flush()
 
     def take(self, iteration: int, following: int | None, control: dist.ProcessGroup) -> Planned:
-        """The batch of a step, on every rank; requests the ``following`` one.
-
-        PlannerFailed or SettingsError on every rank where planning failed.
-        """
+        """The batch of a step on every rank, or its error; asks the ``following``."""
         self.ask(iteration)
         dist.barrier(control)
         begin = time.perf_counter()
@@ -123,7 +117,6 @@ class Planning:
         return Planned(answer.batch, answer.planning_ms, (time.perf_counter() - begin) * 1e3)
 
     def _answer(self, process: subprocess.Popen[bytes]) -> Answer:
-        """The answer of the process for the requested batch."""
         index, self._asked = self._asked, None
         assert index is not None
         assert process.stdout is not None

@@ -44,9 +44,7 @@ from railx.progress import publish
 from railx.settings import SettingsError, load, to_dict
 from training.allocations import allocations
 from training.attention import Kernel, Packing, choose_kernel, variable_length_attention
-from training.model import Attend, Decoder
-
-PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+from training.model import PRECISIONS, Attend, Decoder, device_type
 
 _UNUSABLE = 2
 
@@ -72,17 +70,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(settings: ProfileSettings) -> list[dict[str, Any]]:
-    """A row for each point of the profile.
-
-    SettingsError where the device or the kernel is missing.
-    """
+    """A row for each point; SettingsError: the device or the kernel is missing."""
     device = _device(settings)
     _check_exchanges(settings, device)
     compute = PRECISIONS[settings.precision]
-    try:
-        kernel = choose_kernel(settings.attention, device, compute, settings.model.head_width)
-    except UserError as error:
-        raise SettingsError("profile.attention", str(error)) from None
+    head_size = settings.model.head_width
+    kernel = choose_kernel(settings.attention, device, compute, head_size, "profile.attention")
     torch.set_num_threads(settings.threads)
     setup = {
         "model": settings.model.name,
@@ -121,22 +114,15 @@ def _tell(done: int, points: int) -> None:
 
 
 def _device(settings: ProfileSettings) -> torch.device:
-    if settings.device == "cpu" or (settings.device == "auto" and not torch.cuda.is_available()):
+    if device_type(settings.device, "profile.device") == "cpu":
         return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise SettingsError(
-            "profile.device", "got cuda, but no CUDA device is there; allowed here: auto, cpu"
-        )
     return torch.device("cuda", torch.cuda.current_device())
 
 
 def _decoder(
     settings: ProfileSettings, part: str, device: torch.device, compute: torch.dtype
 ) -> Decoder:
-    """Middle layers of the model, or a model without layers.
-
-    Weights have the precision of the activations.
-    """
+    """Middle layers of the model, or none, in the precision of the activations."""
     count = settings.layers if part == "layer" else 0
     layer_range = range(1, count + 1) if count else range(0)
     model = replace(settings.model, layers=count + 2 if count else 0)
@@ -237,7 +223,6 @@ def _copies(kv_heads: int, degree: int) -> int:
 def _measured(
     settings: ProfileSettings, decoder: Decoder, point: Point, kernel: Kernel
 ) -> dict[str, Any]:
-    """Medians of times per layer, and memory."""
     passes = _Passes(settings, decoder, point, kernel)
     device = next(decoder.parameters()).device
     layers = settings.layers if point.part == "layer" else 1
@@ -283,7 +268,6 @@ def _check_exchanges(settings: ProfileSettings, device: torch.device) -> None:
 def _exchanged(
     settings: ProfileSettings, points: Sequence[Point], device: torch.device
 ) -> Iterator[tuple[Point, dict[str, Any]]]:
-    """Times of the exchanges, in the order of their points."""
     for degree in settings.exchange_degrees:
         selected = [p for p in points if p.part == "all_to_all" and p.degree == degree]
         with tempfile.TemporaryDirectory(prefix="railx-") as folder:
@@ -351,9 +335,7 @@ def _exchange_times(
     return {
         "forward_ms": forward_ms,
         "backward_ms": backward_ms,
-        "kept_bytes": 0,
-        "left_bytes": 0,
-        "peak_bytes": 0,
+        **dict.fromkeys(("kept_bytes", "left_bytes", "peak_bytes"), 0),
         "exchanged_bytes": moved,
     }
 

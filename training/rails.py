@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
+import pyarrow as pa
 import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
@@ -20,10 +21,7 @@ from railx_torch.trace import Recorder
 
 @dataclass(frozen=True)
 class RankContext:
-    """A rank of a launch.
-
-    ``store`` is shared by all ``ranks``; ``inner`` is the backend below ``railx``.
-    """
+    """A rank, its launch's ``store``, and the ``inner`` backend below ``railx``."""
 
     rank: int
     ranks: int
@@ -70,6 +68,13 @@ def on_rails(
             dist.barrier(control)
         finally:
             dist.destroy_process_group()
+
+
+def labelled(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
+    """A table with further columns, each of one value."""
+    for name, value in columns.items():
+        table = table.append_column(name, pa.repeat(value, len(table)))
+    return table
 
 
 def gather_all(

@@ -92,7 +92,6 @@ def _rank(
     expected_errors: Mapping[type[Exception], int],
     complaints: Any,
 ) -> None:
-    """Run one rank; its error goes to the launcher."""
     # Ctrl-C reaches the launcher, which ends all ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_launcher, daemon=True).start()
@@ -134,8 +133,7 @@ def _end_with_launcher() -> None:
 def _wait(ranks: Sequence[BaseProcess]) -> BaseProcess | None:
     """Wait for all ranks or the first that fails, and return the failed one.
 
-    A killed rank makes the others fail: of several failed ranks the killed one is
-    returned.
+    A killed rank makes the others fail, so of several it is returned.
     """
     running = {process.sentinel: process for process in ranks}
     while running:
@@ -151,7 +149,6 @@ def _wait(ranks: Sequence[BaseProcess]) -> BaseProcess | None:
 
 
 def _ended(running: dict[int, BaseProcess], limit_s: float | None) -> list[BaseProcess]:
-    """Remove the processes that have ended from ``running`` and return them."""
     ready = multiprocessing.connection.wait(list(running), limit_s)
     ended = [running.pop(cast("int", sentinel)) for sentinel in ready]
     for process in ended:
@@ -160,7 +157,6 @@ def _ended(running: dict[int, BaseProcess], limit_s: float | None) -> list[BaseP
 
 
 def _complaint(ranks: Sequence[BaseProcess], failed: BaseProcess, complaints: Any) -> Failure:
-    """The failure to report for a rank that failed."""
     code, name = failed.exitcode or 0, f"rank {ranks.index(failed)}"
     if code < 0:
         return Failure(f"{name} was killed by {signal.Signals(-code).name}", "", FAILED)

@@ -18,10 +18,9 @@ from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError, load
 
 SCHEMA = "railx.gpu_step/1"
 
-Status = Literal["passed", "wrong", "skipped", "failed", "too long", "cut off"]
 #: How a step can end. ``wrong``: a check did not hold; ``failed``: it ended in an
 #: error; ``cut off``: its call was over, and the next call takes it again.
-STATUSES: tuple[Status, ...] = ("passed", "wrong", "skipped", "failed", "too long", "cut off")
+Status = Literal["passed", "wrong", "skipped", "failed", "too long", "cut off"]
 
 Relation = Literal["equal", "at_most", "at_least"]
 
@@ -46,7 +45,6 @@ class Check:
     relation: Relation
     """The relation of the number to the expected one."""
     expected: float
-    """The number to compare with."""
     unit: str
     """The unit of both; empty for counts and shares."""
     passed: bool | None
@@ -54,7 +52,6 @@ class Check:
     goal: bool
     """A goal that is missed does not make the step wrong."""
     fidelity: Fidelity
-    """How the number was found."""
 
     def __post_init__(self) -> None:
         right = None if self.found is None else holds(self.found, self.relation, self.expected)
@@ -77,11 +74,9 @@ class Measurement:
     sample: str
     """The repeat, iteration or point; empty where there is one number."""
     value: float
-    """The number."""
     unit: str
     """Its unit; empty for counts and shares."""
     fidelity: Fidelity
-    """How it was found."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.value):
@@ -95,23 +90,15 @@ class Provenance:
     commit: str | None
     """Commit of the code, with ``-dirty`` where it had changes."""
     device: Literal["cpu", "cuda"]
-    """Where the step computed."""
     device_name: Annotated[str, NotEmpty()]
-    """The device's own name."""
     driver: str | None
-    """Version of the GPU's driver."""
     cuda: str | None
     """Version of CUDA that torch was built for."""
     nccl: str | None
-    """Version of NCCL."""
     torch: Annotated[str, NotEmpty()]
-    """Version of torch."""
     python: Annotated[str, NotEmpty()]
-    """Version of Python."""
     cores: Annotated[int, AtLeast(1)]
-    """Processor cores."""
     seed: int | None
-    """Seed of the experiment."""
     command: Annotated[str, NotEmpty()]
     """The command that took the step."""
     started: Annotated[str, NotEmpty()]
@@ -125,11 +112,9 @@ class StepRecord:
     schema: Literal["railx.gpu_step/1"]
     """Version of this form."""
     step: Annotated[str, NotEmpty()]
-    """Name of the step."""
     part: Annotated[int, AtLeast(1)]
     """The call that it belongs to."""
     status: Status
-    """How it ended."""
     why: str
     """The reason where it did not pass; empty otherwise."""
     seconds: Annotated[float, NonNegative()]
@@ -137,11 +122,9 @@ class StepRecord:
     fidelity: Literal["measured_cpu", "measured_gpu"]
     """measured_cpu: a dry run, which says nothing about a GPU."""
     provenance: Provenance
-    """What ran where."""
     checks: tuple[Check, ...]
     """What was expected and found; a step that was taken to its end has one or more."""
     measurements: tuple[Measurement, ...]
-    """Numbers for tables."""
     details: dict[str, Any] = field(default_factory=dict)
     """Whatever else the step wants to keep; no table reads it."""
 
@@ -172,10 +155,7 @@ class StepRecord:
 
 
 def read_record(path: str | Path) -> StepRecord:
-    """The record in a file.
-
-    SettingsError, one line with file and key, where it is none.
-    """
+    """The record in a file; SettingsError, one line with file and key: it is none."""
     plain: Mapping[str, Any] = read_json(path)
     record: StepRecord = load(StepRecord, plain, Path(path).name)
     return record

@@ -34,10 +34,7 @@ class GradientReduction:
     timeline: Timeline
 
     def run(self) -> None:
-        """Replace every gradient by its sum over the group.
-
-        Parameters without a gradient here count as zero.
-        """
+        """Replace every gradient, zero where there is none, by its group's sum."""
         for parameters, group in self.sums:
             if group is None:
                 continue
@@ -146,6 +143,5 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 
 def _group(ranks: Sequence[int]) -> dist.ProcessGroup | None:
-    """A new process group of these ranks; None for a single rank."""
     group: dist.ProcessGroup | None = dist.new_group(list(ranks)) if len(ranks) > 1 else None
     return group

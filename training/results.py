@@ -1,7 +1,4 @@
-"""The files of a training run, written by rank 0 at its end.
-
-The table of iterations, the traces and the summary.
-"""
+"""The files of a run, written by rank 0 at its end: iterations, traces, summary."""
 
 from __future__ import annotations
 
@@ -20,13 +17,11 @@ from railx.io import Fidelity, write_json, write_table
 from railx.planning.format.plan import Plan
 from railx_torch.trace import write_chrome_trace
 from training.loop import Block
-from training.rails import RankContext
+from training.rails import RankContext, labelled
 from training.settings import RunSettings, fabric_sweep
 from training.utilisation import used
 
 SCHEMA = "railx.training/2"
-
-
 _TEXT, _INTEGER, _REAL = pa.string(), pa.int64(), pa.float64()
 #: The table of passes.
 _PASSES = pa.schema(
@@ -41,32 +36,16 @@ _PASSES = pa.schema(
     ]
 )
 
-
-@dataclass(frozen=True)
-class _Step:
-    """One iteration of a block: maximum times and mean counts over all ranks."""
-
-    iteration_ms: float
-    stall_ms: float
-    wait_ms: float
-    requests: float
-    without_request: float
-    reconfigurations: float
-    loss: float
-    gradient_norm: float
+#: Times of an iteration, the slowest rank's, and counts, the mean of the ranks.
+_TIMES, _COUNTS = ("iteration_ms", "stall_ms", "wait_ms"), ("requests", "held", "reconfigurations")
 
 
 @dataclass(frozen=True)
 class _BlockTimes:
-    """Statistics of a block: medians of times and means of counts over iterations."""
+    """A block, with medians of times and means of counts over iterations."""
 
     block: Block
-    iteration_ms: float
-    stall_ms: float
-    wait_ms: float
-    requests: float
-    without_request: float
-    reconfigurations: float
+    columns: dict[str, float]
 
 
 def write_results(
@@ -88,12 +67,8 @@ def write_results(
     timed = begun + settings.training.warmup_iterations
     iterations = pa.Table.from_pylist(iteration_rows(settings, plan, context, blocks))
     # Arrow cannot infer the type of a column without values.
-    for name, kind in (
-        ("load_share", pa.float64()),
-        ("peak_memory_bytes", pa.int64()),
-        ("planning_ms", pa.float64()),
-        ("planning_wait_ms", pa.float64()),
-    ):
+    reals = dict.fromkeys(("load_share", "planning_ms", "planning_wait_ms"), _REAL)
+    for name, kind in (reals | {"peak_memory_bytes": _INTEGER}).items():
         column = iterations.column(name).cast(kind)
         iterations = iterations.set_column(iterations.schema.get_field_index(name), name, column)
     write_table(folder / "iterations.parquet", iterations)
@@ -111,10 +86,7 @@ def write_results(
 def iteration_rows(
     settings: RunSettings, plan: Plan, context: RankContext, blocks: Sequence[Block]
 ) -> list[dict[str, Any]]:
-    """One row for each block, timed iteration and rank; times in ms.
-
-    A block that was run again has further rows under the same repeat.
-    """
+    """A row for each block, again if run again, timed iteration and rank, in ms."""
     run = {
         "run": settings.name,
         "plan": settings.plan_name,
@@ -139,10 +111,7 @@ def iteration_rows(
 def pass_rows(
     settings: RunSettings, context: RankContext, blocks: Sequence[Block]
 ) -> list[dict[str, Any]]:
-    """One row for each recorded pass; none where the plan is no pipeline.
-
-    Times are in ms since the first pass of any rank began.
-    """
+    """A row for each recorded pass of a pipeline, in ms since the first began."""
     block = next((block for block in blocks if block.passes), None)
     if block is None or block.passes is None:
         return []
@@ -209,8 +178,7 @@ def summary(
         "predicted_held_bytes": _peak_bytes(blocks, "predicted_held_bytes", context.ranks),
         "blocks": [_block(times, context) for times in block_times],
         "settings": [
-            _setting(fabric, block_times, context)
-            | _used(settings, plan, fabric, block_times, context)
+            _setting(settings, plan, fabric, block_times, context)
             for fabric in fabric_sweep(settings)
         ],
         "loss_difference": difference,
@@ -227,8 +195,7 @@ def _block(times: _BlockTimes, context: RankContext) -> dict[str, Any]:
         "repeat": block.repeat,
         "load_share": block.load_share,
         "disturbed": block.disturbed,
-        "iteration_ms": times.iteration_ms,
-        "stall_ms": times.stall_ms,
+        **{name: times.columns[name] for name in ("iteration_ms", "stall_ms")},
         "peak_live_chunks": block.peak_live_chunks,
         "planned_peak_live_chunks": block.planned_peak_live_chunks,
         "process_groups": block.process_groups,
@@ -239,32 +206,40 @@ def _block(times: _BlockTimes, context: RankContext) -> dict[str, Any]:
 
 
 def _setting(
-    fabric: FabricSettings, block_times: Sequence[_BlockTimes], context: RankContext
+    settings: RunSettings,
+    plan: Plan,
+    fabric: FabricSettings,
+    block_times: Sequence[_BlockTimes],
+    context: RankContext,
 ) -> dict[str, Any]:
     """Medians over the undisturbed repeats; over all where none is undisturbed."""
     repeats = [times for times in block_times if times.block.fabric == fabric]
     undisturbed = _undisturbed(repeats)
     steps = _steps(repeats[0].block)
-    iteration_ms = median(times.iteration_ms for times in undisturbed)
+    columns = {
+        name: median(times.columns[name] for times in undisturbed) for name in (*_TIMES, *_COUNTS)
+    }
+    iteration_ms = columns["iteration_ms"]
+    rows = [row for times in repeats for row in times.block.rows]
+    # NCCL: one GPU per rank; gloo: ranks share the GPUs of the machine.
+    gpus = context.ranks if context.inner == "nccl" else torch.cuda.device_count()
+    devices, precision = min(context.ranks, gpus), settings.training.precision
     return {
         "mode": fabric.mode,
         "reconfiguration_latency_ms": fabric.reconfiguration_latency_ms,
         "fidelity": _fidelity(fabric.mode, context),
         "iteration_ms": iteration_ms,
         "tokens_per_s": fmean(row["tokens"] for row in repeats[0].block.rows) / iteration_ms * 1e3,
-        "stall_ms": median(times.stall_ms for times in undisturbed),
-        "wait_ms": median(times.wait_ms for times in undisturbed),
-        "requests": median(times.requests for times in undisturbed),
-        "held": median(times.without_request for times in undisturbed),
-        "reconfigurations": median(times.reconfigurations for times in undisturbed),
+        **columns,
         "iteration_over_electrical": median(_over_electrical(undisturbed, block_times)),
         "repeats": sum(not times.block.disturbed for times in repeats),
         "set_aside": sum(times.block.disturbed for times in repeats),
         "process_groups": repeats[0].block.process_groups,
         "group_creation_ms": _median(times.block.group_creation_ms for times in undisturbed),
         **_planning([times.block for times in undisturbed]),
-        "losses": [step.loss for step in steps],
-        "gradient_norms": [step.gradient_norm for step in steps],
+        "losses": [step["loss"] for step in steps],
+        "gradient_norms": [step["gradient_norm"] for step in steps],
+        **used(settings.model, plan, rows, iteration_ms, context.device, devices, precision),
     }
 
 
@@ -293,26 +268,6 @@ def _median(values: Iterable[float | None]) -> float | None:
     return median(present) if present else None
 
 
-def _used(
-    settings: RunSettings,
-    plan: Plan,
-    fabric: FabricSettings,
-    block_times: Sequence[_BlockTimes],
-    context: RankContext,
-) -> dict[str, Any]:
-    repeats = [times for times in block_times if times.block.fabric == fabric]
-    return used(
-        settings.model,
-        plan,
-        [row for times in repeats for row in times.block.rows],
-        median(times.iteration_ms for times in _undisturbed(repeats)),
-        context.device,
-        # NCCL: one GPU per rank; gloo: ranks share the GPUs of the machine.
-        context.ranks if context.inner == "nccl" else min(context.ranks, torch.cuda.device_count()),
-        settings.training.precision,
-    )
-
-
 def _over_electrical(
     repeats: Sequence[_BlockTimes], block_times: Sequence[_BlockTimes]
 ) -> list[float]:
@@ -327,59 +282,42 @@ def _over_electrical(
                 and other.block.repeat == times.block.repeat
             ]
         )
-        ratios.append(times.iteration_ms / median(other.iteration_ms for other in electrical))
+        others_ms = median(other.columns["iteration_ms"] for other in electrical)
+        ratios.append(times.columns["iteration_ms"] / others_ms)
     return ratios
 
 
 def _undisturbed(block_times: Sequence[_BlockTimes]) -> list[_BlockTimes]:
-    """The undisturbed blocks; all where none is undisturbed."""
     return [times for times in block_times if not times.block.disturbed] or list(block_times)
 
 
 def _times(block: Block) -> _BlockTimes:
     steps = _steps(block)
-    return _BlockTimes(
-        block=block,
-        iteration_ms=median(step.iteration_ms for step in steps),
-        stall_ms=median(step.stall_ms for step in steps),
-        wait_ms=median(step.wait_ms for step in steps),
-        requests=fmean(step.requests for step in steps),
-        without_request=fmean(step.without_request for step in steps),
-        reconfigurations=fmean(step.reconfigurations for step in steps),
-    )
+    times = {name: median(step[name] for step in steps) for name in _TIMES}
+    counts = {name: fmean(step[name] for step in steps) for name in _COUNTS}
+    return _BlockTimes(block, times | counts)
 
 
-def _steps(block: Block) -> list[_Step]:
+def _steps(block: Block) -> list[dict[str, float]]:
     iterations = sorted({row["iteration"] for row in block.rows})
     grouped = [
         [row for row in block.rows if row["iteration"] == iteration] for iteration in iterations
     ]
     return [
-        _Step(
-            iteration_ms=max(row["iteration_ms"] for row in rows),
-            stall_ms=max(row["stall_ms"] for row in rows),
-            wait_ms=max(row["wait_ms"] for row in rows),
-            requests=fmean(row["requests"] for row in rows),
-            without_request=fmean(row["held"] for row in rows),
-            reconfigurations=fmean(row["reconfigurations"] for row in rows),
-            loss=rows[0]["loss"],
-            gradient_norm=rows[0]["gradient_norm"],
-        )
+        {name: max(row[name] for row in rows) for name in _TIMES}
+        | {name: fmean(row[name] for row in rows) for name in _COUNTS}
+        | {name: rows[0][name] for name in ("loss", "gradient_norm")}
         for rows in grouped
     ]
 
 
 def _peak(peaks: Iterable[list[int] | None]) -> list[int] | None:
-    """The maximum of every rank over all blocks; None without counts."""
     counted = [peak for peak in peaks if peak is not None]
     return [max(rank) for rank in zip(*counted, strict=True)] if counted else None
 
 
 def _peak_bytes(blocks: Sequence[Block], column: str, ranks: int) -> list[int] | None:
-    """The maximum of ``column`` of each rank; None without recorded passes.
-
-    0 for a rank without a chunk.
-    """
+    """The most of ``column``, 0 without a chunk, by rank; None without passes."""
     rows = next((block.passes for block in blocks if block.passes), None)
     if rows is None:
         return None
@@ -391,7 +329,7 @@ def _peak_bytes(blocks: Sequence[Block], column: str, ranks: int) -> list[int] |
 
 def _loss_difference(blocks: Sequence[Block]) -> float:
     """The largest relative difference of an iteration's loss from the first block's."""
-    losses = [[step.loss for step in _steps(block)] for block in blocks]
+    losses = [[step["loss"] for step in _steps(block)] for block in blocks]
     return max(
         abs(other - first) / max(abs(first), 1e-30)
         for run in losses
@@ -400,23 +338,13 @@ def _loss_difference(blocks: Sequence[Block]) -> float:
 
 
 def _trace(blocks: Sequence[Block], context: RankContext) -> pa.Table:
-    """The events of the first repeat, with columns for the fabric setting.
-
-    The last run of a repeated block counts.
-    """
+    """Events of the first repeat, of a block's last run, with the setting."""
     traced = {block.fabric: block.trace for block in blocks if block.trace is not None}
     tables = []
     for fabric, events in traced.items():
-        for name, values in (
-            ("mode", pa.array([fabric.mode] * len(events), pa.string())),
-            (
-                "reconfiguration_latency_ms",
-                pa.array([fabric.reconfiguration_latency_ms] * len(events), pa.float64()),
-            ),
-            ("fidelity", pa.array([_fidelity(fabric.mode, context)] * len(events), pa.string())),
-        ):
-            events = events.append_column(name, values)
-        tables.append(events)
+        latency_ms = float(fabric.reconfiguration_latency_ms)
+        columns = {"mode": fabric.mode, "reconfiguration_latency_ms": latency_ms}
+        tables.append(labelled(events, columns | {"fidelity": _fidelity(fabric.mode, context)}))
     return pa.concat_tables(tables)
 
 

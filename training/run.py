@@ -46,6 +46,7 @@ from training.checkpoint import Checkpoint, check_checkpoint, find_checkpoint
 from training.data import plan_lengths, read_sequences
 from training.load import load_average
 from training.loop import Block, train
+from training.model import device_type
 from training.planning import PlannerFailed, check_planning
 from training.rails import RankContext
 from training.ranks import FAILED, UNUSABLE, launch_ranks
@@ -121,10 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def launch(settings: RunSettings, out: Path, resumed: Checkpoint | None = None) -> int:
-    """Run one local process for each device of the plan; returns the exit code.
-
-    The ranks end with this process, however it ends.
-    """
+    """Run a local process a device, ending with this one; returns the exit code."""
     plan = read_plan(settings.plan)
     preload = ["training.results"]
     if settings.training.checkpoint_every or resumed is not None:
@@ -153,14 +151,12 @@ def launch(settings: RunSettings, out: Path, resumed: Checkpoint | None = None) 
 
 
 def run_rank(settings: RunSettings, out: Path, resumed: Checkpoint | None = None) -> None:
-    """Run one rank in the environment of torchrun; rank 0 writes ``out``.
-
-    RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT.
-    """
+    """Run one rank in the environment of torchrun; rank 0 writes ``out``."""
     plan = read_plan(settings.plan)
     store, rank, ranks = next(iter(rendezvous("env://")))
     store.set_timeout(timedelta(seconds=settings.training.timeout_s))
-    context = _rank_context(_device_type(settings), store, rank, ranks)
+    device = device_type(settings.training.device, "training.device")
+    context = _rank_context(device, store, rank, ranks)
     load_at_start = load_average()
     unfinished = Unfinished(out, run_identity(settings, resumed))
     blocks: list[Block] = []
@@ -206,7 +202,8 @@ def _check(
     permits dropping the unfinished results of another run.
     """
     plan = read_plan(settings.plan)
-    training = dataclasses.replace(settings.training, device=_device_type(settings))
+    device = device_type(settings.training.device, "training.device")
+    training = dataclasses.replace(settings.training, device=device)
     check_plan(plan, settings.model, plan.devices if ranks is None else ranks, training)
     check_planning(settings, plan)
     zero_stage = priced_zero_stage(plan)
@@ -225,24 +222,10 @@ def _check(
         _check_address(settings)
 
 
-def _device_type(settings: RunSettings) -> Literal["cpu", "cuda"]:
-    requested = settings.training.device
-    if requested == "cpu" or (requested == "auto" and not torch.cuda.is_available()):
-        return "cpu"
-    if not torch.cuda.is_available():
-        raise SettingsError(
-            "training.device", "got cuda, but no CUDA device is there; allowed here: auto, cpu"
-        )
-    return "cuda"
-
-
 def _rank_context(
     device_type: Literal["cpu", "cuda"], store: Store, rank: int, ranks: int
 ) -> RankContext:
-    """The rank with its device and backend.
-
-    NCCL where no two ranks of the launch share a GPU, gloo otherwise.
-    """
+    """The rank with its device, and NCCL where no ranks of the launch share one."""
     if device_type == "cpu":
         return RankContext(rank, ranks, store, torch.device("cpu"), "gloo")
     gpus, local = torch.cuda.device_count(), int(os.environ.get("LOCAL_RANK", rank))
@@ -289,7 +272,6 @@ def _loopback(name: str) -> bool:
 
 
 def _check_address(settings: RunSettings) -> None:
-    """Refuse a port that another process has bound."""
     fabric = settings.fabric
     if fabric.port == 0 or all(setting.mode == "electrical" for setting in fabric_sweep(settings)):
         return
@@ -303,7 +285,6 @@ def _check_address(settings: RunSettings) -> None:
 
 
 def _check_folder(out: Path) -> None:
-    """Refuse a folder that cannot be written to."""
     there = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise UserError(
@@ -312,7 +293,6 @@ def _check_folder(out: Path) -> None:
 
 
 def _check_steps(settings: RunSettings, resumed: Checkpoint) -> None:
-    """Refuse a checkpoint that leaves no step to time."""
     training = settings.training
     if resumed.step >= training.iterations:
         raise SettingsError(

@@ -36,19 +36,13 @@ from training.timeline import Timeline
 
 
 def token_cut(tokens: int, degree: int) -> list[int]:
-    """The number of packed tokens of each rank of a group.
-
-    The first ranks take one more where the degree does not divide the tokens.
-    """
+    """The packed tokens of each rank of a group; the first ones may have one more."""
     share, rest = divmod(tokens, degree)
     return [share + (rank < rest) for rank in range(degree)]
 
 
 def group_ranks(plan: Plan) -> list[tuple[int, ...]]:
-    """The rank tuples of all groups of a plan with more than one rank.
-
-    In the same order on every rank.
-    """
+    """A plan's groups of more than one rank, in the same order on every rank."""
     return sorted({ranks for batch in plan.sequence_parallel_batches() for ranks in _ranks(batch)})
 
 
@@ -141,10 +135,7 @@ class UlyssesAttention:
 
 
 class SequenceParallel:
-    """Runs the batches of a sequence-parallel plan on the replica of this rank.
-
-    ``idle`` is called for a micro-batch in which this rank is in no group.
-    """
+    """Runs sequence-parallel batches on this rank; ``idle`` where it is in no group."""
 
     def __init__(
         self,
@@ -238,15 +229,7 @@ class _Exchange(torch.autograd.Function):
         return returned, None, None, None, None
 
 
-def _exchange(
-    sent: Tensor,
-    sends: list[int],
-    receives: list[int],
-    group: dist.ProcessGroup,
-    timeline: Timeline,
-) -> Tensor:
-    exchanged: Tensor = _Exchange.apply(sent, sends, receives, group, timeline)  # type: ignore[no-untyped-call]
-    return exchanged
+_exchange: Callable[..., Tensor] = _Exchange.apply
 
 
 def _all_to_all(

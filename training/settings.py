@@ -234,9 +234,8 @@ def fabric_rounds(settings: RunSettings) -> list[list[FabricSettings]]:
 def check_sharding(training: TrainingSettings, zero_stage: int, devices: int) -> str:
     """How the sharding differs from that of the plan's prices; empty if not.
 
-    ``zero_stage`` is what the plan's cost model divides among its ``devices``; a single
-    device has nothing to divide. SettingsError where it differs and the settings do not
-    allow it.
+    ``zero_stage``: what the plan's cost model divides among its ``devices``, if
+    several. SettingsError where it differs and the settings do not allow it.
     """
     if devices == 1 or _ZERO_STAGE[training.sharding] == zero_stage:
         return ""
@@ -249,10 +248,7 @@ def check_sharding(training: TrainingSettings, zero_stage: int, devices: int) ->
 
 
 def check_model(model: ModelSettings) -> None:
-    """Refuse models that the decoder of ``training.model`` is not.
-
-    SettingsError names the key.
-    """
+    """Refuse models that ``training.model`` has not; SettingsError names the key."""
     if model.positions == "learned" and not model.max_positions:
         raise SettingsError(
             "model.max_positions",
@@ -262,10 +258,7 @@ def check_model(model: ModelSettings) -> None:
 
 
 def check_positions(model: ModelSettings, longest_tokens: int) -> None:
-    """Refuse sequences that are longer than the model has positions.
-
-    SettingsError names the key.
-    """
+    """Refuse sequences longer than a model's positions; SettingsError, with the key."""
     if model.positions == "learned" and longest_tokens > model.max_positions:
         raise SettingsError(
             "model.max_positions",
@@ -317,10 +310,7 @@ def check_plan(
 
 
 def check_planner(planner: str, key: str) -> None:
-    """Refuse the plans of planners that price other programs than the runtime's.
-
-    SettingsError names ``key``.
-    """
+    """Refuse plans priced for other programs; SettingsError names ``key``."""
     if planner in _OTHER_PROGRAMS:
         raise SettingsError(
             key,
@@ -332,8 +322,7 @@ def check_planner(planner: str, key: str) -> None:
 def pipeline_shape(plan: Plan) -> tuple[int, int]:
     """The stages of a pipeline plan and the ranks of each.
 
-    SettingsError where its batches have different numbers: a rank holds the same layers
-    in every batch.
+    SettingsError where batches differ: a rank holds the same layers in all of them.
     """
     pipelines = [pipeline for batch in plan.pipeline_batches() for pipeline in batch.pipelines]
     shape = []
@@ -352,10 +341,7 @@ def pipeline_shape(plan: Plan) -> tuple[int, int]:
 
 
 def _check_schedules(plan: Plan) -> None:
-    """Refuse the schedules that are simulated only.
-
-    They cut a stage's layers or its backward passes into parts.
-    """
+    """Refuse simulated schedules, which cut layers or backward passes into parts."""
     for batch in plan.pipeline_batches():
         for index, pipeline in enumerate(batch.pipelines):
             named = pipeline.schedule if not pipeline.order else "an order with W"
@@ -372,10 +358,7 @@ def _check_schedules(plan: Plan) -> None:
 
 
 def tensor_degree(plan: Plan) -> int:
-    """The ranks that split each layer: the one degree of all groups of a plan.
-
-    SettingsError unless the groups are equal runs of consecutive ranks.
-    """
+    """The ranks that split each layer; SettingsError: groups are no equal runs."""
     groups = {
         group.ranks
         for batch in plan.sequence_parallel_batches()
@@ -395,7 +378,6 @@ def tensor_degree(plan: Plan) -> int:
 
 
 def _check_parallelism(plan: Plan, model: ModelSettings, training: TrainingSettings) -> None:
-    """Refuse what torch's context or tensor parallelism cannot run."""
     chosen = f"got {training.parallelism}"
     if plan.kind != "sequence_parallel":
         raise SettingsError(
@@ -433,7 +415,6 @@ def _check_heads(model: ModelSettings, degree: int) -> None:
 
 
 def _check_recomputed(plan: Plan, model: ModelSettings, stages: int) -> None:
-    """A stage recomputes no more layers than it has."""
     stage_sizes = [len(layers) for layers in stage_layers(model.layers, stages)]
     for batch in plan.pipeline_batches():
         for index, pipeline in enumerate(batch.pipelines):

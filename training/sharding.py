@@ -34,6 +34,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -44,6 +45,12 @@ from training.timeline import Timeline
 
 #: Lifetime of gathered parameters: while their unit computes, or the batch.
 Hold = Literal["unit", "batch"]
+
+# Torch leaves these without types. Versions before 2.13 have the longer names only,
+# which are deprecated.
+_distributed: Any = dist
+_all_gather = getattr(dist, "all_gather_single", None) or _distributed.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or _distributed.reduce_scatter_tensor
 
 
 @dataclass(frozen=True)
@@ -96,7 +103,8 @@ class _Unit:
         self.ranks, self.group, self.timeline = ranks, group, timeline
         self.compute, self.master, self.device = compute, master, device
         self.parts: list[_Part] = []
-        cuts = [(name, old, _rows(old.shape[0], ranks)) for name, old in named]
+        # Rows per rank in DTensor's Shard(0); the last ranks may have fewer.
+        cuts = [(name, old, -(-old.shape[0] // ranks)) for name, old in named]
         self.width = sum(rows * old[:1].numel() for _, old, rows in cuts)
         self.flat = torch.zeros(self.width, dtype=master, device=device)
         self.even = all(old.shape[0] == rows * ranks for _, old, rows in cuts)
@@ -139,7 +147,6 @@ class _Unit:
         self._gather = work, message
 
     def land(self) -> None:
-        """Wait for the gathered parameters."""
         if self.present:
             return
         self.issue_gather()
@@ -162,7 +169,6 @@ class _Unit:
                 )
 
     def release(self) -> None:
-        """Free the storage of the gathered parameters."""
         if self.present:
             self.present = False
             for part in self.parts:
@@ -175,8 +181,8 @@ class _Unit:
 
     # ---- gradients
 
-    def collect(self, part: _Part) -> None:
-        """Move a parameter's gradient into the send buffer of the reduce-scatter."""
+    def collect(self, part: _Part, _: Tensor) -> None:
+        """Move a parameter's gradient into the send buffer: its hook."""
         gradient = part.unsharded.grad
         part.unsharded.grad = None
         if gradient is None:
@@ -243,7 +249,6 @@ class _Unit:
             ].view_as(part.shard)
 
     def forget(self) -> None:
-        """Drop the gradients of the last batch."""
         self._gradient = None
         for part in self.parts:
             part.shard.grad = None
@@ -296,13 +301,15 @@ class Sharding:
                     compute=compute,
                     master=master,
                     device=device,
-                    rows_of=rows_of or _rows_of_parameter,
+                    rows_of=rows_of or (lambda _, old, start, stop: old.detach()[start:stop]),
                     timeline=timeline,
                 )
                 for name, part in zip(new, unit.parts, strict=True):
-                    _exchange(model, name, part.unsharded)
+                    path, _, attribute = name.rpartition(".")
+                    setattr(model.get_submodule(path), attribute, part.unsharded)
                     of[name] = unit
-                    _after_gradient(part.unsharded, self._collector(unit, part))
+                    parameter: Any = part.unsharded
+                    parameter.register_post_accumulate_grad_hook(partial(unit.collect, part))
                     del parameters[name]
                 begins.append(unit)
                 self._units.append(unit)
@@ -326,10 +333,7 @@ class Sharding:
         return {part.name: part.shard for unit in self._units for part in unit.parts}
 
     def distributed(self, name: str, local: Tensor) -> Tensor:
-        """``local``, sharded like parameter ``name``, as a DTensor over the group.
-
-        ``local`` itself without a group.
-        """
+        """``local`` as a DTensor like parameter ``name``; itself without a group."""
         if self.group is None:
             return local
         # Slow to import, and only checkpoints need it.
@@ -356,10 +360,7 @@ class Sharding:
             unit.forget()
 
     def begin(self, passes: int) -> None:
-        """Begin a batch of ``passes`` forward and backward passes on this rank.
-
-        With ``hold`` "unit" all ranks have the same number of passes.
-        """
+        """Begin a batch of ``passes`` here; with units held, as many on all ranks."""
         self.forget()
         for unit in self._units:
             unit.summed = False
@@ -470,15 +471,11 @@ class Sharding:
 
     # ---- hooks
 
-    def _collector(self, unit: _Unit, part: _Part) -> Callable[[Tensor], None]:
-        return lambda _: unit.collect(part)
-
     def _hook(self, uses: Sequence[Use]) -> None:
-        indices: dict[nn.Module, list[int]] = {}
+        indices: dict[nn.Module, deque[int]] = {}
         for index, use in enumerate(uses):
-            indices.setdefault(use.module, []).append(index)
-        for module, calls in indices.items():
-            turns = deque(calls)
+            indices.setdefault(use.module, deque()).append(index)
+        for module, turns in indices.items():
             module.register_forward_pre_hook(self._opener(turns))
             module.register_forward_hook(self._closer(turns))
 
@@ -495,45 +492,7 @@ class Sharding:
         def close(module: nn.Module, arguments: Any, output: Any) -> None:
             index = turns[-1]
             self._after_forward(index)
-            if isinstance(output, Tensor) and output.requires_grad:
-                _before_gradient(output, lambda _: self._before_backward(index))
+            if getattr(output, "requires_grad", False):
+                output.register_hook(lambda _: self._before_backward(index))
 
         return close
-
-
-def _rows(rows: int, ranks: int) -> int:
-    """Rows per rank in DTensor's ``Shard(0)``; the last ranks may have fewer."""
-    return -(-rows // ranks)
-
-
-def _rows_of_parameter(name: str, parameter: Tensor, start: int, stop: int) -> Tensor:
-    return parameter.detach()[start:stop]
-
-
-def _exchange(model: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    """Replace the parameter of this name."""
-    path, _, attribute = name.rpartition(".")
-    setattr(model.get_submodule(path), attribute, parameter)
-
-
-# Torch's own hints leave these untyped.
-_distributed: Any = dist
-
-
-def _all_gather(output: Tensor, shard: Tensor, **options: Any) -> Any:
-    # Versions before 2.13 have the longer name only, which is deprecated.
-    call = getattr(_distributed, "all_gather_single", None) or _distributed.all_gather_into_tensor
-    return call(output, shard, **options)
-
-
-def _reduce_scatter(shard: Tensor, gradients: Tensor, **options: Any) -> Any:
-    call = getattr(_distributed, "reduce_scatter_single", None)
-    return (call or _distributed.reduce_scatter_tensor)(shard, gradients, **options)
-
-
-def _after_gradient(parameter: Any, hook: Callable[[Tensor], None]) -> None:
-    parameter.register_post_accumulate_grad_hook(hook)
-
-
-def _before_gradient(output: Any, hook: Callable[[Tensor], None]) -> None:
-    output.register_hook(hook)

@@ -59,7 +59,6 @@ class TensorParallel:
         self.reduction = GradientReduction(((shards, group),), (*counted, *single), timeline)
 
     def _split(self) -> set[str]:
-        """The parameters of which a rank has a part."""
         return {
             name
             for name, one in self._parameters.items()

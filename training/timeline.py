@@ -9,21 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-
-class SpanRecorder(Protocol):
-    """The recorder of a timeline (``railx_torch.trace.Recorder``)."""
-
-    def span(
-        self, kind: str, *, phase: str, group: tuple[int, ...] = (), bytes: int = 0
-    ) -> AbstractContextManager[object]: ...
+if TYPE_CHECKING:
+    from railx_torch.trace import Recorder
 
 
 class Timeline:
     """Compute spans of one rank, each with its phase; discarded without a recorder."""
 
-    def __init__(self, recorder: SpanRecorder | None = None) -> None:
+    def __init__(self, recorder: Recorder | None = None) -> None:
         self._recorder = recorder
         self._phase: str | None = None
         self._open: AbstractContextManager[object] | None = None

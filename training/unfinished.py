@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from railx.io import read_json, read_table, write_json, write_table
+from railx.io import dotted_leaves, read_json, read_table, write_json, write_table
 from railx.places import package_folder
 from railx.settings import to_dict
 from training.checkpoint import Checkpoint, newest_checkpoint
@@ -106,7 +106,8 @@ def run_identity(settings: RunSettings, resumed: Checkpoint | None) -> dict[str,
     begun = None
     if resumed is not None:
         begun = hashlib.sha256((resumed.folder / "checkpoint.json").read_bytes()).hexdigest()[:16]
-    return {**dict(_dotted(plain)), "resume": begun, "torch": torch.__version__, "code": _code()}
+    further = {"resume": begun, "torch": torch.__version__, "code": _code()}
+    return dict(dotted_leaves(plain)) | further
 
 
 def write_part(folder: Path, facts: Mapping[str, Any], trace: pa.Table | None) -> None:
@@ -120,14 +121,6 @@ def read_part(folder: Path) -> tuple[dict[str, Any], pa.Table | None]:
     """Read the files of :func:`write_part`."""
     trace = folder / "trace.parquet"
     return read_json(folder / "block.json"), read_table(trace) if trace.is_file() else None
-
-
-def _dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, item in value.items():
-        if isinstance(item, Mapping):
-            yield from _dotted(item, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", list(item) if isinstance(item, tuple) else item
 
 
 def _code() -> str:

@@ -51,10 +51,7 @@ def peak_tflop_s(device_name: str, precision: str) -> float | None:
 def flop_utilisation(
     flops: float, time_ms: float, peak: float | None, devices: int
 ) -> float | None:
-    """FLOPs per second as a share of the peak of all devices.
-
-    A device that several ranks share counts once.
-    """
+    """FLOPs per second over the peak of all devices; one that is shared counts once."""
     if peak is None:
         return None
     return flops / (time_ms / 1e3) / (peak * 1e12 * devices)
@@ -82,8 +79,7 @@ def used(
 ) -> dict[str, Any]:
     """FLOPs, MFU and memory of a fabric setting: columns of the table of settings.
 
-    ``rows`` are its iterations. FLOPs are the mean of an iteration, memory the maximum
-    over ranks.
+    Of its iterations, ``rows``, the mean FLOPs and the maximum of memory over ranks.
     """
     iterations = {row["iteration"] for row in rows}
     flops = fmean(

@@ -1,4 +1,1 @@
-"""The pipeline around the science.
-
-Configuration, stages, the ``railx`` command and the Snakemake rules.
-"""
+"""The pipeline around the science: configuration, stages, command, Snakemake rules."""

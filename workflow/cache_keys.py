@@ -18,11 +18,10 @@ _PACKAGES = ("hydra-core", "omegaconf", "PyYAML")
 
 
 def cache_key(request: Sequence[str | None], sources: Iterable[Path]) -> str:
-    """The key of what ``request`` asks for.
+    """The key of ``request``, composed from ``sources`` by packages, whose versions
+    count.
 
-    A digest over it, the files that it is composed from and the versions of the
-    packages that compose. Files count by their place beside the code, so that a copy of
-    both has the same key.
+    Files count by their place beside the code, so that a copy of both has the same key.
     """
     digest = hashlib.sha256(json.dumps([request, [version(name) for name in _PACKAGES]]).encode())
     for path in sorted(sources):
@@ -46,10 +45,7 @@ def code_digest() -> str:
 
 
 def remembered(compute: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    """A function without arguments whose value, of the code alone, is kept in a file.
-
-    For facts of modules that take long to import.
-    """
+    """A function of the code alone, slow to import, whose value is kept in a file."""
 
     @cache
     def value() -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from railx import places
 from railx.errors import allowed_names
-from railx.settings import SettingsError, members
+from railx.settings import SettingsError, has_default, members
 from workflow.yaml_files import read_yaml_mapping
 
 #: Names that begin so are inherited and never chosen.
@@ -41,10 +41,7 @@ def is_choice(conf: Path, group: str, name: str) -> bool:
 
 
 def choice_content(conf: Path, group: str, name: str) -> dict[str, Any]:
-    """What a choice, or a file to inherit, holds, with its ``defaults`` list.
-
-    The caller must not change it. Raises SettingsError where there is none.
-    """
+    """What a choice or file to inherit holds, not to be changed; or SettingsError."""
     listed = _listed(conf, group)
     if name in listed:
         file, keys = listed[name]
@@ -93,10 +90,7 @@ def file_of(conf: Path, group: str, name: str) -> Path | None:
 
 
 def _listed(conf: Path, group: str) -> dict[str, tuple[Path, dict[str, Any] | None]]:
-    """By name the file behind each choice of a group, with the keys of a variant.
-
-    What an earlier layer has, a later one cannot change.
-    """
+    """The file behind each choice, with a variant's keys; an earlier layer wins."""
     listed: dict[str, tuple[Path, dict[str, Any] | None]] = {}
     for files in group_files(conf, group):
         layer: dict[str, tuple[Path, dict[str, Any] | None]] = {
@@ -123,10 +117,7 @@ def _listed(conf: Path, group: str) -> dict[str, tuple[Path, dict[str, Any] | No
 
 
 def _members(group: str) -> dict[str, tuple[str, type]]:
-    """The settings classes of a group that need no file.
-
-    By name, each with the key that tells it apart: all its other keys have defaults.
-    """
+    """Classes that need no file, by name, each with the key that tells it apart."""
     if group == "experiment":
         return {}
     # The settings of a group import its room, those of all groups every room.
@@ -144,33 +135,19 @@ def _members(group: str) -> dict[str, tuple[str, type]]:
     return {
         name: (key, cls)
         for name, cls in classes.items()
-        if isinstance(name, str) and _needs_only(cls, key)
+        if isinstance(name, str)
+        and all(field.name == key or has_default(field) for field in dataclasses.fields(cls))
     }
 
 
-def _needs_only(cls: type, key: str) -> bool:
-    return all(
-        field.name == key
-        or field.default is not dataclasses.MISSING
-        or field.default_factory is not dataclasses.MISSING
-        for field in dataclasses.fields(cls)
-    )
-
-
 def layers(conf: Path) -> tuple[Path, ...]:
-    """The folders behind ``conf``, the one that is read first in front.
-
-    Only the conf/ of a folder of work has the package's behind it.
-    """
+    """The folders behind ``conf``: in a folder of work, the package's is second."""
     shipped = places.SHIPPED / "conf"
     return (conf, shipped) if conf == places.WORK / "conf" != shipped else (conf,)
 
 
 def conf_file(conf: Path, name: str) -> tuple[Path, Path]:
-    """The first file conf/``name``, and the folder that messages name it from.
-
-    Where there is none, its place in ``conf`` itself.
-    """
+    """The first file conf/``name`` (or its place), and the folder to name it from."""
     folder = next((folder for folder in layers(conf) if (folder / name).is_file()), conf)
     return folder / name, folder.parent
 
@@ -181,10 +158,7 @@ def conf_files(conf: Path) -> list[Path]:
 
 
 def group_files(conf: Path, group: str) -> list[dict[str, Path]]:
-    """The files of a group by name, a mapping for each layer.
-
-    Without those that a file of an earlier layer replaces.
-    """
+    """A group's files by name, per layer, without those that an earlier replaces."""
     listed: list[dict[str, Path]] = []
     for folder in layers(conf):
         paths = sorted(p for p in (folder / group).glob("*.yaml") if not p.name.startswith("."))

@@ -1,7 +1,4 @@
-"""``railx STAGE``: any stage by hand, with the same configs as the pipeline.
-
-Other commands query results by SQL and by claim, and compare two runs.
-"""
+"""``railx STAGE``: any stage by hand, as in the pipeline, beside the other commands."""
 
 from __future__ import annotations
 
@@ -22,15 +19,7 @@ from typing import Any, NoReturn
 
 from railx import __version__
 from railx.errors import UserError, allowed_names, is_explained
-from workflow.commands import completion
-from workflow.commands.shared import (
-    RESULTS,
-    add_debug,
-    add_flag,
-    add_overrides,
-    command,
-    print_summary,
-)
+from workflow.commands import completion, shared
 from workflow.stage import ByHand, Config, Stage, Summary
 from workflow.stages import STAGES, stage_of
 
@@ -42,7 +31,6 @@ BY_HAND: dict[str, ByHand] = {
     name: stage.by_hand for name, stage in STAGES.items() if stage.by_hand is not None
 }
 
-
 #: The modules of the other commands, in the order of the list.
 _COMMANDS = (
     *("init", "reproduce", "sweep", "listing", "completion", "advise", "design", "compare_network"),
@@ -52,10 +40,7 @@ _COMMANDS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code.
-
-    0; 2 with one line on standard error; 1 where a bug ended it.
-    """
+    """The command: 0, 2 with one line on standard error, or 1 where a bug ended it."""
     parser = _parser()
     options: argparse.Namespace | None = None
     completion.complete(parser)
@@ -79,10 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(error: Exception, *, debug: bool) -> int:
-    """Say in one line how a command failed; returns its exit code.
-
-    A bug is told from a mistake of the user by its exit code, 1 instead of 2.
-    """
+    """Say in one line how a command failed: 2 for a user's mistake, 1 for a bug."""
     if debug:
         traceback.print_exc()
     if is_explained(error):
@@ -94,10 +76,7 @@ def _failed(error: Exception, *, debug: bool) -> int:
 
 
 def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options; overrides may stand behind them too.
-
-    argparse takes all words of a list from one place, and leaves the others over.
-    """
+    """The options; overrides may stand behind them too, which argparse leaves over."""
     options, others = parser.parse_known_args(arguments)
     unknown = [word for word in others if word.startswith("-") or not hasattr(options, "overrides")]
     if unknown:
@@ -115,16 +94,13 @@ def _one_line(error: Exception) -> str:
 
 
 def _check_results(options: argparse.Namespace) -> None:
-    """Refuse a results folder that is a file, or not there.
-
-    Where nothing was run yet each command itself says what makes the usual one.
-    """
+    """Refuse a results folder that is a file, or missing and not the usual one."""
     folder = getattr(options, "results", None)
     if not isinstance(folder, Path) or folder.is_dir():
         return
     if folder.exists():
         raise UserError(f"--results: got {folder}, a file; allowed: a folder")
-    if folder != RESULTS:
+    if folder != shared.RESULTS:
         raise UserError(
             f"--results: got {folder}, which is not there; allowed: a folder that holds results"
         )
@@ -169,19 +145,12 @@ def _parser() -> argparse.ArgumentParser:
         description=(
             "Run one stage of the reproduction by hand, with the same configs as the pipeline."
         ),
-        epilog="\n".join(
-            (
-                "example:",
-                f"  {BY_HAND['topology'].example}",
-                "",
-                "the whole pipeline:",
-                "  railx reproduce quick",
-            )
-        ),
+        epilog=f"example:\n  {BY_HAND['topology'].example}\n\n"
+        "the whole pipeline:\n  railx reproduce quick",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"railx-lab {__version__}")
-    add_debug(parser)
+    shared.add_debug(parser)
     commands = parser.add_subparsers(title="stages", metavar="STAGE", required=True)
     for name in BY_HAND:
         _add_stage(commands, STAGES[name], BY_HAND[name])
@@ -191,12 +160,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_stage(commands: Any, stage: Stage, by_hand: ByHand) -> None:
-    parser = command(commands, stage.name, stage.help, stage.help, "")
+    parser = shared.command(commands, stage.name, stage.help, stage.help, "")
     vars(parser)["make_epilog"] = partial(_epilog, by_hand)
-    add_overrides(parser, "Hydra override, e.g. group=choice or group.key=value")
+    shared.add_overrides(parser, "Hydra override, e.g. group=choice or group.key=value")
     parser.add_argument("--out", type=Path, help=by_hand.out)
     shown = parser.add_mutually_exclusive_group()
-    add_flag(shown, "--json", "print one JSON object, units in the key names")
+    shared.add_flag(shown, "--json", "print one JSON object, units in the key names")
     if by_hand.formats:
         shown.add_argument(
             "--format", choices=by_hand.formats, help="print it for another program, or write --out"
@@ -225,12 +194,7 @@ def _run_stage(options: argparse.Namespace) -> None:
 
     by_hand: ByHand = options.by_hand
     with gathered() as costs:
-        chosen = {
-            group: to_dict(settings)
-            for group, settings in compose_stage(
-                options.overrides, by_hand.groups, by_hand.primary
-            ).items()
-        }
+        chosen = to_dict(compose_stage(options.overrides, by_hand.groups, by_hand.primary))
     name = options.stage.name
     if words := estimate(costs):
         print(f"{name}: {words}", file=sys.stderr, flush=True)
@@ -242,11 +206,10 @@ def _run_stage(options: argparse.Namespace) -> None:
         return
     with redirect_stdout(sys.stderr), _naming(options.out), told(name):
         summary = _by_hand(options.stage, by_hand, chosen, options.out)
-    print_summary(summary, options)
+    shared.print_summary(summary, options)
 
 
 def _export(options: argparse.Namespace, chosen: Config) -> None:
-    """Run the stage and print or write its output for another program."""
     from railx.progress import told
     from workflow.commands.export import write_exported
 
@@ -264,10 +227,7 @@ def _export(options: argparse.Namespace, chosen: Config) -> None:
 
 
 def _by_hand(stage: Stage, by_hand: ByHand, chosen: Config, out: Path | None) -> Summary:
-    """Make what the stage reads from the same choices, then run the stage.
-
-    In a folder that is thrown away, or in ``out`` where that is a folder.
-    """
+    """Make what the stage reads, then run it, in ``out`` or in a scratch folder."""
     outputs = stage.outputs if by_hand.outputs is None else by_hand.outputs
     own = replace(stage, outputs=outputs, run=by_hand.run or stage.run)
     with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
@@ -291,10 +251,7 @@ def _make(
     folder: Path,
     made: dict[str, Path],
 ) -> Summary:
-    """Run a stage after those that it reads from, each of them once.
-
-    ``made`` holds what is there already.
-    """
+    """Run a stage after those that it reads from, each once; ``made`` are there."""
     # What the stage itself refuses ends the command before anything is made.
     settings = by_hand.settings(chosen) if by_hand.settings else chosen[stage.name]
     for output in by_hand.before.values():

@@ -18,17 +18,6 @@ from railx.places import SHIPPED
 from training.nodes import check_cuda
 from workflow.stage import Config, Needs, Stage
 
-__all__ = [
-    "PER_NODE",
-    "PLUGINS",
-    "asked",
-    "check_devices",
-    "check_nodes",
-    "check_plugin",
-    "check_profile",
-    "profile_resources",
-]
-
 #: Where the profiles are.
 PROFILES = SHIPPED / "workflow" / "profiles"
 #: The package of a profile's plugin, by the extra that brings it and names the profile.
@@ -65,8 +54,7 @@ def asked(needs: Needs, profile: Mapping[str, Any]) -> dict[str, int | str | Non
     """The resources of a job that runs ranks; None where nothing is asked for.
 
     Ranks spread evenly over as few nodes as hold them. GPUs are asked for by node
-    (``gres``), and not where the run is to stay on the CPU. ValueError names what the
-    profile says wrong.
+    (``gres``), unless it computes on the CPU. UserError: what the profile says wrong.
     """
     here, gpus = (_whole_number(profile, key) for key in PER_NODE)
     if here is None:

@@ -1,7 +1,4 @@
-"""Says that Numba compiles, which takes longer than most commands.
-
-Apart from :mod:`railx.progress`, so that counting imports no Numba.
-"""
+"""Says that Numba compiles; apart from :mod:`railx.progress`, which needs no Numba."""
 
 from __future__ import annotations
 
@@ -10,10 +7,7 @@ from collections.abc import Callable
 
 
 def announce_compilation(name: str, say: Callable[[str], None] | None = None) -> None:
-    """Say once when Numba compiles in this process, not when it loads what it keeps.
-
-    ``say`` takes a line; by default it goes to standard error.
-    """
+    """Say once when Numba compiles (not: loads), by ``say`` or on standard error."""
     from numba.core import event
 
     class Listener(event.Listener):  # type: ignore[misc]

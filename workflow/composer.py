@@ -104,10 +104,7 @@ def compose(
 
 
 def compose_choice(conf: Path, group: str, name: str) -> dict[str, Any]:
-    """A choice of conf/``group`` with what it inherits and mounts.
-
-    Not checked; keys that are open are ``???`` or missing.
-    """
+    """A choice with what it inherits and mounts, unchecked; open keys are ``???``."""
     content: dict[str, Any] = compose(conf, {"defaults": [{f"/{group}": name}]})[group]
     return content
 
@@ -223,7 +220,6 @@ def _interpolates(value: Any) -> bool:
 
 
 def _resolved(config: dict[str, Any]) -> dict[str, Any]:
-    """With every ``${...}`` in the place of what it refers to."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 

@@ -19,31 +19,15 @@ from railx import places
 from railx.effort import LimitSettings, check_costs
 from railx.errors import allowed_names
 from railx.file_cache import cached
-from railx.settings import SettingsError, load
+from railx.settings import SettingsError, load, with_defaults
 from workflow.cache_keys import cache_key
 from workflow.choices import conf_files
 from workflow.composer import compose, compose_choice
-from workflow.mounts import CONF, choices, primary_config
+from workflow.mounts import CONF, primary_config
+from workflow.mounts import choices as choices
 from workflow.overrides import check_single
-from workflow.settings import (
-    CHOSEN,
-    LISTED,
-    SEEDED,
-    Experiment,
-    StageSettings,
-    groups,
-    with_defaults,
-)
+from workflow.settings import CHOSEN, LISTED, SEEDED, Experiment, StageSettings, groups
 from workflow.stages import STAGES
-
-__all__ = [
-    "CONF",
-    "check_experiment",
-    "choices",
-    "compose_experiment",
-    "compose_stage",
-    "read_choice",
-]
 
 #: What composes: with these files, or those of conf/, what is kept goes out of date.
 _COMPOSERS = tuple(Path(__file__).resolve().parent.glob("*.py"))
@@ -64,10 +48,7 @@ def compose_experiment(overrides: Iterable[str] = ()) -> Experiment:
 
 
 def check_experiment(experiment: Experiment) -> None:
-    """Refuse work beyond the limits, and settings that do not fit together.
-
-    SettingsError names the key and what is allowed.
-    """
+    """Refuse work beyond the limits and settings that do not fit together."""
     check_costs(experiment, experiment.limits)
     for stage in STAGES.values():
         for group, check in stage.check_settings.items():
@@ -77,7 +58,6 @@ def check_experiment(experiment: Experiment) -> None:
 
 
 def _settings_of(experiment: Experiment, group: str) -> Iterator[tuple[str, Any]]:
-    """The settings of a group that an experiment has, with their keys."""
     for key, listed in LISTED.items():
         if listed == group:
             entries = getattr(experiment, key).items()
@@ -133,11 +113,7 @@ def read_choice(group: str, name: str) -> dict[str, Any]:
 
 
 def _compose(primary: str | None, overrides: list[str]) -> dict[str, Any]:
-    """The plain config of conf/``primary``.yaml.
-
-    From the last time where nothing has changed since. ``primary``: None: of an
-    experiment.
-    """
+    """The plain config of conf/``primary``.yaml (None: of an experiment), cached."""
     for override in overrides:
         if "=" not in override and not override.startswith("~"):
             raise SettingsError(
@@ -187,10 +163,7 @@ def _seeded(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drop_missing(node: Any) -> Any:
-    """Without the keys that a file leaves open (``???``).
-
-    The schema so reports them as missing.
-    """
+    """Without the keys that a file leaves open (``???``), for the schema to report."""
     if isinstance(node, dict):
         return {key: _drop_missing(item) for key, item in node.items() if item != "???"}
     return [_drop_missing(item) for item in node] if isinstance(node, list) else node

@@ -19,10 +19,9 @@ from workflow.choices import conf_files
 
 
 def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """The experiment that conf/config.yaml and ``overrides`` describe, as plain data.
+    """The experiment of conf/config.yaml and ``overrides`` as plain data, checked.
 
-    It is checked; ``overrides`` are in Hydra's syntax. Raises
-    :class:`railx.settings.SettingsError`: one line that names the key and what is
+    Raises :class:`railx.settings.SettingsError`, which names the key and what is
     allowed.
     """
     overrides = list(overrides)
@@ -41,10 +40,7 @@ def _composed(overrides: list[str]) -> dict[str, Any]:
 
 
 def overrides_from(config: Mapping[str, Any]) -> list[str]:
-    """Hydra overrides from Snakemake's ``--config``.
-
-    Plain entries are choices, ``hydra`` holds dotted ones (text or a list).
-    """
+    """Hydra overrides from ``--config``: choices, and under ``hydra`` dotted ones."""
     overrides = []
     for key, value in config.items():
         if key == "hydra":

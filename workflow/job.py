@@ -35,10 +35,7 @@ _PANDAS = frozenset({"duckdb", "matplotlib", "mlflow", "pandas", "seaborn", "wan
 
 
 def make(job: Any) -> None:
-    """Run the stage that is named as the rule of ``job``, as Snakemake gives it.
-
-    Beside the results stands the record of what they were made of.
-    """
+    """Run the stage named as the rule of ``job``; its record goes beside results."""
     with logged(job.log[0]) as log:
         arrow_alone(job.params.code["packages"])
         started_utc, load_before = now_utc(), load_average()
@@ -210,7 +207,6 @@ def logged(path: str | Path) -> Iterator[JobLog]:
 
 
 def _end(code: int) -> None:
-    """End with ``code``, whatever could not be written."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

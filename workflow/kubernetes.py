@@ -144,13 +144,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("render", "submit"):
         subparser = commands.add_parser(name)
-        subparser.add_argument("--image", required=True, help="the container image of this project")
-        subparser.add_argument(
-            "--claim", required=True, help="the claim of the volume that pods share"
-        )
-        subparser.add_argument(
-            "--mount", required=True, help="where it is mounted, here and in pods"
-        )
+        for option, what in (
+            ("--image", "the container image of this project"),
+            ("--claim", "the claim of the volume that pods share"),
+            ("--mount", "where it is mounted, here and in pods"),
+        ):
+            subparser.add_argument(option, required=True, help=what)
         subparser.add_argument("jobscript", type=Path)
     commands.add_parser("status").add_argument("name")
     commands.add_parser("pod").add_argument("jobscript", type=Path)

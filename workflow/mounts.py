@@ -101,7 +101,6 @@ class _Mounts:
             raise error.within(f"conf/experiment/{name}.yaml") from None
 
     def add(self, layer: Mapping[str, Any], origin: str) -> None:
-        """Put a layer on top."""
         for key, content in layer.items():
             if key in LISTED:
                 self._add_entries(key, content)
@@ -158,7 +157,6 @@ class _Mounts:
         }
 
     def _choice(self, key: str, group: str, name: Any) -> str:
-        """``name`` where the group has such a choice."""
         of_plans = group == "plan"
         if isinstance(name, str) and (
             (of_plans and self._plans.parts(name) is not None) or is_choice(CONF, group, name)
@@ -218,7 +216,6 @@ def _is_cross(key: str, item: Any) -> bool:
 
 
 def _merged(values: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    """``values`` with ``top`` on them, mapping by mapping."""
     merged = dict(values)
     for key, value in top.items():
         below = merged.get(key)
@@ -230,17 +227,13 @@ def _merged(values: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _read(name: str) -> dict[str, Any]:
-    """A file of choices as plain data."""
     return copy.deepcopy(read_yaml_mapping(*conf_file(CONF, name)))
 
 
 def _command_line(
     overrides: Sequence[str], single: tuple[str, ...]
 ) -> tuple[list[dict[str, Any]], list[str], str | None]:
-    """What the command line mounts as layers.
-
-    With them the other overrides as they are, and the experiment that it chooses.
-    """
+    """What the command line mounts as layers, its other overrides, its experiment."""
     layers: list[dict[str, Any]] = []
     rest: list[str] = []
     names = [match[1] for match in map(EXPERIMENT.fullmatch, overrides) if match]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,19 +19,21 @@ if TYPE_CHECKING:
 #: Columns in their order, each with the word for its Arrow type.
 Columns = Mapping[str, str]
 
-
-def typed(word: str, *names: str) -> dict[str, str]:
-    """Columns of one Arrow type, by pyarrow's word for it."""
-    return dict.fromkeys(names, word)
+#: Words for the Arrow types of most columns; others are by pyarrow's own names.
+_WORDS = {"text": "string", "integer": "int64", "real": "double", "flag": "bool"}
 
 
-# Columns of words, of whole and of real numbers, of yes and no, and of few words that
-# repeat, stored as a dictionary.
-text = partial(typed, "string")
-integer = partial(typed, "int64")
-real = partial(typed, "double")
-flag = partial(typed, "bool")
-category = partial(typed, "category")
+def columns(declared: str) -> dict[str, str]:
+    """Columns as a type and the names that have it, such as ``text a b, real c``.
+
+    Types are ``text``, ``integer``, ``real``, ``flag`` (yes or no), pyarrow's own, and
+    ``category``: few words that repeat, stored as a dictionary.
+    """
+    listed: dict[str, str] = {}
+    for part in declared.split(","):
+        word, *names = part.split()
+        listed |= dict.fromkeys(names, _WORDS.get(word, word))
+    return listed
 
 
 def arrow_schema(columns: Columns) -> pa.Schema:

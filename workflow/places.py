@@ -22,15 +22,6 @@ from railx.settings import SettingsError
 from workflow.stage import Config, FromStage
 from workflow.stages import STAGES, files_of, results_folder, shipped
 
-__all__ = [
-    "check_cores",
-    "check_folder",
-    "check_sources",
-    "check_targets",
-    "hold_folder",
-    "quote_interpreter",
-]
-
 #: Options of Snakemake whose word may be a file or folder below results/, no target.
 _TAKE_A_PATH = ("--report", "--archive", "--directory", "-d", "--configfile", "--configfiles")
 
@@ -45,10 +36,7 @@ def check_cores(cores: int | None) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse results that cannot be written.
-
-    A file or a link to nowhere is in the way, or there is no permission.
-    """
+    """Refuse results without permission, or with a file or dead link in the way."""
     for path in (*reversed(folder.parents), folder):
         if path.exists() and not path.is_dir():
             raise SettingsError(str(path), "is a file; allowed: a folder, for results")
@@ -79,10 +67,7 @@ def check_sources(experiment: Config) -> None:
 
 
 def check_targets(experiment: Config, targets: Iterable[str]) -> None:
-    """Refuse a target below results/ that is of another run, or that no stage writes.
-
-    ``targets`` are all words of Snakemake's command line.
-    """
+    """Refuse words of a command line that name files of another run, or of no stage."""
     folder = results_folder(experiment)
     words = list(map(str, targets))
     for before, target in zip(["", *words], words, strict=False):
@@ -132,11 +117,10 @@ _LOCKS: list[FileLock] = []
 
 
 def hold_folder(state: Path) -> FileLock | None:
-    """Take the folder until this process ends.
+    """Take the folder until this process ends; stale marks in ``state``/locks go.
 
-    Stale marks under ``state``/locks are removed. Returns the lock, or None when
-    another run holds the folder (Snakemake's own marks then stay and speak for
-    themselves).
+    Returns the lock; None where another run holds it, for which Snakemake's marks
+    speak.
     """
     state.mkdir(parents=True, exist_ok=True)
     lock = FileLock(state / "pipeline.lock", mode=0o666)

@@ -74,10 +74,7 @@ def reference() -> str:
 
 
 def keys_of(cls: type, prefix: str = "") -> Iterator[Row]:
-    """The keys of a settings class, nested ones below their own.
-
-    A key that holds a group of its own refers to that group.
-    """
+    """The keys of a settings class, nested ones below; those of a group refer to it."""
     hints = field_hints(cls)
     for field in dataclasses.fields(cls):
         key = f"{prefix}{field.name}"
@@ -121,10 +118,7 @@ def _class(cls: type) -> list[str]:
 
 
 def _allowed(hint: Any) -> tuple[str, tuple[str, list[type]] | None]:
-    """What a key may be in words, and the classes of what lies below it.
-
-    With the place (``[]``, ``.*``) where they begin.
-    """
+    """What a key may be in words, and the classes below it with their place."""
     group = next((name for name, behind in groups().items() if behind == hint), None)
     if group is not None:
         return f"as in [{group}](#{group})", None
@@ -172,7 +166,6 @@ def _further(suffix: str, below: tuple[str, list[type]] | None) -> tuple[str, li
 
 
 def _word(value: Any) -> str:
-    """A value as it is written in a file."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return f"`{value}`"

@@ -27,10 +27,9 @@ def new_name(group: str, name: str) -> str | None:
 def refusal(
     key: str, got: object, allowed: Iterable[str], group: str, where: str = ""
 ) -> SettingsError:
-    """The error for a name that is not among ``allowed``.
+    """The error for a name that is not among ``allowed``, which ``where`` places.
 
-    It says the new name where ``group`` had the name before. ``where`` says where the
-    allowed names are.
+    It says the new name where ``group`` had the name before.
     """
     renamed = new_name(group, got) if isinstance(got, str) else None
     rest = (

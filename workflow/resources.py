@@ -27,10 +27,7 @@ _ENDINGS = (".yaml", ".csv")
 
 
 def check_resources(root: Path = _ROOT) -> None:
-    """Check what stands in resources/.
-
-    Raises ValueError: one line that names the file, and the row or claim.
-    """
+    """Check what stands in resources/; ValueError names the file, and row or claim."""
     read = [path for path in (root / "resources").rglob("*") if path.suffix in _ENDINGS]
     key = cache_key(["resources", version("duckdb"), code_digest()], read)
     folder = places.cache("resources") if root == _ROOT else root / ".cache" / "resources"
@@ -84,26 +81,18 @@ def _claims(root: Path) -> tuple[Claim, ...]:
 
 def _check(root: Path, files: list[Path]) -> dict[str, Any]:
     """Nothing to keep, where all of it is in order."""
-    from railx.evidence import (
-        PublishedNumbers,
-        check_queries,
-        check_rows_judged,
-        published_tables,
-        read_expected,
-        read_lineage,
-        read_yaml,
-    )
+    from railx import evidence
 
     for path in sorted(files):
         # The others, which are long, are read below.
         if path.suffix == ".yaml" and path.parent.name not in ("claims", "expected"):
-            read_yaml(path)
-    tables = published_tables(root / "resources" / "published", all_papers(root))
+            evidence.read_yaml(path)
+    tables = evidence.published_tables(root / "resources" / "published", all_papers(root))
     claims = _claims(root)
-    numbers = PublishedNumbers(root / "resources" / "published")
-    lineage = read_lineage(root / "resources" / "lineage.yaml", numbers, tables, claims)
-    check_rows_judged(claims, tables, frozenset().union(*lineage.rows.values()))
-    check_queries(claims, declared_tables())
+    numbers = evidence.PublishedNumbers(root / "resources" / "published")
+    lineage = evidence.read_lineage(root / "resources" / "lineage.yaml", numbers, tables, claims)
+    evidence.check_rows_judged(claims, tables, frozenset().union(*lineage.rows.values()))
+    evidence.check_queries(claims, declared_tables())
     for path in sorted((root / "resources" / "expected").glob("*.yaml")):
-        read_expected(path, [claim.id for claim in claims])
+        evidence.read_expected(path, [claim.id for claim in claims])
     return {}

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_orig
 
 from railx.field_docs import class_doc, field_doc
 from railx.io import write_text
-from railx.settings import field_hints, members, to_dict
+from railx.settings import field_hints, has_default, members, to_dict
 from workflow.choices import BASE, conf_files, layers
 from workflow.mounts import CONF, EVERY, choices
 from workflow.plan_names import PlanNames
@@ -79,10 +79,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def schema_name(path: Path) -> str:
-    """The name of the schema of a file below conf/: its group.
-
-    ``GROUP.base`` for those that only others mount.
-    """
+    """The schema of a file below conf/: its group, ``GROUP.base`` if only mounted."""
     if path.parent in layers(CONF):
         return "config" if path.stem == "config" else "stage"
     return path.parent.name + (".base" if path.stem.startswith("base") else "")
@@ -147,10 +144,7 @@ def _choices_of(writer: _Writer, *, config: bool) -> dict[str, Any]:
 
 
 def _listing(group: str, values: dict[str, Any], name: dict[str, Any]) -> dict[str, Any]:
-    """A list of names, or a mapping of names to files, to values or to null.
-
-    Plans are also given as a product, in both.
-    """
+    """A list of names, or names to files, values or null; plans also as a product."""
     entry = [_names_of(group), values]
     single = {"type": "object", "minProperties": 1, "maxProperties": 1}
     items = [name, {**single, "additionalProperties": {"anyOf": entry}}]
@@ -175,7 +169,6 @@ def _names_of(group: str) -> dict[str, Any]:
 
 
 def _plan_parts() -> dict[str, list[str]]:
-    """The names that each part of a plan's name can have, in their order."""
     names = PlanNames(CONF)
     return {
         "planner": sorted(names.planners),
@@ -185,7 +178,6 @@ def _plan_parts() -> dict[str, list[str]]:
 
 
 def _cross() -> dict[str, Any]:
-    """The keys of a product of plans (:func:`workflow.plan_names.crossed`)."""
     parts = {
         part: {"anyOf": [{"enum": names}, {"type": "array", "items": {"enum": names}}]}
         for part, names in _plan_parts().items()
@@ -220,7 +212,6 @@ class _Writer:
         self._supplied = supplied
 
     def of(self, hint: Any, form: Form) -> dict[str, Any]:
-        """The schema of a type hint."""
         union = members(hint)
         if union is not None:
             return self._union(hint, *union, form)
@@ -282,7 +273,7 @@ class _Writer:
 
     def _class(self, cls: type, form: Form) -> dict[str, Any]:
         fields = [field for field in dataclasses.fields(cls) if field.init]
-        required = [field.name for field in fields if _has_no_default(field)]
+        required = [field.name for field in fields if not has_default(field)]
         if form in ("heir", "base"):
             needed = [key for key in required if key not in self._supplied]
             supplies = _heir_supplies if form == "heir" else _base_supplies
@@ -346,10 +337,6 @@ def _base_supplies(key: str) -> dict[str, Any]:
     return {"anyOf": [supplies, {"properties": {"choices": variants}}]}
 
 
-def _has_no_default(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
 def _any_of(options: list[dict[str, Any]]) -> dict[str, Any]:
     """Alternatives, in one piece where they are one type or null."""
     some = [option for option in options if option != {"type": "null"}]
@@ -372,7 +359,6 @@ def _constrained(written: dict[str, Any], constraints: list[Any]) -> dict[str, A
 
 
 def _defaults_list() -> dict[str, Any]:
-    """Hydra's list of the files that a file mounts."""
     choice = {"type": ["string", "null"]}
     entry = {"type": "object", "minProperties": 1, "maxProperties": 1}
     return {

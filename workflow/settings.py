@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import types
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field
-from typing import Annotated, Any, TypeAlias, Union, cast, get_args, get_origin
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeAlias, get_args
 
 from railx.design.settings import ArenaSettings, DesignSettings
 from railx.economics import EconomicsSettings
@@ -23,15 +22,7 @@ from railx.figures import FigureSettings
 from railx.mapping.cost import check_reference
 from railx.mapping.settings import JobSettings, MappingSettings, SwitchedSettings
 from railx.mapping.underlay import UnderlaySettings
-from railx.network import (
-    AgreementSettings,
-    BandwidthSettings,
-    CollectiveSettings,
-    NetworkSettings,
-    StaticNetworkSettings,
-    SweepSettings,
-    TrafficSettings,
-)
+from railx.network import settings as network_settings
 from railx.performance.cluster import ClusterSettings
 from railx.performance.decoder import ModelSettings
 from railx.performance.layer_profile import ProfileSettings
@@ -40,7 +31,7 @@ from railx.performance.sequence_cost import CostModelSettings, ProfiledCostSetti
 from railx.performance.study import ValidationSettings
 from railx.planning.planners import PlannerSettings
 from railx.replay.settings import ReplaySettings
-from railx.settings import Between, NotEmpty, SettingsError, field_hints, members, to_dict
+from railx.settings import Between, NotEmpty, SettingsError, field_hints
 from railx.steps.settings import StepSettings
 from railx.tenancy import TenancySettings
 from railx.tracking.settings import TrackingSettings
@@ -144,20 +135,20 @@ class Experiment:
     """Seed of everything random; stages draw theirs from it."""
     topologies: dict[str, TopologySettings]
     """Topologies by name."""
-    traffic: TrafficSettings
+    traffic: network_settings.TrafficSettings
     """Traffic of the static network models."""
-    networks: dict[str, StaticNetworkSettings]
+    networks: dict[str, network_settings.StaticNetworkSettings]
     """Static network models by name; each runs on every topology that has its routing.
     """
-    sweeps: dict[str, SweepSettings]
+    sweeps: dict[str, network_settings.SweepSettings]
     """Sweeps of the packet simulator over the load, by name."""
     transitions: dict[str, TransitionSettings]
     """Changes of the switches from one topology to another, by name."""
-    agreement: AgreementSettings
+    agreement: network_settings.AgreementSettings
     """The flow model against the packet simulator."""
-    collective: CollectiveSettings
+    collective: network_settings.CollectiveSettings
     """Collectives that are timed on every topology."""
-    bandwidth: BandwidthSettings
+    bandwidth: network_settings.BandwidthSettings
     """What groups of ranks get from topologies."""
     mapping: MappingSettings
     """Training jobs on topologies."""
@@ -253,7 +244,6 @@ class Experiment:
             yield f"runs.{name}.plan", run.plan, "plans"
 
     def _check_profile(self, key: str, profile: str, model: str, note: str = "") -> None:
-        """Refuse a profile that is not there, or of another model."""
         of_model = [
             name for name, settings in self.profiles.items() if settings.model.name == model
         ]
@@ -279,13 +269,13 @@ class StageSettings:
     """Seed of everything random; stages draw theirs from it."""
     topology: TopologySettings
     """The topology."""
-    traffic: TrafficSettings
+    traffic: network_settings.TrafficSettings
     """The traffic pattern."""
-    network: NetworkSettings
+    network: network_settings.NetworkSettings
     """The network model."""
-    collective: CollectiveSettings
+    collective: network_settings.CollectiveSettings
     """Collectives to time."""
-    bandwidth: BandwidthSettings
+    bandwidth: network_settings.BandwidthSettings
     """What groups of ranks get from the topology."""
     mapping: MappingSettings
     """Training jobs on topologies."""
@@ -338,33 +328,4 @@ def groups() -> dict[str, Any]:
         **{name: further[name] for name in sorted(further) if name not in stage},
         "experiment": Experiment,
         "stage": StageSettings,
-    }
-
-
-def with_defaults(hint: Any, plain: Any) -> Any:
-    """Plain settings with the defaults of keys that they leave out, at any depth."""
-    if not isinstance(plain, Mapping):
-        return plain
-    union = members(hint)
-    if union is None and get_origin(hint) is Annotated:
-        return with_defaults(get_args(hint)[0], plain)
-    origin = get_origin(hint)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {key: with_defaults(get_args(hint)[1], value) for key, value in plain.items()}
-    options = get_args(hint) if origin in (Union, types.UnionType) else (hint,)
-    if union is not None:
-        options = (union[1].get(plain.get(union[0])),)
-    cls = next((option for option in options if dataclasses.is_dataclass(option)), None)
-    if cls is None:
-        return plain
-    hints = field_hints(cast("type", cls))
-    defaults = {
-        field.name: to_dict(
-            field.default if field.default_factory is MISSING else field.default_factory()
-        )
-        for field in dataclasses.fields(cls)
-        if field.default is not MISSING or field.default_factory is not MISSING
-    }
-    return defaults | {
-        key: with_defaults(hints.get(key, Any), value) for key, value in plain.items()
     }

@@ -17,24 +17,10 @@ from railx.effort import LimitSettings
 from workflow.outputs import Json, Output, Table, arrow_schema, typed_array
 
 if TYPE_CHECKING:
-    from workflow.settings import Experiment
+    from workflow.settings import Experiment as Experiment
 else:
     # Its classes import half of the project, which a dry run does not need.
     Experiment = Any
-
-__all__ = [
-    "ByHand",
-    "Config",
-    "Experiment",
-    "FromStage",
-    "History",
-    "Item",
-    "Job",
-    "Needs",
-    "Stage",
-    "Summary",
-    "Tracked",
-]
 
 #: The composed experiment as plain data, or the part of it that is a stage's own.
 Config = Mapping[str, Any]
@@ -44,10 +30,9 @@ Summary = dict[str, Any]
 
 @dataclass(frozen=True)
 class FromStage:
-    """Files that a stage makes: ``"network.bounds"`` is its output ``bounds``.
+    """Files of a stage: ``"network.bounds"`` is its output ``bounds``.
 
-    ``items`` names one item (one file), several (a list of files in that order) or none
-    where the stage has no items.
+    ``items``: one (a file), several (a list), or none where the stage has none.
     """
 
     output: str
@@ -56,10 +41,7 @@ class FromStage:
 
 @dataclass(frozen=True)
 class Needs:
-    """The processes that a job runs, for the nodes of a cluster.
-
-    ``device`` is where they compute; ``cpu`` wants no GPU.
-    """
+    """The processes of a job, for nodes of a cluster; device ``cpu`` wants no GPU."""
 
     ranks: int = 1
     threads_per_rank: int = 1
@@ -72,10 +54,7 @@ Inputs = Mapping[str, "FromStage | Path | Sequence[Path]"]
 
 @dataclass(frozen=True)
 class Item:
-    """What a stage does one job for.
-
-    The wildcard of its files, and how to list the items of an experiment.
-    """
+    """What a stage does one job for: the wildcard of its files, and all names."""
 
     wildcard: str
     names: Callable[[Config], Iterable[str]]
@@ -127,13 +106,12 @@ class ByHand:
     The config groups that it reads, an example, and what ``--out`` takes. ``settings``
     turns the choices into the settings of the stage (None: the group of its name) and
     ``item`` into the name of what it works on. ``before`` says which outputs of other
-    stages are made first from the same choices, by the name of the input. ``out``
-    describes what ``--out`` takes.
-    ``writes`` is the output behind it by the ending of its name, or None for a folder
-    that takes every output. ``primary`` is the config that holds the choices nobody
-    made. ``run`` and ``outputs`` stand for the stage's own where one run by hand is
-    less than a job of the pipeline. ``formats`` are the words of ``--format``, which
-    writes what ``export`` makes of the output behind ``--out`` for another program.
+    stages are made first from the same choices, by the name of the input. ``writes`` is
+    the output behind it by the ending of its name, or None for a folder that takes
+    every output. ``primary`` is the config that holds the choices nobody made. ``run``
+    and ``outputs`` stand for the stage's own where one run by hand is less than a job
+    of the pipeline. ``formats`` are the words of ``--format``, which writes what
+    ``export`` makes of the output behind ``--out`` for another program.
     """
 
     groups: tuple[str, ...]
@@ -189,10 +167,7 @@ class Stage:
 
     @property
     def wildcard(self) -> str:
-        """The item as Snakemake writes it in a path: ``{topology}``.
-
-        Empty without items.
-        """
+        """The item as Snakemake writes it in a path (``{topology}``), or empty."""
         return f"{{{self.item.wildcard}}}" if self.item else ""
 
     def items(self, settings: Config) -> tuple[str, ...]:
@@ -200,11 +175,7 @@ class Stage:
         return tuple(self.item.names(settings)) if self.item else ("",)
 
     def pattern(self, output: str) -> str:
-        """Where an output stands below the results of an experiment.
-
-        With the wildcard in it. Raises ValueError for an output that the stage does not
-        have.
-        """
+        """Where an output stands below results, with the wildcard; else ValueError."""
         if output not in self.outputs:
             raise ValueError(
                 f"{self.name}.{output}: no such output; allowed: {', '.join(self.outputs)}"
@@ -252,11 +223,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a stage.
-
-    The item and settings it was given, the files it reads and those that are wanted of
-    it.
-    """
+    """One run of a stage: its item and settings, the files it reads and is to write."""
 
     stage: Stage
     item: str
@@ -270,20 +237,14 @@ class Job:
         return only
 
     def load(self, hint: Any, group: str = "") -> Any:
-        """The settings as an instance of their class.
-
-        ``group``: those of a group, where the stage takes several.
-        """
+        """The settings (of ``group``, where there are several) as their class."""
         from railx.settings import load
 
         settings = self.settings[group] if group else self.settings
         return load(hint, settings, group or self.stage.name)
 
     def write_table(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write rows under the declared columns where the table is wanted.
-
-        Raises ValueError for a row with other columns and for a value of another type.
-        """
+        """Write rows where the table is wanted; ValueError: not as declared."""
         if name not in self.outputs:
             return
         import pyarrow as pa

@@ -75,10 +75,7 @@ def run_program(command: Sequence[str], name: str, **variables: str) -> None:
 
 
 def run_module(module: str, name: str, settings: Any, out: Path, **variables: str) -> None:
-    """Run ``python -m module`` on settings until it has written ``out``.
-
-    The rest is as of :func:`run_program`.
-    """
+    """Run ``python -m module`` on settings until it has written ``out``."""
     from railx.io import write_json
     from railx.settings import to_dict
 

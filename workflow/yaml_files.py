@@ -20,10 +20,9 @@ _FLOAT = re.compile(
 
 
 def read_yaml_mapping(path: Path, root: Path) -> dict[str, Any]:
-    """The mapping in a file; the caller must not change it.
+    """The mapping in a file, which the caller must not change.
 
-    Raises SettingsError, one line, where the file holds none; it names the file from
-    ``root`` and the line.
+    SettingsError where there is none names the file from ``root``, and the line.
     """
     try:
         status = path.stat()

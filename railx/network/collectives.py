@@ -40,9 +40,6 @@ from railx.vocabulary.line_rings import ChannelIndex, LineRings
 from railx.vocabulary.routing.analysis import longest_paths, table_lane_loads
 from railx.vocabulary.topology import Topology
 
-__all__ = ["AllToAll", "Messages", "all_to_all", "simulate_collectives"]
-
-
 #: Reduce-scatters and all-gathers of a collective: an all-reduce is one of each.
 _HALVES: dict[CollectiveName, int] = {
     "ring_all_reduce": 2,
@@ -71,18 +68,13 @@ class AllToAll:
     latency_ns: float
 
     def analytic_ns(self, payload_bytes: float) -> float:
-        """Time at the bottleneck: every chip keeps 1 / P of its payload and sends the
-        rest.
-        """
+        """Time at the bottleneck: a chip keeps 1 / P of its payload, sends the rest."""
         share = (self.participants - 1) / self.participants
         return self.latency_ns + share * payload_bytes / self.gb_s
 
 
 def all_to_all(topology: Topology, chips: IntArray, routing: str) -> AllToAll | None:
-    """The all-to-all of ``chips`` under a routing.
-
-    None for a network that is too large and has no closed form.
-    """
+    """The all-to-all of ``chips``; None: too large, and there is no closed form."""
     if len(chips) * (len(chips) - 1) <= _MOST_ROUTED:
         return _routed(topology, chips, routing)
     family = family_of(topology)
@@ -131,9 +123,7 @@ def _routed(topology: Topology, chips: IntArray, routing: str) -> AllToAll:
 
 
 def _pairs(chips: IntArray) -> tuple[IntArray, IntArray]:
-    """All ordered pairs, ascending by destination so that a block needs few table
-    columns.
-    """
+    """All ordered pairs, by destination: a block needs few columns of a table."""
     dst, src = (axis.ravel() for axis in np.meshgrid(chips, chips, indexing="ij"))
     return src[src != dst], dst[src != dst]
 
@@ -158,11 +148,10 @@ class _Rings:
 
 @dataclass(frozen=True, eq=False)
 class _Scope:
-    """The participants of a collective: rings of one or several dimensions, level by
-    level.
+    """The participants of a collective: rings of dimensions, level by level.
 
-    Levels go from the inside out (the mesh of a node, the nodes). A level works on the
-    result of the level inside it; its payload is that of all its rings together.
+    Levels go from the inside out (the mesh of a node, the nodes), each on the result of
+    the one inside it; its payload is that of all its rings together.
     """
 
     name: str
@@ -265,10 +254,8 @@ def _all_to_all_rows(
     times: dict[str, Callable[[float], float]] = {}
     if "analytic" in collective.fidelities:
         times["analytic"] = exchange.analytic_ns
-    if (
-        "flow" in collective.fidelities
-        and len(chips) * (len(chips) - 1) <= collective.most_messages
-    ):
+    messages = len(chips) * (len(chips) - 1)
+    if "flow" in collective.fidelities and messages <= collective.most_messages:
         times["flow"] = Messages(topology, chips, collective.routing).time_ns
     return [
         _row(topology, name, "all_to_all", size, payload, time_ns(payload), fidelity)
@@ -278,8 +265,6 @@ def _all_to_all_rows(
 
 
 # Time of a reduce-scatter (an all-gather mirrors it)
-# ------------------------------------------------------------------------------
-
 
 #: Time in ns while each dimension of a level works on its payload, all at the same
 #: time.
@@ -287,9 +272,7 @@ _Phase = Callable[[Sequence[float]], float]
 
 
 def _phases(topology: Topology, scope: _Scope, fidelity: str) -> list[_Phase] | None:
-    """The duration of a phase of each level; None where the flow model has no
-    messages.
-    """
+    """How long a phase of each level takes; None where flows have no messages."""
     if fidelity == "analytic":
         return [_analytic_phase(level) for level in scope.levels]
     if any(rings.paths is None for level in scope.levels for rings in level):
@@ -298,24 +281,16 @@ def _phases(topology: Topology, scope: _Scope, fidelity: str) -> list[_Phase] | 
 
 
 def _reduce_scatter_ns(scope: _Scope, phases: list[_Phase], payload: float) -> float:
-    """Time of a reduce-scatter over all levels.
-
-    The shards of an inner level make up the whole payload of the level around it.
-    """
+    """Time over all levels: an inner level's shards are the payload around it."""
     return sum(
         _level_ns(level, phase, payload) for level, phase in zip(scope.levels, phases, strict=True)
     )
 
 
 def _level_ns(level: tuple[_Rings, ...], phase: _Phase, payload: float) -> float:
-    """Time of a level: one phase for each dimension.
-
-    All parts of the payload end a phase before any goes on along its next dimension.
-    """
-    total, parts = (
-        0.0,
-        [payload / len(level)] * len(level),
-    )  # a part for each dimension that works on it
+    """Time of a level, a phase for each dimension; all parts end one together."""
+    # A part for each dimension that works on it.
+    total, parts = 0.0, [payload / len(level)] * len(level)
     for _ in level:
         total += phase(parts)
         shards = [part / rings.participants for rings, part in zip(level, parts, strict=True)]
@@ -337,9 +312,7 @@ def _analytic_phase(level: tuple[_Rings, ...]) -> _Phase:
 
 
 def _flow_phase(topology: Topology, level: tuple[_Rings, ...]) -> _Phase:
-    """All messages of a step of every dimension at once; time is linear in the
-    payload.
-    """
+    """The messages of a step of all dimensions at once, linear in the payload."""
     parts = [rings.paths for rings in level if rings.paths is not None]
     paths = join_paths(parts)
     owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
@@ -366,7 +339,6 @@ def _flow_phase(topology: Topology, level: tuple[_Rings, ...]) -> _Phase:
     return slowest
 
 
-# Who sends to whom
 # Participants and messages
 
 
@@ -423,10 +395,7 @@ def _grid_scopes(index: ChannelIndex, grid: GridRings, nodes: SubGrid, most: int
 def _chip_scopes(
     index: ChannelIndex, grid: GridRings, nodes: SubGrid, level: tuple[_Rings, ...], most: int
 ) -> list[_Scope]:
-    """Nodes of several chips: a ring level over all chips, and the hierarchy.
-
-    The hierarchy is the meshes inside the nodes, then the nodes.
-    """
+    """Nodes of several chips: rings over all chips, and the meshes, then the nodes."""
     scopes = []
     chips = nodes.nodes * grid.grid.m**2
     flat = [
@@ -447,9 +416,7 @@ def _chip_scopes(
 
 
 def _rings(index: ChannelIndex, line: LineRings, most_messages: int) -> _Rings:
-    """The rings of all lines of a dimension, or of one line if the messages are too
-    many.
-    """
+    """The rings of all lines of a dimension, or of one, with too many messages."""
     first = _line_paths(index, line, 0)
     hops = first.latency_ns.reshape(line.rings, line.participants)
     paths = None

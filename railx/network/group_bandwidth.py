@@ -41,10 +41,7 @@ from railx.vocabulary.topology import INTERNAL, Topology
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages within a group: arrays[messages], by member and the one it sends to.
-
-    ``share``: the part of the member's traffic.
-    """
+    """Messages (arrays[messages]) by member, other member and share of its traffic."""
 
     member: IntArray
     other: IntArray
@@ -73,9 +70,7 @@ class RoutedLoads:
 
 @dataclass(frozen=True)
 class MemberRates:
-    """Rates of a member by the busiest channel between nodes and inside one, and the
-    longest flight of a message.
-    """
+    """Rates of a member by the busiest channels, and its messages' longest flight."""
 
     between_gb_s: float
     inside_gb_s: float
@@ -102,11 +97,8 @@ def group_bandwidth(
     rows: list[dict[str, Any]] = []
     for size, stride in group_shapes(len(chips)):
         groups = strided_groups(chips, size, stride)
-        key = {
-            "group_size": size,
-            "stride": stride,
-            "placement": "consecutive" if stride == 1 else "strided",
-        }
+        placement = "consecutive" if stride == 1 else "strided"
+        key = {"group_size": size, "stride": stride, "placement": placement}
         for algorithm in ("direct",) if size == 2 else ("direct", "ring"):
             for fidelity in settings.fidelities:
                 if fidelity == "flow":
@@ -142,20 +134,29 @@ def routed_loads(
     plane, planes = family.plane(topology.settings) if family.plane else (topology, 1)
     closed = family.pair_loads
     without_table = None if closed is None else closed(topology.settings, plane, routing)
-    of_gathers: Callable[[IntArray], tuple[FloatArray, float]] | None = None
+    gathers: Callable[[IntArray], tuple[FloatArray, float]] | None = None
     if without_table is None and routing in family.hop_loads:
         by_hops = HopLoads(plane, family.hop_loads[routing])
-        without_table, of_gathers = by_hops, by_hops.of_gathers
+        without_table, gathers = by_hops, by_hops.of_gathers
     if without_table is None:
         table = build_routing(plane, routing, destinations, grouped=True)
         if family.traffic_circuits is not None and routing == "min":
             return RoutedLoads(partial(_loads_by_table, topology, table))
         without_table = partial(pair_loads, plane, table)
-        of_gathers = partial(gather_loads, plane, table)
-    return RoutedLoads(
-        partial(_loads_of_planes, topology, planes, without_table),
-        of_gathers and partial(_gathers_of_planes, topology, planes, of_gathers),
-    )
+        gathers = partial(gather_loads, plane, table)
+    pairs = without_table
+
+    # Loads are those of one of equal planes.
+    def of_pairs(src: IntArray, dst: IntArray, share: FloatArray) -> _Loads:
+        load, flight_ns = pairs(src, dst, share / planes)
+        return topology, np.tile(load, planes), flight_ns
+
+    def of_gathers(groups: IntArray) -> _Loads:
+        assert gathers is not None
+        load, flight_ns = gathers(groups)
+        return topology, np.tile(load / planes, planes), flight_ns
+
+    return RoutedLoads(of_pairs, None if gathers is None else of_gathers)
 
 
 def _loads_with_nodes(topology: Topology, between: RoutedLoads, inside: PairLoads) -> RoutedLoads:
@@ -202,41 +203,14 @@ def _pairs_in_nodes(groups: IntArray, node: IntArray) -> tuple[IntArray, IntArra
 
 
 def _longest_ns(loads: RoutedLoads, groups: IntArray, node: IntArray) -> float:
-    """Longest flight in ns from the first member of each group to those in other
-    nodes.
-    """
+    """Longest flight in ns from each group's first member to another node's."""
     group, other = np.nonzero(node != node[:, :1])
     return loads.of_pairs(groups[group, 0], groups[group, other], np.ones(len(group)))[2]
 
 
 def _pairs_of(messages: Messages, groups: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """Sources, destinations and shares of the messages of all groups."""
     src, dst = groups[:, messages.member].ravel(), groups[:, messages.other].ravel()
     return src, dst, np.tile(messages.share, len(groups))
-
-
-def _loads_of_planes(
-    topology: Topology,
-    planes: int,
-    alone: PairLoads,
-    src: IntArray,
-    dst: IntArray,
-    share: FloatArray,
-) -> _Loads:
-    """Loads of pairs, from those of one of equal planes."""
-    load, flight_ns = alone(src, dst, share / planes)
-    return topology, np.tile(load, planes), flight_ns
-
-
-def _gathers_of_planes(
-    topology: Topology,
-    planes: int,
-    alone: Callable[[IntArray], tuple[FloatArray, float]],
-    groups: IntArray,
-) -> _Loads:
-    """Loads of gathers, from those of one of equal planes."""
-    load, flight_ns = alone(groups)
-    return topology, np.tile(load / planes, planes), flight_ns
 
 
 def _loads_by_table(
@@ -347,12 +321,8 @@ def member_rates(loads: RoutedLoads, groups: IntArray, algorithm: str) -> Member
 def _flow_rate(
     topology: Topology, table: RoutingTable, groups: IntArray, algorithm: str
 ) -> tuple[float, float]:
-    """Rate of each member (GB/s) by max-min fair rates of all messages at once, and the
-    longest flight in ns.
-    """
-    messages = messages_of(algorithm, groups.shape[1])
-    src, dst = groups[:, messages.member].ravel(), groups[:, messages.other].ravel()
+    """Fair rate of each member (GB/s), all sending at once; longest flight in ns."""
+    src, dst, size_bytes = _pairs_of(messages_of(algorithm, groups.shape[1]), groups)
     paths = spread_flows(topology, table, src, dst)
-    size_bytes = np.tile(messages.share, len(groups))
     sending = finish_times(paths, link_gb_s(topology), size_bytes) - paths.latency_ns
     return float(1 / sending.max()), float(paths.latency_ns.max())

@@ -114,20 +114,13 @@ def node_hop_counts(topology: Topology) -> IntArray | None:
         return np.convolve(np.bincount(row.ravel()), np.bincount(column.ravel())) * per_node**2
     if topology.nodes + topology.switches > _MOST_SEARCHED_VERTICES:
         return None
-    vertex = np.concatenate(
-        [topology.chip_node, topology.nodes + np.arange(topology.switches)]
-    ).astype(np.int64)
-    edges = np.stack([vertex[topology.links.src], vertex[topology.links.dst]], axis=1)
-    hops = _hops_from_all(
-        topology.nodes + topology.switches, edges[edges[:, 0] != edges[:, 1]], topology.nodes
-    )
+    vertices, edges, _ = _node_graph(topology)
+    hops = _hops_from_all(vertices, edges, topology.nodes)
     return np.bincount(hops[:, : topology.nodes].ravel()) * per_node**2
 
 
 def chip_hop_counts(topology: Topology) -> IntArray | None:
-    """Ordered pairs of chips that are h links apart (index h); None above 2,000
-    vertices.
-    """
+    """Ordered pairs of chips h links apart (index h); None above 2,000 vertices."""
     if topology.vertices > _MOST_SEARCHED_VERTICES:
         return None
     edges = np.stack([topology.links.src, topology.links.dst], axis=1).astype(np.int64)
@@ -138,8 +131,7 @@ def chip_hop_counts(topology: Topology) -> IntArray | None:
 def check_optical_circuits(topology: Topology) -> None:
     """Check the optical circuits; ValueError names the first fault.
 
-    Each port exists (``ocs_radix``) and is used at most once. A family may also check
-    the resulting links.
+    Each port exists (``ocs_radix``), is used once at most; families may check more.
     """
     circuits = topology.circuits
     if circuits is None:
@@ -168,17 +160,13 @@ def check_optical_circuits(topology: Topology) -> None:
 
 
 def _line_graphs(topology: Topology) -> list[LineGraph] | None:
-    """A row and a column of nodes where all rows and all columns are alike,
-    else None.
-    """
+    """A row and a column of nodes, where all rows and all columns are alike."""
     line_graphs = family_of(topology).line_graphs
     return None if line_graphs is None else line_graphs(topology.settings, topology)
 
 
 def _hops_from_all(vertices: int, edges: IntArray, sources: int) -> IntArray:
-    """Hops (int[sources, vertices]) from the first ``sources`` vertices; all are
-    connected.
-    """
+    """Hops (int[sources, vertices]) from the first ``sources`` vertices, all joined."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
 
@@ -231,7 +219,9 @@ def minimal_path_counts(
             total for total, _ in kinds.values()
         ) / pairs
     vertices, edges, _ = _node_graph(topology)
-    sources = _sources(topology)
+    # Nodes that represent all by symmetry, each kind equally often; else all nodes.
+    symmetric = family_of(topology).symmetric_sources
+    sources = np.arange(topology.nodes) if symmetric is None else symmetric(topology.settings)
     if (
         vertices > _MOST_COUNTED_VERTICES
         or vertices * len(sources) > _MOST_COUNTED_VERTICES**2 // 4
@@ -239,11 +229,9 @@ def minimal_path_counts(
         return None
     hops, paths = _count(vertices, edges, sources)
     counts = paths[:, : topology.nodes][hops[:, : topology.nodes] > 0]
-    return (
-        None
-        if not len(counts) or counts.max() > _MOST_EXACT
-        else (int(counts.min()), float(counts.mean()))
-    )
+    if not len(counts) or counts.max() > _MOST_EXACT:
+        return None
+    return int(counts.min()), float(counts.mean())
 
 
 def disjoint_paths_min(topology: Topology, lines: list[LineGraph] | None) -> int | None:
@@ -292,9 +280,7 @@ def _connectivity(vertices: int, edges: IntArray, lanes: IntArray, nodes: int) -
 
 
 def _node_graph(topology: Topology) -> tuple[int, IntArray, IntArray]:
-    """Vertices (nodes, then switches), pairs joined by a link between nodes, their
-    lanes.
-    """
+    """Vertices (nodes, then switches), pairs joined outside nodes, their lanes."""
     links = topology.links
     vertex = np.concatenate(
         [topology.chip_node, topology.nodes + np.arange(topology.switches)]
@@ -307,16 +293,8 @@ def _node_graph(topology: Topology) -> tuple[int, IntArray, IntArray]:
     return vertices, np.stack(np.divmod(pairs, vertices), axis=1), lanes
 
 
-def _sources(topology: Topology) -> IntArray:
-    """Nodes that represent all by symmetry, each kind equally often; else all nodes."""
-    symmetric = family_of(topology).symmetric_sources
-    return np.arange(topology.nodes) if symmetric is None else symmetric(topology.settings)
-
-
 def _count(vertices: int, edges: IntArray, sources: IntArray) -> tuple[IntArray, FloatArray]:
-    """Hops (-1: unreachable) and number of shortest paths from each source to each
-    vertex.
-    """
+    """Hops (-1: none) and number of shortest paths from sources to all vertices."""
     from scipy.sparse import csr_array
 
     pairs = np.unique(edges, axis=0)
@@ -337,9 +315,7 @@ def _count(vertices: int, edges: IntArray, sources: IntArray) -> tuple[IntArray,
 
 
 def _by_hops(hops: IntArray, paths: FloatArray) -> dict[int, tuple[float, float]]:
-    """Shortest paths by distance: of all ordered pairs together, and of the poorest
-    pair.
-    """
+    """Shortest paths by distance: of all pairs together, and of the poorest pair."""
     return {
         h: (float(paths[hops == h].sum()), float(paths[hops == h].min()))
         for h in range(int(hops.max()) + 1)

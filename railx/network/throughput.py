@@ -46,10 +46,7 @@ FIDELITY = "analytic"
 
 
 def static_routings(topology: Topology) -> tuple[str, ...]:
-    """The routings with computable loads on a topology.
-
-    Only those of closed forms where it is too large for a table over all pairs.
-    """
+    """The routings with computable loads: closed forms alone, where too large."""
     family = family_of(topology)
     closed = () if family.loads is None else _LINE_ROUTINGS
     if topology.chips > _MOST_TABLE_CHIPS:
@@ -59,10 +56,7 @@ def static_routings(topology: Topology) -> tuple[str, ...]:
 
 
 def lane_loads(topology: Topology, traffic: TrafficSettings, routing: str, seed: int) -> FloatArray:
-    """:func:`uniform_lane_loads` for any traffic pattern.
-
-    Patterns other than uniform and all-to-all at up to 6,000 chips.
-    """
+    """:func:`uniform_lane_loads` for any pattern, others at up to 6,000 chips."""
     if isinstance(traffic, UniformTraffic | AllToAllTraffic):
         return uniform_lane_loads(topology, routing)
     _check_size(topology, f"{traffic.pattern} traffic")
@@ -102,9 +96,7 @@ def _check_size(topology: Topology, what: str) -> None:
 
 
 def _table_loads(topology: Topology, routing: str, demand: FloatArray | None) -> FloatArray:
-    """The loads of a routing table (``demand`` None: uniform), by blocks of
-    destinations.
-    """
+    """The loads of a routing table, by blocks; ``demand`` None: uniform traffic."""
     blocks = np.split(
         np.arange(topology.chips, dtype=np.int32), range(_BLOCK, topology.chips, _BLOCK)
     )
@@ -153,9 +145,8 @@ def simulate_static(
     width = links.gbps / settings.port_gbps
     with np.errstate(divide="ignore"):
         limit = np.where(load > 0, width / load, np.inf)
-    busiest = int(
-        np.round(limit, 9).argmin()
-    )  # equal lanes differ in the last digits: take the first
+    # Equal lanes differ in the last digits: the first is taken.
+    busiest = int(np.round(limit, 9).argmin())
     external = links.kind != INTERNAL
     bound, ideal = float(limit[busiest]), ideal_bound(topology, load)
     gb_s = settings.port_gbps / 8
@@ -184,10 +175,7 @@ def simulate_static(
 
 
 def ideal_bound(topology: Topology, load: FloatArray) -> float:
-    """Offered load that fills the average lane of the scarcest external kind.
-
-    ``load``: of one lane of each link row.
-    """
+    """Offered load that fills the scarcest external kind; ``load``: of a lane."""
     kinds = topology.links.kind
     lanes = topology.links.lanes
     width = topology.links.gbps / topology.settings.port_gbps
@@ -199,10 +187,7 @@ def ideal_bound(topology: Topology, load: FloatArray) -> float:
 
 
 def _channels(topology: Topology, load: FloatArray) -> dict[str, Any]:
-    """The channel table as columns.
-
-    Names are dictionary-encoded: the full scale has millions of rows.
-    """
+    """The channel table by columns, with words encoded: it has millions of rows."""
     from railx.io import as_words
 
     links = topology.links

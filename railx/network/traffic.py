@@ -19,32 +19,11 @@ from railx.errors import UserError
 from railx.families import build_routing, family_of
 from railx.families.sizes import small_graph
 from railx.io import in_repository
-from railx.network.settings import (
-    AllToAllTraffic,
-    ExpertTraffic,
-    HotSpotTraffic,
-    NeighbourTraffic,
-    PermutationTraffic,
-    TrafficSettings,
-    UniformTraffic,
-)
+from railx.network import settings as kinds
 from railx.settings import SettingsError
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import LINK_KINDS, FamilySettings, Topology
-
-__all__ = [
-    "MOST_EXPLICIT_CHIPS",
-    "Flows",
-    "check_pattern",
-    "circuits_for",
-    "hot_chips",
-    "is_large",
-    "read_matrix",
-    "repeat_seeds",
-    "routed_for",
-    "traffic_flows",
-]
 
 #: Up to this many chips, traffic to all chips is listed flow by flow; above, it is in
 #: ``Flows.spread``.
@@ -74,10 +53,7 @@ class Flows:
         return len(self.spread)
 
     def demand(self) -> FloatArray:
-        """The traffic matrix (float64[chips, chips], row = source).
-
-        ValueError above :data:`MOST_EXPLICIT_CHIPS` chips.
-        """
+        """The matrix (float64[chips, chips], row = source); UserError: too large."""
         if self.chips > MOST_EXPLICIT_CHIPS:
             raise UserError(
                 f"chips: got {self.chips:,}; allowed: at most {MOST_EXPLICIT_CHIPS:,} for a full"
@@ -88,7 +64,7 @@ class Flows:
         return matrix
 
 
-def traffic_flows(topology: Topology, traffic: TrafficSettings, seed: int) -> Flows:
+def traffic_flows(topology: Topology, traffic: kinds.TrafficSettings, seed: int) -> Flows:
     """The flows of a traffic pattern, without the offered load.
 
     ``seed`` draws random permutations, hot chips and popular experts. SettingsError
@@ -99,28 +75,25 @@ def traffic_flows(topology: Topology, traffic: TrafficSettings, seed: int) -> Fl
         raise SettingsError(
             "chips", f"got {chips}; allowed: at least 2, a chip sends nothing to itself"
         )
-    if isinstance(traffic, (UniformTraffic, AllToAllTraffic)):
-        return _with_spread(chips, np.ones(chips), None)
-    if isinstance(traffic, HotSpotTraffic):
+    if isinstance(traffic, (kinds.UniformTraffic, kinds.AllToAllTraffic)):
+        return _with_spread(chips, np.ones(chips), *_NO_FLOWS)
+    if isinstance(traffic, kinds.HotSpotTraffic):
         return _hot_spot(topology, traffic, seed)
-    if isinstance(traffic, ExpertTraffic):
+    if isinstance(traffic, kinds.ExpertTraffic):
         return _experts(chips, traffic, seed)
-    if isinstance(traffic, PermutationTraffic):
+    if isinstance(traffic, kinds.PermutationTraffic):
         src = np.arange(chips)
         dst = _permutation(chips, traffic, seed)
         return _listed(chips, src[dst != src], dst[dst != src], np.ones(int((dst != src).sum())))
-    if isinstance(traffic, NeighbourTraffic):
+    if isinstance(traffic, kinds.NeighbourTraffic):
         return _neighbours(topology)
     matrix = read_matrix(traffic.path, chips)
     src, dst = np.nonzero(matrix)
     return _listed(chips, src, dst, matrix[src, dst])
 
 
-def circuits_for(topology: Topology, traffic: TrafficSettings, seed: int) -> Topology:
-    """The network with its circuits set for a pattern; itself where none follow it.
-
-    As built they are set for uniform traffic.
-    """
+def circuits_for(topology: Topology, traffic: kinds.TrafficSettings, seed: int) -> Topology:
+    """The network with circuits for a pattern, if any follow it; as built: uniform."""
     if family_of(topology).traffic_circuits is None or traffic.pattern == "uniform":
         return topology
     flows = traffic_flows(topology, traffic, seed)
@@ -153,7 +126,7 @@ def _wired(
     return replace(wired, links=replace(wired.links, gbps=gbps[wired.links.kind]))
 
 
-def hot_chips(topology: Topology, traffic: HotSpotTraffic, seed: int) -> Int32Array:
+def hot_chips(topology: Topology, traffic: kinds.HotSpotTraffic, seed: int) -> Int32Array:
     """The hot chips (int32[hot_chips], ascending), drawn without replacement."""
     if traffic.hot_chips > topology.chips:
         raise SettingsError(
@@ -256,15 +229,13 @@ def _listed(chips: int, src: IntArray, dst: IntArray, weight: FloatArray) -> Flo
     )
 
 
+_NO_FLOWS = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+
+
 def _with_spread(
-    chips: int, spread: FloatArray, listed: tuple[IntArray, IntArray, FloatArray] | None
+    chips: int, spread: FloatArray, src: IntArray, dst: IntArray, share: FloatArray
 ) -> Flows:
     """The listed flows with ``spread[i]`` of chip i evenly to all other chips."""
-    src, dst, share = (
-        listed
-        if listed is not None
-        else (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
-    )
     if chips > MOST_EXPLICIT_CHIPS:
         return Flows(src.astype(np.int32), dst.astype(np.int32), share, spread)
     matrix = np.repeat(spread[:, None] / (chips - 1), chips, axis=1)
@@ -274,11 +245,8 @@ def _with_spread(
     return Flows(src.astype(np.int32), dst.astype(np.int32), matrix[src, dst], np.zeros(chips))
 
 
-def _hot_spot(topology: Topology, traffic: HotSpotTraffic, seed: int) -> Flows:
-    """The hot share goes evenly to the hot chips other than the sender.
-
-    The only hot chip spreads its hot share over all others.
-    """
+def _hot_spot(topology: Topology, traffic: kinds.HotSpotTraffic, seed: int) -> Flows:
+    """The hot share goes evenly to other hot chips; a single one spreads its own."""
     chips, hot = topology.chips, hot_chips(topology, traffic, seed)
     src, dst = (
         axis.ravel() for axis in np.meshgrid(np.arange(chips), hot.astype(np.int64), indexing="ij")
@@ -286,10 +254,10 @@ def _hot_spot(topology: Topology, traffic: HotSpotTraffic, seed: int) -> Flows:
     src, dst = src[src != dst], dst[src != dst]
     targets = np.bincount(src, minlength=chips)
     spread = np.where(targets > 0, 1 - traffic.hot_share, 1.0)
-    return _with_spread(chips, spread, (src, dst, traffic.hot_share / targets[src]))
+    return _with_spread(chips, spread, src, dst, traffic.hot_share / targets[src])
 
 
-def _experts(chips: int, traffic: ExpertTraffic, seed: int) -> Flows:
+def _experts(chips: int, traffic: kinds.ExpertTraffic, seed: int) -> Flows:
     """Every chip of a group of two or more sends 1, by popularity, to the others."""
     draw = np.random.default_rng(seed)
     flows = []
@@ -306,10 +274,15 @@ def _experts(chips: int, traffic: ExpertTraffic, seed: int) -> Flows:
     return _listed(chips, src, dst, share)
 
 
-def _permutation(chips: int, traffic: PermutationTraffic, seed: int) -> IntArray:
+def _permutation(chips: int, traffic: kinds.PermutationTraffic, seed: int) -> IntArray:
     chip = np.arange(chips)
     if traffic.permutation == "random":
-        return _derangement(chips, seed)
+        # Without fixed points, by rejection: e tries on average.
+        rng = np.random.default_rng(seed)
+        drawn: IntArray = rng.permutation(chips)
+        while (drawn == chip).any():
+            drawn = rng.permutation(chips)
+        return drawn
     if traffic.permutation == "complement":
         return chips - 1 - chip
     if traffic.permutation == "transpose":
@@ -336,17 +309,6 @@ def _permutation(chips: int, traffic: PermutationTraffic, seed: int) -> IntArray
             f" (modulo {chips})",
         )
     return (chip + traffic.offset) % chips
-
-
-def _derangement(chips: int, seed: int) -> IntArray:
-    """A uniformly random permutation without fixed points, by rejection (e tries on
-    average).
-    """
-    rng = np.random.default_rng(seed)
-    while True:
-        drawn: IntArray = rng.permutation(chips)
-        if (drawn != np.arange(chips)).all():
-            return drawn
 
 
 def _neighbours(topology: Topology) -> Flows:
@@ -381,7 +343,7 @@ def is_large(settings: FamilySettings) -> bool:
 
 
 def check_pattern(
-    settings: FamilySettings, name: str, traffic: TrafficSettings, seed: int, key: str
+    settings: FamilySettings, name: str, traffic: kinds.TrafficSettings, seed: int, key: str
 ) -> None:
     """Refuse a pattern, below ``key``, that does not suit the chips of a topology."""
     if traffic.pattern in ("uniform", "all_to_all"):

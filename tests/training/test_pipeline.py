@@ -226,7 +226,7 @@ def test_attention_saves_neither_joins_nor_what_is_recomputed(
 
     monkeypatch.setattr(runtime, "variable_length_attention", attention)
     batch = PipelineBatch(0, (Pipeline(3, 0, with_recomputed(recomputed)),))
-    for step in own._steps(batch, 0)[:4]:
+    for step in runtime.stage_steps(batch, own.replica, 0)[:4]:
         assert step.op.kind == "forward"
         own._forward(step, 1.0)
     # Three slices with context, two layers.

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pytest
 
 from railx import places
-from railx.settings import SettingsError
+from railx.settings import SettingsError, with_defaults
 from tests.builders import ROOT
 from tests.commands import environment, python
 from workflow.choices import (
@@ -34,7 +34,7 @@ from workflow.composer import compose
 from workflow.config import CONF, compose_experiment
 from workflow.plan_names import PlanNames, PlanParts, crossed
 from workflow.renamed import new_name
-from workflow.settings import Experiment, with_defaults
+from workflow.settings import Experiment
 
 
 @dataclass(frozen=True)

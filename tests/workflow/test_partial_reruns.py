@@ -120,7 +120,7 @@ def test_what_changes_no_result_reruns_nothing(pipeline: MadePipeline) -> None:
     with (
         pipeline.changed("conf/topology/torus_2d.yaml", "family:", "# another word\nfamily:"),
         pipeline.changed("railx/network/collectives.py", '"""', '"""Changed. '),
-        pipeline.changed("railx/network/traffic.py", "__all__", "# A comment.\n__all__"),
+        pipeline.changed("railx/network/traffic.py", "_NO_FLOWS =", "# A comment.\n_NO_FLOWS ="),
         pipeline.changed("railx/planning/sequence/flexsp.py", '"""', '"""Changed. '),
         pipeline.changed(
             "railx/planning/pipeline/chunks.py", "Chunking =", "# A comment.\n\nChunking ="
@@ -187,7 +187,7 @@ def test_one_override_on_the_command_line(pipeline: MadePipeline) -> None:
 
 
 def test_changed_code_reruns_the_stages_that_import_it(pipeline: MadePipeline) -> None:
-    with pipeline.changed("railx/network/collectives.py", "__all__", "_NEW = 1\n__all__"):
+    with pipeline.changed("railx/network/collectives.py", "_BLOCK =", "_NEW = 1\n_BLOCK ="):
         topologies = (
             "railx_hyperx",
             "railx_hyperx_m4n2",

@@ -20,7 +20,7 @@ from railx.settings import to_dict
 from tests.builders import ROOT
 from tests.commands import loaded
 from workflow.config import compose_experiment
-from workflow.outputs import File, Json, Table, integer, real, text, typed_array
+from workflow.outputs import File, Json, Table, columns, typed_array
 from workflow.stage import FromStage, Item, Job, Stage
 from workflow.stages import (
     STAGES,
@@ -252,7 +252,7 @@ GARDEN = Stage(
     help="plants",
     message="Plant {item}",
     outputs={
-        "heights": Table(text("plant") | real("height")),
+        "heights": Table(columns("text plant, real height")),
         "summary": Json(),
     },
     run=grow,
@@ -269,7 +269,7 @@ def test_a_json_object_without_a_declared_key_is_refused(tmp_path: Path) -> None
     wanted = {"summary": tmp_path / "summary.json"}
 
     def blooming(*keys: str) -> Stage:
-        outputs = {"summary": Json(keys=integer(*keys))}
+        outputs = {"summary": Json(keys=dict.fromkeys(keys, "int64"))}
         return dataclasses.replace(GARDEN, outputs=outputs, run=bloom)
 
     blooming("rows", "deep_leaves").make(item="oak", outputs=wanted)
@@ -313,7 +313,7 @@ def test_rows_that_do_not_fit_are_refused(
 
 def test_a_table_of_a_library_is_checked_after_the_run(tmp_path: Path) -> None:
     path = tmp_path / "heights.parquet"
-    output = Table(text("plant"), optional=integer("height"))
+    output = Table(columns("text plant"), optional=columns("integer height"))
     write_table(path, {"plant": ["oak"]})
     output.check(path)
     write_table(path, {"plant": ["oak"], "height": [3]})

@@ -101,7 +101,6 @@ def _topologies(network: str) -> list[Any]:
 
 
 def _rates_name(settings: Any, topologies: list[Any]) -> str:
-    """The cache key of a network's rates: a digest of all their inputs."""
     from workflow.cache_keys import cache_key
 
     asked = settings.devices, settings.gpus, settings.constants, settings.program, settings.on

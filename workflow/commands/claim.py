@@ -110,10 +110,7 @@ def _claim(options: argparse.Namespace) -> None:
 
 
 def query_files(query: str, asked: str, experiment: Config) -> list[Path]:
-    """The files of the tables that a query names; ``asked`` says whose query it is.
-
-    Raises ValueError where the experiment makes one of them not, naming those that do.
-    """
+    """The files that a query of ``asked`` names; UserError: the run lacks one."""
     from railx.evidence import open_schemas
 
     with open_schemas({}) as database:
@@ -131,7 +128,6 @@ def query_files(query: str, asked: str, experiment: Config) -> list[Path]:
 
 
 def _tables(experiment: Config) -> dict[str, Path]:
-    """The files of tables for claims, by the name of the table."""
     from railx.evidence import table_name
 
     folder = results_folder(experiment)
@@ -139,7 +135,6 @@ def _tables(experiment: Config) -> dict[str, Path]:
 
 
 def _experiments_with(named: Sequence[str]) -> list[str]:
-    """The experiments of conf/ that make all these tables."""
     from railx.settings import SettingsError
     from workflow.experiment import checked_experiment
     from workflow.mounts import choices
@@ -168,10 +163,7 @@ def _make(files: Sequence[Path], options: argparse.Namespace) -> None:
 
 
 def claim_by_id(name: str, option: str) -> Claim:
-    """The claim of resources/claims with this id.
-
-    Raises ValueError naming the ``option`` that held it and the nearest ids.
-    """
+    """The claim with this id; UserError names ``option`` and the nearest ids."""
     claims = {claim.id: claim for claim in all_claims()}
     if name not in claims:
         raise UserError(f"{option}: got {name!r}; allowed: {allowed_names(name, claims)}")

@@ -66,7 +66,6 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _named(word: str) -> tuple[str, list[str]]:
-    """The name of the network and its overrides."""
     key, separator, value = word.partition("=")
     if separator:
         if key != "topology" or not value:
@@ -79,7 +78,6 @@ def _named(word: str) -> tuple[str, list[str]]:
 
 
 def _kept(asked: str, seed: int) -> Callable[[str, Callable[[], list[Any]]], list[Any]]:
-    """Rows of a network from the cache, by all that they depend on."""
     from railx.file_cache import cached
     from railx.places import cache
     from workflow.cache_keys import cache_key

@@ -13,8 +13,6 @@ from typing import Any
 
 from workflow.commands.shared import command
 
-__all__ = ["add", "complete", "override_choices"]
-
 SHELLS = ("bash", "zsh", "fish")
 #: Set by the shell while it asks.
 _ASKED = "_ARGCOMPLETE"
@@ -53,7 +51,6 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 def _teach(parser: argparse.ArgumentParser, defaults: dict[str, Any]) -> None:
-    """Attach a completer to each argument."""
     defaults = {**defaults, **parser._defaults}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

@@ -81,10 +81,7 @@ def _design(options: argparse.Namespace) -> None:
 
 
 def design_settings(words: list[str]) -> DesignSettings:
-    """The settings of KEY=VALUE words, on top of conf/design/default.yaml.
-
-    SettingsError names the key as it is on the command line.
-    """
+    """The settings of KEY=VALUE words; SettingsError names the key as given there."""
     from workflow.config import compose_stage
 
     overrides = []

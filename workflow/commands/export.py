@@ -127,8 +127,6 @@ def write_exported(exported: Exported, out: Path | None) -> None:
 
 
 def _chosen(words: Sequence[str]) -> tuple[Topology, str]:
-    """The network and its name."""
-
     from railx.families import build_topology, read_topology
     from railx.io import read_metadata
     from workflow.config import compose_stage

@@ -16,7 +16,6 @@ def add(commands: Any) -> None:
 
 
 def _rails(name: str | None) -> dict[str, Any]:
-    """The plain settings of a choice of conf/fabric."""
     from railx.settings import SettingsError
     from workflow.choices import is_choice
     from workflow.composer import compose_choice

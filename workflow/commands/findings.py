@@ -190,7 +190,6 @@ def _record(results: Path, experiment: str) -> None:
 
 
 def _jobs(folder: Path, tables: Iterable[str]) -> list[dict[str, Any]]:
-    """The records of the jobs that made these tables."""
     from railx.io import read_json
 
     jobs = []
@@ -204,7 +203,6 @@ def _jobs(folder: Path, tables: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def _compare(results: Path, experiment: str, pages: list[Path]) -> int:
-    """Compare the recorded values of an experiment with a run of it."""
     from railx.evidence.findings import references
     from railx.io import read_rows
 

@@ -83,7 +83,6 @@ def _init(options: argparse.Namespace) -> None:
 
 
 def _write(folder: Path, contents: Mapping[Path, bytes]) -> list[Path]:
-    """Write the files that are missing or differ; returns their names."""
     written = []
     for name, content in contents.items():
         path = folder / name
@@ -117,7 +116,6 @@ def _check(folder: Path) -> None:
 
 
 def _study() -> Iterator[tuple[Path, bytes]]:
-    """The files of a new folder, by path: its experiment and the choices of it."""
     import yaml
 
     config = (_CONF / "config.yaml").read_text(encoding="utf-8")
@@ -131,7 +129,6 @@ def _study() -> Iterator[tuple[Path, bytes]]:
 
 
 def _named(chosen: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The choices with a file that an experiment names, with their groups."""
     from workflow.choices import file_of
     from workflow.settings import LISTED
 
@@ -179,7 +176,6 @@ def _copied(name: str) -> Iterator[tuple[Path, bytes]]:
 
 
 def _below(here: str, source: Path) -> Iterator[tuple[Path, bytes]]:
-    """The files of a folder of the package, by their path below ``here``."""
     for path in sorted(source.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             yield Path(here) / path.relative_to(source), path.read_bytes()
@@ -188,8 +184,7 @@ def _below(here: str, source: Path) -> Iterator[tuple[Path, bytes]]:
 def _schemas(folder: Path, contents: Iterable[Path]) -> dict[Path, bytes]:
     """The schemas that files of the folder name, as its choices are now.
 
-    Those that are there are refreshed from within the folder alone: elsewhere its own
-    choices are not read.
+    Those that are there are refreshed from within: elsewhere its choices are not read.
     """
     from workflow.schemas import SCHEMAS, generated_files, schema_name
 

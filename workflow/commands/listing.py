@@ -101,17 +101,9 @@ def _devices() -> Iterator[Row]:
     from railx.performance.resources import catalogue
 
     for name, device in catalogue("devices.yaml", Device).items():
-        yield {
-            "name": name,
-            "peak_tflops": ", ".join(
-                f"{precision} {peak:g}" for precision, peak in device.peak_tflops.items()
-            ),
-            "capacity_gb": device.capacity_gb,
-            "memory_gb_s": device.memory_gb_s,
-            "node_devices": device.node_devices,
-            "fast_gb_s": device.fast_gb_s,
-            "slow_gb_s": device.slow_gb_s,
-        }
+        peaks = ", ".join(f"{precision} {peak:g}" for precision, peak in device.peak_tflops.items())
+        others = ("capacity_gb", "memory_gb_s", "node_devices", "fast_gb_s", "slow_gb_s")
+        yield {"name": name, "peak_tflops": peaks, **{key: getattr(device, key) for key in others}}
 
 
 #: What can be listed.

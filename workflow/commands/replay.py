@@ -172,7 +172,6 @@ def _network(name: str, options: argparse.Namespace) -> ReplayedNetwork:
 
 
 def _with_servers(settings: Any, server: int | None) -> Any:
-    """The settings with servers of so many chips, where the family has servers."""
     if server is None or not hasattr(settings, "chips_per_server"):
         return settings
     return replace(settings, chips_per_server=server)

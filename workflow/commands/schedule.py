@@ -54,16 +54,13 @@ def add(commands: Any) -> None:
     shown = parser.add_mutually_exclusive_group()
     add_flag(shown, "--compare", "a line for every schedule of the same chunks")
     add_flag(shown, "--orders", "the order of each stage: F0, B0, W0, F0.1 ...")
-    parser.add_argument("--gantt", type=Path, metavar="FILE", help="draw it (.svg, .png, .pdf)")
-    parser.add_argument(
-        "--memory", type=Path, metavar="FILE", help="draw what stages hold (.svg, .png, .pdf)"
-    )
-    parser.add_argument(
-        "--chrome", type=Path, metavar="FILE", help="write a Chrome trace (.json, for Perfetto)"
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write the plan with this schedule (.json)"
-    )
+    for option, what in (
+        ("--gantt", "draw it (.svg, .png, .pdf)"),
+        ("--memory", "draw what stages hold (.svg, .png, .pdf)"),
+        ("--chrome", "write a Chrome trace (.json, for Perfetto)"),
+        ("--out", "write the plan with this schedule (.json)"),
+    ):
+        parser.add_argument(option, type=Path, metavar="FILE", help=what)
     add_flag(parser, "--explicit", "write the orders outright, to edit them by hand")
     add_flag(parser, "--json", "print JSON, units in the key names")
     add_flag(parser, "--csv", "print CSV")
@@ -116,13 +113,8 @@ def _schedule(options: argparse.Namespace) -> None:
 
 
 def _check_endings(options: argparse.Namespace) -> None:
-    """Refuse file endings that cannot be written, before any work."""
-    for option, endings in (
-        ("gantt", _PICTURES),
-        ("memory", _PICTURES),
-        ("chrome", (".json",)),
-        ("out", (".json",)),
-    ):
+    for option in ("gantt", "memory", "chrome", "out"):
+        endings = _PICTURES if option in ("gantt", "memory") else (".json",)
         path: Path | None = getattr(options, option)
         if path is not None and path.suffix not in endings:
             raise UserError(
@@ -135,7 +127,6 @@ def _check_endings(options: argparse.Namespace) -> None:
 
 
 def _check_virtual_stages(parts: int, plan: Plan) -> None:
-    """Refuse more parts of a stage than the plan's model has layers for."""
     from railx.planning.format.plan import layers_of
 
     layers = layers_of(plan)
@@ -163,7 +154,6 @@ def _batch(plan: Plan, iteration: int | None) -> PipelineBatch:
 
 
 def _rescheduled(plan: Plan, cost: PipelineCost | None, options: argparse.Namespace) -> Plan:
-    """The plan with the requested schedule in every batch."""
     from railx.planning.format.schedule import TRAINABLE_SCHEDULES, ordered
     from railx.planning.pipeline.best_schedule import (
         CANDIDATE_SCHEDULES,
@@ -224,7 +214,6 @@ def _summary(batch: PipelineBatch, cost: PipelineCost | None) -> str:
 def _draw(
     figure: str, plan: Plan, batch: PipelineBatch, cost: PipelineCost | None, path: Path
 ) -> None:
-    """A figure of one batch, of which one image is kept."""
     from railx.figures import FigureSettings, draw_figure
     from railx.io import write_table
     from railx.planning.format.tables import memory_rows, plan_rows, schedule_rows

@@ -59,10 +59,7 @@ def add_overrides(parser: argparse.ArgumentParser, help: str) -> None:
 def plan_of(
     path: Path, argument: str = "PLAN: ", allowed: str = "a plan (railx plan ... --out)"
 ) -> Plan:
-    """The plan of a file that a command was given.
-
-    ValueError where there is none, one line that names it and the ``argument``.
-    """
+    """The plan of a file that a command was given; UserError names the ``argument``."""
     from railx.planning.format.files import read_plan
 
     try:
@@ -92,10 +89,7 @@ def add_running(parser: argparse.ArgumentParser) -> None:
 
 
 def running(options: argparse.Namespace) -> list[str]:
-    """What these options are to Snakemake.
-
-    A profile says itself how wide it runs. Raises ValueError for what cannot be.
-    """
+    """What these options are to Snakemake; a profile says itself how wide it runs."""
     cores: str | None = options.cores
     if cores is not None and cores != "all" and not (cores.isdecimal() and int(cores)):
         raise UserError(f"--cores: got {cores!r}; allowed: all, or a whole number above 0")
@@ -174,10 +168,7 @@ def snakemake(
     overrides: Sequence[str],
     stdout: IO[str] | None = None,
 ) -> int:
-    """Run Snakemake on an experiment in the folder of work; returns its exit code.
-
-    Raises ValueError where there is no such folder.
-    """
+    """Run Snakemake in the folder of work (UserError: there is none); its exit code."""
     # Nothing is ever written into an installed package.
     if not is_work(WORK) or (WORK == SHIPPED and not is_checkout()):
         raise UserError(
@@ -244,18 +235,14 @@ def print_facts(facts: Mapping[str, Any], width: int = 0) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A value that JSON can hold.
-
-    Sums of whole numbers leave the database as decimals; what else JSON lacks is text.
-    """
+    """Whole numbers for the decimals that sums come as; text for what JSON lacks."""
     return int(value) if isinstance(value, Decimal) and value == int(value) else str(value)
 
 
 def topologies_like(name: str) -> list[Any]:
     """The settings of a choice of topology, and of those that begin with its name.
 
-    Composed without the settings of other groups, whose modules take half a second to
-    import.
+    Composed without other groups, whose modules take half a second to import.
     """
     from railx.families import TopologySettings
     from railx.settings import load

@@ -1,7 +1,4 @@
-"""``railx summary``: the verdicts of an experiment and the path of its page.
-
-``railx pdf`` prints that page as PDF.
-"""
+"""``railx summary``: an experiment's verdicts and page; ``railx pdf``: it as PDF."""
 
 from __future__ import annotations
 
@@ -100,7 +97,6 @@ def _name(options: argparse.Namespace) -> str:
 
 
 def _command_line(options: argparse.Namespace) -> str:
-    """The command that makes these results."""
     overrides = options.overrides.strip()
     if overrides:
         return f"railx reproduce {options.experiment} {overrides}"

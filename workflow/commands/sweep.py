@@ -81,10 +81,7 @@ def add(commands: Any) -> None:
 
 
 def points(experiment: str, overrides: Sequence[str]) -> list[Point]:
-    """Every combination of the values, the last setting fastest.
-
-    Raises ValueError where nothing is swept, or too much.
-    """
+    """Every combination, the last setting fastest; UserError for none or too many."""
     parsed = parse_overrides(overrides, f"a value, or several as {_VALUES}")
     fixed, begins = [], experiment
     swept: dict[str, list[str]] = {}
@@ -123,10 +120,7 @@ def points(experiment: str, overrides: Sequence[str]) -> list[Point]:
 
 
 def _values(key: str, value: str, override: Any) -> list[str]:
-    """The values that one setting takes, in their order.
-
-    Raises ValueError where they cannot be counted, or are none or too many.
-    """
+    """A setting's values, in order; UserError for none, too many, or uncountable."""
     from hydra.errors import HydraException
 
     try:
@@ -179,7 +173,6 @@ def _sweep(options: argparse.Namespace) -> None:
 
 
 def _check_apart(sweep_points: Sequence[Point], experiments: Sequence[Config]) -> None:
-    """Refuse two points whose runs differ in name only."""
     seen: dict[str, Point] = {}
     for point, experiment in zip(sweep_points, experiments, strict=True):
         content = json.dumps({**experiment, "name": None}, sort_keys=True)

@@ -54,10 +54,7 @@ def _train(options: argparse.Namespace) -> None:
                     f" {schedule_name(pipeline)} is simulated only; allowed: 1f1b, gpipe, or an"
                     " order without virtual stages and weights put off"
                 )
-    chosen = {
-        name: to_dict(settings)
-        for name, settings in compose_stage(options.overrides, _GROUPS).items()
-    }
+    chosen = to_dict(compose_stage(options.overrides, _GROUPS))
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
     corpus, training = STAGES["corpus"], STAGES["training"]

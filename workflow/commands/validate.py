@@ -77,7 +77,6 @@ def _validate(options: argparse.Namespace) -> None:
 
 
 def _constants(name: str) -> Any:
-    """Constants by name, or those of a file."""
     from railx.performance.programs import Constants, constants_named
 
     path = Path(name)

@@ -58,7 +58,6 @@ def _verdicts(options: argparse.Namespace) -> int:
 
 
 def _rows(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The rows of the run's table of claims."""
     from railx.evidence import CLAIM_COLUMNS
     from railx.io import read_rows
     from workflow.resources import all_papers

@@ -1,7 +1,4 @@
-"""The stages of the pipeline, each a module with its declaration ``STAGE``.
-
-Here is what is asked of all of them: which files they read and write in an experiment.
-"""
+"""The stages, each a module with its ``STAGE``, and the files of all of them."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +33,7 @@ def results_folder(experiment: Config) -> Path:
 
 
 def stage_of(output: str) -> Stage:
-    """The stage that makes an output such as ``network.bounds``.
-
-    ValueError where none does.
-    """
+    """The stage that makes an output such as ``network.bounds``; else ValueError."""
     name, _, key = output.partition(".")
     if name not in STAGES:
         raise ValueError(f"{output}: no such stage; allowed: {', '.join(STAGES)}")
@@ -47,10 +42,7 @@ def stage_of(output: str) -> Stage:
 
 
 def files_of(experiment: Config, output: str, only: Sequence[str] = ()) -> dict[str, Path]:
-    """The files of an output such as ``network.bounds`` by item.
-
-    Those of ``only``, or all; one empty name for a stage without items.
-    """
+    """The files of an output by item (of ``only``, or all); "" without items."""
     stage, key = stage_of(output), output.partition(".")[2]
     names = tuple(only) or stage.items(experiment)
     folder = str(results_folder(experiment))
@@ -86,15 +78,10 @@ def shipped(path: Path) -> Path:
 
 
 def claim_files(experiment: Config, before: str = "") -> list[Path]:
-    """The files that verdicts and SQL may read.
-
-    Of every stage, or of those before one.
-    """
-    names = list(STAGES)
-    stages = names[: names.index(before)] if before else names
+    """The files that verdicts and SQL may read, of all stages or those before one."""
     return [
         path
-        for name in stages
+        for name in takewhile(lambda name: name != before, STAGES)
         for key, output in STAGES[name].outputs.items()
         if output.claims
         for path in files_of(experiment, f"{name}.{key}").values()
@@ -133,10 +120,7 @@ def printed_tables(experiment: Config) -> list[dict[str, str]]:
 
 def tracked_results(experiment: Config) -> list[dict[str, Any]]:
     """Every result of an experiment that becomes a tracked run, as plain data."""
-    return [
-        _tracked(stage, tracked, experiment, item)
-        for stage, tracked, item in _tracked_jobs(experiment)
-    ]
+    return [_tracked(*job, experiment) for job in _tracked_jobs(experiment)]
 
 
 def _tracked_jobs(experiment: Config) -> list[tuple[Stage, Tracked, str]]:
@@ -148,7 +132,7 @@ def _tracked_jobs(experiment: Config) -> list[tuple[Stage, Tracked, str]]:
     ]
 
 
-def _tracked(stage: Stage, tracked: Tracked, experiment: Config, item: str) -> dict[str, Any]:
+def _tracked(stage: Stage, tracked: Tracked, item: str, experiment: Config) -> dict[str, Any]:
     folder = results_folder(experiment)
     return {
         "stage": stage.name,
@@ -167,9 +151,7 @@ def _tracked(stage: Stage, tracked: Tracked, experiment: Config, item: str) -> d
         "fidelity": tracked.fidelity,
         "modules": _modules(stage, experiment, item),
         "packages": packages_of(stage, experiment, item),
-        "benchmark": str(folder / "benchmarks" / stage.name / f"{item}.tsv")
-        if item
-        else str(folder / "benchmarks" / f"{stage.name}.tsv"),
+        "benchmark": str(folder / "benchmarks" / f"{_job_name(stage, item)}.tsv"),
     }
 
 
@@ -185,10 +167,7 @@ def tracked_files(experiment: Config) -> list[Path]:
 
 
 def _digested_inputs(stage: Stage, experiment: Config, item: str) -> list[Path]:
-    """The files that a stage reads for an item.
-
-    A folder has no contents of its own to digest: the corpus made of it has.
-    """
+    """The files that a stage reads for an item; a folder's digest is its corpus's."""
     digested: list[Path] = []
     for source in stage.inputs(experiment, item).values():
         files = _paths(experiment, source)
@@ -199,10 +178,7 @@ def _digested_inputs(stage: Stage, experiment: Config, item: str) -> list[Path]:
 
 
 def code_of(stage: Stage, experiment: Config, item: str = "") -> str:
-    """The digest of everything that a stage imports, and of its packages' versions.
-
-    A changed module or version reruns the stages that use it.
-    """
+    """The digest of what a stage imports and of packages: a change reruns it."""
     from workflow.digest import code_digest
 
     return code_digest(*_modules(stage, experiment, item))
@@ -221,16 +197,18 @@ def _modules(stage: Stage, experiment: Config, item: str) -> list[str]:
 
 def provenance_path(stage: Stage, item: str = "") -> str:
     """Where the record of a job stands below the results of an experiment."""
-    return f"provenance/{stage.name}/{item}.json" if item else f"provenance/{stage.name}.json"
+    return f"provenance/{_job_name(stage, item)}.json"
+
+
+def _job_name(stage: Stage, item: str) -> str:
+    return f"{stage.name}/{item}" if item else stage.name
 
 
 def provenance_files(experiment: Config, before: str = "") -> list[Path]:
     """The records of all jobs of an experiment, or of those before a stage."""
-    names = list(STAGES)
-    stages = names[: names.index(before)] if before else names
     return [
         results_folder(experiment) / provenance_path(STAGES[name], item)
-        for name in stages
+        for name in takewhile(lambda name: name != before, STAGES)
         for item in STAGES[name].items(experiment)
     ]
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from workflow.outputs import Json, Table, integer, real, text
+from workflow.outputs import Json, Table, columns
 from workflow.stage import Experiment, FromStage, Job, Stage, Summary, Tracked
 
 
 def run(job: Job) -> Summary:
-    """Compare both on the topologies of the settings, given in that order.
-
-    The summary holds the least and the largest ratio of packets to flows, below and
-    above the load that fills the busiest link.
-    """
+    """Compare both on the topologies; least and largest ratios by side of the bound."""
     from railx.families import read_topology
     from railx.network.agreement import agreement_rows
     from railx.network.settings import AgreementSettings
@@ -36,13 +32,11 @@ def run(job: Job) -> Summary:
     return summary
 
 
-_COLUMNS = (
-    text("topology", "family", "traffic", "routing")
-    | real("load_over_bound", "offered_flits_per_chip_cycle")
-    | real("static_bound_flits_per_chip_cycle", "flow_flits_per_chip_cycle")
-    | real("packet_flits_per_chip_cycle", "ratio")
-    | integer("seed")
-    | text("flow_fidelity", "packet_fidelity", "fidelity")
+_COLUMNS = columns(
+    "text topology family traffic routing,"
+    " real load_over_bound offered_flits_per_chip_cycle static_bound_flits_per_chip_cycle"
+    " flow_flits_per_chip_cycle packet_flits_per_chip_cycle ratio, integer seed,"
+    " text flow_fidelity packet_fidelity fidelity"
 )
 
 
@@ -76,10 +70,7 @@ STAGE = Stage(
     name="agreement",
     help="the flow model against the packet simulator on the same traffic",
     message="Flows against packets",
-    settings=lambda experiment, _: {
-        "agreement": experiment["agreement"],
-        "seed": experiment["seed"],
-    },
+    settings=lambda experiment, _: {key: experiment[key] for key in ("agreement", "seed")},
     inputs=lambda experiment, _: {
         "topologies": FromStage("topology.graph", tuple(experiment["agreement"]["topologies"]))
     },

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from workflow.outputs import Table, integer, real, text
+from workflow.outputs import Table, columns
 from workflow.stage import Experiment, Item, Job, Stage, Summary, Tracked
 
 
@@ -48,11 +48,10 @@ STAGE = Stage(
     },
     outputs={
         "comparison": Table(
-            text("network", "family")
-            | integer("asked_chips", "chips")
-            | text("subject", "measure")
-            | real("value")
-            | text("unit", "fidelity", "note")
+            columns(
+                "text network family, integer asked_chips chips, text subject measure, real value,"
+                " text unit fidelity note"
+            )
         )
     },
     run=run,

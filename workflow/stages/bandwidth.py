@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from workflow.outputs import Json, Table, integer, real, text
+from workflow.outputs import Json, Table, columns
 from workflow.stage import ByHand, Experiment, FromStage, Item, Job, Stage, Summary, Tracked
 
 
 def run(job: Job) -> Summary:
-    """Place a job on the topology and write the bandwidths of its groups.
+    """Place a job, write bandwidths of its groups; those of consecutive ranks.
 
-    Returns the bandwidths of consecutive ranks as one flat summary. A topology that the
-    settings do not name (by hand) takes the family's first routing.
+    By hand, a topology that the settings do not name takes the family's first routing.
     """
     from railx.families import family_of, read_topology
     from railx.network.group_bandwidth import group_bandwidth
@@ -31,12 +30,9 @@ def run(job: Job) -> Summary:
     return summary
 
 
-_GROUPS = (
-    text("topology", "operation", "algorithm")
-    | integer("group_size", "stride")
-    | text("placement")
-    | real("gb_s", "latency_us")
-    | text("fidelity")
+_GROUPS = columns(
+    "text topology operation algorithm, integer group_size stride, text placement,"
+    " real gb_s latency_us, text fidelity"
 )
 
 

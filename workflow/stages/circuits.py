@@ -9,10 +9,7 @@ from workflow.stage import ByHand, Config, FromStage, Item, Job, Stage, Summary
 
 
 def run(job: Job) -> Summary:
-    """Write the cross-connects as JSON and CSV; return their counts.
-
-    ValueError where the topology has no optical switches.
-    """
+    """Write the cross-connects, if any (else UserError); return their counts."""
     from railx.families import read_topology
     from railx.vocabulary.cross_connects import write_circuits, write_circuits_csv
 
@@ -32,7 +29,6 @@ def run(job: Job) -> Summary:
 
 
 def _switched(experiment: Config) -> list[str]:
-    """The topologies whose links run through optical circuit switches."""
     topologies = experiment["topologies"]
     return [name for name in topologies if _is_switched(topologies[name]["family"])]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from workflow.outputs import Json, Table, integer, typed
+from workflow.outputs import Json, Table, columns
 from workflow.stage import ByHand, Config, Experiment, Inputs, Item, Job, Stage, Summary, Tracked
 
 
@@ -17,22 +17,13 @@ def run(job: Job) -> Summary:
 
     settings: CorpusSettings = job.load(CorpusSettings, "corpus")
     corpus = build_corpus(settings, job.settings["seed"])
-    summary = {
-        "name": corpus.name,
-        "source": corpus.source,
-        "kind": corpus.kind,
-        "description": corpus.description,
-        **length_statistics(corpus.lengths),
-    }
     job.write("sequences", write_corpus, corpus)
-    return summary
+    facts = {key: getattr(corpus, key) for key in ("name", "source", "kind", "description")}
+    return facts | length_statistics(corpus.lengths)
 
 
 def _user_files(experiment: Config, corpus: str) -> Inputs:
-    """The user's file or folder, where the corpus is one.
-
-    A change in it reruns what depends on it.
-    """
+    """The user's file or folder, if it is one: a change in it reruns the rest."""
     path = experiment["corpora"][corpus].get("path")
     return {"source": Path(path)} if path is not None else {}
 
@@ -67,7 +58,7 @@ STAGE = Stage(
     },
     inputs=_user_files,
     outputs={
-        "sequences": Table(integer("sequence", "length_tokens") | typed("binary", "tokens")),
+        "sequences": Table(columns("integer sequence length_tokens, binary tokens")),
         "summary": Json(),
     },
     run=run,

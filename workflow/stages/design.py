@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from railx.effort import LimitSettings
 from railx.settings import SettingsError
-from workflow.outputs import Table, flag, integer, real, text
+from workflow.outputs import Table, columns
 from workflow.stage import Job, Stage, Summary, Tracked
 
 if TYPE_CHECKING:
     from railx.design.rates import RateStore
-
-__all__ = ["STAGE", "rate_store", "run"]
 
 
 def rate_store() -> RateStore:
@@ -45,20 +43,12 @@ def run(job: Job) -> Summary:
     job.write_table("points", [{column: row[column] for column in _POINTS} for row in rows])
     job.write_table("simulated", simulate(answer, store))
     job.write_table("dropped", [drop._asdict() for drop in answer.dropped])
-    job.write_table(
-        "changes",
-        [
-            {
-                "component": row.component,
-                "usd": row.usd,
-                "crossing_usd": row.crossing_usd,
-                "change": row.crossing_usd / row.usd - 1,
-                "network": row.network,
-                "fidelity": "analytic",
-            }
-            for row in answer.crossings
-        ],
-    )
+    changes = [
+        {key: getattr(row, key) for key in ("component", "usd", "crossing_usd")}
+        | {"change": row.crossing_usd / row.usd - 1, "network": row.network, "fidelity": "analytic"}
+        for row in answer.crossings
+    ]
+    job.write_table("changes", changes)
     best = answer.front[0]
     return {
         "first": best.name,
@@ -70,23 +60,18 @@ def run(job: Job) -> Summary:
 
 
 _PLAN = (
-    integer(*(f"plan_{name}" for name in ("data", "tensor", "context", "pipeline", "expert")))
-    | integer(*(f"plan_{name}" for name in ("virtual", "micro_batch", "micro_batches")))
-    | text("plan_sharding", "plan_recompute", "plan_schedule", "plan_order")
+    "integer plan_data plan_tensor plan_context plan_pipeline plan_expert plan_virtual"
+    " plan_micro_batch plan_micro_batches,"
+    " text plan_sharding plan_recompute plan_schedule plan_order"
 )
-_PARTS = ("compute", "recompute", "tensor", "context", "expert", "pipeline", "bubble", "data")
-_POINTS = (
-    text("model", "objective", "network", "family")
-    | integer("gpus_asked", "chips", "gpus", "rank")
-    | flag("on_front")
-    | text("setting", "plan")
-    | _PLAN
-    | real("step_s", "step_low_s", "step_high_s", "expected_error", "tokens_per_s")
-    | real(*(f"{part}_s" for part in (*_PARTS, "optimizer", "fixed")))
-    | real("memory_share", "usd_chip", "usd_chip_low", "usd_chip_high", "usd")
-    | real("watts_chip", "watts_chip_low", "watts_chip_high", "watts", "joules")
-    | real("all_to_all_gb_s", "injection_gb_s", "usable_share")
-    | text("usable_basis", "binds", "notes", "fidelity")
+_POINTS = columns(
+    "text model objective network family, integer gpus_asked chips gpus rank,"
+    f" flag on_front, text setting plan, {_PLAN},"
+    " real step_s step_low_s step_high_s expected_error tokens_per_s compute_s recompute_s"
+    " tensor_s context_s expert_s pipeline_s bubble_s data_s optimizer_s fixed_s"
+    " memory_share usd_chip usd_chip_low usd_chip_high usd watts_chip watts_chip_low"
+    " watts_chip_high watts joules all_to_all_gb_s injection_gb_s usable_share,"
+    " text usable_basis binds notes fidelity"
 )
 
 
@@ -109,18 +94,17 @@ STAGE = Stage(
             _POINTS, printed="Networks and plans for a job, the first by the objective first"
         ),
         "simulated": Table(
-            text("network")
-            | real("closed_s", "replayed_s", "difference")
-            | text("term", "fidelity")
-            | real("all_to_all_gb_s", "packets_gb_s", "packets_difference")
-            | text("packets_term"),
+            columns(
+                "text network, real closed_s replayed_s difference, text term fidelity,"
+                " real all_to_all_gb_s packets_gb_s packets_difference, text packets_term"
+            ),
             printed="The first places: closed forms beside replay, and an all-to-all in packets",
         ),
         "dropped": Table(
-            text("network", "reason"), printed="Networks that are not on the front, and why"
+            columns("text network reason"), printed="Networks that are not on the front, and why"
         ),
         "changes": Table(
-            text("component") | real("usd", "crossing_usd", "change") | text("network", "fidelity"),
+            columns("text component, real usd crossing_usd change, text network fidelity"),
             printed="Prices at which another network takes the first place",
         ),
     },

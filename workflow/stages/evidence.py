@@ -18,33 +18,20 @@ _EXPECTED = in_repository("resources/expected")
 
 
 def run(job: Job) -> Summary:
-    """Judge every claim from the results; return the counts.
-
-    Writes the verdicts and how many claims of each kind have each of them.
-    """
-    from railx.evidence import (
-        PublishedNumbers,
-        claims_table,
-        count_verdicts,
-        judge,
-        load_claims,
-        published_tables,
-        read_expected,
-        read_lineage,
-    )
+    """Judge all claims from the results; write verdicts and counts, return these."""
+    from railx import evidence
     from railx.io import write_table
 
     results = Path(job.settings["results"])
     files = [str(file.relative_to(results)) for file in job.inputs["results"]]
     published = job.inputs["published"][0].parent
-    claims = load_claims(job.inputs["claims"][0].parent, published, job.file("papers"))
-    lineage = read_lineage(
-        job.file("lineage"), PublishedNumbers(published), published_tables(published), claims
-    )
-    recorded = {file.stem: read_expected(file) for file in job.inputs["recorded"]}
-    rows = judge(claims, results, files, lineage, recorded)
-    job.write("claims", write_table, claims_table(rows))
-    counts: Summary = dict(count_verdicts(rows))
+    claims = evidence.load_claims(job.inputs["claims"][0].parent, published, job.file("papers"))
+    numbers, tables = evidence.PublishedNumbers(published), evidence.published_tables(published)
+    lineage = evidence.read_lineage(job.file("lineage"), numbers, tables, claims)
+    recorded = {file.stem: evidence.read_expected(file) for file in job.inputs["recorded"]}
+    rows = evidence.judge(claims, results, files, lineage, recorded)
+    job.write("claims", write_table, evidence.claims_table(rows))
+    counts: Summary = dict(evidence.count_verdicts(rows))
     job.write_json("counts", counts)
     return counts
 

@@ -16,8 +16,6 @@ from workflow.plan_kinds import plan_kinds
 from workflow.stage import Config, Experiment, FromStage, Inputs, Item, Job, Stage, Summary, Tracked
 from workflow.stages import inputs_of, stage_of
 
-__all__ = ["STAGE", "check_columns", "run"]
-
 _PUBLISHED = in_repository("resources/published")
 
 
@@ -31,11 +29,7 @@ def run(job: Job) -> Summary:
 
 
 def check_columns(experiment: Config) -> None:
-    """Raise SettingsError for a figure that reads a column its table does not declare.
-
-    Published tables are looked into; where a library knows the columns of a stage it is
-    asked.
-    """
+    """SettingsError for a figure that reads a column its table does not declare."""
     from railx.settings import SettingsError
 
     for figure, settings in experiment["figures"].items():
@@ -58,7 +52,6 @@ def check_columns(experiment: Config) -> None:
 
 
 def _header(path: Path) -> tuple[str, ...]:
-    """The columns of a published table; none where there is no such file."""
     if not path.exists():
         return ()
     with path.open(encoding="utf-8", newline="") as lines:
@@ -66,7 +59,6 @@ def _header(path: Path) -> tuple[str, ...]:
 
 
 def _declared(figure: str) -> SimpleNamespace:
-    """The module of a figure, and the tables that it reads."""
     declared = _figures()[figure]
     inputs = [SimpleNamespace(**source) for source in declared["inputs"]]
     return SimpleNamespace(module=declared["module"], inputs=inputs)
@@ -88,9 +80,8 @@ def _figures() -> dict[str, Any]:
 def _inputs(experiment: Config, figure: str) -> Inputs:
     """The tables a figure is drawn from.
 
-    Those of the names under ``only``, else the plans that the settings name, or of all
-    items that fit; published ones as they are. What a figure does without is not what
-    ``only`` names: all of it.
+    Those of ``only``, else of the plans that the settings name, or of all items that
+    fit; published ones as they are. What a figure can do without comes whole.
     """
     settings = experiment["figures"][figure]
     only = tuple(settings.get("only", ()))
@@ -150,7 +141,6 @@ def check(experiment: Experiment) -> None:
 
 
 def _check_shown(experiment: Experiment, name: str, settings: Mapping[str, Any]) -> None:
-    """Refuse selections that match no row."""
     from railx.settings import SettingsError, check_names
 
     choices = {

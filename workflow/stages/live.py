@@ -1,9 +1,4 @@
-"""Stage live: a program in plain torch -> iterations and changes of circuits.
-
-Under every setting of the rails.
-
-It runs in ``python -m training.live``.
-"""
+"""Stage live: a program in plain torch (``training.live``) on the rails' settings."""
 
 from __future__ import annotations
 
@@ -12,17 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from workflow.outputs import Json, Table, flag, integer, real, text
+from workflow.outputs import Json, Table, columns
 from workflow.stage import ByHand, Item, Job, Stage, Summary, Tracked
 from workflow.stages.training import EVENT
 from workflow.watch import run_module
 
 
 def run(job: Job) -> Summary:
-    """Train, find the changes of circuits and their windows; return the summary.
-
-    ValueError when the program could not start or broke off; its output is above.
-    """
+    """Train, find changes of circuits and their windows; return the summary."""
     import pyarrow.parquet as pq
 
     from railx.fabric.circuits import Layout
@@ -65,37 +57,27 @@ def run(job: Job) -> Summary:
     }
 
 
-def _in_order(rows: list[dict[str, Any]], columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{name: row[name] for name in columns} for row in rows]
+def _in_order(rows: list[dict[str, Any]], names: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [{name: row[name] for name in names} for row in rows]
 
 
-_SETTING = (
-    text("program", "mode") | real("reconfiguration_latency_ms") | flag("controller_restarted")
+_SETTING = columns("text program mode, real reconfiguration_latency_ms, flag controller_restarted")
+_ITERATIONS = _SETTING | columns(
+    "integer iteration rank, real iteration_ms stall_ms wait_ms,"
+    " integer requests held reconfigurations phase_changes mispredictions, real loss load_share,"
+    " text fidelity"
 )
-_ITERATIONS = (
-    _SETTING
-    | integer("iteration", "rank")
-    | real("iteration_ms", "stall_ms", "wait_ms")
-    | integer("requests", "held", "reconfigurations", "phase_changes", "mispredictions")
-    | real("loss", "load_share")
-    | text("fidelity")
+_TRACE = _SETTING | EVENT | columns("text fidelity")
+_CHANGES = _SETTING | columns(
+    "integer iteration, text circuits,"
+    " real window_ms predicted_stall_ms stall_ms switch_delay_ms begin_delay_ms question_delay_ms,"
+    " text fidelity"
 )
-_TRACE = _SETTING | EVENT | text("fidelity")
-_CHANGES = (
-    _SETTING
-    | integer("iteration")
-    | text("circuits")
-    | real("window_ms", "predicted_stall_ms", "stall_ms")
-    | real("switch_delay_ms", "begin_delay_ms", "question_delay_ms")
-    | text("fidelity")
-)
-_SETTINGS = (
-    _SETTING
-    | integer("ranks")
-    | real("iteration_ms", "predicted_iteration_ms", "stall_ms", "wait_ms")
-    | integer("reconfigurations", "mispredictions")
-    | real("changes", "all_stalls_ms", "all_predicted_stalls_ms", "last_loss", "load_share")
-    | text("controller_priority", "fidelity")
+_SETTINGS = _SETTING | columns(
+    "integer ranks, real iteration_ms predicted_iteration_ms stall_ms wait_ms,"
+    " integer reconfigurations mispredictions,"
+    " real changes all_stalls_ms all_predicted_stalls_ms last_loss load_share,"
+    " text controller_priority fidelity"
 )
 
 STAGE = Stage(

@@ -1,14 +1,11 @@
-"""Stage mapping: one topology -> the time of a training step of every job.
-
-At equal bandwidth and at equal cost.
-"""
+"""Stage mapping: a topology -> step times of all jobs at equal bandwidth and cost."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workflow.outputs import Json, Table, flag, integer, real, text
+from workflow.outputs import Json, Table, columns
 from workflow.stage import ByHand, Experiment, FromStage, Item, Job, Stage, Summary, Tracked
 from workflow.stages.economics import check_price_set
 
@@ -16,8 +13,6 @@ if TYPE_CHECKING:
     from railx.mapping.settings import MappingSettings
     from railx.mapping.step import Basis
     from railx.vocabulary.topology import Topology
-
-__all__ = ["STAGE", "run", "run_any_topology"]
 
 
 def run(job: Job) -> Summary:
@@ -49,10 +44,9 @@ def run(job: Job) -> Summary:
 
 
 def run_any_topology(job: Job) -> Summary:
-    """Lay every job on any topology, compared at equal bandwidth alone.
+    """Lay every job on any topology, at equal bandwidth alone; UserError: no room.
 
-    It takes the routings of the settings' reference that its family has (else the
-    family's first). UserError where no job has room.
+    It takes the reference's routings that the family has, else the family's first.
     """
     from railx.errors import UserError
     from railx.families import family_of, read_topology
@@ -92,28 +86,17 @@ def _lay(
     return summary
 
 
-_COLUMNS = (
-    text("topology", "family")
-    | integer("topology_chips")
-    | text("job")
-    | integer("chips")
-    | text("placement", "basis")
-    | real("port_factor", "cost_per_chip_usd")
-    | text("part", "way", "routing")
-    | real("ms", "step_ms", "tokens_per_s")
-    | text("reason", "fidelity")
+_COLUMNS = columns(
+    "text topology family, integer topology_chips, text job, integer chips, text placement basis,"
+    " real port_factor cost_per_chip_usd, text part way routing, real ms step_ms tokens_per_s,"
+    " text reason fidelity"
 )
 
-
-_NODE_PRICES = (
-    text("topology", "reference", "job")
-    | real("node_gb_s")
-    | real("node_usd_per_chip", "node_low_usd_per_chip", "node_high_usd_per_chip")
-    | real("difference_usd_per_chip")
-    | real("difference_low_usd_per_chip", "difference_high_usd_per_chip")
-    | real("break_even_usd_per_chip")
-    | flag("faster_free", "faster_priced", "flips")
-    | text("fidelity")
+_NODE_PRICES = columns(
+    "text topology reference job,"
+    " real node_gb_s node_usd_per_chip node_low_usd_per_chip node_high_usd_per_chip"
+    " difference_usd_per_chip difference_low_usd_per_chip difference_high_usd_per_chip"
+    " break_even_usd_per_chip, flag faster_free faster_priced flips, text fidelity"
 )
 
 #: Chips and switches of all topologies up to which jobs are placed for a try.

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from workflow.outputs import Table, flag, integer, real, text
+from workflow.outputs import Table, columns
 from workflow.stage import FromStage, Job, Stage, Summary
 
 
 def run(job: Job) -> Summary:
-    """Gather the metrics of topologies, a row each; return the number of rows.
-
-    They are given in the order of their names.
-    """
+    """Gather the metrics of topologies, a row each in the order of their names."""
     from railx.io import read_json
 
     rows = [
@@ -21,21 +18,14 @@ def run(job: Job) -> Summary:
     return {"topologies": len(rows)}
 
 
-_COLUMNS = (
-    text("topology", "family")
-    | integer("chips", "nodes", "switches", "links", "external_links")
-    | integer("circuits", "optical_switches", "optical_ports", "ports_per_chip")
-    | real("injection_gb_s_per_chip")
-    | integer("diameter_node_hops")
-    | real("mean_node_hops")
-    | integer("diameter_chip_hops")
-    | real("mean_chip_hops")
-    | integer("minimal_paths_min")
-    | real("minimal_paths_mean")
-    | integer("disjoint_paths_min")
-    | real("bisection_gbps", "bisection_closed_form_gbps", "bisection_gb_s_per_chip")
-    | flag("bisection_equal_halves")
-    | text("fidelity")
+_COLUMNS = columns(
+    "text topology family,"
+    " integer chips nodes switches links external_links circuits optical_switches optical_ports"
+    " ports_per_chip, real injection_gb_s_per_chip, integer diameter_node_hops,"
+    " real mean_node_hops, integer diameter_chip_hops, real mean_chip_hops,"
+    " integer minimal_paths_min, real minimal_paths_mean, integer disjoint_paths_min,"
+    " real bisection_gbps bisection_closed_form_gbps bisection_gb_s_per_chip,"
+    " flag bisection_equal_halves, text fidelity"
 )
 
 STAGE = Stage(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from workflow.outputs import Json, Table, arrow_schema, category, integer, real, text, typed
+from workflow.outputs import Json, Table, arrow_schema, columns
 from workflow.stage import ByHand, Config, Experiment, FromStage, Item, Job, Stage, Summary, Tracked
 
 
@@ -92,30 +92,20 @@ def _by_hand(chosen: Config) -> Config:
 
 
 #: A topology on which no model can be computed has no rows.
-_BOUNDS = (
-    text("topology", "family")
-    | integer("chips", "nodes")
-    | text("traffic", "routing")
-    | real("ideal_flits_per_chip_cycle", "bound_flits_per_chip_cycle")
-    | real("injection_gb_s_per_chip", "ideal_gb_s_per_chip", "bound_gb_s_per_chip")
-    | real("bound_over_ideal", "mean_external_hops", "mean_internal_hops")
-    | real("internal_width_needed")
-    | text("busiest_link_kind", "fidelity")
+_BOUNDS = columns(
+    "text topology family, integer chips nodes, text traffic routing,"
+    " real ideal_flits_per_chip_cycle bound_flits_per_chip_cycle injection_gb_s_per_chip"
+    " ideal_gb_s_per_chip bound_gb_s_per_chip bound_over_ideal mean_external_hops"
+    " mean_internal_hops internal_width_needed, text busiest_link_kind fidelity"
 )
-_CHANNELS = (
-    category("topology")
-    | typed("int32", "src", "dst")
-    | category("kind")
-    | typed("int32", "rail")
-    | real("load")
-    | category("fidelity", "routing")
+_CHANNELS = columns(
+    "category topology, int32 src dst, category kind, int32 rail, real load,"
+    " category fidelity routing"
 )
 #: A family without rings and routing has no rows.
-_COLLECTIVES = (
-    text("topology", "family", "collective", "algorithm", "scope")
-    | integer("participants", "rings", "payload_bytes")
-    | real("time_ms", "algorithm_gb_s")
-    | text("fidelity")
+_COLLECTIVES = columns(
+    "text topology family collective algorithm scope, integer participants rings payload_bytes,"
+    " real time_ms algorithm_gb_s, text fidelity"
 )
 
 

@@ -1,7 +1,4 @@
-"""Stage packets: one topology, packet by packet -> latency and the saturation point.
-
-For one routing and traffic pattern, against the offered load.
-"""
+"""Stage packets: a topology, a routing, a pattern -> latency by load, saturation."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from workflow.outputs import Json, Table, flag, integer, real, text
+from workflow.outputs import Json, Table, columns
 from workflow.stage import (
     ByHand,
     Config,
@@ -27,8 +24,6 @@ from workflow.stage import (
 
 if TYPE_CHECKING:
     from railx.network.packets import Sweep
-
-__all__ = ["STAGE", "WINDOW", "needs", "run", "run_single_load"]
 
 
 def run(job: Job) -> Summary:
@@ -62,10 +57,7 @@ def run(job: Job) -> Summary:
 
 
 def run_single_load(job: Job) -> Summary:
-    """Simulate a window of cycles at one load; write its row.
-
-    Returns it with the speed of the simulator.
-    """
+    """Simulate a window at one load; write its row, return it with the speed."""
     from railx.families import build_routing, read_topology
     from railx.network.packets import simulate_packets, speed_of, summary_row
     from railx.network.settings import PacketNetworkSettings, TrafficSettings
@@ -88,7 +80,6 @@ def needs(sweep: Config) -> Needs:
 
 
 def _inputs(experiment: Config, sweep: str) -> Inputs:
-    """The topology; the shards of the seeds where there are several."""
     settings = experiment["sweeps"][sweep]
     inputs: dict[str, FromStage] = {"topology": FromStage("topology.graph", settings["topology"])}
     if settings["shards"] > 1:
@@ -109,28 +100,21 @@ def _by_hand(chosen: Config) -> Config:
 
 
 #: Columns of a run at one load.
-WINDOW = (
-    text("topology", "family")
-    | integer("chips")
-    | text("traffic", "routing")
-    | integer("virtual_channels")
-    | real("offered_flits_per_chip_cycle", "accepted_flits_per_chip_cycle")
-    | real("latency_mean_cycles", "latency_ci95_cycles", "latency_p50_cycles")
-    | real("latency_p99_cycles", "latency_max_cycles", "hops_mean", "external_hops_mean")
-    | integer("packets", "created_packets", "in_flight_packets", "queued_packets")
-    | real("largest_channel_load")
-    | integer("warmup_cycles", "measured_cycles")
-    | integer("seed")
-    | text("fidelity")
+WINDOW = columns(
+    "text topology family, integer chips, text traffic routing, integer virtual_channels,"
+    " real offered_flits_per_chip_cycle accepted_flits_per_chip_cycle latency_mean_cycles"
+    " latency_ci95_cycles latency_p50_cycles latency_p99_cycles latency_max_cycles hops_mean"
+    " external_hops_mean, integer packets created_packets in_flight_packets queued_packets,"
+    " real largest_channel_load, integer warmup_cycles measured_cycles seed, text fidelity"
 )
 _POINTS = (
-    text("sweep")
+    columns("text sweep")
     | WINDOW
-    | flag("saturated")
-    | real("saturation_flits_per_chip_cycle", "bound_flits_per_chip_cycle")
-    | real("ideal_flits_per_chip_cycle")
+    | columns(
+        "flag saturated, real saturation_flits_per_chip_cycle bound_flits_per_chip_cycle"
+        " ideal_flits_per_chip_cycle"
+    )
 )
-
 
 #: Finest share to which a search for a saturation point can be asked for.
 _FINEST_PRECISION = 1e-4

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from workflow.outputs import File, Json, Table, integer, real, text
+from workflow.outputs import File, Json, Table, columns
 from workflow.recorded_plans import record_of
 from workflow.stage import (
     ByHand,
@@ -32,10 +32,7 @@ _PARTS = ("seed", "batch", "cluster", "model", "cost_model", "planner")
 
 
 def run(job: Job) -> Summary:
-    """Plan batches of the corpus; return the summary.
-
-    Schedule and memory of a sequence-parallel plan have no rows.
-    """
+    """Plan batches of the corpus; only pipelines have rows of schedule and memory."""
     from functools import partial
 
     from railx.io import read_json, read_rows
@@ -103,10 +100,8 @@ def run(job: Job) -> Summary:
         "fidelity": "analytic",
     }
     if records:
-        seconds = {
-            batch: record.cpu_s for batch, record in read_records(job.file("recorded")).items()
-        }
-        summary["planning_cpu_s"] = [seconds[batch.iteration] for batch in plan.batches]
+        batches = read_records(job.file("recorded"))
+        summary["planning_cpu_s"] = [batches[batch.iteration].cpu_s for batch in plan.batches]
     job.write("plan", write_plan, plan)
     job.write_table("groups", plan_rows(plan, job.item, corpus))
     pipelines = plan.kind == "pipeline"
@@ -131,41 +126,25 @@ def _inputs(experiment: Config, plan: str) -> Inputs:
 
 
 def _exported(plan: Path, form: str) -> Any:
-    """The plan of a file for another program."""
     from railx.exchange.plans import exported_plan
     from railx.planning.format.files import read_plan
 
     return exported_plan(read_plan(plan), form)
 
 
-_GROUPS = (
-    text("plan", "planner", "corpus")
-    | integer("devices")
-    | text("kind")
-    | integer("iteration", "micro_batch", "group", "first_rank", "degree")
-    | integer("sequences", "tokens", "longest_tokens")
-    | real("predicted_ms", "predicted_compute_ms", "predicted_all_to_all_ms")
-    | real("predicted_other_ms")
-    | text("chunk_kind", "fidelity")
+_GROUPS = columns(
+    "text plan planner corpus, integer devices, text kind,"
+    " integer iteration micro_batch group first_rank degree sequences tokens longest_tokens,"
+    " real predicted_ms predicted_compute_ms predicted_all_to_all_ms predicted_other_ms,"
+    " text chunk_kind fidelity"
 )
-_SCHEDULE = (
-    text("plan")
-    | integer("iteration", "pipeline", "replica")
-    | text("schedule")
-    | integer("stage", "part", "chunk")
-    | text("kind")
-    | real("start_ms", "end_ms")
-    | text("fidelity")
+_SCHEDULE = columns(
+    "text plan, integer iteration pipeline replica, text schedule, integer stage part chunk,"
+    " text kind, real start_ms end_ms, text fidelity"
 )
-_MEMORY = (
-    text("plan")
-    | integer("iteration", "pipeline", "replica")
-    | text("schedule")
-    | integer("stage")
-    | real("time_ms")
-    | integer("live_chunks", "live_tokens")
-    | real("activation_bytes", "capacity_bytes")
-    | text("fidelity")
+_MEMORY = columns(
+    "text plan, integer iteration pipeline replica, text schedule, integer stage, real time_ms,"
+    " integer live_chunks live_tokens, real activation_bytes capacity_bytes, text fidelity"
 )
 
 

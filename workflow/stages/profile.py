@@ -1,24 +1,17 @@
-"""Stage profile: a model -> time and memory of one layer, and their fit.
-
-They are measured by ``python -m training.profile``.
-"""
+"""Stage profile: a model -> time and memory of a layer (``training.profile``)."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
 
-from workflow.outputs import Json, Table, flag, integer, real, text
+from workflow.outputs import Json, Table, columns
 from workflow.stage import ByHand, Item, Job, Needs, Stage, Summary, Tracked
 from workflow.watch import run_module
 
 
 def run(job: Job) -> Summary:
-    """Measure all points, fit the coefficients of a cost model; return the summary.
-
-    SettingsError for settings that make no profile, before anything starts. ValueError
-    when nothing could be measured; the output is above.
-    """
+    """Measure all points and fit a cost model; return the summary."""
     from railx.io import read_json
     from railx.performance.layer_profile import ProfileSettings, compared, fit_profile
     from railx.settings import to_dict
@@ -38,20 +31,13 @@ def run(job: Job) -> Summary:
     return {"profile": name, **fit}
 
 
-_POINTS = (
-    text("profile", "model", "device", "dtype", "torch", "attention")
-    | flag("compiled")
-    | text("part")
-    | integer("degree", "context", "tokens")
-    | flag("checkpointed")
-    | real("forward_ms", "backward_ms")
-    | integer("kept_bytes", "left_bytes", "peak_bytes", "exchanged_bytes")
-    | text("clock")
-    | integer("repeats")
-    | flag("held_out")
-    | real("predicted_ms", "predicted_forward_ms", "error")
-    | real("predicted_kept_bytes", "memory_error", "published_error")
-    | text("fidelity")
+_POINTS = columns(
+    "text profile model device dtype torch attention, flag compiled, text part,"
+    " integer degree context tokens, flag checkpointed, real forward_ms backward_ms,"
+    " integer kept_bytes left_bytes peak_bytes exchanged_bytes, text clock, integer repeats,"
+    " flag held_out,"
+    " real predicted_ms predicted_forward_ms error predicted_kept_bytes memory_error"
+    " published_error, text fidelity"
 )
 
 STAGE = Stage(

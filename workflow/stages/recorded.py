@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from railx.errors import UserError
-from workflow.outputs import Json, Table, flag, integer, real, text
+from workflow.outputs import Json, Table, columns
 from workflow.stage import Job, Stage, Summary
 
 #: Where recordings are kept, and the records of each.
@@ -18,10 +18,7 @@ _RECORDS = "*/steps/*.json"
 
 
 def run(job: Job) -> Summary:
-    """Gather all records as tables; return how many there are.
-
-    ValueError for a file that is no record, or not one of a GPU.
-    """
+    """Gather all records as tables, return counts; UserError for one of no GPU."""
     from training.records import read_record
 
     steps, checks, measurements = [], [], []
@@ -30,14 +27,8 @@ def run(job: Job) -> Summary:
         if record.fidelity != "measured_gpu":
             raise UserError(f"{path}: {record.fidelity}; allowed: records of a run on a GPU")
         name = {"recording": path.parent.parent.name, "step": record.step}
-        steps.append(
-            {
-                **name,
-                **{key: getattr(record, key) for key in ("part", "status", "why", "seconds")},
-                **vars(record.provenance),
-                "fidelity": record.fidelity,
-            }
-        )
+        facts = {key: getattr(record, key) for key in ("part", "status", "why", "seconds")}
+        steps.append(name | facts | vars(record.provenance) | {"fidelity": record.fidelity})
         of = {"device_name": record.provenance.device_name}
         checks += [{**name, **of, **vars(check)} for check in record.checks]
         measurements += [{**name, **of, **vars(measurement)} for measurement in record.measurements]
@@ -52,33 +43,19 @@ def run(job: Job) -> Summary:
     }
 
 
-_NAME = text("recording", "step")
-_STEPS = (
-    _NAME
-    | integer("part")
-    | text("status", "why")
-    | real("seconds")
-    | text("commit", "device", "device_name", "driver", "cuda", "nccl", "torch", "python")
-    | integer("cores", "seed")
-    | text("command", "started", "fidelity")
+_NAME = columns("text recording step")
+_STEPS = _NAME | columns(
+    "integer part, text status why, real seconds,"
+    " text commit device device_name driver cuda nccl torch python, integer cores seed,"
+    " text command started fidelity"
 )
-_CHECKS = (
-    _NAME
-    | text("device_name", "name", "subject")
-    | real("found")
-    | text("relation")
-    | real("expected")
-    | text("unit")
-    | flag("passed", "goal")
-    | text("fidelity")
+_CHECKS = _NAME | columns(
+    "text device_name name subject, real found, text relation, real expected, text unit,"
+    " flag passed goal, text fidelity"
 )
-_MEASUREMENTS = (
-    _NAME
-    | text("device_name", "name", "subject", "sample")
-    | real("value")
-    | text("unit", "fidelity")
+_MEASUREMENTS = _NAME | columns(
+    "text device_name name subject sample, real value, text unit fidelity"
 )
-
 
 STAGE = Stage(
     name="recorded",

@@ -1,20 +1,13 @@
-"""Stage replay: the trace of a training run -> wall time and cluster time.
-
-Cluster time is on each topology of the bandwidth settings, under fabric modes and
-latencies.
-"""
+"""Stage replay: the trace of a run -> wall time, and cluster time on each topology."""
 
 from __future__ import annotations
 
-from workflow.outputs import Json, Table, integer, real, text
+from workflow.outputs import Json, Table, columns
 from workflow.stage import Config, FromStage, Inputs, Item, Job, Stage, Summary, Tracked
 
 
 def run(job: Job) -> Summary:
-    """Replay the run on every topology; return the medians as one flat summary.
-
-    ValueError names the missing parts of the trace.
-    """
+    """Replay the run on every topology; medians, or ValueError: parts are missing."""
     from railx.fabric.circuits import Layout
     from railx.io import read_json, read_rows
     from railx.replay.cluster_time import cluster_time, passes_of_run, summarised
@@ -52,10 +45,7 @@ def run(job: Job) -> Summary:
 
 
 def _inputs(experiment: Config, run: str) -> Inputs:
-    """The trace and the summary of the run, and the tables of all topologies.
-
-    Where a profile says how long ranks compute, it and the plan too.
-    """
+    """Trace and summary of the run, all topologies' tables, a named profile."""
     profile = experiment["replay"]["profile"]
     plan = experiment["runs"][run]["plan"]
     profiled = (
@@ -70,18 +60,12 @@ def _inputs(experiment: Config, run: str) -> Inputs:
     }
 
 
-_SETTING = text("run", "plan", "parallelism", "device", "topology", "compute", "mode") | real(
-    "reconfiguration_latency_ms"
+_SETTING = "text run plan parallelism device topology compute mode, real reconfiguration_latency_ms"
+_TIMES = "real wall_ms cluster_ms compute_ms communication_ms hidden_share stall_ms"
+_ITERATIONS = columns(
+    f"{_SETTING}, integer iteration, {_TIMES} wait_ms requests reconfigurations, text fidelity"
 )
-_TIMES = real("wall_ms", "cluster_ms", "compute_ms", "communication_ms", "hidden_share", "stall_ms")
-_ITERATIONS = (
-    _SETTING
-    | integer("iteration")
-    | _TIMES
-    | real("wait_ms", "requests", "reconfigurations")
-    | text("fidelity")
-)
-_SETTINGS = _SETTING | _TIMES | integer("iterations") | text("fidelity")
+_SETTINGS = columns(f"{_SETTING}, {_TIMES}, integer iterations, text fidelity")
 
 STAGE = Stage(
     name="replay",

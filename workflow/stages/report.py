@@ -68,7 +68,6 @@ def run(job: Job) -> Summary:
 
 
 def _other(claims: Path, results: Path) -> Any:
-    """The verdicts in a file, named by its folder."""
     from railx.report.entries import OtherResult
 
     folder = claims.parent.parent
@@ -87,18 +86,11 @@ def _stage_settings(experiment: Config, _: str) -> dict[str, Any]:
 
 def _inputs(experiment: Config, _: str) -> Inputs:
     folder = results_folder(experiment)
-    others = _others(folder)
+    others, figures = _others(folder), tuple(experiment["figures"])
     return {
         "claims": FromStage("evidence.claims"),
-        **{
-            key: FromStage(f"figure.{output}", tuple(experiment["figures"]))
-            for key, output in (
-                ("figures", "svg"),
-                ("dark", "dark"),
-                ("narrow", "narrow"),
-                ("words", "words"),
-            )
-        },
+        "figures": FromStage("figure.svg", figures),
+        **{key: FromStage(f"figure.{key}", figures) for key in ("dark", "narrow", "words")},
         "tables": [folder / table["path"] for table in printed_tables(experiment)],
         "arena": FromStage("arena.comparison", tuple(experiment["arena"]["networks"])),
         "papers": _PAPERS,
@@ -114,11 +106,7 @@ def _inputs(experiment: Config, _: str) -> Inputs:
 
 
 def _others(page: Path) -> list[Path]:
-    """The verdicts of other experiments that are there, recorded ones last.
-
-    Nobody makes them for this page: those of an experiment that was never run are not
-    missed.
-    """
+    """The verdicts of other experiments, where they were run, recorded ones last."""
     results = page.parent
     beside = [path for path in results.glob(f"*/{_VERDICTS}") if path.parts[-3] != page.name]
     recorded = (results / _RECORDED).glob(f"**/{_VERDICTS}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from railx.places import in_repository
-from workflow.outputs import Table, flag, integer, real, text
+from workflow.outputs import Table, columns
 from workflow.stage import Config, Inputs, Job, Stage, Summary, Tracked
 
 
@@ -30,7 +30,7 @@ def _inputs(_experiment: Config, _: str) -> Inputs:
     return {"performance": sorted(p for p in folder.iterdir() if p.suffix in (".csv", ".yaml"))}
 
 
-_PLAN = integer("tensor", "pipeline", "data", "micro_batch")
+_PLAN = "integer tensor pipeline data micro_batch"
 
 STAGE = Stage(
     name="scaling",
@@ -40,37 +40,26 @@ STAGE = Stage(
     inputs=_inputs,
     outputs={
         "published": Table(
-            text("model", "division", "system")
-            | integer("devices")
-            | real(
-                "published_sequences_per_s",
-                "best_sequences_per_s",
-                "planned_sequences_per_s",
-                "best_error",
-                "planned_error",
-                "memory_error",
+            columns(
+                "text model division system, integer devices,"
+                " real published_sequences_per_s best_sequences_per_s planned_sequences_per_s"
+                " best_error planned_error memory_error, text fidelity"
             )
-            | text("fidelity")
         ),
         "sweeps": Table(
-            text("sweep", "model", "division")
-            | integer("devices", "domain_devices")
-            | real("factor", "sequences_per_s")
-            | _PLAN
-            | integer("sequence")
-            | real(*(f"{n}_share" for n in ("compute", "memory", "tensor", "pipeline")))
-            | real("bubble_share", "data_share")
-            | text("fidelity")
+            columns(
+                "text sweep model division, integer devices domain_devices,"
+                f" real factor sequences_per_s, {_PLAN} sequence,"
+                " real compute_share memory_share tensor_share pipeline_share bubble_share"
+                " data_share, text fidelity"
+            )
         ),
         "sharded": Table(
-            text("network", "device")
-            | integer("devices")
-            | _PLAN
-            | text("sharding", "recompute")
-            | real("step_s", "tokens_per_s_device", "mfu", "exposed_share")
-            | real("tokens_per_joule", "memory_gb")
-            | flag("fastest")
-            | text("fidelity"),
+            columns(
+                f"text network device, integer devices, {_PLAN}, text sharding recompute,"
+                " real step_s tokens_per_s_device mfu exposed_share tokens_per_joule memory_gb,"
+                " flag fastest, text fidelity"
+            ),
             printed="Llama 2 7B among many devices: the fastest plan of each pair of degrees",
         ),
     },

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from workflow.outputs import Json, Table, flag
+from workflow.outputs import Json, Table, columns
 from workflow.stage import Config, FromStage, Item, Job, Stage, Summary
 from workflow.stages.packets import WINDOW, needs
 
@@ -61,7 +61,7 @@ STAGE = Stage(
         )
     },
     outputs={
-        "rows": Table(WINDOW | flag("saturated"), claims=False),
+        "rows": Table(WINDOW | columns("flag saturated"), claims=False),
         "summaries": Json(claims=False),  # of each seed
         # what this machine took; the stage that puts shards together does not read it
         "speed": Json(claims=False),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workflow.outputs import File, Json, Table, flag, integer, real, text
+from workflow.outputs import File, Json, Table, columns
 from workflow.stage import ByHand, Experiment, Item, Job, Stage, Summary, Tracked
 
 
@@ -35,10 +35,7 @@ def run(job: Job) -> Summary:
 
 
 def _write(job: Job) -> Summary:
-    """Generate the first job of the settings as programs; return its description.
-
-    They are those of all ranks or of one rail, as the settings say, on packet switches.
-    """
+    """Generate the first job, on packet switches, as programs; its description."""
     from railx.replay.programs import write_programs
     from railx.settings import load
     from railx.steps.programs import programs
@@ -54,65 +51,33 @@ def _write(job: Job) -> Summary:
     return {**summary, "ranks": tables.ranks, "steps": len(tables), "fidelity": "analytic"}
 
 
-_JOB = (
-    text("step", "job", "model", "device")
-    | integer("gpus", "data", "pipeline", "tensor", "expert")
-    | text("gradients")
+_JOB = columns(
+    "text step job model device, integer gpus data pipeline tensor expert, text gradients"
 )
-_TIMES = (
-    _JOB
-    | real("scale_out_gb_s")
-    | integer("ranks_replayed")
-    | text("rule", "mode")
-    | real("reconfiguration_latency_ms", "step_ms", "electrical_ms", "added_ms")
-    | real("compute_ms", "tensor_ms", "utilisation", "formula_ms", "stall_ms")
-    | real("reconfigurations")
-    | text("fidelity")
+_TIMES = _JOB | columns(
+    "real scale_out_gb_s, integer ranks_replayed, text rule mode,"
+    " real reconfiguration_latency_ms step_ms electrical_ms added_ms compute_ms tensor_ms"
+    " utilisation formula_ms stall_ms reconfigurations, text fidelity"
 )
-_GRAPHS = (
-    text("step", "job", "layer")
-    | integer("gpus")
-    | text("counts")
-    | real("scale_out_gb_s")
-    | text("mode")
-    | real("reconfiguration_latency_ms", "step_ms", "electrical_ms", "added_ms")
-    | real("compute_ms", "exposed_ms")
-    | integer("switches")
-    | text("fidelity")
+_GRAPHS = columns(
+    "text step job layer, integer gpus, text counts, real scale_out_gb_s, text mode,"
+    " real reconfiguration_latency_ms step_ms electrical_ms added_ms compute_ms"
+    " exposed_ms, integer switches, text fidelity"
 )
-_WINDOWS = (
-    _JOB
-    | text("transition", "direction")
-    | flag("within_layer")
-    | integer("count")
-    | real("mean_ms", "min_ms", "max_ms")
-    | text("fidelity")
+_WINDOWS = _JOB | columns(
+    "text transition direction, flag within_layer, integer count,"
+    " real mean_ms min_ms max_ms, text fidelity"
 )
-_TIMELINE = (
-    _JOB | integer("stage", "window") | text("transition") | real("window_ms") | text("fidelity")
-)
-_PHASES = (
-    _JOB
-    | integer("stage", "phase")
-    | text("parallelism")
-    | integer("operations")
-    | text("fidelity")
-)
-_TRAFFIC = _JOB | text("scope", "parallelism") | real("sent_gb") | text("fidelity")
+_TIMELINE = _JOB | columns("integer stage window, text transition, real window_ms, text fidelity")
+_PHASES = _JOB | columns("integer stage phase, text parallelism, integer operations, text fidelity")
+_TRAFFIC = _JOB | columns("text scope parallelism, real sent_gb, text fidelity")
 
-_SPLIT = (
-    _JOB
-    | text("parallelism")
-    | real("sent_gb", "total_gb_s", "rate_gb_s", "step_ms", "electrical_ms")
-    | text("fidelity")
+_SPLIT = _JOB | columns(
+    "text parallelism, real sent_gb total_gb_s rate_gb_s step_ms electrical_ms, text fidelity"
 )
-_HOST = (
-    _JOB
-    | text("constants")
-    | real("forward_host_ms", "backward_host_ms", "step_host_ms", "pass_ms")
-    | text("fitted_on")
-    | real("device_ms", "launched_ms", "step_ms")
-    | text("fidelity")
+_HOST = _JOB | columns(
+    "text constants, real forward_host_ms backward_host_ms step_host_ms pass_ms,"
+    " text fitted_on, real device_ms launched_ms step_ms, text fidelity"
 )
 
 

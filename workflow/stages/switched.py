@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workflow.outputs import Table, integer, real, text
+from workflow.outputs import Table, columns
 from workflow.stage import ByHand, Job, Stage, Summary, Tracked
 from workflow.stages.economics import check_price_set
 
@@ -32,28 +32,17 @@ def run(job: Job) -> Summary:
     }
 
 
-_STEPS = (
-    text("network", "job")
-    | integer("gpus")
-    | text("basis", "mode", "rule")
-    | real("latency_ms")
-    | integer("changes")
-    | real("step_ms", "compute_ms", "inside_ms", "network_ms", "bubble_ms", "stall_ms")
-    | real("tokens_per_s", "cost_per_gpu_usd", "cost_usd", "watts_per_gpu", "power_watts")
-    | text("circuits", "reason", "fidelity")
+_STEPS = columns(
+    "text network job, integer gpus, text basis mode rule, real latency_ms, integer changes,"
+    " real step_ms compute_ms inside_ms network_ms bubble_ms stall_ms tokens_per_s"
+    " cost_per_gpu_usd cost_usd watts_per_gpu power_watts, text circuits reason fidelity"
 )
-_GENERATED = (
-    text("step", "job", "model", "device")
-    | integer("gpus")
-    | text("network", "basis")
-    | real("gb_s_per_gpu")
-    | text("mode", "rule")
-    | real("latency_ms", "step_ms", "stall_ms", "reconfigurations")
-    | real("data_ms", "pipeline_ms", "expert_ms")
-    | real("cost_per_gpu_usd", "cost_usd", "watts_per_gpu", "power_watts")
-    | text("circuits", "reason", "fidelity")
+_GENERATED = columns(
+    "text step job model device, integer gpus, text network basis, real gb_s_per_gpu,"
+    " text mode rule,"
+    " real latency_ms step_ms stall_ms reconfigurations data_ms pipeline_ms expert_ms"
+    " cost_per_gpu_usd cost_usd watts_per_gpu power_watts, text circuits reason fidelity"
 )
-
 
 STAGE = Stage(
     name="switched",

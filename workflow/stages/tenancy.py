@@ -1,36 +1,26 @@
-"""Stage tenancy: a grid of nodes -> tables of jobs and failures on it.
-
-Largest job against failures, use by a stream of jobs, bandwidth of degraded lines.
-"""
+"""Stage tenancy: a grid of nodes -> largest jobs, use and lines with failures."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from workflow.outputs import Json, Table, integer, real, text
+from workflow.outputs import Json, Table, columns
 from workflow.stage import ByHand, Job, Stage, Summary, Tracked
 
 
 def run(job: Job) -> Summary:
     """Run the studies of the settings; return the flat summary."""
-    from railx.tenancy import TenancySettings
-    from railx.tenancy.study import (
-        degraded_table,
-        fault_table,
-        mix_of_jobs,
-        tenancy_summary,
-        utilisation_table,
-    )
+    from railx.tenancy import TenancySettings, study
     from railx.tenancy.trace import spare_table, trace_table
 
     seed = job.settings["seed"]
     tenancy: TenancySettings = job.load(TenancySettings, "tenancy")
-    faults = fault_table(tenancy, seed)
-    degraded = degraded_table(tenancy, seed)
-    mix = mix_of_jobs(tenancy, seed)
-    utilisation = utilisation_table(tenancy, seed)
+    faults = study.fault_table(tenancy, seed)
+    degraded = study.degraded_table(tenancy, seed)
+    mix = study.mix_of_jobs(tenancy, seed)
+    utilisation = study.utilisation_table(tenancy, seed)
     trace = trace_table(tenancy.trace, seed)
-    summary = tenancy_summary(tenancy, faults, utilisation, degraded, mix["summary"])
+    summary = study.tenancy_summary(tenancy, faults, utilisation, degraded, mix["summary"])
     job.write_table("faults", faults)
     job.write_table("utilisation", utilisation)
     job.write_table("degraded", degraded)
@@ -39,59 +29,33 @@ def run(job: Job) -> Summary:
     return summary
 
 
-_FAULTS = (
-    text("system", "placement")
-    | integer("failed_nodes", "sample", "nodes", "usable_nodes")
-    | real("usable_share", "healthy_share", "formula_share")
-    | integer("lines_needed", "lines_out")
-    | text("fidelity")
+_FAULTS = columns(
+    "text system placement, integer failed_nodes sample nodes usable_nodes,"
+    " real usable_share healthy_share formula_share, integer lines_needed lines_out,"
+    " text fidelity"
 )
-_UTILISATION = (
-    text("system", "policy", "queue", "scenario")
-    | integer("failed_nodes")
-    | real("offered_load")
-    | integer("sample", "jobs")
-    | real("utilisation", "utilisation_of_healthy", "rejected_share")
-    | real("rejected_by_shape_share", "rejected_node_hours_share")
-    | real("wait_mean_hours", "wait_p95_hours", "blocked_by_shape_share")
-    | integer("interruptions")
-    | real("lost_share")
-    | text("fidelity")
+_UTILISATION = columns(
+    "text system policy queue scenario, integer failed_nodes, real offered_load,"
+    " integer sample jobs,"
+    " real utilisation utilisation_of_healthy rejected_share rejected_by_shape_share"
+    " rejected_node_hours_share wait_mean_hours wait_p95_hours blocked_by_shape_share,"
+    " integer interruptions, real lost_share, text fidelity"
 )
-_DEGRADED = (
-    text("setting", "fault")
-    | integer("failures")
-    | text("plan")
-    | integer("sample", "nodes", "rails", "nodes_used")
-    | real("ring_share")
-    | integer("pairs", "pairs_whole", "pairs_reduced", "pairs_lost")
-    | real("worst_pair_share", "mean_pair_share", "worst_node_share")
-    | text("fidelity")
+_DEGRADED = columns(
+    "text setting fault, integer failures, text plan, integer sample nodes rails nodes_used,"
+    " real ring_share, integer pairs pairs_whole pairs_reduced pairs_lost,"
+    " real worst_pair_share mean_pair_share worst_node_share, text fidelity"
 )
-_TRACE = (
-    text("network")
-    | integer("chips", "draw")
-    | real("from_days", "days")
-    | integer("failed_servers")
-    | real("healthy_share", "largest_share")
-    | integer("job_chips")
-    | real("usable_share")
-    | text("fidelity")
+_TRACE = columns(
+    "text network, integer chips draw, real from_days days, integer failed_servers,"
+    " real healthy_share largest_share, integer job_chips, real usable_share, text fidelity"
 )
-_SPARES = (
-    text("network")
-    | integer("chips", "draw")
-    | real("spare_share", "time_share")
-    | text("fidelity")
-)
+_SPARES = columns("text network, integer chips draw, real spare_share time_share, text fidelity")
 
-_SUMMARY = text("fidelity") | integer(
-    "mix_jobs",
-    "mix_jobs_placed",
-    "mix_ports_shared",
-    "mix_failed_nodes_used",
-    "mix_failed_rails_used",
-    "mix_failed_switches_used",
+_SUMMARY = columns(
+    "text fidelity,"
+    " integer mix_jobs mix_jobs_placed mix_ports_shared mix_failed_nodes_used"
+    " mix_failed_rails_used mix_failed_switches_used"
 )
 
 STAGE = Stage(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from railx.effort import LimitSettings
-from workflow.outputs import Json, Table, category, real, typed
+from workflow.outputs import Json, Table, columns
 from workflow.stage import ByHand, Config, Inputs, Item, Job, Stage, Summary, Tracked
 
 
@@ -24,28 +24,17 @@ def run(job: Job) -> Summary:
 
 
 def _user_file(experiment: Config, topology: str) -> Inputs:
-    """The user's file, where the network is read from one.
-
-    A change in it reruns what depends on it.
-    """
+    """The user's file, if the network is read from one: a change reruns the rest."""
     from railx.io import in_repository
 
     path = experiment["topologies"][topology].get("path")
     return {"source": in_repository(path)} if path is not None else {}
 
 
-_LINKS = (
-    category("element")
-    | typed("int32", "src", "dst")
-    | category("kind")
-    | real("gbps", "latency_ns")
-    | typed("int32", "rail", "lanes")
+_LINKS = columns(
+    "category element, int32 src dst, category kind, real gbps latency_ns, int32 rail lanes"
 )
-_CIRCUITS = (
-    typed("int32", "ocs", "port_a", "port_b")
-    | category("dimension")
-    | typed("int32", "line", "node_a", "node_b")
-)
+_CIRCUITS = columns("int32 ocs port_a port_b, category dimension, int32 line node_a node_b")
 
 
 def check_topology(settings: Any, key: str, limits: LimitSettings) -> None:

@@ -1,7 +1,4 @@
-"""Stage tracking: every result becomes a run in MLflow and W&B.
-
-One job writes all tracked runs, so that they make one invocation.
-"""
+"""Stage tracking: every result becomes a run in MLflow and W&B, of one invocation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Stage training: a plan and its corpus -> iterations under every fabric setting.
-
-They are measured by ``python -m training.run``.
-"""
+"""Stage training: a plan, a corpus -> iterations by fabric (``training.run``)."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 
 from railx.errors import UserError
 from training.nodes import check_cuda, nodes_here, ranks_command, reachable
-from workflow.outputs import File, Json, Table, flag, integer, real, text, typed
+from workflow.outputs import File, Json, Table, columns
 from workflow.stage import (
     ByHand,
     Config,
@@ -27,8 +24,6 @@ from workflow.stage import (
     Tracked,
 )
 from workflow.watch import run_program
-
-__all__ = ["EVENT", "STAGE", "run"]
 
 
 def run(job: Job) -> Summary:
@@ -87,11 +82,7 @@ def _resolved(job: Job) -> Any:
 
 
 def _by_hand(chosen: Config) -> dict[str, Any]:
-    """The settings of a run by hand.
-
-    SettingsError where the corpus has ids that the model has not, and for a device that
-    is not here.
-    """
+    """Settings by hand; SettingsError for ids the model lacks and a missing device."""
     from railx.settings import SettingsError
 
     check_cuda(chosen["training"]["device"], "training.device")
@@ -111,21 +102,12 @@ def _by_hand(chosen: Config) -> dict[str, Any]:
 def _row(name: str, result: Mapping[str, Any], setting: Mapping[str, Any]) -> dict[str, Any]:
     """One fabric setting of a run: medians over its undisturbed repeats."""
     plain = {key: value for key, value in setting.items() if not isinstance(value, list)}
-    fidelity = plain.pop("fidelity")
-    return (
-        {
-            "run": name,
-            "plan": result["plan"],
-            "parallelism": result["parallelism"],
-            "device": result["device"],
-        }
-        | plain
-        | {"last_loss": setting["losses"][-1], "fidelity": fidelity}
-    )
+    run = {"run": name, **{key: result[key] for key in ("plan", "parallelism", "device")}}
+    tail = {"last_loss": setting["losses"][-1], "fidelity": plain.pop("fidelity")}
+    return run | plain | tail
 
 
 def _inputs(experiment: Config, run: str) -> Inputs:
-    """The plan that the run follows and the corpus behind it."""
     plan = experiment["runs"][run]["plan"]
     return {
         "plan": FromStage("plan.plan", plan),
@@ -134,55 +116,37 @@ def _inputs(experiment: Config, run: str) -> Inputs:
 
 
 def _needs(experiment: Config, run: str) -> Needs:
-    """A rank for each device of the plan."""
     training = experiment["runs"][run]["training"]
     devices = experiment["plans"][experiment["runs"][run]["plan"]]["cluster"]["devices"]
     return Needs(devices, training["threads_per_rank"], training["device"])
 
 
-_RUN = text("run", "plan", "parallelism", "device", "mode") | real("reconfiguration_latency_ms")
-_ITERATIONS = (
-    _RUN
-    | integer("iteration", "repeat", "rank")
-    | real("iteration_ms", "stall_ms", "wait_ms")
-    | integer("requests", "held", "reconfigurations")
-    | real("loss", "gradient_norm")
-    | integer("tokens", "peak_memory_bytes")
-    | real("planning_ms", "planning_wait_ms")
-    | real("load_share")
-    | flag("disturbed")
-    | text("fidelity")
+_RUN = columns("text run plan parallelism device mode, real reconfiguration_latency_ms")
+_ITERATIONS = _RUN | columns(
+    "integer iteration repeat rank, real iteration_ms stall_ms wait_ms,"
+    " integer requests held reconfigurations, real loss gradient_norm,"
+    " integer tokens peak_memory_bytes, real planning_ms planning_wait_ms load_share,"
+    " flag disturbed, text fidelity"
 )
 #: Columns of an event of a rank.
-EVENT = (
-    typed("int32", "iteration", "rank")
-    | text("kind", "group")
-    | integer("bytes", "start_ns", "end_ns", "busy_ns")
-    | text("phase", "channel")
-    | integer("sequence", "issued_ns", "waited_ns", "resumed_ns")
-    | integer("issued_busy_ns", "waited_busy_ns", "resumed_busy_ns")
+EVENT = columns(
+    "int32 iteration rank, text kind group, integer bytes start_ns end_ns busy_ns,"
+    " text phase channel,"
+    " integer sequence issued_ns waited_ns resumed_ns issued_busy_ns waited_busy_ns"
+    " resumed_busy_ns"
 )
-_TRACE = EVENT | text("mode") | real("reconfiguration_latency_ms") | text("fidelity")
-_PASSES = (
-    text("run", "plan", "device")
-    | integer("iteration", "rank", "replica", "stage", "place", "position", "pipeline")
-    | text("kind")
-    | integer("chunk")
-    | real("start_ms", "end_ms")
-    | integer("live_chunks", "predicted_live_chunks")
-    | integer("held_bytes", "peak_bytes", "predicted_held_bytes")
-    | text("fidelity")
+_TRACE = EVENT | columns("text mode, real reconfiguration_latency_ms, text fidelity")
+_PASSES = columns(
+    "text run plan device, integer iteration rank replica stage place position pipeline,"
+    " text kind, integer chunk, real start_ms end_ms,"
+    " integer live_chunks predicted_live_chunks held_bytes peak_bytes predicted_held_bytes,"
+    " text fidelity"
 )
-_SETTINGS = (
-    _RUN
-    | real("iteration_ms", "tokens_per_s", "stall_ms", "wait_ms")
-    | real("requests", "held", "reconfigurations", "iteration_over_electrical")
-    | integer("repeats", "set_aside", "process_groups")
-    | real("group_creation_ms", "planning_ms", "planning_wait_ms", "planning_hidden_share")
-    | real("model_tflop", "mfu")
-    | integer("peak_memory_bytes")
-    | real("last_loss")
-    | text("fidelity")
+_SETTINGS = _RUN | columns(
+    "real iteration_ms tokens_per_s stall_ms wait_ms requests held reconfigurations"
+    " iteration_over_electrical, integer repeats set_aside process_groups,"
+    " real group_creation_ms planning_ms planning_wait_ms planning_hidden_share model_tflop mfu,"
+    " integer peak_memory_bytes, real last_loss, text fidelity"
 )
 
 

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from railx.errors import UserError
-from workflow.outputs import File, Table, integer, real, text
+from workflow.outputs import File, Table, columns
 from workflow.stage import Experiment, FromStage, Item, Job, Stage, Summary
 
 
 def run(job: Job) -> Summary:
-    """Plan the change from one topology to another of the same hardware.
-
-    The plan is tried step by step before it is written. Returns the row of its summary.
-    ValueError where the two are not settings of the same hardware.
-    """
+    """Plan and try the change between settings of one hardware; else ValueError."""
     from railx.families import read_topology
-    from railx.vocabulary.cross_connects import (
-        TransitionSettings,
-        check_end,
-        reconfiguration_plan,
-        write_reconfiguration,
-        write_reconfiguration_csv,
-    )
+    from railx.vocabulary import cross_connects
 
-    settings: TransitionSettings = job.load(TransitionSettings)
+    settings: cross_connects.TransitionSettings = job.load(cross_connects.TransitionSettings)
     before, after = read_topology(job.file("before")), read_topology(job.file("after"))
-    plan = reconfiguration_plan(before, after)
-    check_end(plan, before, after)
+    plan = cross_connects.reconfiguration_plan(before, after)
+    cross_connects.check_end(plan, before, after)
     row: Summary = {
         "transition": job.item,
         "before": settings.before,
@@ -44,19 +34,17 @@ def run(job: Job) -> Summary:
         "most_steps_of_a_switch": plan.most_steps_of_a_switch,
         "fidelity": "analytic",
     }
-    job.write("plan", write_reconfiguration, plan)
-    job.write("csv", write_reconfiguration_csv, plan)
+    job.write("plan", cross_connects.write_reconfiguration, plan)
+    job.write("csv", cross_connects.write_reconfiguration_csv, plan)
     job.write_table("summary", [row])
     return row
 
 
-_COLUMNS = (
-    text("transition", "before", "after", "before_family", "after_family")
-    | integer("chips", "nodes", "optical_switches", "optical_switches_touched")
-    | integer("circuits_kept", "circuits_disconnected", "circuits_connected")
-    | real("kept_share")
-    | integer("ports_touched", "most_steps_of_a_switch")
-    | text("fidelity")
+_COLUMNS = columns(
+    "text transition before after before_family after_family,"
+    " integer chips nodes optical_switches optical_switches_touched circuits_kept"
+    " circuits_disconnected circuits_connected, real kept_share,"
+    " integer ports_touched most_steps_of_a_switch, text fidelity"
 )
 
 

@@ -1,23 +1,16 @@
-"""Stage underlay: plans on a network -> times and degrees, as planned and planned anew.
-
-No paper has this comparison.
-"""
+"""Stage underlay: plans on a network, as made and made anew; no paper compares them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from workflow.outputs import Json, Table, integer, real, text
+from workflow.outputs import Json, Table, columns
 from workflow.stage import Config, Experiment, FromStage, Inputs, Item, Job, Stage, Summary, Tracked
 from workflow.stages.economics import check_price_set
 
 
 def run(job: Job) -> Summary:
-    """Price and replan every plan on the network at every rate; return the summary.
-
-    SettingsError where the plans are for another number of devices than the network is
-    made for.
-    """
+    """Price and replan every plan on the network at every rate; the summary."""
     from railx.mapping.underlay import UnderlaySettings
     from railx.mapping.underlay_tables import bandwidth_table, mean_times, mix_table
 
@@ -37,7 +30,6 @@ def run(job: Job) -> Summary:
 
 
 def _settings(experiment: Config, network: str) -> Config:
-    """The settings of this network and of the reference, and the plans."""
     underlay = experiment["underlay"]
     selected = {network, underlay["reference"]}
     networks = {
@@ -48,7 +40,6 @@ def _settings(experiment: Config, network: str) -> Config:
 
 
 def _inputs(experiment: Config, _network: str) -> Inputs:
-    """The plans, and the corpora that they were drawn from."""
     underlay = experiment["underlay"]
     plans = tuple(underlay["plans"])
     corpora = tuple(dict.fromkeys(experiment["plans"][plan]["corpus"] for plan in plans))
@@ -59,23 +50,14 @@ def _inputs(experiment: Config, _network: str) -> Inputs:
     }
 
 
-_UNDER = text("network", "label", "basis") | real("outside_gb_s")
-_MIX = (
-    text("network", "label", "plan", "planner", "basis")
-    | real("outside_gb_s")
-    | text("made_for")
-    | integer("iteration")
-    | real("iteration_ms")
-    | integer("micro_batches", "degree", "groups", "sequences", "tokens")
-    | real("device_ms", "all_to_all_device_ms", "share")
-    | text("fidelity")
+_UNDER = columns("text network label basis, real outside_gb_s")
+_MIX = columns(
+    "text network label plan planner basis, real outside_gb_s, text made_for, integer iteration,"
+    " real iteration_ms, integer micro_batches degree groups sequences tokens,"
+    " real device_ms all_to_all_device_ms share, text fidelity"
 )
-_BANDWIDTHS = (
-    _UNDER
-    | real("inside_gb_s", "usd_per_device")
-    | integer("group_size")
-    | real("gb_s")
-    | text("fidelity")
+_BANDWIDTHS = _UNDER | columns(
+    "real inside_gb_s usd_per_device, integer group_size, real gb_s, text fidelity"
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from railx.places import in_repository
-from workflow.outputs import Table, integer, real, text
+from workflow.outputs import Table, columns
 from workflow.stage import Config, Inputs, Job, Stage, Summary, Tracked
 
 _RESOURCES = ("resources/measured", "resources/performance")
@@ -41,7 +41,7 @@ def _inputs(_experiment: Config, _: str) -> Inputs:
     }
 
 
-_PLAN = integer("devices", "data", "tensor", "pipeline", "context", "expert")
+_PLAN = "integer devices data tensor pipeline context expert"
 
 STAGE = Stage(
     name="validation",
@@ -51,28 +51,23 @@ STAGE = Stage(
     inputs=_inputs,
     outputs={
         "rows": Table(
-            text("set")
-            | integer("row")
-            | text("model", "device", "precision", "recipe")
-            | _PLAN
-            | text("quantity")
-            | real("measured", "ours", "roofline", "error")
-            | text("basis", "fidelity")
+            columns(
+                f"text set, integer row, text model device precision recipe, {_PLAN},"
+                " text quantity, real measured ours roofline error, text basis fidelity"
+            )
         ),
         "errors": Table(
-            text("set", "quantity", "group")
-            | integer("rows", "left_out")
-            | real("mean_error", "median_ratio", "worst_error", "mean_error_roofline")
-            | text("fidelity"),
+            columns(
+                "text set quantity group, integer rows left_out,"
+                " real mean_error median_ratio worst_error mean_error_roofline, text fidelity"
+            ),
             printed="Errors of the model of a step, on rows left out of its fits",
         ),
         "replayed": Table(
-            integer("seed")
-            | text("schedule", "sharding", "recompute")
-            | _PLAN
-            | integer("virtual", "micro_batches")
-            | real("closed_s", "replayed_s", "error")
-            | text("fidelity")
+            columns(
+                f"integer seed, text schedule sharding recompute, {_PLAN} virtual micro_batches,"
+                " real closed_s replayed_s error, text fidelity"
+            )
         ),
     },
     run=run,

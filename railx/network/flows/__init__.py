@@ -1,3 +1,1 @@
-"""The flow model: max-min fair rates and completion times of fluids on a routing's
-paths.
-"""
+"""The flow model: max-min fair rates and completion times of fluids on paths."""

@@ -15,8 +15,6 @@ from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
-__all__ = ["fair_rates", "filling_of", "finish_times", "link_gb_s", "max_min_rates"]
-
 
 def max_min_rates(
     topology: Topology,
@@ -39,10 +37,7 @@ def max_min_rates(
 def fair_rates(
     paths: FlowPaths, capacity_gb_s: FloatArray, demand_gb_s: ArrayLike = np.inf
 ) -> FloatArray:
-    """Max-min fair rates of flows on given paths.
-
-    ``capacity_gb_s`` (float64[links]) is that of all lanes of a row.
-    """
+    """Max-min fair rates on paths; ``capacity_gb_s`` (float64[links]): of all lanes."""
     demand = per_flow(paths, "demand_gb_s", demand_gb_s)
     rate = np.zeros(len(paths))
     active = np.ones(len(paths), dtype=np.bool_)
@@ -56,9 +51,7 @@ def link_gb_s(topology: Topology) -> FloatArray:
 
 
 def filling_of(paths: FlowPaths, capacity: FloatArray, demand: FloatArray) -> Filling:
-    """The arrays of flows on given paths, with the capacity of each link row and the
-    demand of each flow.
-    """
+    """The arrays of flows on paths, with capacities of rows and demands of flows."""
     flow = np.repeat(np.arange(len(paths), dtype=np.int32), np.diff(paths.start))
     by_link = np.argsort(paths.link, kind="stable")
     link_start = np.concatenate(

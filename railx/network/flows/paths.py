@@ -1,6 +1,4 @@
-"""The sparse matrix of flows and links under a routing: shares of a flow on its
-links.
-"""
+"""The sparse matrix of flows and links under a routing: shares on each link."""
 
 from __future__ import annotations
 
@@ -86,10 +84,9 @@ def spread_flows(
 def route_flows(
     topology: Topology, routing: str | RoutingTable, src: ArrayLike, dst: ArrayLike
 ) -> FlowPaths:
-    """:func:`spread_flows` for a routing by name, a block of destinations at a time.
+    """:func:`spread_flows` by a routing's name, a block of destinations at a time.
 
-    A table grows with vertices x destinations; in blocks 10,000 chips need less than 2
-    GiB.
+    Tables are vertices x destinations; in blocks 10,000 chips need less than 2 GiB.
     """
     if isinstance(routing, RoutingTable):
         return spread_flows(topology, routing, src, dst)
@@ -136,9 +133,7 @@ def join_paths(parts: list[FlowPaths]) -> FlowPaths:
 
 
 def path_loads(topology: Topology, paths: FlowPaths, rate: FloatArray) -> FloatArray:
-    """Load of each link row in the unit of ``rate`` (float64[flows]):
-    float64[links].
-    """
+    """Load of each link row (float64[links]) by a rate a flow (float64[flows])."""
     amount = paths.share * np.repeat(rate, np.diff(paths.start))
     return np.bincount(paths.link, weights=amount, minlength=len(topology.links)).astype(np.float64)
 

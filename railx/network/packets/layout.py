@@ -47,9 +47,7 @@ class Channels:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Given packets by creation: ``cycle`` (ascending), ``src``, ``dst``, all
-    int[packets].
-    """
+    """Given packets by creation: ``cycle`` (ascending), ``src``, ``dst``."""
 
     cycle: NDArray[np.integer]
     src: NDArray[np.integer]
@@ -114,7 +112,9 @@ def build_net(
     parameters = np.zeros(engine.PARAMETERS, dtype=np.int64)
     parameters[engine.VCS] = table.virtual_channels
     parameters[engine.RECORD_BITS] = _record_bits(table.virtual_channels)
-    parameters[engine.MASK] = _wheel_cycles(channels, network) - 1
+    on_links = int(max(channels.latency.max() + 1, channels.serial.max()))
+    longest = max(on_links, network.source_cycles, network.packet_flits)
+    parameters[engine.MASK] = (1 << (longest + 1).bit_length()) - 1
     parameters[engine.FLITS] = network.packet_flits
     parameters[engine.SOURCE_CYCLES] = network.source_cycles
     parameters[engine.PORTS_IN] = network.injection_ports or 0
@@ -167,9 +167,7 @@ def build_state(
     seed: int,
     parts: int = 1,
 ) -> Any:
-    """An empty network at cycle 0 (:class:`railx.network.packets.engine.State`), its
-    part 0.
-    """
+    """The :class:`~railx.network.packets.engine.State` of cycle 0, its part 0."""
     from railx.network.packets import engine
 
     channels = channels_of(topology, network)
@@ -187,11 +185,10 @@ def build_state(
     chip_rows[:, engine.INJECTION], chip_rows[:, engine.EJECTION] = inject, eject
     timers = np.full((max(1, chips * (inject + eject)), 2), -1, dtype=np.int32)
     timers[:-1, 0] = np.arange(1, len(timers))
-    a_cycle = (
-        int(net.rates[0]) + 2
-        if net.parameters[engine.MODE] != engine.TRACE
-        else max(1, int(np.unique(net.alias, return_counts=True)[1].max(initial=1)))
-    )
+    traced, in_order = net.parameters[engine.MODE] == engine.TRACE, net.parameters[engine.IN_ORDER]
+    a_cycle = int(net.rates[0]) + 2
+    if traced:
+        a_cycle = max(1, int(np.unique(net.alias, return_counts=True)[1].max(initial=1)))
     slots = 1 << max(1024, 2 * a_cycle).bit_length() - 1
     streams = np.random.SeedSequence(seed).generate_state(2, np.uint64)
     return engine.State(
@@ -206,15 +203,11 @@ def build_state(
             (engine.WHEEL_ROWS, int(net.parameters[engine.MASK]) + 1), -1, dtype=np.int32
         ),
         row_queue=np.zeros(len(topology.links), dtype=np.int32),
-        queued=np.zeros(1 if net.parameters[engine.IN_ORDER] else len(fifos), dtype=np.int32),
-        carried=np.zeros(1 if net.parameters[engine.IN_ORDER] else len(channels), dtype=np.int32),
+        queued=np.zeros(1 if in_order else len(fifos), dtype=np.int32),
+        carried=np.zeros(1 if in_order else len(channels), dtype=np.int32),
         histogram=np.zeros(network.warmup_cycles + network.measured_cycles + 1, dtype=np.int64),
         batches=np.zeros((network.batches, 2), dtype=np.int64),
-        arrival=np.full(
-            len(net.source) if net.parameters[engine.MODE] == engine.TRACE else 1,
-            -1,
-            dtype=np.int32,
-        ),
+        arrival=np.full(len(net.source) if traced else 1, -1, dtype=np.int32),
         part=0,
         boxes=_boxes(topology, part, parts),
         progress=np.zeros(parts * engine.PROGRESS_STEP, dtype=np.int64),
@@ -263,16 +256,6 @@ def _offsets(fifo: IntArray, virtual_channels: int) -> IntArray:
     return np.asarray(first + engine.FIFO_COLUMNS * lane)
 
 
-def _wheel_cycles(channels: Channels, network: PacketNetworkSettings) -> int:
-    longest = max(
-        int(channels.latency.max()) + 1,
-        int(channels.serial.max()),
-        network.source_cycles,
-        network.packet_flits,
-    )
-    return 1 << (longest + 1).bit_length()
-
-
 def _parts(topology: Topology, parts: int) -> IntArray:
     """The part of each vertex: chips, and switches, in blocks of equal size."""
     switches = topology.vertices - topology.chips
@@ -283,8 +266,7 @@ def _parts(topology: Topology, parts: int) -> IntArray:
 def _boxes(topology: Topology, part: IntArray, parts: int) -> Int32Array:
     """Empty boxes for messages between parts.
 
-    In a cycle a channel has a head and two FIFOs that packets leave, by a tail and at
-    their destination.
+    In a cycle a channel has a head, and two FIFOs that packets leave: tail and end.
     """
     from railx.network.packets import engine
 
@@ -344,10 +326,7 @@ def _pool_fifos(
 
 
 def _columns(topology: Topology, table: RoutingTable) -> tuple[Int32Array, Int32Array]:
-    """``coordinates`` and ``goal`` of the Net, which give the column of a destination.
-
-    A table over all pairs is one of a single level.
-    """
+    """``coordinates`` and ``goal`` of the Net: the column of each destination."""
     if not np.array_equal(np.sort(table.destinations), np.arange(topology.chips)):
         raise SettingsError(
             "routing",
@@ -373,10 +352,7 @@ def _running_sums(table: RoutingTable) -> FloatArray:
 def _traffic_arrays(
     topology: Topology, traffic: TrafficSettings | Trace, seed: int
 ) -> tuple[int, NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], float]:
-    """Mode, sources, targets, acceptance, aliases and hot share.
-
-    Aliases are indices of hot chips, or cycles of a trace.
-    """
+    """Mode, sources, targets, acceptance, aliases (or cycles of a trace), hot share."""
     from railx.network.packets import engine
     from railx.network.packets.kernels import alias_table
 
@@ -412,20 +388,15 @@ def _check_trace(topology: Topology, trace: Trace) -> None:
     if (np.diff(trace.cycle) < 0).any() or (np.asarray(trace.cycle) < 0).any():
         raise ValueError("trace: cycles are not in order; allowed: ascending from 0")
     ends = np.concatenate([trace.src, trace.dst])
-    if (
-        (ends < 0).any()
-        or (ends >= topology.chips).any()
-        or (np.asarray(trace.src) == trace.dst).any()
-    ):
+    wrong = (ends < 0) | (ends >= topology.chips)
+    if wrong.any() or (np.asarray(trace.src) == trace.dst).any():
         raise ValueError(
             f"trace: a packet's ends are no two different chips; allowed: 0 to {topology.chips - 1}"
         )
 
 
 def _lines(rows: int, columns: int, value: int) -> Int32Array:
-    """int32[rows, columns] at the start of a cache line, so that 16 columns fill one
-    line.
-    """
+    """int32[rows, columns] at the start of a cache line; 16 columns fill one."""
     memory = np.empty(rows * columns + 16, dtype=np.int32)
     first = (-memory.ctypes.data // 4) % 16
     table = memory[first : first + rows * columns].reshape(rows, columns)

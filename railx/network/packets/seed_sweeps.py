@@ -21,10 +21,7 @@ from railx.vocabulary.topology import Topology
 
 
 def sweep_seeds(graph: Path, sweep: SweepSettings, seed: int, seeds: Sequence[int]) -> list[Sweep]:
-    """The sweeps of some seeds on the topology in file ``graph``.
-
-    ``seed`` is the experiment's.
-    """
+    """The sweeps of ``seeds`` on the topology in a file; ``seed``: the experiment's."""
     topology = read_topology(graph)
     table = build_routing(topology, sweep.network.routing, grouped=True)
 
@@ -54,10 +51,7 @@ def read_sweeps(rows: Path, summaries: Path) -> list[Sweep]:
 def _limits(
     topology: Topology, table: RoutingTable, traffic: TrafficSettings, seed: int
 ) -> tuple[float, float]:
-    """Offered loads at which the busiest lane is full (bound), and the ideal.
-
-    At the ideal the external lanes would be full, evenly loaded.
-    """
+    """Loads at which the busiest lane is full (bound), or all external ones (ideal)."""
     demand = (
         None if traffic.pattern == "uniform" else traffic_flows(topology, traffic, seed).demand()
     )

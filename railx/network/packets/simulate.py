@@ -135,9 +135,7 @@ def simulate_trace(
     cycles: int,
     seed: int,
 ) -> Int32Array:
-    """The arrival cycle of each given packet's tail: int32[packets], -1: not in
-    ``cycles``.
-    """
+    """The arrival of each packet's tail: int32[packets], -1: not in ``cycles``."""
     table = with_virtual_channels(topology, table, network.virtual_channels)
     net = build_net(topology, table, trace, network, seed)
     state = run_until(net, build_state(topology, table, net, network, seed), cycles)
@@ -170,11 +168,7 @@ def summary_row(
     result: PacketResult,
     seed: int,
 ) -> dict[str, Any]:
-    """A row of the packet tables.
-
-    Loads are the requested ones, everything else as simulated; :func:`speed_of` gives
-    the simulator's speed.
-    """
+    """A row of the packet tables, loads as requested, everything else as simulated."""
     return {
         "topology": name,
         "family": topology.family,
@@ -256,10 +250,7 @@ _COUNTED = (
 
 
 def _quantiles(histogram: IntArray) -> tuple[float, float, float]:
-    """The median, the 99 % quantile and the largest of the latencies.
-
-    A quantile is the least latency that its share of the packets does not exceed.
-    """
+    """Median, 99 % quantile and largest of latencies; NaN without packets."""
     running = np.cumsum(histogram)
     if running[-1] == 0:
         return math.nan, math.nan, math.nan
@@ -268,9 +259,7 @@ def _quantiles(histogram: IntArray) -> tuple[float, float, float]:
 
 
 def _half_width(batches: IntArray) -> float:
-    """Half of the 95 % confidence interval of the mean latency, by batch means
-    (Student's t).
-    """
+    """Half of the mean latency's 95 % interval, by batch means (Student's t)."""
     from scipy import stats
 
     if (batches[:, 1] == 0).any():
@@ -280,9 +269,7 @@ def _half_width(batches: IntArray) -> float:
 
 
 def check_divisible(net: Any, threads: int) -> None:
-    """SettingsError where packets of two parts may meet within a cycle: in a stream of
-    random numbers, or on a link shorter than a cycle.
-    """
+    """SettingsError where packets of two parts may meet: random draws, short links."""
     from railx.network.packets import engine
 
     for met, reason in (
@@ -302,14 +289,15 @@ def load_compiled(net: Any, state: Any) -> None:
 
 
 def run_parts_until(net: Any, state: Any, cycle: int, step: int) -> Any:
-    """Advance an empty network to ``cycle``, with reports every ``step`` cycles.
-
-    Returns its state, whose packets are those of part 0.
-    """
+    """Advance an empty network to ``cycle``; its state has part 0's packets."""
     from railx.network.packets import engine
 
     state = state._replace(**{name: _aligned_copy(getattr(state, name)) for name in _SHARED})
-    states = _divide(state)
+    apart = state._asdict().keys() - {"part", *_SHARED}
+    states = [
+        state._replace(part=part, **{name: _aligned_copy(getattr(state, name)) for name in apart})
+        for part in range(state.boxes.shape[1])
+    ]
 
     def advance(part: Any) -> None:
         engine.advance_part(net, part, min(now + step, cycle))
@@ -323,21 +311,6 @@ def run_parts_until(net: Any, state: Any, cycle: int, step: int) -> Any:
     return _merge(net, states)
 
 
-def _divide(state: Any) -> list[Any]:
-    """The state of each part."""
-    return [
-        state._replace(
-            part=part,
-            **{
-                name: _aligned_copy(value)
-                for name, value in state._asdict().items()
-                if name != "part" and name not in _SHARED
-            },
-        )
-        for part in range(state.boxes.shape[1])
-    ]
-
-
 def _aligned_copy(array: NDArray[Any]) -> NDArray[Any]:
     """A copy that shares no cache line with other data, which other threads write."""
     memory = np.empty(array.nbytes + 2 * _LINE_BYTES, dtype=np.uint8)
@@ -348,10 +321,7 @@ def _aligned_copy(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _with_room(states: list[Any]) -> list[Any]:
-    """The states with room for as many packets again as there are.
-
-    A part does not see the oldest packet of all, so it is found here.
-    """
+    """States with room to double; no part knows the oldest packet of all."""
     from railx.network.packets import engine
 
     created = int(states[0].counters[engine.CREATED])

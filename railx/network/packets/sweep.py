@@ -29,9 +29,7 @@ _IN_EVERY_ROW = (
 
 @dataclass(frozen=True)
 class Sweep:
-    """The runs of a sweep: rows by seed and ascending load, a summary, and speeds by
-    row.
-    """
+    """A sweep: rows by seed and ascending load, a summary, and speeds by row."""
 
     rows: list[dict[str, Any]]
     summary: dict[str, Any]
@@ -57,9 +55,7 @@ class _Runs:
         return self.results[load]
 
     def saturated(self, load: float) -> bool:
-        """Whether less than the accepted share of the window's offered packets
-        arrived.
-        """
+        """Whether less than the accepted share of what was offered has arrived."""
         result = self.at(load)
         return (
             result.accepted_flits_per_chip_cycle
@@ -130,9 +126,7 @@ def sweep_loads(
 
 
 def shard_of(seeds: Sequence[int], shard: int, shards: int) -> tuple[int, ...]:
-    """The seeds of part ``shard`` (from 0) of ``shards``; the parts in order are all
-    seeds.
-    """
+    """The seeds of part ``shard`` (from 0) of ``shards``, in order."""
     first, last = (part * len(seeds) // shards for part in (shard, shard + 1))
     return tuple(seeds[first:last])
 
@@ -145,10 +139,7 @@ def swept_seeds(
     name: str,
     limits: Callable[[int], tuple[float, float]],
 ) -> list[Sweep]:
-    """:func:`sweep_loads` under each of ``seeds``, independently.
-
-    ``limits`` gives bound and ideal of the traffic that a seed draws.
-    """
+    """:func:`sweep_loads` under each seed, whose bound and ideal ``limits`` gives."""
     sweeps = []
     for sweep_seed in counted(seeds, "seeds"):
         bound, ideal = limits(sweep_seed)
@@ -185,9 +176,7 @@ def merged(sweeps: Sequence[Sweep]) -> Sweep:
 
 
 def _bracket(runs: _Runs, bound: float | None) -> tuple[float, float]:
-    """An unsaturated load (or nearly 0) and a saturated one; ``bound`` is the first
-    guess.
-    """
+    """An unsaturated load (or nearly 0) and a saturated one, guessed by ``bound``."""
     loads = sorted(runs.results) or [0.1]
     high = next((load for load in loads if runs.saturated(load)), None)
     below = [load for load in loads if high is None or load < high]
