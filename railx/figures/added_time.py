@@ -13,20 +13,11 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, Texts, figure, reads
+from railx.figures.marks import PUBLISHED, PUBLISHED_LINE, published_series
 from railx.figures.panels import share_legend, ticks, tiles
 from railx.figures.repeats import REPEAT_COLUMNS, SETTING, medians, per_repeat, repeats_words
 from railx.figures.tables import records, refuse, stack, to_frame, where
-from railx.figures.theme import (
-    INK,
-    MODE_LABELS,
-    MODES,
-    OPUS_JOBS,
-    PUBLISHED,
-    PUBLISHED_LINE,
-    colours,
-    label,
-    published_series,
-)
+from railx.figures.theme import INK, MODE_LABELS, MODES, OPUS_JOBS, colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import phrase_list, phrases, quantity
 from railx.settings import Between, NotEmpty

@@ -14,9 +14,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
+from railx.figures.marks import dot
 from railx.figures.panels import beside, share_legend, ticks
 from railx.figures.tables import refuse_unknown, where
-from railx.figures.theme import FAINT, GREY, INK, PALETTE, dot, label, lighter
+from railx.figures.theme import FAINT, GREY, INK, PALETTE, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import phrases, quantity, span
 from railx.settings import Between, NotEmpty

@@ -14,9 +14,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
+from railx.figures.marks import PUBLISHED, dot
 from railx.figures.panels import patch, share_legend
 from railx.figures.tables import records, refuse, stack, where
-from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter, text_colour
+from railx.figures.theme import GREY, INK, PALETTE, label, lighter, text_colour
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import listed, phrase_list, phrases, quantity, span, spoken
 from railx.settings import Fraction, NotEmpty

@@ -14,9 +14,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, Texts, figure, reads
+from railx.figures.marks import dot, published_mark
 from railx.figures.panels import beside, name_rows, share_legend, ticks, tiles
 from railx.figures.tables import records, refuse_unknown, to_frame, where
-from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
+from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import phrase, phrases, quantity, span
 from railx.settings import NotEmpty

@@ -12,17 +12,10 @@ from itertools import cycle
 from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
+from railx.figures.marks import PUBLISHED, PUBLISHED_LINE, PUBLISHED_MARK, dot
 from railx.figures.panels import beside, name_rows, share_legend, stacked, ticks
 from railx.figures.tables import records, refuse, refuse_unknown, stack, to_frame, where
-from railx.figures.theme import (
-    PALETTE,
-    PUBLISHED,
-    PUBLISHED_LINE,
-    PUBLISHED_MARK,
-    colours,
-    dot,
-    label,
-)
+from railx.figures.theme import PALETTE, colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, listed, phrase_list, phrases, quantity, span, spoken
 from railx.settings import Fraction, NotEmpty, SettingsError, mapping

@@ -6,9 +6,10 @@ import itertools
 from statistics import median
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
+from railx.figures.marks import PUBLISHED_LINE, dot
 from railx.figures.panels import diagonal, name_rows, share_legend, ticks, tiles
 from railx.figures.tables import records, where
-from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_LINE, colours, dot, label
+from railx.figures.theme import GREY, INK, PALETTE, colours, label
 from railx.figures.types import DataFrame
 from railx.figures.words import counted, phrases, quantity, span, spoken
 

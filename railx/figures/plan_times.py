@@ -13,21 +13,10 @@ from typing import Annotated, Any
 
 from railx.figures.comparisons import planned
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
+from railx.figures.marks import PUBLISHED, PUBLISHED_MARK, dot, published_series
 from railx.figures.panels import at_edge, name_rows, patch, share_legend, stacked, ticks, tiles
 from railx.figures.tables import records, refuse, refuse_unknown, to_frame, where
-from railx.figures.theme import (
-    FAINT,
-    GREY,
-    INK,
-    PALETTE,
-    PUBLISHED,
-    PUBLISHED_MARK,
-    SYSTEMS,
-    dot,
-    label,
-    lighter,
-    published_series,
-)
+from railx.figures.theme import FAINT, GREY, INK, PALETTE, SYSTEMS, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import phrase_list, phrases, quantity
 from railx.io import read_json

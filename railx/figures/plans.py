@@ -18,18 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.figures.figure import Canvas, Choice, Drawn, PlanChoice, Tables, figure, reads
+from railx.figures.marks import PUBLISHED, PUBLISHED_MARK, dot
 from railx.figures.panels import at_edge, patch, share_legend, stacked, tiles, time_unit
 from railx.figures.tables import plans_at, records, refuse, refuse_unknown, stack, to_frame, where
-from railx.figures.theme import (
-    INK,
-    PALETTE,
-    PUBLISHED,
-    PUBLISHED_MARK,
-    colours,
-    degree_colours,
-    dot,
-    label,
-)
+from railx.figures.theme import INK, PALETTE, colours, degree_colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, phrases, quantity
 from railx.io import read_metadata, read_table

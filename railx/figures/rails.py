@@ -13,21 +13,10 @@ from itertools import product
 from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
+from railx.figures.marks import PUBLISHED, PUBLISHED_LINE, PUBLISHED_MARK, dot, published_series
 from railx.figures.panels import at_edge, patch, share_legend, ticks
 from railx.figures.tables import refuse, refuse_unknown, stack, where
-from railx.figures.theme import (
-    BASES,
-    GREY,
-    INK,
-    OPUS_JOBS,
-    PALETTE,
-    PUBLISHED,
-    PUBLISHED_LINE,
-    PUBLISHED_MARK,
-    dot,
-    lighter,
-    published_series,
-)
+from railx.figures.theme import BASES, GREY, INK, OPUS_JOBS, PALETTE, lighter
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import listed, phrase, phrase_list, phrases, quantity, span
 from railx.settings import AtLeast

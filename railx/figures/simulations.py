@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
+from railx.figures.marks import dot
 from railx.figures.panels import name_rows, share_legend, ticks, tiles
 from railx.figures.tables import refuse, refuse_unknown, where
-from railx.figures.theme import GREY, INK, PALETTE, colours, dot, label
+from railx.figures.theme import GREY, INK, PALETTE, colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, listed, ordered, phrase, phrases, quantity, span, spoken
 from railx.settings import AtLeast, Between, NotEmpty

@@ -12,9 +12,10 @@ from itertools import product
 from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
+from railx.figures.marks import dot
 from railx.figures.panels import beside, name_rows, panel_title, share_legend, stacked, ticks, tiles
 from railx.figures.tables import records, refuse, where
-from railx.figures.theme import FAINT, GREY, PALETTE, RAIL_FAMILIES, colours, dot, label
+from railx.figures.theme import FAINT, GREY, PALETTE, RAIL_FAMILIES, colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, phrases, quantity, spoken
 from railx.settings import AtLeast

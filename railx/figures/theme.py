@@ -1,9 +1,8 @@
-"""Colours, marks and labels that all figures share.
+"""Colours and labels that all figures share.
 
 A topology family, planner, system or fabric mode has one name and one colour in every
 figure. The colour-blind can tell the colours apart, and they are dark enough to be seen
-on white. Published numbers are hollow diamonds and dashed lines in every figure. The
-plotting libraries are imported when something is drawn.
+on white. The plotting libraries are imported when something is drawn.
 
 On a dark background every colour is taken to one of its hue that stands out from it at
 least as much as the first does from white, by the contrast of the Web Content
@@ -35,23 +34,15 @@ GREY = "#626a76"
 FAINT = "#868e99"
 #: Width of every line of data.
 LINE_POINTS = 1.8
-#: The words for published numbers in every legend, and for what follows from a paper by
-#: arithmetic.
-PUBLISHED, DERIVED = "published", "derived from the paper"
 
 _NAMED = {
-    "railx_hyperx": "#0072b2",
-    "railx_torus": "#004b68",
-    "torus_2d": "#b58a13",
-    "fat_tree": "#626a76",
-    "rail_optimised": "#626a76",
-    "opus_rails": "#ce3700",
-    "static": "#626a76",
-    "flexsp": "#33825a",
-    "pipeline": "#cf73a1",
-    "electrical": "#626a76",
-    "on_demand": "#ce3700",
-    "provisioned": "#0072b2",
+    **dict.fromkeys(("fat_tree", "rail_optimised", "static", "electrical"), GREY),
+    **dict.fromkeys(("railx_hyperx", "provisioned"), PALETTE[0]),
+    **dict.fromkeys(("opus_rails", "on_demand"), PALETTE[5]),
+    "railx_torus": PALETTE[4],
+    "torus_2d": PALETTE[1],
+    "flexsp": PALETTE[2],
+    "pipeline": PALETTE[3],
 }
 _LABELS = {
     "gpt3_1T": "GPT-3 1T",
@@ -144,15 +135,6 @@ DARK_BACKGROUND = "#15191e"
 _POWER, _MOST, _MOST_WITH_HUE = 1.2, 15.8, 8.5
 #: Difference of red, green and blue above which a colour has a hue.
 _HUED = 0.1
-PUBLISHED_MARK: dict[str, Any] = {
-    "marker": "D",
-    "markersize": 5.5,
-    "markerfacecolor": "none",
-    "markeredgecolor": INK,
-    "markeredgewidth": 1.3,
-    "linestyle": "none",
-}
-PUBLISHED_LINE: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.3}
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
@@ -221,12 +203,6 @@ def text_colour(fill: str) -> str:
     return max(("#ffffff", INK), key=lambda text: contrast(text, fill))
 
 
-def dot(colour: str, size: float | None = None, **style: Any) -> dict[str, Any]:
-    """A mark without a line: the style of our numbers beside published ones."""
-    sized = {} if size is None else {"markersize": size}
-    return {"linestyle": "none", "marker": "o", "color": colour, **sized, **style}
-
-
 def _stem(name: str, names: Iterable[str]) -> str:
     """The longest of ``names`` that ``name`` is, or starts with as entire words.
 
@@ -283,14 +259,3 @@ def _shades(colour: str) -> list[str]:
     saturation = [min(1.0, _spread(colour) / (1 - abs(2 * light - 1))) for light in lightness]
     shades = zip(lightness, saturation, strict=True)
     return [to_hex(set_hls_values(colour, l=light, s=share)) for light, share in shades]
-
-
-def published_mark(colour: str) -> dict[str, Any]:
-    """The mark of a published value of one of several things, in its colour."""
-    return {**PUBLISHED_MARK, "markeredgecolor": colour}
-
-
-def published_series(colour: str) -> dict[str, Any]:
-    """Published values on a thin dashed line, in the colour of their series."""
-    line = {"linestyle": (0, (4, 2)), "linewidth": 1.1, "color": colour}
-    return published_mark(colour) | line

@@ -16,22 +16,10 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.figures.figure import AxisScale, Canvas, Choice, Drawn, Tables, figure, reads
+from railx.figures.marks import DERIVED, PUBLISHED, PUBLISHED_LINE, dot, published_mark
 from railx.figures.panels import beside, name_rows, share_legend, ticks, tiles
 from railx.figures.tables import read_frame, records, refuse_unknown, stack, to_frame, where
-from railx.figures.theme import (
-    DERIVED,
-    GREY,
-    INK,
-    PALETTE,
-    PUBLISHED,
-    PUBLISHED_LINE,
-    colours,
-    dot,
-    label,
-    lighter,
-    published_mark,
-    readable,
-)
+from railx.figures.theme import GREY, INK, PALETTE, colours, label, lighter, readable
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import counted, listed, phrase, phrases, quantity, spoken
 from railx.settings import Between, NonNegative, NotEmpty, mapping

@@ -16,10 +16,11 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
+from railx.figures.marks import dot
 from railx.figures.panels import beside, name_rows, panel_title, share_legend, ticks, tiles
 from railx.figures.repeats import REPEAT_COLUMNS, SETTING, medians, per_repeat, repeats_words
 from railx.figures.tables import records, refuse, stack, where
-from railx.figures.theme import GREY, INK, MODE_COLOURS, MODES, PALETTE, colours, dot, label
+from railx.figures.theme import GREY, INK, MODE_COLOURS, MODES, PALETTE, colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, phrase, phrase_list, phrases, quantity, span
 from railx.settings import Between, NotEmpty, mapping

@@ -13,20 +13,10 @@ from typing import Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
+from railx.figures.marks import DERIVED, PUBLISHED_MARK, dot, published_mark
 from railx.figures.panels import beside, name_rows, patch, share_legend, ticks, tiles
 from railx.figures.tables import records, refuse_unknown, stack, where
-from railx.figures.theme import (
-    DERIVED,
-    GREY,
-    INK,
-    OPUS_JOBS,
-    PALETTE,
-    PUBLISHED_MARK,
-    dot,
-    label,
-    lighter,
-    published_mark,
-)
+from railx.figures.theme import GREY, INK, OPUS_JOBS, PALETTE, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import counted, phrases, quantity
 
