@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from railx.evidence.entries import Definitions, expand
 from railx.evidence.errors import ClaimError
-from railx.evidence.papers import Paper, read_papers, read_yaml
+from railx.evidence.papers import Paper, read_papers, read_settings
 from railx.evidence.published import TABLES_FILE, Published, PublishedNumbers, PublishedTable
 from railx.io import Fidelity
 from railx.settings import NonNegative, NotEmpty, Positive, SettingsError, field_hints, load
@@ -308,10 +308,7 @@ def _check_trend(claim: Claim) -> None:
 
 
 def _read(path: Path, papers: Mapping[str, Paper]) -> _ClaimFile:
-    try:
-        content: _ClaimFile = load(_ClaimFile, read_yaml(path))
-    except SettingsError as error:
-        raise ClaimError(f"{path.name}: {error}") from None
+    content: _ClaimFile = read_settings(_ClaimFile, path)
     if content.paper not in papers:
         raise ClaimError(f"{path.name}: paper: got {content.paper!r}; allowed: {', '.join(papers)}")
     return content

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from railx.errors import UserError
 from railx.evidence.errors import ClaimError, NotAvailable
-from railx.evidence.statement import first_paragraph, read_statement
+from railx.evidence.statement import first_paragraph, tables_of
 from railx.io import FIDELITIES, leaves, read_json, read_table
 
 _ENDINGS = (".parquet", ".json")
@@ -113,7 +113,9 @@ class Database:
         """
         return tuple(
             dict.fromkeys(
-                table for name in self._tables_in(sql) for table in self._items(name) or (name,)
+                table
+                for name in tables_of(self._connection, sql)
+                for table in self._items(name) or (name,)
             )
         )
 
@@ -123,9 +125,7 @@ class Database:
         Raises NotAvailable where a table that it names is not among the results, and
         ClaimError (one line) for everything else that is wrong with it.
         """
-        named = self._tables_in(sql)
-        for name in named:
-            self._load(name)
+        named = self._loaded(sql)
         self._connection.execute("begin transaction read only")
         try:
             return self._connection.sql(sql).to_arrow_table()
@@ -140,9 +140,7 @@ class Database:
         ``tables`` are those that it names, if they are known.
         Raises what :meth:`query` raises.
         """
-        named = self._tables_in(sql) if tables is None else tables
-        for name in named:
-            self._load(name)
+        named = self._loaded(sql, tables)
         try:
             return tuple(self._connection.sql(sql).columns)
         except duckdb.Error as error:
@@ -161,9 +159,12 @@ class Database:
             )
         return result.column(0)[0].as_py()
 
-    def _tables_in(self, sql: str) -> tuple[str, ...]:
-        """The names of tables in a query, as it has them."""
-        return read_statement(self._connection, sql).tables
+    def _loaded(self, sql: str, tables: Sequence[str] | None = None) -> Sequence[str]:
+        """The tables that a query names, or those given, copied into the database."""
+        named = tables_of(self._connection, sql) if tables is None else tables
+        for name in named:
+            self._load(name)
+        return named
 
     def _items(self, name: str) -> tuple[str, ...]:
         """The tables of the items of a stage that ``STAGE.TABLE`` stands for."""

@@ -39,8 +39,8 @@ import pyarrow as pa
 
 from railx.errors import UserError
 from railx.evidence.expected import Recorded
-from railx.evidence.papers import read_yaml
-from railx.settings import AtLeast, SettingsError, load
+from railx.evidence.papers import read_settings
+from railx.settings import AtLeast, SettingsError
 
 #: Where a query finds the recorded verdicts.
 VERDICTS = "expected"
@@ -223,10 +223,7 @@ def open_blocks(text: str) -> list[str]:
 
 def read_findings_tables(path: str | Path) -> dict[str, FindingsTable]:
     """The tables of resources/findings.yaml; UserError names the key."""
-    try:
-        tables: dict[str, FindingsTable] = load(dict[str, FindingsTable], read_yaml(Path(path)))
-    except SettingsError as error:
-        raise UserError(f"{Path(path).name}: {error}") from None
+    tables: dict[str, FindingsTable] = read_settings(dict[str, FindingsTable], Path(path))
     return tables
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from railx.evidence.errors import ClaimError
-from railx.evidence.papers import read_yaml
-from railx.settings import NotEmpty, SettingsError, load
+from railx.evidence.papers import read_settings
+from railx.settings import NotEmpty, SettingsError
 
 if TYPE_CHECKING:
     import _csv
@@ -66,15 +66,11 @@ class _TableSettings:
     """Whether each row has a claim, so that one without is an error."""
 
 
-@dataclass(frozen=True)
-class PublishedTable:
+@dataclass(frozen=True, kw_only=True)
+class PublishedTable(_TableSettings):
     """A file of published numbers, every row of which has a source."""
 
     file: str
-    title: str
-    paper: str
-    why: str
-    every_row_judged: bool
     columns: tuple[str, ...]
     rows: tuple[dict[str, str], ...]
 
@@ -107,17 +103,7 @@ def published_tables(
                 f" {', '.join(papers)}"
             )
         columns, rows = _read_rows(directory / name)
-        tables.append(
-            PublishedTable(
-                name,
-                settings.title,
-                settings.paper,
-                settings.why,
-                settings.every_row_judged,
-                columns,
-                rows,
-            )
-        )
+        tables.append(PublishedTable(**vars(settings), file=name, columns=columns, rows=rows))
     return tables
 
 
@@ -186,12 +172,9 @@ def _described(path: Path) -> dict[str, _TableSettings]:
         raise ClaimError(
             f"{path.name}: no such file in {path.parent}; allowed: one that names every CSV"
         )
-    try:
-        described: dict[str, _TableSettings] = load(
-            Annotated[dict[str, _TableSettings], NotEmpty()], read_yaml(path)
-        )
-    except SettingsError as error:
-        raise ClaimError(f"{path.name}: {error}") from None
+    described: dict[str, _TableSettings] = read_settings(
+        Annotated[dict[str, _TableSettings], NotEmpty()], path
+    )
     return described
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -33,19 +32,8 @@ _MOMENTS = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Statement:
-    """A checked query: its text and the tables that it names.
-
-    Names have dots between their parts and stand in the order of the text.
-    """
-
-    text: str
-    tables: tuple[str, ...]
-
-
-def read_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> Statement:
-    """Check the text of a query.
+def tables_of(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[str, ...]:
+    """The tables that a query names, with dots, in the order of the text.
 
     Raises ClaimError (one line) for all that is not one SELECT over tables.
     """
@@ -56,7 +44,7 @@ def read_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> Statement
     nodes = list(_nodes(parsed["statements"]))
     for node in nodes:
         _check_node(node)
-    return Statement(sql, _tables(nodes))
+    return _tables(nodes)
 
 
 def first_paragraph(text: Any) -> str:

@@ -355,11 +355,8 @@ def test_a_query_cannot_write_even_where_its_text_passes(
 ) -> None:
     """Queries run in a transaction that may only read."""
     from railx.evidence import database as module
-    from railx.evidence.statement import Statement
 
-    monkeypatch.setattr(
-        module, "read_statement", lambda _, sql: Statement(sql, ("economics.summary",))
-    )
+    monkeypatch.setattr(module, "tables_of", lambda *_: ("economics.summary",))
     with open_database(results, FILES) as database:
         with pytest.raises(ClaimError, match="read-only"):
             database.query("delete from economics.summary returning *")
