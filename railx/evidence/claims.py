@@ -126,39 +126,30 @@ class ClaimSettings:
     not."""
 
     def __post_init__(self) -> None:
-        if (self.query is None) == (self.not_testable is None):
-            raise SettingsError(
-                "query",
-                "is missing; allowed: one SELECT, or not_testable with its reason"
-                if self.query is None
-                else "got one beside not_testable; allowed: either of them",
-            )
-        if self.unmeasured is not None and self.query is None:
-            raise SettingsError("unmeasured", "allowed: null without a query")
-        for key in ("tolerance", "fidelity_required"):
-            if (getattr(self, key) is None) != (self.query is None):
-                raise SettingsError(
-                    key, "is missing" if self.query is not None else "allowed: null without a query"
-                )
-        reserved = set(self.requires) & _COLUMNS
-        if reserved or (self.requires and self.query is None):
-            raise SettingsError(
-                "requires",
-                f"got {', '.join(reserved)}; allowed: columns of the query beside"
-                f" {', '.join(sorted(_COLUMNS))}"
-                if reserved
-                else "allowed: empty without a query",
-            )
+        bare, trend = self.query is None, self.comparison == "trend"
+        if bare and self.not_testable is None:
+            allowed = "one SELECT, or not_testable with its reason"
+            raise SettingsError("query", f"is missing; allowed: {allowed}")
+        if not bare and self.not_testable is not None:
+            raise SettingsError("query", "got one beside not_testable; allowed: either of them")
+        for key in ("unmeasured", "tolerance", "fidelity_required"):
+            if bare and getattr(self, key) is not None:
+                raise SettingsError(key, "allowed: null without a query")
+            if not bare and getattr(self, key) is None and key != "unmeasured":
+                raise SettingsError(key, "is missing")
+        if reserved := ", ".join(set(self.requires) & _COLUMNS):
+            allowed = f"columns of the query beside {', '.join(sorted(_COLUMNS))}"
+            raise SettingsError("requires", f"got {reserved}; allowed: {allowed}")
+        if bare and self.requires:
+            raise SettingsError("requires", "allowed: empty without a query")
         if self.chosen is not None and self.comparison in ("trend", "exact"):
             raise SettingsError("chosen", "allowed: null for trend and exact")
-        if (self.comparison == "trend") != (self.direction is not None):
-            raise SettingsError(
-                "direction",
-                "allowed: increasing or decreasing for a trend, null for every other comparison",
-            )
+        if trend != (self.direction is not None):
+            allowed = "increasing or decreasing for a trend, null for every other comparison"
+            raise SettingsError("direction", f"allowed: {allowed}")
         if self.comparison in ("trend", "exact") and self.neutral is not None:
             raise SettingsError("neutral", "allowed: null for trend and exact")
-        if self.comparison != "trend" and self.trend_value is not None:
+        if not trend and self.trend_value is not None:
             raise SettingsError("trend_value", "allowed: null for every comparison but a trend")
 
 
@@ -289,11 +280,9 @@ def _places(settings: ClaimSettings, numbers: PublishedNumbers) -> str:
 
 def _check_source(claim: Claim) -> None:
     if not claim.published.source:
-        raise SettingsError(
-            "published.id",
-            f"{claim.published.id} of {claim.published.file} has no source; allowed: a row that"
-            " says where its number stands",
-        )
+        row = f"{claim.published.id} of {claim.published.file}"
+        allowed = "a row that says where its number stands"
+        raise SettingsError("published.id", f"{row} has no source; allowed: {allowed}")
 
 
 def _check_trend(claim: Claim) -> None:

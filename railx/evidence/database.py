@@ -152,11 +152,9 @@ class Database:
         Raises what :meth:`query` raises, and ClaimError for another shape.
         """
         result = self.query(sql)
-        if (result.num_rows, result.num_columns) != (1, 1):
-            raise ClaimError(
-                f"query: gives {result.num_rows} rows of {result.num_columns} columns; allowed: one"
-                " of each"
-            )
+        if result.shape != (1, 1):
+            rows, columns = result.shape
+            raise ClaimError(f"query: gives {rows} rows of {columns} columns; allowed: one of each")
         return result.column(0)[0].as_py()
 
     def _loaded(self, sql: str, tables: Sequence[str] | None = None) -> Sequence[str]:

@@ -131,14 +131,11 @@ def check_columns(claim: Claim, columns: Sequence[str]) -> None:
     needed = _TREND_COLUMNS if claim.settings.comparison == "trend" else _VALUE_COLUMNS
     if claim.settings.chosen is not None:
         needed = _ASSUMPTION_COLUMNS
+    always = [*needed, *claim.settings.requires]
     repeated = [name for name in columns if name in _SAMPLE_COLUMNS]
-    allowed = [*needed, *repeated, *claim.settings.requires]
-    if sorted(columns) != sorted(allowed) or (repeated and "sample" not in repeated):
-        raise ClaimError(
-            f"query: gives the columns {', '.join(columns)}; allowed:"
-            f" {', '.join([*needed, *claim.settings.requires])}, and of what was repeated sample,"
-            " with disturbed or weight"
-        )
+    if sorted(columns) != sorted([*always, *repeated]) or (repeated and "sample" not in repeated):
+        allowed = f"{', '.join(always)}, and of what was repeated sample, with disturbed or weight"
+        raise ClaimError(f"query: gives the columns {', '.join(columns)}; allowed: {allowed}")
 
 
 def _judged(
@@ -294,10 +291,8 @@ def _assumptions(claim: Claim, rows: Sequence[Mapping[str, Any]]) -> _Evidence:
     if not values:
         raise NotAvailable("the query finds no row")
     if claim.settings.chosen not in values:
-        raise NotAvailable(
-            f"the query finds no value for the assumption {claim.settings.chosen}, but for"
-            f" {', '.join(values)}"
-        )
+        missing = f"no value for the assumption {claim.settings.chosen}"
+        raise NotAvailable(f"the query finds {missing}, but for {', '.join(values)}")
     return _Evidence((), values, {}, _lowest(rows), False, 0, 0, {})
 
 
@@ -328,9 +323,8 @@ def _number(value: Any, column: str) -> float | None:
     except (TypeError, ValueError):
         raise ClaimError(f"query: {column} is {value!r}; allowed: a number") from None
     if not math.isfinite(number):
-        raise NotAvailable(
-            f"{column} is not a finite number (nothing measured, or a division by zero)"
-        )
+        causes = "nothing measured, or a division by zero"
+        raise NotAvailable(f"{column} is not a finite number ({causes})")
     return number
 
 

@@ -48,9 +48,8 @@ class Input:
 
     def __post_init__(self) -> None:
         if not self.published and not self.fitted_to and not self.rests_on:
-            raise SettingsError(
-                "published", "is missing; allowed: rows of a published table, here or in fitted_to"
-            )
+            allowed = "rows of a published table, here or in fitted_to"
+            raise SettingsError("published", f"is missing; allowed: {allowed}")
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,5 @@ def _closure(name: str, inputs: Mapping[str, Input], above: tuple[str, ...] = ()
 def _check_named(claim: Claim, inputs: Collection[str]) -> None:
     for name in claim.settings.inputs:
         if name not in inputs:
-            raise ClaimError(
-                f"{claim.file}: claim {claim.id}: inputs: got {name!r}; allowed:"
-                f" {', '.join(inputs)}"
-            )
+            got = f"inputs: got {name!r}; allowed: {', '.join(inputs)}"
+            raise ClaimError(f"{claim.file}: claim {claim.id}: {got}")

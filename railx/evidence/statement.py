@@ -134,8 +134,6 @@ def _tables(nodes: list[dict[str, Any]]) -> tuple[str, ...]:
         if len(parts) > 1:
             named.append(".".join(parts))
         elif parts[0] not in aliases:
-            raise ClaimError(
-                f"query: no table {parts[0]}; allowed: STAGE.TABLE or STAGE.ITEM.TABLE, as"
-                " economics.summary"
-            )
+            allowed = "STAGE.TABLE or STAGE.ITEM.TABLE, as economics.summary"
+            raise ClaimError(f"query: no table {parts[0]}; allowed: {allowed}")
     return tuple(dict.fromkeys(named))

@@ -55,9 +55,8 @@ class CostSettings(Choice):
     def __post_init__(self) -> None:
         for key in self.compare:
             if key not in _COMPARED:
-                raise SettingsError(
-                    f"compare.{key}", f"unknown key; allowed: {', '.join(_COMPARED)}"
-                )
+                allowed = ", ".join(_COMPARED)
+                raise SettingsError(f"compare.{key}", f"unknown key; allowed: {allowed}")
 
 
 @figure("Cost by topology", "railx", height=6.8)

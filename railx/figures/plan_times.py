@@ -66,9 +66,8 @@ class PlannersSettings(CanvasSettings):
         for key, names in (("reference", [self.reference]), ("published", list(self.published))):
             unknown = [name for name in names if name not in self.planners]
             if unknown:
-                raise SettingsError(
-                    key, f"got {', '.join(unknown)}; allowed: {', '.join(self.planners)}"
-                )
+                got = f"got {', '.join(unknown)}; allowed: {', '.join(self.planners)}"
+                raise SettingsError(key, got)
 
 
 @figure("Planners for sequences of varying length", "flexsp", height=6)
@@ -91,11 +90,10 @@ def planners(settings: PlannersSettings, tables: Tables, canvas: Canvas) -> Draw
         panels = tiles(page, list(map(label, corpora)), len(corpora), settings, sharey=True)
         for axes, corpus in zip(panels, corpora, strict=True):
             _planner_panel(axes, bars[bars["corpus"] == corpus], planners, settings)
-        legend: dict[str, Any] = {"Ours: plans of baselines": patch(**_fill("", settings))}
-        if _OURS in planners:
-            legend[f"Ours: {settings.planners[_OURS].lower()}"] = patch(**_fill(_OURS, settings))
-        if settings.reference in planners:
-            legend["Ours: the reference"] = patch(**_fill(settings.reference, settings))
+        words = {"": "plans of baselines"}
+        words |= {_OURS: settings.planners[_OURS].lower()} if _OURS in planners else {}
+        words |= {settings.reference: "the reference"} if settings.reference in planners else {}
+        legend = {f"Ours: {text}": patch(**_fill(of, settings)) for of, text in words.items()}
         if bars["published_seconds"].notna().any():
             legend[f"{PUBLISHED.capitalize()} (FlexSP)"] = PUBLISHED_MARK
         share_legend(page, legend, 4)
@@ -126,9 +124,9 @@ def _bars(settings: PlannersSettings, tables: Tables) -> DataFrame:
         systems=to_frame(list(systems.items()), ["planner", "system"]).reset_index(),
     )
     if bars.empty:
-        allowed = """beginnings of plan names of this experiment, each with its model, context and
-            corpus"""
-        refuse(f"planners: got {', '.join(settings.planners)}", " ".join(allowed.split()))
+        allowed = "beginnings of plan names of this experiment"
+        got = f"planners: got {', '.join(settings.planners)}"
+        refuse(got, f"{allowed}, each with its model, context and corpus")
     base = where(bars, planner=settings.reference).set_index("corpus")["seconds"]
     if len(base):
         # Without the reference a corpus is planned for something else.
@@ -138,9 +136,7 @@ def _bars(settings: PlannersSettings, tables: Tables) -> DataFrame:
 
 def _fill(planner: str, settings: PlannersSettings) -> dict[str, Any]:
     """How a bar is filled: lighter, so that a published mark on it can be seen."""
-    colour = PALETTE[2] if planner == _OURS else PALETTE[0]
-    if planner == settings.reference:
-        colour = GREY
+    colour = {_OURS: PALETTE[2], settings.reference: GREY}.get(planner, PALETTE[0])
     return {"facecolor": lighter(colour, 0.2), "linewidth": 0}
 
 
@@ -261,16 +257,14 @@ def iteration_parts(settings: IterationPartsSettings, tables: Tables, canvas: Ca
             if (rows[part] > 0).any()
         }
         share_legend(page, legend, 6)
-    texts = " ".join(
-        f"{panel}: {phrases(bars, '{words} {seconds:q} s', ', ')}."
-        for panel, bars in rows.groupby("panel", sort=False)
-    )
-    caption = f"""{settings.title}. {texts} All are predictions of the cost model, parted into means
-        over the devices."""
-    facts = []
-    for row in records(rows):
-        parts = ", ".join(f"{part} {quantity(row[part])}" for part in _PARTS if row[part] > 0)
-        facts.append(f"{row['panel']}, {row['words']}: {parts}")
+    texts, facts = [], []
+    for panel, bars in rows.groupby("panel", sort=False):
+        texts.append(f"{panel}: {phrases(bars, '{words} {seconds:q} s', ', ')}.")
+        for row in records(bars):
+            parts = [f"{part} {quantity(row[part])}" for part in _PARTS if row[part] > 0]
+            facts.append(f"{panel}, {row['words']}: {', '.join(parts)}")
+    caption = f"""{settings.title}. {" ".join(texts)} All are predictions of the cost model, parted
+        into means over the devices."""
     alternative = f"Stacked bars of seconds of an iteration. {'; '.join(facts)}."
     return Drawn(caption, alternative, rows, title=settings.title)
 
@@ -290,18 +284,16 @@ def _rows(settings: IterationPartsSettings, tables: Tables) -> DataFrame:
     by_plan = {}
     for plan, of_plan in groups.groupby("plan"):
         parts = _parts(of_plan, schedules.get(plan), sharding[str(plan)])
-        total = {"seconds": sum(parts.values()), "fidelity": of_plan["fidelity"].iloc[0]}
-        by_plan[plan] = parts | total
-    rows = [
+        by_plan[plan] = parts | {"seconds": sum(parts.values())}
+    bars = to_frame(
         {"panel": panel, "plan": plan, "words": words, **by_plan[plan]}
         for panel, plans in settings.panels.items()
         for plan, words in plans.items()
         if plan in by_plan
-    ]
-    bars = to_frame(rows)
-    over_first = bars["seconds"] / bars.groupby("panel")["seconds"].transform("first")
-    bars.insert(len(bars.columns) - 1, "over_first", over_first)
-    return bars
+    )
+    first = bars.groupby("panel")["seconds"].transform("first")
+    fidelity = bars["plan"].map(groups.groupby("plan")["fidelity"].first())
+    return bars.assign(over_first=bars["seconds"] / first, fidelity=fidelity)
 
 
 def _parts(groups: DataFrame, schedule: DataFrame | None, sharding_ms: float) -> dict[str, float]:
@@ -352,11 +344,9 @@ class AllToAllDegreeSettings(CanvasSettings):
     )
     """Published tables to show, in that order, and the words for each."""
     plans: tuple[str, ...] = (
-        "flexsp_7b_192k_wikipedia",
-        "static_7b_192k_wikipedia",
+        *("flexsp_7b_192k_wikipedia", "static_7b_192k_wikipedia"),
         "static_per_batch_7b_192k_wikipedia",
-        "flexsp_7b_192k_github",
-        "static_7b_192k_github",
+        *("flexsp_7b_192k_github", "static_7b_192k_github"),
     )
     """Plans of the model below to calculate back; those that the experiment lacks are
     left out."""

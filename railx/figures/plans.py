@@ -53,10 +53,8 @@ class CorpusLengthsSettings(Choice):
 
     def __post_init__(self) -> None:
         if list(self.quantiles) != sorted(set(self.quantiles)):
-            raise SettingsError(
-                "quantiles",
-                f"got {list(self.quantiles)}; allowed: distinct numbers in ascending order",
-            )
+            got = f"got {list(self.quantiles)}; allowed: distinct numbers in ascending order"
+            raise SettingsError("quantiles", got)
 
 
 @dataclass(frozen=True)

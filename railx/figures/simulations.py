@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Annotated, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
 from railx.figures.marks import dot
 from railx.figures.panels import name_rows, share_legend, ticks, tiles
-from railx.figures.tables import refuse, refuse_unknown, where
+from railx.figures.tables import records, refuse, refuse_unknown, where
 from railx.figures.theme import GREY, INK, PALETTE, colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, listed, ordered, phrase, phrases, quantity, span, spoken
@@ -136,11 +137,8 @@ def _bytes(value: float) -> str:
 
 #: A collective has the same colour whatever else is drawn.
 _ORDER = (
-    "ring_all_reduce",
-    "hierarchical_all_reduce",
-    "reduce_scatter",
-    "all_gather",
-    "all_to_all",
+    *("ring_all_reduce", "hierarchical_all_reduce"),
+    *("reduce_scatter", "all_gather", "all_to_all"),
 )
 
 
@@ -166,7 +164,7 @@ def collective_time(settings: CollectiveTimeSettings, tables: Tables, canvas: Ca
     rows = where(frame, scope=settings.scope)
     names = [name for name in _ORDER if name in set(rows["collective"])]
     others = sorted(set(rows["collective"]) - set(names))
-    colour = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate((*_ORDER, *others))}
+    colour = dict(zip((*_ORDER, *others), cycle(PALETTE), strict=False))
     topologies = dict(iter(rows.groupby("topology", sort=False)))
     titles = [
         f"{label(name)} ({int(part['participants'].max()):,} participants)"
@@ -242,6 +240,7 @@ _LIMITS = {
     "bound": "static bound: busiest channel full",
     "ideal": "ideal: external links evenly loaded",
 }
+_TORI = ("hammingmesh", "railx_torus", "railx_twisted_torus", "torus_2d")
 #: Rows of text that the limits need besides one per sweep.
 _ROWS_AROUND = 4.5
 
@@ -256,12 +255,7 @@ class LatencyLoadSettings(Choice):
     panels: dict[str, tuple[str, ...]] = field(
         default_factory=lambda: {
             "RailX, all-to-all rails": ("railx_hyperx",),
-            "HammingMesh and tori": (
-                "hammingmesh",
-                "railx_torus",
-                "railx_twisted_torus",
-                "torus_2d",
-            ),
+            "HammingMesh and tori": _TORI,
             "Fat trees": ("fat_tree",),
         }
     )
@@ -292,13 +286,11 @@ def latency_load(settings: LatencyLoadSettings, tables: Tables, canvas: Canvas) 
         {repeats if seeds > 1 else "one seed, bars: 95 % confidence"}; hollow: saturated; dotted:
         the saturation point. Below: the loads at which each network saturates and would at best."""
     panels = _panels(frame, settings.panels)
-    colour = {
-        sweep: PALETTE[position % len(PALETTE)]
-        for members in panels.values()
-        for position, sweep in enumerate(members)
-    }
-    shown = sweeps.loc[[*colour]].assign(colour=list(colour.values()))
-    shown["name"] = [names[sweep] for sweep in colour]
+    colour: dict[str, str] = {}
+    for members in panels.values():
+        colour |= zip(members, cycle(PALETTE), strict=False)
+    drawn = {"colour": list(colour.values()), "name": [names[sweep] for sweep in colour]}
+    shown = sweeps.loc[[*colour]].assign(**drawn)
     with canvas(subtitle, frame["fidelity"]) as page:
         below = min(0.6, max(0.28, (len(sweeps) + _ROWS_AROUND) * 0.21 / settings.height_inches))
         halves: Any = page.subfigures(2, 1, height_ratios=[1 - below, below])
@@ -329,10 +321,9 @@ def _points(frame: DataFrame) -> DataFrame:
     """A row for each sweep and load: medians over the seeds, and how far they go."""
     latency = "latency_mean_cycles"
     groups = frame.groupby(["sweep", _OFFERED], sort=False)
+    shares = {"latency": "median", "least": "min", "most": "max"}
     points = groups.agg(
-        latency=(latency, "median"),
-        least=(latency, "min"),
-        most=(latency, "max"),
+        **{name: (latency, how) for name, how in shares.items()},
         confidence=("latency_ci95_cycles", "max"),
         accepted=("accepted_flits_per_chip_cycle", "median"),
         saturated=("saturated", "mean"),
@@ -377,22 +368,15 @@ def _latencies(axes: Axes, title: str, points: DataFrame, sweeps: DataFrame) -> 
             width = np.minimum(line["confidence"].fillna(0.0), 0.9 * latency)
             style: dict[str, Any] = {"linestyle": "none", "elinewidth": 1, "capsize": 2}
             axes.errorbar(load, latency, yerr=width, color=colour, **style)
-        for saturated in (False, True):
+        for saturated, face in ((False, colour), (True, "white")):
             marks = where(line, saturated=saturated)
-            face = "white" if saturated else colour
             axes.plot(marks[_OFFERED], marks["latency"], **dot(colour, 4.5, markerfacecolor=face))
         axes.axvline(look["saturation"], color=colour, linestyle=":", lw=1)
     axes.set_xlim(0, 1.25 * float(sweeps["saturation"].max()))
-    axes.legend(
-        title=title,
-        title_fontproperties={"weight": "bold"},
-        alignment="left",
-        loc="lower left",
-        bbox_to_anchor=(-0.02, 1.0),
-        handlelength=1.4,
-        labelspacing=0.25,
-        borderaxespad=0.2,
-    )
+    above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0)}
+    above |= {"handlelength": 1.4, "labelspacing": 0.25, "borderaxespad": 0.2}
+    bold = {"weight": "bold"}
+    axes.legend(title=title, title_fontproperties=bold, alignment="left", **above)
 
 
 def _limit_marks(shade: str) -> dict[str, dict[str, Any]]:
@@ -405,9 +389,8 @@ def _limit_marks(shade: str) -> dict[str, dict[str, Any]]:
 
 
 def _limits(axes: Axes, sweeps: DataFrame) -> None:
-    for row, (_, limits) in enumerate(sweeps.iterrows()):
-        shade = limits["colour"]
-        best = max(limits["ideal"], limits["bound"])
+    for row, limits in enumerate(records(sweeps)):
+        shade, best = limits["colour"], max(limits["ideal"], limits["bound"])
         axes.hlines(row, limits["saturation"], best, color=shade, linewidth=1)
         ends = (limits["saturation_least"], limits["saturation_most"])
         axes.hlines(row, *ends, color=shade, linewidth=4)
@@ -454,12 +437,10 @@ def _caption(rows: DataFrame) -> str:
 def _names(frame: DataFrame) -> dict[str, str]:
     """Topology, and what tells a sweep from the others on the same topology."""
     first = frame.groupby("sweep", sort=False).first()
-    several = first.groupby("topology")[["routing", "traffic"]].nunique() > 1
+    several = first.groupby("topology")[["traffic", "routing"]].nunique() > 1
+    templates = {"traffic": ", {traffic:lower}", "routing": ", {routing}"}
     names = {}
     for sweep, row in first.iterrows():
-        extra = several.loc[row["topology"]]
-        parts = [label(row["topology"])]
-        parts += [label(row["traffic"]).lower()] if extra["traffic"] else []
-        parts += [str(row["routing"])] if extra["routing"] else []
-        names[str(sweep)] = ", ".join(parts)
+        extra = [text for key, text in templates.items() if several.loc[row["topology"], key]]
+        names[str(sweep)] = phrase("".join(["{topology:label}", *extra]), row)
     return names

@@ -13,20 +13,15 @@ coloured areas too.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable
 from typing import Any
 
 #: The order in which unnamed things take their colours. Each has a contrast of 3 or
 #: more with white.
 PALETTE: tuple[str, ...] = (
-    "#0072b2",
-    "#b58a13",
-    "#33825a",
-    "#cf73a1",
-    "#004b68",
-    "#ce3700",
-    "#6f4000",
-    "#573a99",
+    *("#0072b2", "#b58a13", "#33825a", "#cf73a1"),
+    *("#004b68", "#ce3700", "#6f4000", "#573a99"),
 )
 INK = "#22272e"
 GREY = "#626a76"
@@ -44,10 +39,9 @@ _NAMED = {
     "flexsp": PALETTE[2],
     "pipeline": PALETTE[3],
 }
+#: What is written otherwise than its name; names of the papers are as they write them.
 _LABELS = {
     "gpt3_1T": "GPT-3 1T",
-    "dense_70b": "Dense 70B",
-    "dense_405b": "Dense 405B",
     "electrical_switch_port": "Electrical port",
     "vit_era5": "ViT on ERA5",
     "vtrain_single": "Megatron, one node (vTrain)",
@@ -57,49 +51,27 @@ _LABELS = {
     "mlperf": "GPT-3 175B (MLPerf)",
     "mosaic": "FSDP (llm-foundry)",
     "nemo": "Megatron-Bridge",
-    "railx": "RailX",
-    "opus": "Opus",
-    "infinipipe": "InfiniPipe",
     "railx_hyperx": "RailX 2D HyperX",
-    "railx_torus": "RailX torus",
     "torus_2d": "2D torus",
-    "fat_tree": "Fat tree",
-    "railx_split": "RailX split",
-    "railx_mixed": "RailX mixed",
-    "railx_dragonfly": "RailX Dragonfly",
-    "railx_twisted_torus": "RailX twisted torus",
-    "hammingmesh": "HammingMesh",
     "torus_3d": "3D torus",
     "tpu_v4": "TPUv4",
-    "dragonfly": "Dragonfly",
-    "hyperx": "HyperX",
-    "slim_fly": "Slim Fly",
-    "topoopt": "TopoOpt",
-    "polarfly": "PolarFly",
-    "polarstar": "PolarStar",
     "dragonfly_plus": "Dragonfly+",
     "cloudmatrix": "CloudMatrix384",
-    "ub_mesh": "UB-Mesh",
     "hpn": "HPN 7.0",
-    "mixnet": "MixNet",
     "khop_ring": "K-hop ring",
     "nvl72_rails": "NVL72 with rails",
-    "rail_only": "Rail-only",
-    "rail_optimised": "Rail-optimised",
-    "opus_rails": "Opus rails",
-    "opus_400g": "Opus 400G",
-    "static": "Static",
-    "flexsp": "FlexSP",
-    "pipeline": "Pipeline",
-    "wikipedia": "Wikipedia",
-    "h200": "H200",
-    "gb200": "GB200",
-    "ocs_port": "OCS port",
     "stdlib": "Python standard library",
-    "github": "GitHub",
-    "github_like": "GitHub-like",
-    "commoncrawl": "CommonCrawl",
-    "commoncrawl_like": "CommonCrawl-like",
+    **{
+        re.sub("[ -]", "_", text.lower()): text
+        for text in (
+            *("CommonCrawl", "CommonCrawl-like", "Dense 405B", "Dense 70B", "Dragonfly"),
+            *("Fat tree", "FlexSP", "GB200", "GitHub", "GitHub-like", "H200", "HammingMesh"),
+            *("HyperX", "InfiniPipe", "MixNet", "OCS port", "Opus", "Opus 400G", "Opus rails"),
+            *("Pipeline", "PolarFly", "PolarStar", "Rail-only", "Rail-optimised", "RailX"),
+            *("RailX Dragonfly", "RailX mixed", "RailX split", "RailX torus"),
+            *("RailX twisted torus", "Slim Fly", "Static", "TopoOpt", "UB-Mesh", "Wikipedia"),
+        )
+    },
 }
 MODE_LABELS = {
     "electrical": "Electrical (no switching)",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from railx.evidence import VERDICTS
@@ -91,13 +92,11 @@ def read_others(others: Sequence[OtherResult]) -> list[dict[str, Any]]:
 
 def _read(other: OtherResult) -> dict[str, Any]:
     rows, trouble = _rows(other)
-    provenance: dict[str, Any] = {}
+    provenance: Any = None
     if other.provenance is not None and other.provenance.is_file():
-        try:
-            content = read_json(other.provenance)
-        except ValueError:
-            content = None
-        provenance = content if isinstance(content, dict) else {}
+        with suppress(ValueError):
+            provenance = read_json(other.provenance)
+    provenance = provenance if isinstance(provenance, dict) else {}
     return {
         "name": other.name,
         "recorded": other.recorded,

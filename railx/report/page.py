@@ -219,13 +219,15 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["slug"] = _slug
-    environment.filters["group"] = _GROUP_OF.__getitem__
-    environment.filters["cell"] = cell
-    environment.filters["words"] = words
-    environment.filters["quoted"] = _quoted
-    environment.filters["counted"] = counted
-    environment.filters["listed"] = lambda names: listed(names, len(names))
+    environment.filters |= {
+        "slug": _slug,
+        "group": _GROUP_OF.__getitem__,
+        "cell": cell,
+        "words": words,
+        "quoted": _quoted,
+        "counted": counted,
+        "listed": lambda names: listed(names, len(names)),
+    }
     environment.tests["numeric"] = _numeric
     environment.tests["number"] = lambda value: (
         isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -259,30 +261,24 @@ def _policy(style: str, script: str) -> str:
 
 
 def _figure(figure: ReportFigure, papers: Mapping[str, Paper]) -> dict[str, Any]:
-    words = figure_words(figure)
-    if words["paper"] not in (*papers, _ALL):
-        raise UserError(
-            f"{figure.words}: paper: got {words['paper']!r}; allowed: {', '.join((*papers, _ALL))}"
-        )
+    words, size = figure_words(figure), image_size(figure.image)
+    allowed = (*papers, _ALL)
+    if words["paper"] not in allowed:
+        got = f"paper: got {words['paper']!r}; allowed: {', '.join(allowed)}"
+        raise UserError(f"{figure.words}: {got}")
+    # One drawing of so many marks is enough for both kinds of pages.
+    dark = None if rastered(figure.image) else figure.dark
+    # A figure without a form for narrow screens has the wide one in its place.
+    narrow = figure.narrow if figure.narrow and image_size(figure.narrow) != size else None
     return {
         **words,
         "alternative_text": cut(words["alternative_text"], _MOST_ALTERNATIVE),
-        "size": image_size(figure.image),
+        "size": size,
         "light": Markup(image_source(figure.image)),
-        "narrow": _narrow(figure),
+        "narrow": Markup(image_source(narrow) if narrow else ""),
         "rastered": rastered(figure.image),
-        # One drawing of so many marks is enough for both kinds of pages.
-        "dark": (
-            Markup(image_source(figure.dark)) if figure.dark and not rastered(figure.image) else ""
-        ),
+        "dark": Markup(image_source(dark) if dark else ""),
     }
-
-
-def _narrow(figure: ReportFigure) -> Markup:
-    """The form for narrow screens; empty where a figure has none."""
-    if figure.narrow is None or image_size(figure.narrow) == image_size(figure.image):
-        return Markup()
-    return Markup(image_source(figure.narrow))
 
 
 def _overview(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -362,7 +358,7 @@ def _recorded(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     experiments = dict.fromkeys(row["recorded_in"] for row in rows if row["recorded_in"])
     return {
         experiment: count(
-            {"verdict": row["recorded_verdict"]} for row in rows if row["recorded_in"] == experiment
+            (row for row in rows if row["recorded_in"] == experiment), "recorded_verdict"
         )
         for experiment in experiments
     }
@@ -373,20 +369,16 @@ def _parts(rows: Sequence[Row], published: bool) -> list[dict[str, Any]]:
     parts = []
     for group in ("failed", "open", "held", "not judged"):
         selected = [row for row in rows if row["verdict"] in VERDICT_GROUPS[group]]
-        if not selected:
-            continue
-        recorded = [
-            {"verdict": row["recorded_verdict"]} for row in selected if row["recorded_verdict"]
-        ]
-        parts.append(
-            {
+        recorded = [row for row in selected if row["recorded_verdict"]]
+        if selected:
+            part = {
                 "group": group,
                 "rows": selected,
                 "counts": count(selected),
-                "recorded": count(recorded) if recorded else {},
+                "recorded": count(recorded, "recorded_verdict") if recorded else {},
                 "open": published and group != "not judged" and len(selected) <= _MOST_OPEN,
             }
-        )
+            parts.append(part)
     return parts
 
 
@@ -412,10 +404,8 @@ def _paper(
                 }
             )  # fmt: skip
     return {
+        **vars(paper),
         "key": key,
-        "name": paper.name,
-        "arxiv": paper.arxiv,
-        "idea": paper.idea,
         "abstract": abstract(selected, key, paper),
         "headlines": [row for row in selected if row["headline"]],
         "counts": count(row for row in selected if row["kind"] == "published"),
@@ -430,12 +420,7 @@ def _published(
 ) -> dict[str, Any]:
     """A paper's table, with the figures that draw it and the claims that judge it."""
     return {
-        "file": table.file,
-        "title": table.title,
-        "paper": table.paper,
-        "why": table.why,
-        "columns": list(table.columns),
-        "rows": [dict(row) for row in table.rows],
+        **vars(table),
         "anchor": f"file-{_slug(Path(table.file).stem)}",
         "figures": [figure for figure in figures if table.file in figure["published"]],
         "claims": [row for row in rows if row["file"] == table.file],
