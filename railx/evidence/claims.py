@@ -260,8 +260,7 @@ def _claims(
                 settings: ClaimSettings = load(ClaimSettings, judged.settings)
                 settings = replace(settings, place=_places(settings, numbers))
                 claim = Claim(content.paper, file, settings, judged.published, judged.shape)
-                _check_source(claim)
-                _check_trend(claim)
+                _check(claim)
                 yield claim
                 label = name
         except SettingsError as error:
@@ -278,15 +277,12 @@ def _places(settings: ClaimSettings, numbers: PublishedNumbers) -> str:
     return "; ".join(places)
 
 
-def _check_source(claim: Claim) -> None:
+def _check(claim: Claim) -> None:
+    """The published number has a source, and that of a trend the same words as ours."""
     if not claim.published.source:
         row = f"{claim.published.id} of {claim.published.file}"
         allowed = "a row that says where its number stands"
         raise SettingsError("published.id", f"{row} has no source; allowed: {allowed}")
-
-
-def _check_trend(claim: Claim) -> None:
-    """The number of a trend and the published one are said in the same words."""
     if claim.settings.comparison != "trend":
         return
     slope = claim.settings.trend_value != "last_over_first"
@@ -317,13 +313,11 @@ def _merged(parts: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, Any]:
 def _lookups(files: Mapping[str, _ClaimFile]) -> dict[str, dict[str, Any]]:
     """The lookups of a paper's files by column."""
     columns = {column for content in files.values() for column in content.lookups}
-    return {
-        column: _merged(
-            {name: content.lookups.get(column, {}) for name, content in files.items()},
-            f"lookups.{column}",
-        )
+    of_column = {
+        column: {name: content.lookups.get(column, {}) for name, content in files.items()}
         for column in sorted(columns)
     }
+    return {column: _merged(parts, f"lookups.{column}") for column, parts in of_column.items()}
 
 
 def _check_queries_used(files: Mapping[str, _ClaimFile], used: Collection[str]) -> None:

@@ -12,7 +12,7 @@ less than one that does not: it is consistent at best.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -115,7 +115,10 @@ def read_lineage(
     except SettingsError as error:
         raise ClaimError(f"{path.name}: {error}") from None
     for claim in claims:
-        _check_named(claim, inputs)
+        for name in claim.settings.inputs:
+            if name not in inputs:
+                got = f"inputs: got {name!r}; allowed: {', '.join(inputs)}"
+                raise ClaimError(f"{claim.file}: claim {claim.id}: {got}")
     return Lineage(inputs, rows, of_papers)
 
 
@@ -139,10 +142,3 @@ def _closure(name: str, inputs: Mapping[str, Input], above: tuple[str, ...] = ()
         if other not in inputs:
             raise SettingsError(f"{name}.rests_on", f"got {other!r}; allowed: {', '.join(inputs)}")
         yield from _closure(other, inputs, (*above, name))
-
-
-def _check_named(claim: Claim, inputs: Collection[str]) -> None:
-    for name in claim.settings.inputs:
-        if name not in inputs:
-            got = f"inputs: got {name!r}; allowed: {', '.join(inputs)}"
-            raise ClaimError(f"{claim.file}: claim {claim.id}: {got}")

@@ -267,7 +267,8 @@ def _edge_style(number: int) -> dict[str, Any]:
     return {"color": colour, "linestyle": _DASHES[number % 4], "linewidth": 1.8}
 
 
-def _of(table: DataFrame, platform: str, transceivers: int) -> DataFrame:
+def _of(table: DataFrame, boundary: str) -> DataFrame:
+    platform, transceivers = _BOUNDARIES[boundary]
     rows = where(table, platform=platform, transceivers_per_gpu=transceivers)
     if rows.empty:
         refuse(f"map: no {platform} with {transceivers}", "a table with it")
@@ -277,8 +278,7 @@ def _of(table: DataFrame, platform: str, transceivers: int) -> DataFrame:
 def _points(table: DataFrame) -> DataFrame:
     """The marked points and the boundaries."""
     columns = ["claim", "transceiver", _MAP_PORTS, "ratio", "holds"]
-    base = _of(table, *_BOUNDARIES[_BASE])
-    parts = []
+    base, parts = _of(table, _BASE), []
     for (words, levels, ports), claim in product(_POINTS, _CLAIMS):
         rows = where(base, claim=claim)
         near = np.isclose(rows["transceiver"], levels[claim]) & np.isclose(rows[_MAP_PORTS], ports)
@@ -286,15 +286,15 @@ def _points(table: DataFrame) -> DataFrame:
             refuse(f"map: no {claim} at {levels[claim]} and {ports} ports", "a table with it")
         at: dict[str, Any] = {"transceiver": float(levels[claim]), _MAP_PORTS: float(ports)}
         parts.append(rows[near].head(1).assign(kind="point", words=words, **at))
-    for words, network in _BOUNDARIES.items():
-        edge = _of(table, *network).drop_duplicates(["claim", "transceiver"])
+    for words in _BOUNDARIES:
+        edge = _of(table, words).drop_duplicates(["claim", "transceiver"])
         at = {_MAP_PORTS: edge["ports_at_boundary"], "ratio": edge["limit"], "holds": True}
         parts.append(edge.assign(kind="boundary", words=words, **at))
     return stack(parts)[["kind", "words", *columns]]
 
 
 def _panel(axes: Axes, table: DataFrame, claim: str, points: DataFrame) -> None:
-    base = _of(table, *_BOUNDARIES[_BASE])
+    base = _of(table, _BASE)
     right, top = float(base["transceiver"].max()), float(base[_MAP_PORTS].max())
     lines = where(points, kind="boundary", claim=claim).set_index("transceiver")
     edges = [where(lines, words=words)[_MAP_PORTS].sort_index() for words in _BOUNDARIES]
@@ -378,10 +378,7 @@ def price_sensitivity(settings: PriceSensitivitySettings, tables: Tables, canvas
         refuse(got, pairs)
     for ratio, column in zip(_RATIOS, ("ocs_port_usd", "electrical_switch_port_usd"), strict=True):
         rows[ratio] = (rows[column] / rows["transceiver_usd"]).round(6)
-    limits = {
-        "injection": settings.published_per_injection,
-        "all_to_all": settings.published_per_all_to_all,
-    }
+    limits = {name: getattr(settings, f"published_per_{name}") for name in _TITLES}
     basis = label(settings.all_to_all).lower()
     subtitle = f"""Share of {label(settings.reference).lower()} (%), all-to-all bandwidth: {basis}.
         Outlined: below the limit in the paper's abstract."""
@@ -400,11 +397,9 @@ def price_sensitivity(settings: PriceSensitivitySettings, tables: Tables, canvas
         parts.append(f"""{_TITLES[bandwidth]} it goes from {span(shares)} % of
             {spoken(settings.reference)}; {int((shares < 100 * limit).sum())} of {len(rows)}
             price ratios stay below the {PUBLISHED} {quantity(100 * limit)} %.""")
-        lines = ", ".join(
-            f"switch port {index:g}: {' '.join(map(quantity, line))}"
-            for index, line in cells[bandwidth].iterrows()
-        )
-        grids.append(f"per {bandwidth.replace('_', '-')} {lines}")
+        lines = cells[bandwidth].map(quantity).agg(" ".join, axis=1).items()
+        texts = ", ".join(f"switch port {index:g}: {line}" for index, line in lines)
+        grids.append(f"per {bandwidth.replace('_', '-')} {texts}")
     caption = f"""Cost of {spoken(rows["topology"].iloc[0])} for the same bandwidth,
         over the prices of an optical and of an electrical switch port relative to a transceiver
         (all-to-all bandwidth: {basis}). {" ".join(parts)}"""
@@ -429,6 +424,6 @@ def _grid(axes: Axes, cells: DataFrame, limit: float) -> None:
                 outline: dict[str, Any] = {"fill": False, "edgecolor": INK, "linewidth": 1.8}
                 axes.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, **outline))
     axes.set(xlim=(0, len(cells.columns)), ylim=(len(cells), 0), xlabel="OCS port / transceiver")
-    axes.set_xticks([x + 0.5 for x in range(len(cells.columns))], [f"{v:g}" for v in cells.columns])
-    axes.set_yticks([y + 0.5 for y in range(len(cells))], [f"{v:g}" for v in cells.index])
+    axes.set_xticks(np.arange(len(cells.columns)) + 0.5, [f"{v:g}" for v in cells.columns])
+    axes.set_yticks(np.arange(len(cells)) + 0.5, [f"{v:g}" for v in cells.index])
     axes.grid(visible=False)

@@ -120,21 +120,18 @@ def log_to_mlflow(
     above = _artifacts(location, invocation.run_id(""))
     write_json(above / RECORD, record)
     write_json(above / "config.json", record["config"])
+    from mlflow.store.tracking.dbmodels.models import SqlRun
+    from sqlalchemy import select
+
+    column = SqlRun.__table__.c.run_uuid
+    logged = select(column).where(column == invocation.run_id(""))
     with begin(address) as connection:
-        if not _is_logged(connection, invocation.run_id("")):
+        if connection.execute(logged).first() is None:
             rows.add_invocation(results, len(set(runs) - set(first)))
             for result in results:
                 rows.add(result, runs[result.key], first.get(result.key), tables[result.key])
             rows.write(connection)
     return {result.key: (runs[result.key], result.key in first) for result in results}
-
-
-def _is_logged(connection: Any, run: str) -> bool:
-    from mlflow.store.tracking.dbmodels.models import SqlRun
-    from sqlalchemy import select
-
-    column = SqlRun.__table__.c.run_uuid
-    return connection.execute(select(column).where(column == run)).first() is not None
 
 
 class _Rows:

@@ -60,7 +60,11 @@ def sync(folder: str | Path) -> dict[str, int]:
     runs, views = pending_runs(folder), pending_views(folder)
     if not runs and not views:
         return {"runs": 0, "views": 0}
-    _check_login()
+    import wandb
+
+    if not wandb.login(prompt=False):
+        login = "run `wandb login` first, or set WANDB_API_KEY (nothing was sent)"
+        raise RuntimeError(f"W&B: not logged in; {login}")
     ledger = Ledger(Path(folder))
     for start in range(0, len(runs), _AT_ONCE):
         _upload(runs[start : start + _AT_ONCE])
@@ -75,15 +79,6 @@ def sync(folder: str | Path) -> dict[str, int]:
         _save(kind, contents)
         ledger.add({"uploaded": mark})
     return {"runs": len(runs), "views": len(views)}
-
-
-def _check_login() -> None:
-    import wandb
-
-    if not wandb.login(prompt=False):
-        raise RuntimeError(
-            "W&B: not logged in; run `wandb login` first, or set WANDB_API_KEY (nothing was sent)"
-        )
 
 
 def _upload(runs: Sequence[Path]) -> None:
