@@ -215,11 +215,15 @@ def load_claims(
         for name, content in of_paper.items():
             for claim in _claims(name, content, definitions, numbers):
                 if claim.id in claims:
-                    raise ClaimError(
-                        f"{name}: claim {claim.id}: id: is used twice; allowed: an id of its own"
-                    )
+                    got = f"{name}: claim {claim.id}: id: is used twice"
+                    raise ClaimError(f"{got}; allowed: an id of its own")
                 claims[claim.id] = claim
-    _check_queries_used(files, {claim.shape for claim in claims.values()})
+    used = {claim.shape for claim in claims.values()}
+    for file, content in files.items():
+        for name in content.queries:
+            if name not in used:
+                got = f"{file}: queries.{name}: no claim uses it"
+                raise ClaimError(f"{got}; allowed: one that a claim names")
     return tuple(claims.values())
 
 
@@ -240,10 +244,9 @@ def check_rows_judged(
     for table in tables:
         for row in table.rows if table.every_row_judged else ():
             if (table.file, row["id"]) not in judged:
-                raise ClaimError(
-                    f"{table.file}: {row['id']}: no claim judges this row; allowed: a row that"
-                    f" `published` of a claim selects, or every_row_judged: false in {TABLES_FILE}"
-                )
+                got = f"{table.file}: {row['id']}: no claim judges this row"
+                allowed = "a row that `published` of a claim selects, or every_row_judged: false"
+                raise ClaimError(f"{got}; allowed: {allowed} in {TABLES_FILE}")
 
 
 def _claims(
@@ -318,12 +321,3 @@ def _lookups(files: Mapping[str, _ClaimFile]) -> dict[str, dict[str, Any]]:
         for column in sorted(columns)
     }
     return {column: _merged(parts, f"lookups.{column}") for column, parts in of_column.items()}
-
-
-def _check_queries_used(files: Mapping[str, _ClaimFile], used: Collection[str]) -> None:
-    for file, content in files.items():
-        for name in content.queries:
-            if name not in used:
-                raise ClaimError(
-                    f"{file}: queries.{name}: no claim uses it; allowed: one that a claim names"
-                )

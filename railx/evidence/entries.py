@@ -112,9 +112,8 @@ def expand(
     ``keys`` are those of a claim; a mapping of ``each`` may hold some, which take the
     place of the entry's. Raises SettingsError with the key.
     """
-    cases: tuple[dict[str, Any], ...] = load(
-        Annotated[tuple[dict[str, Any], ...], NotEmpty()], entry.get("each", [{}]), "each"
-    )
+    mappings = Annotated[tuple[dict[str, Any], ...], NotEmpty()]
+    cases: tuple[dict[str, Any], ...] = load(mappings, entry.get("each", [{}]), "each")
     common: dict[str, Any] = load(dict[str, Any], entry.get("with", {}), "with")
     for case in cases:
         claim = {key: value for key, value in entry.items() if key not in ("each", "with")}

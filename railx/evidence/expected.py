@@ -90,7 +90,6 @@ def _shown(value: Any) -> str:
 
 
 def _now(row: Mapping[str, Any]) -> str:
-    return (
-        f"{row['claim']}: {row['verdict']}; ours: {row['ours_text'] or 'none'}; published:"
-        f" {row['published_text']}; {row['reason']}"
-    )
+    ours, published = row["ours_text"] or "none", row["published_text"]
+    verdict = f"{row['claim']}: {row['verdict']}"
+    return f"{verdict}; ours: {ours}; published: {published}; {row['reason']}"

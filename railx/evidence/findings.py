@@ -225,10 +225,9 @@ def verdicts_table(
     claims: Mapping[str, Recorded], published: Mapping[str, float | None]
 ) -> pa.Table:
     """Recorded verdicts as a table: ``claim``, the fields of each, ``published``."""
-    columns: dict[str, list[Any]] = {"claim": list(claims)}
-    columns |= {key: [getattr(c, key) for c in claims.values()] for key in ("verdict", "fidelity")}
     numbers = ("ours", "low", "high", "samples")
-    for key in numbers:
+    columns: dict[str, list[Any]] = {"claim": list(claims)}
+    for key in ("verdict", "fidelity", *numbers):
         columns[key] = [getattr(entry, key) for entry in claims.values()]
     columns["published"] = [published.get(claim) for claim in claims]
     kinds = {key: pa.float64() for key in (*numbers, "published")}

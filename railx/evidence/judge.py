@@ -110,9 +110,8 @@ def claims_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
 
     A column of nothing but empty cells keeps its type.
     """
-    return pa.table(
-        {name: pa.array([row[name] for row in rows], kind) for name, kind in CLAIM_COLUMNS.items()}
-    )
+    schema = pa.schema(list(CLAIM_COLUMNS.items()))
+    return pa.Table.from_pylist(rows, schema)
 
 
 def count_verdicts(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -103,9 +104,8 @@ def read_lineage(
         rows, of_papers = {}, {}
         for name in inputs:
             closure = list(_closure(name, inputs))
-            rows[name] = frozenset(
-                row for other in closure for row in _rows(other, inputs[other], numbers)
-            )
+            of_input = (_rows(other, inputs[other], numbers) for other in closure)
+            rows[name] = frozenset(chain.from_iterable(of_input))
             of_papers[name] = frozenset(
                 papers[selection.file]
                 for other in closure

@@ -103,9 +103,8 @@ def _check_node(node: dict[str, Any]) -> None:
     elif "function_name" in node:
         name = str(node["function_name"]).lower()
         if name not in _pure_functions() | _ROW_MAKERS:
-            raise ClaimError(
-                f"query: got the function {name}; allowed: functions of their arguments alone"
-            )
+            allowed = "functions of their arguments alone"
+            raise ClaimError(f"query: got the function {name}; allowed: {allowed}")
     if kind == "COLUMN_REF":
         names = [str(name).lower() for name in node.get("column_names", ())]
         if len(names) == 1 and names[0] in _MOMENTS:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.marks import PUBLISHED, dot
 from railx.figures.panels import patch, share_legend
 from railx.figures.tables import records, refuse, stack, where
@@ -90,19 +90,6 @@ def claim_map(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn
     cases = zip(table["claim"], table["factor"], levels, strict=True)
     drawn = [case[1] == "base" or case in moved for case in cases]
     data = where(table[drawn], view="price_set")[tables.columns("claim_map")]
-    return Drawn(*_map_texts(table), data.reset_index(drop=True))
-
-
-def _levels(lines: Lines) -> list[tuple[str, float]]:
-    return [(factor, level) for factor, levels in lines.items() for level in levels]
-
-
-def _base(table: DataFrame, claim: str) -> DataFrame:
-    """The price lists at the base case."""
-    return where(table, claim=claim, factor="base", view="price_set")
-
-
-def _map_texts(table: DataFrame) -> Texts:
     bases = {claim: _base(table, claim) for claim in (*_TITLES, "absolute")}
     titles = _TITLES | {"absolute": "Cost of the whole network"}
     parts = []
@@ -132,7 +119,16 @@ def _map_texts(table: DataFrame) -> Texts:
         transceivers, {{verb}} for {{claim}}"""
     alternative = f"""Three maps of prices with the region where each cost claim holds.
         {phrases(points, text)}."""
-    return caption, alternative
+    return Drawn(caption, alternative, data.reset_index(drop=True))
+
+
+def _levels(lines: Lines) -> list[tuple[str, float]]:
+    return [(factor, level) for factor, levels in lines.items() for level in levels]
+
+
+def _base(table: DataFrame, claim: str) -> DataFrame:
+    """The price lists at the base case."""
+    return where(table, claim=claim, factor="base", view="price_set")
 
 
 def _relative(axes: Axes, rows: DataFrame, claim: str, lines: Lines) -> None:
@@ -259,7 +255,22 @@ def rail_claims(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Dra
         for mark, (words, *_) in zip(_RAIL_MARKS, _POINTS, strict=False):
             legend[words] = dot(INK, 7, marker=mark)
         share_legend(page, legend, 2)
-    return Drawn(*_texts(points, limits), points)
+    parts = []
+    marked = where(points, kind="point")
+    for claim, (title, _, unit) in _CLAIMS.items():
+        rows = where(marked, claim=claim)
+        level = float(rows["transceiver"].iloc[0])
+        edge = where(points, claim=claim, kind="boundary", words=_BASE)
+        edge = edge[np.isclose(edge["transceiver"], level)]
+        parts.append(f"""{title}: {phrases(rows, "{ratio:q} times at {words}")}. With transceivers
+            of {quantity(level)} {unit} the {quantity(limits[claim])} times of the abstract take
+            {quantity(edge[_MAP_PORTS].iloc[0])} switch ports a GPU.""")
+    marked = marked.assign(verb=np.where(marked["holds"], "holds", "does not hold"))
+    marks = phrases(marked, "{words}: {ratio:q} times lower {claim}, {verb}")
+    alternative = f"""Two maps of switch ports per GPU over the price and over the power of a
+        transceiver, with the region where photonic rails save as much as claimed and
+        {len(_BOUNDARIES)} boundaries. {marks}."""
+    return Drawn(" ".join(parts), alternative, points)
 
 
 def _edge_style(number: int) -> dict[str, Any]:
@@ -323,25 +334,6 @@ def _contour(base: DataFrame, ratio: float) -> Series[Any]:
     low, high = ends.first(), ends.last()
     slope = (high["ratio"] - low["ratio"]) / (high[_MAP_PORTS] - low[_MAP_PORTS])
     return low[_MAP_PORTS] + (ratio - low["ratio"]) / slope
-
-
-def _texts(points: DataFrame, limits: dict[str, float]) -> Texts:
-    parts = []
-    marked = where(points, kind="point")
-    for claim, (title, _, unit) in _CLAIMS.items():
-        rows = where(marked, claim=claim)
-        level = float(rows["transceiver"].iloc[0])
-        edge = where(points, claim=claim, kind="boundary", words=_BASE)
-        edge = edge[np.isclose(edge["transceiver"], level)]
-        parts.append(f"""{title}: {phrases(rows, "{ratio:q} times at {words}")}. With transceivers
-            of {quantity(level)} {unit} the {quantity(limits[claim])} times of the abstract take
-            {quantity(edge[_MAP_PORTS].iloc[0])} switch ports a GPU.""")
-    marked = marked.assign(verb=np.where(marked["holds"], "holds", "does not hold"))
-    marks = phrases(marked, "{words}: {ratio:q} times lower {claim}, {verb}")
-    alternative = f"""Two maps of switch ports per GPU over the price and over the power of a
-        transceiver, with the region where photonic rails save as much as claimed and
-        {len(_BOUNDARIES)} boundaries. {marks}."""
-    return " ".join(parts), alternative
 
 
 # RailX: a grid of price ratios

@@ -97,7 +97,22 @@ def planners(settings: PlannersSettings, tables: Tables, canvas: Canvas) -> Draw
         if bars["published_seconds"].notna().any():
             legend[f"{PUBLISHED.capitalize()} (FlexSP)"] = PUBLISHED_MARK
         share_legend(page, legend, 4)
-    return Drawn(*_texts(settings, bars), bars)
+    named = bars.assign(words=bars["planner"].map(settings.planners))
+    ranges, values = [], []
+    for corpus, rows in named.groupby("corpus", sort=False):
+        ends = rows.sort_values("seconds").iloc[[0, -1]]
+        ranges.append(f"""{label(corpus)}: from
+            {phrases(ends, "{seconds:q} s ({words})", " to ")}""")
+        values.append(f"{label(corpus)}: {phrases(rows, '{words} {seconds:q}', ', ')}")
+    pair = "{words} on {corpus:label} {seconds:q} for {published_seconds:q}"
+    both = phrases(named.dropna(subset=["published_seconds"]), pair)
+    beside_bars = f"Beside FlexSP's bars: {both}." if both else ""
+    caption = f"""Predicted seconds of an iteration. {"; ".join(ranges)}. {beside_bars} All come
+        from the cost model with FlexSP's constants, not from a machine. Baselines are our
+        implementations of published rules; runtimes that do not wait between micro-batches (dynamic
+        context parallelism, ByteScale) would take less than a plan, which does."""
+    alternative = f"Bars of predicted seconds of an iteration by planner. {'; '.join(values)}."
+    return Drawn(caption, alternative, bars)
 
 
 def _bars(settings: PlannersSettings, tables: Tables) -> DataFrame:
@@ -155,25 +170,6 @@ def _planner_panel(
     most = 2.1 * float(bars[["seconds", "published_seconds"]].max().max())
     axes.set(xlim=(0, most), xlabel="Seconds an iteration")
     axes.locator_params(axis="x", nbins=4, steps=[1, 2, 5, 10])
-
-
-def _texts(settings: PlannersSettings, bars: DataFrame) -> Texts:
-    bars = bars.assign(words=bars["planner"].map(settings.planners))
-    ranges, values = [], []
-    for corpus, rows in bars.groupby("corpus", sort=False):
-        ends = rows.sort_values("seconds").iloc[[0, -1]]
-        ranges.append(f"""{label(corpus)}: from
-            {phrases(ends, "{seconds:q} s ({words})", " to ")}""")
-        values.append(f"{label(corpus)}: {phrases(rows, '{words} {seconds:q}', ', ')}")
-    pair = "{words} on {corpus:label} {seconds:q} for {published_seconds:q}"
-    both = phrases(bars.dropna(subset=["published_seconds"]), pair)
-    beside_bars = f"Beside FlexSP's bars: {both}." if both else ""
-    caption = f"""Predicted seconds of an iteration. {"; ".join(ranges)}. {beside_bars} All come
-        from the cost model with FlexSP's constants, not from a machine. Baselines are our
-        implementations of published rules; runtimes that do not wait between micro-batches (dynamic
-        context parallelism, ByteScale) would take less than a plan, which does."""
-    alternative = f"Bars of predicted seconds of an iteration by planner. {'; '.join(values)}."
-    return caption, alternative
 
 
 # Parts of an iteration, means over the devices
@@ -258,7 +254,8 @@ def iteration_parts(settings: IterationPartsSettings, tables: Tables, canvas: Ca
         }
         share_legend(page, legend, 6)
     texts, facts = [], []
-    for panel, bars in rows.groupby("panel", sort=False):
+    for panel in panels:
+        bars = where(rows, panel=panel)
         texts.append(f"{panel}: {phrases(bars, '{words} {seconds:q} s', ', ')}.")
         for row in records(bars):
             parts = [f"{part} {quantity(row[part])}" for part in _PARTS if row[part] > 0]

@@ -18,9 +18,8 @@ _PROFILES = {
     "https://w3id.org/workflowhub/workflow-ro-crate/1.0": "Workflow RO-Crate",
 }
 #: Terms of the profiles that RO-Crate's own context lacks.
-_TERMS = {
-    name: f"https://w3id.org/ro/terms/workflow-run#{name}" for name in ("sha256", "resourceUsage")
-}
+_TERM = "https://w3id.org/ro/terms/workflow-run#"
+_TERMS = {name: f"{_TERM}{name}" for name in ("sha256", "resourceUsage")}
 _COMPLETED = "http://schema.org/CompletedActionStatus"
 _LICENSE = "https://spdx.org/licenses/Apache-2.0"
 _FORMATS = {

@@ -19,8 +19,6 @@ from railx.report.entries import OtherResult, ReportTable
 
 #: Rows of a result table that the page prints; the file has all.
 MOST_ROWS = 40
-#: Tables of one kind, and jobs of one stage, that the page shows.
-MOST_ALIKE = 40
 
 
 def table_rows(table: ReportTable) -> dict[str, Any]:
@@ -35,12 +33,6 @@ def table_rows(table: ReportTable) -> dict[str, Any]:
         "rows": arrow.slice(0, MOST_ROWS).to_pylist(),
         "count": arrow.num_rows,
     }
-
-
-def seeds(config: Any) -> list[tuple[str, Any]]:
-    """Every seed of a config with its dotted key."""
-    leaves = dotted_leaves(config)
-    return [(key, value) for key, value in leaves if key.rsplit(".", 1)[-1] == "seed"]
 
 
 def cell(value: Any) -> str:

@@ -80,14 +80,6 @@ def count(rows: Iterable[Mapping[str, Any]], column: str = "verdict") -> dict[st
     return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
 
 
-def count_groups(counts: Mapping[str, int]) -> dict[str, int]:
-    """How many verdicts of each group there are, from the counts of :func:`count`."""
-    return {
-        group: sum(counts[verdict] for verdict in verdicts)
-        for group, verdicts in VERDICT_GROUPS.items()
-    }
-
-
 def did_not_hold(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The published claims that did not hold, by verdict, failed ones first.
 
@@ -147,9 +139,8 @@ def summary_lines(
         lines.append("  ".join([first.ljust(widths[0]), *cells]))
     for verdict, claims in did_not_hold(list(map(dict, rows))).items():
         lines += ["", f"{verdict}:"]
-        lines += [
-            f"  {papers[row['paper']].name}, {row['claim']}: {row['reason']}" for row in claims
-        ]
+        for row in claims:
+            lines.append(f"  {papers[row['paper']].name}, {row['claim']}: {row['reason']}")
     return [*lines, ""]
 
 

@@ -24,23 +24,13 @@ from railx.errors import UserError
 from railx.evidence import KINDS, VERDICT_GROUPS, VERDICTS, Paper, PublishedTable, table_name
 from railx.evidence.verdicts import number_text
 from railx.figures.words import FIDELITY_MEANING, counted, listed
-from railx.io import read_json, write_text
+from railx.io import dotted_leaves, read_json, write_text
 from railx.report.arena import arena_sizes
-from railx.report.cells import (
-    MOST_ALIKE,
-    MOST_ROWS,
-    cell,
-    cut,
-    read_others,
-    seeds,
-    table_rows,
-    words,
-)
+from railx.report.cells import MOST_ROWS, cell, cut, read_others, table_rows, words
 from railx.report.claims import (
     Row,
     abstract,
     count,
-    count_groups,
     did_not_hold,
     interval_text,
     missing_in_words,
@@ -54,6 +44,8 @@ T = TypeVar("T")
 #: Characters of the config and of a figure's alternative text, names of tables behind a
 #: figure: a page of a thousand sweep points stays one that opens.
 _MOST_CONFIG, _MOST_ALTERNATIVE, _MOST_NAMES = 60_000, 2_000, 20
+#: Tables of one kind, and jobs of one stage, that the page shows.
+_MOST_ALIKE = 40
 #: Claims of a group of verdicts that stand there unfolded.
 _MOST_OPEN = 8
 #: Figures of all papers together, and the name in place of a paper.
@@ -162,11 +154,15 @@ def write_report(
             ],
             tables_left_out=tables_left_out,
             most_rows=MOST_ROWS,
-            most_alike=MOST_ALIKE,
+            most_alike=_MOST_ALIKE,
             most_names=_MOST_NAMES,
             anchors=anchors,
             config=cut(json.dumps(settings, indent=2, ensure_ascii=False), _MOST_CONFIG),
-            seeds=seeds(settings),
+            seeds=[
+                (key, value)
+                for key, value in dotted_leaves(settings)
+                if key.rsplit(".", 1)[-1] == "seed"
+            ],
             provenance=read_json(provenance),
             jobs=records,
             jobs_count=len(jobs),
@@ -191,7 +187,7 @@ def _first_alike(
     for entry in entries:
         group = kind(entry)
         seen[group] += 1
-        if not group or seen[group] <= MOST_ALIKE:
+        if not group or seen[group] <= _MOST_ALIKE:
             shown.append(entry)
         else:
             left_out.setdefault(group, []).append(entry)
@@ -204,9 +200,8 @@ def _in_words(jobs: Sequence[Mapping[str, Any]]) -> str:
     # Digests are as short as in the rows.
     for key, most in (("commit", 12), ("code", 12), ("lock", 12), ("machine", None)):
         values = {str(job[key] or "not known") for job in jobs}
-        parts.append(
-            f"{key} {values.pop()[:most]}" if len(values) == 1 else f"{len(values):,} {key}s"
-        )
+        several = f"{len(values):,} {key}s"
+        parts.append(several if len(values) > 1 else f"{key} {values.pop()[:most]}")
     changed = sum(bool(job["dirty"]) for job in jobs)
     return ", ".join([*parts, f"{changed:,} with changes that are not committed"])
 
@@ -311,9 +306,8 @@ def _complete(
     if row["recorded_in"]:
         row["takes"] = f"make reproduce EXPERIMENT={row['recorded_in']}"
     row["file"], row["row"] = judged.get(row["claim"], ("", ""))
-    row["command"] = (
-        f"railx sql {_quoted(row['query'])} --experiment {experiment}" if row["query"] else ""
-    )
+    command = f"railx sql {_quoted(row['query'])} --experiment {experiment}"
+    row["command"] = command if row["query"] else ""
 
 
 def _summary(rows: Sequence[Row], papers: Mapping[str, Paper]) -> dict[str, Any]:
@@ -325,7 +319,10 @@ def _summary(rows: Sequence[Row], papers: Mapping[str, Paper]) -> dict[str, Any]
         "rows": len(rows),
         "count": len(published),
         "counts": counts,
-        "groups": count_groups(counts),
+        "groups": {
+            group: sum(counts[verdict] for verdict in verdicts)
+            for group, verdicts in VERDICT_GROUPS.items()
+        },
         "elsewhere": _recorded(published),
         "not_testable": [row for row in published if row["verdict"] == "not testable"],
         "by_paper": {
@@ -396,13 +393,9 @@ def _paper(
         claims = [row for row in selected if row["kind"] == kind]
         title, meaning, number = _KIND_WORDS[kind]
         if claims:
-            kinds.append(
-                {
-                    "kind": kind, "title": title, "meaning": meaning, "number": number,
-                    "rows": claims, "counts": count(claims),
-                    "parts": _parts(claims, kind == "published"),
-                }
-            )  # fmt: skip
+            head = {"kind": kind, "title": title, "meaning": meaning, "number": number}
+            parts = _parts(claims, kind == "published")
+            kinds.append({**head, "rows": claims, "counts": count(claims), "parts": parts})
     return {
         **vars(paper),
         "key": key,

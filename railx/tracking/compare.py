@@ -294,8 +294,9 @@ def _numbers(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, A
         empty: dict[str, Any] = {"numbers": {}, "intervals": {}}
         old, new = old or empty, new or empty
         for metric, left, right in _pairs(old["numbers"], new["numbers"]):
-            if _end_of_interval(metric, old, new):
-                continue
+            base, _, end = metric.rpartition("_")
+            if end in ("low", "high") and any(base in side["intervals"] for side in (old, new)):
+                continue  # an end of another number's interval
             left_ends, right_ends = (side["intervals"].get(metric) for side in (old, new))
             ends = [*(left_ends or (None, None)), *(right_ends or (None, None))]
             yield {
@@ -310,12 +311,6 @@ def _numbers(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, A
                 "moved": _moved(left, right, left_ends, right_ends)
                 and not (timed and left_ends is None and right_ends is None),
             }
-
-
-def _end_of_interval(metric: str, *sides: Mapping[str, Any]) -> bool:
-    """Whether a number is an end of another's interval."""
-    base, _, end = metric.rpartition("_")
-    return end in ("low", "high") and any(base in side["intervals"] for side in sides)
 
 
 def _moved(

@@ -276,12 +276,9 @@ class _Rows:
                 for name, digest in given
             ],
         )
-        asked = select(table.c.name, table.c.digest, table.c.dataset_uuid).where(
-            table.c.experiment_id == self._experiment
-        )
-        logged = {
-            (name, digest): identifier for name, digest, identifier in connection.execute(asked)
-        }
+        columns = (table.c.name, table.c.digest, table.c.dataset_uuid)
+        asked = select(*columns).where(table.c.experiment_id == self._experiment)
+        logged = {(name, digest): link for name, digest, link in connection.execute(asked)}
         for key in given:
             joined: dict[str, list[str]] = defaultdict(list)
             for run, context in self._datasets[key]:
