@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from railx.evidence.entries import Definitions, expand
 from railx.evidence.errors import ClaimError
-from railx.evidence.papers import Paper, read_papers, read_settings
+from railx.evidence.papers import read_papers, read_settings
 from railx.evidence.published import TABLES_FILE, Published, PublishedNumbers, PublishedTable
 from railx.io import Fidelity
 from railx.settings import NonNegative, NotEmpty, Positive, SettingsError, field_hints, load
@@ -205,7 +205,12 @@ def load_claims(
     paths = sorted(Path(claims_dir).glob("*.yaml"))
     if not paths:
         raise ClaimError(f"{claims_dir}: no claim file; allowed: at least one .yaml")
-    files = {path.name: _read(path, papers) for path in paths}
+    files: dict[str, _ClaimFile] = {}
+    for path in paths:
+        content = files[path.name] = read_settings(_ClaimFile, path)
+        if content.paper not in papers:
+            got = f"paper: got {content.paper!r}; allowed: {', '.join(papers)}"
+            raise ClaimError(f"{path.name}: {got}")
     queries = _merged({name: content.queries for name, content in files.items()}, "queries")
     numbers = PublishedNumbers(published_dir)
     claims: dict[str, Claim] = {}
@@ -293,13 +298,6 @@ def _check(claim: Claim) -> None:
         return
     allowed = "words with ' per ' for a slope" if slope else f"{_LAST_OVER_FIRST!r} or none"
     raise SettingsError("unit", f"got {claim.unit!r}; allowed: {allowed}")
-
-
-def _read(path: Path, papers: Mapping[str, Paper]) -> _ClaimFile:
-    content: _ClaimFile = read_settings(_ClaimFile, path)
-    if content.paper not in papers:
-        raise ClaimError(f"{path.name}: paper: got {content.paper!r}; allowed: {', '.join(papers)}")
-    return content
 
 
 def _merged(parts: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, Any]:

@@ -87,7 +87,12 @@ def published_tables(
     twice.
     """
     directory = Path(directory)
-    described = _described(directory / TABLES_FILE)
+    path = directory / TABLES_FILE
+    if not path.is_file():
+        allowed = "one that names every CSV"
+        raise ClaimError(f"{TABLES_FILE}: no such file in {directory}; allowed: {allowed}")
+    hint = Annotated[dict[str, _TableSettings], NotEmpty()]
+    described: dict[str, _TableSettings] = read_settings(hint, path)
     files = {path.name for path in directory.glob("*.csv")}
     for name in sorted(files - described.keys()):
         raise ClaimError(f"{TABLES_FILE}: {name}: is missing; allowed: an entry for every CSV file")
@@ -157,16 +162,6 @@ class PublishedNumbers:
             raise SettingsError("column", f"{got}; allowed: a number")
         words = [row.get(name) or "" for name in ("unit", "source", "confidence")]
         return Published(file, row["id"], column, value, *words)
-
-
-def _described(path: Path) -> dict[str, _TableSettings]:
-    if not path.is_file():
-        got = f"{path.name}: no such file in {path.parent}"
-        raise ClaimError(f"{got}; allowed: one that names every CSV")
-    described: dict[str, _TableSettings] = read_settings(
-        Annotated[dict[str, _TableSettings], NotEmpty()], path
-    )
-    return described
 
 
 def _read_rows(path: Path) -> tuple[tuple[str, ...], tuple[dict[str, str], ...]]:

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Annotated, Any
 
 from railx.figures.comparisons import planned
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.marks import PUBLISHED, PUBLISHED_MARK, dot, published_series
 from railx.figures.panels import at_edge, name_rows, patch, share_legend, stacked, ticks, tiles
 from railx.figures.tables import records, refuse, refuse_unknown, to_frame, where
@@ -376,7 +376,32 @@ def all_to_all_degree(settings: AllToAllDegreeSettings, tables: Tables, canvas: 
         if len(ours):
             legend[f"Ours, {ours['name'].nunique()} plans"] = dot(INK)
         share_legend(page, legend, 2)
-    return Drawn(*_degree_texts(settings, points), points.drop(columns="fidelity"))
+    node = settings.devices_per_node
+    steps, ends = [], []
+    published = where(points, source="published").sort_values("degree")
+    by_name = {name: where(published, name=name) for name in settings.tables}
+    for words, table in zip(settings.tables.values(), by_name.values(), strict=True):
+        rate = table.set_index("degree")["gb_s"]
+        if {node, 2 * node} <= set(rate.index):
+            inside, outside = float(rate[node]), float(rate[2 * node])
+            steps.append(f"""{words} {quantity(inside)} to {quantity(outside)} GB/s,
+                {quantity(inside / outside)} times less""")
+        first, last = table.iloc[0], table.iloc[-1]
+        ends.append(f"""{words} from {quantity(first["gb_s"])} GB/s at degree
+            {first["degree"]} to {quantity(last["gb_s"])} at {last["degree"]}""")
+    caption = f"From degree {node} to {2 * node}, out of the node: {'; '.join(steps)}."
+    if len(ours):
+        rate = next(iter(by_name.values())).set_index("degree")["gb_s"]
+        off = (ours["gb_s"] / ours["degree"].map(rate) - 1).abs().max()
+        exact = "exactly with" if off < 1e-6 else f"within {100 * off:.2g} % of"
+        caption += f""" The {ours["name"].nunique()} plans of this experiment for the published
+            cluster were costed {exact} the first of these tables, which shows that they rest on it,
+            not that it holds."""
+    else:
+        caption += " This experiment has no plan for the published cluster."
+    alternative = f"""Lines of the all-to-all bandwidth over the degree of sequence parallelism,
+        with a cliff between a node and several: {"; ".join(ends)}."""
+    return Drawn(caption, alternative, points.drop(columns="fidelity"))
 
 
 def _bandwidths(settings: AllToAllDegreeSettings, tables: Tables) -> DataFrame:
@@ -427,32 +452,3 @@ def _bandwidth_lines(axes: Axes, points: DataFrame, colour: dict[str, str], node
     style["textcoords"] = "offset points"
     axes.annotate("inside a node", (border, 1), (-6, -6), ha="right", **style)
     axes.annotate("across nodes", (border, 1), (6, -6), ha="left", **style)
-
-
-def _degree_texts(settings: AllToAllDegreeSettings, points: DataFrame) -> Texts:
-    node, ours = settings.devices_per_node, where(points, source="ours")
-    steps, ends = [], []
-    published = where(points, source="published").sort_values("degree")
-    tables = {name: where(published, name=name) for name in settings.tables}
-    for words, table in zip(settings.tables.values(), tables.values(), strict=True):
-        rate = table.set_index("degree")["gb_s"]
-        if {node, 2 * node} <= set(rate.index):
-            inside, outside = float(rate[node]), float(rate[2 * node])
-            steps.append(f"""{words} {quantity(inside)} to {quantity(outside)} GB/s,
-                {quantity(inside / outside)} times less""")
-        first, last = table.iloc[0], table.iloc[-1]
-        ends.append(f"""{words} from {quantity(first["gb_s"])} GB/s at degree
-            {first["degree"]} to {quantity(last["gb_s"])} at {last["degree"]}""")
-    caption = f"From degree {node} to {2 * node}, out of the node: {'; '.join(steps)}."
-    if len(ours):
-        rate = next(iter(tables.values())).set_index("degree")["gb_s"]
-        off = (ours["gb_s"] / ours["degree"].map(rate) - 1).abs().max()
-        exact = "exactly with" if off < 1e-6 else f"within {100 * off:.2g} % of"
-        caption += f""" The {ours["name"].nunique()} plans of this experiment for the published
-            cluster were costed {exact} the first of these tables, which shows that they rest on it,
-            not that it holds."""
-    else:
-        caption += " This experiment has no plan for the published cluster."
-    alternative = f"""Lines of the all-to-all bandwidth over the degree of sequence parallelism,
-        with a cliff between a node and several: {"; ".join(ends)}."""
-    return caption, alternative

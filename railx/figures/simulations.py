@@ -81,7 +81,25 @@ def ring_all_reduce(settings: RingAllReduceSettings, tables: Tables, canvas: Can
         GB/s"""
     alternative = f"""Lines of all-reduce time and bandwidth over the payload. At the largest:
         {phrases(ends, row)}."""
-    return Drawn(_ring_caption(rows, ends, kinds), alternative, rows)
+    falling = ends.sort_values("bandwidth_over_injection", ascending=False)
+    payloads = rows["payload_bytes"]
+    small = where(rows, payload_bytes=payloads.min()).sort_values("time_ms")
+    small = small.assign(time_us=1000 * small["time_ms"])
+    reached = "{percent:.1f} % of its injection ({algorithm_gb_s:q} GB/s)"
+    of_speed = f"All have {kinds} GB/s of injection a chip."
+    if len(speeds) > 1:
+        of_speed = f"""The networks differ in speed, {kinds} GB/s of injection a chip: times of
+            unlike speeds do not compare, shares do."""
+    count = counted(rows["topology"].nunique(), "topology", "topologies")
+    caption = f"""Ring all-reduce on {count},
+        from {_bytes(payloads.min())} to {_bytes(payloads.max())}. On RailX, HammingMesh and tori
+        the payload is split over the rings of all lines; other networks run one ring over the chips
+        in order, on all ports of a chip. With the largest payload
+        {phrases(falling.head(1), "{topology:spoken} reaches " + reached)} and
+        {phrases(falling.tail(1), "{topology:spoken} {percent:.1f} % ({algorithm_gb_s:q} GB/s)")}.
+        With the smallest {phrases(small.head(1), "{topology:spoken} takes {time_us:q} µs")} and
+        {phrases(small.tail(1), "{topology:spoken} {time_us:q} µs")}. {of_speed}"""
+    return Drawn(caption, alternative, rows)
 
 
 def _rows(settings: RingAllReduceSettings, tables: Tables) -> DataFrame:
@@ -105,26 +123,6 @@ def _rows(settings: RingAllReduceSettings, tables: Tables) -> DataFrame:
         got = f"input topologies: no injection of {', '.join(dict.fromkeys(unknown))}"
         refuse(got, "every topology of the collectives")
     return rows.assign(bandwidth_over_injection=rows["algorithm_gb_s"] / injection)
-
-
-def _ring_caption(rows: DataFrame, ends: DataFrame, kinds: str) -> str:
-    ends = ends.sort_values("bandwidth_over_injection", ascending=False)
-    payloads = rows["payload_bytes"]
-    small = where(rows, payload_bytes=payloads.min()).sort_values("time_ms")
-    small = small.assign(time_us=1000 * small["time_ms"])
-    reached = "{percent:.1f} % of its injection ({algorithm_gb_s:q} GB/s)"
-    speeds = f"All have {kinds} GB/s of injection a chip."
-    if rows["injection_gb_s_per_chip"].nunique() > 1:
-        speeds = f"""The networks differ in speed, {kinds} GB/s of injection a chip: times of unlike
-            speeds do not compare, shares do."""
-    return f"""Ring all-reduce on {counted(rows["topology"].nunique(), "topology", "topologies")},
-        from {_bytes(payloads.min())} to {_bytes(payloads.max())}. On RailX, HammingMesh and tori
-        the payload is split over the rings of all lines; other networks run one ring over the chips
-        in order, on all ports of a chip. With the largest payload
-        {phrases(ends.head(1), "{topology:spoken} reaches " + reached)} and
-        {phrases(ends.tail(1), "{topology:spoken} {percent:.1f} % ({algorithm_gb_s:q} GB/s)")}. With
-        the smallest {phrases(small.head(1), "{topology:spoken} takes {time_us:q} µs")} and
-        {phrases(small.tail(1), "{topology:spoken} {time_us:q} µs")}. {speeds}"""
 
 
 def _bytes(value: float) -> str:

@@ -73,7 +73,30 @@ def topology_metrics(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     rows = [(cut, f"{row}, bisection {{bisection_over_injection:q%}}"), (~cut, row)]
     alternative = f"""Hops between nodes and bisection over injection, a row per topology.
         {"; ".join(phrases(data[of], text) for of, text in rows if of.any())}."""
-    return Drawn(_hops_caption(data, limits), alternative, data)
+    near, far = _ends(data, "diameter_node_hops")
+    bisected = data[cut]
+    of_railx = data[data["family"].astype(str).str.startswith("railx")]
+    within = of_railx["diameter_node_hops"].between(limits[0], limits[1])
+    text = "{topology:spoken} with {diameter_node_hops:.0f}"
+    beyond = listed([phrase(text, row) for row in records(of_railx[~within])])
+    stated = ""
+    if len(of_railx):
+        stated = f"""RailX states {limits[0]:.0f} to {limits[1]:.0f} hops for its reconfigurable
+            settings (dashed): {within.sum()} of the {len(of_railx)} RailX networks here lie
+            within{f"; beyond are {beyond}" if beyond else ""}."""
+    links, percents = "{diameter_node_hops:.0f}", "{bisection_over_injection:q%}"
+    ends, name = "", "({topology:label})"
+    if len(bisected):
+        narrow, wide = _ends(bisected, "bisection_over_injection")
+        ends = f"""The bisection, counted on the family's natural cut, goes from
+            {phrase(f"{percents} of the injection bandwidth {name}", narrow)} to
+            {phrase(f"{percents} {name}", wide)}."""
+    count = counted(len(data), "topology", "topologies")
+    caption = f"""{count}. A hop is a link that leaves a node; the dot is the mean over all pairs of
+        chips in different places, the line ends at the diameter. Diameters go from
+        {phrase(f"{links} hops {name}", near)} to {phrase(f"{links} {name}", far)}. {stated}
+        {ends}"""
+    return Drawn(caption, alternative, data)
 
 
 def _hops(axes: Axes, data: DataFrame, colour: dict[str, str], limits: list[float]) -> None:
@@ -97,31 +120,6 @@ def _ends(data: DataFrame, column: str) -> tuple[Series[Any], Series[Any]]:
     """The rows with the lowest and the highest value."""
     values = data[column].to_numpy()
     return data.iloc[int(values.argmin())], data.iloc[int(values.argmax())]
-
-
-def _hops_caption(data: DataFrame, limits: list[float]) -> str:
-    near, far = _ends(data, "diameter_node_hops")
-    cut = data[data["bisection_over_injection"].notna()]
-    rows = data[data["family"].astype(str).str.startswith("railx")]
-    within = rows["diameter_node_hops"].between(limits[0], limits[1])
-    text = "{topology:spoken} with {diameter_node_hops:.0f}"
-    beyond = listed([phrase(text, row) for row in records(rows[~within])])
-    stated = ""
-    if len(rows):
-        stated = f"""RailX states {limits[0]:.0f} to {limits[1]:.0f} hops for its reconfigurable
-            settings (dashed): {within.sum()} of the {len(rows)} RailX networks here lie
-            within{f"; beyond are {beyond}" if beyond else ""}."""
-    hops, share = "{diameter_node_hops:.0f}", "{bisection_over_injection:q%}"
-    bisection, name = "", "({topology:label})"
-    if len(cut):
-        narrow, wide = _ends(cut, "bisection_over_injection")
-        bisection = f"""The bisection, counted on the family's natural cut, goes from
-            {phrase(f"{share} of the injection bandwidth {name}", narrow)} to
-            {phrase(f"{share} {name}", wide)}."""
-    return f"""{counted(len(data), "topology", "topologies")}. A hop is a link that leaves a node;
-        the dot is the mean over all pairs of chips in different places, the line ends at the
-        diameter. Diameters go from {phrase(f"{hops} hops {name}", near)} to
-        {phrase(f"{hops} {name}", far)}. {stated} {bisection}"""
 
 
 # All-to-all bandwidth per chip: the ideal and the bound of the routing

@@ -255,6 +255,4 @@ def table_json(path: Path, most_rows: int) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+    return _finite(value) if isinstance(value, (bool, int, float, str, type(None))) else str(value)
