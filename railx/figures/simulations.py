@@ -308,26 +308,7 @@ def latency_load(settings: LatencyLoadSettings, tables: Tables, canvas: Canvas) 
     row = "{name}: saturates at {saturation:q}, bound {bound:q}, ideal {ideal:q}"
     alternative = f"""Lines of mean latency over offered load that turn up at saturation, and the
         saturation points in flits per chip and cycle. {phrases(rows, row)}."""
-    seeds = int(rows["seeds"].max())
-    rows = rows.assign(share=rows["saturation"] / rows["bound"])
-    late, early = (rows.loc[getattr(rows["saturation"], end)()] for end in ("idxmax", "idxmin"))
-    far, near = (rows.sort_values("share").iloc[end] for end in (0, -1))
-    over = list(rows.loc[rows["accepted"] > 1.005 * rows["bound"], "name"])
-    spread = float((rows["saturation_most"] / rows["saturation_least"] - 1).max())
-    agree = f"Saturation points lie within {quantity(100 * spread)} % over the seeds."
-    overload = f"""Under overload more than the bound arrives on {listed(over)}: traffic that does
-        not cross the busiest channel goes on."""
-    caption = f"""{counted(len(rows), "sweep")} of the offered load, packet by packet, under
-        {counted(seeds, "seed")}. {agree if seeds > 1 else ""}
-        {phrase("{name} saturates last, at {saturation:q} flits per chip and cycle", late)},
-        {phrase("{name} first, at {saturation:q}", early)}. Packets come nearest to the static
-        bound, the load at which the busiest channel is full, on
-        {phrase("{name} with {share:.0%} of it", near)}, and stay farthest below on
-        {phrase("{name} with {share:.0%}", far)}: a buffer is first in, first out, and a blocked
-        head holds up what stands behind it. {overload if over else ""} The ideal is the load at
-        which the external links would be full if they were evenly loaded. The paper's own curves
-        are not available as numbers."""
-    return Drawn(caption, alternative, data)
+    return Drawn(_caption(rows), alternative, data)
 
 
 def _points(frame: DataFrame) -> DataFrame:
@@ -423,6 +404,28 @@ def _limits(axes: Axes, sweeps: DataFrame) -> None:
     if len(shown) > 3:  # networks far apart; else a linear axis says more
         ticks(axes.xaxis, shown, base=10)
     axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
+
+
+def _caption(rows: DataFrame) -> str:
+    seeds = int(rows["seeds"].max())
+    rows = rows.assign(share=rows["saturation"] / rows["bound"])
+    late, early = (rows.loc[getattr(rows["saturation"], end)()] for end in ("idxmax", "idxmin"))
+    far, near = (rows.sort_values("share").iloc[end] for end in (0, -1))
+    over = list(rows.loc[rows["accepted"] > 1.005 * rows["bound"], "name"])
+    spread = float((rows["saturation_most"] / rows["saturation_least"] - 1).max())
+    agree = f"Saturation points lie within {quantity(100 * spread)} % over the seeds."
+    overload = f"""Under overload more than the bound arrives on {listed(over)}: traffic that does
+        not cross the busiest channel goes on."""
+    return f"""{counted(len(rows), "sweep")} of the offered load, packet by packet, under
+        {counted(seeds, "seed")}. {agree if seeds > 1 else ""}
+        {phrase("{name} saturates last, at {saturation:q} flits per chip and cycle", late)},
+        {phrase("{name} first, at {saturation:q}", early)}. Packets come nearest to the static
+        bound, the load at which the busiest channel is full, on
+        {phrase("{name} with {share:.0%} of it", near)}, and stay farthest below on
+        {phrase("{name} with {share:.0%}", far)}: a buffer is first in, first out, and a blocked
+        head holds up what stands behind it. {overload if over else ""} The ideal is the load at
+        which the external links would be full if they were evenly loaded. The paper's own curves
+        are not available as numbers."""
 
 
 def _names(frame: DataFrame) -> dict[str, str]:
