@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,17 +60,10 @@ def sync(folder: str | Path) -> dict[str, int]:
     runs, views = pending_runs(folder), pending_views(folder)
     if not runs and not views:
         return {"runs": 0, "views": 0}
-    import wandb
-
-    if not wandb.login(prompt=False):
-        login = "run `wandb login` first, or set WANDB_API_KEY (nothing was sent)"
-        raise RuntimeError(f"W&B: not logged in; {login}")
+    _check_login()
     ledger = Ledger(Path(folder))
-    environment = {**os.environ, "WANDB_ERROR_REPORTING": "false"}
     for start in range(0, len(runs), _AT_ONCE):
-        folders = map(str, runs[start : start + _AT_ONCE])
-        command = [sys.executable, "-m", "wandb", "sync", *folders]
-        subprocess.run(command, check=False, env=environment, stdout=sys.stderr)
+        _upload(runs[start : start + _AT_ONCE])
     left = set(pending_runs(folder))
     for run in runs:
         if run not in left:
@@ -78,8 +72,29 @@ def sync(folder: str | Path) -> dict[str, int]:
         missing = f"{len(left)} of {len(runs)} runs were not uploaded, the first is {min(left)}"
         raise RuntimeError(f"{missing}; call again, what has arrived is not sent twice")
     for mark, kind, contents in views:
-        build = build_workspace if kind == "workspace" else build_report
-        entity = contents["entity"] or wandb.Api().default_entity
-        build({**contents, "entity": entity}).save()
+        _save(kind, contents)
         ledger.add({"uploaded": mark})
     return {"runs": len(runs), "views": len(views)}
+
+
+def _check_login() -> None:
+    import wandb
+
+    if not wandb.login(prompt=False):
+        raise RuntimeError(
+            "W&B: not logged in; run `wandb login` first, or set WANDB_API_KEY (nothing was sent)"
+        )
+
+
+def _upload(runs: Sequence[Path]) -> None:
+    environment = {**os.environ, "WANDB_ERROR_REPORTING": "false"}
+    command = [sys.executable, "-m", "wandb", "sync", *(str(run) for run in runs)]
+    subprocess.run(command, check=False, env=environment, stdout=sys.stderr)
+
+
+def _save(kind: str, views: Mapping[str, Any]) -> None:
+    import wandb
+
+    entity = views["entity"] or wandb.Api().default_entity
+    build = build_workspace if kind == "workspace" else build_report
+    build({**views, "entity": entity}).save()
