@@ -4,65 +4,31 @@ Published numbers stand with their sources. Verdicts are computed by queries ove
 result tables.
 """
 
-from railx.evidence.claims import (
-    KINDS,
-    Claim,
-    ClaimSettings,
-    NotTestable,
-    PublishedReference,
-    check_rows_judged,
-    load_claims,
-)
+from railx.evidence.claims import KINDS, Claim, check_rows_judged, load_claims
 from railx.evidence.database import Database, open_database, open_schemas, table_name
 from railx.evidence.errors import ClaimError, NotAvailable
-from railx.evidence.expected import (
-    Recorded,
-    flipped,
-    read_expected,
-    recorded_lines,
-    rests_on_timing,
-)
+from railx.evidence.expected import Recorded, flipped, read_expected, recorded_lines
 from railx.evidence.judge import CLAIM_COLUMNS, check_queries, claims_table, count_verdicts, judge
 from railx.evidence.lineage import Lineage, read_lineage
 from railx.evidence.papers import Paper, read_papers, read_yaml
-from railx.evidence.published import (
-    CONFIDENCE,
-    Published,
-    PublishedNumbers,
-    PublishedTable,
-    published_tables,
-)
-from railx.evidence.verdicts import (
-    POSITIVE,
-    REPEATED,
-    VERDICT_GROUPS,
-    VERDICTS,
-    Verdict,
-    number_text,
-)
+from railx.evidence.published import PublishedNumbers, PublishedTable, published_tables
+from railx.evidence.verdicts import POSITIVE, VERDICT_GROUPS, VERDICTS, number_text
 
 __all__ = [
     "CLAIM_COLUMNS",
-    "CONFIDENCE",
     "KINDS",
     "POSITIVE",
-    "REPEATED",
     "VERDICTS",
     "VERDICT_GROUPS",
     "Claim",
     "ClaimError",
-    "ClaimSettings",
     "Database",
     "Lineage",
     "NotAvailable",
-    "NotTestable",
     "Paper",
-    "Published",
     "PublishedNumbers",
-    "PublishedReference",
     "PublishedTable",
     "Recorded",
-    "Verdict",
     "check_queries",
     "check_rows_judged",
     "claims_table",
@@ -79,6 +45,5 @@ __all__ = [
     "read_papers",
     "read_yaml",
     "recorded_lines",
-    "rests_on_timing",
     "table_name",
 ]

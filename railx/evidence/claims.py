@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from railx.evidence.entries import Definitions, expand
 from railx.evidence.errors import ClaimError
-from railx.evidence.papers import Paper, read_papers, read_yaml
+from railx.evidence.papers import read_papers, read_settings
 from railx.evidence.published import TABLES_FILE, Published, PublishedNumbers, PublishedTable
 from railx.io import Fidelity
 from railx.settings import NonNegative, NotEmpty, Positive, SettingsError, field_hints, load
@@ -126,39 +126,30 @@ class ClaimSettings:
     not."""
 
     def __post_init__(self) -> None:
-        if (self.query is None) == (self.not_testable is None):
-            raise SettingsError(
-                "query",
-                "is missing; allowed: one SELECT, or not_testable with its reason"
-                if self.query is None
-                else "got one beside not_testable; allowed: either of them",
-            )
-        if self.unmeasured is not None and self.query is None:
-            raise SettingsError("unmeasured", "allowed: null without a query")
-        for key in ("tolerance", "fidelity_required"):
-            if (getattr(self, key) is None) != (self.query is None):
-                raise SettingsError(
-                    key, "is missing" if self.query is not None else "allowed: null without a query"
-                )
-        reserved = set(self.requires) & _COLUMNS
-        if reserved or (self.requires and self.query is None):
-            raise SettingsError(
-                "requires",
-                f"got {', '.join(reserved)}; allowed: columns of the query beside"
-                f" {', '.join(sorted(_COLUMNS))}"
-                if reserved
-                else "allowed: empty without a query",
-            )
+        bare, trend = self.query is None, self.comparison == "trend"
+        if bare and self.not_testable is None:
+            allowed = "one SELECT, or not_testable with its reason"
+            raise SettingsError("query", f"is missing; allowed: {allowed}")
+        if not bare and self.not_testable is not None:
+            raise SettingsError("query", "got one beside not_testable; allowed: either of them")
+        for key in ("unmeasured", "tolerance", "fidelity_required"):
+            if bare and getattr(self, key) is not None:
+                raise SettingsError(key, "allowed: null without a query")
+            if not bare and getattr(self, key) is None and key != "unmeasured":
+                raise SettingsError(key, "is missing")
+        if reserved := ", ".join(set(self.requires) & _COLUMNS):
+            allowed = f"columns of the query beside {', '.join(sorted(_COLUMNS))}"
+            raise SettingsError("requires", f"got {reserved}; allowed: {allowed}")
+        if bare and self.requires:
+            raise SettingsError("requires", "allowed: empty without a query")
         if self.chosen is not None and self.comparison in ("trend", "exact"):
             raise SettingsError("chosen", "allowed: null for trend and exact")
-        if (self.comparison == "trend") != (self.direction is not None):
-            raise SettingsError(
-                "direction",
-                "allowed: increasing or decreasing for a trend, null for every other comparison",
-            )
+        if trend != (self.direction is not None):
+            allowed = "increasing or decreasing for a trend, null for every other comparison"
+            raise SettingsError("direction", f"allowed: {allowed}")
         if self.comparison in ("trend", "exact") and self.neutral is not None:
             raise SettingsError("neutral", "allowed: null for trend and exact")
-        if self.comparison != "trend" and self.trend_value is not None:
+        if not trend and self.trend_value is not None:
             raise SettingsError("trend_value", "allowed: null for every comparison but a trend")
 
 
@@ -214,7 +205,12 @@ def load_claims(
     paths = sorted(Path(claims_dir).glob("*.yaml"))
     if not paths:
         raise ClaimError(f"{claims_dir}: no claim file; allowed: at least one .yaml")
-    files = {path.name: _read(path, papers) for path in paths}
+    files: dict[str, _ClaimFile] = {}
+    for path in paths:
+        content = files[path.name] = read_settings(_ClaimFile, path)
+        if content.paper not in papers:
+            got = f"paper: got {content.paper!r}; allowed: {', '.join(papers)}"
+            raise ClaimError(f"{path.name}: {got}")
     queries = _merged({name: content.queries for name, content in files.items()}, "queries")
     numbers = PublishedNumbers(published_dir)
     claims: dict[str, Claim] = {}
@@ -224,11 +220,15 @@ def load_claims(
         for name, content in of_paper.items():
             for claim in _claims(name, content, definitions, numbers):
                 if claim.id in claims:
-                    raise ClaimError(
-                        f"{name}: claim {claim.id}: id: is used twice; allowed: an id of its own"
-                    )
+                    got = f"{name}: claim {claim.id}: id: is used twice"
+                    raise ClaimError(f"{got}; allowed: an id of its own")
                 claims[claim.id] = claim
-    _check_queries_used(files, {claim.shape for claim in claims.values()})
+    used = {claim.shape for claim in claims.values()}
+    for file, content in files.items():
+        for name in content.queries:
+            if name not in used:
+                got = f"{file}: queries.{name}: no claim uses it"
+                raise ClaimError(f"{got}; allowed: one that a claim names")
     return tuple(claims.values())
 
 
@@ -249,10 +249,9 @@ def check_rows_judged(
     for table in tables:
         for row in table.rows if table.every_row_judged else ():
             if (table.file, row["id"]) not in judged:
-                raise ClaimError(
-                    f"{table.file}: {row['id']}: no claim judges this row; allowed: a row that"
-                    f" `published` of a claim selects, or every_row_judged: false in {TABLES_FILE}"
-                )
+                got = f"{table.file}: {row['id']}: no claim judges this row"
+                allowed = "a row that `published` of a claim selects, or every_row_judged: false"
+                raise ClaimError(f"{got}; allowed: {allowed} in {TABLES_FILE}")
 
 
 def _claims(
@@ -269,8 +268,7 @@ def _claims(
                 settings: ClaimSettings = load(ClaimSettings, judged.settings)
                 settings = replace(settings, place=_places(settings, numbers))
                 claim = Claim(content.paper, file, settings, judged.published, judged.shape)
-                _check_source(claim)
-                _check_trend(claim)
+                _check(claim)
                 yield claim
                 label = name
         except SettingsError as error:
@@ -287,17 +285,12 @@ def _places(settings: ClaimSettings, numbers: PublishedNumbers) -> str:
     return "; ".join(places)
 
 
-def _check_source(claim: Claim) -> None:
+def _check(claim: Claim) -> None:
+    """The published number has a source, and that of a trend the same words as ours."""
     if not claim.published.source:
-        raise SettingsError(
-            "published.id",
-            f"{claim.published.id} of {claim.published.file} has no source; allowed: a row that"
-            " says where its number stands",
-        )
-
-
-def _check_trend(claim: Claim) -> None:
-    """The number of a trend and the published one are said in the same words."""
+        row = f"{claim.published.id} of {claim.published.file}"
+        allowed = "a row that says where its number stands"
+        raise SettingsError("published.id", f"{row} has no source; allowed: {allowed}")
     if claim.settings.comparison != "trend":
         return
     slope = claim.settings.trend_value != "last_over_first"
@@ -305,16 +298,6 @@ def _check_trend(claim: Claim) -> None:
         return
     allowed = "words with ' per ' for a slope" if slope else f"{_LAST_OVER_FIRST!r} or none"
     raise SettingsError("unit", f"got {claim.unit!r}; allowed: {allowed}")
-
-
-def _read(path: Path, papers: Mapping[str, Paper]) -> _ClaimFile:
-    try:
-        content: _ClaimFile = load(_ClaimFile, read_yaml(path))
-    except SettingsError as error:
-        raise ClaimError(f"{path.name}: {error}") from None
-    if content.paper not in papers:
-        raise ClaimError(f"{path.name}: paper: got {content.paper!r}; allowed: {', '.join(papers)}")
-    return content
 
 
 def _merged(parts: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, Any]:
@@ -331,19 +314,8 @@ def _merged(parts: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, Any]:
 def _lookups(files: Mapping[str, _ClaimFile]) -> dict[str, dict[str, Any]]:
     """The lookups of a paper's files by column."""
     columns = {column for content in files.values() for column in content.lookups}
-    return {
-        column: _merged(
-            {name: content.lookups.get(column, {}) for name, content in files.items()},
-            f"lookups.{column}",
-        )
+    of_column = {
+        column: {name: content.lookups.get(column, {}) for name, content in files.items()}
         for column in sorted(columns)
     }
-
-
-def _check_queries_used(files: Mapping[str, _ClaimFile], used: Collection[str]) -> None:
-    for file, content in files.items():
-        for name in content.queries:
-            if name not in used:
-                raise ClaimError(
-                    f"{file}: queries.{name}: no claim uses it; allowed: one that a claim names"
-                )
+    return {column: _merged(parts, f"lookups.{column}") for column, parts in of_column.items()}

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from railx.errors import UserError
 from railx.evidence.errors import ClaimError, NotAvailable
-from railx.evidence.statement import first_paragraph, read_statement
+from railx.evidence.statement import first_paragraph, tables_of
 from railx.io import FIDELITIES, leaves, read_json, read_table
 
 _ENDINGS = (".parquet", ".json")
@@ -76,13 +76,11 @@ def table_name(path: str | PurePosixPath) -> str:
     file = PurePosixPath(path)
     parts = file.with_suffix("").parts
     if file.is_absolute() or ".." in parts or file.suffix not in _ENDINGS:
-        raise UserError(
-            f"table: got {str(path)!r}; allowed: a .parquet or .json path below the results folder"
-        )
+        allowed = "a .parquet or .json path below the results folder"
+        raise UserError(f"table: got {str(path)!r}; allowed: {allowed}")
     if len(parts) not in (2, 3):
-        raise UserError(
-            f"table: got {str(path)!r}; allowed: STAGE/TABLE or STAGE/ITEM/TABLE with its ending"
-        )
+        allowed = "STAGE/TABLE or STAGE/ITEM/TABLE with its ending"
+        raise UserError(f"table: got {str(path)!r}; allowed: {allowed}")
     return ".".join(parts).lower()
 
 
@@ -113,7 +111,9 @@ class Database:
         """
         return tuple(
             dict.fromkeys(
-                table for name in self._tables_in(sql) for table in self._items(name) or (name,)
+                table
+                for name in tables_of(self._connection, sql)
+                for table in self._items(name) or (name,)
             )
         )
 
@@ -123,9 +123,7 @@ class Database:
         Raises NotAvailable where a table that it names is not among the results, and
         ClaimError (one line) for everything else that is wrong with it.
         """
-        named = self._tables_in(sql)
-        for name in named:
-            self._load(name)
+        named = self._loaded(sql)
         self._connection.execute("begin transaction read only")
         try:
             return self._connection.sql(sql).to_arrow_table()
@@ -140,30 +138,18 @@ class Database:
         ``tables`` are those that it names, if they are known.
         Raises what :meth:`query` raises.
         """
-        named = self._tables_in(sql) if tables is None else tables
-        for name in named:
-            self._load(name)
+        named = self._loaded(sql, tables)
         try:
             return tuple(self._connection.sql(sql).columns)
         except duckdb.Error as error:
             raise ClaimError(f"query: {self._words(error, named)}") from None
 
-    def value(self, sql: str) -> Any:
-        """The only value of a query with one row and one column.
-
-        Raises what :meth:`query` raises, and ClaimError for another shape.
-        """
-        result = self.query(sql)
-        if (result.num_rows, result.num_columns) != (1, 1):
-            raise ClaimError(
-                f"query: gives {result.num_rows} rows of {result.num_columns} columns; allowed: one"
-                " of each"
-            )
-        return result.column(0)[0].as_py()
-
-    def _tables_in(self, sql: str) -> tuple[str, ...]:
-        """The names of tables in a query, as it has them."""
-        return read_statement(self._connection, sql).tables
+    def _loaded(self, sql: str, tables: Sequence[str] | None = None) -> Sequence[str]:
+        """The tables that a query names, or those given, copied into the database."""
+        named = tables_of(self._connection, sql) if tables is None else tables
+        for name in named:
+            self._load(name)
+        return named
 
     def _items(self, name: str) -> tuple[str, ...]:
         """The tables of the items of a stage that ``STAGE.TABLE`` stands for."""
@@ -187,9 +173,8 @@ class Database:
             for item in items
         )
         try:
-            self._connection.execute(
-                f"create table {_quoted(name)} as {' union all by name '.join(rows)}"
-            )
+            contents = " union all by name ".join(rows)
+            self._connection.execute(f"create table {_quoted(name)} as {contents}")
         except duckdb.Error as error:
             raise ClaimError(f"table: {name} is no table ({first_paragraph(error)})") from None
         described = self._connection.execute(f"describe {_quoted(name)}").fetchall()
@@ -205,9 +190,8 @@ class Database:
         if name not in self._paths:
             same_stage = f"{name.split('.')[0]}."
             near = tuple(table for table in self.tables if table.startswith(same_stage))
-            raise NotAvailable(
-                f"{name} is not among the results of this experiment", there_is=near or self.tables
-            )
+            reason = f"{name} is not among the results of this experiment"
+            raise NotAvailable(reason, there_is=near or self.tables)
         source = self._paths[name]
         if isinstance(source, pa.Schema):
             # A tenth of the time that DuckDB takes to look into an empty table.
@@ -297,18 +281,16 @@ def _read(path: Path, name: str) -> pa.Table:
     if "fidelity" in table.column_names:
         for value in table.column("fidelity").unique().to_pylist():
             if value is not None and value not in FIDELITIES:
-                raise ClaimError(
-                    f"fidelity: {name} has {value!r}; allowed: {', '.join(FIDELITIES)}"
-                )
+                allowed = ", ".join(FIDELITIES)
+                raise ClaimError(f"fidelity: {name} has {value!r}; allowed: {allowed}")
     return table
 
 
 def _single_row(path: Path, name: str) -> pa.Table:
     value = read_json(path)
     if not isinstance(value, dict):
-        raise ClaimError(
-            f"table: {name} holds no JSON object; allowed: an object whose keys can be named"
-        )
+        allowed = "an object whose keys can be named"
+        raise ClaimError(f"table: {name} holds no JSON object; allowed: {allowed}")
     row: dict[str, Any] = {}
     for key, item in leaves(value):
         if key in row:

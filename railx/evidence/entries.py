@@ -87,10 +87,8 @@ class RowSelection:
         for name, columns in (("where", self.where), ("where_not", self.where_not)):
             for column in columns:
                 if column not in table[0]:
-                    raise SettingsError(
-                        f"{name}.{column}",
-                        f"{self.file} has no such column; allowed: {', '.join(table[0])}",
-                    )
+                    got = f"{self.file} has no such column; allowed: {', '.join(table[0])}"
+                    raise SettingsError(f"{name}.{column}", got)
         if self.id is not None:
             return [numbers.row(self.file, self.id)]
         selected = [
@@ -114,9 +112,8 @@ def expand(
     ``keys`` are those of a claim; a mapping of ``each`` may hold some, which take the
     place of the entry's. Raises SettingsError with the key.
     """
-    cases: tuple[dict[str, Any], ...] = load(
-        Annotated[tuple[dict[str, Any], ...], NotEmpty()], entry.get("each", [{}]), "each"
-    )
+    mappings = Annotated[tuple[dict[str, Any], ...], NotEmpty()]
+    cases: tuple[dict[str, Any], ...] = load(mappings, entry.get("each", [{}]), "each")
     common: dict[str, Any] = load(dict[str, Any], entry.get("with", {}), "with")
     for case in cases:
         claim = {key: value for key, value in entry.items() if key not in ("each", "with")}
@@ -169,9 +166,8 @@ def _shape(query: Any, queries: Mapping[str, str]) -> tuple[str, Any]:
     if not isinstance(query, str) or len(query.split()) != 1:
         return "", query
     if query not in queries:
-        raise SettingsError(
-            "query", f"got {query!r}; allowed: one SELECT, or one of queries: {', '.join(queries)}"
-        )
+        allowed = f"one SELECT, or one of queries: {', '.join(queries)}"
+        raise SettingsError("query", f"got {query!r}; allowed: {allowed}")
     return query, queries[query]
 
 
@@ -210,9 +206,8 @@ def _check_used(
         unused = unused.difference(*map(_names, _strings(texts))) if unused else unused
     for name in values:
         if name in unused:
-            raise SettingsError(
-                name, "unknown key; allowed: a key of a claim, or a name that its texts use"
-            )
+            allowed = "a key of a claim, or a name that its texts use"
+            raise SettingsError(name, f"unknown key; allowed: {allowed}")
 
 
 def _strings(value: Any) -> Iterator[str]:

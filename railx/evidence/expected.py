@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from railx.evidence.errors import ClaimError
-from railx.evidence.papers import read_yaml
+from railx.evidence.papers import read_settings
 from railx.evidence.verdicts import REPEATED, Verdict
 from railx.io import Fidelity
-from railx.settings import NotEmpty, SettingsError, load
+from railx.settings import NotEmpty
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,7 @@ def read_expected(path: str | Path, claims: Collection[str] | None = None) -> di
     verdict and for an id that is not among ``claims``.
     """
     path = Path(path)
-    try:
-        expected: dict[str, Recorded] = load(
-            Annotated[dict[str, Recorded], NotEmpty()], read_yaml(path)
-        )
-    except SettingsError as error:
-        raise ClaimError(f"{path.name}: {error}") from None
+    expected: dict[str, Recorded] = read_settings(Annotated[dict[str, Recorded], NotEmpty()], path)
     for claim in expected:
         if claims is not None and claim not in claims:
             raise ClaimError(f"{path.name}: {claim}: no such claim; allowed: the id of a claim")
@@ -95,7 +90,6 @@ def _shown(value: Any) -> str:
 
 
 def _now(row: Mapping[str, Any]) -> str:
-    return (
-        f"{row['claim']}: {row['verdict']}; ours: {row['ours_text'] or 'none'}; published:"
-        f" {row['published_text']}; {row['reason']}"
-    )
+    ours, published = row["ours_text"] or "none", row["published_text"]
+    verdict = f"{row['claim']}: {row['verdict']}"
+    return f"{verdict}; ours: {ours}; published: {published}; {row['reason']}"

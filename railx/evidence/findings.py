@@ -39,8 +39,8 @@ import pyarrow as pa
 
 from railx.errors import UserError
 from railx.evidence.expected import Recorded
-from railx.evidence.papers import read_yaml
-from railx.settings import AtLeast, SettingsError, load
+from railx.evidence.papers import read_settings
+from railx.settings import AtLeast, SettingsError
 
 #: Where a query finds the recorded verdicts.
 VERDICTS = "expected"
@@ -110,9 +110,8 @@ class Sources:
         else:
             number = self._claim(name, rest) if name in self.expected else self._cell(name, rest)
         if number is None:
-            raise UserError(
-                f"computed: got {reference!r}, which has no value; allowed: one that has"
-            )
+            got = f"got {reference!r}, which has no value"
+            raise UserError(f"computed: {got}; allowed: one that has")
         return float(number)
 
     def grid(self, name: str) -> list[list[tuple[float | None, ...]]]:
@@ -144,23 +143,18 @@ class Sources:
         claim, part = words[0] if words else "", words[1] if len(words) > 1 else "ours"
         recorded = self.expected[experiment].get(claim)
         if recorded is None or part not in ("ours", *_PARTS) or len(words) > 2:
-            raise UserError(
-                f"computed: got {experiment} {' '.join(words)}; allowed: a claim, then nothing or"
-                f" {', '.join(_PARTS)}"
-            )
-        number: float | None = (
-            self.published.get(claim) if part == "published" else getattr(recorded, part)
-        )
+            allowed = f"a claim, then nothing or {', '.join(_PARTS)}"
+            raise UserError(f"computed: got {experiment} {' '.join(words)}; allowed: {allowed}")
+        values = vars(recorded) | {"published": self.published.get(claim)}
+        number: float | None = values[part]
         return number
 
     def _cell(self, name: str, words: Sequence[str]) -> float | None:
         rows, label = self.rows.get(name, ()), " ".join(words[1:])
         chosen = [row for row in rows if not label or str(next(iter(row.values()))) == label]
         if len(chosen) != 1 or not words or words[0] not in chosen[0]:
-            raise UserError(
-                f"computed: got {name} {' '.join(words)}; allowed: TABLE COLUMN ROW of a recorded"
-                " table"
-            )
+            allowed = "TABLE COLUMN ROW of a recorded table"
+            raise UserError(f"computed: got {name} {' '.join(words)}; allowed: {allowed}")
         value = chosen[0][words[0]]
         return float(value) if isinstance(value, int | float | Decimal) else None
 
@@ -223,10 +217,7 @@ def open_blocks(text: str) -> list[str]:
 
 def read_findings_tables(path: str | Path) -> dict[str, FindingsTable]:
     """The tables of resources/findings.yaml; UserError names the key."""
-    try:
-        tables: dict[str, FindingsTable] = load(dict[str, FindingsTable], read_yaml(Path(path)))
-    except SettingsError as error:
-        raise UserError(f"{Path(path).name}: {error}") from None
+    tables: dict[str, FindingsTable] = read_settings(dict[str, FindingsTable], Path(path))
     return tables
 
 
@@ -234,10 +225,9 @@ def verdicts_table(
     claims: Mapping[str, Recorded], published: Mapping[str, float | None]
 ) -> pa.Table:
     """Recorded verdicts as a table: ``claim``, the fields of each, ``published``."""
-    columns: dict[str, list[Any]] = {"claim": list(claims)}
-    columns |= {key: [getattr(c, key) for c in claims.values()] for key in ("verdict", "fidelity")}
     numbers = ("ours", "low", "high", "samples")
-    for key in numbers:
+    columns: dict[str, list[Any]] = {"claim": list(claims)}
+    for key in ("verdict", "fidelity", *numbers):
         columns[key] = [getattr(entry, key) for entry in claims.values()]
     columns["published"] = [published.get(claim) for claim in claims]
     kinds = {key: pa.float64() for key in (*numbers, "published")}
@@ -312,9 +302,8 @@ def _text(block: str, name: str, sources: Sources) -> tuple[str, list[str]]:
     """A text with today's numbers, and what changed."""
     numbers, shown = sources.entry(name).numbers, [match[0] for match in _numbers(block)]
     if len(numbers) != len(shown):
-        raise UserError(
-            f"computed: {name} has {len(numbers)} numbers; the text has {', '.join(shown)}"
-        )
+        there = f"{len(numbers)} numbers; the text has {', '.join(shown)}"
+        raise UserError(f"computed: {name} has {there}")
     values = [None if word == _NO_VALUE else sources.value(word) for word in numbers]
     block, changes = _filled(block, values)
     return block, [
@@ -354,9 +343,8 @@ def _by_cell(
     flat = iter([values[0] for values in row if fits or values[0] is not None])
     taken = [list(itertools.islice(flat, count)) for count in counts]
     if [len(values) for values in taken] != list(counts) or next(flat, None) is not None:
-        raise UserError(
-            f"computed: table {name} has {len(row)} numbers in a row; the text has {sum(counts)}"
-        )
+        there = f"{len(row)} numbers in a row; the text has {sum(counts)}"
+        raise UserError(f"computed: table {name} has {there}")
     return taken
 
 

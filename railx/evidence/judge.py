@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,41 +37,22 @@ from railx.evidence.verdicts import (
 from railx.intervals import FEWEST, Estimate, estimate, weighted_mean
 from railx.io import FIDELITIES, Fidelity
 
-_TEXT, _NUMBER, _COUNT, _FLAG = pa.string(), pa.float64(), pa.int64(), pa.bool_()
+#: Columns of evidence/claims.parquet that hold no text.
+_TYPES: dict[str, pa.DataType] = {
+    **dict.fromkeys(("published", "ours", "low", "high", "tolerance"), pa.float64()),
+    **dict.fromkeys(("samples", "set_aside"), pa.int64()),
+    "headline": pa.bool_(),
+}
 #: Columns of evidence/claims.parquet.
 CLAIM_COLUMNS: dict[str, pa.DataType] = {
-    "claim": _TEXT,
-    "kind": _TEXT,
-    "headline": _FLAG,
-    "paper": _TEXT,
-    "place": _TEXT,
-    "sentence": _TEXT,
-    "published": _NUMBER,
-    "published_text": _TEXT,
-    "ours": _NUMBER,
-    "low": _NUMBER,
-    "high": _NUMBER,
-    "ours_text": _TEXT,
-    "samples": _COUNT,
-    "set_aside": _COUNT,
-    "comparison": _TEXT,
-    "tolerance": _NUMBER,
-    "unit": _TEXT,
-    "fidelity": _TEXT,
-    "fidelity_required": _TEXT,
-    "verdict": _TEXT,
-    "reason": _TEXT,
-    "needs": _TEXT,
-    "recorded_in": _TEXT,
-    "recorded_verdict": _TEXT,
-    "recorded_text": _TEXT,
-    "inputs": _TEXT,
-    "insensitive": _TEXT,
-    "source": _TEXT,
-    "confidence": _TEXT,
-    "notes": _TEXT,
-    "tables": _TEXT,
-    "query": _TEXT,
+    name: _TYPES.get(name, pa.string())
+    for name in (
+        *("claim", "kind", "headline", "paper", "place", "sentence", "published"),
+        *("published_text", "ours", "low", "high", "ours_text", "samples", "set_aside"),
+        *("comparison", "tolerance", "unit", "fidelity", "fidelity_required", "verdict"),
+        *("reason", "needs", "recorded_in", "recorded_verdict", "recorded_text", "inputs"),
+        *("insensitive", "source", "confidence", "notes", "tables", "query"),
+    )
 }
 #: Columns that every query gives, and those that it may give besides.
 _VALUE_COLUMNS = ("ours", "fidelity")
@@ -86,9 +68,9 @@ class _Evidence:
     Points are what a trend runs over (0 for a single value) and the values there by
     repeat; a value that was not repeated has the name None. ``assumptions`` holds the
     values of a claim that turns on them, which has no points; ``weights`` those of
-    batches. ``repeated`` says whether
-    the query names repeats. ``set_aside`` is how many repeats were set aside, at
-    one point of a trend or more; ``set_aside_rows`` counts each point.
+    batches. ``repeated`` says whether the query names repeats. ``set_aside`` is how
+    many repeats were set aside, at one point of a trend or more; ``set_aside_rows``
+    counts each point.
     """
 
     points: tuple[tuple[float, dict[Hashable, float]], ...]
@@ -128,9 +110,8 @@ def claims_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
 
     A column of nothing but empty cells keeps its type.
     """
-    return pa.table(
-        {name: pa.array([row[name] for row in rows], kind) for name, kind in CLAIM_COLUMNS.items()}
-    )
+    schema = pa.schema(list(CLAIM_COLUMNS.items()))
+    return pa.Table.from_pylist(rows, schema)
 
 
 def count_verdicts(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
@@ -149,14 +130,11 @@ def check_columns(claim: Claim, columns: Sequence[str]) -> None:
     needed = _TREND_COLUMNS if claim.settings.comparison == "trend" else _VALUE_COLUMNS
     if claim.settings.chosen is not None:
         needed = _ASSUMPTION_COLUMNS
+    always = [*needed, *claim.settings.requires]
     repeated = [name for name in columns if name in _SAMPLE_COLUMNS]
-    allowed = [*needed, *repeated, *claim.settings.requires]
-    if sorted(columns) != sorted(allowed) or (repeated and "sample" not in repeated):
-        raise ClaimError(
-            f"query: gives the columns {', '.join(columns)}; allowed:"
-            f" {', '.join([*needed, *claim.settings.requires])}, and of what was repeated sample,"
-            " with disturbed or weight"
-        )
+    if sorted(columns) != sorted([*always, *repeated]) or (repeated and "sample" not in repeated):
+        allowed = f"{', '.join(always)}, and of what was repeated sample, with disturbed or weight"
+        raise ClaimError(f"query: gives the columns {', '.join(columns)}; allowed: {allowed}")
 
 
 def _judged(
@@ -168,7 +146,7 @@ def _judged(
     if claim.settings.not_testable is not None:
         return _row(claim, Finding("not testable", claim.settings.not_testable.reason))
     query = claim.settings.query or ""
-    try:
+    with _naming(claim):
         tables = database.named(query)
         inputs = () if lineage is None else lineage.of(claim, tables)
         try:
@@ -188,8 +166,6 @@ def _judged(
                 finding = Finding("not here", f"{missing}; no recorded experiment decides it")
             row = _row(claim, finding, tables=tables, lacking=waiting, inputs=inputs)
             return row | there
-    except ClaimError as error:
-        raise ClaimError(f"{claim.file}: claim {claim.id}: {error}") from None
 
 
 def _elsewhere(claim: Claim, recorded: Mapping[str, Mapping[str, Recorded]]) -> dict[str, Any]:
@@ -209,14 +185,17 @@ def _find(claim: Claim, evidence: _Evidence) -> tuple[Finding, Estimate | None, 
     # Only what runs on a machine is disturbed; a simulation has seeds.
     ran = evidence.fidelity in REPEATED or evidence.set_aside
     repeats = "repeats" if ran else "batches" if evidence.weights else "seeds"
+    trend = claim.settings.comparison == "trend"
     value: Estimate | None = None
-    finding = _nothing_left(evidence, repeats)
-    if finding is None:
+    if not all(values for _, values in evidence.points):
+        few = f"no {repeats.removesuffix('s')} is left, where a verdict needs {FEWEST}"
+        finding = Finding("undecided", f"too few: {few}")
+    else:
         if evidence.assumptions:
             chosen = claim.settings.chosen or ""
             value = evidence.assumptions[chosen]
             finding = compare_assumptions(claim, evidence.assumptions, chosen)
-        elif claim.settings.comparison == "trend":
+        elif trend:
             value, finding = compare_trend(claim, evidence.points, repeats)
         else:
             ((_, values),) = evidence.points
@@ -232,23 +211,11 @@ def _find(claim: Claim, evidence: _Evidence) -> tuple[Finding, Estimate | None, 
         finding = limit_by_fidelity(claim, finding, evidence.fidelity)
         finding = limit_by_size(claim, finding, evidence.smallest)
     if evidence.set_aside:
-        trend = claim.settings.comparison == "trend"
         where = f" at {counted(evidence.set_aside_rows, 'points')}" if trend else ""
-        finding = Finding(
-            finding.verdict,
-            f"{finding.reason}; {counted(evidence.set_aside, repeats)} set aside{where} because"
-            " the machine was busy",
-        )
+        aside = f"{counted(evidence.set_aside, repeats)} set aside{where}"
+        reason = f"{finding.reason}; {aside} because the machine was busy"
+        finding = Finding(finding.verdict, reason)
     return finding, value, evidence
-
-
-def _nothing_left(evidence: _Evidence, repeats: str) -> Finding | None:
-    if all(values for _, values in evidence.points):
-        return None
-    return Finding(
-        "undecided",
-        f"too few: no {repeats.removesuffix('s')} is left, where a verdict needs {FEWEST}",
-    )
 
 
 def _evidence(claim: Claim, result: pa.Table, tables: Sequence[str]) -> _Evidence:
@@ -271,7 +238,9 @@ def _evidence(claim: Claim, result: pa.Table, tables: Sequence[str]) -> _Evidenc
     points: dict[float, dict[Hashable, float]] = {}
     valued = []
     for row in rows:
-        x = _x(row) if trend else 0.0
+        x = _number(row["x"], "x") if trend else 0.0
+        if x is None:
+            raise ClaimError("query: x is None; allowed: a number")
         if row.get("disturbed"):
             points.setdefault(x, {})
             continue
@@ -289,7 +258,11 @@ def _evidence(claim: Claim, result: pa.Table, tables: Sequence[str]) -> _Evidenc
         repeated,
         len(disturbed),
         len(rows) - len(undisturbed),
-        {column: _smallest(valued, column) for column in claim.settings.requires},
+        # The smallest value of a required column; 0 where a row has none.
+        {
+            column: min((_number(row[column], column) or 0.0 for row in valued), default=0.0)
+            for column in claim.settings.requires
+        },
     )
 
 
@@ -317,24 +290,9 @@ def _assumptions(claim: Claim, rows: Sequence[Mapping[str, Any]]) -> _Evidence:
     if not values:
         raise NotAvailable("the query finds no row")
     if claim.settings.chosen not in values:
-        raise NotAvailable(
-            f"the query finds no value for the assumption {claim.settings.chosen}, but for"
-            f" {', '.join(values)}"
-        )
+        missing = f"no value for the assumption {claim.settings.chosen}"
+        raise NotAvailable(f"the query finds {missing}, but for {', '.join(values)}")
     return _Evidence((), values, {}, _lowest(rows), False, 0, 0, {})
-
-
-def _smallest(rows: Sequence[Mapping[str, Any]], column: str) -> float:
-    """The smallest value of a required column; 0 where a row has none."""
-    numbers = [_number(row[column], column) for row in rows]
-    return min((0.0 if number is None else number for number in numbers), default=0.0)
-
-
-def _x(row: Mapping[str, Any]) -> float:
-    x = _number(row["x"], "x")
-    if x is None:
-        raise ClaimError("query: x is None; allowed: a number")
-    return x
 
 
 def _add(
@@ -364,17 +322,13 @@ def _number(value: Any, column: str) -> float | None:
     except (TypeError, ValueError):
         raise ClaimError(f"query: {column} is {value!r}; allowed: a number") from None
     if not math.isfinite(number):
-        raise NotAvailable(
-            f"{column} is not a finite number (nothing measured, or a division by zero)"
-        )
+        causes = "nothing measured, or a division by zero"
+        raise NotAvailable(f"{column} is not a finite number ({causes})")
     return number
 
 
 def _lowest(rows: Sequence[Mapping[str, Any]]) -> Fidelity | None:
-    """The least faithful origin among the rows.
-
-    None where one of them has none.
-    """
+    """The least faithful origin among the rows; None where one of them has none."""
     origins = [row["fidelity"] for row in rows]
     for fidelity in origins:
         if fidelity is not None and fidelity not in FIDELITIES:
@@ -396,13 +350,9 @@ def _row(
     bound = {"at_most": "at most ", "at_least": "at least "}.get(settings.comparison, "")
     ours = None if value is None or not math.isfinite(value.value) else value.value
     ends = (None, None) if value is None or ours is None else (value.low, value.high)
-    return {
+    values = vars(settings) | {
         "claim": claim.id,
-        "kind": settings.kind,
-        "headline": settings.headline,
         "paper": claim.paper,
-        "place": settings.place,
-        "sentence": settings.sentence,
         "published": published.value if published.available else None,
         "published_text": bound + number_text(published.value, claim.unit)
         if published.available
@@ -413,25 +363,19 @@ def _row(
         "ours_text": "" if ours is None else number_text(ours, claim.unit),
         "samples": None if value is None else value.samples,
         "set_aside": 0 if evidence is None else evidence.set_aside,
-        "comparison": settings.comparison,
-        "tolerance": settings.tolerance,
         "unit": claim.unit,
         "fidelity": None if evidence is None else evidence.fidelity,
-        "fidelity_required": settings.fidelity_required,
         "verdict": finding.verdict,
         "reason": finding.reason,
         "needs": "" if lacking is None else lacking.needs,
-        "recorded_in": "",
-        "recorded_verdict": "",
-        "recorded_text": "",
+        **dict.fromkeys(("recorded_in", "recorded_verdict", "recorded_text"), ""),
         "inputs": ", ".join(inputs),
-        "insensitive": settings.insensitive,
         "source": published.source,
         "confidence": published.confidence,
-        "notes": settings.notes,
         "tables": ", ".join(tables),
         "query": (settings.query or "").strip(),
     }
+    return {name: values[name] for name in CLAIM_COLUMNS}
 
 
 # Queries before there is any result
@@ -463,23 +407,19 @@ def check_queries(claims: Sequence[Claim], declared: Mapping[str, pa.Schema | No
         for claim, shape in asked:
             if shape in named:
                 continue
-            try:
+            with _naming(claim):
                 tables = named[shape] = database.named(claim.settings.query or "")
                 schemas |= {name: _declared(name, declared) for name in tables}
-            except ClaimError as error:
-                raise _of(claim, error) from None
     declared_schemas = {name: schema for name, schema in schemas.items() if schema is not None}
     columns: dict[str, tuple[str, ...]] = {}
     with open_schemas(declared_schemas) as database:
         for claim, shape in asked:
             if not declared_schemas.keys() >= set(named[shape]):
                 continue
-            try:
+            with _naming(claim):
                 if shape not in columns:
                     columns[shape] = database.columns(claim.settings.query or "", named[shape])
                 check_columns(claim, columns[shape])
-            except ClaimError as error:
-                raise _of(claim, error) from None
 
 
 def _shape(query: str, declared: Collection[str]) -> str:
@@ -515,5 +455,10 @@ def _declared(name: str, declared: Mapping[str, pa.Schema | None]) -> pa.Schema 
     raise ClaimError(f"query: no stage makes a table {name}; allowed: {shown}")
 
 
-def _of(claim: Claim, error: ClaimError) -> ClaimError:
-    return ClaimError(f"{claim.file}: claim {claim.id}: {error}")
+@contextmanager
+def _naming(claim: Claim) -> Iterator[None]:
+    """Name the claim in the errors of its query."""
+    try:
+        yield
+    except ClaimError as error:
+        raise ClaimError(f"{claim.file}: claim {claim.id}: {error}") from None

@@ -12,9 +12,10 @@ less than one that does not: it is consistent at best.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -48,9 +49,8 @@ class Input:
 
     def __post_init__(self) -> None:
         if not self.published and not self.fitted_to and not self.rests_on:
-            raise SettingsError(
-                "published", "is missing; allowed: rows of a published table, here or in fitted_to"
-            )
+            allowed = "rows of a published table, here or in fitted_to"
+            raise SettingsError("published", f"is missing; allowed: {allowed}")
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,8 @@ def read_lineage(
         rows, of_papers = {}, {}
         for name in inputs:
             closure = list(_closure(name, inputs))
-            rows[name] = frozenset(
-                row for other in closure for row in _rows(other, inputs[other], numbers)
-            )
+            of_input = (_rows(other, inputs[other], numbers) for other in closure)
+            rows[name] = frozenset(chain.from_iterable(of_input))
             of_papers[name] = frozenset(
                 papers[selection.file]
                 for other in closure
@@ -116,7 +115,10 @@ def read_lineage(
     except SettingsError as error:
         raise ClaimError(f"{path.name}: {error}") from None
     for claim in claims:
-        _check_named(claim, inputs)
+        for name in claim.settings.inputs:
+            if name not in inputs:
+                got = f"inputs: got {name!r}; allowed: {', '.join(inputs)}"
+                raise ClaimError(f"{claim.file}: claim {claim.id}: {got}")
     return Lineage(inputs, rows, of_papers)
 
 
@@ -140,12 +142,3 @@ def _closure(name: str, inputs: Mapping[str, Input], above: tuple[str, ...] = ()
         if other not in inputs:
             raise SettingsError(f"{name}.rests_on", f"got {other!r}; allowed: {', '.join(inputs)}")
         yield from _closure(other, inputs, (*above, name))
-
-
-def _check_named(claim: Claim, inputs: Collection[str]) -> None:
-    for name in claim.settings.inputs:
-        if name not in inputs:
-            raise ClaimError(
-                f"{claim.file}: claim {claim.id}: inputs: got {name!r}; allowed:"
-                f" {', '.join(inputs)}"
-            )

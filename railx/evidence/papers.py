@@ -44,12 +44,19 @@ def read_papers(path: str | Path) -> dict[str, Paper]:
 
     Raises :class:`ClaimError`, one line naming file and key.
     """
-    path = Path(path)
+    papers: dict[str, Paper] = read_settings(Annotated[dict[str, Paper], NotEmpty()], Path(path))
+    return papers
+
+
+def read_settings(hint: Any, path: Path) -> Any:
+    """The checked content of a YAML file.
+
+    Raises :class:`ClaimError`, one line naming file and key.
+    """
     try:
-        papers: dict[str, Paper] = load(Annotated[dict[str, Paper], NotEmpty()], read_yaml(path))
+        return load(hint, read_yaml(path))
     except SettingsError as error:
         raise ClaimError(f"{path.name}: {error}") from None
-    return papers
 
 
 def read_yaml(path: Path) -> Any:

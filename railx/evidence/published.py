@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from railx.evidence.errors import ClaimError
-from railx.evidence.papers import read_yaml
-from railx.settings import NotEmpty, SettingsError, load
+from railx.evidence.papers import read_settings
+from railx.settings import NotEmpty, SettingsError
 
 if TYPE_CHECKING:
     import _csv
@@ -66,15 +66,11 @@ class _TableSettings:
     """Whether each row has a claim, so that one without is an error."""
 
 
-@dataclass(frozen=True)
-class PublishedTable:
+@dataclass(frozen=True, kw_only=True)
+class PublishedTable(_TableSettings):
     """A file of published numbers, every row of which has a source."""
 
     file: str
-    title: str
-    paper: str
-    why: str
-    every_row_judged: bool
     columns: tuple[str, ...]
     rows: tuple[dict[str, str], ...]
 
@@ -91,33 +87,25 @@ def published_tables(
     twice.
     """
     directory = Path(directory)
-    described = _described(directory / TABLES_FILE)
+    path = directory / TABLES_FILE
+    if not path.is_file():
+        allowed = "one that names every CSV"
+        raise ClaimError(f"{TABLES_FILE}: no such file in {directory}; allowed: {allowed}")
+    hint = Annotated[dict[str, _TableSettings], NotEmpty()]
+    described: dict[str, _TableSettings] = read_settings(hint, path)
     files = {path.name for path in directory.glob("*.csv")}
     for name in sorted(files - described.keys()):
         raise ClaimError(f"{TABLES_FILE}: {name}: is missing; allowed: an entry for every CSV file")
     tables = []
     for name, settings in described.items():
         if name not in files:
-            raise ClaimError(
-                f"{TABLES_FILE}: {name}: no such file; allowed: {', '.join(sorted(files))}"
-            )
+            allowed = ", ".join(sorted(files))
+            raise ClaimError(f"{TABLES_FILE}: {name}: no such file; allowed: {allowed}")
         if papers is not None and settings.paper not in papers:
-            raise ClaimError(
-                f"{TABLES_FILE}: {name}: paper: got {settings.paper!r}; allowed:"
-                f" {', '.join(papers)}"
-            )
+            got = f"paper: got {settings.paper!r}; allowed: {', '.join(papers)}"
+            raise ClaimError(f"{TABLES_FILE}: {name}: {got}")
         columns, rows = _read_rows(directory / name)
-        tables.append(
-            PublishedTable(
-                name,
-                settings.title,
-                settings.paper,
-                settings.why,
-                settings.every_row_judged,
-                columns,
-                rows,
-            )
-        )
+        tables.append(PublishedTable(**vars(settings), file=name, columns=columns, rows=rows))
     return tables
 
 
@@ -137,9 +125,8 @@ class PublishedNumbers:
             path = self._directory / file
             if not path.is_file():
                 names = ", ".join(sorted(item.name for item in self._directory.glob("*.csv")))
-                raise SettingsError(
-                    "file", f"no {file} in {self._directory}; allowed: {names or 'none'}"
-                )
+                got = f"no {file} in {self._directory}; allowed: {names or 'none'}"
+                raise SettingsError("file", got)
             with path.open(encoding="utf-8", newline="") as lines:
                 self._rows[file] = list(csv.DictReader(lines))
             if not self._rows[file]:
@@ -152,11 +139,8 @@ class PublishedNumbers:
         matches = [row for row in rows if row.get("id") == row_id]
         if len(matches) != 1:
             shown = ", ".join(row["id"] for row in rows[:8] if row.get("id"))
-            raise SettingsError(
-                "id",
-                f"{len(matches)} rows of {file} have the id {row_id!r}; allowed: one id of the"
-                f" file ({shown}, ...)",
-            )
+            got = f"{len(matches)} rows of {file} have the id {row_id!r}"
+            raise SettingsError("id", f"{got}; allowed: one id of the file ({shown}, ...)")
         return matches[0]
 
     def number(
@@ -174,25 +158,10 @@ class PublishedNumbers:
         except ValueError:
             value = math.nan
         if not math.isfinite(value) and not (may_be_unknown and not row[column]):
-            raise SettingsError(
-                "column", f"{column} of {row['id']} in {file} is {row[column]!r}; allowed: a number"
-            )
+            got = f"{column} of {row['id']} in {file} is {row[column]!r}"
+            raise SettingsError("column", f"{got}; allowed: a number")
         words = [row.get(name) or "" for name in ("unit", "source", "confidence")]
         return Published(file, row["id"], column, value, *words)
-
-
-def _described(path: Path) -> dict[str, _TableSettings]:
-    if not path.is_file():
-        raise ClaimError(
-            f"{path.name}: no such file in {path.parent}; allowed: one that names every CSV"
-        )
-    try:
-        described: dict[str, _TableSettings] = load(
-            Annotated[dict[str, _TableSettings], NotEmpty()], read_yaml(path)
-        )
-    except SettingsError as error:
-        raise ClaimError(f"{path.name}: {error}") from None
-    return described
 
 
 def _read_rows(path: Path) -> tuple[tuple[str, ...], tuple[dict[str, str], ...]]:
@@ -201,10 +170,8 @@ def _read_rows(path: Path) -> tuple[tuple[str, ...], tuple[dict[str, str], ...]]
         columns = tuple(next(reader, ()))
         for needed in ("id", "source", "confidence"):
             if needed not in columns:
-                raise ClaimError(
-                    f"{path.name}: column {needed}: is missing; allowed: columns with id, source"
-                    " and confidence among them"
-                )
+                allowed = "columns with id, source and confidence among them"
+                raise ClaimError(f"{path.name}: column {needed}: is missing; allowed: {allowed}")
         rows = tuple(_checked(path.name, reader, columns))
     if not rows:
         raise ClaimError(f"{path.name}: has no rows; allowed: at least one")
@@ -217,20 +184,16 @@ def _checked(file: str, reader: _csv.Reader, columns: tuple[str, ...]) -> Iterat
         name = dict(zip(columns, cells, strict=False)).get("id") or "no id"
         where = f"{file}, line {reader.line_num} ({name})"
         if len(cells) != len(columns):
-            raise ClaimError(
-                f"{where}: has {len(cells)} cells; allowed: {len(columns)}, text with a comma in"
-                " quotes"
-            )
+            allowed = f"{len(columns)}, text with a comma in quotes"
+            raise ClaimError(f"{where}: has {len(cells)} cells; allowed: {allowed}")
         row = dict(zip(columns, cells, strict=True))
         if not row["id"] or row["id"] in seen:
             raise ClaimError(f"{where}: id: got {row['id']!r}; allowed: an id of its own")
         if not row["source"].strip():
-            raise ClaimError(
-                f"{where}: source: is missing; allowed: words that say where the number stands"
-            )
+            allowed = "words that say where the number stands"
+            raise ClaimError(f"{where}: source: is missing; allowed: {allowed}")
         if row["confidence"] not in CONFIDENCE:
-            raise ClaimError(
-                f"{where}: confidence: got {row['confidence']!r}; allowed: {', '.join(CONFIDENCE)}"
-            )
+            got = f"got {row['confidence']!r}; allowed: {', '.join(CONFIDENCE)}"
+            raise ClaimError(f"{where}: confidence: {got}")
         seen.add(row["id"])
         yield row

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -33,19 +32,8 @@ _MOMENTS = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Statement:
-    """A checked query: its text and the tables that it names.
-
-    Names have dots between their parts and stand in the order of the text.
-    """
-
-    text: str
-    tables: tuple[str, ...]
-
-
-def read_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> Statement:
-    """Check the text of a query.
+def tables_of(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[str, ...]:
+    """The tables that a query names, with dots, in the order of the text.
 
     Raises ClaimError (one line) for all that is not one SELECT over tables.
     """
@@ -56,7 +44,7 @@ def read_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> Statement
     nodes = list(_nodes(parsed["statements"]))
     for node in nodes:
         _check_node(node)
-    return Statement(sql, _tables(nodes))
+    return _tables(nodes)
 
 
 def first_paragraph(text: Any) -> str:
@@ -115,9 +103,8 @@ def _check_node(node: dict[str, Any]) -> None:
     elif "function_name" in node:
         name = str(node["function_name"]).lower()
         if name not in _pure_functions() | _ROW_MAKERS:
-            raise ClaimError(
-                f"query: got the function {name}; allowed: functions of their arguments alone"
-            )
+            allowed = "functions of their arguments alone"
+            raise ClaimError(f"query: got the function {name}; allowed: {allowed}")
     if kind == "COLUMN_REF":
         names = [str(name).lower() for name in node.get("column_names", ())]
         if len(names) == 1 and names[0] in _MOMENTS:
@@ -146,8 +133,6 @@ def _tables(nodes: list[dict[str, Any]]) -> tuple[str, ...]:
         if len(parts) > 1:
             named.append(".".join(parts))
         elif parts[0] not in aliases:
-            raise ClaimError(
-                f"query: no table {parts[0]}; allowed: STAGE.TABLE or STAGE.ITEM.TABLE, as"
-                " economics.summary"
-            )
+            allowed = "STAGE.TABLE or STAGE.ITEM.TABLE, as economics.summary"
+            raise ClaimError(f"query: no table {parts[0]}; allowed: {allowed}")
     return tuple(dict.fromkeys(named))

@@ -105,18 +105,14 @@ def compare(claim: Claim, ours: Estimate, repeats: str = "repeats") -> Finding:
     few = _too_few(ours, repeats, number_text(ours.value, claim.unit))
     if few:
         return few
-    at_median = _at(claim, ours.value)
-    shown = (
-        f"ours, {number_text(ours.value, claim.unit)}{_interval(ours, repeats)}, {at_median.reason}"
-    )
+    at_median, interval = _at(claim, ours.value), _interval(ours, repeats)
+    shown = f"ours, {number_text(ours.value, claim.unit)}{interval}, {at_median.reason}"
     for other in _interval_points(claim, ours):
         elsewhere = _at(claim, other)
         if elsewhere.verdict != at_median.verdict:
-            return Finding(
-                "undecided",
-                f"{shown}; but the interval is not on one side: {number_text(other)}"
-                f" {elsewhere.reason}",
-            )
+            side = f"{number_text(other)} {elsewhere.reason}"
+            shown = f"{shown}; but the interval is not on one side: {side}"
+            return Finding("undecided", shown)
     return Finding(at_median.verdict, shown)
 
 
@@ -152,13 +148,10 @@ def limit_by_fidelity(claim: Claim, finding: Finding, fidelity: Fidelity | None)
         fidelity is not None and FIDELITIES.index(fidelity) >= FIDELITIES.index(required)
     ):
         return finding
-    shown = "of unknown origin" if fidelity is None else fidelity
-    capped = finding.verdict == "reproduced"
-    return Finding(
-        "consistent" if capped else finding.verdict,
-        f"{finding.reason}; {'but ours' if capped else 'besides, ours'} is {shown} and the claim"
-        f" requires {required}",
-    )
+    origin = f"is {fidelity or 'of unknown origin'} and the claim requires {required}"
+    if finding.verdict == "reproduced":
+        return Finding("consistent", f"{finding.reason}; but ours {origin}")
+    return Finding(finding.verdict, f"{finding.reason}; besides, ours {origin}")
 
 
 def limit_by_lineage(finding: Finding, reason: str) -> Finding:
@@ -216,23 +209,18 @@ def limit_by_size(claim: Claim, finding: Finding, smallest: Mapping[str, float])
     ]
     if not short:
         return finding
-    capped = finding.verdict in (*POSITIVE, "direction only")
-    return Finding(
-        "undecided" if capped else finding.verdict,
-        f"{finding.reason}; {'but' if capped else 'besides,'} ours rests on"
-        f" {' and '.join(short)} that the claim requires",
-    )
+    size = f"ours rests on {' and '.join(short)} that the claim requires"
+    if finding.verdict in (*POSITIVE, "direction only"):
+        return Finding("undecided", f"{finding.reason}; but {size}")
+    return Finding(finding.verdict, f"{finding.reason}; besides, {size}")
 
 
 def without_repeats(finding: Finding, ours: Estimate, fidelity: Fidelity | None) -> Finding:
     """A measured or emulated value that was not repeated decides nothing."""
     if ours.samples is not None or fidelity not in REPEATED:
         return finding
-    return Finding(
-        "undecided",
-        f"{finding.reason}; but ours is {fidelity} and was not repeated: a verdict needs"
-        f" {FEWEST} repeats",
-    )
+    alone = f"ours is {fidelity} and was not repeated: a verdict needs {FEWEST} repeats"
+    return Finding("undecided", f"{finding.reason}; but {alone}")
 
 
 def _interval_points(claim: Claim, ours: Estimate) -> list[float]:
@@ -251,31 +239,22 @@ def _at(claim: Claim, ours: float) -> Finding:
     settings, published = claim.settings, claim.published.value
     word = "published" if settings.kind == "published" else "expected"
     tolerance = settings.tolerance or 0.0
-    if settings.comparison == "exact":
-        off = abs(ours - published)
-        if off <= _ROUNDING * abs(published):
-            return Finding("reproduced", f"equals the {word} {number_text(published)}")
-        if off <= tolerance:
-            return Finding(
-                "reproduced",
-                f"is within the allowed {number_text(tolerance)} of the {word}"
-                f" {number_text(published)}",
-            )
-        return Finding(
-            "not reproduced",
-            f"differs from the {word} {number_text(published)} by {number_text(off)}"
-            f"{_against(tolerance, number_text(tolerance), within=False)}",
-        )
-    bound = _BOUNDS.get(settings.comparison, "")
-    theirs = f"the {word} {bound} {number_text(published)}".replace("  ", " ")
+    stated, bound = number_text(published), _BOUNDS.get(settings.comparison, "")
     apart = ours - published
     beyond = -apart if bound == "at least" else apart if bound else abs(apart)
-    slack = (tolerance + _ROUNDING) * abs(published)
     if beyond <= _ROUNDING * abs(published):
-        verb = f"is {bound}" if bound else "equals"
-        return Finding("reproduced", f"{verb} the {word} {number_text(published)}")
+        return Finding("reproduced", f"{f'is {bound}' if bound else 'equals'} the {word} {stated}")
+    if settings.comparison == "exact":
+        allowed = number_text(tolerance)
+        if beyond <= tolerance:
+            return Finding("reproduced", f"is within the allowed {allowed} of the {word} {stated}")
+        against = _against(tolerance, allowed, within=False)
+        words = f"differs from the {word} {stated} by {number_text(beyond)}{against}"
+        return Finding("not reproduced", words)
+    slack = (tolerance + _ROUNDING) * abs(published)
     within = beyond <= slack
     against = _against(tolerance, _percent(tolerance), within=within)
+    theirs = f"the {word} {bound} {stated}".replace("  ", " ")
     words = f"is {_apart(apart, published)} {theirs}{against}"
     return Finding("reproduced", words) if within else _direction(claim, ours, words)
 
@@ -289,19 +268,17 @@ def _direction(claim: Claim, ours: float, reason: str) -> Finding:
     if not expected:
         return Finding("not reproduced", reason)
     size = effect / expected
-    if neutral is not None and size <= 0:
-        side = "above" if expected > 0 else "below"
-        return Finding(
-            "not reproduced",
-            f"{reason}; the direction does not hold: ours is not {side} {number_text(neutral)}",
-        )
     near = 1 / _RIGHT_SIZE <= size <= _RIGHT_SIZE
+    verdict: Verdict = "direction only" if near else "not reproduced"
     if neutral is None:
-        if not near:
-            return Finding("not reproduced", reason)
-        return Finding("direction only", f"{reason}, yet within a factor of {_RIGHT_SIZE:g}")
+        factor = f", yet within a factor of {_RIGHT_SIZE:g}"
+        return Finding(verdict, reason + factor if near else reason)
+    if size <= 0:
+        side = f"{'above' if expected > 0 else 'below'} {number_text(neutral)}"
+        words = f"{reason}; the direction does not hold: ours is not {side}"
+        return Finding("not reproduced", words)
     words = f"{reason}; {number_text(size)} of the effect beyond {number_text(neutral)}"
-    return Finding("direction only" if near else "not reproduced", words)
+    return Finding(verdict, words)
 
 
 def _trend(
@@ -322,39 +299,29 @@ def _trend(
         step = Estimate(after[None] - before[None]) if single else difference(before, after)
         return [sign * change for change in (step.value, *step.ends)]
 
-    word = "rises" if sign > 0 else "falls"
-    words = (
-        f"from {number_text(medians[0])} to {number_text(medians[-1])} over {len(series)} points"
-    )
+    words = f"from {number_text(medians[0])} to {number_text(medians[-1])}"
+    words += f" over {len(series)} points"
     if claim.unit and np.isfinite(value.value):
-        words += (
-            f" ({number_text(value.value, claim.unit)}{_interval(value, repeats, within=True)})"
-        )
+        interval = _interval(value, repeats, within=True)
+        words += f" ({number_text(value.value, claim.unit)}{interval})"
+    goes, disagree = f"ours goes {words}", "but the repeats do not agree"
     total = along(series[0], series[-1])
     if max(total) <= 0:
-        return Finding(
-            "not reproduced", f"ours goes {words}, which is not {claim.settings.direction}"
-        )
+        return Finding("not reproduced", f"{goes}, which is not {claim.settings.direction}")
     if min(total) <= 0:
-        return Finding(
-            "undecided",
-            f"ours goes {words}, but the repeats do not agree whether its last point is"
-            f" {'above' if sign > 0 else 'below'} its first",
-        )
+        side = "above" if sign > 0 else "below"
+        words = f"{goes}, {disagree} whether its last point is {side} its first"
+        return Finding("undecided", words)
     steps = [along(before, after) for before, after in pairwise(series)]
     against = sum(max(step) < -allowed for step in steps)
     if against:
-        return Finding(
-            "direction only",
-            f"ours goes {words}, but {against} of {len(steps)} steps"
-            f" {'go' if against > 1 else 'goes'} against it",
-        )
+        verb = "go" if against > 1 else "goes"
+        against_it = f"but {against} of {len(steps)} steps {verb} against it"
+        return Finding("direction only", f"{goes}, {against_it}")
     unsure = sum(min(step) < -allowed for step in steps)
     if unsure:
-        return Finding(
-            "undecided",
-            f"ours goes {words}, but the repeats do not agree on {unsure} of {len(steps)} steps",
-        )
+        return Finding("undecided", f"{goes}, {disagree} on {unsure} of {len(steps)} steps")
+    word = "rises" if sign > 0 else "falls"
     return Finding("reproduced", f"ours {word} {words}; only the direction is compared")
 
 
@@ -372,11 +339,8 @@ def _last_over_first(_: Any, values: Any) -> Any:
 def _too_few(ours: Estimate, repeats: str, shown: str) -> Finding | None:
     if ours.samples is None or ours.samples >= FEWEST:
         return None
-    return Finding(
-        "undecided",
-        f"too few: {counted(ours.samples, repeats)}, where a verdict needs {FEWEST}; ours so far:"
-        f" {shown}",
-    )
+    few = f"too few: {counted(ours.samples, repeats)}, where a verdict needs {FEWEST}"
+    return Finding("undecided", f"{few}; ours so far: {shown}")
 
 
 def counted(number: int, word: str) -> str:
@@ -391,10 +355,8 @@ def _interval(ours: Estimate, repeats: str, *, within: bool = False) -> str:
         return ""
     low, high = map(number_text, ours.ends)
     spread = "of no width" if low == high else f"{low} to {high}"
-    middle = "mean" if repeats == "batches" else "median"
-    words = (
-        f"{middle} of {counted(ours.samples, repeats)}, {100 * CONFIDENCE:g} % interval {spread}"
-    )
+    middle = f"{'mean' if repeats == 'batches' else 'median'} of {counted(ours.samples, repeats)}"
+    words = f"{middle}, {100 * CONFIDENCE:g} % interval {spread}"
     return f", {words}" if within else f" ({words})"
 
 

@@ -12,21 +12,12 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, Texts, figure, reads
+from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
+from railx.figures.marks import PUBLISHED, PUBLISHED_LINE, published_series
 from railx.figures.panels import share_legend, ticks, tiles
 from railx.figures.repeats import REPEAT_COLUMNS, SETTING, medians, per_repeat, repeats_words
 from railx.figures.tables import records, refuse, stack, to_frame, where
-from railx.figures.theme import (
-    INK,
-    MODE_LABELS,
-    MODES,
-    OPUS_JOBS,
-    PUBLISHED,
-    PUBLISHED_LINE,
-    colours,
-    label,
-    published_series,
-)
+from railx.figures.theme import INK, MODE_LABELS, MODES, OPUS_JOBS, colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import phrase_list, phrases, quantity
 from railx.settings import Between, NotEmpty
@@ -178,7 +169,36 @@ def switching_overhead(settings: OverheadSettings, tables: Tables, canvas: Canva
             legend[f"{label(mode)}, ours"] = {"color": colour, "marker": "o"}
         legend[f"Abstract, {PUBLISHED}: below {promised:g} %"] = PUBLISHED_LINE
         share_legend(page, legend, 3)
-    return Drawn(*_overhead_texts(points, repeats, promised), points)
+    sentences = []
+    for source, name in _SOURCES.items():
+        parts = []
+        rows = where(points, source=source, mode="provisioned")
+        for job, line in rows.groupby("panel", sort=False):
+            if source == "ours" and line["high_percent"].isna().any():
+                parts.append(f"{job} undecided: too few repeats")
+                continue
+            # Ours count with the upper end of their interval.
+            column = "high_percent" if source == "ours" else "overhead_percent"
+            rising = line.sort_values(_LATENCY)
+            longest = float(rising.loc[(~(rising[column] > promised)).cummin(), _LATENCY].max())
+            reach = f"up to {quantity(longest)} ms" if longest == longest else "at no latency"
+            parts.append(f"{job} {reach}")
+        if parts:
+            sentences.append(f"{name}: {'; '.join(parts)}.")
+    caption = f"""Time that switching adds to a step. Provisioned switching stays within
+        {promised:g} % of the step without it: {" ".join(sentences)} The paper's points are other
+        jobs on other machines; only the shape can be compared. Ours live are real training steps on
+        processor cores, with emulated switches; ours replayed are generated steps at the published
+        settings. Ours: {repeats_words(repeats)}."""
+    parts = []
+    for source, name in _SOURCES.items():
+        for job, rows in where(points, source=source).groupby("panel", sort=False):
+            latency = rows[_LATENCY].max()
+            last = where(rows, **{_LATENCY: latency})
+            values = phrases(last, "{mode:lower} {overhead_percent:q} %", ", ")
+            parts.append(f"{name}, {job}: {values} at {quantity(latency)} ms")
+    alternative = f"Panels of added time over switching latency. {'; '.join(parts)}."
+    return Drawn(caption, alternative, points)
 
 
 def _overhead_points(tables: Tables, repeats: DataFrame, confidence: float) -> DataFrame:
@@ -251,38 +271,6 @@ def _axes(lines: list[list[str]], grid: dict[str, Axes], points: DataFrame, step
     grid[lines[-1][lines[-1][1] != "."]].set_xlabel("Switching latency (ms)")
 
 
-def _overhead_texts(points: DataFrame, repeats: DataFrame, promised: float) -> Texts:
-    sentences = []
-    for source, name in _SOURCES.items():
-        parts = []
-        rows = where(points, source=source, mode="provisioned")
-        for panel, line in rows.groupby("panel", sort=False):
-            if source == "ours" and line["high_percent"].isna().any():
-                parts.append(f"{panel} undecided: too few repeats")
-                continue
-            # Ours count with the upper end of their interval.
-            column = "high_percent" if source == "ours" else "overhead_percent"
-            rising = line.sort_values(_LATENCY)
-            longest = float(rising.loc[(~(rising[column] > promised)).cummin(), _LATENCY].max())
-            reach = f"up to {quantity(longest)} ms" if longest == longest else "at no latency"
-            parts.append(f"{panel} {reach}")
-        if parts:
-            sentences.append(f"{name}: {'; '.join(parts)}.")
-    caption = f"""Time that switching adds to a step. Provisioned switching stays within
-        {promised:g} % of the step without it: {" ".join(sentences)} The paper's points are other
-        jobs on other machines; only the shape can be compared. Ours live are real training steps on
-        processor cores, with emulated switches; ours replayed are generated steps at the published
-        settings. Ours: {repeats_words(repeats)}."""
-    parts = []
-    for source, name in _SOURCES.items():
-        for panel, rows in where(points, source=source).groupby("panel", sort=False):
-            latency = rows[_LATENCY].max()
-            last = where(rows, **{_LATENCY: latency})
-            values = phrases(last, "{mode:lower} {overhead_percent:q} %", ", ")
-            parts.append(f"{name}, {panel}: {values} at {quantity(latency)} ms")
-    return caption, f"Panels of added time over switching latency. {'; '.join(parts)}."
-
-
 # Generated steps at the published settings
 
 _PANELS = {
@@ -353,10 +341,17 @@ def step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas
             legend[f"{MODE_LABELS[mode]}, {PUBLISHED}"] = published_series(colour)
         for key in ("graph", "overlapped", "in_line", "at_end"):
             if key in set(points["gradients"]):
-                style, words = _STYLES[key]
-                legend[f"Gradients {words}"] = {"color": INK, "linestyle": style}
+                style, way = _STYLES[key]
+                legend[f"Gradients {way}"] = {"color": INK, "linestyle": style}
         share_legend(page, legend, 4)
-    return Drawn(*_step_texts(points, panels), points)
+    hidden = int((where(points, source="published")["added_ms"] <= 0.05).sum())
+    left = f" {hidden} published points that add nothing are not drawn." if hidden else ""
+    words = ". ".join(_words(points, panel) for panel in panels)
+    caption = f"""Time that switching adds, over latency. {words}.{left} When the published runs
+        reduce gradients is not known, and no way gives all of their numbers."""
+    alternative = f"""Lines of added time over switching latency on logarithmic axes, a panel per
+        job: {words}."""
+    return Drawn(caption, alternative, points)
 
 
 def _step_ours(tables: Tables, rule: str) -> DataFrame:
@@ -428,14 +423,3 @@ def _words(points: DataFrame, panel: str) -> str:
         stated = [quantity(added) for added in where(theirs, **at)["added_ms"]]
         parts.append(f"{MODE_LABELS[mode].lower()} {values}, published {[*stated, 'none'][0]}")
     return f"{_PANELS[panel]} at {quantity(latency)} ms: {'; '.join(parts)}"
-
-
-def _step_texts(points: DataFrame, panels: list[str]) -> Texts:
-    hidden = int((where(points, source="published")["added_ms"] <= 0.05).sum())
-    left = f" {hidden} published points that add nothing are not drawn." if hidden else ""
-    words = ". ".join(_words(points, panel) for panel in panels)
-    caption = f"""Time that switching adds, over latency. {words}.{left} When the published runs
-        reduce gradients is not known, and no way gives all of their numbers."""
-    alternative = f"""Lines of added time over switching latency on logarithmic axes, a panel per
-        job: {words}."""
-    return caption, alternative

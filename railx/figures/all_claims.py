@@ -13,10 +13,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
+from railx.figures.marks import dot
 from railx.figures.panels import beside, share_legend, ticks
 from railx.figures.tables import refuse_unknown, where
-from railx.figures.theme import FAINT, GREY, INK, PALETTE, dot, label, lighter
+from railx.figures.theme import FAINT, GREY, INK, PALETTE, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import phrases, quantity, span
 from railx.settings import Between, NotEmpty
@@ -110,7 +111,26 @@ def all_claims(settings: AllClaimsSettings, tables: Tables, canvas: Canvas) -> D
     columns = """paper claim kind headline published ours low high ratio ratio_low ratio_high
         comparison fidelity verdict edge"""
     data = frame[columns.split()].assign(edge=frame["edge"].str.replace("\n", " "))
-    return Drawn(*_texts(frame, counts), data, paper=settings.paper or "all", title=title)
+    published = where(frame, kind="published")
+    others = len(frame) - len(published)
+    by_paper = "; ".join(
+        f"{label(paper)} {_counted(claims['verdict'].value_counts())}"
+        for paper, claims in published.groupby("paper", sort=False)
+    )
+    failed = where(published, verdict="not reproduced", edge="")
+    failed_words = phrases(failed, "``{claim}`` {ratio:q}", ", ")
+    ratios = f"Not reproduced, ours over published: {failed_words}." if len(failed) else ""
+    count = "one claim" if others == 1 else f"{others} claims"
+    below = f"Below them the {count} that this project derived or checks." if others else ""
+    caption = f"""The {len(published)} published claims: {_counted(counts)}. By paper:
+        {by_paper}. {ratios} {below}"""
+    inside = where(published, edge="")
+    near = int(inside["ratio"].between(0.9, 1.1).sum())
+    alternative = f"""Dots of ours over published by paper: {int(counts.sum())} published claims,
+        {_counted(counts)}. Of {len(inside)} with a ratio and a verdict {near} lie within 10 % of
+        the published number. Columns at the right edge hold those without a ratio, undecided and
+        not judged."""
+    return Drawn(caption, alternative, data, paper=settings.paper or "all", title=title)
 
 
 def _with_ratios(frame: DataFrame, largest: float) -> DataFrame:
@@ -173,17 +193,17 @@ def _words(claim: str, paper: str) -> str:
 def _tallest(claims: DataFrame) -> int:
     """How many dots of a row are one above another."""
     inside = claims[claims["edge"] == ""]
-    heaps = [min(len(heap), _MOST) for heap in _heaps(inside["at"].to_numpy(dtype=float))]
+    heaps = [min(len(heap), _MOST) for heap in _heaps(inside)]
     counts = claims["edge"].value_counts().drop("", errors="ignore")
     aside = [-(-count // _ASIDE) for count in counts[counts <= _MOST_ASIDE]]
     return max([1, *heaps, *aside])
 
 
-def _heaps(ratios: np.ndarray) -> list[list[int]]:
+def _heaps(claims: DataFrame) -> list[list[int]]:
     """Dots too near to stand side by side: their numbers, from left to right."""
     heaps: list[list[int]] = []
     start = -np.inf
-    positions = np.log(ratios)
+    positions = np.log(claims["at"].to_numpy(dtype=float))
     for number in np.argsort(positions, kind="stable"):
         wide = _NEAR * -(-len(heaps[-1]) // _MOST) if heaps else 0.0
         if positions[number] - start > wide:
@@ -233,7 +253,7 @@ def _region(axes: Axes, row: _Row, reach: float) -> None:
 
 def _dots(axes: Axes, edge: Axes, row: _Row, largest: float) -> None:
     inside = row.claims[row.claims["edge"] == ""]
-    for heap in _heaps(inside["at"].to_numpy(dtype=float)):
+    for heap in _heaps(inside):
         columns = -(-len(heap) // _MOST)
         centre = float(inside["at"].iloc[heap].median())
         beyond = inside.iloc[heap]
@@ -290,26 +310,3 @@ def _dot(axes: Axes, x: float, y: float, claim: Series[Any]) -> None:
 
 def _counted(counts: Series[Any], verdicts: Iterable[str] = _VERDICTS) -> str:
     return ", ".join(f"{int(counts[name])} {name}" for name in verdicts if counts.get(name, 0))
-
-
-def _texts(frame: DataFrame, counts: Series[Any]) -> Texts:
-    published = where(frame, kind="published")
-    others = len(frame) - len(published)
-    by_paper = "; ".join(
-        f"{label(paper)} {_counted(claims['verdict'].value_counts())}"
-        for paper, claims in published.groupby("paper", sort=False)
-    )
-    failed = where(published, verdict="not reproduced", edge="")
-    failed_words = phrases(failed, "``{claim}`` {ratio:q}", ", ")
-    ratios = f"Not reproduced, ours over published: {failed_words}." if len(failed) else ""
-    count = "one claim" if others == 1 else f"{others} claims"
-    below = f"Below them the {count} that this project derived or checks." if others else ""
-    caption = f"""The {len(published)} published claims: {_counted(counts)}. By paper:
-        {by_paper}. {ratios} {below}"""
-    inside = where(published, edge="")
-    near = int(inside["ratio"].between(0.9, 1.1).sum())
-    alternative = f"""Dots of ours over published by paper: {int(counts.sum())} published claims,
-        {_counted(counts)}. Of {len(inside)} with a ratio and a verdict {near} lie within 10 % of
-        the published number. Columns at the right edge hold those without a ratio, undecided and
-        not judged."""
-    return caption, alternative

@@ -34,8 +34,9 @@ _WIDTH = 0.53
 #: On top of seaborn's white grid.
 _STYLE: dict[str, Any] = {
     "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
+    **dict.fromkeys(("axes.labelcolor", "axes.titlecolor", "text.color"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
+    **{f"{way}tick.{kind}.size": 0 for way in "xy" for kind in ("major", "minor")},
     "axes.titlelocation": "left",
     "axes.titleweight": "bold",
     "axes.linewidth": 0.8,
@@ -45,13 +46,6 @@ _STYLE: dict[str, Any] = {
     "lines.markersize": 5,
     "patch.edgecolor": "white",
     "patch.linewidth": 0.6,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.major.size": 0,
-    "xtick.minor.size": 0,
-    "ytick.major.size": 0,
-    "ytick.minor.size": 0,
-    "text.color": INK,
     "font.family": "DejaVu Sans",
     "mathtext.fontset": "dejavusans",
     "legend.frameon": False,
@@ -204,16 +198,9 @@ def tidy_svg(text: str, name: str) -> str:
     text = re.sub(r"(font: [^;\"]*?px) [^;\"]+", r"\1 inherit", text)
     used = dict.fromkeys(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
     identifiers = {old: f"{name}-{i}" for i, old in enumerate(used)}
-    text = re.sub(
-        r' id="([^"]+)"',
-        lambda match: f' id="{identifiers[match[1]]}"' if match[1] in identifiers else "",
-        text,
-    )
-    return re.sub(
-        r'(url\(#|href="#)([^)"]+)',
-        lambda match: match[1] + identifiers.get(match[2], match[2]),
-        text,
-    )
+    text = re.sub(r' id="([^"]+)"', lambda old: old[0] if old[1] in identifiers else "", text)
+    names = r'( id="|url\(#|href="#)([^)"]+)'
+    return re.sub(names, lambda old: old[1] + identifiers[old[2]], text)
 
 
 def dark_svg(light: str, name: str) -> str:
@@ -251,10 +238,8 @@ def say_compressed(figure: Figure) -> None:
             above = f" above {axis.get_transform().linthresh:g}"
         said = [label for label in _labels(axes, way) if label.get_text()]
         if not said:
-            raise ValueError(
-                f"panel {_title(axes)!r}: the {way} axis is compressed and has no label;"
-                " allowed: a label"
-            )
+            got = f"panel {_title(axes)!r}: the {way} axis is compressed and has no label"
+            raise ValueError(f"{got}; allowed: a label")
         for label in said:
             if f"logarithmic{above}" not in label.get_text():
                 label.set_text(f"{label.get_text()}, logarithmic{above}")
@@ -288,9 +273,8 @@ def refuse_hidden(figure: Figure) -> None:
         covered = Bbox.intersection(legend.get_window_extent(), axes.get_window_extent())
         if covered and covered.width > 1 and covered.height > 1:
             where = f"panel {_title(legend.axes)!r}" if legend.axes else "figure"
-            raise ValueError(
-                f"{where}: the legend covers a panel; allowed: share_legend, or a place outside"
-            )
+            allowed = "share_legend, or a place outside"
+            raise ValueError(f"{where}: the legend covers a panel; allowed: {allowed}")
     for axes in panels:
         right, top = max(axes.get_xlim()), max(axes.get_ylim())
         for bars in axes.containers:
@@ -300,10 +284,8 @@ def refuse_hidden(figure: Figure) -> None:
                 horizontal = bars.orientation == "horizontal"
                 end, edge = (box.xmax, right) if horizontal else (box.ymax, top)
                 if end > edge + 1e-9 * abs(edge):
-                    raise ValueError(
-                        f"panel {_title(axes)!r}: a bar of {end:g} ends at the edge, {edge:g};"
-                        " allowed: wider limits, or cut_bars"
-                    )
+                    got = f"panel {_title(axes)!r}: a bar of {end:g} ends at the edge, {edge:g}"
+                    raise ValueError(f"{got}; allowed: wider limits, or cut_bars")
 
 
 def _title(axes: Axes) -> str:

@@ -13,10 +13,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
+from railx.figures.marks import PUBLISHED, dot
 from railx.figures.panels import patch, share_legend
 from railx.figures.tables import records, refuse, stack, where
-from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED, dot, label, lighter, text_colour
+from railx.figures.theme import GREY, INK, PALETTE, label, lighter, text_colour
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import listed, phrase_list, phrases, quantity, span, spoken
 from railx.settings import Fraction, NotEmpty
@@ -89,19 +90,6 @@ def claim_map(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn
     cases = zip(table["claim"], table["factor"], levels, strict=True)
     drawn = [case[1] == "base" or case in moved for case in cases]
     data = where(table[drawn], view="price_set")[tables.columns("claim_map")]
-    return Drawn(*_map_texts(table), data.reset_index(drop=True))
-
-
-def _levels(lines: Lines) -> list[tuple[str, float]]:
-    return [(factor, level) for factor, levels in lines.items() for level in levels]
-
-
-def _base(table: DataFrame, claim: str) -> DataFrame:
-    """The price lists at the base case."""
-    return where(table, claim=claim, factor="base", view="price_set")
-
-
-def _map_texts(table: DataFrame) -> Texts:
     bases = {claim: _base(table, claim) for claim in (*_TITLES, "absolute")}
     titles = _TITLES | {"absolute": "Cost of the whole network"}
     parts = []
@@ -131,7 +119,16 @@ def _map_texts(table: DataFrame) -> Texts:
         transceivers, {{verb}} for {{claim}}"""
     alternative = f"""Three maps of prices with the region where each cost claim holds.
         {phrases(points, text)}."""
-    return caption, alternative
+    return Drawn(caption, alternative, data.reset_index(drop=True))
+
+
+def _levels(lines: Lines) -> list[tuple[str, float]]:
+    return [(factor, level) for factor, levels in lines.items() for level in levels]
+
+
+def _base(table: DataFrame, claim: str) -> DataFrame:
+    """The price lists at the base case."""
+    return where(table, claim=claim, factor="base", view="price_set")
 
 
 def _relative(axes: Axes, rows: DataFrame, claim: str, lines: Lines) -> None:
@@ -258,7 +255,22 @@ def rail_claims(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Dra
         for mark, (words, *_) in zip(_RAIL_MARKS, _POINTS, strict=False):
             legend[words] = dot(INK, 7, marker=mark)
         share_legend(page, legend, 2)
-    return Drawn(*_texts(points, limits), points)
+    parts = []
+    marked = where(points, kind="point")
+    for claim, (title, _, unit) in _CLAIMS.items():
+        rows = where(marked, claim=claim)
+        level = float(rows["transceiver"].iloc[0])
+        edge = where(points, claim=claim, kind="boundary", words=_BASE)
+        edge = edge[np.isclose(edge["transceiver"], level)]
+        parts.append(f"""{title}: {phrases(rows, "{ratio:q} times at {words}")}. With transceivers
+            of {quantity(level)} {unit} the {quantity(limits[claim])} times of the abstract take
+            {quantity(edge[_MAP_PORTS].iloc[0])} switch ports a GPU.""")
+    marked = marked.assign(verb=np.where(marked["holds"], "holds", "does not hold"))
+    marks = phrases(marked, "{words}: {ratio:q} times lower {claim}, {verb}")
+    alternative = f"""Two maps of switch ports per GPU over the price and over the power of a
+        transceiver, with the region where photonic rails save as much as claimed and
+        {len(_BOUNDARIES)} boundaries. {marks}."""
+    return Drawn(" ".join(parts), alternative, points)
 
 
 def _edge_style(number: int) -> dict[str, Any]:
@@ -266,7 +278,8 @@ def _edge_style(number: int) -> dict[str, Any]:
     return {"color": colour, "linestyle": _DASHES[number % 4], "linewidth": 1.8}
 
 
-def _of(table: DataFrame, platform: str, transceivers: int) -> DataFrame:
+def _of(table: DataFrame, boundary: str) -> DataFrame:
+    platform, transceivers = _BOUNDARIES[boundary]
     rows = where(table, platform=platform, transceivers_per_gpu=transceivers)
     if rows.empty:
         refuse(f"map: no {platform} with {transceivers}", "a table with it")
@@ -276,8 +289,7 @@ def _of(table: DataFrame, platform: str, transceivers: int) -> DataFrame:
 def _points(table: DataFrame) -> DataFrame:
     """The marked points and the boundaries."""
     columns = ["claim", "transceiver", _MAP_PORTS, "ratio", "holds"]
-    base = _of(table, *_BOUNDARIES[_BASE])
-    parts = []
+    base, parts = _of(table, _BASE), []
     for (words, levels, ports), claim in product(_POINTS, _CLAIMS):
         rows = where(base, claim=claim)
         near = np.isclose(rows["transceiver"], levels[claim]) & np.isclose(rows[_MAP_PORTS], ports)
@@ -285,15 +297,15 @@ def _points(table: DataFrame) -> DataFrame:
             refuse(f"map: no {claim} at {levels[claim]} and {ports} ports", "a table with it")
         at: dict[str, Any] = {"transceiver": float(levels[claim]), _MAP_PORTS: float(ports)}
         parts.append(rows[near].head(1).assign(kind="point", words=words, **at))
-    for words, network in _BOUNDARIES.items():
-        edge = _of(table, *network).drop_duplicates(["claim", "transceiver"])
+    for words in _BOUNDARIES:
+        edge = _of(table, words).drop_duplicates(["claim", "transceiver"])
         at = {_MAP_PORTS: edge["ports_at_boundary"], "ratio": edge["limit"], "holds": True}
         parts.append(edge.assign(kind="boundary", words=words, **at))
     return stack(parts)[["kind", "words", *columns]]
 
 
 def _panel(axes: Axes, table: DataFrame, claim: str, points: DataFrame) -> None:
-    base = _of(table, *_BOUNDARIES[_BASE])
+    base = _of(table, _BASE)
     right, top = float(base["transceiver"].max()), float(base[_MAP_PORTS].max())
     lines = where(points, kind="boundary", claim=claim).set_index("transceiver")
     edges = [where(lines, words=words)[_MAP_PORTS].sort_index() for words in _BOUNDARIES]
@@ -322,25 +334,6 @@ def _contour(base: DataFrame, ratio: float) -> Series[Any]:
     low, high = ends.first(), ends.last()
     slope = (high["ratio"] - low["ratio"]) / (high[_MAP_PORTS] - low[_MAP_PORTS])
     return low[_MAP_PORTS] + (ratio - low["ratio"]) / slope
-
-
-def _texts(points: DataFrame, limits: dict[str, float]) -> Texts:
-    parts = []
-    marked = where(points, kind="point")
-    for claim, (title, _, unit) in _CLAIMS.items():
-        rows = where(marked, claim=claim)
-        level = float(rows["transceiver"].iloc[0])
-        edge = where(points, claim=claim, kind="boundary", words=_BASE)
-        edge = edge[np.isclose(edge["transceiver"], level)]
-        parts.append(f"""{title}: {phrases(rows, "{ratio:q} times at {words}")}. With transceivers
-            of {quantity(level)} {unit} the {quantity(limits[claim])} times of the abstract take
-            {quantity(edge[_MAP_PORTS].iloc[0])} switch ports a GPU.""")
-    marked = marked.assign(verb=np.where(marked["holds"], "holds", "does not hold"))
-    marks = phrases(marked, "{words}: {ratio:q} times lower {claim}, {verb}")
-    alternative = f"""Two maps of switch ports per GPU over the price and over the power of a
-        transceiver, with the region where photonic rails save as much as claimed and
-        {len(_BOUNDARIES)} boundaries. {marks}."""
-    return " ".join(parts), alternative
 
 
 # RailX: a grid of price ratios
@@ -377,10 +370,7 @@ def price_sensitivity(settings: PriceSensitivitySettings, tables: Tables, canvas
         refuse(got, pairs)
     for ratio, column in zip(_RATIOS, ("ocs_port_usd", "electrical_switch_port_usd"), strict=True):
         rows[ratio] = (rows[column] / rows["transceiver_usd"]).round(6)
-    limits = {
-        "injection": settings.published_per_injection,
-        "all_to_all": settings.published_per_all_to_all,
-    }
+    limits = {name: getattr(settings, f"published_per_{name}") for name in _TITLES}
     basis = label(settings.all_to_all).lower()
     subtitle = f"""Share of {label(settings.reference).lower()} (%), all-to-all bandwidth: {basis}.
         Outlined: below the limit in the paper's abstract."""
@@ -399,11 +389,9 @@ def price_sensitivity(settings: PriceSensitivitySettings, tables: Tables, canvas
         parts.append(f"""{_TITLES[bandwidth]} it goes from {span(shares)} % of
             {spoken(settings.reference)}; {int((shares < 100 * limit).sum())} of {len(rows)}
             price ratios stay below the {PUBLISHED} {quantity(100 * limit)} %.""")
-        lines = ", ".join(
-            f"switch port {index:g}: {' '.join(map(quantity, line))}"
-            for index, line in cells[bandwidth].iterrows()
-        )
-        grids.append(f"per {bandwidth.replace('_', '-')} {lines}")
+        lines = cells[bandwidth].map(quantity).agg(" ".join, axis=1).items()
+        texts = ", ".join(f"switch port {index:g}: {line}" for index, line in lines)
+        grids.append(f"per {bandwidth.replace('_', '-')} {texts}")
     caption = f"""Cost of {spoken(rows["topology"].iloc[0])} for the same bandwidth,
         over the prices of an optical and of an electrical switch port relative to a transceiver
         (all-to-all bandwidth: {basis}). {" ".join(parts)}"""
@@ -428,6 +416,6 @@ def _grid(axes: Axes, cells: DataFrame, limit: float) -> None:
                 outline: dict[str, Any] = {"fill": False, "edgecolor": INK, "linewidth": 1.8}
                 axes.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, **outline))
     axes.set(xlim=(0, len(cells.columns)), ylim=(len(cells), 0), xlabel="OCS port / transceiver")
-    axes.set_xticks([x + 0.5 for x in range(len(cells.columns))], [f"{v:g}" for v in cells.columns])
-    axes.set_yticks([y + 0.5 for y in range(len(cells))], [f"{v:g}" for v in cells.index])
+    axes.set_xticks(np.arange(len(cells.columns)) + 0.5, [f"{v:g}" for v in cells.columns])
+    axes.set_yticks(np.arange(len(cells)) + 0.5, [f"{v:g}" for v in cells.index])
     axes.grid(visible=False)

@@ -14,9 +14,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, Texts, figure, reads
+from railx.figures.marks import dot, published_mark
 from railx.figures.panels import beside, name_rows, share_legend, ticks, tiles
 from railx.figures.tables import records, refuse_unknown, to_frame, where
-from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, dot, label, published_mark
+from railx.figures.theme import GREY, INK, PALETTE, SYSTEMS, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import phrase, phrases, quantity, span
 from railx.settings import NotEmpty
@@ -271,7 +272,24 @@ def pipeline_speedups(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn
         legend |= {"Published (at most)": published_mark(GREY), "Ours": dot(GREY)}
         share_legend(page, legend, 3)
     data = points.assign(row=points["row"].str.replace("\n", " "))
-    return Drawn(*_pipeline_texts(data), data)
+    speed, bubble = (where(data, quantity=name) for name in ("speedup", "bubble"))
+    parts = []
+    for baseline, name in _BASELINES.items():
+        stated, ours = (
+            list(where(speed, baseline=baseline, source=source)["value"])
+            for source in ("published", "ours")
+        )
+        if stated or ours:
+            most = f"published at most {quantity(max(stated))}" if stated else ""
+            values = " and ".join(map(quantity, ours)) or "none"
+            parts.append(f"over {name} {most or 'nothing published'}, ours {values}")
+    shares = phrases(bubble.assign(percent=100 * bubble["value"]), "{source} {percent:.3g} %")
+    caption = f"""Speed-ups of elastic pipelines: {"; ".join(parts)}. Idle time of the stages:
+        {shares} (the published share also holds point-to-point time). The published times are
+        measured; ours are predictions, of both plans for the same batches."""
+    alternative = f"""Dots of speed-ups, a row each: {phrases(speed, "{row} {value:q}")}. Below, the
+        idle share of the stages."""
+    return Drawn(caption, alternative, data)
 
 
 def _our_pipelines(groups: DataFrame, schedule: DataFrame) -> Iterator[tuple[Any, ...]]:
@@ -321,27 +339,6 @@ def _dot_rows(axes: Axes, rows: DataFrame, words: str) -> None:
     axes.set_yticks(range(len(rows)), list(rows["row"]))
     axes.set(ylim=(len(rows) - 0.4, -0.6), xlabel=words)
     axes.margins(x=0.1)
-
-
-def _pipeline_texts(points: DataFrame) -> Texts:
-    speed, bubble = (where(points, quantity=name) for name in ("speedup", "bubble"))
-    parts = []
-    for baseline, name in _BASELINES.items():
-        published, ours = (
-            list(where(speed, baseline=baseline, source=source)["value"])
-            for source in ("published", "ours")
-        )
-        if published or ours:
-            most = f"published at most {quantity(max(published))}" if published else ""
-            values = " and ".join(map(quantity, ours)) or "none"
-            parts.append(f"over {name} {most or 'nothing published'}, ours {values}")
-    shares = phrases(bubble.assign(percent=100 * bubble["value"]), "{source} {percent:.3g} %")
-    caption = f"""Speed-ups of elastic pipelines: {"; ".join(parts)}. Idle time of the stages:
-        {shares} (the published share also holds point-to-point time). The published times are
-        measured; ours are predictions, of both plans for the same batches."""
-    alternative = f"""Dots of speed-ups, a row each: {phrases(speed, "{row} {value:q}")}. Below, the
-        idle share of the stages."""
-    return caption, alternative
 
 
 # Networks: cost over that of a full fat tree

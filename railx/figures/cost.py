@@ -12,17 +12,10 @@ from itertools import cycle
 from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
+from railx.figures.marks import PUBLISHED, PUBLISHED_LINE, PUBLISHED_MARK, dot
 from railx.figures.panels import beside, name_rows, share_legend, stacked, ticks
 from railx.figures.tables import records, refuse, refuse_unknown, stack, to_frame, where
-from railx.figures.theme import (
-    PALETTE,
-    PUBLISHED,
-    PUBLISHED_LINE,
-    PUBLISHED_MARK,
-    colours,
-    dot,
-    label,
-)
+from railx.figures.theme import PALETTE, colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, listed, phrase_list, phrases, quantity, span, spoken
 from railx.settings import Fraction, NotEmpty, SettingsError, mapping
@@ -62,9 +55,8 @@ class CostSettings(Choice):
     def __post_init__(self) -> None:
         for key in self.compare:
             if key not in _COMPARED:
-                raise SettingsError(
-                    f"compare.{key}", f"unknown key; allowed: {', '.join(_COMPARED)}"
-                )
+                allowed = ", ".join(_COMPARED)
+                raise SettingsError(f"compare.{key}", f"unknown key; allowed: {allowed}")
 
 
 @figure("Cost by topology", "railx", height=6.8)
@@ -95,9 +87,8 @@ def cost(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
         if prices is not None:
             layout = [["bill", "bill"], ["relative", "prices"]]
             heights[1] = max(heights[1], 2.4)
-        panels = page.subplot_mosaic(
-            layout, height_ratios=heights, width_ratios=[1.7, 1][: len(layout[0])]
-        )
+        widths = [1.7, 1][: len(layout[0])]
+        panels = page.subplot_mosaic(layout, height_ratios=heights, width_ratios=widths)
         _bill_of_materials(panels["bill"], bill, summary, totals)
         _relative(panels["relative"], ratios)
         legend: dict[str, Any] = {PUBLISHED: PUBLISHED_MARK} if totals else {}
@@ -362,13 +353,24 @@ def cost_scale(settings: CostScaleSettings, tables: Tables, canvas: Canvas) -> D
             _panel(axes, rows, names, column)
             axes.set(title=title, xlabel="Chips", ylabel=unit)
         share_legend(page, {}, 5, panels[0])
-    parts = ". ".join(
-        f"{title} at the largest size: {phrases(_largest(rows, column), '{name} {value:q}', ', ')}"
-        f" {unit}"
-        for column, title, unit in _PANELS
-    )
-    alternative = f"Lines over the number of chips, one a topology, all axes logarithmic. {parts}."
-    return Drawn(_scale_caption(rows, settings), alternative, rows[tables.columns("scale")])
+    facts, parts = [], []
+    for column, title, unit in _PANELS:
+        ends = _largest(rows, column)
+        facts.append(
+            f"{title} at the largest size: {phrases(ends, '{name} {value:q}', ', ')} {unit}"
+        )
+        if len(ends):
+            low = phrases(ends.head(1), "{name} with {value:q} " + unit + " at {chips:,} chips")
+            high = phrases(ends.tail(1), "{name} with {value:q} at {chips:,}")
+            parts.append(f"{title}: at their largest, lowest on {low}, highest on {high}.")
+    caption = f"""{rows["topology"].nunique()} topologies from {rows["chips"].min():,} to
+        {rows["chips"].max():,} chips, all at {injection} GB/s of injection a chip and the
+        prices of {label(settings.price_set)}. Each point is the smallest size of the family with at
+        least the wanted number of chips; a line ends where its family does, and steps of trees are
+        tiers of switches. {" ".join(parts)}"""
+    alternative = f"""Lines over the number of chips, one a topology, all axes logarithmic.
+        {". ".join(facts)}."""
+    return Drawn(caption, alternative, rows[tables.columns("scale")])
 
 
 def _panel(axes: Axes, rows: DataFrame, names: list[str], column: str) -> None:
@@ -395,22 +397,6 @@ def _largest(rows: DataFrame, column: str) -> DataFrame:
     sized = rows[rows[column].notna()].sort_values("chips")
     ends = sized.groupby("topology").tail(1).sort_values(column, kind="stable")
     return ends.assign(name=ends["topology"].map(_scale_name), value=ends[column])
-
-
-def _scale_caption(rows: DataFrame, settings: CostScaleSettings) -> str:
-    parts = []
-    for column, title, unit in _PANELS:
-        ends = _largest(rows, column)
-        if len(ends):
-            low = phrases(ends.head(1), "{name} with {value:q} " + unit + " at {chips:,} chips")
-            high = phrases(ends.tail(1), "{name} with {value:q} at {chips:,}")
-            parts.append(f"{title}: at their largest, lowest on {low}, highest on {high}.")
-    injection = float(rows["injection_gb_s_per_chip"].iloc[0])
-    return f"""{rows["topology"].nunique()} topologies from {rows["chips"].min():,} to
-        {rows["chips"].max():,} chips, all at {injection:,.0f} GB/s of injection a chip and the
-        prices of {label(settings.price_set)}. Each point is the smallest size of the family with at
-        least the wanted number of chips; a line ends where its family does, and steps of trees are
-        tiers of switches. {" ".join(parts)}"""
 
 
 def _scale_name(topology: str) -> str:

@@ -6,10 +6,10 @@ import itertools
 from statistics import median
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
+from railx.figures.marks import PUBLISHED_LINE, dot
 from railx.figures.panels import diagonal, name_rows, share_legend, ticks, tiles
 from railx.figures.tables import records, where
-from railx.figures.theme import GREY, INK, PALETTE, PUBLISHED_LINE, colours, dot, label
-from railx.figures.types import DataFrame
+from railx.figures.theme import GREY, INK, PALETTE, colours, label
 from railx.figures.words import counted, phrases, quantity, span, spoken
 
 # Flow model against packet simulator, and their ratio
@@ -66,10 +66,6 @@ def agreement(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Drawn
     ratios = rows.groupby(["topology", "traffic"], sort=False)["ratio"].apply(span).reset_index()
     alternative = f"""Throughput of packets over that of flows, around the diagonal. Ratios:
         {phrases(ratios, "{topology:spoken}, {traffic:lower} {ratio}")}."""
-    return Drawn(_caption(rows), alternative, rows)
-
-
-def _caption(rows: DataFrame) -> str:
     free = rows["load_over_bound"] < 1
     seeds = rows["seed"].nunique() if "seed" in rows.columns else 1
     parts = []
@@ -84,10 +80,11 @@ def _caption(rows: DataFrame) -> str:
                 {spoken(worst["topology"])} under {label(worst["traffic"]).lower()} traffic,
                 {worst["routing"]} routing, at {worst["load_over_bound"]:g} times that load.""")
     topologies = counted(rows["topology"].nunique(), "topology", "topologies")
-    return f"""The same traffic, routing and offered load in the flow model and in the packet
+    caption = f"""The same traffic, routing and offered load in the flow model and in the packet
         simulator: {counted(len(rows), "point")} on {topologies}, {counted(seeds, "seed")}.
         {" ".join(parts)} Packets that wait behind others in finite buffers cost throughput, which
         the flow model does not see."""
+    return Drawn(caption, alternative, rows)
 
 
 # Time and memory of a layer

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, Choice, Drawn, PlanChoice, Tables, figure, reads
+from railx.figures.marks import dot
 from railx.figures.panels import name_rows, patch, share_legend, time_unit
 from railx.figures.tables import plans_at, records, stack, where
-from railx.figures.theme import GREY, INK, PALETTE, dot, label, lighter
+from railx.figures.theme import GREY, INK, PALETTE, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, phrase_list, phrases, quantity
 from railx.settings import NonNegative

@@ -12,22 +12,11 @@ from itertools import product
 from typing import Annotated, Any
 
 from railx.figures.comparisons import planned
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
+from railx.figures.marks import PUBLISHED, PUBLISHED_MARK, dot, published_series
 from railx.figures.panels import at_edge, name_rows, patch, share_legend, stacked, ticks, tiles
 from railx.figures.tables import records, refuse, refuse_unknown, to_frame, where
-from railx.figures.theme import (
-    FAINT,
-    GREY,
-    INK,
-    PALETTE,
-    PUBLISHED,
-    PUBLISHED_MARK,
-    SYSTEMS,
-    dot,
-    label,
-    lighter,
-    published_series,
-)
+from railx.figures.theme import FAINT, GREY, INK, PALETTE, SYSTEMS, label, lighter
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import phrase_list, phrases, quantity
 from railx.io import read_json
@@ -77,9 +66,8 @@ class PlannersSettings(CanvasSettings):
         for key, names in (("reference", [self.reference]), ("published", list(self.published))):
             unknown = [name for name in names if name not in self.planners]
             if unknown:
-                raise SettingsError(
-                    key, f"got {', '.join(unknown)}; allowed: {', '.join(self.planners)}"
-                )
+                got = f"got {', '.join(unknown)}; allowed: {', '.join(self.planners)}"
+                raise SettingsError(key, got)
 
 
 @figure("Planners for sequences of varying length", "flexsp", height=6)
@@ -102,15 +90,29 @@ def planners(settings: PlannersSettings, tables: Tables, canvas: Canvas) -> Draw
         panels = tiles(page, list(map(label, corpora)), len(corpora), settings, sharey=True)
         for axes, corpus in zip(panels, corpora, strict=True):
             _planner_panel(axes, bars[bars["corpus"] == corpus], planners, settings)
-        legend: dict[str, Any] = {"Ours: plans of baselines": patch(**_fill("", settings))}
-        if _OURS in planners:
-            legend[f"Ours: {settings.planners[_OURS].lower()}"] = patch(**_fill(_OURS, settings))
-        if settings.reference in planners:
-            legend["Ours: the reference"] = patch(**_fill(settings.reference, settings))
+        words = {"": "plans of baselines"}
+        words |= {_OURS: settings.planners[_OURS].lower()} if _OURS in planners else {}
+        words |= {settings.reference: "the reference"} if settings.reference in planners else {}
+        legend = {f"Ours: {text}": patch(**_fill(of, settings)) for of, text in words.items()}
         if bars["published_seconds"].notna().any():
             legend[f"{PUBLISHED.capitalize()} (FlexSP)"] = PUBLISHED_MARK
         share_legend(page, legend, 4)
-    return Drawn(*_texts(settings, bars), bars)
+    named = bars.assign(words=bars["planner"].map(settings.planners))
+    ranges, values = [], []
+    for corpus, rows in named.groupby("corpus", sort=False):
+        ends = rows.sort_values("seconds").iloc[[0, -1]]
+        ranges.append(f"""{label(corpus)}: from
+            {phrases(ends, "{seconds:q} s ({words})", " to ")}""")
+        values.append(f"{label(corpus)}: {phrases(rows, '{words} {seconds:q}', ', ')}")
+    pair = "{words} on {corpus:label} {seconds:q} for {published_seconds:q}"
+    both = phrases(named.dropna(subset=["published_seconds"]), pair)
+    beside_bars = f"Beside FlexSP's bars: {both}." if both else ""
+    caption = f"""Predicted seconds of an iteration. {"; ".join(ranges)}. {beside_bars} All come
+        from the cost model with FlexSP's constants, not from a machine. Baselines are our
+        implementations of published rules; runtimes that do not wait between micro-batches (dynamic
+        context parallelism, ByteScale) would take less than a plan, which does."""
+    alternative = f"Bars of predicted seconds of an iteration by planner. {'; '.join(values)}."
+    return Drawn(caption, alternative, bars)
 
 
 def _bars(settings: PlannersSettings, tables: Tables) -> DataFrame:
@@ -137,9 +139,9 @@ def _bars(settings: PlannersSettings, tables: Tables) -> DataFrame:
         systems=to_frame(list(systems.items()), ["planner", "system"]).reset_index(),
     )
     if bars.empty:
-        allowed = """beginnings of plan names of this experiment, each with its model, context and
-            corpus"""
-        refuse(f"planners: got {', '.join(settings.planners)}", " ".join(allowed.split()))
+        allowed = "beginnings of plan names of this experiment"
+        got = f"planners: got {', '.join(settings.planners)}"
+        refuse(got, f"{allowed}, each with its model, context and corpus")
     base = where(bars, planner=settings.reference).set_index("corpus")["seconds"]
     if len(base):
         # Without the reference a corpus is planned for something else.
@@ -149,9 +151,7 @@ def _bars(settings: PlannersSettings, tables: Tables) -> DataFrame:
 
 def _fill(planner: str, settings: PlannersSettings) -> dict[str, Any]:
     """How a bar is filled: lighter, so that a published mark on it can be seen."""
-    colour = PALETTE[2] if planner == _OURS else PALETTE[0]
-    if planner == settings.reference:
-        colour = GREY
+    colour = {_OURS: PALETTE[2], settings.reference: GREY}.get(planner, PALETTE[0])
     return {"facecolor": lighter(colour, 0.2), "linewidth": 0}
 
 
@@ -170,25 +170,6 @@ def _planner_panel(
     most = 2.1 * float(bars[["seconds", "published_seconds"]].max().max())
     axes.set(xlim=(0, most), xlabel="Seconds an iteration")
     axes.locator_params(axis="x", nbins=4, steps=[1, 2, 5, 10])
-
-
-def _texts(settings: PlannersSettings, bars: DataFrame) -> Texts:
-    bars = bars.assign(words=bars["planner"].map(settings.planners))
-    ranges, values = [], []
-    for corpus, rows in bars.groupby("corpus", sort=False):
-        ends = rows.sort_values("seconds").iloc[[0, -1]]
-        ranges.append(f"""{label(corpus)}: from
-            {phrases(ends, "{seconds:q} s ({words})", " to ")}""")
-        values.append(f"{label(corpus)}: {phrases(rows, '{words} {seconds:q}', ', ')}")
-    pair = "{words} on {corpus:label} {seconds:q} for {published_seconds:q}"
-    both = phrases(bars.dropna(subset=["published_seconds"]), pair)
-    beside_bars = f"Beside FlexSP's bars: {both}." if both else ""
-    caption = f"""Predicted seconds of an iteration. {"; ".join(ranges)}. {beside_bars} All come
-        from the cost model with FlexSP's constants, not from a machine. Baselines are our
-        implementations of published rules; runtimes that do not wait between micro-batches (dynamic
-        context parallelism, ByteScale) would take less than a plan, which does."""
-    alternative = f"Bars of predicted seconds of an iteration by planner. {'; '.join(values)}."
-    return caption, alternative
 
 
 # Parts of an iteration, means over the devices
@@ -272,16 +253,15 @@ def iteration_parts(settings: IterationPartsSettings, tables: Tables, canvas: Ca
             if (rows[part] > 0).any()
         }
         share_legend(page, legend, 6)
-    texts = " ".join(
-        f"{panel}: {phrases(bars, '{words} {seconds:q} s', ', ')}."
-        for panel, bars in rows.groupby("panel", sort=False)
-    )
-    caption = f"""{settings.title}. {texts} All are predictions of the cost model, parted into means
-        over the devices."""
-    facts = []
-    for row in records(rows):
-        parts = ", ".join(f"{part} {quantity(row[part])}" for part in _PARTS if row[part] > 0)
-        facts.append(f"{row['panel']}, {row['words']}: {parts}")
+    texts, facts = [], []
+    for panel in panels:
+        bars = where(rows, panel=panel)
+        texts.append(f"{panel}: {phrases(bars, '{words} {seconds:q} s', ', ')}.")
+        for row in records(bars):
+            parts = [f"{part} {quantity(row[part])}" for part in _PARTS if row[part] > 0]
+            facts.append(f"{panel}, {row['words']}: {', '.join(parts)}")
+    caption = f"""{settings.title}. {" ".join(texts)} All are predictions of the cost model, parted
+        into means over the devices."""
     alternative = f"Stacked bars of seconds of an iteration. {'; '.join(facts)}."
     return Drawn(caption, alternative, rows, title=settings.title)
 
@@ -301,18 +281,16 @@ def _rows(settings: IterationPartsSettings, tables: Tables) -> DataFrame:
     by_plan = {}
     for plan, of_plan in groups.groupby("plan"):
         parts = _parts(of_plan, schedules.get(plan), sharding[str(plan)])
-        total = {"seconds": sum(parts.values()), "fidelity": of_plan["fidelity"].iloc[0]}
-        by_plan[plan] = parts | total
-    rows = [
+        by_plan[plan] = parts | {"seconds": sum(parts.values())}
+    bars = to_frame(
         {"panel": panel, "plan": plan, "words": words, **by_plan[plan]}
         for panel, plans in settings.panels.items()
         for plan, words in plans.items()
         if plan in by_plan
-    ]
-    bars = to_frame(rows)
-    over_first = bars["seconds"] / bars.groupby("panel")["seconds"].transform("first")
-    bars.insert(len(bars.columns) - 1, "over_first", over_first)
-    return bars
+    )
+    first = bars.groupby("panel")["seconds"].transform("first")
+    fidelity = bars["plan"].map(groups.groupby("plan")["fidelity"].first())
+    return bars.assign(over_first=bars["seconds"] / first, fidelity=fidelity)
 
 
 def _parts(groups: DataFrame, schedule: DataFrame | None, sharding_ms: float) -> dict[str, float]:
@@ -363,11 +341,9 @@ class AllToAllDegreeSettings(CanvasSettings):
     )
     """Published tables to show, in that order, and the words for each."""
     plans: tuple[str, ...] = (
-        "flexsp_7b_192k_wikipedia",
-        "static_7b_192k_wikipedia",
+        *("flexsp_7b_192k_wikipedia", "static_7b_192k_wikipedia"),
         "static_per_batch_7b_192k_wikipedia",
-        "flexsp_7b_192k_github",
-        "static_7b_192k_github",
+        *("flexsp_7b_192k_github", "static_7b_192k_github"),
     )
     """Plans of the model below to calculate back; those that the experiment lacks are
     left out."""
@@ -400,7 +376,32 @@ def all_to_all_degree(settings: AllToAllDegreeSettings, tables: Tables, canvas: 
         if len(ours):
             legend[f"Ours, {ours['name'].nunique()} plans"] = dot(INK)
         share_legend(page, legend, 2)
-    return Drawn(*_degree_texts(settings, points), points.drop(columns="fidelity"))
+    node = settings.devices_per_node
+    steps, ends = [], []
+    published = where(points, source="published").sort_values("degree")
+    by_name = {name: where(published, name=name) for name in settings.tables}
+    for words, table in zip(settings.tables.values(), by_name.values(), strict=True):
+        rate = table.set_index("degree")["gb_s"]
+        if {node, 2 * node} <= set(rate.index):
+            inside, outside = float(rate[node]), float(rate[2 * node])
+            steps.append(f"""{words} {quantity(inside)} to {quantity(outside)} GB/s,
+                {quantity(inside / outside)} times less""")
+        first, last = table.iloc[0], table.iloc[-1]
+        ends.append(f"""{words} from {quantity(first["gb_s"])} GB/s at degree
+            {first["degree"]} to {quantity(last["gb_s"])} at {last["degree"]}""")
+    caption = f"From degree {node} to {2 * node}, out of the node: {'; '.join(steps)}."
+    if len(ours):
+        rate = next(iter(by_name.values())).set_index("degree")["gb_s"]
+        off = (ours["gb_s"] / ours["degree"].map(rate) - 1).abs().max()
+        exact = "exactly with" if off < 1e-6 else f"within {100 * off:.2g} % of"
+        caption += f""" The {ours["name"].nunique()} plans of this experiment for the published
+            cluster were costed {exact} the first of these tables, which shows that they rest on it,
+            not that it holds."""
+    else:
+        caption += " This experiment has no plan for the published cluster."
+    alternative = f"""Lines of the all-to-all bandwidth over the degree of sequence parallelism,
+        with a cliff between a node and several: {"; ".join(ends)}."""
+    return Drawn(caption, alternative, points.drop(columns="fidelity"))
 
 
 def _bandwidths(settings: AllToAllDegreeSettings, tables: Tables) -> DataFrame:
@@ -451,32 +452,3 @@ def _bandwidth_lines(axes: Axes, points: DataFrame, colour: dict[str, str], node
     style["textcoords"] = "offset points"
     axes.annotate("inside a node", (border, 1), (-6, -6), ha="right", **style)
     axes.annotate("across nodes", (border, 1), (6, -6), ha="left", **style)
-
-
-def _degree_texts(settings: AllToAllDegreeSettings, points: DataFrame) -> Texts:
-    node, ours = settings.devices_per_node, where(points, source="ours")
-    steps, ends = [], []
-    published = where(points, source="published").sort_values("degree")
-    tables = {name: where(published, name=name) for name in settings.tables}
-    for words, table in zip(settings.tables.values(), tables.values(), strict=True):
-        rate = table.set_index("degree")["gb_s"]
-        if {node, 2 * node} <= set(rate.index):
-            inside, outside = float(rate[node]), float(rate[2 * node])
-            steps.append(f"""{words} {quantity(inside)} to {quantity(outside)} GB/s,
-                {quantity(inside / outside)} times less""")
-        first, last = table.iloc[0], table.iloc[-1]
-        ends.append(f"""{words} from {quantity(first["gb_s"])} GB/s at degree
-            {first["degree"]} to {quantity(last["gb_s"])} at {last["degree"]}""")
-    caption = f"From degree {node} to {2 * node}, out of the node: {'; '.join(steps)}."
-    if len(ours):
-        rate = next(iter(tables.values())).set_index("degree")["gb_s"]
-        off = (ours["gb_s"] / ours["degree"].map(rate) - 1).abs().max()
-        exact = "exactly with" if off < 1e-6 else f"within {100 * off:.2g} % of"
-        caption += f""" The {ours["name"].nunique()} plans of this experiment for the published
-            cluster were costed {exact} the first of these tables, which shows that they rest on it,
-            not that it holds."""
-    else:
-        caption += " This experiment has no plan for the published cluster."
-    alternative = f"""Lines of the all-to-all bandwidth over the degree of sequence parallelism,
-        with a cliff between a node and several: {"; ".join(ends)}."""
-    return caption, alternative

@@ -9,7 +9,6 @@ does leaves its devices idle.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,18 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.figures.figure import Canvas, Choice, Drawn, PlanChoice, Tables, figure, reads
+from railx.figures.marks import PUBLISHED, PUBLISHED_MARK, dot
 from railx.figures.panels import at_edge, patch, share_legend, stacked, tiles, time_unit
 from railx.figures.tables import plans_at, records, refuse, refuse_unknown, stack, to_frame, where
-from railx.figures.theme import (
-    INK,
-    PALETTE,
-    PUBLISHED,
-    PUBLISHED_MARK,
-    colours,
-    degree_colours,
-    dot,
-    label,
-)
+from railx.figures.theme import INK, PALETTE, colours, degree_colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, phrases, quantity
 from railx.io import read_metadata, read_table
@@ -61,10 +52,8 @@ class CorpusLengthsSettings(Choice):
 
     def __post_init__(self) -> None:
         if list(self.quantiles) != sorted(set(self.quantiles)):
-            raise SettingsError(
-                "quantiles",
-                f"got {list(self.quantiles)}; allowed: distinct numbers in ascending order",
-            )
+            got = f"got {list(self.quantiles)}; allowed: distinct numbers in ascending order"
+            raise SettingsError("quantiles", got)
 
 
 @dataclass(frozen=True)
@@ -135,7 +124,22 @@ def corpus_lengths(settings: CorpusLengthsSettings, tables: Tables, canvas: Canv
         parts.append(part.assign(corpus=corpus.name, kind=corpus.kind))
     alternative = f"Falling lines of the share of sequences with at least a given length: {texts}."
     data = stack(parts)[["corpus", "kind", "length_tokens", "share"]]
-    return Drawn(_lengths_caption(corpora, published), alternative, data)
+    facts, off = [], ""
+    for corpus in corpora:
+        lengths = corpus.lengths
+        occupied = float(lengths[lengths >= _LONG].sum() / lengths.sum())
+        facts.append(f"""{label(corpus.name)} ({corpus.words}) median
+            {quantity(np.median(lengths))}, longest {quantity(lengths[-1])},
+            {100 * corpus.share(_LONG):.2g} % of sequences with {_tokens(_LONG)} tokens or more hold
+            {100 * occupied:.3g} % of the tokens""")
+        if corpus.name == "wikipedia":
+            seen = published[published["share"] * len(lengths) >= 10]
+            ratios = corpus.share(seen["length_tokens"]) / seen["share"].to_numpy()
+            off = f"""Our Wikipedia lengths are within {100 * np.abs(ratios - 1).max():.2g} % of the
+                published shares wherever ten or more of them are longer."""
+    caption = f"""Sequence lengths in tokens: {"; ".join(facts)}. {off} A long straight tail, few
+        sequences with many of the tokens, is what adaptive parallelism lives on."""
+    return Drawn(caption, alternative, data)
 
 
 def _read(name: str, path: Path) -> _Corpus:
@@ -151,24 +155,6 @@ def _tokens(value: float) -> str:
         if value >= scale:
             return f"{value / scale:g}{suffix}"
     return f"{value:g}"
-
-
-def _lengths_caption(corpora: Sequence[_Corpus], published: DataFrame) -> str:
-    parts, off = [], ""
-    for corpus in corpora:
-        lengths = corpus.lengths
-        occupied = float(lengths[lengths >= _LONG].sum() / lengths.sum())
-        parts.append(f"""{label(corpus.name)} ({corpus.words}) median
-            {quantity(np.median(lengths))}, longest {quantity(lengths[-1])},
-            {100 * corpus.share(_LONG):.2g} % of sequences with {_tokens(_LONG)} tokens or more hold
-            {100 * occupied:.3g} % of the tokens""")
-        if corpus.name == "wikipedia":
-            seen = published[published["share"] * len(lengths) >= 10]
-            ratios = corpus.share(seen["length_tokens"]) / seen["share"].to_numpy()
-            off = f"""Our Wikipedia lengths are within {100 * np.abs(ratios - 1).max():.2g} % of the
-                published shares wherever ten or more of them are longer."""
-    return f"""Sequence lengths in tokens: {"; ".join(parts)}. {off} A long straight tail, few
-        sequences with many of the tokens, is what adaptive parallelism lives on."""
 
 
 # Devices over predicted time: a block for each group (FlexSP, section 4)
@@ -238,7 +224,18 @@ def sequence_parallel_plan(settings: PlanGroupsSettings, tables: Tables, canvas:
         share_legend(page, legend, len(legend))
     facts = "; ".join(_facts(name, groups) for name, groups in plans.items())
     alternative = f"Blocks of devices over predicted time, a panel per plan: {facts}."
-    return Drawn(_groups_caption(plans), alternative, stack(plans.values()))
+    parts: dict[tuple[int, int], list[str]] = {}
+    for name, groups in plans.items():
+        parts.setdefault(_work(groups), []).append(_facts(name, groups))
+    sentences = " ".join(
+        f"{tokens:,} tokens on {devices} devices: {'; '.join(texts)}."
+        for (devices, tokens), texts in parts.items()
+    )
+    caption = f"""{sentences} A block is a group of devices that share the tokens of its sequences
+        (Ulysses sequence parallelism), darker with a higher degree; groups side by side form a
+        micro-batch, which lasts as long as its slowest group. Times are predictions of the cost
+        model, not measurements."""
+    return Drawn(caption, alternative, stack(plans.values()))
 
 
 def _work(groups: DataFrame) -> tuple[int, int]:
@@ -298,20 +295,6 @@ def _facts(name: str, groups: DataFrame) -> str:
     busy = float((groups["predicted_ms"] * groups["degree"]).sum()) / (devices * total)
     return f"""{label(name)} {quantity(total / 1e3)} s in {_micro_batches(groups)} of degree {span},
         devices idle {100 * (1 - busy):.3g} %"""
-
-
-def _groups_caption(plans: Mapping[str, DataFrame]) -> str:
-    parts: dict[tuple[int, int], list[str]] = {}
-    for name, groups in plans.items():
-        parts.setdefault(_work(groups), []).append(_facts(name, groups))
-    sentences = " ".join(
-        f"{tokens:,} tokens on {devices} devices: {'; '.join(texts)}."
-        for (devices, tokens), texts in parts.items()
-    )
-    return f"""{sentences} A block is a group of devices that share the tokens of its sequences
-        (Ulysses sequence parallelism), darker with a higher degree; groups side by side form a
-        micro-batch, which lasts as long as its slowest group. Times are predictions of the cost
-        model, not measurements."""
 
 
 # Times and degrees of plans made for each network

@@ -12,23 +12,12 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any
 
-from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, Texts, figure, reads
+from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
+from railx.figures.marks import PUBLISHED, PUBLISHED_LINE, PUBLISHED_MARK, dot, published_series
 from railx.figures.panels import at_edge, patch, share_legend, ticks
 from railx.figures.tables import refuse, refuse_unknown, stack, where
-from railx.figures.theme import (
-    BASES,
-    GREY,
-    INK,
-    OPUS_JOBS,
-    PALETTE,
-    PUBLISHED,
-    PUBLISHED_LINE,
-    PUBLISHED_MARK,
-    dot,
-    lighter,
-    published_series,
-)
-from railx.figures.types import Axes, DataFrame, Series
+from railx.figures.theme import BASES, GREY, INK, OPUS_JOBS, PALETTE, lighter
+from railx.figures.types import Axes, DataFrame
 from railx.figures.words import listed, phrase, phrase_list, phrases, quantity, span
 from railx.settings import AtLeast
 
@@ -116,7 +105,33 @@ def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> D
         legend: dict[str, Any] = {_SERIES[name][0]: _style(name) for name in _SERIES}
         legend["Half to twice the price of an optical port"] = patch(lighter(PALETTE[3], 0.7))
         share_legend(page, legend | {PUBLISHED.capitalize(): PUBLISHED_MARK}, 2)
-    return Drawn(*_bill_texts(points), points)
+    sentences = []
+    ours = where(points, source="ours")
+    plain = where(ours, ocs_port_price_factor=1)
+    costs = plain.set_index(["platform", "quantity", "series", "gpus"])["value"].sort_index()
+    for platform, (words, _) in _PLATFORMS.items():
+        parts = []
+        for key, (*_, unit) in _BILLS_PANELS.items():
+            photonic = costs[platform, key, "opus"]
+            ratios = []
+            for series, text in _COUNTED.items():
+                other = costs[platform, key, series]
+                gpus = 512 if 512 in other.index else int(other.index[0])
+                ratios.append(f"{quantity(other[gpus] / photonic[gpus])} times {text}")
+            parts.append(f"""{quantity(photonic.iloc[0])} {unit} a GPU on photonic rails, on
+                electrical ones {listed(ratios)}""")
+        sentences.append(f"{words}: {'; '.join(parts)}.")
+    beyond = where(ours, series="clos")
+    if not beyond.empty:
+        sentences.append(f"""The published bills charge two optical ports a GPU at any size; from
+            {int(beyond["gpus"].min()):,} GPUs on a rail may outgrow one switch, and leaves and
+            spines take three ports for each of a GPU.""")
+    sizes = sorted(set(points["gpus"]))
+    alternative = f"""Cost and power per GPU of electrical and photonic rails from {sizes[0]:,} to
+        {sizes[-1]:,} GPUs on {len(_PLATFORMS)} platforms. Lines are nearly level in size;
+        those counted as the artifact does lie highest, electrical rails without a spine nearest to
+        photonic ones, which rise where a rail needs leaves and spines of switches."""
+    return Drawn(" ".join(sentences), alternative, points)
 
 
 def _bills_points(settings: RailBillsSettings, tables: Tables) -> DataFrame:
@@ -176,36 +191,6 @@ def _bills_panel(axes: Axes, points: DataFrame) -> None:
     axes.set_xlim(0.85 * sizes[0], 1.18 * sizes[-1])
 
 
-def _bill_texts(points: DataFrame) -> Texts:
-    sentences = []
-    ours = where(points, source="ours")
-    plain = where(ours, ocs_port_price_factor=1)
-    costs = plain.set_index(["platform", "quantity", "series", "gpus"])["value"].sort_index()
-    for platform, (words, _) in _PLATFORMS.items():
-        parts = []
-        for key, (*_, unit) in _BILLS_PANELS.items():
-            photonic = costs[platform, key, "opus"]
-            ratios = []
-            for series, text in _COUNTED.items():
-                other = costs[platform, key, series]
-                gpus = 512 if 512 in other.index else int(other.index[0])
-                ratios.append(f"{quantity(other[gpus] / photonic[gpus])} times {text}")
-            parts.append(f"""{quantity(photonic.iloc[0])} {unit} a GPU on photonic rails, on
-                electrical ones {listed(ratios)}""")
-        sentences.append(f"{words}: {'; '.join(parts)}.")
-    beyond = where(ours, series="clos")
-    if not beyond.empty:
-        sentences.append(f"""The published bills charge two optical ports a GPU at any size; from
-            {int(beyond["gpus"].min()):,} GPUs on a rail may outgrow one switch, and leaves and
-            spines take three ports for each of a GPU.""")
-    sizes = sorted(set(points["gpus"]))
-    alternative = f"""Cost and power per GPU of electrical and photonic rails from {sizes[0]:,} to
-        {sizes[-1]:,} GPUs on {len(_PLATFORMS)} platforms. Lines are nearly level in size;
-        those counted as the artifact does lie highest, electrical rails without a spine nearest to
-        photonic ones, which rise where a rail needs leaves and spines of switches."""
-    return " ".join(sentences), alternative
-
-
 # What photonic rails save over electrical ones
 
 #: What a panel shows, and the headline that is published for it.
@@ -255,12 +240,28 @@ def rail_savings(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Dr
             axes.set_xlim(0.8 * sizes[0], 1.25 * sizes[-1])
             axes.set_ylim(0, 1.12 * max(float(rows["ratio"].max()), stated))
             axes.set(title=title, xlabel="GPUs", ylabel="Times lower with photonic rails")
-        legend: dict[str, Any] = {
-            words: published_series(colours[name]) for name, (words, _) in _SAVING.items()
-        }
+        legend = {words: published_series(colours[key]) for key, (words, _) in _SAVING.items()}
         legend["Ours, in the colour of its platform"] = dot(INK)
         share_legend(page, legend | {f"Abstract, {PUBLISHED}": PUBLISHED_LINE}, 2)
-    return Drawn(*_savings_texts(points, headline), points)
+    keys = ["quantity", "platform"]
+    both = points.pivot_table(index=[*keys, "gpus"], columns="source", values="ratio").dropna()
+    sentences = []
+    for key, (title, promise) in _SAVINGS_PANELS.items():
+        parts = []
+        for platform, (words, _) in _SAVING.items():
+            ratios = both.xs((key, platform))
+            apart = float((ratios["ours"] / ratios["published"] - 1).abs().max())
+            parts.append(f"""{words} {span(ratios["published"])}, ours within
+                {quantity(100 * apart)} % at {len(ratios)} sizes""")
+        times = f"{headline[promise]:g} times lower in the abstract"
+        sentences.append(f"{title}, {times}: {'; '.join(parts)}.")
+    sizes = sorted(set(points["gpus"]))
+    means = points.groupby(keys, sort=False)["ratio"].mean()
+    best = {key: _SAVING[str(means[key].idxmax())][0] for key in _SAVINGS_PANELS}
+    alternative = f"""Lines of the cost and of the power of electrical over photonic rails from
+        {sizes[0]:,} to {sizes[-1]:,} GPUs, one per platform, nearly level in size; the highest
+        saving in cost is {best["cost"]}, in power {best["power"]}."""
+    return Drawn(" ".join(sentences), alternative, points)
 
 
 def _savings_points(tables: Tables) -> DataFrame:
@@ -279,28 +280,6 @@ def _savings_points(tables: Tables) -> DataFrame:
             ratios = rows.assign(**head, ratio=rows[f"{key}_{column}"])
             parts.append(ratios[[*head, "gpus", "ratio"]])
     return stack(parts)
-
-
-def _savings_texts(points: DataFrame, headline: Series[Any]) -> Texts:
-    keys = ["quantity", "platform"]
-    both = points.pivot_table(index=[*keys, "gpus"], columns="source", values="ratio").dropna()
-    sentences = []
-    for key, (title, promise) in _SAVINGS_PANELS.items():
-        parts = []
-        for platform, (words, _) in _SAVING.items():
-            rows = both.xs((key, platform))
-            apart = float((rows["ours"] / rows["published"] - 1).abs().max())
-            parts.append(f"""{words} {span(rows["published"])}, ours within
-                {quantity(100 * apart)} % at {len(rows)} sizes""")
-        times = f"{headline[promise]:g} times lower in the abstract"
-        sentences.append(f"{title}, {times}: {'; '.join(parts)}.")
-    sizes = sorted(set(points["gpus"]))
-    means = points.groupby(keys, sort=False)["ratio"].mean()
-    best = {key: _SAVING[str(means[key].idxmax())][0] for key in _SAVINGS_PANELS}
-    alternative = f"""Lines of the cost and of the power of electrical over photonic rails from
-        {sizes[0]:,} to {sizes[-1]:,} GPUs, one per platform, nearly level in size; the highest
-        saving in cost is {best["cost"]}, in power {best["power"]}."""
-    return " ".join(sentences), alternative
 
 
 # Step times of RailX and Opus over switching latency: circuits set once for a job,
@@ -423,9 +402,8 @@ def _draw(
     with canvas(subtitle, table["fidelity"], note) as page:
         lines: Any = [[f"{basis} {job}" for job in look.jobs for _ in "  "] for basis in BASES]
         bar_line: Any = ["cost"] * wide + ["power"] * wide
-        panels = page.subplot_mosaic(
-            [*lines, bar_line], height_ratios=[1, 1, 0.62], width_ratios=[1] * 2 * wide
-        )
+        shape: dict[str, Any] = {"height_ratios": [1, 1, 0.62], "width_ratios": [1] * 2 * wide}
+        panels = page.subplot_mosaic([*lines, bar_line], **shape)
         for basis, basis_words in BASES.items():
             for column, (job, name) in enumerate(look.jobs.items()):
                 axes = panels[f"{basis} {job}"]
@@ -437,7 +415,27 @@ def _draw(
         _bar_panel(panels["cost"], bars, "cost_per_gpu_usd", f"Cost {bars_of} (USD per GPU)")
         _bar_panel(panels["power"], bars, "watts_per_gpu", f"Power {bars_of} (W per GPU)")
         share_legend(page, _line_styles(look), 2)
-    return Drawn(*_texts(look, points, bars, bars_of), points)
+    parts = []
+    for (basis, basis_words), (job, name) in product(BASES.items(), look.jobs.items()):
+        rows = where(points, basis=basis, job=job)
+        at = float(rows.loc[rows["latency_ms"] >= 10, "latency_ms"].min())
+        fastest = where(rows, latency_ms=at).sort_values("step_ms")
+        best, optical = fastest.iloc[0], fastest[fastest["mode"] != "packets"].iloc[0]
+        text = "{words} is the fastest optical network at {relative:q}"
+        text = f"{name} at {basis_words} and {at:g} ms: {phrase(text, optical)}"
+        packets = phrase(", {words} at {relative:q}", best) if best["mode"] == "packets" else ""
+        parts.append(f"{text}{packets}.")
+    cost = "{words} {cost_per_gpu_usd:q} USD and {watts_per_gpu:q} W per GPU"
+    costs = f"{bars_of.capitalize()}: {phrases(bars, cost)}."
+    caption = f"Ours alone, no paper has this comparison. {' '.join(parts)} {costs}"
+    equal = where(points, basis="equal_bandwidth")
+    equal = equal.assign(name=equal["job"].map(look.jobs))
+    groups = equal.groupby(["job", "line"], sort=False)
+    ends = groups.last().assign(first=groups["relative"].first())
+    text = "{name}, {words}: {first:q} without latency, {relative:q} at {latency_ms:g} ms"
+    alternative = f"""Step times over switching latency at equal bandwidth and at equal cost, with
+        bars of cost and power of {len(look.bars)} networks. {phrases(ends, text)}."""
+    return Drawn(caption, alternative, points)
 
 
 def _line_styles(look: _Look) -> dict[str, dict[str, Any]]:
@@ -493,27 +491,3 @@ def _bar_panel(axes: Axes, bars: DataFrame, column: str, title: str) -> None:
     axes.bar_label(drawn, phrase_list(bars, f"{{words}}: {{{column}:q}}"), padding=3)
     axes.invert_yaxis()
     axes.set(xlim=(0, 1.8 * float(bars[column].max())), xticks=[], yticks=[], title=title)
-
-
-def _texts(look: _Look, points: DataFrame, bars: DataFrame, bars_of: str) -> Texts:
-    parts = []
-    for (basis, basis_words), (job, name) in product(BASES.items(), look.jobs.items()):
-        rows = where(points, basis=basis, job=job)
-        at = float(rows.loc[rows["latency_ms"] >= 10, "latency_ms"].min())
-        fastest = where(rows, latency_ms=at).sort_values("step_ms")
-        best, optical = fastest.iloc[0], fastest[fastest["mode"] != "packets"].iloc[0]
-        text = "{words} is the fastest optical network at {relative:q}"
-        text = f"{name} at {basis_words} and {at:g} ms: {phrase(text, optical)}"
-        packets = phrase(", {words} at {relative:q}", best) if best["mode"] == "packets" else ""
-        parts.append(f"{text}{packets}.")
-    cost = "{words} {cost_per_gpu_usd:q} USD and {watts_per_gpu:q} W per GPU"
-    costs = f"{bars_of.capitalize()}: {phrases(bars, cost)}."
-    caption = f"Ours alone, no paper has this comparison. {' '.join(parts)} {costs}"
-    wide = where(points, basis="equal_bandwidth")
-    wide = wide.assign(name=wide["job"].map(look.jobs))
-    lines = wide.groupby(["job", "line"], sort=False)
-    ends = lines.last().assign(first=lines["relative"].first())
-    text = "{name}, {words}: {first:q} without latency, {relative:q} at {latency_ms:g} ms"
-    alternative = f"""Step times over switching latency at equal bandwidth and at equal cost, with
-        bars of cost and power of {len(look.bars)} networks. {phrases(ends, text)}."""
-    return caption, alternative

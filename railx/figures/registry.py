@@ -59,12 +59,11 @@ def figure_of(name: str) -> Figure:
     return declared
 
 
-def _members() -> dict[str, type]:
-    return {name: figure_of(name).settings for name in FIGURES}
-
-
 #: The settings of any figure; ``figure`` names the figure.
-FigureSettings = Annotated[CanvasSettings, Registered("figure", _members)]
+FigureSettings = Annotated[
+    CanvasSettings,
+    Registered("figure", lambda: {name: figure_of(name).settings for name in FIGURES}),
+]
 
 
 def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> None:
@@ -92,19 +91,17 @@ def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> 
     caption = " ".join(drawn.caption.split())
     alternative = " ".join(drawn.alternative_text.split())
     write_text(output.with_suffix(".rst"), f"{caption}\n")
-    write_json(
-        output.with_suffix(".json"),
-        {
-            "title": drawn.title or figure.title,
-            "paper": drawn.paper or figure.paper,
-            "caption": f"{caption}\n",
-            "alternative_text": alternative,
-            "published": [path.name for key in files if key in published for path in files[key]],
-            "tables": [
-                _name(path, output) for key in files if key not in published for path in files[key]
-            ],
-        },
-    )
+    words = {
+        "title": drawn.title or figure.title,
+        "paper": drawn.paper or figure.paper,
+        "caption": f"{caption}\n",
+        "alternative_text": alternative,
+        "published": [path.name for key in files if key in published for path in files[key]],
+        "tables": [
+            _name(path, output) for key in files if key not in published for path in files[key]
+        ],
+    }
+    write_json(output.with_suffix(".json"), words)
 
 
 def _draw(

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from railx.figures.tables import to_frame, where
-from railx.figures.types import DataFrame, Series
+from railx.figures.types import DataFrame
 from railx.intervals import FEWEST, estimate
 
 #: What :func:`per_repeat` reads of ``training.iterations``.
@@ -49,16 +48,12 @@ def per_repeat(frame: DataFrame) -> DataFrame:
     rows = rows.rename(columns={"iteration": "iterations"})
     none_calm = rows.groupby(SETTING, sort=False)["disturbed"].transform("all")
     rows = rows.assign(counts=~rows["disturbed"] | none_calm)
-    return rows.assign(over_electrical=_over_electrical(rows))
-
-
-def _over_electrical(rows: DataFrame) -> Series[Any]:
     calm = rows[(rows["mode"] == "electrical") & rows["counts"]]
     median = calm.groupby("run")["iteration_ms"].median()
     part = calm.set_index(["run", "repeat"])["iteration_ms"]
     keys = list(zip(rows["run"], rows["repeat"], strict=True))
     reference = [part.get(key, median.get(key[0], math.nan)) for key in keys]
-    return rows["iteration_ms"] / reference
+    return rows.assign(over_electrical=rows["iteration_ms"] / reference)
 
 
 def medians(repeats: DataFrame, columns: Sequence[str], confidence: float) -> DataFrame:
@@ -87,14 +82,11 @@ def repeats_words(rows: DataFrame) -> str:
     text += f" {' or '.join(map(str, iterations))} timed iterations"
     if fewest < FEWEST:
         text += ": too few for an interval" if most < FEWEST else ", some too few for an interval"
+    other = "other work on the machine disturbed"
     if aside:
-        text += (
-            f"; {aside} of {len(rows)} set aside, because other work on the machine disturbed"
-            f" {'it' if aside == 1 else 'them'}"
-        )
+        them = "it" if aside == 1 else "them"
+        text += f"; {aside} of {len(rows)} set aside, because {other} {them}"
     if forced:
-        text += (
-            f"; {forced} of {len(chosen)} settings are shown although other work on the machine"
-            " disturbed all their repeats"
-        )
+        text += f"; {forced} of {len(chosen)} settings are shown although {other}"
+        text += " all their repeats"
     return text

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Annotated, Any
 
 import numpy as np
 
 from railx.figures.figure import Canvas, Choice, Drawn, Tables, figure, reads
+from railx.figures.marks import dot
 from railx.figures.panels import name_rows, share_legend, ticks, tiles
-from railx.figures.tables import refuse, refuse_unknown, where
-from railx.figures.theme import GREY, INK, PALETTE, colours, dot, label
+from railx.figures.tables import records, refuse, refuse_unknown, where
+from railx.figures.theme import GREY, INK, PALETTE, colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, listed, ordered, phrase, phrases, quantity, span, spoken
 from railx.settings import AtLeast, Between, NotEmpty
@@ -79,7 +81,25 @@ def ring_all_reduce(settings: RingAllReduceSettings, tables: Tables, canvas: Can
         GB/s"""
     alternative = f"""Lines of all-reduce time and bandwidth over the payload. At the largest:
         {phrases(ends, row)}."""
-    return Drawn(_ring_caption(rows, ends, kinds), alternative, rows)
+    falling = ends.sort_values("bandwidth_over_injection", ascending=False)
+    payloads = rows["payload_bytes"]
+    small = where(rows, payload_bytes=payloads.min()).sort_values("time_ms")
+    small = small.assign(time_us=1000 * small["time_ms"])
+    reached = "{percent:.1f} % of its injection ({algorithm_gb_s:q} GB/s)"
+    of_speed = f"All have {kinds} GB/s of injection a chip."
+    if len(speeds) > 1:
+        of_speed = f"""The networks differ in speed, {kinds} GB/s of injection a chip: times of
+            unlike speeds do not compare, shares do."""
+    count = counted(rows["topology"].nunique(), "topology", "topologies")
+    caption = f"""Ring all-reduce on {count},
+        from {_bytes(payloads.min())} to {_bytes(payloads.max())}. On RailX, HammingMesh and tori
+        the payload is split over the rings of all lines; other networks run one ring over the chips
+        in order, on all ports of a chip. With the largest payload
+        {phrases(falling.head(1), "{topology:spoken} reaches " + reached)} and
+        {phrases(falling.tail(1), "{topology:spoken} {percent:.1f} % ({algorithm_gb_s:q} GB/s)")}.
+        With the smallest {phrases(small.head(1), "{topology:spoken} takes {time_us:q} µs")} and
+        {phrases(small.tail(1), "{topology:spoken} {time_us:q} µs")}. {of_speed}"""
+    return Drawn(caption, alternative, rows)
 
 
 def _rows(settings: RingAllReduceSettings, tables: Tables) -> DataFrame:
@@ -105,26 +125,6 @@ def _rows(settings: RingAllReduceSettings, tables: Tables) -> DataFrame:
     return rows.assign(bandwidth_over_injection=rows["algorithm_gb_s"] / injection)
 
 
-def _ring_caption(rows: DataFrame, ends: DataFrame, kinds: str) -> str:
-    ends = ends.sort_values("bandwidth_over_injection", ascending=False)
-    payloads = rows["payload_bytes"]
-    small = where(rows, payload_bytes=payloads.min()).sort_values("time_ms")
-    small = small.assign(time_us=1000 * small["time_ms"])
-    reached = "{percent:.1f} % of its injection ({algorithm_gb_s:q} GB/s)"
-    speeds = f"All have {kinds} GB/s of injection a chip."
-    if rows["injection_gb_s_per_chip"].nunique() > 1:
-        speeds = f"""The networks differ in speed, {kinds} GB/s of injection a chip: times of unlike
-            speeds do not compare, shares do."""
-    return f"""Ring all-reduce on {counted(rows["topology"].nunique(), "topology", "topologies")},
-        from {_bytes(payloads.min())} to {_bytes(payloads.max())}. On RailX, HammingMesh and tori
-        the payload is split over the rings of all lines; other networks run one ring over the chips
-        in order, on all ports of a chip. With the largest payload
-        {phrases(ends.head(1), "{topology:spoken} reaches " + reached)} and
-        {phrases(ends.tail(1), "{topology:spoken} {percent:.1f} % ({algorithm_gb_s:q} GB/s)")}. With
-        the smallest {phrases(small.head(1), "{topology:spoken} takes {time_us:q} µs")} and
-        {phrases(small.tail(1), "{topology:spoken} {time_us:q} µs")}. {speeds}"""
-
-
 def _bytes(value: float) -> str:
     from matplotlib.ticker import EngFormatter
 
@@ -135,11 +135,8 @@ def _bytes(value: float) -> str:
 
 #: A collective has the same colour whatever else is drawn.
 _ORDER = (
-    "ring_all_reduce",
-    "hierarchical_all_reduce",
-    "reduce_scatter",
-    "all_gather",
-    "all_to_all",
+    *("ring_all_reduce", "hierarchical_all_reduce"),
+    *("reduce_scatter", "all_gather", "all_to_all"),
 )
 
 
@@ -165,7 +162,7 @@ def collective_time(settings: CollectiveTimeSettings, tables: Tables, canvas: Ca
     rows = where(frame, scope=settings.scope)
     names = [name for name in _ORDER if name in set(rows["collective"])]
     others = sorted(set(rows["collective"]) - set(names))
-    colour = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate((*_ORDER, *others))}
+    colour = dict(zip((*_ORDER, *others), cycle(PALETTE), strict=False))
     topologies = dict(iter(rows.groupby("topology", sort=False)))
     titles = [
         f"{label(name)} ({int(part['participants'].max()):,} participants)"
@@ -189,10 +186,18 @@ def collective_time(settings: CollectiveTimeSettings, tables: Tables, canvas: Ca
         if "flow" in set(rows["fidelity"]):
             legend["Messages on the links"] = dot(GREY, 5, fillstyle="none")
         share_legend(page, legend, 3)
+    ends, parts = _ends(rows), []
+    for name, part in ends.groupby("collective", sort=False):
+        falling = part.sort_values("algorithm_gb_s", ascending=False)
+        extremes = falling.iloc[sorted({0, len(falling) - 1})]
+        reached = phrases(extremes, "{algorithm_gb_s:q} on {topology:spoken}", " and ")
+        parts.append(f"{label(name)} {reached}")
+    caption = f"""Payload over time of each collective on {listed([*map(spoken, topologies)])}. With
+        the largest payload, most and least in GB/s: {"; ".join(parts)}. {_against(rows)}"""
     row = "{topology:spoken}, {collective:lower} {algorithm_gb_s:q}"
     alternative = f"""Rising lines of bandwidth over payload, a panel a topology. In the end, GB/s:
-        {phrases(_ends(rows), row)}."""
-    return Drawn(_all_caption(rows), alternative, rows[tables.columns("collectives")])
+        {phrases(ends, row)}."""
+    return Drawn(caption, alternative, rows[tables.columns("collectives")])
 
 
 def _line(name: str, colour: dict[str, str]) -> dict[str, Any]:
@@ -206,18 +211,6 @@ def _ends(rows: DataFrame) -> DataFrame:
     closed = rows[rows["fidelity"] == "analytic"] if "analytic" in set(rows["fidelity"]) else rows
     falling = closed.sort_values("payload_bytes")
     return falling.groupby(["topology", "collective"], sort=False).tail(1)
-
-
-def _all_caption(rows: DataFrame) -> str:
-    parts = []
-    for name, ends in _ends(rows).groupby("collective", sort=False):
-        falling = ends.sort_values("algorithm_gb_s", ascending=False)
-        extremes = falling.iloc[sorted({0, len(falling) - 1})]
-        reached = phrases(extremes, "{algorithm_gb_s:q} on {topology:spoken}", " and ")
-        parts.append(f"{label(name)} {reached}")
-    topologies = [spoken(name) for name in dict.fromkeys(rows["topology"])]
-    return f"""Payload over time of each collective on {listed(topologies)}. With the largest
-        payload, most and least in GB/s: {"; ".join(parts)}. {_against(rows)}"""
 
 
 def _against(rows: DataFrame) -> str:
@@ -241,6 +234,7 @@ _LIMITS = {
     "bound": "static bound: busiest channel full",
     "ideal": "ideal: external links evenly loaded",
 }
+_TORI = ("hammingmesh", "railx_torus", "railx_twisted_torus", "torus_2d")
 #: Rows of text that the limits need besides one per sweep.
 _ROWS_AROUND = 4.5
 
@@ -255,12 +249,7 @@ class LatencyLoadSettings(Choice):
     panels: dict[str, tuple[str, ...]] = field(
         default_factory=lambda: {
             "RailX, all-to-all rails": ("railx_hyperx",),
-            "HammingMesh and tori": (
-                "hammingmesh",
-                "railx_torus",
-                "railx_twisted_torus",
-                "torus_2d",
-            ),
+            "HammingMesh and tori": _TORI,
             "Fat trees": ("fat_tree",),
         }
     )
@@ -291,13 +280,11 @@ def latency_load(settings: LatencyLoadSettings, tables: Tables, canvas: Canvas) 
         {repeats if seeds > 1 else "one seed, bars: 95 % confidence"}; hollow: saturated; dotted:
         the saturation point. Below: the loads at which each network saturates and would at best."""
     panels = _panels(frame, settings.panels)
-    colour = {
-        sweep: PALETTE[position % len(PALETTE)]
-        for members in panels.values()
-        for position, sweep in enumerate(members)
-    }
-    shown = sweeps.loc[[*colour]].assign(colour=list(colour.values()))
-    shown["name"] = [names[sweep] for sweep in colour]
+    colour: dict[str, str] = {}
+    for members in panels.values():
+        colour |= zip(members, cycle(PALETTE), strict=False)
+    drawn = {"colour": list(colour.values()), "name": [names[sweep] for sweep in colour]}
+    shown = sweeps.loc[[*colour]].assign(**drawn)
     with canvas(subtitle, frame["fidelity"]) as page:
         below = min(0.6, max(0.28, (len(sweeps) + _ROWS_AROUND) * 0.21 / settings.height_inches))
         halves: Any = page.subfigures(2, 1, height_ratios=[1 - below, below])
@@ -328,10 +315,9 @@ def _points(frame: DataFrame) -> DataFrame:
     """A row for each sweep and load: medians over the seeds, and how far they go."""
     latency = "latency_mean_cycles"
     groups = frame.groupby(["sweep", _OFFERED], sort=False)
+    shares = {"latency": "median", "least": "min", "most": "max"}
     points = groups.agg(
-        latency=(latency, "median"),
-        least=(latency, "min"),
-        most=(latency, "max"),
+        **{name: (latency, how) for name, how in shares.items()},
         confidence=("latency_ci95_cycles", "max"),
         accepted=("accepted_flits_per_chip_cycle", "median"),
         saturated=("saturated", "mean"),
@@ -376,22 +362,15 @@ def _latencies(axes: Axes, title: str, points: DataFrame, sweeps: DataFrame) -> 
             width = np.minimum(line["confidence"].fillna(0.0), 0.9 * latency)
             style: dict[str, Any] = {"linestyle": "none", "elinewidth": 1, "capsize": 2}
             axes.errorbar(load, latency, yerr=width, color=colour, **style)
-        for saturated in (False, True):
+        for saturated, face in ((False, colour), (True, "white")):
             marks = where(line, saturated=saturated)
-            face = "white" if saturated else colour
             axes.plot(marks[_OFFERED], marks["latency"], **dot(colour, 4.5, markerfacecolor=face))
         axes.axvline(look["saturation"], color=colour, linestyle=":", lw=1)
     axes.set_xlim(0, 1.25 * float(sweeps["saturation"].max()))
-    axes.legend(
-        title=title,
-        title_fontproperties={"weight": "bold"},
-        alignment="left",
-        loc="lower left",
-        bbox_to_anchor=(-0.02, 1.0),
-        handlelength=1.4,
-        labelspacing=0.25,
-        borderaxespad=0.2,
-    )
+    above: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0)}
+    above |= {"handlelength": 1.4, "labelspacing": 0.25, "borderaxespad": 0.2}
+    bold = {"weight": "bold"}
+    axes.legend(title=title, title_fontproperties=bold, alignment="left", **above)
 
 
 def _limit_marks(shade: str) -> dict[str, dict[str, Any]]:
@@ -404,9 +383,8 @@ def _limit_marks(shade: str) -> dict[str, dict[str, Any]]:
 
 
 def _limits(axes: Axes, sweeps: DataFrame) -> None:
-    for row, (_, limits) in enumerate(sweeps.iterrows()):
-        shade = limits["colour"]
-        best = max(limits["ideal"], limits["bound"])
+    for row, limits in enumerate(records(sweeps)):
+        shade, best = limits["colour"], max(limits["ideal"], limits["bound"])
         axes.hlines(row, limits["saturation"], best, color=shade, linewidth=1)
         ends = (limits["saturation_least"], limits["saturation_most"])
         axes.hlines(row, *ends, color=shade, linewidth=4)
@@ -453,12 +431,10 @@ def _caption(rows: DataFrame) -> str:
 def _names(frame: DataFrame) -> dict[str, str]:
     """Topology, and what tells a sweep from the others on the same topology."""
     first = frame.groupby("sweep", sort=False).first()
-    several = first.groupby("topology")[["routing", "traffic"]].nunique() > 1
+    several = first.groupby("topology")[["traffic", "routing"]].nunique() > 1
+    templates = {"traffic": ", {traffic:lower}", "routing": ", {routing}"}
     names = {}
     for sweep, row in first.iterrows():
-        extra = several.loc[row["topology"]]
-        parts = [label(row["topology"])]
-        parts += [label(row["traffic"]).lower()] if extra["traffic"] else []
-        parts += [str(row["routing"])] if extra["routing"] else []
-        names[str(sweep)] = ", ".join(parts)
+        extra = [text for key, text in templates.items() if several.loc[row["topology"], key]]
+        names[str(sweep)] = phrase("".join(["{topology:label}", *extra]), row)
     return names

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
+from railx.figures.marks import DERIVED, PUBLISHED_LINE, dot
 from railx.figures.panels import beside, panel_title, share_legend, ticks
 from railx.figures.tables import refuse, to_frame, where
-from railx.figures.theme import DERIVED, MODE_COLOURS, MODE_LABELS, PALETTE, PUBLISHED_LINE, dot
+from railx.figures.theme import MODE_COLOURS, MODE_LABELS, PALETTE
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import phrases, quantity
 from railx.settings import NonNegative, NotEmpty

@@ -12,9 +12,10 @@ from itertools import product
 from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
+from railx.figures.marks import dot
 from railx.figures.panels import beside, name_rows, panel_title, share_legend, stacked, ticks, tiles
 from railx.figures.tables import records, refuse, where
-from railx.figures.theme import FAINT, GREY, PALETTE, RAIL_FAMILIES, colours, dot, label
+from railx.figures.theme import FAINT, GREY, PALETTE, RAIL_FAMILIES, colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, phrases, quantity, spoken
 from railx.settings import AtLeast
@@ -292,8 +293,8 @@ def arena(settings: ArenaFigureSettings, tables: Tables, canvas: Canvas) -> Draw
         for job, part in best.groupby("subject", sort=False)
     )
     caption = f"Networks of {size:,} chips or the next size. On the front: {on_front}."
-    columns = ["subject", "network", "chips", "usd", "chip_us", "front", "fidelity"]
-    return Drawn(caption, f"Price against time. On the front: {on_front}.", points[columns])
+    data = points[["subject", "network", "chips", "usd", "chip_us", "front", "fidelity"]]
+    return Drawn(caption, f"Price against time. On the front: {on_front}.", data)
 
 
 def _round(low: float, high: float) -> list[float]:
@@ -333,13 +334,13 @@ def plans_at_scale(settings: PlansAtScaleSettings, tables: Tables, canvas: Canva
     with canvas(subtitle, rows["fidelity"]) as page:
         titles = ("Strong scaling", "Fast domain", "Resources")
         sizes, domains, resources = tiles(page, titles, 3, settings)
-        for model, part in rows.groupby("model", sort=False):
-            style = {"color": colour[str(model)], "marker": "o", "label": label(model)}
-            line = where(part, sweep="devices")
+        for model, shade in colour.items():
+            part = where(rows, model=model)
+            style = {"color": shade, "marker": "o", "label": label(model)}
+            line, domain = (where(part, sweep=sweep) for sweep in ("devices", "domain"))
             sizes.plot(line["devices"], line["sequences_per_s"], **style)
-            line = where(part, sweep="domain")
-            first = line["sequences_per_s"].iloc[0]
-            domains.plot(line["domain_devices"], line["sequences_per_s"] / first, **style)
+            over_first = domain["sequences_per_s"] / domain["sequences_per_s"].iloc[0]
+            domains.plot(domain["domain_devices"], over_first, **style)
         of_model = where(rows, model=settings.model)
         for shade, resource in zip(PALETTE[2:], _RESOURCES, strict=False):
             line = where(of_model, sweep=resource)

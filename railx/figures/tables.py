@@ -199,10 +199,8 @@ def read_frame(path: Path, columns: Sequence[str], *, may_be_empty: bool = False
     rows = _published(path) if path.suffix == ".csv" else read_table(path).to_pandas()
     missing = [column for column in columns if column not in rows.columns]
     if missing:
-        raise UserError(
-            f"{path}: column {', '.join(missing)} is missing; found:"
-            f" {', '.join(map(str, rows.columns))}"
-        )
+        found = ", ".join(map(str, rows.columns))
+        raise UserError(f"{path}: column {', '.join(missing)} is missing; found: {found}")
     if rows.empty and not may_be_empty:
         refuse(f"{path}: the table has no rows", "one row or more")
     return rows

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
+from railx.figures.marks import dot
 from railx.figures.panels import beside, panel_title, share_legend, tiles
 from railx.figures.tables import refuse, stack, to_frame, where
-from railx.figures.theme import GREY, INK, PALETTE, dot, label
+from railx.figures.theme import GREY, INK, PALETTE, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import phrase_list
 from railx.settings import Between, NotEmpty

@@ -1,9 +1,8 @@
-"""Colours, marks and labels that all figures share.
+"""Colours and labels that all figures share.
 
 A topology family, planner, system or fabric mode has one name and one colour in every
 figure. The colour-blind can tell the colours apart, and they are dark enough to be seen
-on white. Published numbers are hollow diamonds and dashed lines in every figure. The
-plotting libraries are imported when something is drawn.
+on white. The plotting libraries are imported when something is drawn.
 
 On a dark background every colour is taken to one of its hue that stands out from it at
 least as much as the first does from white, by the contrast of the Web Content
@@ -14,20 +13,15 @@ coloured areas too.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable
 from typing import Any
 
 #: The order in which unnamed things take their colours. Each has a contrast of 3 or
 #: more with white.
 PALETTE: tuple[str, ...] = (
-    "#0072b2",
-    "#b58a13",
-    "#33825a",
-    "#cf73a1",
-    "#004b68",
-    "#ce3700",
-    "#6f4000",
-    "#573a99",
+    *("#0072b2", "#b58a13", "#33825a", "#cf73a1"),
+    *("#004b68", "#ce3700", "#6f4000", "#573a99"),
 )
 INK = "#22272e"
 GREY = "#626a76"
@@ -35,28 +29,19 @@ GREY = "#626a76"
 FAINT = "#868e99"
 #: Width of every line of data.
 LINE_POINTS = 1.8
-#: The words for published numbers in every legend, and for what follows from a paper by
-#: arithmetic.
-PUBLISHED, DERIVED = "published", "derived from the paper"
 
 _NAMED = {
-    "railx_hyperx": "#0072b2",
-    "railx_torus": "#004b68",
-    "torus_2d": "#b58a13",
-    "fat_tree": "#626a76",
-    "rail_optimised": "#626a76",
-    "opus_rails": "#ce3700",
-    "static": "#626a76",
-    "flexsp": "#33825a",
-    "pipeline": "#cf73a1",
-    "electrical": "#626a76",
-    "on_demand": "#ce3700",
-    "provisioned": "#0072b2",
+    **dict.fromkeys(("fat_tree", "rail_optimised", "static", "electrical"), GREY),
+    **dict.fromkeys(("railx_hyperx", "provisioned"), PALETTE[0]),
+    **dict.fromkeys(("opus_rails", "on_demand"), PALETTE[5]),
+    "railx_torus": PALETTE[4],
+    "torus_2d": PALETTE[1],
+    "flexsp": PALETTE[2],
+    "pipeline": PALETTE[3],
 }
+#: What is written otherwise than its name; names of the papers are as they write them.
 _LABELS = {
     "gpt3_1T": "GPT-3 1T",
-    "dense_70b": "Dense 70B",
-    "dense_405b": "Dense 405B",
     "electrical_switch_port": "Electrical port",
     "vit_era5": "ViT on ERA5",
     "vtrain_single": "Megatron, one node (vTrain)",
@@ -66,49 +51,27 @@ _LABELS = {
     "mlperf": "GPT-3 175B (MLPerf)",
     "mosaic": "FSDP (llm-foundry)",
     "nemo": "Megatron-Bridge",
-    "railx": "RailX",
-    "opus": "Opus",
-    "infinipipe": "InfiniPipe",
     "railx_hyperx": "RailX 2D HyperX",
-    "railx_torus": "RailX torus",
     "torus_2d": "2D torus",
-    "fat_tree": "Fat tree",
-    "railx_split": "RailX split",
-    "railx_mixed": "RailX mixed",
-    "railx_dragonfly": "RailX Dragonfly",
-    "railx_twisted_torus": "RailX twisted torus",
-    "hammingmesh": "HammingMesh",
     "torus_3d": "3D torus",
     "tpu_v4": "TPUv4",
-    "dragonfly": "Dragonfly",
-    "hyperx": "HyperX",
-    "slim_fly": "Slim Fly",
-    "topoopt": "TopoOpt",
-    "polarfly": "PolarFly",
-    "polarstar": "PolarStar",
     "dragonfly_plus": "Dragonfly+",
     "cloudmatrix": "CloudMatrix384",
-    "ub_mesh": "UB-Mesh",
     "hpn": "HPN 7.0",
-    "mixnet": "MixNet",
     "khop_ring": "K-hop ring",
     "nvl72_rails": "NVL72 with rails",
-    "rail_only": "Rail-only",
-    "rail_optimised": "Rail-optimised",
-    "opus_rails": "Opus rails",
-    "opus_400g": "Opus 400G",
-    "static": "Static",
-    "flexsp": "FlexSP",
-    "pipeline": "Pipeline",
-    "wikipedia": "Wikipedia",
-    "h200": "H200",
-    "gb200": "GB200",
-    "ocs_port": "OCS port",
     "stdlib": "Python standard library",
-    "github": "GitHub",
-    "github_like": "GitHub-like",
-    "commoncrawl": "CommonCrawl",
-    "commoncrawl_like": "CommonCrawl-like",
+    **{
+        re.sub("[ -]", "_", text.lower()): text
+        for text in (
+            *("CommonCrawl", "CommonCrawl-like", "Dense 405B", "Dense 70B", "Dragonfly"),
+            *("Fat tree", "FlexSP", "GB200", "GitHub", "GitHub-like", "H200", "HammingMesh"),
+            *("HyperX", "InfiniPipe", "MixNet", "OCS port", "Opus", "Opus 400G", "Opus rails"),
+            *("Pipeline", "PolarFly", "PolarStar", "Rail-only", "Rail-optimised", "RailX"),
+            *("RailX Dragonfly", "RailX mixed", "RailX split", "RailX torus"),
+            *("RailX twisted torus", "Slim Fly", "Static", "TopoOpt", "UB-Mesh", "Wikipedia"),
+        )
+    },
 }
 MODE_LABELS = {
     "electrical": "Electrical (no switching)",
@@ -144,15 +107,6 @@ DARK_BACKGROUND = "#15191e"
 _POWER, _MOST, _MOST_WITH_HUE = 1.2, 15.8, 8.5
 #: Difference of red, green and blue above which a colour has a hue.
 _HUED = 0.1
-PUBLISHED_MARK: dict[str, Any] = {
-    "marker": "D",
-    "markersize": 5.5,
-    "markerfacecolor": "none",
-    "markeredgecolor": INK,
-    "markeredgewidth": 1.3,
-    "linestyle": "none",
-}
-PUBLISHED_LINE: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.3}
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
@@ -221,12 +175,6 @@ def text_colour(fill: str) -> str:
     return max(("#ffffff", INK), key=lambda text: contrast(text, fill))
 
 
-def dot(colour: str, size: float | None = None, **style: Any) -> dict[str, Any]:
-    """A mark without a line: the style of our numbers beside published ones."""
-    sized = {} if size is None else {"markersize": size}
-    return {"linestyle": "none", "marker": "o", "color": colour, **sized, **style}
-
-
 def _stem(name: str, names: Iterable[str]) -> str:
     """The longest of ``names`` that ``name`` is, or starts with as entire words.
 
@@ -283,14 +231,3 @@ def _shades(colour: str) -> list[str]:
     saturation = [min(1.0, _spread(colour) / (1 - abs(2 * light - 1))) for light in lightness]
     shades = zip(lightness, saturation, strict=True)
     return [to_hex(set_hls_values(colour, l=light, s=share)) for light, share in shades]
-
-
-def published_mark(colour: str) -> dict[str, Any]:
-    """The mark of a published value of one of several things, in its colour."""
-    return {**PUBLISHED_MARK, "markeredgecolor": colour}
-
-
-def published_series(colour: str) -> dict[str, Any]:
-    """Published values on a thin dashed line, in the colour of their series."""
-    line = {"linestyle": (0, (4, 2)), "linewidth": 1.1, "color": colour}
-    return published_mark(colour) | line

@@ -16,22 +16,10 @@ import numpy as np
 
 from railx.errors import UserError
 from railx.figures.figure import AxisScale, Canvas, Choice, Drawn, Tables, figure, reads
+from railx.figures.marks import DERIVED, PUBLISHED, PUBLISHED_LINE, dot, published_mark
 from railx.figures.panels import beside, name_rows, share_legend, ticks, tiles
 from railx.figures.tables import read_frame, records, refuse_unknown, stack, to_frame, where
-from railx.figures.theme import (
-    DERIVED,
-    GREY,
-    INK,
-    PALETTE,
-    PUBLISHED,
-    PUBLISHED_LINE,
-    colours,
-    dot,
-    label,
-    lighter,
-    published_mark,
-    readable,
-)
+from railx.figures.theme import GREY, INK, PALETTE, colours, label, lighter, readable
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import counted, listed, phrase, phrases, quantity, spoken
 from railx.settings import Between, NonNegative, NotEmpty, mapping
@@ -85,7 +73,30 @@ def topology_metrics(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
     rows = [(cut, f"{row}, bisection {{bisection_over_injection:q%}}"), (~cut, row)]
     alternative = f"""Hops between nodes and bisection over injection, a row per topology.
         {"; ".join(phrases(data[of], text) for of, text in rows if of.any())}."""
-    return Drawn(_hops_caption(data, limits), alternative, data)
+    near, far = _ends(data, "diameter_node_hops")
+    bisected = data[cut]
+    of_railx = data[data["family"].astype(str).str.startswith("railx")]
+    within = of_railx["diameter_node_hops"].between(limits[0], limits[1])
+    text = "{topology:spoken} with {diameter_node_hops:.0f}"
+    beyond = listed([phrase(text, row) for row in records(of_railx[~within])])
+    stated = ""
+    if len(of_railx):
+        stated = f"""RailX states {limits[0]:.0f} to {limits[1]:.0f} hops for its reconfigurable
+            settings (dashed): {within.sum()} of the {len(of_railx)} RailX networks here lie
+            within{f"; beyond are {beyond}" if beyond else ""}."""
+    links, percents = "{diameter_node_hops:.0f}", "{bisection_over_injection:q%}"
+    ends, name = "", "({topology:label})"
+    if len(bisected):
+        narrow, wide = _ends(bisected, "bisection_over_injection")
+        ends = f"""The bisection, counted on the family's natural cut, goes from
+            {phrase(f"{percents} of the injection bandwidth {name}", narrow)} to
+            {phrase(f"{percents} {name}", wide)}."""
+    count = counted(len(data), "topology", "topologies")
+    caption = f"""{count}. A hop is a link that leaves a node; the dot is the mean over all pairs of
+        chips in different places, the line ends at the diameter. Diameters go from
+        {phrase(f"{links} hops {name}", near)} to {phrase(f"{links} {name}", far)}. {stated}
+        {ends}"""
+    return Drawn(caption, alternative, data)
 
 
 def _hops(axes: Axes, data: DataFrame, colour: dict[str, str], limits: list[float]) -> None:
@@ -109,31 +120,6 @@ def _ends(data: DataFrame, column: str) -> tuple[Series[Any], Series[Any]]:
     """The rows with the lowest and the highest value."""
     values = data[column].to_numpy()
     return data.iloc[int(values.argmin())], data.iloc[int(values.argmax())]
-
-
-def _hops_caption(data: DataFrame, limits: list[float]) -> str:
-    near, far = _ends(data, "diameter_node_hops")
-    cut = data[data["bisection_over_injection"].notna()]
-    rows = data[data["family"].astype(str).str.startswith("railx")]
-    within = rows["diameter_node_hops"].between(limits[0], limits[1])
-    text = "{topology:spoken} with {diameter_node_hops:.0f}"
-    beyond = listed([phrase(text, row) for row in records(rows[~within])])
-    stated = ""
-    if len(rows):
-        stated = f"""RailX states {limits[0]:.0f} to {limits[1]:.0f} hops for its reconfigurable
-            settings (dashed): {within.sum()} of the {len(rows)} RailX networks here lie
-            within{f"; beyond are {beyond}" if beyond else ""}."""
-    hops, share = "{diameter_node_hops:.0f}", "{bisection_over_injection:q%}"
-    bisection = ""
-    if len(cut):
-        narrow, wide = _ends(cut, "bisection_over_injection")
-        bisection = f"""The bisection, counted on the family's natural cut, goes from
-            {phrase(f"{share} of the injection bandwidth ({{topology:label}})", narrow)} to
-            {phrase(f"{share} ({{topology:label}})", wide)}."""
-    return f"""{counted(len(data), "topology", "topologies")}. A hop is a link that leaves a node;
-        the dot is the mean over all pairs of chips in different places, the line ends at the
-        diameter. Diameters go from {phrase(f"{hops} hops ({{topology:label}})", near)} to
-        {phrase(f"{hops} ({{topology:label}})", far)}. {stated} {bisection}"""
 
 
 # All-to-all bandwidth per chip: the ideal and the bound of the routing
@@ -169,10 +155,9 @@ def all_to_all_bandwidth(settings: BandwidthSettings, tables: Tables, canvas: Ca
     frame = tables.read("bounds", "topology", settings.only)
     refuse_unknown("traffic", [settings.traffic], sorted(set(frame["traffic"])))
     rows = where(frame, traffic=settings.traffic).reset_index(drop=True)
-    injection = rows["injection_gb_s_per_chip"]
-    rates = {name: rows[f"{name}_gb_s_per_chip"] for name in ("ideal", "bound")}
-    bandwidth = rows.assign(**rates)
-    share = rows.assign(**{name: 100 * rate / injection for name, rate in rates.items()})
+    injection, ends = rows["injection_gb_s_per_chip"], ("ideal", "bound")
+    bandwidth = rows.assign(**{name: rows[f"{name}_gb_s_per_chip"] for name in ends})
+    share = rows.assign(**{name: 100 * bandwidth[name] / injection for name in ends})
     derived = _derived(settings, rows, tables.read("derived"))
     speeds = [f"{speed:,.0f}" for speed in sorted(set(injection))]
     subtitle = f"""{label(settings.traffic)} traffic, one direction. Ideal: even load on all
@@ -194,12 +179,11 @@ def all_to_all_bandwidth(settings: BandwidthSettings, tables: Tables, canvas: Ca
         if derived:
             share_legend(page, {DERIVED: published_mark(GREY)}, 1)
     data = rows[tables.columns("bounds")].copy()
-    for name in ("ideal", "bound"):
-        data[f"{name}_over_injection"] = data[f"{name}_gb_s_per_chip"] / injection
-        data[f"{name}_over_injection_derived_from_paper"] = [
-            derived.get((topology, "ideal" if name == "ideal" else routing), math.nan) / 100
-            for topology, routing in zip(data["topology"], data["routing"], strict=True)
-        ]
+    routings = {"ideal": ["ideal"] * len(data), "bound": list(data["routing"])}
+    for name, chosen in routings.items():
+        data[f"{name}_over_injection"] = bandwidth[name] / injection
+        stated = [derived.get(key, math.nan) for key in zip(data["topology"], chosen, strict=True)]
+        data[f"{name}_over_injection_derived_from_paper"] = [value / 100 for value in stated]
     row = """{topology:spoken} under {routing}: ideal {ideal_gb_s_per_chip:q}, bound
         {bound_gb_s_per_chip:q} of {injection_gb_s_per_chip:,.0f}"""
     alternative = f"Bars of all-to-all bandwidth per chip in GB/s. {phrases(rows, row)}."
@@ -227,8 +211,8 @@ def _bandwidth_caption(rows: DataFrame, derived: Derived) -> str:
     best = rows.groupby("topology")["bound"].max().sort_values()
     low, high = (f"{quantity(best.iloc[i])} %" for i in (0, -1))
     over = rows["ideal_gb_s_per_chip"] / rows["bound_gb_s_per_chip"]
-    ours = {(row["topology"], "ideal"): row["ideal"] for row in records(rows)}
-    ours |= {(row["topology"], row["routing"]): row["bound"] for row in records(rows)}
+    ours = rows.set_index(["topology", "routing"])["bound"].to_dict()
+    ours |= rows.assign(way="ideal").set_index(["topology", "way"])["ideal"].to_dict()
     apart = [abs(ours[key] / theirs - 1) for key, theirs in derived.items() if key in ours]
     costs = "On all of them routing reaches the ideal."
     if over.max() > 1 + 1e-9:
@@ -310,11 +294,11 @@ def channel_loads(settings: ChannelLoadsSettings, tables: Tables, canvas: Canvas
         for (topology, routing), rows in groups
     ]
     columns = min(settings.columns, len(groups))
-    words = {"x": "Share of channels of the kind (%)", "y": "Load"}
+    x = "Share of channels of the kind (%)"
     subtitle = """Every channel in descending order of its load. Load: flits per cycle on a channel
         when each chip offers one flit per cycle."""
     with canvas(subtitle, frame["fidelity"]) as page:
-        panels = tiles(page, titles, columns, settings, **words, sharex=True)
+        panels = tiles(page, titles, columns, settings, x, "Load", sharex=True)
         colour = colours(sorted(set(frame["kind"])))
         for axes, (_, rows) in zip(panels, groups, strict=True):
             for i, (kind, line) in enumerate(rows.groupby("kind")):
@@ -360,10 +344,9 @@ def _stairs(frame: DataFrame) -> DataFrame:
 def _largest(frame: DataFrame) -> DataFrame:
     """The busiest channel by topology and routing; its load over its kind's mean."""
     keys = ["topology", "routing"]
-    busiest = frame.loc[frame.groupby(keys, sort=False)["load"].idxmax()]
-    means = frame.groupby([*keys, "kind"])["load"].mean().rename("mean").reset_index()
-    rows = busiest.merge(means, on=[*keys, "kind"])
-    return rows.assign(over=rows["load"] / rows["mean"])
+    means = frame.groupby([*keys, "kind"])["load"].transform("mean")
+    frame = frame.assign(over=frame["load"] / means)
+    return frame.loc[frame.groupby(keys, sort=False)["load"].idxmax()]
 
 
 # Rail rings of one RailX line: Hamiltonian cycles over its nodes. A decomposition makes
@@ -452,21 +435,15 @@ def _circuits(settings: RailRingsSettings, tables: Tables) -> tuple[str, DataFra
         if len(rows):
             numbers = ["ocs", "port_a", "port_b", "rail", "node_a", "node_b"]
             return name, rows.astype(dict.fromkeys(numbers, int))
-    raise UserError(
-        f"{', '.join(str(path) for _, path in files)}: no circuits in dimension"
-        f" {settings.dimension}, line {settings.line}; allowed: a topology with optical switches"
-        " and a line that it has"
-    )
+    paths = ", ".join(str(path) for _, path in files)
+    got = f"{paths}: no circuits in dimension {settings.dimension}, line {settings.line}"
+    raise UserError(f"{got}; allowed: a topology with optical switches and a line that it has")
 
 
 def _ring(
     axes: Axes, rows: DataFrame, nodes: Sequence[int], colours: dict[int, str], *, arrows: bool
 ) -> None:
-    """Nodes on a circle, clockwise from the top.
-
-    An arc leads from each node to its successor on the rail, bent so that both senses
-    show.
-    """
+    """Nodes on a circle, clockwise from the top; bent arcs show both senses."""
     angles = [2 * math.pi * i / len(nodes) for i in range(len(nodes))]
     x, y = ([function(angle) for angle in angles] for function in (math.sin, math.cos))
     position = dict(zip(nodes, zip(x, y, strict=True), strict=True))
@@ -477,8 +454,7 @@ def _ring(
         "linewidth": (1.6 if arrows else 1.3) if few else 0.6,
         "alpha": 1.0 if few else 0.6,
         "mutation_scale": 9,
-        "shrinkA": size * 0.62,
-        "shrinkB": size * 0.62,
+        **dict.fromkeys(("shrinkA", "shrinkB"), size * 0.62),
         "connectionstyle": f"arc3,rad={0.0 if arrows else 0.09}",
     }
     for rail, start, end in _rows(rows, "rail", "node_a", "node_b"):
@@ -493,27 +469,21 @@ def _ring(
 
 
 def _switch(axes: Axes, rows: DataFrame, colour: str) -> None:
-    """The ports of one optical switch in two columns, a line for each circuit.
-
-    Every port is used at most once.
-    """
-    left, right = (
-        {port: i for i, port in enumerate(sorted(rows[side]))} for side in ("port_a", "port_b")
-    )
+    """The ports of one optical switch in two columns, a line for each circuit."""
+    columns = ("port_a", "port_b")
+    left, right = ({port: i for i, port in enumerate(sorted(rows[side]))} for side in columns)
     count = max(len(left), len(right))
     few = count <= 16
-    for a, b in _rows(rows, "port_a", "port_b"):
-        width = 1.5 if few else 0.5
-        ends = [left[a], right[b]]
-        axes.plot([0, 1], ends, color=colour, linewidth=width, solid_capstyle="round")
+    style: dict[str, Any] = {"linewidth": 1.5 if few else 0.5, "solid_capstyle": "round"}
+    for a, b in _rows(rows, *columns):
+        axes.plot([0, 1], [left[a], right[b]], color=colour, **style)
     for x, side, ports in ((0, "a", left), (1, "b", right)):
         square = dot(INK, 5.5 if few else 1.5, marker="s", zorder=3)
         axes.plot([x] * len(ports), [*ports.values()], **square)
-        names = [f"port_{side}", f"node_{side}"]
-        for port, node in sorted(_rows(rows, *names)) if few else ():
+        align, aside = ("left", 7) if x else ("right", -7)
+        for port, node in sorted(_rows(rows, f"port_{side}", f"node_{side}")) if few else ():
             text = f"p{port} · {node}" if x else f"{node} · p{port}"
-            align = "left" if x else "right"
-            beside(axes, text, x, ports[port], 7 if x else -7, ha=align, color=GREY)
+            beside(axes, text, x, ports[port], aside, ha=align, color=GREY)
     switches = ", ".join(map(str, sorted(set(rows["ocs"]))))
     axes.set_title(f"OCS {switches}", loc="center", fontweight="normal", color=INK)
     axes.set(xlim=(-0.85, 1.85) if few else (-0.2, 1.2), ylim=(count - 0.4, -0.6))

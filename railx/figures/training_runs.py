@@ -16,10 +16,11 @@ from typing import Annotated, Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
+from railx.figures.marks import dot
 from railx.figures.panels import beside, name_rows, panel_title, share_legend, ticks, tiles
 from railx.figures.repeats import REPEAT_COLUMNS, SETTING, medians, per_repeat, repeats_words
 from railx.figures.tables import records, refuse, stack, where
-from railx.figures.theme import GREY, INK, MODE_COLOURS, MODES, PALETTE, colours, dot, label
+from railx.figures.theme import GREY, INK, MODE_COLOURS, MODES, PALETTE, colours, label
 from railx.figures.types import Axes, DataFrame
 from railx.figures.words import counted, phrase, phrase_list, phrases, quantity, span
 from railx.settings import Between, NotEmpty, mapping
@@ -291,9 +292,7 @@ def reconfiguration(settings: ReconfigurationSettings, tables: Tables, canvas: C
         dots: repeats, crosses: repeats set aside. Here: {repeats_words(repeats)}."""
     # An emulated line is never taken for a measured one.
     modes = frame.drop_duplicates(["fidelity", "mode"]).groupby("fidelity")["mode"]
-    origins = {
-        str(fidelity): ", ".join(map(str.lower, map(label, rows))) for fidelity, rows in modes
-    }
+    origins = {str(fidelity): ", ".join(map(label, rows)).lower() for fidelity, rows in modes}
     with canvas(subtitle, frame["fidelity"], shows=origins) as page:
         panels = page.subplots(2, len(runs), sharex=True, squeeze=False, height_ratios=[1.7, 1])
         latencies = sorted(set(points["reconfiguration_latency_ms"]))
@@ -311,19 +310,32 @@ def reconfiguration(settings: ReconfigurationSettings, tables: Tables, canvas: C
         for axes, words in zip(panels[:, 0], _SHOWN.values(), strict=True):
             axes.set_ylabel(words)
         share_legend(page, {}, len(MODE_COLOURS), *panels.flat)
-    parts = []
+    parts, sentences = [], []
     for run in runs:
-        stalls = _longest(points, run, "stall_percent")
+        stalls, times = (_longest(points, run, of) for of in ("stall_percent", "over_electrical"))
         if len(stalls):
             texts = phrases(stalls, "{mode:lower} {median:q} %", ", ")
-            parts.append(f"{label(run)} stalled {texts} at {quantity(stalls['ms'].iloc[0])} ms")
+            at = f"at {quantity(stalls['ms'].iloc[0])} ms"
+            parts.append(f"{label(run)} stalled {texts} {at}")
+            over = "{mode:lower} {median:q}"
+            ratios = [
+                phrase(over + " ({low:q} to {high:q})" * (row["low"] == row["low"]), row)
+                for row in records(times)
+            ]
+            sentences.append(
+                f"{label(run)} {at}: {', '.join(ratios)} times the electrical iteration."
+            )
+    caption = f"""Training with emulated optical switches, {repeats_words(repeats)}.
+        {" ".join(sentences)} Above, the iteration time of the slowest rank; below, the share of it
+        in which ranks wait for light paths. The electrical runs are measured; in the others the
+        training is real and the switches are emulated delays."""
     alternative = f"""Lines of the iteration time and of the share of it spent waiting for light
         paths over the reconfiguration latency, a column per run: {"; ".join(parts)}."""
     keys = [*SETTING, "repeat", "disturbed", "fidelity"]
     values = repeats.melt(keys, list(_SHOWN), var_name="shows", value_name="value")
     # The medians, and below them the repeats behind them.
     data = stack([points[points["shows"].isin(_SHOWN)], values])
-    return Drawn(_caption(points, repeats), alternative, data)
+    return Drawn(caption, alternative, data)
 
 
 def _lines(axes: Axes, points: DataFrame) -> None:
@@ -371,24 +383,6 @@ def _longest(points: DataFrame, run: str, shows: str) -> DataFrame:
     rows = where(points, run=run, shows=shows).rename(columns={"reconfiguration_latency_ms": "ms"})
     optical = rows[rows["mode"] != "electrical"]
     return where(optical, ms=optical["ms"].max())
-
-
-def _caption(points: DataFrame, repeats: DataFrame) -> str:
-    sentences = []
-    for run in dict.fromkeys(points["run"]):
-        rows = _longest(points, run, "over_electrical")
-        parts = [
-            phrase("{mode:lower} {median:q}", row)
-            + (phrase(" ({low:q} to {high:q})", row) if row["low"] == row["low"] else "")
-            for row in records(rows)
-        ]
-        if parts:
-            sentences.append(f"""{label(run)} at {quantity(rows["ms"].iloc[0])} ms:
-                {", ".join(parts)} times the electrical iteration.""")
-    return f"""Training with emulated optical switches, {repeats_words(repeats)}.
-        {" ".join(sentences)} Above, the iteration time of the slowest rank; below, the share of it
-        in which ranks wait for light paths. The electrical runs are measured; in the others the
-        training is real and the switches are emulated delays."""
 
 
 # Programs in plain torch: time and stalls against what windows do not hide

@@ -13,20 +13,10 @@ from typing import Any
 import numpy as np
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
+from railx.figures.marks import DERIVED, PUBLISHED_MARK, dot, published_mark
 from railx.figures.panels import beside, name_rows, patch, share_legend, ticks, tiles
 from railx.figures.tables import records, refuse_unknown, stack, where
-from railx.figures.theme import (
-    DERIVED,
-    GREY,
-    INK,
-    OPUS_JOBS,
-    PALETTE,
-    PUBLISHED_MARK,
-    dot,
-    label,
-    lighter,
-    published_mark,
-)
+from railx.figures.theme import GREY, INK, OPUS_JOBS, PALETTE, label, lighter
 from railx.figures.types import Axes, DataFrame, Series
 from railx.figures.words import counted, phrases, quantity
 
@@ -85,7 +75,20 @@ def switching_windows(settings: CanvasSettings, tables: Tables, canvas: Canvas) 
         optical switches, on one logarithmic axis of time; windows:
         {phrases(steps, "{count} of {window_ms:q} ms", ", ")}. Below, blocks of the phases of an
         iteration of four jobs."""
-    return Drawn(_published_caption(windows, switches, phases), alternative, data)
+    longer = (f"{100 * _longer(windows, ms):.0f} % last {ms:g} ms or more" for ms in (1, 2, 10))
+    text = f"Of {windows['count'].sum()} windows between unlike phases {', '.join(longer)}."
+    verified = switches[switches["confidence"] != "low"]
+    if len(verified):
+        times = verified.assign(
+            time=verified["switching_ms"].map(_time), percent=100 * verified["hidden"]
+        )
+        fits = phrases(times, "{example_device} ({time}) {percent:.0f} %")
+        text += f" Share of the windows that hide a switch's time, times that were read: {fits}."
+    counts = phrases(phases.drop_duplicates("job"), "{job} {transitions}")
+    caption = f"""{text} {len(switches) - len(verified)} of the {len(switches)} switching times are
+        recalled and drawn pale. Switches of an iteration: {counts}. A transition with two lengths
+        is split by its mean."""
+    return Drawn(caption, alternative, data)
 
 
 def _windows(table: DataFrame) -> DataFrame:
@@ -206,22 +209,6 @@ def _pattern(axes: Axes, phases: DataFrame, jobs: list[str]) -> None:
     axes.grid(visible=False)
 
 
-def _published_caption(windows: DataFrame, switches: DataFrame, phases: DataFrame) -> str:
-    longer = (f"{100 * _longer(windows, ms):.0f} % last {ms:g} ms or more" for ms in (1, 2, 10))
-    text = f"Of {windows['count'].sum()} windows between unlike phases {', '.join(longer)}."
-    verified = switches[switches["confidence"] != "low"]
-    if len(verified):
-        times = verified.assign(
-            time=verified["switching_ms"].map(_time), percent=100 * verified["hidden"]
-        )
-        fits = phrases(times, "{example_device} ({time}) {percent:.0f} %")
-        text += f" Share of the windows that hide a switch's time, times that were read: {fits}."
-    counts = phrases(phases.drop_duplicates("job"), "{job} {transitions}")
-    return f"""{text} {len(switches) - len(verified)} of the {len(switches)} switching times are
-        recalled and drawn pale. Switches of an iteration: {counts}. A transition with two lengths
-        is split by its mean."""
-
-
 # Windows of generated steps: within passes, and on the clock
 
 #: Published finite windows of figs. 12 and 13: the rows and of how many they are sums.
@@ -277,10 +264,20 @@ def step_windows(settings: StepWindowsSettings, tables: Tables, canvas: Canvas) 
         legend |= {kind.replace("->", " to "): dot(colour) for kind, colour in hues.items()}
         share_legend(page, legend | {DERIVED.capitalize(): PUBLISHED_MARK}, 4)
     data = stack([ours.assign(shows="pass"), clock.assign(shows="clock")])
+    apart = max(abs(a - b) / b for a, b in zip(ours["window_ms"], theirs["window_ms"], strict=True))
+    groups = clock.groupby(["step", "job"], sort=False)["window_ms"]
+    parts = "; ".join(
+        f"{job} {quantity(times.clip(lower=0).median())} ms in the middle ({len(times)} windows)"
+        for job, (_, times) in zip(jobs, groups, strict=True)
+    )
+    caption = f"""Windows of generated steps. Within passes of DeepSeek-V2 236B ours differ from the
+        published by {quantity(100 * apart)} % at most. On the clock: {parts}. The diamonds are the
+        finite windows behind the published latency sweeps, about half of ours, whose operations
+        count twice. Negative windows overlap."""
     lengths = phrases(ours, "{count:.0f} of {window_ms:q} ms", ", ")
     alternative = f"""A staircase of windows ({lengths}) beside dots of the windows of
         {", ".join(jobs)}."""
-    return Drawn(_step_caption(ours, theirs, clock, jobs), alternative, data)
+    return Drawn(caption, alternative, data)
 
 
 def _steps(rows: DataFrame) -> DataFrame:
@@ -307,20 +304,6 @@ def _on_the_clock(
     axes.set(xlim=(-30, 8000), xlabel="Window (ms)")
     axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
     return [name.replace("\n", " ") for name in names]
-
-
-def _step_caption(ours: DataFrame, theirs: DataFrame, clock: DataFrame, jobs: list[str]) -> str:
-    apart = max(abs(a - b) / b for a, b in zip(ours["window_ms"], theirs["window_ms"], strict=True))
-    windows = [rows["window_ms"] for _, rows in clock.groupby(["step", "job"], sort=False)]
-    parts = "; ".join(
-        f"{job} {quantity(lengths.clip(lower=0).median())} ms in the middle"
-        f" ({len(lengths)} windows)"
-        for job, lengths in zip(jobs, windows, strict=True)
-    )
-    return f"""Windows of generated steps. Within passes of DeepSeek-V2 236B ours differ from the
-        published by {quantity(100 * apart)} % at most. On the clock: {parts}. The diamonds are the
-        finite windows behind the published latency sweeps, about half of ours, whose operations
-        count twice. Negative windows overlap."""
 
 
 # Devices: ports, switching time and the largest job; hollow, as none is measured here
@@ -404,21 +387,17 @@ def switch_technologies(settings: TechnologiesSettings, tables: Tables, canvas: 
         for chips, colour in zip(settings.chips_per_server, _SERVERS, strict=False):
             legend[f"ours: in servers of {chips}"] = dot(colour)
         share_legend(page, legend, 3)
-    rows = points.assign(
-        time=[f"{ms:g} ms" if ms == ms else "no time given" for ms in points["switching_ms"]]
-    )
+    times = [f"{ms:g} ms" if ms == ms else "no time given" for ms in points["switching_ms"]]
+    rows = points.assign(time=times)
     text = "{example_device}, {port_count:,} ports, {time}, {confidence} confidence"
     alternative = f"Switching time over ports of optical switches: {phrases(rows, text)}."
-    return Drawn(_caption(settings, points), alternative, points)
-
-
-def _caption(settings: TechnologiesSettings, points: DataFrame) -> str:
     recalled = points["confidence"] == "low"
     large = points.sort_values("port_count").iloc[-1]
     chips = settings.chips_per_server[0]
-    return f"""{counted(len(points), "device")}, {points["switching_ms"].notna().sum()} with a
+    caption = f"""{counted(len(points), "device")}, {points["switching_ms"].notna().sum()} with a
         switching time; {recalled.sum()} are recalled and not verified. No price but that of one
         switch has a source: 520 USD per port, of the artifact's 192-port switch, which holds
         {192 // 2 * chips:,} GPUs in servers of {chips}. The largest, {large["example_device"]},
         would hold {int(large[f"gpus_in_servers_of_{chips}"]):,} and takes minutes to switch.
         Sources: {phrases(points[~recalled], "{example_device}, {source}")}; all others recalled."""
+    return Drawn(caption, alternative, points)

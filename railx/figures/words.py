@@ -73,10 +73,10 @@ def fidelity_line(
 
     ``shows`` says which part of the figure has a fidelity.
     """
-    parts = []
-    for fidelity in ordered(fidelities):
-        part = f"{shows[fidelity]}: " if shows else ""
-        parts.append(f"{part}{fidelity} ({FIDELITY_MEANING[fidelity]})")
+    parts = [
+        f"{f'{shows[fidelity]}: ' if shows else ''}{fidelity} ({FIDELITY_MEANING[fidelity]})"
+        for fidelity in ordered(fidelities)
+    ]
     line = "Fidelity: " + "; ".join(parts) if parts else ""
     return ". ".join(filter(None, (line, note)))
 

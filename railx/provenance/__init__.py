@@ -4,13 +4,6 @@ Only the standard library is used, so that a bare GPU node can record the same; 
 RO-Crate of a run needs ``rocrate`` and is built by :mod:`railx.provenance.crate`.
 """
 
-from railx.provenance.jobs import (
-    JOB_SCHEMA,
-    PACKAGES,
-    SCHEMA,
-    collect_provenance,
-    digest_of,
-    job_record,
-)
+from railx.provenance.jobs import collect_provenance, digest_of, job_record
 
-__all__ = ["JOB_SCHEMA", "PACKAGES", "SCHEMA", "collect_provenance", "digest_of", "job_record"]
+__all__ = ["collect_provenance", "digest_of", "job_record"]

@@ -18,9 +18,8 @@ _PROFILES = {
     "https://w3id.org/workflowhub/workflow-ro-crate/1.0": "Workflow RO-Crate",
 }
 #: Terms of the profiles that RO-Crate's own context lacks.
-_TERMS = {
-    name: f"https://w3id.org/ro/terms/workflow-run#{name}" for name in ("sha256", "resourceUsage")
-}
+_TERM = "https://w3id.org/ro/terms/workflow-run#"
+_TERMS = {name: f"{_TERM}{name}" for name in ("sha256", "resourceUsage")}
 _COMPLETED = "http://schema.org/CompletedActionStatus"
 _LICENSE = "https://spdx.org/licenses/Apache-2.0"
 _FORMATS = {
@@ -64,12 +63,9 @@ def run_crate(
         " judged: result tables, figures, verdicts and how each of them was made."
     )
     crate.datePublished = ended
-    crate.license = crate.add(
-        _entity(crate, _LICENSE, {"@type": "CreativeWork", "name": "Apache-2.0"})
-    )
+    crate.license = _entity(crate, _LICENSE, "CreativeWork", "Apache-2.0")
     crate.root_dataset["conformsTo"] = [
-        crate.add(_entity(crate, profile, {"@type": "CreativeWork", "name": name}))
-        for profile, name in _PROFILES.items()
+        _entity(crate, profile, "CreativeWork", name) for profile, name in _PROFILES.items()
     ]
     main = crate.add_workflow(dest_path=workflow, main=True, lang="snakemake")
     main["name"] = "Reproduction pipeline"
@@ -116,9 +112,7 @@ class _Files:
             self._entities[identifier] = (
                 self._crate.add_file(dest_path=identifier)
                 if inside
-                else self._crate.add(
-                    _entity(self._crate, identifier, {"@type": "CreativeWork", "name": path})
-                )
+                else _entity(self._crate, identifier, "CreativeWork", path)
             )
         entity = self._entities[identifier]
         if digest:
@@ -142,23 +136,18 @@ def _add_job(
     stages: Mapping[str, str],
 ) -> Any:
     name = "/".join(filter(None, (record["stage"], record["item"])))
-    stage = _once(
+    software = "SoftwareApplication"
+    stage = _entity(
         crate,
         f"#stage-{record['stage']}-{record['code']}",
-        {
-            "@type": "SoftwareApplication",
-            "name": f"stage {record['stage']}",
-            "description": stages.get(record["stage"], ""),
-            "softwareVersion": record["code"],
-        },
+        software,
+        f"stage {record['stage']}",
+        description=stages.get(record["stage"], ""),
+        softwareVersion=record["code"],
     )
     stage["softwareRequirements"] = [
-        _once(
-            crate,
-            f"#package-{package}-{version}",
-            {"@type": "SoftwareApplication", "name": package, "softwareVersion": version},
-        )
-        for package, version in record["packages"].items()
+        _entity(crate, f"#package-{name}-{version}", software, name, softwareVersion=version)
+        for name, version in record["packages"].items()
     ]
     action = crate.add_action(
         stage,
@@ -181,32 +170,24 @@ def _add_job(
 def _usage(crate: Any, name: str, record: Mapping[str, Any]) -> list[Any]:
     """Machine, lock, config and load of a job as property values."""
     values = {
-        "config": record["config"],
-        "lock": record["lock"],
+        **{key: record[key] for key in ("config", "lock")},
         "processor": record["cpu"],
-        "cores": record["cores"],
-        "memory_gb": record["memory_gb"],
-        "python": record["python"],
-        "load_before": record["load"]["before"],
-        "load_after": record["load"]["after"],
+        **{key: record[key] for key in ("cores", "memory_gb", "python")},
+        **{f"load_{time}": record["load"][time] for time in ("before", "after")},
     }
     return [
-        crate.add(
-            _entity(
-                crate, f"#job-{name}-{key}", {"@type": "PropertyValue", "name": key, "value": value}
-            )
-        )
+        _entity(crate, f"#job-{name}-{key}", "PropertyValue", key, value=value)
         for key, value in values.items()
         if value is not None
     ]
 
 
-def _once(crate: Any, identifier: str, properties: Mapping[str, Any]) -> Any:
-    entity = crate.dereference(identifier)
-    return entity if entity is not None else crate.add(_entity(crate, identifier, properties))
-
-
-def _entity(crate: Any, identifier: str, properties: Mapping[str, Any]) -> Any:
+def _entity(crate: Any, identifier: str, kind: str, name: str, **properties: Any) -> Any:
+    """The entity of this identifier, which is added once."""
     from rocrate.model.contextentity import ContextEntity
 
-    return ContextEntity(crate, identifier, properties=dict(properties))
+    entity = crate.dereference(identifier)
+    if entity is not None:
+        return entity
+    properties = {"@type": kind, "name": name, **properties}
+    return crate.add(ContextEntity(crate, identifier, properties=properties))

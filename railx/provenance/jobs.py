@@ -50,7 +50,7 @@ def collect_provenance(
     commit, dirty = _commit(Path(repository))
     return {
         "schema": SCHEMA,
-        "created_utc": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "created_utc": now_utc(),
         "project": _version(_PROJECT),
         "commit": commit,
         "dirty": dirty,
@@ -123,20 +123,13 @@ def _memory_gb() -> float | None:
 
 
 def _gpus() -> list[dict[str, Any]]:
-    listed = _output(
-        [
-            "nvidia-smi",
-            "--query-gpu=name,memory.total,driver_version",
-            "--format=csv,noheader,nounits",
-        ]
-    )
+    query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
     gpus = []
-    for line in (listed or "").splitlines():
+    for line in (_output(["nvidia-smi", *query]) or "").splitlines():
         name, memory, driver = (part.strip() for part in (*line.split(","), "", "")[:3])
         # nvidia-smi counts in MiB.
-        memory_gb = (
-            round(float(memory) * 2**20 / 1e9, 1) if memory.replace(".", "", 1).isdigit() else None
-        )
+        number = memory.replace(".", "", 1).isdigit()
+        memory_gb = round(float(memory) * 2**20 / 1e9, 1) if number else None
         gpus.append({"name": name, "memory_gb": memory_gb, "driver": driver or None})
     return gpus
 
@@ -251,11 +244,10 @@ def check_intact(files: Iterable[str | Path], results: Path) -> None:
         if digest != recorded:
             aside = path.with_name(path.name + DAMAGED)
             path.replace(aside)
-            raise UserError(
-                f"{path}: is damaged: {aside.stat().st_size} bytes with sha256 {digest[:12]}, its"
-                f" job made {recorded[:12]}; it is set aside as {aside.name}, and the next run"
-                " makes it anew"
-            )
+            there = f"{aside.stat().st_size} bytes with sha256 {digest[:12]}"
+            next_run = f"it is set aside as {aside.name}, and the next run makes it anew"
+            made = f"its job made {recorded[:12]}"
+            raise UserError(f"{path}: is damaged: {there}, {made}; {next_run}")
 
 
 def _recorded(path: Path, results: Path) -> str | None:

@@ -150,9 +150,8 @@ def _cells(key: tuple[str, str], words: _Words, networks: Sequence[Rows]) -> lis
 
 def _front(key: tuple[str, str], networks: Sequence[Rows]) -> set[int]:
     """Networks that no cheaper one equals; links inside nodes are charged if priced."""
-    price = next(
-        (name for name in _PRICES if any(_value(rows, ("", name)) for rows in networks)), ""
-    )
+    priced_as = (name for name in _PRICES if any(_value(rows, ("", name)) for rows in networks))
+    price = next(priced_as, "")
     digits = _FIRST[key[1]].digits
     priced = [
         (usd, -round(rate, digits), index)

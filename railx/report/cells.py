@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from railx.evidence import VERDICTS
@@ -18,8 +19,6 @@ from railx.report.entries import OtherResult, ReportTable
 
 #: Rows of a result table that the page prints; the file has all.
 MOST_ROWS = 40
-#: Tables of one kind, and jobs of one stage, that the page shows.
-MOST_ALIKE = 40
 
 
 def table_rows(table: ReportTable) -> dict[str, Any]:
@@ -34,12 +33,6 @@ def table_rows(table: ReportTable) -> dict[str, Any]:
         "rows": arrow.slice(0, MOST_ROWS).to_pylist(),
         "count": arrow.num_rows,
     }
-
-
-def seeds(config: Any) -> list[tuple[str, Any]]:
-    """Every seed of a config with its dotted key."""
-    leaves = dotted_leaves(config)
-    return [(key, value) for key, value in leaves if key.rsplit(".", 1)[-1] == "seed"]
 
 
 def cell(value: Any) -> str:
@@ -91,13 +84,11 @@ def read_others(others: Sequence[OtherResult]) -> list[dict[str, Any]]:
 
 def _read(other: OtherResult) -> dict[str, Any]:
     rows, trouble = _rows(other)
-    provenance: dict[str, Any] = {}
+    provenance: Any = None
     if other.provenance is not None and other.provenance.is_file():
-        try:
-            content = read_json(other.provenance)
-        except ValueError:
-            content = None
-        provenance = content if isinstance(content, dict) else {}
+        with suppress(ValueError):
+            provenance = read_json(other.provenance)
+    provenance = provenance if isinstance(provenance, dict) else {}
     return {
         "name": other.name,
         "recorded": other.recorded,

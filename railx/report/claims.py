@@ -57,10 +57,8 @@ def read_claims(path: str | Path, papers: Mapping[str, Paper]) -> list[Row]:
     table = read_table(path)
     missing = [column for column in CLAIM_COLUMNS if column not in table.column_names]
     if missing:
-        raise UserError(
-            f"{path}: column {', '.join(missing)} is missing; found:"
-            f" {', '.join(table.column_names)}"
-        )
+        found = ", ".join(table.column_names)
+        raise UserError(f"{path}: column {', '.join(missing)} is missing; found: {found}")
     rows: list[Row] = table.to_pylist()
     for row in rows:
         for column, allowed in (
@@ -70,26 +68,16 @@ def read_claims(path: str | Path, papers: Mapping[str, Paper]) -> list[Row]:
             ("paper", tuple(papers)),
         ):
             if row[column] not in allowed:
-                raise UserError(
-                    f"{path}: claim {row['claim']}: {column} {row[column]!r}; allowed:"
-                    f" {', '.join(word for word in allowed if word)}"
-                )
+                got = f"{path}: claim {row['claim']}: {column} {row[column]!r}"
+                raise UserError(f"{got}; allowed: {', '.join(filter(None, allowed))}")
         row["tables"] = [name for name in (row["tables"] or "").split(", ") if name]
     return rows
 
 
-def count(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """How many rows have each verdict, in the order of the verdicts."""
-    verdicts = [row["verdict"] for row in rows]
+def count(rows: Iterable[Mapping[str, Any]], column: str = "verdict") -> dict[str, int]:
+    """How many rows have each verdict in a column, in the order of the verdicts."""
+    verdicts = [row[column] for row in rows]
     return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
-
-
-def count_groups(counts: Mapping[str, int]) -> dict[str, int]:
-    """How many verdicts of each group there are, from the counts of :func:`count`."""
-    return {
-        group: sum(counts[verdict] for verdict in verdicts)
-        for group, verdicts in VERDICT_GROUPS.items()
-    }
 
 
 def did_not_hold(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -141,10 +129,9 @@ def summary_lines(
     for key, paper in papers.items():
         rows_of_paper = [row for row in published if row["paper"] == key]
         if rows_of_paper:
-            table.append(
-                [paper.name, *map(str, count(rows_of_paper).values()), str(len(rows_of_paper))]
-            )
-    table.append(["all", *map(str, count(published).values()), str(len(published))])
+            counts = (*count(rows_of_paper).values(), len(rows_of_paper))
+            table.append([paper.name, *map(str, counts)])
+    table.append(["all", *map(str, (*count(published).values(), len(published)))])
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [f"experiment {name}", ""]
     for first, *numbers in table:
@@ -152,9 +139,8 @@ def summary_lines(
         lines.append("  ".join([first.ljust(widths[0]), *cells]))
     for verdict, claims in did_not_hold(list(map(dict, rows))).items():
         lines += ["", f"{verdict}:"]
-        lines += [
-            f"  {papers[row['paper']].name}, {row['claim']}: {row['reason']}" for row in claims
-        ]
+        for row in claims:
+            lines.append(f"  {papers[row['paper']].name}, {row['claim']}: {row['reason']}")
     return [*lines, ""]
 
 

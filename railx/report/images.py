@@ -50,9 +50,8 @@ def image_source(path: Path) -> str:
     """
     chosen = path.with_suffix(".png") if rastered(path) else path
     if chosen.suffix not in _TYPES:
-        raise UserError(
-            f"{chosen}: not an image that a report can hold; allowed: {', '.join(_TYPES)}"
-        )
+        allowed = ", ".join(_TYPES)
+        raise UserError(f"{chosen}: not an image that a report can hold; allowed: {allowed}")
     kind = _TYPES[chosen.suffix]
     if chosen.suffix == ".png":
         return f"data:{kind};base64,{base64.b64encode(chosen.read_bytes()).decode('ascii')}"
@@ -88,9 +87,8 @@ def slim_svg(text: str) -> str:
     text = _REMOVED.sub("", text).strip()
     parts = _TEXT.split(text)
     # Spaces inside a text are words, those between other tags nothing.
-    parts[::2] = [
-        _IN_POINTS.sub(_rounded, _BETWEEN_TAGS.sub("><", part.strip())) for part in parts[::2]
-    ]
+    tags = (_BETWEEN_TAGS.sub("><", part.strip()) for part in parts[::2])
+    parts[::2] = [_IN_POINTS.sub(_rounded, part) for part in tags]
     return _classes(_short_names(_without_bare_groups("".join(parts))))
 
 

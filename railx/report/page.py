@@ -24,23 +24,13 @@ from railx.errors import UserError
 from railx.evidence import KINDS, VERDICT_GROUPS, VERDICTS, Paper, PublishedTable, table_name
 from railx.evidence.verdicts import number_text
 from railx.figures.words import FIDELITY_MEANING, counted, listed
-from railx.io import read_json, write_text
+from railx.io import dotted_leaves, read_json, write_text
 from railx.report.arena import arena_sizes
-from railx.report.cells import (
-    MOST_ALIKE,
-    MOST_ROWS,
-    cell,
-    cut,
-    read_others,
-    seeds,
-    table_rows,
-    words,
-)
+from railx.report.cells import MOST_ROWS, cell, cut, read_others, table_rows, words
 from railx.report.claims import (
     Row,
     abstract,
     count,
-    count_groups,
     did_not_hold,
     interval_text,
     missing_in_words,
@@ -54,6 +44,8 @@ T = TypeVar("T")
 #: Characters of the config and of a figure's alternative text, names of tables behind a
 #: figure: a page of a thousand sweep points stays one that opens.
 _MOST_CONFIG, _MOST_ALTERNATIVE, _MOST_NAMES = 60_000, 2_000, 20
+#: Tables of one kind, and jobs of one stage, that the page shows.
+_MOST_ALIKE = 40
 #: Claims of a group of verdicts that stand there unfolded.
 _MOST_OPEN = 8
 #: Figures of all papers together, and the name in place of a paper.
@@ -162,11 +154,15 @@ def write_report(
             ],
             tables_left_out=tables_left_out,
             most_rows=MOST_ROWS,
-            most_alike=MOST_ALIKE,
+            most_alike=_MOST_ALIKE,
             most_names=_MOST_NAMES,
             anchors=anchors,
             config=cut(json.dumps(settings, indent=2, ensure_ascii=False), _MOST_CONFIG),
-            seeds=seeds(settings),
+            seeds=[
+                (key, value)
+                for key, value in dotted_leaves(settings)
+                if key.rsplit(".", 1)[-1] == "seed"
+            ],
             provenance=read_json(provenance),
             jobs=records,
             jobs_count=len(jobs),
@@ -191,7 +187,7 @@ def _first_alike(
     for entry in entries:
         group = kind(entry)
         seen[group] += 1
-        if not group or seen[group] <= MOST_ALIKE:
+        if not group or seen[group] <= _MOST_ALIKE:
             shown.append(entry)
         else:
             left_out.setdefault(group, []).append(entry)
@@ -204,9 +200,8 @@ def _in_words(jobs: Sequence[Mapping[str, Any]]) -> str:
     # Digests are as short as in the rows.
     for key, most in (("commit", 12), ("code", 12), ("lock", 12), ("machine", None)):
         values = {str(job[key] or "not known") for job in jobs}
-        parts.append(
-            f"{key} {values.pop()[:most]}" if len(values) == 1 else f"{len(values):,} {key}s"
-        )
+        several = f"{len(values):,} {key}s"
+        parts.append(several if len(values) > 1 else f"{key} {values.pop()[:most]}")
     changed = sum(bool(job["dirty"]) for job in jobs)
     return ", ".join([*parts, f"{changed:,} with changes that are not committed"])
 
@@ -219,13 +214,15 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["slug"] = _slug
-    environment.filters["group"] = _GROUP_OF.__getitem__
-    environment.filters["cell"] = cell
-    environment.filters["words"] = words
-    environment.filters["quoted"] = _quoted
-    environment.filters["counted"] = counted
-    environment.filters["listed"] = lambda names: listed(names, len(names))
+    environment.filters |= {
+        "slug": _slug,
+        "group": _GROUP_OF.__getitem__,
+        "cell": cell,
+        "words": words,
+        "quoted": _quoted,
+        "counted": counted,
+        "listed": lambda names: listed(names, len(names)),
+    }
     environment.tests["numeric"] = _numeric
     environment.tests["number"] = lambda value: (
         isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -259,30 +256,24 @@ def _policy(style: str, script: str) -> str:
 
 
 def _figure(figure: ReportFigure, papers: Mapping[str, Paper]) -> dict[str, Any]:
-    words = figure_words(figure)
-    if words["paper"] not in (*papers, _ALL):
-        raise UserError(
-            f"{figure.words}: paper: got {words['paper']!r}; allowed: {', '.join((*papers, _ALL))}"
-        )
+    words, size = figure_words(figure), image_size(figure.image)
+    allowed = (*papers, _ALL)
+    if words["paper"] not in allowed:
+        got = f"paper: got {words['paper']!r}; allowed: {', '.join(allowed)}"
+        raise UserError(f"{figure.words}: {got}")
+    # One drawing of so many marks is enough for both kinds of pages.
+    dark = None if rastered(figure.image) else figure.dark
+    # A figure without a form for narrow screens has the wide one in its place.
+    narrow = figure.narrow if figure.narrow and image_size(figure.narrow) != size else None
     return {
         **words,
         "alternative_text": cut(words["alternative_text"], _MOST_ALTERNATIVE),
-        "size": image_size(figure.image),
+        "size": size,
         "light": Markup(image_source(figure.image)),
-        "narrow": _narrow(figure),
+        "narrow": Markup(image_source(narrow) if narrow else ""),
         "rastered": rastered(figure.image),
-        # One drawing of so many marks is enough for both kinds of pages.
-        "dark": (
-            Markup(image_source(figure.dark)) if figure.dark and not rastered(figure.image) else ""
-        ),
+        "dark": Markup(image_source(dark) if dark else ""),
     }
-
-
-def _narrow(figure: ReportFigure) -> Markup:
-    """The form for narrow screens; empty where a figure has none."""
-    if figure.narrow is None or image_size(figure.narrow) == image_size(figure.image):
-        return Markup()
-    return Markup(image_source(figure.narrow))
 
 
 def _overview(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -315,9 +306,8 @@ def _complete(
     if row["recorded_in"]:
         row["takes"] = f"make reproduce EXPERIMENT={row['recorded_in']}"
     row["file"], row["row"] = judged.get(row["claim"], ("", ""))
-    row["command"] = (
-        f"railx sql {_quoted(row['query'])} --experiment {experiment}" if row["query"] else ""
-    )
+    command = f"railx sql {_quoted(row['query'])} --experiment {experiment}"
+    row["command"] = command if row["query"] else ""
 
 
 def _summary(rows: Sequence[Row], papers: Mapping[str, Paper]) -> dict[str, Any]:
@@ -329,7 +319,10 @@ def _summary(rows: Sequence[Row], papers: Mapping[str, Paper]) -> dict[str, Any]
         "rows": len(rows),
         "count": len(published),
         "counts": counts,
-        "groups": count_groups(counts),
+        "groups": {
+            group: sum(counts[verdict] for verdict in verdicts)
+            for group, verdicts in VERDICT_GROUPS.items()
+        },
         "elsewhere": _recorded(published),
         "not_testable": [row for row in published if row["verdict"] == "not testable"],
         "by_paper": {
@@ -362,7 +355,7 @@ def _recorded(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     experiments = dict.fromkeys(row["recorded_in"] for row in rows if row["recorded_in"])
     return {
         experiment: count(
-            {"verdict": row["recorded_verdict"]} for row in rows if row["recorded_in"] == experiment
+            (row for row in rows if row["recorded_in"] == experiment), "recorded_verdict"
         )
         for experiment in experiments
     }
@@ -373,20 +366,16 @@ def _parts(rows: Sequence[Row], published: bool) -> list[dict[str, Any]]:
     parts = []
     for group in ("failed", "open", "held", "not judged"):
         selected = [row for row in rows if row["verdict"] in VERDICT_GROUPS[group]]
-        if not selected:
-            continue
-        recorded = [
-            {"verdict": row["recorded_verdict"]} for row in selected if row["recorded_verdict"]
-        ]
-        parts.append(
-            {
+        recorded = [row for row in selected if row["recorded_verdict"]]
+        if selected:
+            part = {
                 "group": group,
                 "rows": selected,
                 "counts": count(selected),
-                "recorded": count(recorded) if recorded else {},
+                "recorded": count(recorded, "recorded_verdict") if recorded else {},
                 "open": published and group != "not judged" and len(selected) <= _MOST_OPEN,
             }
-        )
+            parts.append(part)
     return parts
 
 
@@ -404,18 +393,12 @@ def _paper(
         claims = [row for row in selected if row["kind"] == kind]
         title, meaning, number = _KIND_WORDS[kind]
         if claims:
-            kinds.append(
-                {
-                    "kind": kind, "title": title, "meaning": meaning, "number": number,
-                    "rows": claims, "counts": count(claims),
-                    "parts": _parts(claims, kind == "published"),
-                }
-            )  # fmt: skip
+            head = {"kind": kind, "title": title, "meaning": meaning, "number": number}
+            parts = _parts(claims, kind == "published")
+            kinds.append({**head, "rows": claims, "counts": count(claims), "parts": parts})
     return {
+        **vars(paper),
         "key": key,
-        "name": paper.name,
-        "arxiv": paper.arxiv,
-        "idea": paper.idea,
         "abstract": abstract(selected, key, paper),
         "headlines": [row for row in selected if row["headline"]],
         "counts": count(row for row in selected if row["kind"] == "published"),
@@ -430,12 +413,7 @@ def _published(
 ) -> dict[str, Any]:
     """A paper's table, with the figures that draw it and the claims that judge it."""
     return {
-        "file": table.file,
-        "title": table.title,
-        "paper": table.paper,
-        "why": table.why,
-        "columns": list(table.columns),
-        "rows": [dict(row) for row in table.rows],
+        **vars(table),
         "anchor": f"file-{_slug(Path(table.file).stem)}",
         "figures": [figure for figure in figures if table.file in figure["published"]],
         "claims": [row for row in rows if row["file"] == table.file],

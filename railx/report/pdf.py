@@ -13,12 +13,8 @@ from railx.io import atomic_path
 
 #: What may print the page, by the names it is installed under.
 CHROMIUMS = (
-    "chromium",
-    "chromium-browser",
-    "google-chrome",
-    "google-chrome-stable",
-    "chrome",
-    "headless-shell",
+    *("chromium", "chromium-browser", "google-chrome"),
+    *("google-chrome-stable", "chrome", "headless-shell"),
 )
 _SECONDS = 300
 _FLAGS = (
@@ -37,16 +33,14 @@ def find_chromium() -> str:
     if requested:
         browser = shutil.which(requested)
         if browser is None:
-            raise UserError(
-                f"CHROMIUM: got {requested!r}, which is no program; allowed: a Chromium or Chrome"
-            )
+            got = f"CHROMIUM: got {requested!r}, which is no program"
+            raise UserError(f"{got}; allowed: a Chromium or Chrome")
         return browser
     browser = next(filter(None, map(shutil.which, CHROMIUMS)), None)
     if browser is None:
-        raise UserError(
-            f"no Chromium to print with: none of {', '.join(CHROMIUMS)} is on the path; allowed:"
-            " one of them installed (Debian: apt install chromium), or its place in CHROMIUM"
-        )
+        got = f"no Chromium to print with: none of {', '.join(CHROMIUMS)} is on the path"
+        installed = "one of them installed (Debian: apt install chromium)"
+        raise UserError(f"{got}; allowed: {installed}, or its place in CHROMIUM")
     return browser
 
 
@@ -63,20 +57,11 @@ def print_pdf(page: str | Path, pdf: str | Path) -> None:
     # Chromium refuses its sandbox to root.
     extra = ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
     with atomic_path(pdf) as beside, tempfile.TemporaryDirectory(prefix="railx-pdf-") as profile:
+        flags = (*_FLAGS, *extra, f"--user-data-dir={profile}", f"--print-to-pdf={beside}")
+        command = [chromium, *flags, page.as_uri()]
         try:
             done = subprocess.run(
-                [
-                    chromium,
-                    *_FLAGS,
-                    *extra,
-                    f"--user-data-dir={profile}",
-                    f"--print-to-pdf={beside}",
-                    page.as_uri(),
-                ],
-                capture_output=True,
-                text=True,
-                timeout=_SECONDS,
-                check=False,
+                command, capture_output=True, text=True, timeout=_SECONDS, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise UserError(f"{chromium}: did not print {page}: {error}") from None

@@ -43,14 +43,9 @@ def recorded_rows(
     for claim, row in zip(claims, judge(claims, folder, ()), strict=True):
         result = recorded.get(claim.id)
         if result is not None and result.ours is not None:
-            row |= {
-                "ours": result.ours,
-                "low": result.low,
-                "high": result.high,
-                "samples": result.samples,
-                "ours_text": number_text(result.ours, claim.unit),
-                "fidelity": result.fidelity,
-            }
+            values = ("ours", "low", "high", "samples", "fidelity")
+            row |= {value: getattr(result, value) for value in values}
+            row["ours_text"] = number_text(result.ours, claim.unit)
         if result is not None:
             reason = row["reason"] if result.verdict == "not testable" else _REASON
             row |= {"verdict": result.verdict, "reason": reason}
@@ -103,13 +98,8 @@ def _claims_figure(folder: Path, table: Path, paper: str | None) -> ReportFigure
     settings: type[Any] = figure_of("all_claims").settings
     height = {"height_inches": _PAPER_INCHES} if paper else {}
     draw_figure(settings(figure="all_claims", paper=paper, **height), {"claims": [table]}, drawn)
-    return ReportFigure(
-        name,
-        drawn,
-        drawn.with_suffix(".json"),
-        drawn.with_suffix(".dark.svg"),
-        drawn.with_suffix(".narrow.svg"),
-    )
+    files = map(drawn.with_suffix, (".json", ".dark.svg", ".narrow.svg"))
+    return ReportFigure(name, drawn, *files)
 
 
 def _provenance(commit: str, date: str) -> dict[str, Any]:

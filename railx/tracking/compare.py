@@ -19,9 +19,7 @@ from railx.io import dotted_leaves, read_json
 from railx.tracking.ledger import Ledger
 from railx.tracking.results import RECORD, RECORD_SCHEMA
 from railx.tracking.store import (
-    INVOCATION,
     INVOCATION_STAGE,
-    STAGE,
     TAG,
     artifact_folder,
     finished_runs,
@@ -119,14 +117,11 @@ def _logged(folder: Path, experiment: str | None, store: str | None) -> list[_Lo
     entries = sorted(_everything(folder, store), key=lambda entry: entry.logged_utc)
     names = sorted({entry.experiment for entry in entries})
     if experiment is not None and entries and experiment not in names:
-        raise UserError(
-            f"experiment: got {experiment!r}; allowed: {allowed_names(experiment, names)}"
-        )
+        allowed = allowed_names(experiment, names)
+        raise UserError(f"experiment: got {experiment!r}; allowed: {allowed}")
     if not entries:
-        raise UserError(
-            f"{folder}: no invocation was tracked to its end; allowed: a results folder in which"
-            " tracking has run"
-        )
+        allowed = "a results folder in which tracking has run"
+        raise UserError(f"{folder}: no invocation was tracked to its end; allowed: {allowed}")
     return [entry for entry in entries if experiment in (None, entry.experiment)]
 
 
@@ -162,13 +157,13 @@ def _everything(folder: Path, store: str | None) -> Iterator[_Logged]:
 def _in_mlflow(folder: Path, store: str | None) -> Iterator[_Logged]:
     client = open_store(folder, create=False, store=store)
     experiments = {entry.experiment_id: entry.name for entry in client.search_experiments()}
-    condition = f"tags.`{STAGE}` = '{INVOCATION_STAGE}'"
+    condition = f"tags.`{TAG}stage` = '{INVOCATION_STAGE}'"
     for run in finished_runs(client, list(experiments), condition):
         tags = run.data.tags
         artifacts = artifact_folder(run.info.artifact_uri)
         if artifacts is not None:
             yield _Logged(
-                tags[INVOCATION],
+                tags[f"{TAG}invocation"],
                 experiments[run.info.experiment_id],
                 tags[f"{TAG}logged_utc"],
                 int(tags[f"{TAG}results"]),
@@ -199,13 +194,12 @@ def _readable(folder: Path, store: str | None) -> Iterator[None]:
             raise
         reason = str(getattr(error, "orig", None) or error).splitlines()[0]
         file = store_address(folder, store).partition("sqlite:///")[2]
-        what = (
-            f"{file}: a file" if file else f"{folder if store is None else '--store'}: a database"
-        )
-        raise _NotReadable(
-            f"{what} that cannot be read ({reason}); allowed: an MLflow store"
-            + (" (remove the file: the next tracked run makes one)" if file else "")
-        ) from None
+        allowed = "an MLflow store"
+        what = f"{folder if store is None else '--store'}: a database"
+        if file:
+            allowed += " (remove the file: the next tracked run makes one)"
+            what = f"{file}: a file"
+        raise _NotReadable(f"{what} that cannot be read ({reason}); allowed: {allowed}") from None
 
 
 def _resolve(name: str, logged: list[_Logged]) -> _Logged:
@@ -215,10 +209,8 @@ def _resolve(name: str, logged: list[_Logged]) -> _Logged:
     index = {"latest": -1, "previous": -2}.get(name)
     if index is not None and len(logged) >= -index:
         return logged[index]
-    names = ", ".join(entry.invocation for entry in logged)
-    raise UserError(
-        f"invocation: got {name!r}; allowed: {names}, latest, previous (of two or more)"
-    )
+    allowed = f"{', '.join(entry.invocation for entry in logged)}, latest, previous"
+    raise UserError(f"invocation: got {name!r}; allowed: {allowed} (of two or more)")
 
 
 def _record(path: Path) -> dict[str, Any]:
@@ -229,12 +221,8 @@ def _record(path: Path) -> dict[str, Any]:
 
 
 def _about(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "invocation": record["invocation"],
-        "experiment": record["experiment"],
-        "logged_utc": record["logged_utc"],
-        "commit": record["tags"].get("commit"),
-    }
+    about = {key: record[key] for key in ("invocation", "experiment", "logged_utc")}
+    return about | {"commit": record["tags"].get("commit")}
 
 
 def _pairs(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> Iterator[tuple[Any, Any, Any]]:
@@ -306,10 +294,11 @@ def _numbers(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, A
         empty: dict[str, Any] = {"numbers": {}, "intervals": {}}
         old, new = old or empty, new or empty
         for metric, left, right in _pairs(old["numbers"], new["numbers"]):
-            if _end_of_interval(metric, old, new):
-                continue
-            left_ends = old["intervals"].get(metric)
-            right_ends = new["intervals"].get(metric)
+            base, _, end = metric.rpartition("_")
+            if end in ("low", "high") and any(base in side["intervals"] for side in (old, new)):
+                continue  # an end of another number's interval
+            left_ends, right_ends = (side["intervals"].get(metric) for side in (old, new))
+            ends = [*(left_ends or (None, None)), *(right_ends or (None, None))]
             yield {
                 "stage": stage,
                 "name": name,
@@ -317,20 +306,11 @@ def _numbers(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, A
                 "a": left,
                 "b": right,
                 "ratio": right / left if left and right is not None else None,
-                "a_low": left_ends[0] if left_ends else None,
-                "a_high": left_ends[1] if left_ends else None,
-                "b_low": right_ends[0] if right_ends else None,
-                "b_high": right_ends[1] if right_ends else None,
+                **dict(zip(("a_low", "a_high", "b_low", "b_high"), ends, strict=True)),
                 "timed": timed,
                 "moved": _moved(left, right, left_ends, right_ends)
                 and not (timed and left_ends is None and right_ends is None),
             }
-
-
-def _end_of_interval(metric: str, *sides: Mapping[str, Any]) -> bool:
-    """Whether a number is an end of another's interval."""
-    base, _, end = metric.rpartition("_")
-    return end in ("low", "high") and any(base in side["intervals"] for side in sides)
 
 
 def _moved(
@@ -348,15 +328,15 @@ def _verdicts(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, 
     sides = [{row["claim"]: row for row in record["verdicts"]} for record in (a, b)]
     old_words = [any(row["verdict"] in _NEW_WORDS for row in side.values()) for side in sides]
     for claim, old, new in _pairs(*sides):
-        row = new or old
-        values = [(side or {}).get("verdict") for side in (old, new)]
+        row, old, new = new or old, old or {}, new or {}
+        values = [old.get("verdict"), new.get("verdict")]
         yield {
             "claim": claim,
             "paper": row["paper"],
             "a": values[0],
             "b": values[1],
-            "a_ours": (old or {}).get("ours_text"),
-            "b_ours": (new or {}).get("ours_text"),
+            "a_ours": old.get("ours_text"),
+            "b_ours": new.get("ours_text"),
             "published": row.get("published_text"),
             "flipped": not _same_verdict(values, old_words),
             "reason": row.get("reason"),

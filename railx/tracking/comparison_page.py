@@ -21,14 +21,9 @@ _PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("packages", "Packages that changed", ("package", "a", "b")),
     ("stages", "Results", ("stage", "name", "state", "because", "a_seconds", "b_seconds")),
     ("verdicts", "Verdicts", ("claim", "a", "b", "a_ours", "b_ours", "published")),
-    (
-        "numbers",
-        "Numbers",
-        (
-            *("stage", "name", "metric", "a", "b", "ratio"),
-            *("a_low", "a_high", "b_low", "b_high", "timed", "moved"),
-        ),
-    ),
+    ("numbers", "Numbers",
+     ("stage", "name", "metric", "a", "b", "ratio",
+      "a_low", "a_high", "b_low", "b_high", "timed", "moved")),
 )  # fmt: skip
 
 #: Headings of the rows that changed, where a part has others too.
@@ -45,8 +40,7 @@ def comparison_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
     yield f"b  {_side(comparison['b'])}"
     for key, heading, columns in _PARTS:
         rows = [[_words(row[column]) for column in columns] for row in comparison[key]]
-        yield ""
-        yield f"{heading}: {len(rows) or 'none'}"
+        yield from ("", f"{heading}: {len(rows) or 'none'}")
         if rows:
             yield from _indented([list(columns), *rows])
 
@@ -78,23 +72,19 @@ def changed_lines(comparison: Mapping[str, Any]) -> Iterator[str]:
     )
     stages = [[f"{count}", stage, because] for (stage, because), count in reasons.items()]
     yield from _screen("Results made anew", stages, len(changed["stages"]))
-    yield from _screen(
-        "Config", [[row["key"], f"{row['a']} -> {row['b']}"[:90]] for row in changed["config"]]
-    )
+    config = [[row["key"], f"{row['a']} -> {row['b']}"[:90]] for row in changed["config"]]
+    yield from _screen("Config", config)
     modules = Counter(".".join(row["module"].split(".")[:2]) for row in changed["code"])
     packages = [f"{row['package']} {row['a']} -> {row['b']}" for row in changed["packages"]]
-    yield ""
     code = ", ".join(f"{name} {count}" for name, count in modules.most_common(_MOST_LINES))
-    yield f"Modules that changed: {code or 'none'}"
+    yield from ("", f"Modules that changed: {code or 'none'}")
     yield f"Packages that changed: {', '.join(packages[:_MOST_LINES]) or 'none'}"
-    yield ""
-    yield "All of it: --json, or as a page: --html FILE"
+    yield from ("", "All of it: --json, or as a page: --html FILE")
 
 
 def _screen(heading: str, rows: Sequence[Sequence[str]], count: int = -1) -> Iterator[str]:
     """A part of the screen: its first rows, and the number of the others."""
-    yield ""
-    yield f"{heading}: {(len(rows) if count < 0 else count) or 'none'}"
+    yield from ("", f"{heading}: {(len(rows) if count < 0 else count) or 'none'}")
     if rows:
         yield from _indented([[cell[:60] for cell in row] for row in rows[:_MOST_LINES]])
     if len(rows) > _MOST_LINES:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,11 @@ class Ledger:
 
     def lines(self) -> list[dict[str, Any]]:
         """All lines, oldest first."""
-        if not self._path.exists():
-            return []
         entries = []
-        for line in self._path.read_text(encoding="utf-8").splitlines():
-            try:
+        text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+        for line in text.splitlines():
+            with suppress(json.JSONDecodeError):
                 entries.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
         return [line for line in entries if isinstance(line, dict)]
 
     def add(self, line: Mapping[str, Any]) -> None:

@@ -31,13 +31,7 @@ from railx.tracking.results import (
 )
 from railx.tracking.settings import TrackingSettings
 from railx.tracking.store import (
-    DIGEST,
-    FIRST,
-    INVOCATION,
     INVOCATION_STAGE,
-    KEY,
-    NAME,
-    STAGE,
     TAG,
     artifact_folder,
     begin,
@@ -85,8 +79,8 @@ def first_mlflow_runs(
         .join(runs, runs.c.run_uuid == tags.c.run_uuid)
         .join(group, group.c.run_uuid == runs.c.run_uuid)
         .where(
-            tags.c.key == KEY,
-            group.c.key == INVOCATION,
+            tags.c.key == f"{TAG}key",
+            group.c.key == f"{TAG}invocation",
             group.c.value != but,
             runs.c.experiment_id == identifier,
             runs.c.lifecycle_stage == "active",
@@ -126,22 +120,18 @@ def log_to_mlflow(
     above = _artifacts(location, invocation.run_id(""))
     write_json(above / RECORD, record)
     write_json(above / "config.json", record["config"])
+    from mlflow.store.tracking.dbmodels.models import SqlRun
+    from sqlalchemy import select
+
+    column = SqlRun.__table__.c.run_uuid
+    logged = select(column).where(column == invocation.run_id(""))
     with begin(address) as connection:
-        if not _is_logged(connection, invocation.run_id("")):
+        if connection.execute(logged).first() is None:
             rows.add_invocation(results, len(set(runs) - set(first)))
             for result in results:
                 rows.add(result, runs[result.key], first.get(result.key), tables[result.key])
             rows.write(connection)
     return {result.key: (runs[result.key], result.key in first) for result in results}
-
-
-def _is_logged(connection: Any, run: str) -> bool:
-    from mlflow.store.tracking.dbmodels.models import SqlRun
-    from sqlalchemy import select
-
-    runs = SqlRun.__table__
-    asked = select(runs.c.run_uuid).where(runs.c.run_uuid == run)
-    return connection.execute(asked).first() is not None
 
 
 class _Rows:
@@ -160,42 +150,33 @@ class _Rows:
         counts: dict[str, float] = {"results": len(results), "new_results": new}
         counts |= {f"verdicts/{word}": count for word, count in verdict_counts(verdicts).items()}
         tags = {
-            STAGE: INVOCATION_STAGE,
-            NAME: invocation.name,
-            INVOCATION: invocation.name,
-            f"{TAG}logged_utc": invocation.logged_utc,
-            f"{TAG}results": str(len(results)),
-            f"{TAG}new": str(new),
+            "stage": INVOCATION_STAGE,
+            "name": invocation.name,
+            "logged_utc": invocation.logged_utc,
+            "results": str(len(results)),
+            "new": str(new),
         }
-        self._add_run(
-            invocation.run_id(""),
-            invocation.name,
-            0.0,
-            {**tags, **self._invocation_tags(), **_verdict_tags(verdicts)},
-        )
-        self._add_params(invocation.run_id(""), invocation.config)
-        self._add_metrics(invocation.run_id(""), counts, ())
+        run = invocation.run_id("")
+        self._add_run(run, invocation.name, 0.0, tags, _verdict_tags(verdicts))
+        self._add_params(run, invocation.config)
+        self._add_metrics(run, counts, ())
 
     def add(self, result: StageResult, run: str, first: str | None, tables: list[str]) -> None:
         """A result below its invocation, with a link to the first run of the same."""
         tags = {
-            STAGE: result.stage,
-            NAME: result.name,
-            DIGEST: result.digest,
-            KEY: result.key,
-            INVOCATION: self._invocation.name,
-            "mlflow.parentRunId": self._invocation.run_id(""),
-            f"{TAG}files": ", ".join(path.name for path in result.artifacts),
+            **{key: getattr(result, key) for key in ("stage", "name", "digest", "key")},
+            "files": ", ".join(path.name for path in result.artifacts),
         }
         if result.fidelity:
-            tags[f"{TAG}fidelity"] = result.fidelity
+            tags["fidelity"] = result.fidelity
         if first is not None:
-            tags[FIRST] = first
+            tags["first_run"] = first
+        others = {"mlflow.parentRunId": self._invocation.run_id("")}
         if tables:
             listed = [{"path": path, "type": "table"} for path in tables]
-            tags["mlflow.loggedArtifacts"] = json.dumps(listed)
-        tags |= {**self._invocation_tags(), **_verdict_tags(result.verdicts)}
-        self._add_run(run, result.title, result.job.get("seconds", 0.0), tags)
+            others["mlflow.loggedArtifacts"] = json.dumps(listed)
+        others |= _verdict_tags(result.verdicts)
+        self._add_run(run, result.title, result.job.get("seconds", 0.0), tags, others)
         self._add_params(run, result.config)
         job = {f"job.{key}": value for key, value in result.job.items()}
         few = few_numbers(result.metrics, _MOST_CHARTS)
@@ -215,29 +196,33 @@ class _Rows:
             if rows := self._rows[name]:
                 connection.execute(insert(getattr(models, name)), rows)
 
-    def _invocation_tags(self) -> dict[str, str]:
-        return {f"{TAG}{key}": value for key, value in self._invocation.tags.items()}
-
-    def _add_run(self, run: str, title: str, seconds: float, tags: Mapping[str, str]) -> None:
+    def _add_run(
+        self,
+        run: str,
+        title: str,
+        seconds: float,
+        tags: Mapping[str, str],
+        others: Mapping[str, str],
+    ) -> None:
+        """A run with this project's tags, its invocation's among them, and others."""
         self._rows["SqlRun"].append(
             {
                 "run_uuid": run,
                 "name": title[:_KEY_CHARACTERS],
                 "source_type": "LOCAL",
-                "source_name": "",
-                "entry_point_name": "",
-                "user_id": "",
                 "status": "FINISHED",
                 # It lasts as long as its job did.
                 "start_time": self._now - round(seconds * 1000),
                 "end_time": self._now,
-                "source_version": "",
                 "lifecycle_stage": "active",
                 "artifact_uri": f"{self._location}/{run}/artifacts",
                 "experiment_id": self._experiment,
+                **dict.fromkeys(("source_name", "source_version", "entry_point_name"), ""),
+                "user_id": "",
             }
         )
-        given = {"mlflow.runName": title, **tags}
+        tags = {**tags, "invocation": self._invocation.name, **self._invocation.tags}
+        given = {"mlflow.runName": title, **{f"{TAG}{key}": tags[key] for key in tags}, **others}
         self._rows["SqlTag"] += (
             {"run_uuid": run, "key": key, "value": value[:_TAG_CHARACTERS]}
             for key, value in {_allowed(key): value for key, value in given.items()}.items()
@@ -291,34 +276,20 @@ class _Rows:
                 for name, digest in given
             ],
         )
-        asked = select(table.c.name, table.c.digest, table.c.dataset_uuid).where(
-            table.c.experiment_id == self._experiment
-        )
-        logged = {
-            (name, digest): identifier for name, digest, identifier in connection.execute(asked)
-        }
+        columns = (table.c.name, table.c.digest, table.c.dataset_uuid)
+        asked = select(*columns).where(table.c.experiment_id == self._experiment)
+        logged = {(name, digest): link for name, digest, link in connection.execute(asked)}
         for key in given:
             joined: dict[str, list[str]] = defaultdict(list)
             for run, context in self._datasets[key]:
                 joined[run].append(context)
             for run, contexts in joined.items():
-                link = uuid.uuid4().hex
-                self._rows["SqlInput"].append(
-                    {
-                        "input_uuid": link,
-                        "source_type": "DATASET",
-                        "source_id": logged[key],
-                        "destination_type": "RUN",
-                        "destination_id": run,
-                    }
-                )
-                self._rows["SqlInputTag"].append(
-                    {
-                        "input_uuid": link,
-                        "name": "mlflow.data.context",
-                        "value": ", ".join(contexts),
-                    }
-                )
+                link = {"input_uuid": uuid.uuid4().hex}
+                source = {"source_type": "DATASET", "source_id": logged[key]}
+                target = {"destination_type": "RUN", "destination_id": run}
+                self._rows["SqlInput"].append(link | source | target)
+                tag = {"name": "mlflow.data.context", "value": ", ".join(contexts)}
+                self._rows["SqlInputTag"].append(link | tag)
 
 
 def _steps(
@@ -328,10 +299,8 @@ def _steps(
     for name, value in {_allowed(name): value for name, value in values.items()}.items():
         yield name, 0, value
     for curve in curves:
-        total = all(step == round(step) for step, _ in curve.points)
-        points = {
-            round(step) if total else round(step * _STEPS): value for step, value in curve.points
-        }
+        unit = 1 if all(step == round(step) for step, _ in curve.points) else _STEPS
+        points = {round(step * unit): value for step, value in curve.points}
         for step, value in points.items():
             yield _allowed(curve.name), step, value
 
@@ -357,8 +326,8 @@ def _copy_artifacts(
     if target.exists():
         shutil.rmtree(target)
     target.mkdir(parents=True)
-    lineage = {"inputs": dict(result.inputs), "outputs": dict(result.outputs)}
     if result.inputs or result.outputs:
+        lineage = {"inputs": dict(result.inputs), "outputs": dict(result.outputs)}
         write_json(target / "lineage.json", lineage)
     if len(values := numbers(result.metrics)) > _MOST_CHARTS:
         write_json(target / "numbers.json", values)
@@ -366,14 +335,12 @@ def _copy_artifacts(
     for path in result.artifacts:
         if path.stat().st_size > settings.artifact_limit_mb * 1e6:
             continue
-        _copy(path, target / path.name, source)
-        shown = f"tables/{path.stem}.json"
+        if not _link(source, path.name, target):
+            shutil.copyfile(path, target / path.name)
         if path.suffix != ".parquet":
             continue
-        earlier = source / shown if source is not None else None
-        if earlier is not None and earlier.exists():
-            _copy(earlier, target / shown, earlier.parent)
-        else:
+        shown = f"tables/{path.stem}.json"
+        if not _link(source, shown, target):
             contents = table_json(path, settings.table_rows)
             if contents is None:
                 continue
@@ -382,16 +349,17 @@ def _copy_artifacts(
     return tables
 
 
-def _copy(path: Path, target: Path, source: Path | None) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source is not None and (source / path.name).exists():
-        try:
-            os.link(source / path.name, target)
-        except OSError:
-            # Another file system, or one without links.
-            shutil.copyfile(source / path.name, target)
-    else:
-        shutil.copyfile(path, target)
+def _link(source: Path | None, name: str, target: Path) -> bool:
+    """Link a file of the first run, where it has it; whether it has."""
+    if source is None or not (source / name).exists():
+        return False
+    (target / name).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source / name, target / name)
+    except OSError:
+        # Another file system, or one without links.
+        shutil.copyfile(source / name, target / name)
+    return True
 
 
 def _allowed(key: str) -> str:

@@ -130,10 +130,8 @@ def result_digest(config: Any, inputs: Iterable[str | Path] = (), code: str = ""
     The contents of the files count in the order given, the code by a digest. Names and
     times of files play no part. Raises OSError for an input that cannot be read.
     """
-    digest = hashlib.sha256(
-        json.dumps(config, sort_keys=True, separators=(",", ":"), default=str).encode()
-    )
-    digest.update(b"\0" + code.encode())
+    plain = json.dumps(config, sort_keys=True, separators=(",", ":"), default=str)
+    digest = hashlib.sha256(f"{plain}\0{code}".encode())
     for path in inputs:
         digest.update(b"\0" + bytes.fromhex(file_digest(path)))
     return digest.hexdigest()
@@ -257,6 +255,4 @@ def table_json(path: Path, most_rows: int) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+    return _finite(value) if isinstance(value, (bool, int, float, str, type(None))) else str(value)

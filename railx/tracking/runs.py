@@ -43,23 +43,14 @@ def log_runs(
     """
     for key, value in (("experiment", experiment), ("invocation", invocation)):
         if not _NAME.fullmatch(value):
-            raise UserError(
-                f"{key}: got {value!r}; allowed: letters, digits, underscores, dots and hyphens, at"
-                " most 100"
-            )
+            allowed = "letters, digits, underscores, dots and hyphens, at most 100"
+            raise UserError(f"{key}: got {value!r}; allowed: {allowed}")
     titles = [result.title for result in stage_results]
     twice = sorted({title for title in titles if titles.count(title) > 1})
     if twice:
-        raise ValueError(
-            f"stage results: {', '.join(twice)} given more than once; allowed: one result for each"
-            " stage and name"
-        )
+        got = f"stage results: {', '.join(twice)} given more than once"
+        raise ValueError(f"{got}; allowed: one result for each stage and name")
     root, in_wandb = Path(folder), settings.wandb != "disabled"
-    if not settings.mlflow and not in_wandb:
-        return [
-            TrackedRun(result.stage, result.name, result.digest, None, False, None, False)
-            for result in stage_results
-        ]
     group = Invocation(
         experiment,
         invocation,

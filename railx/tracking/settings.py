@@ -39,14 +39,9 @@ class TrackingSettings:
         parts = urlsplit(self.mlflow_store)
         if parts.scheme != "postgresql" or not parts.path.strip("/"):
             # What was given may hold a password.
-            raise SettingsError(
-                "mlflow_store",
-                f"got a {parts.scheme or 'relative'} address; allowed: null,"
-                " postgresql://user@host/database",
-            )
+            got, allowed = parts.scheme or "relative", "null, postgresql://user@host/database"
+            raise SettingsError("mlflow_store", f"got a {got} address; allowed: {allowed}")
         if parts.password:
-            raise SettingsError(
-                "mlflow_store",
-                "got an address with a password, which reports would show; allowed: one without"
-                " (put it into ~/.pgpass or PGPASSWORD)",
-            )
+            got = "got an address with a password, which reports would show"
+            allowed = "one without (put it into ~/.pgpass or PGPASSWORD)"
+            raise SettingsError("mlflow_store", f"{got}; allowed: {allowed}")

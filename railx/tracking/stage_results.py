@@ -45,6 +45,15 @@ def stage_result(result: Mapping[str, Any], code: Mapping[str, str]) -> StageRes
         for history in result["history"]
     ]
     verdicts = read_rows(result["verdicts"]) if result["verdicts"] else []
+    intervals, points = _stated_intervals(metrics), dict[str, float]()
+    for history in histories:
+        intervals |= history.intervals
+        points |= history.points
+    for row in verdicts:
+        if row.get("low") is not None and row.get("high") is not None:
+            intervals[f"{row['claim']}.ours"] = (float(row["low"]), float(row["high"]))
+        if row.get("ours") is not None:
+            points[f"{row['claim']}.ours"] = float(row["ours"])
     logged = [result["numbers"], result["verdicts"], *result["artifacts"]]
     logged += [history["output"] for history in result["history"]]
     contents = sorted({file_digest(path) for path in logged if path})
@@ -58,15 +67,8 @@ def stage_result(result: Mapping[str, Any], code: Mapping[str, str]) -> StageRes
         fidelity=result["fidelity"] or fidelity,
         artifacts=tuple(Path(path) for path in result["artifacts"]),
         curves=tuple(curve for history in histories for curve in history.curves),
-        intervals={
-            **_stated_intervals(metrics),
-            **{key: pair for history in histories for key, pair in history.intervals.items()},
-            **_claimed_intervals(verdicts),
-        },
-        points={
-            **{key: value for history in histories for key, value in history.points.items()},
-            **_claimed(verdicts),
-        },
+        intervals=intervals,
+        points=points,
         verdicts=tuple({key: row.get(key) for key in _VERDICT} for row in verdicts),
         job=_benchmark(Path(result["benchmark"])),
         inputs={path: file_digest(path) for path in result["inputs"]},
@@ -101,22 +103,6 @@ def _stated_intervals(metrics: Mapping[str, Any]) -> dict[str, tuple[float, floa
         name: (totals[f"{name}_low"], totals[f"{name}_high"])
         for name in totals
         if f"{name}_low" in totals and f"{name}_high" in totals
-    }
-
-
-def _claimed(verdicts: list[dict[str, Any]]) -> dict[str, float]:
-    return {
-        f"{row['claim']}.ours": float(row["ours"])
-        for row in verdicts
-        if row.get("ours") is not None
-    }
-
-
-def _claimed_intervals(verdicts: list[dict[str, Any]]) -> dict[str, tuple[float, float]]:
-    return {
-        f"{row['claim']}.ours": (float(row["low"]), float(row["high"]))
-        for row in verdicts
-        if row.get("low") is not None and row.get("high") is not None
     }
 
 

@@ -21,9 +21,6 @@ from railx.io import write_text
 
 #: Prefix of the tags that this project sets.
 TAG = "railx."
-STAGE, NAME, DIGEST, KEY, INVOCATION, FIRST = (
-    f"{TAG}{word}" for word in ("stage", "name", "digest", "key", "invocation", "first_run")
-)
 #: The stage of an invocation's own run.
 INVOCATION_STAGE = "invocation"
 
@@ -59,9 +56,8 @@ def open_store(folder: Path, *, create: bool, store: str | None = None) -> Any:
     """
     database, pointer = folder / _DATABASE, folder / _POINTER
     if not create and store is None and not database.exists() and not pointer.exists():
-        raise UserError(
-            f"{database}: no tracked runs yet; allowed: a results folder in which tracking has run"
-        )
+        allowed = "a results folder in which tracking has run"
+        raise UserError(f"{database}: no tracked runs yet; allowed: {allowed}")
     client_class = _quiet_client()
     folder.mkdir(parents=True, exist_ok=True)
     with _lock(folder):
@@ -73,9 +69,8 @@ def open_store(folder: Path, *, create: bool, store: str | None = None) -> Any:
         if address.startswith("sqlite:") and not database.exists():
             with tempfile.TemporaryDirectory(dir=folder, prefix=".mlflow.") as beside:
                 fresh = Path(beside) / _DATABASE
-                client_class(tracking_uri=f"sqlite:///{fresh.resolve()}").search_experiments(
-                    max_results=1
-                )
+                filling = client_class(tracking_uri=f"sqlite:///{fresh.resolve()}")
+                filling.search_experiments(max_results=1)
                 fresh.replace(database)
         client = client_class(tracking_uri=address)
         client.search_experiments(max_results=1)
@@ -132,10 +127,8 @@ def begin(address: str) -> Iterator[Any]:
     """
     import sqlalchemy
 
-    lite = address.startswith("sqlite:")
-    engine = sqlalchemy.create_engine(
-        address, connect_args={"timeout": _PATIENCE_S} if lite else {}
-    )
+    options = {"timeout": _PATIENCE_S} if address.startswith("sqlite:") else {}
+    engine = sqlalchemy.create_engine(address, connect_args=options)
     try:
         with engine.begin() as connection:
             yield connection
@@ -175,20 +168,17 @@ def _follow(client: Any, address: str, folder: Path) -> None:
     from mlflow.store.tracking.dbmodels.models import SqlExperiment, SqlRun
     from sqlalchemy import func, update
 
+    experiments, runs = SqlExperiment.__table__, SqlRun.__table__
+    address_of_run = runs.c.artifact_uri
     with begin(address) as connection:
         for old_location, location, identifier in moved:
             mine = int(identifier)
-            connection.execute(
-                update(SqlExperiment.__table__)
-                .where(SqlExperiment.__table__.c.experiment_id == mine)
-                .values(artifact_location=location)
-            )
-            runs = SqlRun.__table__
-            connection.execute(
-                update(runs)
-                .where(runs.c.experiment_id == mine, runs.c.artifact_uri.like(f"{old_location}/%"))
-                .values(artifact_uri=func.replace(runs.c.artifact_uri, old_location, location))
-            )
+            moved_to = update(experiments).values(artifact_location=location)
+            connection.execute(moved_to.where(experiments.c.experiment_id == mine))
+            replaced = func.replace(address_of_run, old_location, location)
+            inside = address_of_run.like(f"{old_location}/%")
+            moved_runs = update(runs).where(runs.c.experiment_id == mine, inside)
+            connection.execute(moved_runs.values(artifact_uri=replaced))
 
 
 def _quiet_client() -> Any:

@@ -69,10 +69,8 @@ def sync(folder: str | Path) -> dict[str, int]:
         if run not in left:
             ledger.add({"uploaded": run.name})
     if left:
-        raise RuntimeError(
-            f"{len(left)} of {len(runs)} runs were not uploaded, the first is {min(left)}; call"
-            " again, what has arrived is not sent twice"
-        )
+        missing = f"{len(left)} of {len(runs)} runs were not uploaded, the first is {min(left)}"
+        raise RuntimeError(f"{missing}; call again, what has arrived is not sent twice")
     for mark, kind, contents in views:
         _save(kind, contents)
         ledger.add({"uploaded": mark})

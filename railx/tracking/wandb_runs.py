@@ -87,29 +87,19 @@ def log_to_wandb(
                 _log(wandb, run, result, settings, invocation)
                 ledger.add(_finish(run, invocation, result.key, result.stage, result.name))
             if above not in done:
+                name = invocation.name
+                about = {"stage": INVOCATION_STAGE, "name": name, "invocation": name}
                 run = start(
                     id=above,
-                    name=invocation.name,
+                    name=name,
                     job_type=INVOCATION_STAGE,
                     tags=[invocation.experiment, INVOCATION_STAGE],
-                    config={
-                        "railx": {
-                            "stage": INVOCATION_STAGE,
-                            "name": invocation.name,
-                            "invocation": invocation.name,
-                            **invocation.tags,
-                        },
-                        **invocation.config,
-                    },
+                    config={"railx": about | dict(invocation.tags), **invocation.config},
                 )
                 _log_invocation(run, results, len(set(runs) - set(first)), record)
                 ledger.add(_finish(run, invocation, "", INVOCATION_STAGE, invocation.name))
-    media = [
-        key
-        for result in results
-        for key, path in _shown(result, settings)
-        if path.suffix != ".parquet"
-    ]
+    shown = [file for result in results for file in _shown(result, settings)]
+    media = [key for key, path in shown if path.suffix != ".parquet"]
     groups = [
         str(line["invocation"])
         for line in ledger.runs()
@@ -172,12 +162,8 @@ def _tags(result: StageResult, invocation: Invocation) -> list[str]:
 
 def _config(result: StageResult, invocation: Invocation, first: str | None) -> dict[str, Any]:
     about = {
-        "stage": result.stage,
-        "name": result.name,
+        **{key: getattr(result, key) for key in ("stage", "name", "digest", "key", "fidelity")},
         "result": result.title,
-        "digest": result.digest,
-        "key": result.key,
-        "fidelity": result.fidelity,
         "invocation": invocation.name,
         "first_run": first,
         "inputs": dict(result.inputs),
@@ -216,10 +202,8 @@ def _start(
         )
     except wandb.errors.Error as error:
         reason = " ".join(str(error).split())[:200]
-        raise RuntimeError(
-            f"tracking.wandb: {settings.wandb} run could not start ({reason}); log in with `wandb"
-            " login` or use offline"
-        ) from None
+        got = f"tracking.wandb: {settings.wandb} run could not start ({reason})"
+        raise RuntimeError(f"{got}; log in with `wandb login` or use offline") from None
 
 
 def _log(
@@ -231,13 +215,8 @@ def _log(
     media = _media(wandb, result, settings)
     if media:
         run.log(media)
-    run.summary.update(
-        {
-            **_nested(numbers(result.metrics)),
-            **({"job": dict(result.job)} if result.job else {}),
-            **_verdicts(result.verdicts),
-        }
-    )
+    job = {"job": dict(result.job)} if result.job else {}
+    run.summary.update(_nested(numbers(result.metrics)) | job | _verdicts(result.verdicts))
     if result.outputs:
         artifact = wandb.Artifact(
             f"{invocation.experiment}.{result.stage}.{result.name}",
@@ -271,10 +250,8 @@ def _media(wandb: Any, result: StageResult, settings: TrackingSettings) -> dict[
             media[key] = wandb.Image(str(path))
         elif path.suffix == ".html":
             media[key] = wandb.Html(str(path), inject=False)
-        else:
-            table = table_json(path, settings.table_rows)
-            if table is not None:
-                media[key] = wandb.Table(**table, allow_mixed_types=True)
+        elif (table := table_json(path, settings.table_rows)) is not None:
+            media[key] = wandb.Table(**table, allow_mixed_types=True)
     return media
 
 
@@ -312,14 +289,9 @@ def _log_invocation(
     run: Any, results: Sequence[StageResult], new: int, record: Mapping[str, Any]
 ) -> None:
     verdicts = [row for result in results for row in result.verdicts]
-    run.summary.update(
-        {
-            "results": len(results),
-            "new_results": new,
-            "verdict_counts": verdict_counts(verdicts),
-            **_verdicts(verdicts),
-        }
-    )
+    counts: dict[str, Any] = {"results": len(results), "new_results": new}
+    counts["verdict_counts"] = verdict_counts(verdicts)
+    run.summary.update(counts | _verdicts(verdicts))
     # A file of the run's own folder: it is uploaded from there and moves with it.
     write_json(Path(run.dir) / RECORD, record)
     run.save(str(Path(run.dir) / RECORD), base_path=run.dir, policy="now")
