@@ -106,16 +106,9 @@ def build(settings: ChipGridSettings, *, wrap: bool = False) -> Topology:
     for dimension, length in enumerate(settings.shape):
         axis = chip.ndim - 1 - dimension
         starts = np.arange(length if wrap else length - 1)
-        links.append(
-            duplex_links(
-                chip.take(starts, axis),
-                np.roll(chip, -1, axis).take(starts, axis),
-                f"torus_{'xyz'[dimension]}",
-                gbps=settings.port_gbps,
-                latency_ns=settings.latency_ns,
-                lanes=settings.n,
-            )
-        )
+        ends = (at.take(starts, axis) for at in (chip, np.roll(chip, -1, axis)))
+        kind, flight = f"torus_{'xyz'[dimension]}", settings.latency_ns
+        links.append(duplex_links(*ends, kind, settings.port_gbps, flight, lanes=settings.n))
     return topology_of(settings, links, chips=chip.size)
 
 
@@ -133,9 +126,7 @@ def halves(settings: ChipGridSettings) -> NDArray[np.int8]:
 
 
 def torus_bisection_ports(settings: Torus) -> int:
-    """Ports in one direction across the middle of the longest dimension: n, twice a
-    ring.
-    """
+    """Ports in one direction across the middle of the longest rings, 2 n a ring."""
     return 2 * settings.n * settings.chips // max(settings.shape)
 
 

@@ -115,29 +115,13 @@ def build(settings: DragonflySettings) -> Topology:
     for plane in range(settings.planes):
         first = settings.chips + plane * settings.switches
         group = first + np.arange(settings.switches).reshape(settings.groups, settings.a)
-        rate = settings.port_gbps
         links += [
-            duplex_links(
-                chip,
-                first + chip // settings.p,
-                "leaf",
-                gbps=rate,
-                latency_ns=settings.leaf_latency_ns,
-            ),
-            duplex_links(
-                group[:, inside[0]],
-                group[:, inside[1]],
-                "local",
-                gbps=rate,
-                latency_ns=settings.local_latency_ns,
-            ),
-            duplex_links(
-                first + pairs[:, 0],
-                first + pairs[:, 1],
-                "global",
-                gbps=rate,
-                latency_ns=settings.global_latency_ns,
-            ),
+            duplex_links(a, b, kind, settings.port_gbps, latency_ns)
+            for a, b, kind, latency_ns in (
+                (chip, first + chip // settings.p, "leaf", settings.leaf_latency_ns),
+                (group[:, inside[0]], group[:, inside[1]], "local", settings.local_latency_ns),
+                (*(first + pairs.T), "global", settings.global_latency_ns),
+            )
         ]
     return topology_of(
         settings, links, chips=settings.chips, switches=settings.planes * settings.switches
@@ -174,9 +158,7 @@ def halves(settings: DragonflySettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: DragonflySettings) -> int:
-    """Ports in one direction across that cut: the links of every pair of groups across
-    it.
-    """
+    """Ports in one direction across that cut: all links of pairs of groups there."""
     half = settings.groups // 2
     return settings.planes * settings.links_per_pair * half * (settings.groups - half)
 
@@ -248,9 +230,7 @@ def resize(settings: DragonflySettings, chips: int) -> DragonflySettings:
 
 
 def _delivered(settings: DragonflySettings) -> float:
-    """Uniform traffic that links in and between groups carry, in ports of a plane per
-    chip.
-    """
+    """Uniform traffic that links of groups carry, in ports of a plane per chip."""
     inside, between = dragonfly_hops(settings.a, settings.groups, settings.p)
     share = settings.h / settings.p / between
     return min((settings.a - 1) / settings.p / inside, share) if inside else share
@@ -327,9 +307,7 @@ class _PlaneLinks:
             self.between.setdefault(pair, []).append(index)
 
     def toward(self, switch: int, group: int) -> list[int]:
-        """The global links to another group: those of the switch, else those of its
-        group.
-        """
+        """The global links to a group: the switch's, else those of its group."""
         ways = self.between[int(self.group[switch]), group]
         return [way for way in ways if self.near[way] == switch] or ways
 

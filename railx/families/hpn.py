@@ -86,15 +86,11 @@ def check(settings: HpnSettings) -> None:
 
 def build(settings: HpnSettings) -> Topology:
     """Build the network as :func:`railx.families.rails.build`, with its spine."""
+    rate = settings.port_gbps * settings.servers_per_segment / settings.uplinks
+    latency_ns = settings.global_latency_ns
     return rails.build(
         settings,
-        lambda leaf, spine: duplex_links(
-            leaf[:, None],
-            spine[None, :],
-            "aggregation",
-            gbps=settings.port_gbps * settings.servers_per_segment / settings.uplinks,
-            latency_ns=settings.global_latency_ns,
-        ),
+        lambda leaf, spine: duplex_links(leaf[:, None], spine, "aggregation", rate, latency_ns),
     )
 
 

@@ -113,15 +113,8 @@ def build(settings: HyperXSettings) -> Topology:
         links += _all_to_alls(settings, first)
         if not settings.switchless:
             switch = first + chip // settings.chips_per_switch
-            links.append(
-                duplex_links(
-                    chip,
-                    switch,
-                    "leaf",
-                    gbps=settings.port_gbps,
-                    latency_ns=settings.leaf_latency_ns,
-                )
-            )
+            rate, latency_ns = settings.port_gbps, settings.leaf_latency_ns
+            links.append(duplex_links(chip, switch, "leaf", rate, latency_ns))
     switches = 0 if settings.switchless else settings.planes * settings.routers
     return topology_of(settings, links, chips=settings.chips, switches=switches)
 
@@ -140,18 +133,14 @@ def halves(settings: HyperXSettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: HyperXSettings) -> int:
-    """Ports in one direction across that cut: ``lanes`` for each pair of routers across
-    it.
-    """
+    """Ports in one direction across that cut: ``lanes`` for each pair of routers."""
     longest = max(settings.shape)
     pairs = (longest // 2) * (longest - longest // 2)
     return settings.planes * settings.lanes * pairs * settings.routers // longest
 
 
 def ports_per_chip(settings: HyperXSettings) -> int:
-    """Ports of a chip: lanes to the routers of its lines, or a port per plane of
-    switches.
-    """
+    """Ports of a chip: lanes to routers of its lines, or one per plane of switches."""
     if settings.switchless:
         return settings.lanes * (sum(settings.shape) - len(settings.shape))
     return settings.planes
@@ -180,17 +169,9 @@ def _all_to_alls(settings: HyperXSettings, first: int) -> list[Links]:
     for dimension, length in enumerate(settings.shape):
         line = np.moveaxis(router, len(settings.shape) - 1 - dimension, -1)
         low, high = np.triu_indices(length, 1)
-        tables.append(
-            duplex_links(
-                line[..., low],
-                line[..., high],
-                "hyperx",
-                gbps=settings.port_gbps,
-                latency_ns=settings.latency_ns,
-                lanes=settings.lanes,
-                rail=dimension,
-            )
-        )
+        ends, flight = (line[..., low], line[..., high]), settings.latency_ns
+        lanes, rate = settings.lanes, settings.port_gbps
+        tables.append(duplex_links(*ends, "hyperx", rate, flight, lanes=lanes, rail=dimension))
     return tables
 
 

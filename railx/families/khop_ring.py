@@ -87,20 +87,13 @@ def check(settings: KHopRingSettings) -> None:
 
 def build(settings: KHopRingSettings) -> Topology:
     """Build the ring; chips are numbered along it."""
-    chip = np.arange(settings.chips)
+    chip, rate = np.arange(settings.chips), settings.port_gbps
     between = chip % settings.chips_per_node == settings.chips_per_node - 1
     links = [
-        duplex_links(
-            chip[of],
-            (chip[of] + 1) % settings.chips,
-            kind,
-            gbps=settings.port_gbps,
-            latency_ns=latency_ns,
-            lanes=settings.lanes,
-        )
-        for of, kind, latency_ns in (
-            (~between, "internal", settings.internal_latency_ns),
-            (between, "optical", settings.latency_ns),
+        duplex_links(a, (a + 1) % len(chip), kind, rate, latency_ns, lanes=settings.lanes)
+        for a, kind, latency_ns in (
+            (chip[~between], "internal", settings.internal_latency_ns),
+            (chip[between], "optical", settings.latency_ns),
         )
     ]
     return topology_of(
@@ -121,9 +114,7 @@ def chip_rings(settings: KHopRingSettings) -> tuple[LineRings, ...]:
 def route(
     settings: KHopRingSettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
-    """The shorter path; ``min`` goes up where both are equally long, ``balanced``
-    splits those packets evenly.
-    """
+    """The shorter path; on a tie ``min`` goes up, ``balanced`` splits evenly."""
     return route_rings(topology, routing, (settings.chips,), destinations)
 
 

@@ -44,9 +44,7 @@ def bisection_ports(settings: Mesh2DSettings) -> int:
 
 
 def node_hop_counts(settings: Mesh2DSettings) -> IntArray:
-    """Ordered pairs of chips by distance: index h counts those h links apart in x and
-    y.
-    """
+    """Ordered pairs of chips by distance: index h counts those h links apart."""
     line_x, line_y = (
         np.bincount(np.abs(np.subtract.outer(line, line)).ravel())
         for line in map(np.arange, settings.shape)

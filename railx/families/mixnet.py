@@ -201,7 +201,7 @@ def wired(settings: MixNetSettings, demand: FloatArray) -> Topology:
     near = leaves.repeat(settings.servers_per_region, axis=1)[..., None]
     flight_ns, planes = settings.external_latency_ns, settings.planes
     links = [
-        duplex_links(src, dst, kind, gbps=settings.port_gbps, latency_ns=latency_ns, lanes=lanes)
+        duplex_links(src, dst, kind, settings.port_gbps, latency_ns, lanes=lanes)
         for src, dst, kind, latency_ns, lanes in (
             (_tree_chips(settings), near, "leaf", settings.leaf_latency_ns, 1),
             (leaves[..., None], spines[:, None], "aggregation", flight_ns, 1),
@@ -233,9 +233,7 @@ def _tree_chips(settings: MixNetSettings) -> IntArray:
 
 
 def halves(settings: MixNetSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex: the regions are cut in the middle, spines are in
-    half 1.
-    """
+    """Half (0 or 1) of each vertex: regions are cut in the middle, spines in half 1."""
     region = (np.arange(settings.regions) >= settings.regions // 2).astype(np.int8)
     server = np.repeat(region, settings.servers_per_region)
     plane = np.append(region, np.ones(settings.tree_ends, dtype=np.int8))

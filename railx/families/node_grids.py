@@ -106,9 +106,7 @@ def ports_per_chip(settings: NodeGridSettings) -> int:
 
 
 def grid_placement(settings: NodeGridSettings, topology: Topology, sizes: Sizes) -> Placement:
-    """Nodes of a job as rows and columns of the grid; SettingsError("layout") if too
-    many.
-    """
+    """Nodes of a job as rows and columns of the grid; errors: ``node_placement``."""
     return node_placement(topology, sizes, settings.shape)
 
 
@@ -236,9 +234,7 @@ def grid_ports(grid: Grid, *, all_to_all: float | None, bisection: float | None)
 
 
 def hyperx_all_to_all_ports(grid: Grid, dimensions: Sequence[_Dimension]) -> float:
-    """Upper bound of uniform all-to-all in ports per chip: 4 n / (m h) with h mean
-    hops.
-    """
+    """Bound of uniform all-to-all in ports per chip: 4 n / (m h) with h mean hops."""
     other = _other_chip(grid)
     return min(
         2 * copies * (size - 1) / grid.m**2 / ((size - 1) / size * other)
@@ -247,9 +243,7 @@ def hyperx_all_to_all_ports(grid: Grid, dimensions: Sequence[_Dimension]) -> flo
 
 
 def hyperx_bisection_ports(grid: Grid, dimensions: Sequence[_Dimension]) -> float:
-    """Ports per chip of one half across a dimension: 2 links per copy between its
-    nodes.
-    """
+    """Ports per chip of one half across a dimension: 2 links per copy and pair."""
     return min(
         4 * copies * (size // 2) * (size - size // 2) / size / grid.m**2
         for size, copies in dimensions
@@ -257,9 +251,7 @@ def hyperx_bisection_ports(grid: Grid, dimensions: Sequence[_Dimension]) -> floa
 
 
 def ring_bisection_ports(grid: Grid, ends: int) -> float:
-    """Ports per chip of one half across the longest ring: ``ends`` times r rails a
-    line.
-    """
+    """Ports per chip of one half across the longest ring: ``ends`` * r a line."""
     return 2 * ends * grid.rails / max(grid.columns, grid.rows) / grid.m**2
 
 

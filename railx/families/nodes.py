@@ -150,9 +150,7 @@ def _bill(family: Family[Any], bill: Bill[Any]) -> Bill[Any]:
 
 
 def order_of(family: Family[Any], settings: FamilySettings, chips: int) -> NodeOrder:
-    """The nodes of a network; SettingsError("node.chips") where they do not divide
-    it.
-    """
+    """The nodes of a network; SettingsError("node.chips") where none divide it."""
     node = _node(settings)
     if family.node_order is not None:
         return family.node_order(settings, node.chips)

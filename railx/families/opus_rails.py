@@ -106,17 +106,11 @@ def build(settings: OpusRailsSettings) -> Topology:
     """
     g, rings = settings.chips_per_server, settings.rings_per_chip
     rail, a = np.indices((g * rings, settings.servers)).reshape(2, -1)
-    b = (a + 1) % settings.servers
+    b, rank = (a + 1) % settings.servers, rail // rings
+    rate, latency_ns = settings.port_gbps, settings.external_latency_ns
     links = [
         scale_up_links(settings, settings.ocs_ports),
-        duplex_links(
-            a * g + rail // rings,
-            b * g + rail // rings,
-            "optical",
-            gbps=settings.port_gbps,
-            latency_ns=settings.external_latency_ns,
-            rail=rail,
-        ),
+        duplex_links(a * g + rank, b * g + rank, "optical", rate, latency_ns, rail=rail),
     ]
     return topology_of(
         settings,

@@ -51,9 +51,7 @@ class PolarFlySettings(RouterSettings):
 
 
 def orthogonal(q: int) -> BoolArray:
-    """Which points of the plane are orthogonal: bool[points, points], also to
-    themselves.
-    """
+    """Which points of the plane are orthogonal: bool[points, points]."""
     over = field(q)
     x, y = np.divmod(np.arange(q * q), q)
     points = np.concatenate(

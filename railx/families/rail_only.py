@@ -159,12 +159,10 @@ def _tree_links(settings: RailOnlySettings, leaf: IntArray, upper: IntArray) -> 
     ]
     if settings.tiers == 3:
         pairs.insert(0, (tiers[0][:, :, None], tiers[1][:, None], "aggregation", 1))
-    links = []
-    for low, high, kind, lanes in pairs:
-        a, b = np.broadcast_arrays(low, high)
-        rate, latency_ns = settings.port_gbps, settings.global_latency_ns
-        links.append(duplex_links(a, b, kind, gbps=rate, latency_ns=latency_ns, lanes=lanes))
-    return join_rows(links)
+    rate, latency_ns = settings.port_gbps, settings.global_latency_ns
+    return join_rows(
+        [duplex_links(a, b, kind, rate, latency_ns, lanes=lanes) for a, b, kind, lanes in pairs]
+    )
 
 
 def route(
@@ -210,9 +208,7 @@ def _fill_tree(builder: TableBuilder, tiers: list[IntArray], columns: slice) -> 
 
 
 def _above(tiers: list[IntArray], tier: int, at: tuple[int, ...]) -> IntArray:
-    """The switches above one, int[1, switches]: all spine switches, the aggregation
-    switches of a part, or the core switches of an aggregation switch.
-    """
+    """The switches above that at an index of a tier, int[1, switches]."""
     upper = tiers[tier + 1]
     row = 0 if len(tiers) == 2 else at[tier]
     return upper[row, :, at[2]][None]

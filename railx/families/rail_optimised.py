@@ -121,15 +121,12 @@ def _working_pods(settings: RailOptimisedSettings) -> str:
 
 def build(settings: RailOptimisedSettings) -> Topology:
     """Build the network as :func:`railx.families.rails.build`, with its spine."""
+    rate, latency_ns = settings.port_gbps, settings.global_latency_ns
+    lanes = settings.switch_radix // settings.rail_switches
     return rails.build(
         settings,
         lambda leaf, spine: duplex_links(
-            leaf[:, None],
-            spine[None, :],
-            "aggregation",
-            gbps=settings.port_gbps,
-            latency_ns=settings.global_latency_ns,
-            lanes=settings.switch_radix // settings.rail_switches,
+            leaf[:, None], spine, "aggregation", rate, latency_ns, lanes=lanes
         ),
     )
 

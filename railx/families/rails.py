@@ -127,9 +127,7 @@ class ElectricalRailSettings(ServerSettings):
 
     @property
     def spine_delay_ns(self) -> float | None:
-        """Flight time that the spine adds to the path to another rank of the pod; None:
-        no spine.
-        """
+        """Flight time that a spine adds to paths to other ranks; None: no spine."""
         return None
 
 
@@ -143,14 +141,9 @@ def scale_up_links(settings: ServerSettings, ports: int) -> Links:
     are the first switches, in the servers' order.
     """
     chip = np.arange(settings.chips)
-    return duplex_links(
-        chip,
-        settings.chips + chip // settings.chips_per_server,
-        "internal",
-        gbps=settings.port_gbps * settings.scale_up_width,
-        latency_ns=settings.scale_up_latency_ns,
-        lanes=ports,
-    )
+    switch = settings.chips + chip // settings.chips_per_server
+    rate, latency_ns = settings.port_gbps * settings.scale_up_width, settings.scale_up_latency_ns
+    return duplex_links(chip, switch, "internal", rate, latency_ns, lanes=ports)
 
 
 def inside(settings: ServerSettings) -> NodeSettings | None:
@@ -186,15 +179,9 @@ def build(
     for plane in range(settings.planes):
         first = chips + settings.server_count + plane * plane_switches
         leaf = first + np.arange(settings.rail_switches)
-        links.append(
-            duplex_links(
-                chip,
-                leaf[chip // (g * settings.servers_per_pod) * g + chip % g],
-                "leaf",
-                gbps=settings.port_gbps,
-                latency_ns=settings.leaf_latency_ns,
-            )
-        )
+        above = leaf[chip // (g * settings.servers_per_pod) * g + chip % g]
+        rate, latency_ns = settings.port_gbps, settings.leaf_latency_ns
+        links.append(duplex_links(chip, above, "leaf", rate, latency_ns))
         if spine_links is not None:
             links.append(spine_links(leaf, leaf[-1] + 1 + np.arange(settings.spines)))
     return topology_of(
@@ -237,9 +224,7 @@ def bisection_ports(settings: ElectricalRailSettings) -> int:
 
 
 def ports_per_chip(settings: ElectricalRailSettings) -> int:
-    """Ports of a chip to the rails, a port per plane; scale-up links stay in the
-    server.
-    """
+    """Ports of a chip to the rails, one per plane; scale-up links stay inside."""
     return settings.planes
 
 

@@ -134,9 +134,7 @@ def row_part(settings: RailXDragonflySettings) -> LinePart:
 
 
 def row_wiring(settings: RailXDragonflySettings) -> LineWiring:
-    """The links between every ordered pair of columns of a row, 2 per copy of the
-    all-to-all.
-    """
+    """The links between every two columns of a row, 2 per copy of the all-to-all."""
     return part_wiring(row_part(settings), settings.rings)
 
 
@@ -249,9 +247,7 @@ def ports(settings: RailXDragonflySettings) -> Ports:
 
 
 def resize(settings: RailXDragonflySettings, chips: int) -> RailXDragonflySettings:
-    """The Dragonfly of :func:`railx.families.node_grids.best_grid`, on every rail of a
-    row.
-    """
+    """The Dragonfly of ``node_grids.best_grid``, on every rail of a row."""
     rails, longest = settings.rails, longest_line(settings)
     return best_grid(
         settings,
@@ -378,9 +374,7 @@ class _Plan:
         return self.row_state(self.others, port)
 
     def _share_column_and_last_row(self) -> None:
-        """Follow uniform traffic, a flit from every chip to every other node, to a
-        column.
-        """
+        """Follow uniform traffic from every chip to every other node to a column."""
         distance = mesh_distance(self.settings.m)
         leave, enter = _port_chips(self.settings, self.ports)
         self.across = np.zeros((self.columns, self.chips, *self.ports.shape[::2]))
@@ -521,9 +515,7 @@ def _candidate_paths(
 
 
 def _row_ports(settings: RailXDragonflySettings) -> IntArray:
-    """The Y ports (2 rail + side, plus is 1) to each row difference: int[G, C, Q], -1:
-    none.
-    """
+    """The Y ports (2 rail + side, plus is 1) to each row difference: int[G, C, Q]."""
     up = row_differences(settings)
     goes = np.stack([(settings.rows - up) % settings.rows, up], axis=-1)  # [column, rail, side]
     flat = goes.reshape(settings.columns, -1)

@@ -111,9 +111,7 @@ def check_circuits(settings: RailXHyperXSettings, circuits: Circuits) -> None:
 
 
 def _check_pairs(circuits: Circuits, nodes: int, *, directed: bool) -> None:
-    """Check that one rail joins each ordered pair, or two each unordered pair, of a
-    line.
-    """
+    """Check that one rail joins each ordered pair of a line, or two each pair."""
     a, b = circuits.node_a.astype(np.int64), circuits.node_b.astype(np.int64)
     if not directed:
         a, b = np.minimum(a, b), np.maximum(a, b)

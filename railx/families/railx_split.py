@@ -143,9 +143,7 @@ def _check_sizes(axis: str, sizes: tuple[int, ...], rails: int) -> None:
 
 
 def _check_split(axis: str, sizes: tuple[int, ...], split: tuple[int, ...], rails: int) -> None:
-    """Refuse rails that are not a multiple of size - 1 per size and r in sum; suggest a
-    split.
-    """
+    """Refuse rails that are no multiples of size - 1 or not r in sum."""
     key = f"split_{axis}"
     fit = _fit(sizes, rails)
     works = (
@@ -175,9 +173,7 @@ def _check_split(axis: str, sizes: tuple[int, ...], split: tuple[int, ...], rail
 
 
 def _fit(sizes: tuple[int, ...], rails: int) -> tuple[int, ...] | None:
-    """Rails of each part, a positive multiple of its size - 1, summing to ``rails``, or
-    None.
-    """
+    """Positive multiples of each size - 1 that sum to ``rails``, or None."""
     if len(sizes) == 1:
         return (rails,) if rails and rails % (sizes[0] - 1) == 0 else None
     for copies in range(1, rails // (sizes[0] - 1) + 1):

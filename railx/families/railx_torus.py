@@ -78,9 +78,7 @@ def build(settings: RailXTorusSettings) -> Topology:
 
 
 def bisection_ports(settings: RailXTorusSettings) -> int:
-    """Ports in one direction across that cut: both boundaries of the rings, r rails a
-    line.
-    """
+    """Ports in one direction across that cut: both ends of rings, r rails a line."""
     return 2 * settings.rails * min(settings.x_scale, settings.y_scale)
 
 

@@ -105,9 +105,7 @@ def _chip_shift(settings: RailXTwistedTorusSettings) -> int:
 
 
 def build(settings: RailXTwistedTorusSettings) -> Topology:
-    """Build the topology; all rails of a line carry the same ring (or a pair's two
-    rings).
-    """
+    """Build the topology; all rails of a line carry the same ring or rings."""
     grid = settings.grid
     a = settings.y_scale
     up = (np.arange(2 * a) + 1) % (2 * a)
@@ -125,9 +123,7 @@ def build(settings: RailXTwistedTorusSettings) -> Topology:
 
 
 def halves(settings: RailXTwistedTorusSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex when the rows are cut into columns 0..a-1 and
-    a..2a-1.
-    """
+    """Half (0 or 1) of each vertex: columns 0..a-1 and a..2a-1."""
     return grid_halves(settings.grid, 0)
 
 
@@ -174,9 +170,7 @@ def check_circuits(settings: RailXTwistedTorusSettings, circuits: Circuits) -> N
 
 
 def _check_wraps(circuits: Circuits, settings: RailXTwistedTorusSettings) -> None:
-    """Check that every rail leads from a node to the next of its row or (shifted)
-    column.
-    """
+    """Check that rails lead to the next node of the row or (shifted) column."""
     columns, rows = settings.x_scale, settings.y_scale
     x, y = circuits.node_a % columns, circuits.node_a // columns
     over = y == rows - 1
@@ -328,9 +322,7 @@ class _Router:
     def _drawn(
         self, before_wrap: Int32Array, after_wrap: Int32Array, stays: BoolArray
     ) -> Int32Array:
-        """The sets at the entry of a dimension; packets off its wraps may draw their
-        channel.
-        """
+        """The sets where packets enter a dimension; off its wraps they may draw."""
         sets = before_wrap.copy()
         sets[stays] = self.builder.merge(before_wrap[stays], after_wrap[stays])
         return sets

@@ -150,9 +150,7 @@ def node_of_chips(settings: FamilySettings, chips: int, chips_per_node: int) -> 
 
 
 def families_with(capability: str) -> str:
-    """The names of the families with a capability (a field of :class:`Family`), as
-    text.
-    """
+    """The names of the families with a capability, a field of :class:`Family`."""
     return ", ".join(family.name for family in FAMILIES if getattr(family, capability))
 
 

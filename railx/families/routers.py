@@ -144,24 +144,13 @@ def next_size(options: Iterable[RouterT], chips: int, what: str) -> RouterT:
 def _build(settings: RouterSettings, graph: RouterGraph) -> Topology:
     """Routers follow the chips plane by plane."""
     chip, links = np.arange(settings.chips), []
+    rate, flight = settings.port_gbps, settings.latency_ns
     for plane in range(settings.planes):
         first = settings.chips + plane * settings.routers
+        leaf, ends = first + graph.router_of, first + graph.pairs.T
         links += [
-            duplex_links(
-                chip,
-                first + graph.router_of,
-                "leaf",
-                gbps=settings.port_gbps,
-                latency_ns=settings.leaf_latency_ns,
-            ),
-            duplex_links(
-                first + graph.pairs[:, 0],
-                first + graph.pairs[:, 1],
-                "router",
-                gbps=settings.port_gbps * graph.rate,
-                latency_ns=settings.latency_ns,
-                lanes=graph.lanes,
-            ),
+            duplex_links(chip, leaf, "leaf", rate, settings.leaf_latency_ns),
+            duplex_links(*ends, "router", rate * graph.rate, flight, lanes=graph.lanes),
         ]
     return topology_of(
         settings, links, chips=settings.chips, switches=settings.planes * settings.routers

@@ -32,7 +32,6 @@ from railx.vocabulary.line_rings import LineRings, torus_rings
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.topology import (
-    DIMENSIONS,
     Circuits,
     Links,
     NodeSettings,
@@ -176,26 +175,14 @@ def _dimension(settings: TpuV4Settings, dimension: int) -> tuple[Links, Links, C
     chip, following = np.arange(settings.chips), neighbour(settings, dimension, 1)
     coordinates = chip_coordinates(settings)
     at_face = coordinates[dimension] % s == s - 1
-    inner = duplex_links(
-        chip[~at_face],
-        following[~at_face],
-        "internal",
-        gbps=settings.port_gbps,
-        latency_ns=settings.internal_latency_ns,
-        lanes=n,
-    )
+    ends, rate = (chip[~at_face], following[~at_face]), settings.port_gbps
+    inner = duplex_links(*ends, "internal", rate, settings.internal_latency_ns, lanes=n)
     across = [d for d in range(3) if d != dimension]
     position = coordinates[across[1]][at_face] % s * s + coordinates[across[0]][at_face] % s
     first, rail = np.broadcast_arrays(chip[at_face][:, None], position[:, None] * n + np.arange(n))
     first, rail = first.ravel(), rail.ravel()
-    faces = duplex_links(
-        first,
-        following[first],
-        "optical",
-        gbps=settings.port_gbps,
-        latency_ns=settings.external_latency_ns,
-        rail=rail,
-    )
+    ends, latency_ns = (first, following[first]), settings.external_latency_ns
+    faces = duplex_links(*ends, "optical", rate, latency_ns, rail=rail)
     cube, next_cube = first // s**3, following[first] // s**3
     line = (
         coordinates[across[1]][first] // s * settings.cube_shape[across[0]]
@@ -206,7 +193,7 @@ def _dimension(settings: TpuV4Settings, dimension: int) -> tuple[Links, Links, C
         next_cube,
         ocs=dimension * s * s * n + rail,
         rail=rail,
-        dimension=DIMENSIONS.index("xyz"[dimension]),
+        dimension=dimension,
         line=line,
     )
     return inner, faces, circuits
@@ -266,9 +253,7 @@ def inside(settings: TpuV4Settings) -> NodeSettings | None:
 
 
 def resize(settings: TpuV4Settings, chips: int) -> TpuV4Settings:
-    """The fewest cubes with at least ``chips`` chips, with the most all-to-all
-    bandwidth.
-    """
+    """The fewest cubes of at least ``chips`` chips, then the most all-to-all."""
     radix = 2 * settings.cubes if settings.ocs_radix is None else settings.ocs_radix
     most, fewest = radix // 2, -(-2 // settings.cube_side)
     options = (

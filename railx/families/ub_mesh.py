@@ -95,19 +95,10 @@ def build(settings: UBMeshSettings) -> Topology:
     switch = settings.chips + np.arange(settings.racks)
     rack = switch.reshape(settings.rack_rows, settings.rack_columns)
     inside, outside = settings.internal_latency_ns, settings.external_latency_ns
+    boards, across = grid.reshape(-1, settings.chips_per_board), grid.transpose(0, 2, 1)
     ends = [
-        (
-            *_full_meshes(grid.reshape(-1, settings.chips_per_board)),
-            "internal",
-            settings.lanes,
-            inside,
-        ),
-        (
-            *_full_meshes(grid.transpose(0, 2, 1).reshape(-1, settings.boards)),
-            "internal",
-            settings.lanes,
-            inside,
-        ),
+        (*_full_meshes(boards), "internal", settings.lanes, inside),
+        (*_full_meshes(across.reshape(-1, settings.boards)), "internal", settings.lanes, inside),
         (chip, switch[chip // settings.rack_chips], "leaf", settings.uplink_lanes, inside),
         (*_full_meshes(rack), "router", settings.rack_lanes, outside),
         (*_full_meshes(rack.T), "router", settings.rack_lanes, outside),
@@ -116,7 +107,7 @@ def build(settings: UBMeshSettings) -> Topology:
         high_radix = np.full_like(switch, settings.chips + settings.racks)
         ends.append((switch, high_radix, "router", settings.borrow_lanes, outside))
     links = [
-        duplex_links(a, b, kind, gbps=settings.port_gbps, latency_ns=latency_ns, lanes=lanes)
+        duplex_links(a, b, kind, settings.port_gbps, latency_ns, lanes=lanes)
         for a, b, kind, lanes, latency_ns in ends
     ]
     return topology_of(

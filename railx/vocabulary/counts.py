@@ -246,9 +246,7 @@ def largest_tree(tiers: int, radix: int, leaf_down: int | None = None) -> int:
 
 
 def tree_switches(leaves: int, uplinks: int, tiers: int, radix: int) -> int:
-    """Switches of a tree with ``uplinks`` links between any two tiers, part used or
-    not.
-    """
+    """Switches of a tree with ``uplinks`` between any two tiers, part used or not."""
     if tiers == 1:
         return leaves
     return leaves + (tiers - 2) * math.ceil(2 * uplinks / radix) + math.ceil(uplinks / radix)

@@ -222,9 +222,7 @@ class ReconfigurationPlan:
 
     @property
     def most_steps_of_a_switch(self) -> int:
-        """Steps of the switch that changes most: the duration where switches work in
-        parallel.
-        """
+        """Steps of the busiest switch: the duration where all work at once."""
         return int(np.bincount(self.ocs).max()) if len(self) else 0
 
 
@@ -315,9 +313,7 @@ def check_end(plan: ReconfigurationPlan, before: Topology, after: Topology) -> N
 
 
 def check_same_hardware(before: Topology, after: Topology) -> None:
-    """Refuse two topologies with different nodes or cabling: ValueError names the
-    difference.
-    """
+    """Refuse different nodes or cabling: ValueError names the difference."""
     old_settings, new_settings = to_dict(before.settings), to_dict(after.settings)
     for what, old_value, new_value in (
         ("m", old_settings.get("m"), new_settings.get("m")),

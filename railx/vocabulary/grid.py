@@ -204,9 +204,7 @@ def rail_ports(topology: Topology) -> RailPorts:
 
 
 def rail_of_links(topology: Topology) -> IntArray:
-    """The rail of each link row (int[links]), -1 inside nodes; errors:
-    :func:`rail_ports`.
-    """
+    """The rail of each link row (int[links]), -1 inside nodes."""
     if topology.circuits is None:
         raise UserError(f"{topology.family}: a topology without optical circuits has no rails")
     rails = np.repeat(topology.circuits.rail.astype(np.int64), 2)
@@ -214,9 +212,7 @@ def rail_of_links(topology: Topology) -> IntArray:
 
 
 def mesh_links(m: int) -> IntArray:
-    """The directed links of an m x m mesh as pairs of local chips y * m + x: int[links,
-    2].
-    """
+    """The directed links of an m x m mesh of chips y * m + x: int[links, 2]."""
     chip = np.arange(m * m).reshape(m, m)
     pairs = np.concatenate(
         [
@@ -290,9 +286,7 @@ def line_circuits(circuits: Circuits, dimension: int) -> IntArray:
 
 
 def grid_halves(grid: Grid, dimension: int | None = None) -> NDArray[np.int8]:
-    """Half (0: the smaller, or 1) of each chip, cut across ``dimension`` (None:
-    longer).
-    """
+    """Half (0: the smaller, or 1) of each chip, across ``dimension`` or the longer."""
     if dimension is None:
         dimension = 0 if grid.columns >= grid.rows else 1
     node = np.arange(grid.nodes)
@@ -318,9 +312,7 @@ def _internal(grid: Grid) -> Links:
 
 
 def _rails(grid: Grid, dimension: int, arcs: Arcs, paired_columns: bool) -> tuple[Links, Circuits]:
-    """Links and circuits of a dimension in the order of the arcs, links as (there,
-    back).
-    """
+    """Links (there and back) and circuits of a dimension in the order of the arcs."""
     line, rail, a, b = arcs.line, arcs.rail, arcs.a, arcs.b
     node_a, node_b = (
         line_nodes(grid, dimension, line, p, paired_columns=paired_columns) for p in (a, b)
@@ -330,14 +322,8 @@ def _rails(grid: Grid, dimension: int, arcs: Arcs, paired_columns: bool) -> tupl
     plus = beside * grid.m + last if dimension == 0 else last * grid.m + beside
     minus = beside * grid.m if dimension == 0 else beside
     from_chip, to_chip = node_a * grid.m**2 + plus, node_b * grid.m**2 + minus
-    links = duplex_links(
-        from_chip,
-        to_chip,
-        "rail_x" if dimension == 0 else "rail_y",
-        gbps=grid.port_gbps,
-        latency_ns=grid.external_latency_ns,
-        rail=rail,
-    )
+    kind, latency_ns = f"rail_{'xy'[dimension]}", grid.external_latency_ns
+    links = duplex_links(from_chip, to_chip, kind, grid.port_gbps, latency_ns, rail=rail)
     switches_before = grid.rows * grid.rails if dimension == 1 else 0
     circuits = plus_to_minus_circuits(
         a,

@@ -27,9 +27,7 @@ Link: TypeAlias = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Arc:
-    """A hop from position ``a`` of a line to ``b`` on a rail, out of a's plus or minus
-    side.
-    """
+    """A hop from position ``a`` of a line out of its plus or minus side to ``b``."""
 
     a: int
     b: int

@@ -98,9 +98,7 @@ def _zig_zag(count: int) -> IntArray:
 
 
 def _rotations(path: IntArray) -> IntArray:
-    """Every rotation of a path over Z_count, closed through a hub with the number
-    count.
-    """
+    """Every rotation of a path over Z_count, closed through a hub, number count."""
     count = len(path)
     rotated = (path[None, :] + np.arange(count)[:, None]) % count
     return np.hstack([rotated, np.full((count, 1), count)])
@@ -111,9 +109,7 @@ def _odd_cycles(n: int) -> IntArray:
 
 
 def _insert_vertex(base: IntArray, cuts: IntArray) -> IntArray:
-    """A decomposition with a new vertex in cycle s of ``base`` after position
-    ``cuts[s]``.
-    """
+    """A decomposition with a vertex more in cycle s of ``base`` behind ``cuts[s]``."""
     old = base.shape[1]
     position = np.arange(old + 1)[None, :]
     gap = cuts[:, None] + 1

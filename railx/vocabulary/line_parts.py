@@ -56,9 +56,7 @@ class LinePart:
 
     @property
     def copies(self) -> int:
-        """Copies of the all-to-all (2 links per pair each) or of the ring (1 per
-        neighbour).
-        """
+        """Copies of the all-to-all (2 links per pair) or of the ring (1)."""
         return self.rails // (self.size - 1) if self.kind == "all_to_all" else self.rails
 
     def coordinate(self, position: IntArray) -> IntArray:
@@ -123,9 +121,7 @@ def build_parts(
     parts: tuple[tuple[LinePart, ...], tuple[LinePart, ...]],
     rings: Rings,
 ) -> Topology:
-    """Build a RailX topology whose rails close the rings of their part on all
-    sub-lines.
-    """
+    """Build a RailX topology whose rails close the rings of their parts."""
     next_x = line_successors(parts[0], grid.columns, rings)
     next_y = line_successors(parts[1], grid.rows, rings)
     arcs_x = successor_arcs(np.broadcast_to(next_x, (grid.rows, *next_x.shape)))
@@ -211,9 +207,7 @@ def check_line(key: str, parts: tuple[PartSettings, ...], length: int, rails: in
 
 
 def check_rails(rails: int) -> None:
-    """Refuse more rails of a line than :data:`MOST_RAILS`, which bounds the search for
-    sizes.
-    """
+    """Refuse more rails of a line than :data:`MOST_RAILS`, which bounds searches."""
     if rails > MOST_RAILS:
         raise SettingsError(
             "m", f"got {rails:,} rails of a line, m * n; allowed: at most {MOST_RAILS:,}"
@@ -221,9 +215,7 @@ def check_rails(rails: int) -> None:
 
 
 def check_rings(key: str, parts: tuple[PartSettings, ...], rings: Rings) -> None:
-    """Refuse an all-to-all of directed rings over 4 or 6 nodes: no decomposition
-    exists.
-    """
+    """Refuse directed rings over 4 or 6 nodes: no decomposition exists."""
     for i, part in enumerate(parts):
         if rings == "directed" and part.kind == "all_to_all" and part.size in (4, 6):
             near = "3 and 5" if part.size == 4 else "5 and 7"
@@ -259,9 +251,7 @@ def _multiples(value: int, step: int) -> str:
 
 
 def _near_sizes(part: PartSettings, length: int) -> str:
-    """The sizes (at least 2) nearest to the part's that fit its stride, or fitting
-    strides.
-    """
+    """The nearest sizes (at least 2) that fit a part's stride, or fitting strides."""
     fits = length // part.stride if length % part.stride == 0 else 1
     sizes = sorted(
         (d for d in range(2, fits + 1) if fits % d == 0), key=lambda d: (abs(d - part.size), d)

@@ -164,17 +164,13 @@ def halves(settings: HammingMeshSettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: HammingMeshSettings) -> int:
-    """Ports in one direction across that cut: both ends of the smaller half's chip
-    lines.
-    """
+    """Ports in one direction across that cut: both ends of the smaller half's lines."""
     shorter, longer = sorted((settings.x_scale, settings.y_scale))
     return 2 * settings.m * settings.n * shorter * (longer // 2)
 
 
 def node_hop_counts(settings: HammingMeshSettings) -> IntArray:
-    """Ordered pairs of chips with h links between boards (index h), 2 per other
-    dimension.
-    """
+    """Ordered pairs of chips by links between boards, 2 per other dimension."""
     counts = np.array([settings.m**4], dtype=np.int64)
     for length in (settings.x_scale, settings.y_scale):
         counts = np.convolve(counts, [length, 0, length * (length - 1)])
@@ -185,14 +181,9 @@ def _internal(settings: HammingMeshSettings) -> Links:
     mesh = mesh_links(settings.m)
     near_first = mesh[: len(mesh) // 2]  # the second half are the same links back
     board = np.arange(settings.boards)[:, None] * settings.m**2
-    return duplex_links(
-        board + near_first[:, 0],
-        board + near_first[:, 1],
-        "internal",
-        gbps=settings.port_gbps * settings.internal_width,
-        latency_ns=settings.internal_latency_ns,
-        lanes=settings.n,
-    )
+    ends = board + near_first[:, 0], board + near_first[:, 1]
+    rate, latency_ns = settings.port_gbps * settings.internal_width, settings.internal_latency_ns
+    return duplex_links(*ends, "internal", rate, latency_ns, lanes=settings.n)
 
 
 def _lines(
@@ -210,17 +201,9 @@ def _lines(
     tables = []
     for end in (0, m - 1):
         local = beside * m + end if kind == "row" else end * m + beside
-        chip, switch, index = np.broadcast_arrays(board + local, switches[..., None], rail)
-        tables.append(
-            duplex_links(
-                chip,
-                switch,
-                kind,
-                gbps=settings.port_gbps,
-                latency_ns=settings.external_latency_ns,
-                rail=index,
-            )
-        )
+        ends = board + local, switches[..., None]
+        rate, latency_ns = settings.port_gbps, settings.external_latency_ns
+        tables.append(duplex_links(*ends, kind, rate, latency_ns, rail=rail))
     return tables
 
 

@@ -80,9 +80,7 @@ class _Adaptive:
         ]
 
     def differs(self, to_node: IntArray, left: Sequence[int]) -> BoolArray:
-        """Whether nodes differ from a chip's in exactly ``left``: bool[chips, nodes
-        given].
-        """
+        """Whether nodes differ from a chip's in ``left`` alone: bool[chips, nodes]."""
         here = np.ones((len(self.node), len(to_node)), dtype=np.bool_)
         for d, phase in enumerate(self.phases):
             here &= (phase.coordinate(self.node)[:, None] != phase.coordinate(to_node)) == (
@@ -100,9 +98,7 @@ class _Adaptive:
                 ]
 
     def fill_last(self, d: int) -> None:
-        """Fill the sets with one coordinate left; after the rail the packet walks to
-        its chip.
-        """
+        """Fill the sets with one coordinate left; behind the rail is the chip."""
         phase, here = self.phases[d], self.differs(self.to_node, [d])
         self.fill_heading([d], here)
         chip, index = np.nonzero(here)

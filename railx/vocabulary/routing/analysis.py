@@ -103,9 +103,7 @@ def check_delivery(topology: Topology, table: RoutingTable) -> None:
 
 
 def path_lengths(topology: Topology, table: RoutingTable) -> PathLengths:
-    """Expected hops under the table's weights, for every pair of a chip and a
-    destination.
-    """
+    """Expected hops under the table's weights, by chip and destination."""
     external = (topology.links.kind != INTERNAL).astype(np.float64)
     return PathLengths(
         path_sums(topology, table, np.ones(len(external))), path_sums(topology, table, external)
@@ -479,9 +477,7 @@ def with_virtual_channels(
 
 
 def _deal(loads: FloatArray, number: int) -> Int32Array:
-    """The class of each channel: one per class, then spare ones by load (highest
-    averages).
-    """
+    """The class of each channel: one each, then spare ones by highest averages."""
     dealt = list(range(len(loads)))
     while len(dealt) < number:
         per_channel = loads / np.bincount(dealt, minlength=len(loads))

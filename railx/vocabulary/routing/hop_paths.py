@@ -110,9 +110,7 @@ class Hops:
 
     @cached_property
     def groups(self) -> DestinationGroups | None:
-        """A column for each class and for each chip of a class; None where a switch
-        has chips of several classes.
-        """
+        """Columns of classes and chips in them; None where switches serve several."""
         if not self.ends:
             return None
         serves = (self.left[self.topology.chips :] == 0).sum(axis=1)

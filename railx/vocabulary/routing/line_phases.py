@@ -88,9 +88,7 @@ class FlowPhase:
         return loads
 
     def walks(self) -> FloatArray:
-        """Flow inside each node from each chip to its edge chips: float[lines, L, c,
-        c].
-        """
+        """Flow in each node from chips to edge chips: float[lines, L, c, c]."""
         lines, length, chips = self.source.shape
         shares = np.broadcast_to(self.shares, (lines, *self.shares.shape[1:]))
         flow = np.empty((lines, length, chips, chips))
@@ -143,9 +141,7 @@ def arrivals(phase: Phase, rails: FloatArray) -> FloatArray:
 
 
 def by_line(values: FloatArray, phase: Phase) -> FloatArray:
-    """Values of nodes (float[nodes, ...]) as lines of a phase: float[nodes / L, L,
-    ...].
-    """
+    """Values of nodes as lines of a phase: float[nodes / L, L, ...]."""
     rest = values.shape[1:]
     lines = len(values) // phase.length
     grid = values.reshape(lines // phase.stride, phase.length, phase.stride, *rest)
@@ -153,9 +149,7 @@ def by_line(values: FloatArray, phase: Phase) -> FloatArray:
 
 
 def by_node(values: FloatArray, phase: Phase, nodes: int) -> FloatArray:
-    """Lines of a phase as nodes: the inverse of :func:`by_line`; a single line serves
-    all.
-    """
+    """The inverse of :func:`by_line`; a single line serves all."""
     rest = values.shape[2:]
     lines = np.broadcast_to(values, (nodes // phase.length, phase.length, *rest))
     grid = lines.reshape(len(lines) // phase.stride, phase.stride, phase.length, *rest)
@@ -163,9 +157,7 @@ def by_node(values: FloatArray, phase: Phase, nodes: int) -> FloatArray:
 
 
 def nearest_shares(distance: IntArray) -> FloatArray:
-    """All flow to the nearest link, the first of equals: float[L, c, L, k] as
-    ``distance``.
-    """
+    """All flow to the nearest link, the first of equals, as ``distance``."""
     nearest = distance.argmin(axis=-1)
     shares: FloatArray = (nearest[..., None] == np.arange(distance.shape[-1])).astype(np.float64)
     return shares
@@ -195,9 +187,7 @@ def _share_out(
     part: FloatArray | None,
     shares: FloatArray,
 ) -> None:
-    """Give a ``part`` (float[lines, L, c, L], None: all) of the flow evenly to
-    ``links``.
-    """
+    """Give a ``part`` (float[lines, L, c, L], None: all) evenly to ``links``."""
     if len(links) == 1:
         shares[..., links[0]] = 1.0 if part is None else part
         return

@@ -284,9 +284,7 @@ def ordered_columns(lengths: Sequence[int], chips_per_node: int, routing: str) -
 
 
 def _onward(phases: int, routing: str) -> int:
-    """The number of channels of a rail that packets choose from by their next
-    direction.
-    """
+    """Channels of a rail that packets choose from by their next direction."""
     return phases + 1 if routing == "balanced" else 1
 
 

@@ -250,9 +250,7 @@ class TableBuilder:
         self._places = np.where(size > 1, len(links) + np.arange(len(size)), row)
 
     def pool(self, links: Sequence[int], vc: int, lane: int = -1) -> int:
-        """The pool of these link rows on a virtual channel: all lanes, or ``lane`` of
-        each.
-        """
+        """The pool of these link rows on a channel: all lanes, or ``lane`` of each."""
         self._check_channel(vc)
         rows = tuple(int(link) for link in links)
         pair = self._pair[rows[0]]
@@ -453,9 +451,7 @@ class TableBuilder:
     def merge(
         self, first: NDArray[np.integer], second: NDArray[np.integer], share: float = 0.5
     ) -> Int32Array:
-        """Sets with the choices of two sets; ``share`` of the traffic goes to the
-        first.
-        """
+        """Sets with the choices of two; ``share`` of the traffic to the first."""
         key = np.asarray(first, dtype=np.int64) << 32 | np.asarray(second, dtype=np.int64)
         distinct, where = np.unique(key, return_inverse=True)
         parts = np.array([share, 1 - share])
