@@ -12,7 +12,6 @@ can close: local 0, global 0, local 1, global 1, local 2.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -21,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.family import Family, FamilyBase, any_chips
+from railx.families.routers import distances, with_leaf_links
 from railx.settings import AtLeast, NonNegative, SettingsError
 from railx.vocabulary.arrays import Int32Array, IntArray
-from railx.vocabulary.counts import Bill, Ports, dragonfly_hops, too_large
+from railx.vocabulary.counts import Bill, Ports, dragonfly_hops, fewest_units
 from railx.vocabulary.routing.spread import fill_leaves, first_links
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
@@ -131,21 +131,27 @@ def build(settings: DragonflySettings) -> Topology:
 def global_pairs(settings: DragonflySettings) -> IntArray:
     """The global links of one plane as pairs of its switches.
 
-    Shape (links_per_pair * groups * (groups - 1) / 2, 2). Port k of a group leads to
-    the group k mod (groups - 1) + 1 further on, so every rotation of the groups is a
-    symmetry. The switches of a group get its ports in runs of at most h.
+    Shape (links_per_pair * groups * (groups - 1) / 2, 2). The switches of a group get
+    its ports in runs of at most h.
     """
-    others, copies = settings.groups - 1, settings.links_per_pair
+    group, port = group_links(settings.groups, settings.links_per_pair)
+    used = settings.links_per_pair * (settings.groups - 1)
+    return group * settings.a + port * settings.a // used
+
+
+def group_links(groups: int, copies: int) -> tuple[IntArray, IntArray]:
+    """The groups (int[links, 2]) that ``copies`` links of pairs join, and their ports.
+
+    Port k of a group leads to the group k mod (groups - 1) + 1 further on, so every
+    rotation of the groups is a symmetry.
+    """
     group, copy, offset = np.meshgrid(
-        np.arange(settings.groups), np.arange(copies), np.arange(1, settings.groups), indexing="ij"
+        np.arange(groups), np.arange(copies), np.arange(1, groups), indexing="ij"
     )
-    far = (group + offset) % settings.groups
-    port, back = copy * others + offset - 1, copy * others + settings.groups - offset - 1
-    near_switch = group * settings.a + port * settings.a // (copies * others)
-    far_switch = far * settings.a + back * settings.a // (copies * others)
+    far = (group + offset) % groups
+    port = copy[..., None] * (groups - 1) + np.stack([offset, groups - offset], axis=-1) - 1
     once = group < far
-    pairs: IntArray = np.stack([near_switch[once], far_switch[once]], axis=1).astype(np.int64)
-    return pairs
+    return np.stack([group, far], axis=-1)[once], port[once]
 
 
 def halves(settings: DragonflySettings) -> NDArray[np.int8]:
@@ -163,11 +169,6 @@ def bisection_ports(settings: DragonflySettings) -> int:
     return settings.planes * settings.links_per_pair * half * (settings.groups - half)
 
 
-def ports_per_chip(settings: DragonflySettings) -> int:
-    """Ports of a chip: one in each plane."""
-    return settings.planes
-
-
 def node_hop_counts(settings: DragonflySettings) -> IntArray:
     """Ordered pairs of chips that are h links apart (index h).
 
@@ -175,25 +176,11 @@ def node_hop_counts(settings: DragonflySettings) -> IntArray:
     planes are alike. A shortest path may cross two global links in a row, unlike the
     paths of this family's routings.
     """
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import dijkstra
-
     inside = np.argwhere(~np.eye(settings.a, dtype=np.bool_))
     local = (np.arange(settings.groups)[:, None, None] * settings.a + inside).reshape(-1, 2)
-    edges = np.concatenate([local, global_pairs(settings), global_pairs(settings)[:, ::-1]])
-    graph = csr_array(
-        (np.ones(len(edges)), (edges[:, 0], edges[:, 1])),
-        shape=(settings.switches, settings.switches),
-    )
-    hops = dijkstra(graph, directed=True, unweighted=True, indices=np.arange(settings.a)).astype(
-        np.int64
-    )
-    by_switch = np.concatenate(
-        [[0, 0], np.bincount(hops.ravel()) * settings.p**2 * settings.groups]
-    )
-    # A chip to itself takes no link.
-    by_switch[0], by_switch[2] = settings.chips, by_switch[2] - settings.chips
-    return by_switch
+    hops = distances(np.concatenate([local, global_pairs(settings)]), np.arange(settings.a))
+    counts = np.bincount(hops.ravel()) * settings.p**2 * settings.groups
+    return with_leaf_links(counts, settings.chips)
 
 
 # Bill of materials
@@ -223,10 +210,8 @@ def ports(settings: DragonflySettings) -> Ports:
 def resize(settings: DragonflySettings, chips: int) -> DragonflySettings:
     """The fewest groups with at least ``chips`` chips."""
     group, most = settings.p * settings.a, settings.a * settings.h + 1
-    groups = max(2, math.ceil(chips / group))
-    if groups > most:
-        raise too_large(chips, most * group, f"one link between any two groups of {group} chips")
-    return replace(settings, groups=groups)
+    what = f"one link between any two groups of {group} chips"
+    return replace(settings, groups=fewest_units(chips, group, most, what))
 
 
 def _delivered(settings: DragonflySettings) -> float:
@@ -455,7 +440,7 @@ FAMILY = Family(
     check=check,
     halves=halves,
     bisection_ports=bisection_ports,
-    ports_per_chip=ports_per_chip,
+    ports_per_chip=lambda of: of.planes,
     routings=("min", "adaptive", "valiant"),
     route=route,
     plane=lambda of: (build(replace(of, planes=1)), of.planes),

@@ -9,7 +9,6 @@ No further tier is built.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -17,7 +16,7 @@ from railx.families import rails
 from railx.families.rail_only import group_network
 from railx.families.rails import ElectricalRailSettings, electrical_family
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
-from railx.vocabulary.counts import too_large
+from railx.vocabulary.counts import fewest_units
 from railx.vocabulary.topology import Topology, check_size, duplex_links
 
 __all__ = ["FAMILY", "HpnSettings"]
@@ -97,10 +96,8 @@ def build(settings: HpnSettings) -> Topology:
 def resize(settings: HpnSettings, chips: int) -> HpnSettings:
     """The fewest segments with at least ``chips`` chips."""
     segment = settings.servers_per_segment * settings.chips_per_server
-    segments = max(2, math.ceil(chips / segment))
-    if segments > settings.max_segments:
-        most = settings.max_segments
-        raise too_large(chips, most * segment, f"a spine of {most} segments")
+    most = settings.max_segments
+    segments = fewest_units(chips, segment, most, f"a spine of {most} segments")
     return replace(settings, segments=segments)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.family import Family, FamilyBase, any_chips
+from railx.families.routers import with_leaf_links
 from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
 from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, too_large
@@ -141,9 +142,7 @@ def bisection_ports(settings: HyperXSettings) -> int:
 
 def ports_per_chip(settings: HyperXSettings) -> int:
     """Ports of a chip: lanes to routers of its lines, or one per plane of switches."""
-    if settings.switchless:
-        return settings.lanes * (sum(settings.shape) - len(settings.shape))
-    return settings.planes
+    return settings.line_ports if settings.switchless else settings.planes
 
 
 def node_hop_counts(settings: HyperXSettings) -> IntArray:
@@ -156,10 +155,7 @@ def node_hop_counts(settings: HyperXSettings) -> IntArray:
         counts = np.convolve(counts, [length, length * (length - 1)])
     if settings.switchless:
         return counts
-    by_switch = np.concatenate([[0, 0], counts * settings.chips_per_switch**2])
-    # A chip to itself takes no link.
-    by_switch[0], by_switch[2] = settings.chips, by_switch[2] - settings.chips
-    return by_switch
+    return with_leaf_links(counts * settings.chips_per_switch**2, settings.chips)
 
 
 def _all_to_alls(settings: HyperXSettings, first: int) -> list[Links]:
@@ -215,15 +211,14 @@ def route(
     """
     dimensions = len(settings.shape)
     any_order = routing in ("balanced", "adaptive")
+    states, channels = (2, 2) if routing == "valiant" else (1, _MIN_CHANNELS)
+    if any_order:
+        states, channels = dimensions + (not settings.switchless), dimensions
     builder = TableBuilder(
         topology,
         routing,
-        states=dimensions + (not settings.switchless)
-        if any_order
-        else 2
-        if routing == "valiant"
-        else 1,
-        virtual_channels=dimensions if any_order else 2 if routing == "valiant" else _MIN_CHANNELS,
+        states=states,
+        virtual_channels=channels,
         destinations=destinations,
     )
     target = builder.destinations.astype(np.int64) // max(1, settings.chips_per_switch)

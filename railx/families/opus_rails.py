@@ -12,7 +12,6 @@ counts as the released cost script of Opus (fig. 15): optical ports share transc
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from railx.families.family import Family, Lines, check_even, check_radix
 from railx.families.rails import ServerSettings, inside, scale_up_links, server_places
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
-from railx.vocabulary.counts import Bill, Ports, too_large
+from railx.vocabulary.counts import Bill, Ports, fewest_units
 from railx.vocabulary.routing.groups import groups_by_coordinates
 from railx.vocabulary.routing.rings import ring_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
@@ -204,13 +203,9 @@ def ports(settings: OpusRailsSettings) -> Ports:
 
 def resize(settings: OpusRailsSettings, chips: int) -> OpusRailsSettings:
     """The fewest servers with at least ``chips`` chips."""
-    servers = max(2, math.ceil(chips / settings.chips_per_server))
     radix = 2 * settings.servers if settings.ocs_radix is None else settings.ocs_radix
-    if 2 * servers > radix:
-        raise too_large(
-            chips, radix // 2 * settings.chips_per_server, f"one switch of {radix} ports per rail"
-        )
-    return replace(settings, servers=servers)
+    g, what = settings.chips_per_server, f"one switch of {radix} ports per rail"
+    return replace(settings, servers=fewest_units(chips, g, radix // 2, what))
 
 
 FAMILY = Family[OpusRailsSettings](

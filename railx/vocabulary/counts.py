@@ -279,6 +279,14 @@ def too_large(chips: int, largest: int, what: str) -> SettingsError:
     )
 
 
+def fewest_units(chips: int, unit: int, most: int, what: str) -> int:
+    """The fewest units of ``unit`` chips, at least 2; SettingsError above ``most``."""
+    units = max(2, math.ceil(chips / unit))
+    if units > most:
+        raise too_large(chips, most * unit, what)
+    return units
+
+
 def best_size(options: Iterable[S], ports: Callable[[S], Ports]) -> S:
     """The settings with the most all-to-all bandwidth, then the fewest chips."""
 
