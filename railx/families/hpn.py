@@ -16,7 +16,7 @@ from railx.families import rails
 from railx.families.rail_only import group_network
 from railx.families.rails import ElectricalRailSettings, electrical_family
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
-from railx.vocabulary.counts import fewest_units
+from railx.vocabulary.counts import Bill, fewest_units
 from railx.vocabulary.topology import Topology, check_size, duplex_links
 
 __all__ = ["FAMILY", "HpnSettings"]
@@ -102,5 +102,10 @@ def resize(settings: HpnSettings, chips: int) -> HpnSettings:
 
 
 FAMILY = electrical_family(
-    "hpn", HpnSettings, build=build, check=check, group_network=group_network, resize=resize
+    "hpn",
+    HpnSettings,
+    build=build,
+    check=check,
+    group_network=group_network,
+    bill=Bill(ports=rails.electrical_ports, resize=resize),
 )

@@ -26,8 +26,8 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, TrafficCircuits
-from railx.families.rails import ServerSettings, inside, scale_up_links, server_places
+from railx.families.family import TrafficCircuits
+from railx.families.rails import ServerSettings, scale_up_links, server_family
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, fewest_tiers
@@ -389,17 +389,13 @@ def resize(settings: MixNetSettings, chips: int) -> MixNetSettings:
     return replace(settings, regions=regions)
 
 
-FAMILY = Family[MixNetSettings](
-    name="mixnet",
-    settings=MixNetSettings,
+FAMILY = server_family(
+    "mixnet",
+    MixNetSettings,
     build=build,
     check=check,
     halves=halves,
     bisection_ports=bisection_ports,
-    ports_per_chip=lambda settings: settings.planes,
-    has_nodes=True,
-    inside=inside,
-    job_places=server_places(),
     routings=("min", "tree"),
     route=route,
     switched=True,

@@ -18,8 +18,8 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, Lines, check_even, check_radix
-from railx.families.rails import ServerSettings, inside, scale_up_links, server_places
+from railx.families.family import Lines, check_even, check_radix
+from railx.families.rails import ServerSettings, scale_up_links, server_family
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.counts import Bill, Ports, fewest_units
 from railx.vocabulary.routing.groups import groups_by_coordinates
@@ -132,11 +132,6 @@ def bisection_ports(settings: OpusRailsSettings) -> int:
     return 2 * settings.chips_per_server * settings.rings_per_chip
 
 
-def ports_per_chip(settings: OpusRailsSettings) -> int:
-    """Optical ports of a chip; the link to the scale-up switch stays in the server."""
-    return settings.ocs_ports
-
-
 # Routing
 
 
@@ -208,17 +203,13 @@ def resize(settings: OpusRailsSettings, chips: int) -> OpusRailsSettings:
     return replace(settings, servers=fewest_units(chips, g, radix // 2, what))
 
 
-FAMILY = Family[OpusRailsSettings](
-    name="opus_rails",
-    settings=OpusRailsSettings,
+FAMILY = server_family(
+    "opus_rails",
+    OpusRailsSettings,
     build=build,
     check=check,
     halves=halves,
     bisection_ports=bisection_ports,
-    ports_per_chip=ports_per_chip,
-    has_nodes=True,
-    inside=inside,
-    job_places=server_places(),
     routings=("min", "balanced"),
     route=route,
     grouped_routings=("min", "balanced"),
@@ -227,9 +218,9 @@ FAMILY = Family[OpusRailsSettings](
     bill=Bill(ports=ports, resize=resize),
     lines=Lines(
         axes=(("x", "y"),),
-        wirings=lambda settings, nodes: ("ring",) if nodes <= settings.servers else (),
-        alone=lambda settings, nodes, wiring: replace(settings, servers=nodes),
-        shares=lambda settings: settings.rings_per_chip,
-        nodes=lambda settings: settings.servers,
+        wirings=lambda of, nodes: ("ring",) if nodes <= of.servers else (),
+        alone=lambda of, nodes, wiring: replace(of, servers=nodes),
+        shares=lambda of: of.rings_per_chip,
+        nodes=lambda of: of.servers,
     ),
 )

@@ -23,7 +23,7 @@ from railx.families.family import check_even, shared_fields
 from railx.families.rails import ElectricalRailSettings, electrical_family
 from railx.settings import AtLeast, Between, NonNegative, SettingsError
 from railx.vocabulary.arrays import Int32Array, IntArray
-from railx.vocabulary.counts import Ports, fewest_tiers, largest_tree, tree_switches
+from railx.vocabulary.counts import Bill, Ports, fewest_tiers, largest_tree, tree_switches
 from railx.vocabulary.routing.spread import even_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, join_rows
@@ -262,6 +262,7 @@ FAMILY = electrical_family(
     check=check,
     route=route,
     group_network=group_network,
-    resize=resize,
-    countings={"whole_switches": whole_switches},
+    bill=Bill(
+        ports=rails.electrical_ports, resize=resize, countings={"whole_switches": whole_switches}
+    ),
 )

@@ -18,7 +18,7 @@ from railx.families.family import check_even
 from railx.families.rail_only import group_network
 from railx.families.rails import ElectricalRailSettings, electrical_family
 from railx.settings import AtLeast, Between, NonNegative, SettingsError
-from railx.vocabulary.counts import Ports, fewest_tiers, largest_tree, opus_rail_switch_ports
+from railx.vocabulary.counts import Bill, Ports, fewest_tiers, largest_tree, opus_rail_switch_ports
 from railx.vocabulary.topology import Topology, check_size, duplex_links
 
 __all__ = ["FAMILY", "RailOptimisedSettings"]
@@ -180,10 +180,13 @@ FAMILY = electrical_family(
     build=build,
     check=check,
     group_network=group_network,
-    resize=resize,
-    check_bill=check_bill,
-    countings={
-        "opus_artifact": lambda settings: _opus_artifact(settings, switch_side=False),
-        "opus_artifact_both_ends": lambda settings: _opus_artifact(settings, switch_side=True),
-    },
+    bill=Bill(
+        ports=rails.electrical_ports,
+        resize=resize,
+        check=check_bill,
+        countings={
+            "opus_artifact": lambda settings: _opus_artifact(settings, switch_side=False),
+            "opus_artifact_both_ends": lambda settings: _opus_artifact(settings, switch_side=True),
+        },
+    ),
 )

@@ -15,17 +15,17 @@ packets can form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, FamilyBase, JobPlaces, Lines, any_chips
+from railx.families.family import Family, FamilyBase, Lines, any_chips
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.arrays import BoolArray, IntArray
-from railx.vocabulary.counts import Bill, Ports, no_check
+from railx.vocabulary.counts import Ports
 from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordinates
 from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets, fallback_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
@@ -43,11 +43,11 @@ __all__ = [
     "ServerSettings",
     "build",
     "electrical_family",
-    "inside",
+    "electrical_ports",
     "rail_table",
     "route",
     "scale_up_links",
-    "server_places",
+    "server_family",
 ]
 
 
@@ -131,6 +131,7 @@ class ElectricalRailSettings(ServerSettings):
         return None
 
 
+ServerT = TypeVar("ServerT", bound=ServerSettings)
 ElectricalT = TypeVar("ElectricalT", bound=ElectricalRailSettings)
 
 
@@ -154,9 +155,18 @@ def inside(settings: ServerSettings) -> NodeSettings | None:
     return NodeSettings(settings.chips_per_server, "switch", gb_s, settings.scale_up_latency_ns)
 
 
-def server_places() -> JobPlaces[Any]:
-    """Jobs within a server, or on any chips; a fault takes its chip alone."""
-    return any_chips(lambda of: of.chips, domain_chips=lambda of: of.chips_per_server)
+def server_family(name: str, settings: type[ServerT], **capabilities: Any) -> Family[ServerT]:
+    """The family of servers of chips, with ``capabilities`` of its own."""
+    return Family(
+        name=name,
+        settings=settings,
+        ports_per_chip=lambda of: of.ports_per_chip,
+        has_nodes=True,
+        inside=inside,
+        # Jobs within a server, or on any chips; a fault takes its chip alone.
+        job_places=any_chips(lambda of: of.chips, domain_chips=lambda of: of.chips_per_server),
+        **capabilities,
+    )
 
 
 # Graph of electrical rails
@@ -223,11 +233,6 @@ def bisection_ports(settings: ElectricalRailSettings) -> int:
     return servers * settings.chips_per_server * settings.planes
 
 
-def ports_per_chip(settings: ElectricalRailSettings) -> int:
-    """Ports of a chip to the rails, one per plane; scale-up links stay inside."""
-    return settings.planes
-
-
 def electrical_ports(settings: ElectricalRailSettings) -> Ports:
     """Components of rails of electrical switches, and bandwidths in ports per chip.
 
@@ -245,11 +250,6 @@ def electrical_ports(settings: ElectricalRailSettings) -> Ports:
         bisection=planes,
         electrical_switch_ports=ends * (2 * tiers - 1),
     )
-
-
-def electrical_wirings(settings: ElectricalRailSettings, nodes: int) -> tuple[str, ...]:
-    """A rail switch joins any servers; empty for more servers than there are."""
-    return ("packets",) if nodes <= settings.server_count else ()
 
 
 # Routing on electrical rails
@@ -383,42 +383,27 @@ def electrical_family(
     name: str,
     settings: type[ElectricalT],
     *,
-    build: Callable[[ElectricalT], Topology],
-    check: Callable[[ElectricalT], None],
     group_network: Callable[[ElectricalT, int, str], FamilySettings],
-    resize: Callable[[ElectricalT, int], ElectricalT],
-    route: Callable[[ElectricalT, Topology, str, Destinations], RoutingTable] = route,
-    check_bill: Callable[[ElectricalT], None] = no_check,
-    countings: Mapping[str, Callable[[ElectricalT], Ports]] | None = None,
+    **capabilities: Any,
 ) -> Family[ElectricalT]:
-    """The family of rails of electrical switches.
+    """The family of rails of electrical switches, with ``capabilities`` of its own.
 
-    ``group_network``: the network of a number of servers alone. ``check_bill`` and
-    ``countings`` are those of :class:`railx.vocabulary.counts.Bill`.
+    ``group_network``: the network of a number of servers alone.
     """
-    return Family(
-        name=name,
-        settings=settings,
-        build=build,
-        check=check,
-        halves=halves,
-        bisection_ports=bisection_ports,
-        ports_per_chip=ports_per_chip,
-        has_nodes=True,
-        inside=inside,
-        job_places=server_places(),
-        routings=("min", "adaptive"),
-        route=route,
-        grouped_routings=("min", "adaptive"),
-        groups=groups_of,
-        bill=Bill(
-            ports=electrical_ports, resize=resize, check=check_bill, countings=countings or {}
-        ),
-        lines=Lines(
+    shared: dict[str, Any] = {
+        "halves": halves,
+        "bisection_ports": bisection_ports,
+        "routings": ("min", "adaptive"),
+        "route": route,
+        "grouped_routings": ("min", "adaptive"),
+        "groups": groups_of,
+        # A rail switch joins any servers.
+        "lines": Lines(
             axes=(("x", "y"),),
-            wirings=electrical_wirings,
+            wirings=lambda of, nodes: ("packets",) if nodes <= of.server_count else (),
             alone=group_network,
-            shares=lambda settings: 1,
-            nodes=lambda settings: settings.server_count,
+            shares=lambda of: 1,
+            nodes=lambda of: of.server_count,
         ),
-    )
+    }
+    return server_family(name, settings, **shared | capabilities)

@@ -17,15 +17,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from railx.families import railx_lines, railx_split
+from railx.families import railx_split
 from railx.families.family import check_radix, shared_fields
 from railx.families.node_grids import (
     RailXSettings,
-    circuit_line_graphs,
     in_node_lanes_per_chip,
     node_grid_family,
 )
-from railx.families.railx_lines import PartedSettings, ports
+from railx.families.railx_lines import ALL_TO_ALLS, PartedSettings, ports
 from railx.families.railx_split import RailXSplitSettings
 from railx.settings import SettingsError
 from railx.vocabulary.circuit_checks import check_ports
@@ -220,17 +219,10 @@ def square(settings: RailXHyperXSettings, m: int | None, n: int | None) -> RailX
 FAMILY = node_grid_family(
     "railx_hyperx",
     RailXHyperXSettings,
+    **ALL_TO_ALLS,
     build=build,
     check=check,
-    halves=railx_lines.halves,
-    bisection_ports=railx_lines.bisection_ports,
-    routings=("min", "balanced", "adaptive"),
-    route=railx_lines.route,
-    grouped_routings=("min", "balanced"),
-    groups=railx_lines.groups,
-    line_graphs=circuit_line_graphs,
     check_circuits=check_circuits,
-    loads=railx_lines.uniform_loads,
     longest_path_ns=longest_path_ns,
     grid_rings=grid_rings,
     bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip, square=square),

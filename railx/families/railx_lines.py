@@ -7,12 +7,14 @@ dimension of the grid of nodes; the 2D HyperX has one per line.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.node_grids import (
     AllToAllSettings,
+    circuit_line_graphs,
     grid_ports,
     hyperx_all_to_all_ports,
     hyperx_bisection_ports,
@@ -172,3 +174,16 @@ def ports(settings: PartedSettings) -> Ports:
         all_to_all=hyperx_all_to_all_ports(grid, dimensions),
         bisection=hyperx_bisection_ports(grid, dimensions),
     )
+
+
+#: What families of all-to-alls share.
+ALL_TO_ALLS: dict[str, Any] = {
+    "halves": halves,
+    "bisection_ports": bisection_ports,
+    "routings": ("min", "balanced", "adaptive"),
+    "route": route,
+    "grouped_routings": ("min", "balanced"),
+    "groups": groups,
+    "line_graphs": circuit_line_graphs,
+    "loads": uniform_loads,
+}

@@ -22,17 +22,15 @@ from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from typing import Annotated, Literal
 
-from railx.families import railx_lines
 from railx.families.family import check_radix
 from railx.families.node_grids import (
     all_rail_lines,
     best_grid,
-    circuit_line_graphs,
     in_node_lanes_per_chip,
     longest_line,
     node_grid_family,
 )
-from railx.families.railx_lines import PartedSettings, ports
+from railx.families.railx_lines import ALL_TO_ALLS, PartedSettings, build, check_circuits, ports
 from railx.settings import AtLeast, NotEmpty, SettingsError
 from railx.vocabulary.counts import Bill
 from railx.vocabulary.line_parts import (
@@ -270,17 +268,10 @@ def placement(settings: RailXSplitSettings, topology: Topology, sizes: Sizes) ->
 FAMILY = node_grid_family(
     "railx_split",
     RailXSplitSettings,
-    build=railx_lines.build,
+    **ALL_TO_ALLS,
+    build=build,
     check=check,
-    halves=railx_lines.halves,
-    bisection_ports=railx_lines.bisection_ports,
-    routings=("min", "balanced", "adaptive"),
-    route=railx_lines.route,
-    grouped_routings=("min", "balanced"),
-    groups=railx_lines.groups,
-    line_graphs=circuit_line_graphs,
-    check_circuits=railx_lines.check_circuits,
-    loads=railx_lines.uniform_loads,
+    check_circuits=check_circuits,
     placement=placement,
     bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip),
 )

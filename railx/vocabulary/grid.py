@@ -181,6 +181,12 @@ def line_nodes(
     return position % grid.rows * grid.columns + position // grid.rows * (grid.columns // 2) + line
 
 
+def port_chip(rail: IntArray, plus: BoolArray | bool, m: int, n: int, dimension: int) -> IntArray:
+    """The local chip of a port: rail i is on chip row (x) or column (y) i // n."""
+    beside, edge = rail // n, np.where(plus, m - 1, 0)
+    return beside * m + edge if dimension == 0 else edge * m + beside
+
+
 def rail_ports(topology: Topology) -> RailPorts:
     """The links and neighbours behind every external port of every node.
 
@@ -317,13 +323,12 @@ def _rails(grid: Grid, dimension: int, arcs: Arcs, paired_columns: bool) -> tupl
     node_a, node_b = (
         line_nodes(grid, dimension, line, p, paired_columns=paired_columns) for p in (a, b)
     )
-    beside = rail // grid.n  # the chip row (x) or chip column (y) that owns the rail
-    last = grid.m - 1
-    plus = beside * grid.m + last if dimension == 0 else last * grid.m + beside
-    minus = beside * grid.m if dimension == 0 else beside
-    from_chip, to_chip = node_a * grid.m**2 + plus, node_b * grid.m**2 + minus
+    ends = (
+        node * grid.m**2 + port_chip(rail, plus, grid.m, grid.n, dimension)
+        for node, plus in ((node_a, True), (node_b, False))
+    )
     kind, latency_ns = f"rail_{'xy'[dimension]}", grid.external_latency_ns
-    links = duplex_links(from_chip, to_chip, kind, grid.port_gbps, latency_ns, rail=rail)
+    links = duplex_links(*ends, kind, grid.port_gbps, latency_ns, rail=rail)
     switches_before = grid.rows * grid.rails if dimension == 1 else 0
     circuits = plus_to_minus_circuits(
         a,
