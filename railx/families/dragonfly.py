@@ -19,14 +19,14 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, FamilyBase, any_chips
+from railx.families.family import Family, FamilyBase, any_chips, size_check
 from railx.families.routers import distances, with_leaf_links
 from railx.settings import AtLeast, NonNegative, SettingsError
 from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, dragonfly_hops, fewest_units
 from railx.vocabulary.routing.spread import fill_leaves, first_links
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
-from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
+from railx.vocabulary.topology import Topology, duplex_links, topology_of
 
 __all__ = ["FAMILY", "DragonflySettings"]
 
@@ -96,12 +96,6 @@ class DragonflySettings(FamilyBase):
 
 
 # Graph
-
-
-def check(settings: DragonflySettings) -> None:
-    """Refuse more links than fit in memory."""
-    links = settings.a - 1 + settings.h + 2 * settings.p
-    check_size("groups", settings.planes * settings.groups * settings.a * links)
 
 
 def build(settings: DragonflySettings) -> Topology:
@@ -437,7 +431,7 @@ FAMILY = Family(
     name="dragonfly",
     settings=DragonflySettings,
     build=build,
-    check=check,
+    check=size_check("groups", lambda of: of.planes * of.switches * (of.a - 1 + of.h + 2 * of.p)),
     halves=halves,
     bisection_ports=bisection_ports,
     ports_per_chip=lambda of: of.planes,

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from railx.families import rails
+from railx.families.family import size_check
 from railx.families.rail_only import group_network
 from railx.families.rails import ElectricalRailSettings, electrical_family
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.counts import Bill, fewest_units
-from railx.vocabulary.topology import Topology, check_size, duplex_links
+from railx.vocabulary.topology import Topology, duplex_links
 
 __all__ = ["FAMILY", "HpnSettings"]
 
@@ -78,11 +79,6 @@ class HpnSettings(ElectricalRailSettings):
         return 2 * (self.global_latency_ns - self.scale_up_latency_ns)
 
 
-def check(settings: HpnSettings) -> None:
-    """Refuse more links than fit in memory."""
-    check_size("segments", 2 * settings.chips * (1 + settings.planes * (1 + settings.uplinks)))
-
-
 def build(settings: HpnSettings) -> Topology:
     """Build the network as :func:`railx.families.rails.build`, with its spine."""
     rate = settings.port_gbps * settings.servers_per_segment / settings.uplinks
@@ -105,7 +101,7 @@ FAMILY = electrical_family(
     "hpn",
     HpnSettings,
     build=build,
-    check=check,
+    check=size_check("segments", lambda of: 2 * of.chips * (1 + of.planes * (1 + of.uplinks))),
     group_network=group_network,
     bill=Bill(ports=rails.electrical_ports, resize=resize),
 )

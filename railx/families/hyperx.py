@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, FamilyBase, any_chips
+from railx.families.family import Family, FamilyBase, any_chips, size_check
 from railx.families.routers import with_leaf_links
 from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
 from railx.vocabulary.arrays import Int32Array, IntArray
@@ -23,7 +23,7 @@ from railx.vocabulary.line_rings import LineRings, joined_rings
 from railx.vocabulary.routing.line_loads import LineLoads, LineOrder
 from railx.vocabulary.routing.spread import fill_leaves
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
-from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, topology_of
+from railx.vocabulary.topology import Links, Topology, duplex_links, topology_of
 
 __all__ = ["FAMILY", "HyperXSettings"]
 
@@ -96,11 +96,10 @@ class HyperXSettings(FamilyBase):
 # Graph
 
 
-def check(settings: HyperXSettings) -> None:
-    """Refuse more links than fit in memory."""
-    between = settings.routers * (sum(settings.shape) - len(settings.shape))
-    links = between + 2 * settings.routers * settings.chips_per_switch
-    check_size("shape", links * settings.planes)
+def link_rows(settings: HyperXSettings) -> int:
+    """Directed links, parallel ones once."""
+    per_router = sum(settings.shape) - len(settings.shape) + 2 * settings.chips_per_switch
+    return settings.planes * settings.routers * per_router
 
 
 def build(settings: HyperXSettings) -> Topology:
@@ -382,7 +381,7 @@ FAMILY = Family(
     name="hyperx",
     settings=HyperXSettings,
     build=build,
-    check=check,
+    check=size_check("shape", link_rows),
     halves=halves,
     bisection_ports=bisection_ports,
     ports_per_chip=ports_per_chip,

@@ -16,11 +16,10 @@ from railx.families.chip_grids import (
     build,
     check,
     halves,
-    node_order,
-    placement,
+    in_blocks,
     ports_per_chip,
 )
-from railx.families.family import Family, JobPlaces
+from railx.families.family import Family
 from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
@@ -36,11 +35,6 @@ class Mesh2DSettings(ChipGridSettings):
     """
 
     family: Literal["mesh_2d"]
-
-
-def bisection_ports(settings: Mesh2DSettings) -> int:
-    """Ports in one direction across the longer dimension: n in each line across."""
-    return settings.n * min(settings.shape)
 
 
 def node_hop_counts(settings: Mesh2DSettings) -> IntArray:
@@ -110,12 +104,10 @@ FAMILY = Family(
     build=build,
     check=check,
     halves=halves,
-    bisection_ports=bisection_ports,
+    bisection_ports=lambda of: of.n * min(of.shape),
     ports_per_chip=ports_per_chip,
     routings=("min", "balanced", "adaptive"),
     route=route,
     node_hop_counts=node_hop_counts,
-    placement=placement,
-    node_order=node_order,
-    job_places=JobPlaces("boxes", lambda of: of.shape[::-1], lambda of: 1),
+    **in_blocks("boxes"),
 )

@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Lines, check_even, check_radix
+from railx.families.family import Lines, check_even, check_radix, size_check
 from railx.families.rails import ServerSettings, scale_up_links, server_family
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.counts import Bill, Ports, fewest_units
@@ -27,7 +27,6 @@ from railx.vocabulary.routing.rings import ring_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import (
     Topology,
-    check_size,
     duplex_links,
     plus_to_minus_circuits,
     topology_of,
@@ -91,11 +90,6 @@ class OpusRailsSettings(ServerSettings):
 # Graph
 
 
-def check(settings: OpusRailsSettings) -> None:
-    """Refuse more links than fit in memory."""
-    check_size("servers", settings.chips * (2 + settings.ocs_ports))
-
-
 def build(settings: OpusRailsSettings) -> Topology:
     """Build the network.
 
@@ -125,11 +119,6 @@ def halves(settings: OpusRailsSettings) -> NDArray[np.int8]:
     """Half (0 or 1) of each vertex: the servers are cut in the middle."""
     server = np.arange(settings.servers) >= settings.servers // 2
     return np.concatenate([np.repeat(server, settings.chips_per_server), server]).astype(np.int8)
-
-
-def bisection_ports(settings: OpusRailsSettings) -> int:
-    """Ports in one direction across that cut: each ring crosses it twice."""
-    return 2 * settings.chips_per_server * settings.rings_per_chip
 
 
 # Routing
@@ -168,11 +157,6 @@ def route(
     return builder.build()
 
 
-def groups_of(settings: OpusRailsSettings, routing: str) -> int:
-    """Columns of the table: for ranks and for servers."""
-    return settings.chips_per_server + settings.servers
-
-
 # Bill of materials
 
 
@@ -207,13 +191,15 @@ FAMILY = server_family(
     "opus_rails",
     OpusRailsSettings,
     build=build,
-    check=check,
+    check=size_check("servers", lambda of: of.chips * (2 + of.ocs_ports)),
     halves=halves,
-    bisection_ports=bisection_ports,
+    # Each ring crosses the cut twice.
+    bisection_ports=lambda of: 2 * of.chips_per_server * of.rings_per_chip,
     routings=("min", "balanced"),
     route=route,
     grouped_routings=("min", "balanced"),
-    groups=groups_of,
+    # For ranks and for servers.
+    groups=lambda of, routing: of.chips_per_server + of.servers,
     switched=True,
     bill=Bill(ports=ports, resize=resize),
     lines=Lines(

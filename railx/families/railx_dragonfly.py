@@ -36,7 +36,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from railx.families.family import check_radix
+from railx.families.family import check_radix, size_check
 from railx.families.node_grids import (
     AllToAllSettings,
     all_rail_lines,
@@ -65,7 +65,7 @@ from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordin
 from railx.vocabulary.routing.line_phases import Phase, WalkOrder, link_shares, mesh_distance
 from railx.vocabulary.routing.node_walks import Exits, exits, split_sets, walk_pools
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
-from railx.vocabulary.topology import Circuits, Topology, check_size
+from railx.vocabulary.topology import Circuits, Topology
 
 __all__ = ["FAMILY", "RailXDragonflySettings"]
 
@@ -135,11 +135,6 @@ def row_differences(settings: RailXDragonflySettings) -> IntArray:
     return order[np.arange(settings.columns * rails) % (rows - 1)].reshape(settings.columns, rails)
 
 
-def check(settings: RailXDragonflySettings) -> None:
-    """Refuse more links than fit in memory."""
-    check_size("rows", settings.grid.link_rows)
-
-
 def build(settings: RailXDragonflySettings) -> Topology:
     """Build the topology.
 
@@ -188,11 +183,6 @@ def node_hop_counts(settings: RailXDragonflySettings) -> IntArray:
     counts = np.bincount(hops.ravel(), minlength=4)
     counts[:2] += columns, columns * (columns - 1)
     return counts[: int(counts.nonzero()[0].max()) + 1] * rows * settings.m**4
-
-
-def symmetric_sources(settings: RailXDragonflySettings) -> IntArray:
-    """The nodes of the first group represent all, as the groups are alike."""
-    return np.arange(settings.columns)
 
 
 def check_circuits(settings: RailXDragonflySettings, circuits: Circuits) -> None:
@@ -278,11 +268,6 @@ def route(
     )
     _fill(builder, plan)
     return builder.build()
-
-
-def groups(settings: RailXDragonflySettings, routing: str) -> int:
-    """Columns of the grouped table: nodes, columns of a row, chips of a node."""
-    return settings.columns * settings.rows + settings.columns + settings.m**2
 
 
 def _groups(
@@ -453,16 +438,15 @@ def _paths(
         column = candidates[np.arange(plan.rows), j + (itself <= j)]  # [chip, difference]
         for k in range(plan.row.links):
             link = np.where(column < 0, -1, along[chip, column, k])
-            heading = plan.row_state(j, k)
-            first[j, k] = exits(builder, walks[0], link, vc=1, heading=heading, after=1)
+            first[j, k] = exits(builder, walks[0], link, 1, plan.row_state(j, k), after=1)
     across = []
     for q in range(plan.ports.shape[2]):
         port = plan.ports[:, x, q].T  # [chip, difference]
         rail, side = np.divmod(np.maximum(port, 0), 2)
         link = np.where(port < 0, -1, ports[1][node[:, None], rail, side])
-        across.append(exits(builder, walks[1], link, vc=2, heading=plan.column_state(q), after=0))
+        across.append(exits(builder, walks[1], link, 2, plan.column_state(q)))
     last = [
-        exits(builder, walks[2], along[..., k], vc=3, heading=plan.row_state(0, k), after=0)
+        exits(builder, walks[2], along[..., k], 3, plan.row_state(0, k))
         for k in range(plan.row.links)
     ]
     return first, across, last
@@ -498,8 +482,8 @@ def _columns_taken(count: IntArray) -> FloatArray:
 
     In proportion to their ports (int[G, C]).
     """
-    other = 1 - np.eye(count.shape[1], dtype=np.int64)
-    rails = other[:, None] + other  # [a, b, column]
+    other = ~np.eye(count.shape[1], dtype=np.bool_)
+    rails = other[:, None] | other  # [a, b, column]
     hops = np.where(count > 0, rails[:, :, None, :], 9)
     weight = np.where(hops == hops.min(axis=-1, keepdims=True), count, 0).astype(np.float64)
     weight[:, :, 0] = 0
@@ -511,13 +495,15 @@ FAMILY = node_grid_family(
     "railx_dragonfly",
     RailXDragonflySettings,
     build=build,
-    check=check,
+    check=size_check("rows", lambda of: of.grid.link_rows),
     bisection_ports=bisection_ports,
     route=route,
     grouped_routings=("min", "balanced"),
-    groups=groups,
+    # Nodes, columns of a row, chips of a node.
+    groups=lambda of, routing: of.columns * of.rows + of.columns + of.m**2,
     node_hop_counts=node_hop_counts,
-    symmetric_sources=symmetric_sources,
+    # The nodes of the first group represent all, as the groups are alike.
+    symmetric_sources=lambda of: np.arange(of.columns),
     check_circuits=check_circuits,
     placement=lambda settings, topology, sizes: node_placement(topology, sizes),
     bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip),

@@ -29,7 +29,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from railx.families.family import check_radix
-from railx.families.node_grids import check, circuit_line_graphs, node_grid_family
+from railx.families.node_grids import circuit_line_graphs, node_grid_family
 from railx.families.railx_lines import (
     PartedSettings,
     bisection_ports,
@@ -125,14 +125,7 @@ def route(
             rail = np.where((line.hops[position] == hops)[..., None], rows, -1)
             walk = walk_pools(builder, settings.m, "xy", channel, by_rail=drawn)
             paths = [
-                exits(
-                    builder,
-                    walk,
-                    rail[..., q],
-                    vc=channel + 1,
-                    heading=q + 1 if drawn else 0,
-                    after=0,
-                )
+                exits(builder, walk, rail[..., q], channel + 1, q + 1 if drawn else 0)
                 for q in range(rail.shape[2])
             ]
             here = done & (line.hops[position[:, None], target] == hops)
@@ -203,7 +196,6 @@ FAMILY = node_grid_family(
     "railx_mixed",
     RailXMixedSettings,
     build=build,
-    check=check,
     halves=halves,
     bisection_ports=bisection_ports,
     route=route,

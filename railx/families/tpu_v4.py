@@ -24,11 +24,11 @@ from railx.families.chip_grids import (
     torus_bisection_ports,
     torus_groups,
 )
-from railx.families.family import Family, FamilyBase, any_chips, check_radix
+from railx.families.family import Family, FamilyBase, any_chips, check_radix, size_check
 from railx.settings import AtLeast, NonNegative, SettingsError
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Bill, Ports, smallest_size, torus_all_to_all_ports
-from railx.vocabulary.line_rings import LineRings, torus_rings
+from railx.vocabulary.line_rings import torus_rings
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.topology import (
@@ -36,7 +36,6 @@ from railx.vocabulary.topology import (
     Links,
     NodeSettings,
     Topology,
-    check_size,
     duplex_links,
     join_rows,
     plus_to_minus_circuits,
@@ -127,10 +126,10 @@ def chip_numbers(settings: TpuV4Settings) -> IntArray:
     return number
 
 
-def check(settings: TpuV4Settings) -> None:
-    """Refuse more links than fit in memory."""
+def link_rows(settings: TpuV4Settings) -> int:
+    """Directed links, parallel ones inside cubes once."""
     surface = settings.cubes * settings.cube_side**2
-    check_size("x_cubes", 6 * (settings.chips + surface * (settings.n - 1)))
+    return 6 * (settings.chips + surface * (settings.n - 1))
 
 
 def build(settings: TpuV4Settings) -> Topology:
@@ -199,11 +198,6 @@ def _dimension(settings: TpuV4Settings, dimension: int) -> tuple[Links, Links, C
     return inner, faces, circuits
 
 
-def chip_rings(settings: TpuV4Settings) -> tuple[LineRings, ...]:
-    """The rings of every dimension, through the cubes and the optical switches."""
-    return torus_rings(chip_numbers(settings), settings.n)
-
-
 # Routing
 
 
@@ -269,7 +263,7 @@ FAMILY = Family(
     name="tpu_v4",
     settings=TpuV4Settings,
     build=build,
-    check=check,
+    check=size_check("x_cubes", link_rows),
     halves=halves,
     bisection_ports=torus_bisection_ports,
     ports_per_chip=ports_per_chip,
@@ -278,7 +272,7 @@ FAMILY = Family(
     grouped_routings=TORUS_ROUTINGS,
     groups=torus_groups,
     switched=True,
-    chip_rings=chip_rings,
+    chip_rings=lambda of: torus_rings(chip_numbers(of), of.n),
     has_nodes=True,
     inside=inside,
     # Optical switches join any cubes, and a cube fails with any of its chips.

@@ -22,11 +22,11 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from railx.families.family import Family, FamilyBase, any_chips
+from railx.families.family import Family, FamilyBase, any_chips, size_check
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS, route_hops
-from railx.vocabulary.topology import NodeSettings, Topology, check_size, duplex_links, topology_of
+from railx.vocabulary.topology import NodeSettings, Topology, duplex_links, topology_of
 
 __all__ = ["FAMILY", "UBMeshSettings"]
 
@@ -68,6 +68,11 @@ class UBMeshSettings(FamilyBase):
         return self.chips_per_board * self.boards
 
     @property
+    def mesh_lanes(self) -> int:
+        """Lanes of a chip inside its rack."""
+        return self.lanes * (self.chips_per_board + self.boards - 2)
+
+    @property
     def racks(self) -> int:
         return self.rack_columns * self.rack_rows
 
@@ -76,10 +81,9 @@ class UBMeshSettings(FamilyBase):
         return self.rack_chips * self.racks
 
 
-def check(settings: UBMeshSettings) -> None:
-    """Refuse more links than fit in memory."""
-    per_chip = settings.chips_per_board + settings.boards
-    check_size("boards", settings.chips * per_chip + settings.racks**2)
+def link_rows(settings: UBMeshSettings) -> int:
+    """About the number of directed links."""
+    return settings.chips * (settings.chips_per_board + settings.boards) + settings.racks**2
 
 
 def _full_meshes(vertices: IntArray) -> tuple[IntArray, IntArray]:
@@ -119,16 +123,9 @@ def build(settings: UBMeshSettings) -> Topology:
     )
 
 
-def ports_per_chip(settings: UBMeshSettings) -> int:
-    """Lanes of a chip: 72 in the published pod."""
-    joined = settings.chips_per_board + settings.boards - 2
-    return settings.lanes * joined + settings.uplink_lanes
-
-
 def inside(settings: UBMeshSettings) -> NodeSettings:
     """The full meshes of a rack."""
-    joined = settings.chips_per_board + settings.boards - 2
-    gb_s = settings.lanes * joined * settings.port_gbps / 8
+    gb_s = settings.mesh_lanes * settings.port_gbps / 8
     return NodeSettings(settings.rack_chips, "mesh", gb_s, settings.internal_latency_ns)
 
 
@@ -136,8 +133,9 @@ FAMILY = Family(
     name="ub_mesh",
     settings=UBMeshSettings,
     build=build,
-    check=check,
-    ports_per_chip=ports_per_chip,
+    check=size_check("boards", link_rows),
+    # 72 in the published pod.
+    ports_per_chip=lambda of: of.mesh_lanes + of.uplink_lanes,
     has_nodes=True,
     inside=inside,
     routings=HOP_ROUTINGS,

@@ -63,13 +63,11 @@ class _Adaptive:
         for phase in phases:
             rows = phase.rail_rows(ports)[self.node]
             self.heading.append(state)
+            links = range(phase.links)
             self.paths.append(
                 [
-                    [
-                        exits(builder, walk, rows[..., k], vc=vc + 1, heading=state + k, after=0)
-                        for k in range(phase.links)
-                    ]
-                    for vc, walk in enumerate(walks)
+                    [exits(builder, walk, rows[..., k], vc, state + k) for k in links]
+                    for vc, walk in enumerate(walks, 1)
                 ]
             )
             state += phase.links

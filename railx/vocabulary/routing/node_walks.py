@@ -78,10 +78,9 @@ def exits(
     builder: TableBuilder,
     walk: Int32Array,
     rail: IntArray,
-    *,
     vc: int | IntArray,
     heading: int,
-    after: int,
+    after: int = 0,
 ) -> Exits:
     """Paths to rails.
 
@@ -229,14 +228,7 @@ def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRo
         walk = walk_pools(builder, m, orders[d], d, by_rail=routing == "balanced")
         vc = np.tile(np.arange(onward), phase.length) if onward > 1 else d + 1
         paths = [
-            exits(
-                builder,
-                walk,
-                rows[..., k],
-                vc=vc,
-                heading=0 if routing == "min" else 1 + k,
-                after=0,
-            )
+            exits(builder, walk, rows[..., k], vc, 0 if routing == "min" else 1 + k)
             for k in counted(range(phase.links), "links of a walk")
         ]
         shares = np.repeat(by_node(flow.shares, phase, topology.nodes)[node, local], onward, axis=1)
