@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families.family import Family, FamilyBase, JobPlaces, PlaceRule, size_check
 from railx.settings import AtLeast, NonNegative
 from railx.vocabulary.counts import Bill, check_boards, torus_boards, torus_ports
+from railx.vocabulary.grid import longest_halves
 from railx.vocabulary.nodes import block_order
 from railx.vocabulary.placement import block_placement
 from railx.vocabulary.routing.rings import route_rings
@@ -29,7 +29,6 @@ __all__ = [
     "ChipTorusSettings",
     "build",
     "check",
-    "halves",
     "in_blocks",
     "ports_per_chip",
     "torus_bisection_ports",
@@ -106,18 +105,10 @@ def build(settings: ChipGridSettings, *, wrap: bool = False) -> Topology:
     for dimension, length in enumerate(settings.shape):
         axis = chip.ndim - 1 - dimension
         starts = np.arange(length if wrap else length - 1)
-        ends = (at.take(starts, axis) for at in (chip, np.roll(chip, -1, axis)))
+        src, dst = (at.take(starts, axis) for at in (chip, np.roll(chip, -1, axis)))
         kind, flight = f"torus_{'xyz'[dimension]}", settings.latency_ns
-        links.append(duplex_links(*ends, kind, settings.port_gbps, flight, lanes=settings.n))
+        links.append(duplex_links(src, dst, kind, settings.port_gbps, flight, lanes=settings.n))
     return topology_of(settings, links, chips=chip.size)
-
-
-def halves(settings: ChipGridSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each chip when the longest dimension is cut in the middle."""
-    longest = settings.shape.index(max(settings.shape))
-    position = np.indices(settings.shape[::-1])[len(settings.shape) - 1 - longest]
-    half: NDArray[np.int8] = (position >= max(settings.shape) // 2).astype(np.int8).ravel()
-    return half
 
 
 def torus_bisection_ports(settings: Torus) -> int:
@@ -181,7 +172,7 @@ def torus_family(name: str, settings: type[TorusT], **capabilities: Any) -> Fami
         settings=settings,
         build=lambda of: build(of, wrap=True),
         check=check,
-        halves=halves,
+        halves=lambda of: longest_halves(of.shape),
         bisection_ports=torus_bisection_ports,
         ports_per_chip=ports_per_chip,
         routings=(*TORUS_ROUTINGS, "min_inside"),

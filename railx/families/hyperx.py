@@ -19,6 +19,7 @@ from railx.families.routers import with_leaf_links
 from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
 from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, too_large
+from railx.vocabulary.grid import longest_halves
 from railx.vocabulary.line_rings import LineRings, joined_rings
 from railx.vocabulary.routing.line_loads import LineLoads, LineOrder
 from railx.vocabulary.routing.spread import fill_leaves
@@ -121,10 +122,7 @@ def build(settings: HyperXSettings) -> Topology:
 
 def halves(settings: HyperXSettings) -> NDArray[np.int8]:
     """Half (0 or 1) of each vertex when the longest dimension is cut in the middle."""
-    longest = settings.shape.index(max(settings.shape))
-    stride = math.prod(settings.shape[:longest])
-    position = np.arange(settings.routers) // stride % settings.shape[longest]
-    router = (position >= settings.shape[longest] // 2).astype(np.int8)
+    router = longest_halves(settings.shape)
     if settings.switchless:
         return router
     return np.concatenate(

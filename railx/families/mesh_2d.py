@@ -15,12 +15,12 @@ from railx.families.chip_grids import (
     ChipGridSettings,
     build,
     check,
-    halves,
     in_blocks,
     ports_per_chip,
 )
 from railx.families.family import Family
 from railx.vocabulary.arrays import Int32Array, IntArray
+from railx.vocabulary.grid import longest_halves
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
@@ -103,7 +103,7 @@ FAMILY = Family(
     settings=Mesh2DSettings,
     build=build,
     check=check,
-    halves=halves,
+    halves=lambda of: longest_halves(of.shape),
     bisection_ports=lambda of: of.n * min(of.shape),
     ports_per_chip=ports_per_chip,
     routings=("min", "balanced", "adaptive"),

@@ -71,16 +71,14 @@ class RailXSplitSettings(PartedSettings):
         super().__post_init__()
         rails = self.rails
         check_rails(rails)
-        for axis, sizes in (("x", self.sizes_x), ("y", self.sizes_y)):
+        axes = (("x", self.sizes_x, self.split_x), ("y", self.sizes_y, self.split_y))
+        for axis, sizes, _ in axes:
             if max(sizes) > MOST_RAILS + 1:
                 raise SettingsError(
                     f"sizes_{axis}",
                     f"got {list(sizes)}; allowed: at most {MOST_RAILS + 1:,} nodes each",
                 )
-        for axis, sizes, split in (
-            ("x", self.sizes_x, self.split_x),
-            ("y", self.sizes_y, self.split_y),
-        ):
+        for axis, sizes, split in axes:
             if split is None:
                 _check_sizes(axis, sizes, rails)
             else:

@@ -16,13 +16,13 @@ from typing import Annotated, Any, TypeVar, cast
 
 import numpy as np
 
-from railx.families.family import Family, FamilyBase, any_chips
+from railx.families.family import Family, FamilyBase, any_chips, size_check
 from railx.settings import AtLeast, NonNegative
 from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.counts import Bill, Ports, too_large
 from railx.vocabulary.finite_fields import field_orders
 from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS, route_hops
-from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
+from railx.vocabulary.topology import Topology, duplex_links, topology_of
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,9 @@ def router_family(
     many chips.
     """
     drawn = lru_cache(maxsize=8)(graph)
+    check: Callable[[RouterT], None] = size_check(
+        "planes", lambda of: 2 * of.planes * (of.links + of.chips)
+    )
 
     def plane(of: RouterT) -> RouterGraph:
         check(of)
@@ -101,10 +104,6 @@ def router_family(
     @lru_cache(maxsize=32)
     def ports(of: RouterT) -> Ports:
         return _ports(of, plane(of))
-
-    def check(of: RouterT) -> None:
-        """Refuse more links than fit in memory."""
-        check_size("planes", 2 * of.planes * (of.links + of.chips))
 
     def groups(of: RouterT, routing: str) -> int:
         below = np.bincount(plane(of).router_of)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families.chip_grids import (
     TORUS_ROUTINGS,
@@ -28,6 +27,7 @@ from railx.families.family import Family, FamilyBase, any_chips, check_radix, si
 from railx.settings import AtLeast, NonNegative, SettingsError
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Bill, Ports, smallest_size, torus_all_to_all_ports
+from railx.vocabulary.grid import longest_halves
 from railx.vocabulary.line_rings import torus_rings
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import Destinations, RoutingTable
@@ -151,13 +151,12 @@ def build(settings: TpuV4Settings) -> Topology:
     )
 
 
-def halves(settings: TpuV4Settings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each chip when the longest dimension is cut in the middle."""
-    longest = int(np.argmax(settings.shape))
-    upper: NDArray[np.int8] = (
-        chip_coordinates(settings)[longest] >= settings.shape[longest] // 2
-    ).astype(np.int8)
-    return upper
+def positions(settings: TpuV4Settings) -> IntArray:
+    """The index of every chip in the torus, x running fastest."""
+    columns, rows, _ = settings.shape
+    x, y, z = chip_coordinates(settings)
+    index: IntArray = (z * rows + y) * columns + x
+    return index
 
 
 def neighbour(settings: TpuV4Settings, dimension: int, step: int) -> IntArray:
@@ -210,11 +209,7 @@ def route(
     evenly. Packets without a wrap link use the first virtual channel under ``min`` and
     draw one of the two under ``balanced``.
     """
-    columns, rows, _ = settings.shape
-    x, y, z = chip_coordinates(settings)
-    return route_rings(
-        topology, routing, settings.shape, destinations, (z * rows + y) * columns + x
-    )
+    return route_rings(topology, routing, settings.shape, destinations, positions(settings))
 
 
 # Bill of materials
@@ -264,7 +259,7 @@ FAMILY = Family(
     settings=TpuV4Settings,
     build=build,
     check=size_check("x_cubes", link_rows),
-    halves=halves,
+    halves=lambda of: longest_halves(of.shape)[positions(of)],
     bisection_ports=torus_bisection_ports,
     ports_per_chip=ports_per_chip,
     routings=TORUS_ROUTINGS,

@@ -291,6 +291,14 @@ def line_circuits(circuits: Circuits, dimension: int) -> IntArray:
     return first_line
 
 
+def longest_halves(shape: tuple[int, ...]) -> NDArray[np.int8]:
+    """Half (0 or 1) along the longest dimension of a grid; the first runs fastest."""
+    longest = shape.index(max(shape))
+    position = np.indices(shape[::-1])[len(shape) - 1 - longest]
+    half: NDArray[np.int8] = (position >= max(shape) // 2).astype(np.int8).ravel()
+    return half
+
+
 def grid_halves(grid: Grid, dimension: int | None = None) -> NDArray[np.int8]:
     """Half (0: the smaller, or 1) of each chip, across ``dimension`` or the longer."""
     if dimension is None:
@@ -323,12 +331,12 @@ def _rails(grid: Grid, dimension: int, arcs: Arcs, paired_columns: bool) -> tupl
     node_a, node_b = (
         line_nodes(grid, dimension, line, p, paired_columns=paired_columns) for p in (a, b)
     )
-    ends = (
+    src, dst = (
         node * grid.m**2 + port_chip(rail, plus, grid.m, grid.n, dimension)
         for node, plus in ((node_a, True), (node_b, False))
     )
     kind, latency_ns = f"rail_{'xy'[dimension]}", grid.external_latency_ns
-    links = duplex_links(*ends, kind, grid.port_gbps, latency_ns, rail=rail)
+    links = duplex_links(src, dst, kind, grid.port_gbps, latency_ns, rail=rail)
     switches_before = grid.rows * grid.rails if dimension == 1 else 0
     circuits = plus_to_minus_circuits(
         a,

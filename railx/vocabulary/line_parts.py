@@ -20,6 +20,7 @@ from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.grid import Grid, LineWiring, build_lines, pair_wiring, successor_arcs
 from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
 from railx.vocabulary.topology import FamilySettings, Topology
+from railx.vocabulary.union import roots
 
 Rings = Literal["directed", "undirected"]
 #: A limit far above the rails of any line in the paper.
@@ -124,9 +125,11 @@ def build_parts(
     """Build a RailX topology whose rails close the rings of their parts."""
     next_x = line_successors(parts[0], grid.columns, rings)
     next_y = line_successors(parts[1], grid.rows, rings)
-    arcs_x = successor_arcs(np.broadcast_to(next_x, (grid.rows, *next_x.shape)))
-    arcs_y = successor_arcs(np.broadcast_to(next_y, (grid.columns, *next_y.shape)))
-    return build_lines(settings, grid, arcs_x, arcs_y)
+    arcs = (
+        successor_arcs(np.broadcast_to(following, (lines, *following.shape)))
+        for following, lines in ((next_x, grid.rows), (next_y, grid.columns))
+    )
+    return build_lines(settings, grid, *arcs)
 
 
 def line_successors(parts: tuple[LinePart, ...], length: int, rings: Rings) -> IntArray:
@@ -196,7 +199,9 @@ def check_line(key: str, parts: tuple[PartSettings, ...], length: int, rails: in
             f"the parts take {used} rails; allowed: exactly m * n = {rails}, each rail of a line is"
             " wired",
         )
-    pieces = _pieces(parts, length)
+    sub_lines = (line for part in line_parts(parts) for line in part.sub_lines(length).tolist())
+    joined = ((first, other) for first, *others in sub_lines for other in others)
+    pieces = len(set(roots(range(length), joined).values()))
     if pieces > 1:
         raise SettingsError(
             key,
@@ -224,25 +229,6 @@ def check_rings(key: str, parts: tuple[PartSettings, ...], rings: Rings) -> None
                 f"an all-to-all over {part.size} nodes has no directed Hamiltonian decomposition;"
                 f" allowed: rings=undirected, or another size; the nearest are {near}",
             )
-
-
-def _pieces(parts: tuple[PartSettings, ...], length: int) -> int:
-    """How many connected components a line has.
-
-    By union-find: a run checks its settings, and importing scipy takes longer.
-    """
-    parent = list(range(length))
-
-    def root(node: int) -> int:
-        while parent[node] != node:
-            parent[node] = node = parent[parent[node]]
-        return node
-
-    for part in line_parts(parts):
-        for first, *others in part.sub_lines(length).tolist():
-            for node in others:
-                parent[root(node)] = root(first)
-    return sum(node == above for node, above in enumerate(parent))
 
 
 def _multiples(value: int, step: int) -> str:

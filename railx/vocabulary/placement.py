@@ -124,12 +124,18 @@ def block_placement(topology: Topology, sizes: Sizes, scales: tuple[int, ...]) -
     In three dimensions the first two make the row.
     """
     mesh, x, y = sizes
-    rooms = {block: _block_room(scales, block) for block in _blocks_of(mesh, len(scales))}
+    rooms = {}
+    for block in _blocks_of(mesh, len(scales)):
+        counts = [scale // side for scale, side in zip(scales, block, strict=True)]
+        rooms[block] = math.prod(counts[:-1]), counts[-1]
     fitting = [block for block, room in rooms.items() if x <= room[0] and y <= room[1]]
     if not fitting:
         best = max(rooms.values(), key=lambda room: (min(room[0], x) * min(room[1], y), room))
         raise _no_room(topology, sizes, (mesh, *best))
-    block = min(fitting, key=lambda block: (_surface(block), [-side for side in block]))
+    # By the surface.
+    block = min(
+        fitting, key=lambda sides: (sum(mesh / side for side in sides), [-s for s in sides])
+    )
     local = _walk(block)
     across = scales[0] // block[0]
     stride = np.cumprod([1, *scales[:-1]])
@@ -142,11 +148,6 @@ def block_placement(topology: Topology, sizes: Sizes, scales: tuple[int, ...]) -
     return Placement((local @ stride)[:, None, None] + (corner * np.array(block)) @ stride, "grid")
 
 
-def _block_room(scales: Sequence[int], block: Sequence[int]) -> tuple[int, int]:
-    counts = [scale // side for scale, side in zip(scales, block, strict=True)]
-    return math.prod(counts[:-1]), counts[-1]
-
-
 def _blocks_of(volume: int, dimensions: int) -> Iterator[tuple[int, ...]]:
     """All boxes of ``volume`` chips."""
     if dimensions == 1:
@@ -156,10 +157,6 @@ def _blocks_of(volume: int, dimensions: int) -> Iterator[tuple[int, ...]]:
         if volume % side == 0:
             for rest in _blocks_of(volume // side, dimensions - 1):
                 yield (side, *rest)
-
-
-def _surface(block: Sequence[int]) -> float:
-    return sum(math.prod(block) / side for side in block)
 
 
 def _walk(block: Sequence[int]) -> IntArray:

@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from railx.settings import SettingsError
-from railx.vocabulary.arrays import BoolArray, FloatArray, Int32Array, IntArray
+from railx.vocabulary.arrays import BoolArray, FloatArray, Int32Array, IntArray, index_in_group
 from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordinates
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
@@ -128,11 +128,7 @@ class Hops:
 
     @cached_property
     def index_in_class(self) -> IntArray:
-        order = np.argsort(self.class_of, kind="stable")
-        sizes = np.bincount(self.class_of)
-        index = np.empty(len(order), dtype=np.int64)
-        index[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        return index
+        return index_in_group(self.class_of)
 
     @cached_property
     def routers(self) -> range:
@@ -231,11 +227,8 @@ class Hops:
         for hops in range(1, self.longest + 1):
             for vertex in self.routers:
                 ahead = self.left[vertex] == hops
-                over = np.where(
-                    self.closer(vertex),
-                    latency[vertex][:, None] + flight[self.near[vertex]],
-                    np.inf,
-                )
+                over = latency[vertex][:, None] + flight[self.near[vertex]]
+                over = np.where(self.closer(vertex), over, np.inf)
                 flight[vertex, ahead] = over.min(axis=0)[ahead]
         return flight
 
@@ -243,16 +236,12 @@ class Hops:
     def _latency_ns(self) -> list[FloatArray]:
         """The shortest flight to each neighbour of each vertex."""
         links = self.topology.links
-        order = np.lexsort((-links.latency_ns, links.dst, links.src))
-        by_end = dict(
-            zip(
-                zip(links.src[order].tolist(), links.dst[order].tolist(), strict=True),
-                links.latency_ns[order].tolist(),
-                strict=True,
-            )
-        )
+        size = self.topology.vertices
+        key, order = links.src.astype(np.int64) * size + links.dst, np.argsort(links.latency_ns)
+        pairs, first = np.unique(key[order], return_index=True)
+        shortest = links.latency_ns[order][first]
         return [
-            np.array([by_end[vertex, int(end)] for end in near])
+            shortest[np.searchsorted(pairs, vertex * size + near)]
             for vertex, near in enumerate(self.near)
         ]
 
@@ -368,11 +357,8 @@ class Hops:
 
     def _fill_entrance(self, builder: TableBuilder, chip: int) -> None:
         """The first link of a chip: to a switch that a minimal path begins with."""
-        links, channels, near = (
-            self.topology.links,
-            range(builder.virtual_channels),
-            self.near[chip],
-        )
+        links, channels = self.topology.links, range(builder.virtual_channels)
+        near = self.near[chip]
         rows = self._rows_from[chip]
         best = self.left[near] == self.left[near].min(axis=0)
         patterns, pattern_of = np.unique(best, axis=1, return_inverse=True)

@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray, offsets
 from railx.vocabulary.routing.groups import DestinationGroups
 from railx.vocabulary.topology import Topology
 
@@ -383,7 +383,7 @@ class TableBuilder:
         choices["weight"], choices["probe"] = 1.0, -1
         pool, state, single = self._singles.table()
         choices["pool"][start[single]], choices["state"][start[single]] = pool, state
-        at = np.repeat(start[several], length[several]) + _offsets(length[several])
+        at = np.repeat(start[several], length[several]) + offsets(length[several])
         choices[at] = np.frombuffer(b"".join(self._sets), dtype=_CHOICE)
         return choices, start
 
@@ -459,7 +459,7 @@ class TableBuilder:
         sets = np.stack(np.divmod(distinct, 1 << 32), axis=-1)[:, used].ravel()
         choices, start = self._choices()
         length = start[sets + 1] - start[sets]
-        merged = choices[np.repeat(start[sets], length) + _offsets(length)]
+        merged = choices[np.repeat(start[sets], length) + offsets(length)]
         merged["weight"] *= np.repeat(np.tile(parts[used], len(distinct)), length)
         ends = np.cumsum(length)[used.sum() - 1 :: used.sum()]
         ids = np.array(self._numbers(merged, ends), dtype=np.int32)
@@ -478,7 +478,7 @@ class TableBuilder:
             np.concatenate([keys for keys, _ in self._pools]), self.virtual_channels
         )
         length = size[place]
-        at = np.repeat((np.cumsum(size) - size)[place], length) + _offsets(length)
+        at = np.repeat((np.cumsum(size) - size)[place], length) + offsets(length)
         return RoutingTable(
             routing=self.routing,
             selection=self.selection,
@@ -495,9 +495,3 @@ class TableBuilder:
             ).astype(np.int32),
             groups=self.groups,
         )
-
-
-def _offsets(lengths: IntArray) -> IntArray:
-    """0 to below each length, one after the other."""
-    ends = np.cumsum(lengths)
-    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
