@@ -18,13 +18,7 @@ from railx.vocabulary.nodes import NodeOrder
 from railx.vocabulary.placement import Placement, Sizes
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.table import Destinations, PairLoads, RoutingTable
-from railx.vocabulary.topology import (
-    Circuits,
-    FamilySettings,
-    NodeSettings,
-    Topology,
-    check_size,
-)
+from railx.vocabulary.topology import Circuits, FamilySettings, NodeSettings, Topology, check_size
 
 S = TypeVar("S", bound=FamilySettings)
 

@@ -11,13 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from railx.families.chip_grids import (
-    ChipGridSettings,
-    build,
-    check,
-    in_blocks,
-    ports_per_chip,
-)
+from railx.families.chip_grids import ChipGridSettings, build, check, in_blocks, ports_per_chip
 from railx.families.family import Family
 from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.grid import longest_halves

@@ -25,12 +25,7 @@ from railx.vocabulary.counts import Bill, Ports, fewest_units
 from railx.vocabulary.routing.groups import groups_by_coordinates
 from railx.vocabulary.routing.rings import ring_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
-from railx.vocabulary.topology import (
-    Topology,
-    duplex_links,
-    plus_to_minus_circuits,
-    topology_of,
-)
+from railx.vocabulary.topology import Topology, duplex_links, plus_to_minus_circuits, topology_of
 
 __all__ = ["FAMILY", "OpusRailsSettings"]
 

@@ -116,6 +116,12 @@ class ElectricalRailSettings(ServerSettings):
         return self.server_count
 
     @property
+    def half_servers(self) -> int:
+        """Servers of half 0 of the natural cut."""
+        half = self.pod_count // 2 * self.servers_per_pod
+        return half if self.pod_count > 1 else self.server_count // 2
+
+    @property
     def rail_switches(self) -> int:
         """Rail switches of a plane: one for each rank in each pod."""
         return self.pod_count * self.chips_per_server
@@ -209,28 +215,11 @@ def halves(settings: ElectricalRailSettings) -> NDArray[np.int8]:
     A single pod is cut between its servers; its rail switches and the spine are in half
     1.
     """
-    server = np.arange(settings.server_count)
-    if settings.pod_count > 1:
-        upper = server // settings.servers_per_pod >= settings.pod_count // 2
-        pods = np.arange(settings.pod_count) >= settings.pod_count // 2
-        leaf = np.repeat(pods, settings.chips_per_server)
-    else:
-        upper = server >= settings.server_count // 2
-        leaf = np.ones(settings.rail_switches, dtype=np.bool_)
-    plane = np.concatenate([leaf, np.ones(settings.spines, dtype=np.bool_)])
-    return np.concatenate(
-        [np.repeat(upper, settings.chips_per_server), upper, np.tile(plane, settings.planes)]
-    ).astype(np.int8)
-
-
-def bisection_ports(settings: ElectricalRailSettings) -> int:
-    """Ports in one direction across that cut: those of the chips of half 0."""
-    servers = (
-        settings.pod_count // 2 * settings.servers_per_pod
-        if settings.pod_count > 1
-        else settings.server_count // 2
-    )
-    return servers * settings.chips_per_server * settings.planes
+    g, pods = settings.chips_per_server, settings.pod_count
+    upper = np.arange(settings.server_count) >= settings.half_servers
+    leaf = np.repeat(np.arange(pods) >= pods // 2, g)
+    plane = np.tile(np.append(leaf, np.ones(settings.spines, dtype=np.bool_)), settings.planes)
+    return np.concatenate([np.repeat(upper, g), upper, plane]).astype(np.int8)
 
 
 def electrical_ports(settings: ElectricalRailSettings) -> Ports:
@@ -392,7 +381,8 @@ def electrical_family(
     """
     shared: dict[str, Any] = {
         "halves": halves,
-        "bisection_ports": bisection_ports,
+        # Those of the chips of half 0.
+        "bisection_ports": lambda of: of.half_servers * of.chips_per_server * of.planes,
         "routings": ("min", "adaptive"),
         "route": route,
         "grouped_routings": ("min", "adaptive"),

@@ -20,11 +20,7 @@ import numpy as np
 
 from railx.families import railx_split
 from railx.families.family import check_radix, shared_fields, size_check
-from railx.families.node_grids import (
-    RailXSettings,
-    in_node_lanes_per_chip,
-    node_grid_family,
-)
+from railx.families.node_grids import RailXSettings, in_node_lanes_per_chip, node_grid_family
 from railx.families.railx_lines import ALL_TO_ALLS, PartedSettings, ports
 from railx.families.railx_split import RailXSplitSettings
 from railx.settings import SettingsError

@@ -17,11 +17,12 @@ from typing import Annotated, Any, TypeVar, cast
 import numpy as np
 
 from railx.families.family import Family, FamilyBase, any_chips, size_check
+from railx.families.imported import route
 from railx.settings import AtLeast, NonNegative
 from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.counts import Bill, Ports, too_large
 from railx.vocabulary.finite_fields import field_orders
-from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS, route_hops
+from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS
 from railx.vocabulary.topology import Topology, duplex_links, topology_of
 
 
@@ -116,9 +117,7 @@ def router_family(
         check=check,
         ports_per_chip=lambda of: of.planes,
         routings=HOP_ROUTINGS,
-        route=lambda of, topology, routing, destinations: route_hops(
-            topology, routing, destinations
-        ),
+        route=route,
         grouped_routings=HOP_ROUTINGS,
         groups=groups,
         plane=lambda of: (_build(replace(of, planes=1), plane(of)), of.planes),

@@ -187,12 +187,7 @@ def _dimension(settings: TpuV4Settings, dimension: int) -> tuple[Links, Links, C
         + coordinates[across[0]][first] // s
     )
     circuits = plus_to_minus_circuits(
-        cube,
-        next_cube,
-        ocs=dimension * s * s * n + rail,
-        rail=rail,
-        dimension=dimension,
-        line=line,
+        cube, next_cube, ocs=dimension * s * s * n + rail, rail=rail, dimension=dimension, line=line
     )
     return inner, faces, circuits
 

@@ -23,9 +23,10 @@ from typing import Annotated, Literal
 import numpy as np
 
 from railx.families.family import Family, FamilyBase, any_chips, size_check
+from railx.families.imported import route
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.arrays import IntArray
-from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS, route_hops
+from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS
 from railx.vocabulary.topology import NodeSettings, Topology, duplex_links, topology_of
 
 __all__ = ["FAMILY", "UBMeshSettings"]
@@ -139,9 +140,7 @@ FAMILY = Family(
     has_nodes=True,
     inside=inside,
     routings=HOP_ROUTINGS,
-    route=lambda settings, topology, routing, destinations: route_hops(
-        topology, routing, destinations
-    ),
+    route=route,
     hop_loads={"min": "min"},
     # All-path routing leads round a failed chip; small jobs stay in a rack.
     job_places=any_chips(lambda of: of.chips, domain_chips=lambda of: of.rack_chips),

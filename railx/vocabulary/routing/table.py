@@ -398,19 +398,14 @@ class TableBuilder:
 
         Weights default to equal, probes to the pool itself.
         """
-        share = (
-            [1 / len(choices)] * len(choices)
-            if weights is None
-            else [float(weight) for weight in weights]
-        )
-        if len(share) != len(choices) or min(share) < 0 or abs(sum(share) - 1) > 1e-9:
+        count = len(choices)
+        share = [1 / count] * count if weights is None else list(map(float, weights))
+        if len(share) != count or min(share) < 0 or abs(sum(share) - 1) > 1e-9:
             raise ValueError(
-                f"{self.routing}: weights {share}; allowed: {len(choices)} shares that sum to 1"
+                f"{self.routing}: weights {share}; allowed: {count} shares that sum to 1"
             )
-        probed = [-1] * len(choices) if probes is None else [int(probe) for probe in probes]
-        delays = (
-            [0.0] * len(choices) if delays_ns is None else [float(delay) for delay in delays_ns]
-        )
+        probed = [-1] * count if probes is None else probes
+        delays = [0.0] * count if delays_ns is None else delays_ns
         row = b"".join(
             _PACK(pool, state, weight, probe, delay)
             for (pool, state), weight, probe, delay in zip(
