@@ -20,7 +20,6 @@ from railx.vocabulary.topology import (
     Topology,
 )
 
-
 #: The columns of codes, as words in the file.
 _WORDS = {"kind": LINK_KINDS, "dimension": DIMENSIONS}
 
