@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
@@ -24,19 +24,25 @@ from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.topology import NodeSettings, Topology, duplex_links, topology_of
 
 __all__ = [
+    "TORUS",
     "TORUS_ROUTINGS",
     "ChipGridSettings",
     "ChipTorusSettings",
     "build",
     "check",
     "in_blocks",
-    "ports_per_chip",
-    "torus_bisection_ports",
     "torus_family",
-    "torus_groups",
 ]
 
 TORUS_ROUTINGS = ("min", "balanced")
+#: Capabilities of a torus of chips, with or without switches.
+TORUS: dict[str, Any] = {
+    # Across the middle of the longest rings, 2 n a ring.
+    "bisection_ports": lambda of: 2 * of.n * of.chips // max(of.shape),
+    "ports_per_chip": lambda of: 2 * len(of.shape) * of.n,
+    # One per position of each ring.
+    "groups": lambda of, routing: sum(of.shape),
+}
 
 
 @dataclass(frozen=True)
@@ -75,17 +81,6 @@ class ChipTorusSettings(ChipGridSettings):
         check_boards(self.board_side, **dict(zip(_SCALES, self.shape, strict=False)))
 
 
-class Torus(Protocol):
-    """Settings of a torus of chips, with or without switches."""
-
-    @property
-    def n(self) -> int: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def chips(self) -> int: ...
-
-
 TorusT = TypeVar("TorusT", bound=ChipTorusSettings)
 _SCALES = ("x_scale", "y_scale", "z_scale")
 
@@ -111,16 +106,6 @@ def build(settings: ChipGridSettings, *, wrap: bool = False) -> Topology:
     return topology_of(settings, links, chips=chip.size)
 
 
-def torus_bisection_ports(settings: Torus) -> int:
-    """Ports in one direction across the middle of the longest rings, 2 n a ring."""
-    return 2 * settings.n * settings.chips // max(settings.shape)
-
-
-def ports_per_chip(settings: Torus) -> int:
-    """Ports of a chip: n on each side, unused at the rim of a mesh."""
-    return 2 * len(settings.shape) * settings.n
-
-
 def torus_route(
     settings: ChipTorusSettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
@@ -133,11 +118,6 @@ def torus_route(
     without one use the other channel.
     """
     return route_rings(topology, routing, settings.shape, destinations)
-
-
-def torus_groups(settings: Torus, routing: str) -> int:
-    """Columns of the grouped table: one per position of each ring."""
-    return sum(settings.shape)
 
 
 def torus_resize(settings: TorusT, chips: int) -> TorusT:
@@ -173,12 +153,10 @@ def torus_family(name: str, settings: type[TorusT], **capabilities: Any) -> Fami
         build=lambda of: build(of, wrap=True),
         check=check,
         halves=lambda of: longest_halves(of.shape),
-        bisection_ports=torus_bisection_ports,
-        ports_per_chip=ports_per_chip,
+        **TORUS,
         routings=(*TORUS_ROUTINGS, "min_inside"),
         route=torus_route,
         grouped_routings=(*TORUS_ROUTINGS, "min_inside"),
-        groups=torus_groups,
         inside=boards,
         **in_blocks("blocks"),
         bill=Bill(

@@ -164,12 +164,6 @@ def _all_circuits(settings: MixNetSettings, demand: FloatArray) -> Circuits:
     )
 
 
-def _chip_of(settings: MixNetSettings, server: Int32Array, port: Int32Array) -> Int32Array:
-    """The chip of an optical port of its region's switch."""
-    rank = settings.tree_chips + port % settings.circuit_ports
-    return server * settings.chips_per_server + rank
-
-
 # Graph
 
 
@@ -196,8 +190,13 @@ def wired(settings: MixNetSettings, demand: FloatArray) -> Topology:
     """
     leaves, spines = _tree(settings)
     circuits = _all_circuits(settings, demand)
-    a = _chip_of(settings, circuits.node_a, circuits.port_a)
-    b = _chip_of(settings, circuits.node_b, circuits.port_b)
+    a, b = (
+        server * settings.chips_per_server + settings.tree_chips + port % settings.circuit_ports
+        for server, port in (
+            (circuits.node_a, circuits.port_a),
+            (circuits.node_b, circuits.port_b),
+        )
+    )
     near = leaves.repeat(settings.servers_per_region, axis=1)[..., None]
     flight_ns, planes = settings.external_latency_ns, settings.planes
     links = [
@@ -239,11 +238,6 @@ def halves(settings: MixNetSettings) -> NDArray[np.int8]:
     plane = np.append(region, np.ones(settings.tree_ends, dtype=np.int8))
     parts = [np.repeat(server, settings.chips_per_server), server]
     return np.concatenate([*parts, np.tile(plane, settings.planes)])
-
-
-def bisection_ports(settings: MixNetSettings) -> int:
-    """Ports in one direction across that cut: those of the leaves of half 0."""
-    return settings.regions // 2 * settings.tree_ends * settings.planes
 
 
 # Routing
@@ -395,7 +389,8 @@ FAMILY = server_family(
     build=build,
     check=check,
     halves=halves,
-    bisection_ports=bisection_ports,
+    # Those of the leaves of half 0.
+    bisection_ports=lambda of: of.regions // 2 * of.tree_ends * of.planes,
     routings=("min", "tree"),
     route=route,
     switched=True,

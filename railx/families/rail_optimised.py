@@ -19,7 +19,7 @@ from railx.families.rail_only import group_network
 from railx.families.rails import ElectricalRailSettings, electrical_family
 from railx.settings import AtLeast, Between, NonNegative, SettingsError
 from railx.vocabulary.counts import Bill, Ports, fewest_tiers, largest_tree, opus_rail_switch_ports
-from railx.vocabulary.topology import Topology, check_size, duplex_links
+from railx.vocabulary.topology import Topology, check_size, duplex_links, nearest
 
 __all__ = ["FAMILY", "RailOptimisedSettings"]
 
@@ -111,12 +111,7 @@ def _working_pods(settings: RailOptimisedSettings) -> str:
             f"no number of pods fits this radix; the nearest is switch_radix {radix} with"
             f" {fewest} pods"
         )
-    around = [
-        max([p for p in fits if p < settings.pods], default=None),
-        min([p for p in fits if p > settings.pods], default=None),
-    ]
-    near = [str(pods) for pods in around if pods is not None]
-    return f"the nearest {'is' if len(near) == 1 else 'are'} {' and '.join(near)}"
+    return nearest(settings.pods, fits)
 
 
 def build(settings: RailOptimisedSettings) -> Topology:

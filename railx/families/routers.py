@@ -171,16 +171,16 @@ def _ports(settings: RouterSettings, graph: RouterGraph) -> Ports:
     leaf = settings.chips
     # Ports of another rate count by their bandwidth.
     between = round(len(graph.pairs) * graph.lanes * graph.rate)
-    ports = {"leaf": 2 * leaf, "router": 2 * between}
+    planes = settings.planes
     busiest = _busiest_link(graph) if settings.routers <= _MOST_COUNTED_ROUTERS else None
     return Ports(
         chips=settings.chips,
         port_gbps=settings.port_gbps,
-        cables={kind: ends * settings.planes for kind, ends in ports.items()},
-        injection=settings.planes,
-        all_to_all=None if busiest is None else settings.planes / max(busiest, 1.0),
+        cables={"leaf": 2 * leaf * planes, "router": 2 * between * planes},
+        injection=planes,
+        all_to_all=None if busiest is None else planes / max(busiest, 1.0),
         bisection=None,
-        electrical_switch_ports=settings.planes * (leaf + 2 * between),
+        electrical_switch_ports=planes * (leaf + 2 * between),
     )
 
 

@@ -17,12 +17,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from railx.families.chip_grids import (
-    TORUS_ROUTINGS,
-    ports_per_chip,
-    torus_bisection_ports,
-    torus_groups,
-)
+from railx.families.chip_grids import TORUS, TORUS_ROUTINGS
 from railx.families.family import Family, FamilyBase, any_chips, check_radix, size_check
 from railx.settings import AtLeast, NonNegative, SettingsError
 from railx.vocabulary.arrays import IntArray
@@ -255,12 +250,10 @@ FAMILY = Family(
     build=build,
     check=size_check("x_cubes", link_rows),
     halves=lambda of: longest_halves(of.shape)[positions(of)],
-    bisection_ports=torus_bisection_ports,
-    ports_per_chip=ports_per_chip,
+    **TORUS,
     routings=TORUS_ROUTINGS,
     route=route,
     grouped_routings=TORUS_ROUTINGS,
-    groups=torus_groups,
     switched=True,
     chip_rings=lambda of: torus_rings(chip_numbers(of), of.n),
     has_nodes=True,

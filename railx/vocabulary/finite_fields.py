@@ -14,6 +14,7 @@ import numpy as np
 
 from railx.settings import SettingsError
 from railx.vocabulary.arrays import IntArray
+from railx.vocabulary.topology import nearest
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +47,9 @@ def check_order(key: str, q: int, most: int, smallest: int = 2) -> None:
     orders = field_orders(smallest, most)
     if q in orders:
         return
-    below, above = [o for o in orders if o < q], [o for o in orders if o > q]
-    near = below[-1:] + above[:1]
     raise SettingsError(
         key,
-        f"got {q}; allowed: a power of a prime from {smallest} to {most}; the nearest"
-        f" {'is' if len(near) == 1 else 'are'} {' and '.join(map(str, near))}",
+        f"got {q}; allowed: a power of a prime from {smallest} to {most}; {nearest(q, orders)}",
     )
 
 

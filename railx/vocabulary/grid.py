@@ -12,6 +12,7 @@ and its public simulator (node layout, rail numbering).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,8 +69,7 @@ class Grid:
         return self.nodes * (4 * self.m * (self.m - 1) + 4 * self.rails)
 
 
-@dataclass(frozen=True, eq=False)
-class Arcs:
+class Arcs(NamedTuple):
     """Circuits before they get ports.
 
     An arc joins the plus side of position ``a`` of line ``line`` to the minus side of
@@ -81,9 +81,6 @@ class Arcs:
     rail: IntArray
     a: IntArray
     b: IntArray
-
-    def __len__(self) -> int:
-        return len(self.line)
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,9 +189,7 @@ def rail_ports(topology: Topology) -> RailPorts:
 
     Raises ValueError for a topology without optical circuits.
     """
-    circuits, links = topology.circuits, topology.links
-    if circuits is None:
-        raise UserError(f"{topology.family}: a topology without optical circuits has no rails")
+    circuits, links = _circuits(topology, "rails"), topology.links
     first = len(links) - 2 * len(circuits)  # internal links come first, then two rows per circuit
     rails = int(circuits.rail.max()) + 1
     ports = RailPorts(*(np.full((2, topology.nodes, rails, 2), -1) for _ in range(2)))
@@ -209,11 +204,15 @@ def rail_ports(topology: Topology) -> RailPorts:
     return ports
 
 
+def _circuits(topology: Topology, what: str) -> Circuits:
+    if topology.circuits is None:
+        raise UserError(f"{topology.family}: a topology without optical circuits has no {what}")
+    return topology.circuits
+
+
 def rail_of_links(topology: Topology) -> IntArray:
     """The rail of each link row (int[links]), -1 inside nodes."""
-    if topology.circuits is None:
-        raise UserError(f"{topology.family}: a topology without optical circuits has no rails")
-    rails = np.repeat(topology.circuits.rail.astype(np.int64), 2)
+    rails = np.repeat(_circuits(topology, "rails").rail.astype(np.int64), 2)
     return np.concatenate([np.full(len(topology.links) - len(rails), -1), rails])
 
 
@@ -235,12 +234,7 @@ def line_wiring(topology: Topology, dimension: int) -> LineWiring:
     They are read from the circuits of its first line. ``dimension``: 0 for rows, 1 for
     columns. Raises ValueError where lines differ or a pair does not have two links.
     """
-    circuits = topology.circuits
-    if circuits is None:
-        raise UserError(
-            f"{topology.family}: a topology without optical circuits has no line wiring"
-        )
-    a, b, rail = line_circuits(circuits, dimension).T
+    a, b, rail = line_circuits(_circuits(topology, "line wiring"), dimension).T
     return pair_wiring(a, b, rail, 2)
 
 
@@ -327,7 +321,7 @@ def _internal(grid: Grid) -> Links:
 
 def _rails(grid: Grid, dimension: int, arcs: Arcs, paired_columns: bool) -> tuple[Links, Circuits]:
     """Links (there and back) and circuits of a dimension in the order of the arcs."""
-    line, rail, a, b = arcs.line, arcs.rail, arcs.a, arcs.b
+    line, rail, a, b = arcs
     node_a, node_b = (
         line_nodes(grid, dimension, line, p, paired_columns=paired_columns) for p in (a, b)
     )

@@ -246,6 +246,12 @@ def check_size(key: str, rows: int) -> None:
         )
 
 
+def nearest(value: int, fits: Sequence[int]) -> str:
+    """The next below and above a value of ascending ``fits``, in words."""
+    near = [fit for fit in fits if fit < value][-1:] + [fit for fit in fits if fit > value][:1]
+    return f"the nearest {'is' if len(near) == 1 else 'are'} {' and '.join(map(str, near))}"
+
+
 def chip_nodes(chips: int, chips_per_node: int) -> Int32Array:
     """The node of each chip where nodes are runs of consecutive chips."""
     return (np.arange(chips, dtype=np.int32) // np.int32(chips_per_node)).astype(np.int32)
