@@ -12,6 +12,7 @@ can close: local 0, global 0, local 1, global 1, local 2.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -240,26 +241,29 @@ def route(
         destinations=destinations,
     )
     target = builder.destinations.astype(np.int64) // settings.p
+    fills = {"adaptive": _Plane.fill_adaptive, "valiant": _Plane.fill_valiant}
+    fill = fills.get(routing, _Plane.fill_min)
     for plane in range(settings.planes):
         first = settings.chips + plane * settings.switches
-        links = _PlaneLinks(builder, settings, first)
-        fill = {"min": _fill_min, "adaptive": _fill_adaptive, "valiant": _fill_valiant}[routing]
-        fill(builder, links, target)
+        fill(_Plane(builder, settings, first, target))
     fill_leaves(builder, target, settings.switches)
     return builder.build()
 
 
-class _PlaneLinks:
-    """The links of one plane by switch (numbered in the plane) and group.
+class _Plane:
+    """The links of one plane by switch (numbered in the plane) and group, and its sets.
 
-    Parallel links of two switches are one pool.
+    Parallel links of two switches are one pool. ``target``: switches of destinations.
     """
 
-    def __init__(self, builder: TableBuilder, settings: DragonflySettings, first: int) -> None:
-        self.settings = settings
-        self.vertices = slice(first, first + settings.switches)
+    def __init__(
+        self, builder: TableBuilder, settings: DragonflySettings, first: int, target: IntArray
+    ) -> None:
+        self.builder, self.settings, self.target = builder, settings, target
+        self.entry = builder.entry[:, first : first + settings.switches]
         switch = np.arange(settings.switches)
         self.group = switch // settings.a
+        self.outside = self.group[:, None] != target // settings.a
         pairs = global_pairs(settings)
         ends, self.lanes = np.unique(
             np.concatenate([pairs, pairs[:, ::-1]]), axis=0, return_counts=True
@@ -278,153 +282,117 @@ class _PlaneLinks:
         #: Indices in ``near`` of the links that leave a switch, and of those between a
         #: pair of groups.
         self.leaving = [np.flatnonzero(self.near == vertex).tolist() for vertex in switch]
-        self.between: dict[tuple[int, int], list[int]] = {}
-        pairs_of_groups = zip(
-            self.group[self.near].tolist(), self.group[self.far].tolist(), strict=True
-        )
-        for index, pair in enumerate(pairs_of_groups):
-            self.between.setdefault(pair, []).append(index)
+        self.between: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for index, (near, far) in enumerate(self.group[ends].tolist()):
+            self.between[near, far].append(index)
 
     def toward(self, switch: int, group: int) -> list[int]:
         """The global links to a group: the switch's, else those of its group."""
         ways = self.between[int(self.group[switch]), group]
         return [way for way in ways if self.near[way] == switch] or ways
 
-    def local_pool(self, switch: int, to: int, vc: int) -> int:
-        return int(self.local[vc][switch, to % self.settings.a])
+    def choice(self, switch: int, way: int, vc: int, after: int, stay: int) -> tuple[int, int]:
+        """The pool of a global link and state ``after``, or to its switch (``stay``)."""
+        near = int(self.near[way])
+        if near == switch:
+            return int(self.over[vc][way]), after
+        return int(self.local[vc][switch, near % self.settings.a]), stay
 
+    def fill_min(self) -> None:
+        sets = self.minimal_sets(vc=0, stay=0, after=_SECOND, global_vcs=(0, 1, 2))
+        self.fill(0, sets)
+        self.fill_local({0: 0, _SECOND: 1})
 
-def _fill_min(builder: TableBuilder, links: _PlaneLinks, target: IntArray) -> None:
-    sets = _minimal_sets(builder, links, vc=0, stay=0, after=_SECOND, global_vcs=(0, 1, 2))
-    _fill(builder, links, target, 0, sets)
-    _fill_local(builder, links, target, {0: 0, _SECOND: 1})
+    def fill_valiant(self) -> None:
+        first_heading = _LAST + 1
+        # Global pools of the switches, by heading.
+        out = np.full((len(self.group), self.settings.h), -1, dtype=np.int64)
+        for switch, leaving in enumerate(self.leaving):
+            out[switch, : len(leaving)] = self.over[0][leaving]
+        scatter = np.full((len(self.group), 1), -1, dtype=np.int32)
+        for switch in range(len(self.group)):
+            choices, lanes = [], []
+            group = self.group[switch] * self.settings.a
+            for near in range(group, group + self.settings.a):
+                for heading, way in enumerate(self.leaving[near], first_heading):
+                    choices.append(self.choice(switch, way, 0, _SECOND, heading))
+                    lanes.append(int(self.lanes[way]))
+            share = (np.array(lanes) / sum(lanes)).tolist()
+            scatter[switch] = self.builder.choice_set(choices, share)
+        every_group = (len(self.group), self.settings.groups)
+        self.fill(0, np.broadcast_to(scatter, every_group))
+        for heading, pools in enumerate(out.T, first_heading):
+            sets = self.builder.single(pools[:, None], _SECOND)
+            self.fill(heading, np.broadcast_to(sets, every_group))
+        self.fill_second()
 
+    def fill_adaptive(self) -> None:
+        sets = np.full((len(self.group), self.settings.groups), -1, dtype=np.int32)
+        for switch, group in np.ndindex(*sets.shape):
+            if self.group[switch] != group:
+                sets[switch, group] = self.adaptive_set(switch, group)
+        self.fill(0, sets)
+        self.fill(_COMMITTED, self.minimal_sets(vc=0, stay=_COMMITTED, after=_SECOND))
+        self.fill_second()
 
-def _fill_valiant(builder: TableBuilder, links: _PlaneLinks, target: IntArray) -> None:
-    first_heading = _LAST + 1
-    # Global pools of the switches, by heading.
-    out = np.full((len(links.group), links.settings.h), -1, dtype=np.int64)
-    for switch, leaving in enumerate(links.leaving):
-        out[switch, : len(leaving)] = links.over[0][leaving]
-    scatter = np.full(len(links.group), -1, dtype=np.int32)
-    for switch in range(len(links.group)):
-        choices, lanes = [], []
-        group = links.group[switch] * links.settings.a
-        for near in range(group, group + links.settings.a):
-            for heading, way in enumerate(links.leaving[near]):
-                here = near == switch
-                pool = int(links.over[0][way]) if here else links.local_pool(switch, near, 0)
-                choices.append((pool, _SECOND if here else first_heading + heading))
-                lanes.append(int(links.lanes[way]))
-        scatter[switch] = builder.choice_set(choices, (np.array(lanes) / sum(lanes)).tolist())
-    every_group = (len(links.group), links.settings.groups)
-    _fill(builder, links, target, 0, np.broadcast_to(scatter[:, None], every_group))
-    for heading in range(links.settings.h):
-        sets = builder.single(out[:, heading], _SECOND)
-        sets = np.broadcast_to(sets[:, None], every_group)
-        _fill(builder, links, target, first_heading + heading, sets)
-    _fill_second(builder, links, target)
+    def adaptive_set(self, switch: int, group: int) -> int:
+        """Paths of ``min``, then the links of the switch to other groups.
 
-
-def _fill_adaptive(builder: TableBuilder, links: _PlaneLinks, target: IntArray) -> None:
-    sets = np.full((len(links.group), links.settings.groups), -1, dtype=np.int32)
-    for switch, group in np.ndindex(*sets.shape):
-        if links.group[switch] != group:
-            sets[switch, group] = _adaptive_set(builder, links, switch, group)
-    _fill(builder, links, target, 0, sets)
-    sets = _minimal_sets(builder, links, vc=0, stay=_COMMITTED, after=_SECOND)
-    _fill(builder, links, target, _COMMITTED, sets)
-    _fill_second(builder, links, target)
-
-
-def _adaptive_set(builder: TableBuilder, links: _PlaneLinks, switch: int, group: int) -> int:
-    """Paths of ``min``, then the links of the switch to other groups.
-
-    The paths of ``min`` have all the weight in static loads.
-    """
-    settings = links.settings
-    minimal = links.toward(switch, group)
-    others = [way for way in links.leaving[switch] if way not in minimal]
-    choices, delays = [], []
-    for way in minimal:
-        near = int(links.near[way])
-        here = near == switch
-        choices.append(
-            (int(links.over[0][way]), _SECOND)
-            if here
-            else (links.local_pool(switch, near, 0), _COMMITTED)
+        The paths of ``min`` have all the weight in static loads.
+        """
+        local_ns, global_ns = self.settings.local_latency_ns, self.settings.global_latency_ns
+        minimal = self.toward(switch, group)
+        others = [way for way in self.leaving[switch] if way not in minimal]
+        delays = [global_ns + (0.0 if self.near[way] == switch else local_ns) for way in minimal]
+        for way in others:
+            landing = int(self.far[way])
+            detour = landing not in self.near[self.toward(landing, group)]
+            delays.append(2 * global_ns + (local_ns if detour else 0.0))
+        ways, lanes = [*minimal, *others], self.lanes[minimal]
+        return self.builder.choice_set(
+            [self.choice(switch, way, 0, _SECOND, _COMMITTED) for way in ways],
+            [*(lanes / lanes.sum()).tolist(), *[0.0] * len(others)],
+            [self.row[way] for way in ways],
+            delays,
         )
-        delays.append(settings.global_latency_ns + (0.0 if here else settings.local_latency_ns))
-    for way in others:
-        landing = int(links.far[way])
-        detour = landing not in links.near[links.toward(landing, group)]
-        choices.append((int(links.over[0][way]), _SECOND))
-        delays.append(
-            2 * settings.global_latency_ns + (settings.local_latency_ns if detour else 0.0)
-        )
-    lanes = links.lanes[minimal]
-    weights = [*(lanes / lanes.sum()).tolist(), *[0.0] * len(others)]
-    probes = [links.row[way] for way in (*minimal, *others)]
-    return builder.choice_set(choices, weights, probes, delays)
 
+    def minimal_sets(
+        self, *, vc: int, stay: int, after: int, global_vcs: Sequence[int] = ()
+    ) -> Int32Array:
+        """The sets of ``min`` by switch and group.
 
-def _minimal_sets(
-    builder: TableBuilder,
-    links: _PlaneLinks,
-    *,
-    vc: int,
-    stay: int,
-    after: int,
-    global_vcs: Sequence[int] = (),
-) -> Int32Array:
-    """The sets of ``min`` by switch and group.
+        They lead over a global link (state ``after``), or to a switch with such a link
+        (``stay``). ``vc``: virtual channel; global links take one of ``global_vcs`` if
+        given.
+        """
+        sets = np.full((len(self.group), self.settings.groups), -1, dtype=np.int32)
+        for switch, group in np.ndindex(*sets.shape):
+            if self.group[switch] == group:
+                continue
+            ways = self.toward(switch, group)
+            channels = global_vcs if global_vcs and self.near[ways[0]] == switch else (vc,)
+            share = self.lanes[ways] / self.lanes[ways].sum()
+            sets[switch, group] = self.builder.choice_set(
+                [self.choice(switch, way, c, after, stay) for way in ways for c in channels],
+                (np.repeat(share, len(channels)) / len(channels)).tolist(),
+            )
+        return sets
 
-    They lead over a global link (state ``after``), or to a switch with such a link
-    (``stay``). ``vc``: virtual channel; global links take one of ``global_vcs`` if
-    given.
-    """
-    sets = np.full((len(links.group), links.settings.groups), -1, dtype=np.int32)
-    for switch, group in np.ndindex(*sets.shape):
-        if links.group[switch] == group:
-            continue
-        ways = links.toward(switch, group)
-        share = links.lanes[ways] / links.lanes[ways].sum()
-        if links.near[ways[0]] == switch:
-            channels = global_vcs or (vc,)
-            choices = [
-                (int(links.over[channel][way]), after) for way in ways for channel in channels
-            ]
-            share = np.repeat(share, len(channels)) / len(channels)
-        else:
-            choices = [(links.local_pool(switch, int(links.near[way]), vc), stay) for way in ways]
-        sets[switch, group] = builder.choice_set(choices, share.tolist())
-    return sets
+    def fill(self, state: int, sets: Int32Array) -> None:
+        """Write sets by switch and group where the destination is in another group."""
+        self.entry[state][self.outside] = sets[:, self.target // self.settings.a][self.outside]
 
+    def fill_second(self) -> None:
+        """After a first global link: the second one, and the hops inside groups."""
+        self.fill(_SECOND, self.minimal_sets(vc=1, stay=_SECOND, after=_LAST))
+        self.fill_local({0: 0, _SECOND: 1, _LAST: 2})
 
-def _fill(
-    builder: TableBuilder, links: _PlaneLinks, target: IntArray, state: int, sets: Int32Array
-) -> None:
-    """Write sets by switch and group where the destination is in another group."""
-    to_group = target // links.settings.a
-    outside = links.group[:, None] != to_group
-    builder.entry[state][links.vertices][outside] = sets[:, to_group][outside]
-
-
-def _fill_second(builder: TableBuilder, links: _PlaneLinks, target: IntArray) -> None:
-    """After a first global link: the second one, and the hops inside groups."""
-    sets = _minimal_sets(builder, links, vc=1, stay=_SECOND, after=_LAST)
-    _fill(builder, links, target, _SECOND, sets)
-    _fill_local(builder, links, target, {0: 0, _SECOND: 1, _LAST: 2})
-
-
-def _fill_local(
-    builder: TableBuilder, links: _PlaneLinks, target: IntArray, channels: dict[int, int]
-) -> None:
-    """Write the hop inside the destination's group; ``channels``: by state."""
-    inside = links.group[:, None] == target // links.settings.a
-    for state, vc in channels.items():
-        sets = builder.single(links.local[vc], state)
-        builder.entry[state][links.vertices][inside] = sets[:, target % links.settings.a][inside]
+    def fill_local(self, channels: dict[int, int]) -> None:
+        """Write the hop inside the destination's group; ``channels``: by state."""
+        for state, vc in channels.items():
+            sets = self.builder.single(self.local[vc], state)
+            to_switch = sets[:, self.target % self.settings.a]
+            self.entry[state][~self.outside] = to_switch[~self.outside]
 
 
 FAMILY = Family(
