@@ -233,13 +233,8 @@ def route(
 
     Packets for the same group go there at once in every routing.
     """
-    builder = TableBuilder(
-        topology,
-        routing,
-        states={"min": 2, "adaptive": 4, "valiant": 3 + settings.h}[routing],
-        virtual_channels=3,
-        destinations=destinations,
-    )
+    states = {"min": 2, "adaptive": 4, "valiant": 3 + settings.h}[routing]
+    builder = TableBuilder(topology, routing, destinations, states=states, virtual_channels=3)
     target = builder.destinations.astype(np.int64) // settings.p
     fills = {"adaptive": _Plane.fill_adaptive, "valiant": _Plane.fill_valiant}
     fill = fills.get(routing, _Plane.fill_min)
@@ -292,7 +287,7 @@ class _Plane:
         return [way for way in ways if self.near[way] == switch] or ways
 
     def choice(self, switch: int, way: int, vc: int, after: int, stay: int) -> tuple[int, int]:
-        """The pool of a global link and state ``after``, or to its switch (``stay``)."""
+        """The pool and state of a hop over a global link, or to its switch."""
         near = int(self.near[way])
         if near == switch:
             return int(self.over[vc][way]), after

@@ -242,8 +242,9 @@ def bisection_ports(settings: FatTreeSettings) -> int:
     Without a taper half of the chips can send at full rate to the other half; a taper
     divides that by d / u.
     """
-    top = settings.core_switches if settings.tiers == 3 else settings.upper_switches
-    return settings.pods // 2 * top * settings.planes
+    return (
+        settings.pods // 2 * (settings.core_switches or settings.upper_switches) * settings.planes
+    )
 
 
 def uniform_loads(
@@ -292,12 +293,7 @@ def route(
     """
     groups = _destination_groups(settings, topology, destinations)
     builder = TableBuilder(
-        topology,
-        routing,
-        states=1,
-        virtual_channels=VIRTUAL_CHANNELS,
-        destinations=destinations,
-        groups=groups,
+        topology, routing, destinations, groups, states=1, virtual_channels=VIRTUAL_CHANNELS
     )
     chip = np.arange(settings.chips)
     first = settings.chips + np.arange(settings.planes) * settings.plane_switches

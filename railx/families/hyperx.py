@@ -212,7 +212,7 @@ def route(
     if any_order:
         states, channels = dimensions + (not settings.switchless), dimensions
     builder = TableBuilder(
-        topology, routing, states=states, virtual_channels=channels, destinations=destinations
+        topology, routing, destinations, states=states, virtual_channels=channels
     )
     target = builder.destinations.astype(np.int64) // max(1, settings.chips_per_switch)
     for plane in range(settings.planes):

@@ -54,11 +54,7 @@ def route(
     """
     both = routing != "min"
     builder = TableBuilder(
-        topology,
-        routing,
-        states=3 if both else 1,
-        virtual_channels=2 if both else 1,
-        destinations=destinations,
+        topology, routing, destinations, states=3 if both else 1, virtual_channels=2 if both else 1
     )
     if not both:
         builder.entry[0] = _ordered(builder, settings, ("x", "y"), vc=0, state=0)

@@ -253,11 +253,7 @@ def route(
     1).
     """
     builder = TableBuilder(
-        topology,
-        routing,
-        states=2,
-        virtual_channels=VIRTUAL_CHANNELS + 1,
-        destinations=destinations,
+        topology, routing, destinations, states=2, virtual_channels=VIRTUAL_CHANNELS + 1
     )
     g, to = settings.chips_per_server, builder.destinations.astype(np.int64)
     server, columns = np.arange(settings.server_count), np.arange(len(to))

@@ -137,9 +137,7 @@ def route(
     groups = groups_by_coordinates(
         topology.vertices, [rank], [to % g], [to % g, to // g], (g, settings.servers)
     )
-    builder = TableBuilder(
-        topology, routing, states=5, virtual_channels=2, destinations=destinations, groups=groups
-    )
+    builder = TableBuilder(topology, routing, destinations, groups, states=5, virtual_channels=2)
     to_rank, to_server = map(groups.on_level, range(2))
     builder.entry[0][chip, to_rank] = builder.single(
         builder.pools_between(chip, switch[chip // g], 0), 0

@@ -324,12 +324,7 @@ def rail_table(
         (rails, *((pod_chips, g) if detours else (g, settings.servers_per_pod))),
     )
     builder = TableBuilder(
-        topology,
-        routing,
-        states=1,
-        virtual_channels=VIRTUAL_CHANNELS,
-        destinations=destinations,
-        groups=groups,
+        topology, routing, destinations, groups, states=1, virtual_channels=VIRTUAL_CHANNELS
     )
     entry, switch = builder.entry[0], topology.chips + server
     between, second, third = map(groups.on_level, range(3))

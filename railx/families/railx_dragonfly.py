@@ -258,13 +258,9 @@ def route(
     first one it is not, so that both have the same states.
     """
     plan = _Plan(settings, routing)
+    groups = _groups(settings, topology, destinations)
     builder = TableBuilder(
-        topology,
-        routing,
-        states=plan.states,
-        virtual_channels=4,
-        destinations=destinations,
-        groups=_groups(settings, topology, destinations),
+        topology, routing, destinations, groups, states=plan.states, virtual_channels=4
     )
     _fill(builder, plan)
     return builder.build()

@@ -132,31 +132,20 @@ def route(
     steps = _phases(settings)
     channels = len(steps) + 1
     if routing == "adaptive":
+        states = adaptive_states(steps)
         builder = TableBuilder(
-            topology,
-            routing,
-            states=adaptive_states(steps),
-            virtual_channels=channels,
-            destinations=destinations,
+            topology, routing, destinations, states=states, virtual_channels=channels
         )
         fill_adaptive(builder, steps)
         return builder.build()
     line: LineRouting = "min" if routing == "min" else "balanced"
+    states = 1 if line == "min" else 1 + max(phase.links for phase in steps)
+    groups = ordered_groups(topology, steps, line, destinations)
     builder = TableBuilder(
-        topology,
-        routing,
-        states=1 if routing == "min" else 1 + max(phase.links for phase in steps),
-        virtual_channels=channels,
-        destinations=destinations,
-        groups=ordered_groups(topology, steps, line, destinations),
+        topology, routing, destinations, groups, states=states, virtual_channels=channels
     )
     fill_ordered(builder, steps, line)
     return builder.build()
-
-
-def groups(settings: PartedSettings, routing: str) -> int:
-    """Columns of the grouped table: by logical coordinate and chip of the node."""
-    return ordered_columns(settings.sizes, settings.m**2, routing)
 
 
 # Bill of materials of all-to-alls
@@ -183,7 +172,8 @@ ALL_TO_ALLS: dict[str, Any] = {
     "routings": ("min", "balanced", "adaptive"),
     "route": route,
     "grouped_routings": ("min", "balanced"),
-    "groups": groups,
+    # By logical coordinate and chip of the node.
+    "groups": lambda of, routing: ordered_columns(of.sizes, of.m**2, routing),
     "line_graphs": circuit_line_graphs,
     "loads": uniform_loads,
 }

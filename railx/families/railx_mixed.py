@@ -112,7 +112,7 @@ def route(
     drawn = routing == "balanced"
     states = 1 + max(line.ports.shape[2] for line in lines) if drawn else 1
     builder = TableBuilder(
-        topology, routing, states=states, virtual_channels=channels, destinations=destinations
+        topology, routing, destinations, states=states, virtual_channels=channels
     )
     node, local = np.divmod(np.arange(topology.chips), settings.m**2)
     to_node = builder.destinations.astype(np.int64) // settings.m**2

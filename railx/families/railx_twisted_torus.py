@@ -219,9 +219,7 @@ def route(
     ring close no cycle either. Under ``balanced`` a packet without a wrap in a
     dimension draws one of the two channels where it enters that dimension.
     """
-    builder = TableBuilder(
-        topology, routing, states=_STATES, virtual_channels=2, destinations=destinations
-    )
+    builder = TableBuilder(topology, routing, destinations, states=_STATES, virtual_channels=2)
     router = _Router(builder, settings)
     for crosses in (False, True):
         router.fill_x(crosses)

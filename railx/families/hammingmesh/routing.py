@@ -55,12 +55,7 @@ def route(
     row, column = _line(settings, "row"), _line(settings, "column")
     groups = _destination_groups(settings, row, column, destinations)
     builder = TableBuilder(
-        topology,
-        routing,
-        states=7 if adaptive else 3,
-        virtual_channels=3,
-        destinations=destinations,
-        groups=groups,
+        topology, routing, destinations, groups, states=7 if adaptive else 3, virtual_channels=3
     )
     _fill_chips(builder, settings, row, column, groups)
     _fill_switches(builder, settings, row, groups.on_level(0))

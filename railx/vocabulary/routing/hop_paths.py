@@ -179,13 +179,9 @@ class Hops:
                 f" {states * self.topology.vertices * columns * 4 / 2**30:.1f} GiB; allowed:"
                 f" {', '.join(name for name in HOP_ROUTINGS if name != self.routing)}",
             )
+        to = self.to.astype(np.int32)
         builder = TableBuilder(
-            self.topology,
-            self.routing,
-            states=states,
-            virtual_channels=channels,
-            destinations=self.to.astype(np.int32),
-            groups=self.groups,
+            self.topology, self.routing, to, self.groups, states=states, virtual_channels=channels
         )
         if self.routing == "valiant":
             self._fill_valiant(builder)

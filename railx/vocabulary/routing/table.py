@@ -208,11 +208,11 @@ class TableBuilder:
         self,
         topology: Topology,
         routing: str,
+        destinations: Destinations = None,
+        groups: DestinationGroups | None = None,
         *,
         states: int,
         virtual_channels: int,
-        destinations: Destinations = None,
-        groups: DestinationGroups | None = None,
     ) -> None:
         self.topology = topology
         self.routing = routing
