@@ -65,7 +65,7 @@ from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordin
 from railx.vocabulary.routing.line_phases import Phase, WalkOrder, link_shares, mesh_distance
 from railx.vocabulary.routing.node_walks import Exits, exits, split_sets, walk_pools
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
-from railx.vocabulary.topology import Circuits, Topology
+from railx.vocabulary.topology import Circuits, Topology, two_nearest
 
 __all__ = ["FAMILY", "RailXDragonflySettings"]
 
@@ -95,14 +95,11 @@ class RailXDragonflySettings(AllToAllSettings):
         rails = self.rails
         check_rails(rails)
         if rails % (self.columns - 1):
-            sizes = sorted(
-                (d + 1 for d in range(1, rails + 1) if rails % d == 0),
-                key=lambda size: (abs(size - self.columns), size),
-            )
+            sizes = (d + 1 for d in range(1, rails + 1) if rails % d == 0)
             raise SettingsError(
                 "columns",
                 f"got {self.columns}; allowed: a number whose columns - 1 divides m * n = {rails}"
-                f" rails; the nearest are {' and '.join(map(str, sorted(sizes[:2])))}",
+                f" rails; the nearest are {two_nearest(self.columns, sizes)}",
             )
         check_rings("columns", (_row(self),), self.rings)
         most = 2 * rails * self.columns + 1

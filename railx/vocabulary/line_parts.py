@@ -19,7 +19,7 @@ from railx.settings import AtLeast, SettingsError
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.grid import Grid, LineWiring, build_lines, pair_wiring, successor_arcs
 from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
-from railx.vocabulary.topology import FamilySettings, Topology
+from railx.vocabulary.topology import FamilySettings, Topology, two_nearest
 from railx.vocabulary.union import roots
 
 Rings = Literal["directed", "undirected"]
@@ -239,15 +239,8 @@ def _multiples(value: int, step: int) -> str:
 def _near_sizes(part: PartSettings, length: int) -> str:
     """The nearest sizes (at least 2) that fit a part's stride, or fitting strides."""
     fits = length // part.stride if length % part.stride == 0 else 1
-    sizes = sorted(
-        (d for d in range(2, fits + 1) if fits % d == 0), key=lambda d: (abs(d - part.size), d)
-    )[:2]
+    sizes = [d for d in range(2, fits + 1) if fits % d == 0]
     if sizes:
-        return f"the nearest sizes are {' and '.join(map(str, sorted(sizes)))}"
-    strides = sorted(
-        (d for d in range(1, length) if length % d == 0), key=lambda d: (abs(d - part.stride), d)
-    )[:2]
-    return (
-        "no size fits this stride, the nearest strides are"
-        f" {' and '.join(map(str, sorted(strides)))}"
-    )
+        return f"the nearest sizes are {two_nearest(part.size, sizes)}"
+    strides = (d for d in range(1, length) if length % d == 0)
+    return f"no size fits this stride, the nearest strides are {two_nearest(part.stride, strides)}"

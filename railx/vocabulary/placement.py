@@ -73,13 +73,11 @@ def node_placement(
     side = math.isqrt(per_node)
     local = snake(side, side)[:mesh]
     if grid is not None and x <= grid[0] and y <= grid[1]:
-        kind, node = "grid", np.arange(y)[None, :] * grid[0] + np.arange(x)[:, None]
+        kind, node = "grid", np.arange(y) * grid[0] + np.arange(x)[:, None]
     else:
         order = np.arange(topology.nodes) if grid is None else _rows_snake(*grid)
-        kind, node = (
-            "runs" if grid is None else "snake",
-            order[np.arange(y)[None, :] * x + np.arange(x)[:, None]],
-        )
+        kind = "runs" if grid is None else "snake"
+        node = order[np.arange(y) * x + np.arange(x)[:, None]]
     return Placement((local[:, None, None] + node[None] * per_node).astype(np.int64), kind)
 
 
@@ -102,9 +100,9 @@ def order_placement(topology: Topology, sizes: Sizes, order: NodeOrder) -> Place
     parts = order.size // mesh
     if mesh > order.size or x * y > nodes * parts:
         raise _no_room(topology, sizes, (order.size, nodes * parts, 1))
-    number = np.arange(y)[None, :] * x + np.arange(x)[:, None]
+    number = np.arange(y) * x + np.arange(x)[:, None]
     if grid is not None and x <= grid[0] and y <= grid[1]:
-        kind, node = "grid", np.arange(y)[None, :] * grid[0] + np.arange(x)[:, None]
+        kind, node = "grid", np.arange(y) * grid[0] + np.arange(x)[:, None]
         part = np.zeros_like(node)
     else:
         in_row = np.arange(nodes) if grid is None else _rows_snake(*grid)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
@@ -250,6 +250,12 @@ def nearest(value: int, fits: Sequence[int]) -> str:
     """The next below and above a value of ascending ``fits``, in words."""
     near = [fit for fit in fits if fit < value][-1:] + [fit for fit in fits if fit > value][:1]
     return f"the nearest {'is' if len(near) == 1 else 'are'} {' and '.join(map(str, near))}"
+
+
+def two_nearest(value: int, fits: Iterable[int]) -> str:
+    """The two ``fits`` closest to a value, the lower of equals, in order and words."""
+    near = sorted(fits, key=lambda fit: (abs(fit - value), fit))[:2]
+    return " and ".join(map(str, sorted(near)))
 
 
 def chip_nodes(chips: int, chips_per_node: int) -> Int32Array:
