@@ -236,9 +236,8 @@ class _Router:
         self.shift = _chip_shift(settings)
         # 32 bits: arrays of all pairs of chips take half the memory.
         self.y, self.x = np.empty((2, self.grid.size), dtype=np.int32)
-        self.y[self.grid.ravel()], self.x[self.grid.ravel()] = np.divmod(
-            np.arange(self.grid.size), self.columns
-        )
+        at = np.divmod(np.arange(self.grid.size), self.columns)
+        self.y[self.grid.ravel()], self.x[self.grid.ravel()] = at
         self.to_x, self.to_y = self.x[builder.destinations], self.y[builder.destinations]
         self.chip = np.arange(self.grid.size)
 
@@ -327,13 +326,10 @@ class _Router:
             y_steps = np.abs(rows + crossings * self.rows)
             # A path with x ahead needs the direction in y that fill_x took for it.
             fits = (crossings == 0) | (up_x == 0) | ((rows < 0) == (crossings == 1))
-            for x_steps, first in (
-                (up_x, _X[crosses]),
-                ((self.columns - up_x) % self.columns, _X[crosses] + 2),
-            ):
-                again = (up_x == 0) & (
-                    first != _X[crosses]
-                )  # no path round at all: one path, not two
+            down_x = (self.columns - up_x) % self.columns
+            for x_steps, first in ((up_x, _X[crosses]), (down_x, _X[crosses] + 2)):
+                # No path round at all: one path, not two.
+                again = (up_x == 0) & (first != _X[crosses])
                 along_x = entry[first]
                 if self.builder.routing == "balanced":
                     stays = self._stays(crosses, first)
@@ -356,9 +352,9 @@ class _Router:
                 ahead = up_x.ravel()[offset.ravel()[at]] > 0
                 sets = np.where(ahead, along_x.ravel()[at], straight.ravel()[at])
                 before = (bits & ((1 << plan) - 1)).bit_count()
-                merged[at] = (
-                    self.builder.merge(merged[at], sets, before / (before + 1)) if before else sets
-                )
+                if before:
+                    sets = self.builder.merge(merged[at], sets, before / (before + 1))
+                merged[at] = sets
 
 
 # Bill of materials

@@ -71,29 +71,26 @@ class _Adaptive:
                 ]
             )
             state += phase.links
-        uniform = [np.ones((1, phase.length, self.chips)) for phase in phases]
         self.shares = [
-            even_shares(source, phase.distance)[0]
-            for source, phase in zip(uniform, phases, strict=True)
+            even_shares(np.ones((1, phase.length, self.chips)), phase.distance)[0]
+            for phase in phases
         ]
 
     def differs(self, to_node: IntArray, left: Sequence[int]) -> BoolArray:
         """Whether nodes differ from a chip's in ``left`` alone: bool[chips, nodes]."""
         here = np.ones((len(self.node), len(to_node)), dtype=np.bool_)
         for d, phase in enumerate(self.phases):
-            here &= (phase.coordinate(self.node)[:, None] != phase.coordinate(to_node)) == (
-                d in left
-            )
+            differs = phase.coordinate(self.node)[:, None] != phase.coordinate(to_node)
+            here &= differs == (d in left)
         return here
 
     def fill_heading(self, left: Sequence[int], here: BoolArray) -> None:
         vc = len(self.phases) - len(left)
         for d in left:
             target = self.phases[d].coordinate(self.to_node)
-            for k, path in enumerate(self.paths[d][vc]):
-                self.builder.entry[self.heading[d] + k][here] = path.sets(self.builder)[:, target][
-                    here
-                ]
+            for state, path in enumerate(self.paths[d][vc], self.heading[d]):
+                sets = path.sets(self.builder)[:, target]
+                self.builder.entry[state][here] = sets[here]
 
     def fill_last(self, d: int) -> None:
         """Fill the sets with one coordinate left; behind the rail is the chip."""

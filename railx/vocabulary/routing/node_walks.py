@@ -288,6 +288,5 @@ def fill_final(builder: TableBuilder, walk: Int32Array) -> None:
     _, chips, chips_per_node = walk.shape
     node = np.arange(chips) // chips_per_node
     here = node[:, None] == builder.destinations // chips_per_node
-    builder.entry[0][here] = builder.single(walk[0], 0)[:, builder.destinations % chips_per_node][
-        here
-    ]
+    sets = builder.single(walk[0], 0)[:, builder.destinations % chips_per_node]
+    builder.entry[0][here] = sets[here]

@@ -107,12 +107,10 @@ def _mesh_paths(m: int, order: WalkOrder) -> Any:
     rows, columns = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for link, (a, b) in enumerate(mesh_links(m).tolist()):
         (ay, ax), (by, bx) = divmod(a, m), divmod(b, m)
-        taken = (
-            (row == ay) & _between(sx, tx, ax, bx)
-            if ay == by
-            else (column == ax) & _between(sy, ty, ay, by)
-        )
-        path = np.flatnonzero(taken)
+        if ay == by:
+            path = np.flatnonzero((row == ay) & _between(sx, tx, ax, bx))
+        else:
+            path = np.flatnonzero((column == ax) & _between(sy, ty, ay, by))
         rows.append(np.full(len(path), link))
         columns.append(path)
     where = (np.concatenate(rows), np.concatenate(columns))
