@@ -107,9 +107,7 @@ def build(settings: HammingMeshSettings) -> Topology:
 
 
 def line_switches(settings: HammingMeshSettings, kind: LineKind) -> IntArray:
-    """The switches of the board lines of a kind by chip line and lane: int[lines, m,
-    n].
-    """
+    """The switches of board lines by chip line and lane: int[lines, m, n]."""
     number = np.arange(sum(settings.shape) * settings.m * settings.n)
     switches = settings.chips + number.reshape(-1, settings.m, settings.n)
     rows = settings.y_scale
@@ -242,6 +240,7 @@ def ports(settings: HammingMeshSettings) -> Ports:
     tapers = [
         settings.taper if 2 * boards > settings.switch_radix else None for boards in settings.shape
     ]
+    cut = min(1.0 if taper is None else taper for taper in tapers)
     uplinks = sum(math.ceil(ends * taper) for taper in tapers if taper is not None)
     return Ports(
         chips=settings.chips,
@@ -249,10 +248,7 @@ def ports(settings: HammingMeshSettings) -> Ports:
         cables={"row": 2 * ends, "column": 2 * ends, "uplink": 2 * uplinks},
         injection=4 * settings.n,
         all_to_all=min(bound for boards in settings.shape for bound in _bounds(settings, boards)),
-        bisection=2
-        * settings.n
-        / settings.m
-        * min(1.0 if taper is None else taper for taper in tapers),
+        bisection=2 * settings.n / settings.m * cut,
         electrical_switch_ports=2 * ends + 2 * uplinks,
     )
 
