@@ -375,9 +375,9 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
         return split_sets(builder, paths, by_kind, repeats, kind)
 
     rows_up = (np.arange(plan.rows) - y[:, None]) % plan.rows  # [chip, row]
-    balanced, last = plan.routing == "balanced", len(_ORDERS) - 1
+    by_rail = plan.routing == "balanced"
     walks = [
-        walk_pools(builder, plan.settings.m, order, vc, by_rail=balanced and vc < last)
+        walk_pools(builder, plan.settings.m, order, vc, by_rail=by_rail and vc < 3)
         for vc, order in enumerate(_ORDERS)
     ]
     first, across, last = _paths(builder, plan, walks, node, x)

@@ -153,10 +153,10 @@ def _build(settings: RouterSettings, graph: RouterGraph) -> Topology:
     rate, flight = settings.port_gbps, settings.latency_ns
     for plane in range(settings.planes):
         first = settings.chips + plane * settings.routers
-        leaf, ends = first + graph.router_of, first + graph.pairs.T
+        leaf, (src, dst) = first + graph.router_of, first + graph.pairs.T
         links += [
             duplex_links(chip, leaf, "leaf", rate, settings.leaf_latency_ns),
-            duplex_links(*ends, "router", rate * graph.rate, flight, lanes=graph.lanes),
+            duplex_links(src, dst, "router", rate * graph.rate, flight, lanes=graph.lanes),
         ]
     return topology_of(
         settings, links, chips=settings.chips, switches=settings.planes * settings.routers

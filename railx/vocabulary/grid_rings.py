@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias, cast
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -174,7 +174,7 @@ class GridRings:
         orders = np.zeros((rails, length), dtype=np.int64)
         for k in range(1, length):
             orders[:, k] = follows[np.arange(rails), orders[:, k - 1]]
-        return cast("list[list[int]]", orders.tolist())
+        return orders.tolist()
 
     def _chip_hops(self, hops: list[Arc], dimension: int, closed: bool) -> list[list[Link]]:
         """The links from each chip of a ring to the next."""
