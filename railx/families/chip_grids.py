@@ -7,37 +7,42 @@ dimension order, with two virtual channels per ring.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from railx.families.family import Family, FamilyBase, JobPlaces
+from railx.families.family import Family, FamilyBase, JobPlaces, PlaceRule, size_check
 from railx.settings import AtLeast, NonNegative
-from railx.vocabulary.counts import Bill, Ports, check_boards, torus_boards, torus_ports
-from railx.vocabulary.nodes import NodeOrder, block_order
-from railx.vocabulary.placement import Placement, Sizes, block_placement
+from railx.vocabulary.counts import Bill, check_boards, torus_boards, torus_ports
+from railx.vocabulary.grid import longest_halves
+from railx.vocabulary.nodes import block_order
+from railx.vocabulary.placement import block_placement
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import Destinations, RoutingTable
-from railx.vocabulary.topology import NodeSettings, Topology, check_size, duplex_links, topology_of
+from railx.vocabulary.topology import NodeSettings, Topology, duplex_links, topology_of
 
 __all__ = [
+    "TORUS",
     "TORUS_ROUTINGS",
     "ChipGridSettings",
     "ChipTorusSettings",
     "build",
     "check",
-    "halves",
-    "node_order",
-    "placement",
-    "ports_per_chip",
-    "torus_bisection_ports",
+    "in_blocks",
     "torus_family",
-    "torus_groups",
 ]
 
 TORUS_ROUTINGS = ("min", "balanced")
+#: Capabilities of a torus of chips, with or without switches.
+TORUS: dict[str, Any] = {
+    # Across the middle of the longest rings, 2 n a ring.
+    "bisection_ports": lambda of: 2 * of.n * of.chips // max(of.shape),
+    "ports_per_chip": lambda of: 2 * len(of.shape) * of.n,
+    # One per position of each ring.
+    "groups": lambda of, routing: sum(of.shape),
+}
 
 
 @dataclass(frozen=True)
@@ -76,24 +81,13 @@ class ChipTorusSettings(ChipGridSettings):
         check_boards(self.board_side, **dict(zip(_SCALES, self.shape, strict=False)))
 
 
-class Torus(Protocol):
-    """Settings of a torus of chips, with or without switches."""
-
-    @property
-    def n(self) -> int: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def chips(self) -> int: ...
-
-
 TorusT = TypeVar("TorusT", bound=ChipTorusSettings)
 _SCALES = ("x_scale", "y_scale", "z_scale")
 
 
-def check(settings: ChipGridSettings) -> None:
-    """Refuse more links than fit in memory."""
-    check_size("x_scale", 2 * len(settings.shape) * settings.chips)
+check: Callable[[ChipGridSettings], None] = size_check(
+    "x_scale", lambda of: 2 * len(of.shape) * of.chips
+)
 
 
 def build(settings: ChipGridSettings, *, wrap: bool = False) -> Topology:
@@ -106,47 +100,10 @@ def build(settings: ChipGridSettings, *, wrap: bool = False) -> Topology:
     for dimension, length in enumerate(settings.shape):
         axis = chip.ndim - 1 - dimension
         starts = np.arange(length if wrap else length - 1)
-        links.append(
-            duplex_links(
-                chip.take(starts, axis),
-                np.roll(chip, -1, axis).take(starts, axis),
-                f"torus_{'xyz'[dimension]}",
-                gbps=settings.port_gbps,
-                latency_ns=settings.latency_ns,
-                lanes=settings.n,
-            )
-        )
+        src, dst = (at.take(starts, axis) for at in (chip, np.roll(chip, -1, axis)))
+        kind, flight = f"torus_{'xyz'[dimension]}", settings.latency_ns
+        links.append(duplex_links(src, dst, kind, settings.port_gbps, flight, lanes=settings.n))
     return topology_of(settings, links, chips=chip.size)
-
-
-def build_torus(settings: ChipTorusSettings) -> Topology:
-    """Build the grid with wrap links."""
-    return build(settings, wrap=True)
-
-
-def halves(settings: ChipGridSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each chip when the longest dimension is cut in the middle."""
-    longest = settings.shape.index(max(settings.shape))
-    position = np.indices(settings.shape[::-1])[len(settings.shape) - 1 - longest]
-    half: NDArray[np.int8] = (position >= max(settings.shape) // 2).astype(np.int8).ravel()
-    return half
-
-
-def torus_bisection_ports(settings: Torus) -> int:
-    """Ports in one direction across the middle of the longest dimension: n, twice a
-    ring.
-    """
-    return 2 * settings.n * settings.chips // max(settings.shape)
-
-
-def ports_per_chip(settings: Torus) -> int:
-    """Ports of a chip: n on each side, unused at the rim of a mesh."""
-    return 2 * len(settings.shape) * settings.n
-
-
-def placement(settings: ChipGridSettings, topology: Topology, sizes: Sizes) -> Placement:
-    """Blocks of chips as nodes; SettingsError("layout") where the job does not fit."""
-    return block_placement(topology, sizes, settings.shape)
 
 
 def torus_route(
@@ -163,28 +120,11 @@ def torus_route(
     return route_rings(topology, routing, settings.shape, destinations)
 
 
-def torus_groups(settings: Torus, routing: str) -> int:
-    """Columns of the grouped table: one per position of each ring."""
-    return sum(settings.shape)
-
-
-def torus_bill_ports(settings: ChipTorusSettings) -> Ports:
-    """Components of the torus, and its bandwidths in ports per chip."""
-    return torus_ports(
-        settings.shape, board_side=settings.board_side, n=settings.n, port_gbps=settings.port_gbps
-    )
-
-
 def torus_resize(settings: TorusT, chips: int) -> TorusT:
     """The torus of full boards with ``chips`` chips or more, nearest to a cube."""
     sizes = torus_boards(chips, len(settings.shape), settings.board_side)
     scales: dict[str, Any] = dict(zip(_SCALES, sizes, strict=False))
     return replace(settings, **scales)
-
-
-def node_order(settings: ChipGridSettings, size: int) -> NodeOrder:
-    """Blocks of the grid as nodes."""
-    return block_order(settings.shape, size)
 
 
 def boards(settings: ChipTorusSettings) -> NodeSettings | None:
@@ -196,24 +136,34 @@ def boards(settings: ChipTorusSettings) -> NodeSettings | None:
     return NodeSettings(side**dimensions, "mesh", gb_s, settings.latency_ns)
 
 
+def in_blocks(rule: PlaceRule) -> dict[str, Any]:
+    """The capabilities by which jobs and nodes take blocks of the grid."""
+    return {
+        "placement": lambda of, topology, sizes: block_placement(topology, sizes, of.shape),
+        "node_order": lambda of, size: block_order(of.shape, size),
+        "job_places": JobPlaces(rule, lambda of: of.shape[::-1], lambda of: 1),
+    }
+
+
 def torus_family(name: str, settings: type[TorusT], **capabilities: Any) -> Family[TorusT]:
     """The family of a torus of single chips, with ``capabilities`` of its own."""
     return Family(
         name=name,
         settings=settings,
-        build=build_torus,
+        build=lambda of: build(of, wrap=True),
         check=check,
-        halves=halves,
-        bisection_ports=torus_bisection_ports,
-        ports_per_chip=ports_per_chip,
+        halves=lambda of: longest_halves(of.shape),
+        **TORUS,
         routings=(*TORUS_ROUTINGS, "min_inside"),
         route=torus_route,
         grouped_routings=(*TORUS_ROUTINGS, "min_inside"),
-        groups=torus_groups,
-        placement=placement,
         inside=boards,
-        node_order=node_order,
-        job_places=JobPlaces("blocks", lambda of: of.shape[::-1], lambda of: 1),
-        bill=Bill(ports=torus_bill_ports, resize=torus_resize),
+        **in_blocks("blocks"),
+        bill=Bill(
+            ports=lambda of: torus_ports(
+                of.shape, board_side=of.board_side, n=of.n, port_gbps=of.port_gbps
+            ),
+            resize=torus_resize,
+        ),
         **capabilities,
     )

@@ -17,7 +17,7 @@ import numpy as np
 
 from railx.families.routers import RouterGraph, RouterSettings, router_family
 from railx.settings import AtLeast, Positive
-from railx.vocabulary.counts import too_large
+from railx.vocabulary.counts import fewest_units
 
 __all__ = ["FAMILY", "CloudMatrixSettings"]
 
@@ -65,10 +65,8 @@ def graph(settings: CloudMatrixSettings) -> RouterGraph:
 
 def resize(settings: CloudMatrixSettings, chips: int) -> CloudMatrixSettings:
     """The fewest leaves with at least ``chips`` chips, at most as many as now."""
-    leaves = max(2, -(-chips // settings.chips_per_leaf))
-    if leaves > settings.leaves:
-        raise too_large(chips, settings.chips, f"spines join {settings.leaves} leaves")
-    return replace(settings, leaves=leaves)
+    leaf, most = settings.chips_per_leaf, settings.leaves
+    return replace(settings, leaves=fewest_units(chips, leaf, most, f"spines join {most} leaves"))
 
 
 FAMILY = router_family("cloudmatrix", CloudMatrixSettings, graph, resize)

@@ -12,7 +12,7 @@ can close: local 0, global 0, local 1, global 1, local 2.
 
 from __future__ import annotations
 
-import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -20,13 +20,14 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, FamilyBase, any_chips
+from railx.families.family import Family, FamilyBase, any_chips, size_check
+from railx.families.routers import distances, with_leaf_links
 from railx.settings import AtLeast, NonNegative, SettingsError
 from railx.vocabulary.arrays import Int32Array, IntArray
-from railx.vocabulary.counts import Bill, Ports, dragonfly_hops, too_large
+from railx.vocabulary.counts import Bill, Ports, dragonfly_hops, fewest_units
 from railx.vocabulary.routing.spread import fill_leaves, first_links
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
-from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
+from railx.vocabulary.topology import Topology, duplex_links, topology_of
 
 __all__ = ["FAMILY", "DragonflySettings"]
 
@@ -98,12 +99,6 @@ class DragonflySettings(FamilyBase):
 # Graph
 
 
-def check(settings: DragonflySettings) -> None:
-    """Refuse more links than fit in memory."""
-    links = settings.a - 1 + settings.h + 2 * settings.p
-    check_size("groups", settings.planes * settings.groups * settings.a * links)
-
-
 def build(settings: DragonflySettings) -> Topology:
     """Build the network: chip c hangs on switch c // p of every plane.
 
@@ -115,29 +110,13 @@ def build(settings: DragonflySettings) -> Topology:
     for plane in range(settings.planes):
         first = settings.chips + plane * settings.switches
         group = first + np.arange(settings.switches).reshape(settings.groups, settings.a)
-        rate = settings.port_gbps
         links += [
-            duplex_links(
-                chip,
-                first + chip // settings.p,
-                "leaf",
-                gbps=rate,
-                latency_ns=settings.leaf_latency_ns,
-            ),
-            duplex_links(
-                group[:, inside[0]],
-                group[:, inside[1]],
-                "local",
-                gbps=rate,
-                latency_ns=settings.local_latency_ns,
-            ),
-            duplex_links(
-                first + pairs[:, 0],
-                first + pairs[:, 1],
-                "global",
-                gbps=rate,
-                latency_ns=settings.global_latency_ns,
-            ),
+            duplex_links(a, b, kind, settings.port_gbps, latency_ns)
+            for a, b, kind, latency_ns in (
+                (chip, first + chip // settings.p, "leaf", settings.leaf_latency_ns),
+                (group[:, inside[0]], group[:, inside[1]], "local", settings.local_latency_ns),
+                (*(first + pairs.T), "global", settings.global_latency_ns),
+            )
         ]
     return topology_of(
         settings, links, chips=settings.chips, switches=settings.planes * settings.switches
@@ -147,21 +126,27 @@ def build(settings: DragonflySettings) -> Topology:
 def global_pairs(settings: DragonflySettings) -> IntArray:
     """The global links of one plane as pairs of its switches.
 
-    Shape (links_per_pair * groups * (groups - 1) / 2, 2). Port k of a group leads to
-    the group k mod (groups - 1) + 1 further on, so every rotation of the groups is a
-    symmetry. The switches of a group get its ports in runs of at most h.
+    Shape (links_per_pair * groups * (groups - 1) / 2, 2). The switches of a group get
+    its ports in runs of at most h.
     """
-    others, copies = settings.groups - 1, settings.links_per_pair
+    group, port = group_links(settings.groups, settings.links_per_pair)
+    used = settings.links_per_pair * (settings.groups - 1)
+    return group * settings.a + port * settings.a // used
+
+
+def group_links(groups: int, copies: int) -> tuple[IntArray, IntArray]:
+    """The groups (int[links, 2]) that ``copies`` links of pairs join, and their ports.
+
+    Port k of a group leads to the group k mod (groups - 1) + 1 further on, so every
+    rotation of the groups is a symmetry.
+    """
     group, copy, offset = np.meshgrid(
-        np.arange(settings.groups), np.arange(copies), np.arange(1, settings.groups), indexing="ij"
+        np.arange(groups), np.arange(copies), np.arange(1, groups), indexing="ij"
     )
-    far = (group + offset) % settings.groups
-    port, back = copy * others + offset - 1, copy * others + settings.groups - offset - 1
-    near_switch = group * settings.a + port * settings.a // (copies * others)
-    far_switch = far * settings.a + back * settings.a // (copies * others)
+    far = (group + offset) % groups
+    port = copy[..., None] * (groups - 1) + np.stack([offset, groups - offset], axis=-1) - 1
     once = group < far
-    pairs: IntArray = np.stack([near_switch[once], far_switch[once]], axis=1).astype(np.int64)
-    return pairs
+    return np.stack([group, far], axis=-1)[once], port[once]
 
 
 def halves(settings: DragonflySettings) -> NDArray[np.int8]:
@@ -174,16 +159,9 @@ def halves(settings: DragonflySettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: DragonflySettings) -> int:
-    """Ports in one direction across that cut: the links of every pair of groups across
-    it.
-    """
+    """Ports in one direction across that cut: all links of pairs of groups there."""
     half = settings.groups // 2
     return settings.planes * settings.links_per_pair * half * (settings.groups - half)
-
-
-def ports_per_chip(settings: DragonflySettings) -> int:
-    """Ports of a chip: one in each plane."""
-    return settings.planes
 
 
 def node_hop_counts(settings: DragonflySettings) -> IntArray:
@@ -193,25 +171,11 @@ def node_hop_counts(settings: DragonflySettings) -> IntArray:
     planes are alike. A shortest path may cross two global links in a row, unlike the
     paths of this family's routings.
     """
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import dijkstra
-
     inside = np.argwhere(~np.eye(settings.a, dtype=np.bool_))
     local = (np.arange(settings.groups)[:, None, None] * settings.a + inside).reshape(-1, 2)
-    edges = np.concatenate([local, global_pairs(settings), global_pairs(settings)[:, ::-1]])
-    graph = csr_array(
-        (np.ones(len(edges)), (edges[:, 0], edges[:, 1])),
-        shape=(settings.switches, settings.switches),
-    )
-    hops = dijkstra(graph, directed=True, unweighted=True, indices=np.arange(settings.a)).astype(
-        np.int64
-    )
-    by_switch = np.concatenate(
-        [[0, 0], np.bincount(hops.ravel()) * settings.p**2 * settings.groups]
-    )
-    # A chip to itself takes no link.
-    by_switch[0], by_switch[2] = settings.chips, by_switch[2] - settings.chips
-    return by_switch
+    hops = distances(np.concatenate([local, global_pairs(settings)]), np.arange(settings.a))
+    counts = np.bincount(hops.ravel()) * settings.p**2 * settings.groups
+    return with_leaf_links(counts, settings.chips)
 
 
 # Bill of materials
@@ -241,16 +205,12 @@ def ports(settings: DragonflySettings) -> Ports:
 def resize(settings: DragonflySettings, chips: int) -> DragonflySettings:
     """The fewest groups with at least ``chips`` chips."""
     group, most = settings.p * settings.a, settings.a * settings.h + 1
-    groups = max(2, math.ceil(chips / group))
-    if groups > most:
-        raise too_large(chips, most * group, f"one link between any two groups of {group} chips")
-    return replace(settings, groups=groups)
+    what = f"one link between any two groups of {group} chips"
+    return replace(settings, groups=fewest_units(chips, group, most, what))
 
 
 def _delivered(settings: DragonflySettings) -> float:
-    """Uniform traffic that links in and between groups carry, in ports of a plane per
-    chip.
-    """
+    """Uniform traffic that links of groups carry, in ports of a plane per chip."""
     inside, between = dragonfly_hops(settings.a, settings.groups, settings.p)
     share = settings.h / settings.p / between
     return min((settings.a - 1) / settings.p / inside, share) if inside else share
@@ -273,34 +233,32 @@ def route(
 
     Packets for the same group go there at once in every routing.
     """
-    builder = TableBuilder(
-        topology,
-        routing,
-        states={"min": 2, "adaptive": 4, "valiant": 3 + settings.h}[routing],
-        virtual_channels=3,
-        destinations=destinations,
-    )
+    states = {"min": 2, "adaptive": 4, "valiant": 3 + settings.h}[routing]
+    builder = TableBuilder(topology, routing, destinations, states=states, virtual_channels=3)
     target = builder.destinations.astype(np.int64) // settings.p
+    fills = {"adaptive": _Plane.fill_adaptive, "valiant": _Plane.fill_valiant}
+    fill = fills.get(routing, _Plane.fill_min)
     for plane in range(settings.planes):
         first = settings.chips + plane * settings.switches
-        links = _PlaneLinks(builder, settings, first)
-        fill = {"min": _fill_min, "adaptive": _fill_adaptive, "valiant": _fill_valiant}[routing]
-        fill(builder, links, target)
+        fill(_Plane(builder, settings, first, target))
     fill_leaves(builder, target, settings.switches)
     return builder.build()
 
 
-class _PlaneLinks:
-    """The links of one plane by switch (numbered in the plane) and group.
+class _Plane:
+    """The links of one plane by switch (numbered in the plane) and group, and its sets.
 
-    Parallel links of two switches are one pool.
+    Parallel links of two switches are one pool. ``target``: switches of destinations.
     """
 
-    def __init__(self, builder: TableBuilder, settings: DragonflySettings, first: int) -> None:
-        self.settings = settings
-        self.vertices = slice(first, first + settings.switches)
+    def __init__(
+        self, builder: TableBuilder, settings: DragonflySettings, first: int, target: IntArray
+    ) -> None:
+        self.builder, self.settings, self.target = builder, settings, target
+        self.entry = builder.entry[:, first : first + settings.switches]
         switch = np.arange(settings.switches)
         self.group = switch // settings.a
+        self.outside = self.group[:, None] != target // settings.a
         pairs = global_pairs(settings)
         ends, self.lanes = np.unique(
             np.concatenate([pairs, pairs[:, ::-1]]), axis=0, return_counts=True
@@ -319,165 +277,127 @@ class _PlaneLinks:
         #: Indices in ``near`` of the links that leave a switch, and of those between a
         #: pair of groups.
         self.leaving = [np.flatnonzero(self.near == vertex).tolist() for vertex in switch]
-        self.between: dict[tuple[int, int], list[int]] = {}
-        pairs_of_groups = zip(
-            self.group[self.near].tolist(), self.group[self.far].tolist(), strict=True
-        )
-        for index, pair in enumerate(pairs_of_groups):
-            self.between.setdefault(pair, []).append(index)
+        self.between: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for index, (near, far) in enumerate(self.group[ends].tolist()):
+            self.between[near, far].append(index)
 
     def toward(self, switch: int, group: int) -> list[int]:
-        """The global links to another group: those of the switch, else those of its
-        group.
-        """
+        """The global links to a group: the switch's, else those of its group."""
         ways = self.between[int(self.group[switch]), group]
         return [way for way in ways if self.near[way] == switch] or ways
 
-    def local_pool(self, switch: int, to: int, vc: int) -> int:
-        return int(self.local[vc][switch, to % self.settings.a])
+    def choice(self, switch: int, way: int, vc: int, after: int, stay: int) -> tuple[int, int]:
+        """The pool and state of a hop over a global link, or to its switch."""
+        near = int(self.near[way])
+        if near == switch:
+            return int(self.over[vc][way]), after
+        return int(self.local[vc][switch, near % self.settings.a]), stay
 
+    def fill_min(self) -> None:
+        sets = self.minimal_sets(vc=0, stay=0, after=_SECOND, global_vcs=(0, 1, 2))
+        self.fill(0, sets)
+        self.fill_local({0: 0, _SECOND: 1})
 
-def _fill_min(builder: TableBuilder, links: _PlaneLinks, target: IntArray) -> None:
-    sets = _minimal_sets(builder, links, vc=0, stay=0, after=_SECOND, global_vcs=(0, 1, 2))
-    _fill(builder, links, target, 0, sets)
-    _fill_local(builder, links, target, {0: 0, _SECOND: 1})
+    def fill_valiant(self) -> None:
+        first_heading = _LAST + 1
+        # Global pools of the switches, by heading.
+        out = np.full((len(self.group), self.settings.h), -1, dtype=np.int64)
+        for switch, leaving in enumerate(self.leaving):
+            out[switch, : len(leaving)] = self.over[0][leaving]
+        scatter = np.full((len(self.group), 1), -1, dtype=np.int32)
+        for switch in range(len(self.group)):
+            choices, lanes = [], []
+            group = self.group[switch] * self.settings.a
+            for near in range(group, group + self.settings.a):
+                for heading, way in enumerate(self.leaving[near], first_heading):
+                    choices.append(self.choice(switch, way, 0, _SECOND, heading))
+                    lanes.append(int(self.lanes[way]))
+            share = (np.array(lanes) / sum(lanes)).tolist()
+            scatter[switch] = self.builder.choice_set(choices, share)
+        every_group = (len(self.group), self.settings.groups)
+        self.fill(0, np.broadcast_to(scatter, every_group))
+        for heading, pools in enumerate(out.T, first_heading):
+            sets = self.builder.single(pools[:, None], _SECOND)
+            self.fill(heading, np.broadcast_to(sets, every_group))
+        self.fill_second()
 
+    def fill_adaptive(self) -> None:
+        sets = np.full((len(self.group), self.settings.groups), -1, dtype=np.int32)
+        for switch, group in np.ndindex(*sets.shape):
+            if self.group[switch] != group:
+                sets[switch, group] = self.adaptive_set(switch, group)
+        self.fill(0, sets)
+        self.fill(_COMMITTED, self.minimal_sets(vc=0, stay=_COMMITTED, after=_SECOND))
+        self.fill_second()
 
-def _fill_valiant(builder: TableBuilder, links: _PlaneLinks, target: IntArray) -> None:
-    first_heading = _LAST + 1
-    # Global pools of the switches, by heading.
-    out = np.full((len(links.group), links.settings.h), -1, dtype=np.int64)
-    for switch, leaving in enumerate(links.leaving):
-        out[switch, : len(leaving)] = links.over[0][leaving]
-    scatter = np.full(len(links.group), -1, dtype=np.int32)
-    for switch in range(len(links.group)):
-        choices, lanes = [], []
-        group = links.group[switch] * links.settings.a
-        for near in range(group, group + links.settings.a):
-            for heading, way in enumerate(links.leaving[near]):
-                here = near == switch
-                pool = int(links.over[0][way]) if here else links.local_pool(switch, near, 0)
-                choices.append((pool, _SECOND if here else first_heading + heading))
-                lanes.append(int(links.lanes[way]))
-        scatter[switch] = builder.choice_set(choices, (np.array(lanes) / sum(lanes)).tolist())
-    every_group = (len(links.group), links.settings.groups)
-    _fill(builder, links, target, 0, np.broadcast_to(scatter[:, None], every_group))
-    for heading in range(links.settings.h):
-        sets = builder.single(out[:, heading], _SECOND)
-        sets = np.broadcast_to(sets[:, None], every_group)
-        _fill(builder, links, target, first_heading + heading, sets)
-    _fill_second(builder, links, target)
+    def adaptive_set(self, switch: int, group: int) -> int:
+        """Paths of ``min``, then the links of the switch to other groups.
 
-
-def _fill_adaptive(builder: TableBuilder, links: _PlaneLinks, target: IntArray) -> None:
-    sets = np.full((len(links.group), links.settings.groups), -1, dtype=np.int32)
-    for switch, group in np.ndindex(*sets.shape):
-        if links.group[switch] != group:
-            sets[switch, group] = _adaptive_set(builder, links, switch, group)
-    _fill(builder, links, target, 0, sets)
-    sets = _minimal_sets(builder, links, vc=0, stay=_COMMITTED, after=_SECOND)
-    _fill(builder, links, target, _COMMITTED, sets)
-    _fill_second(builder, links, target)
-
-
-def _adaptive_set(builder: TableBuilder, links: _PlaneLinks, switch: int, group: int) -> int:
-    """Paths of ``min``, then the links of the switch to other groups.
-
-    The paths of ``min`` have all the weight in static loads.
-    """
-    settings = links.settings
-    minimal = links.toward(switch, group)
-    others = [way for way in links.leaving[switch] if way not in minimal]
-    choices, delays = [], []
-    for way in minimal:
-        near = int(links.near[way])
-        here = near == switch
-        choices.append(
-            (int(links.over[0][way]), _SECOND)
-            if here
-            else (links.local_pool(switch, near, 0), _COMMITTED)
+        The paths of ``min`` have all the weight in static loads.
+        """
+        local_ns, global_ns = self.settings.local_latency_ns, self.settings.global_latency_ns
+        minimal = self.toward(switch, group)
+        others = [way for way in self.leaving[switch] if way not in minimal]
+        delays = [global_ns + (0.0 if self.near[way] == switch else local_ns) for way in minimal]
+        for way in others:
+            landing = int(self.far[way])
+            detour = landing not in self.near[self.toward(landing, group)]
+            delays.append(2 * global_ns + (local_ns if detour else 0.0))
+        ways, lanes = [*minimal, *others], self.lanes[minimal]
+        return self.builder.choice_set(
+            [self.choice(switch, way, 0, _SECOND, _COMMITTED) for way in ways],
+            [*(lanes / lanes.sum()).tolist(), *[0.0] * len(others)],
+            [self.row[way] for way in ways],
+            delays,
         )
-        delays.append(settings.global_latency_ns + (0.0 if here else settings.local_latency_ns))
-    for way in others:
-        landing = int(links.far[way])
-        detour = landing not in links.near[links.toward(landing, group)]
-        choices.append((int(links.over[0][way]), _SECOND))
-        delays.append(
-            2 * settings.global_latency_ns + (settings.local_latency_ns if detour else 0.0)
-        )
-    lanes = links.lanes[minimal]
-    weights = [*(lanes / lanes.sum()).tolist(), *[0.0] * len(others)]
-    probes = [links.row[way] for way in (*minimal, *others)]
-    return builder.choice_set(choices, weights, probes, delays)
 
+    def minimal_sets(
+        self, *, vc: int, stay: int, after: int, global_vcs: Sequence[int] = ()
+    ) -> Int32Array:
+        """The sets of ``min`` by switch and group.
 
-def _minimal_sets(
-    builder: TableBuilder,
-    links: _PlaneLinks,
-    *,
-    vc: int,
-    stay: int,
-    after: int,
-    global_vcs: Sequence[int] = (),
-) -> Int32Array:
-    """The sets of ``min`` by switch and group.
+        They lead over a global link (state ``after``), or to a switch with such a link
+        (``stay``). ``vc``: virtual channel; global links take one of ``global_vcs`` if
+        given.
+        """
+        sets = np.full((len(self.group), self.settings.groups), -1, dtype=np.int32)
+        for switch, group in np.ndindex(*sets.shape):
+            if self.group[switch] == group:
+                continue
+            ways = self.toward(switch, group)
+            channels = global_vcs if global_vcs and self.near[ways[0]] == switch else (vc,)
+            share = self.lanes[ways] / self.lanes[ways].sum()
+            sets[switch, group] = self.builder.choice_set(
+                [self.choice(switch, way, c, after, stay) for way in ways for c in channels],
+                (np.repeat(share, len(channels)) / len(channels)).tolist(),
+            )
+        return sets
 
-    They lead over a global link (state ``after``), or to a switch with such a link
-    (``stay``). ``vc``: virtual channel; global links take one of ``global_vcs`` if
-    given.
-    """
-    sets = np.full((len(links.group), links.settings.groups), -1, dtype=np.int32)
-    for switch, group in np.ndindex(*sets.shape):
-        if links.group[switch] == group:
-            continue
-        ways = links.toward(switch, group)
-        share = links.lanes[ways] / links.lanes[ways].sum()
-        if links.near[ways[0]] == switch:
-            channels = global_vcs or (vc,)
-            choices = [
-                (int(links.over[channel][way]), after) for way in ways for channel in channels
-            ]
-            share = np.repeat(share, len(channels)) / len(channels)
-        else:
-            choices = [(links.local_pool(switch, int(links.near[way]), vc), stay) for way in ways]
-        sets[switch, group] = builder.choice_set(choices, share.tolist())
-    return sets
+    def fill(self, state: int, sets: Int32Array) -> None:
+        """Write sets by switch and group where the destination is in another group."""
+        self.entry[state][self.outside] = sets[:, self.target // self.settings.a][self.outside]
 
+    def fill_second(self) -> None:
+        """After a first global link: the second one, and the hops inside groups."""
+        self.fill(_SECOND, self.minimal_sets(vc=1, stay=_SECOND, after=_LAST))
+        self.fill_local({0: 0, _SECOND: 1, _LAST: 2})
 
-def _fill(
-    builder: TableBuilder, links: _PlaneLinks, target: IntArray, state: int, sets: Int32Array
-) -> None:
-    """Write sets by switch and group where the destination is in another group."""
-    to_group = target // links.settings.a
-    outside = links.group[:, None] != to_group
-    builder.entry[state][links.vertices][outside] = sets[:, to_group][outside]
-
-
-def _fill_second(builder: TableBuilder, links: _PlaneLinks, target: IntArray) -> None:
-    """After a first global link: the second one, and the hops inside groups."""
-    sets = _minimal_sets(builder, links, vc=1, stay=_SECOND, after=_LAST)
-    _fill(builder, links, target, _SECOND, sets)
-    _fill_local(builder, links, target, {0: 0, _SECOND: 1, _LAST: 2})
-
-
-def _fill_local(
-    builder: TableBuilder, links: _PlaneLinks, target: IntArray, channels: dict[int, int]
-) -> None:
-    """Write the hop inside the destination's group; ``channels``: by state."""
-    inside = links.group[:, None] == target // links.settings.a
-    for state, vc in channels.items():
-        sets = builder.single(links.local[vc], state)
-        builder.entry[state][links.vertices][inside] = sets[:, target % links.settings.a][inside]
+    def fill_local(self, channels: dict[int, int]) -> None:
+        """Write the hop inside the destination's group; ``channels``: by state."""
+        for state, vc in channels.items():
+            sets = self.builder.single(self.local[vc], state)
+            to_switch = sets[:, self.target % self.settings.a]
+            self.entry[state][~self.outside] = to_switch[~self.outside]
 
 
 FAMILY = Family(
     name="dragonfly",
     settings=DragonflySettings,
     build=build,
-    check=check,
+    check=size_check("groups", lambda of: of.planes * of.switches * (of.a - 1 + of.h + 2 * of.p)),
     halves=halves,
     bisection_ports=bisection_ports,
-    ports_per_chip=ports_per_chip,
+    ports_per_chip=lambda of: of.planes,
     routings=("min", "adaptive", "valiant"),
     route=route,
     plane=lambda of: (build(replace(of, planes=1)), of.planes),

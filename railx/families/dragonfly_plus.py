@@ -13,10 +13,11 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from railx.families.dragonfly import group_links
 from railx.families.family import any_chips
 from railx.families.routers import RouterGraph, RouterSettings, router_family
 from railx.settings import AtLeast, SettingsError
-from railx.vocabulary.counts import too_large
+from railx.vocabulary.counts import fewest_units
 
 __all__ = ["FAMILY", "DragonflyPlusSettings"]
 
@@ -70,41 +71,24 @@ class DragonflyPlusSettings(RouterSettings):
 def graph(settings: DragonflyPlusSettings) -> RouterGraph:
     """Group by group, leaves then spines.
 
-    Port k of a group leads to the group k mod (groups - 1) + 1 further on, as in
-    ``dragonfly``. Two spines may be joined by several links.
+    Groups are joined as in ``dragonfly``, two spines perhaps by several links.
     """
-    size, others = settings.leaves + settings.spines, settings.groups - 1
+    size = settings.leaves + settings.spines
     leaf, spine = np.arange(settings.leaves), settings.leaves + np.arange(settings.spines)
     first = np.arange(settings.groups)[:, None, None] * size
     inside = np.broadcast_arrays(first + leaf[:, None], first + spine)
-    group, copy, offset = np.meshgrid(
-        np.arange(settings.groups),
-        np.arange(settings.links_per_pair),
-        np.arange(1, settings.groups),
-        indexing="ij",
-    )
-    far = (group + offset) % settings.groups
-    once = group < far
-    ends = [
-        at * size + spine[(copy * others + step - 1) // settings.h]
-        for at, step in ((group, offset), (far, settings.groups - offset))
-    ]
-    pairs = [
-        np.stack([end.ravel() for end in inside], axis=1),
-        np.stack([end[once] for end in ends], axis=1),
-    ]
+    group, port = group_links(settings.groups, settings.links_per_pair)
+    between = group * size + spine[port // settings.h]
     chip = np.arange(settings.chips) // settings.chips_per_leaf
     on = chip // settings.leaves * size + chip % settings.leaves
-    return RouterGraph(np.concatenate(pairs), on)
+    return RouterGraph(np.concatenate([np.stack(inside, axis=-1).reshape(-1, 2), between]), on)
 
 
 def resize(settings: DragonflyPlusSettings, chips: int) -> DragonflyPlusSettings:
     """The fewest groups with at least ``chips`` chips."""
     group, most = settings.leaves * settings.chips_per_leaf, settings.spines * settings.h + 1
-    groups = max(2, -(-chips // group))
-    if groups > most:
-        raise too_large(chips, most * group, f"one link between any two groups of {group} chips")
-    return replace(settings, groups=groups)
+    what = f"one link between any two groups of {group} chips"
+    return replace(settings, groups=fewest_units(chips, group, most, what))
 
 
 FAMILY = replace(

@@ -18,7 +18,7 @@ from railx.vocabulary.nodes import NodeOrder
 from railx.vocabulary.placement import Placement, Sizes
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.table import Destinations, PairLoads, RoutingTable
-from railx.vocabulary.topology import Circuits, FamilySettings, NodeSettings, Topology
+from railx.vocabulary.topology import Circuits, FamilySettings, NodeSettings, Topology, check_size
 
 S = TypeVar("S", bound=FamilySettings)
 
@@ -52,6 +52,13 @@ def shared_fields(settings: FamilyBase, base: type[FamilyBase]) -> dict[str, Any
         for field in fields(base)
         if field.name != "family"
     }
+
+
+def size_check(key: str, rows: Callable[[S], int]) -> Callable[[S], None]:
+    """Refuses more links than fit in memory: ``rows`` of settings, of which ``key`` is
+    the one to lower.
+    """
+    return lambda settings: check_size(key, rows(settings))
 
 
 def check_even(key: str, ports: int, reason: str, alternative: str = "") -> None:

@@ -35,14 +35,7 @@ from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordin
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
-from railx.vocabulary.topology import (
-    Links,
-    Topology,
-    check_size,
-    duplex_links,
-    kind_code,
-    topology_of,
-)
+from railx.vocabulary.topology import Topology, check_size, duplex_links, kind_code, topology_of
 
 __all__ = ["FAMILY", "FatTreeSettings"]
 
@@ -80,20 +73,6 @@ class FatTreeSettings(FamilyBase):
 
     def __post_init__(self) -> None:
         k = self.switch_radix
-        self._check_leaf()
-        if self.tiers != 2 or (self.leaf_down_ports is None and self.taper is None):
-            way = ", or leaf_down_ports given" if self.tiers == 2 else ""
-            check_even("switch_radix", k, "half of the ports face up", way)
-        if self.populated_chips is not None and self.populated_chips > self.room:
-            raise SettingsError(
-                "populated_chips",
-                f"got {self.populated_chips}; allowed: at most {self.room} with {self.tiers} tiers"
-                f" of {k}-port switches (every port of a chip has a plane of its own); the nearest"
-                f" is {self.room}",
-            )
-
-    def _check_leaf(self) -> None:
-        k = self.switch_radix
         if self.leaf_down_ports is not None and self.taper is not None:
             raise SettingsError(
                 "taper",
@@ -105,6 +84,16 @@ class FatTreeSettings(FamilyBase):
                 "leaf_down_ports",
                 f"got {self.leaf_down_ports}; allowed: 1 to {k - 1} of {k} ports, one at least"
                 f" faces up; the nearest is {k - 1}",
+            )
+        if self.tiers != 2 or (self.leaf_down_ports is None and self.taper is None):
+            way = ", or leaf_down_ports given" if self.tiers == 2 else ""
+            check_even("switch_radix", k, "half of the ports face up", way)
+        if self.populated_chips is not None and self.populated_chips > self.room:
+            raise SettingsError(
+                "populated_chips",
+                f"got {self.populated_chips}; allowed: at most {self.room} with {self.tiers} tiers"
+                f" of {k}-port switches (every port of a chip has a plane of its own); the nearest"
+                f" is {self.room}",
             )
 
     @property
@@ -151,9 +140,7 @@ class FatTreeSettings(FamilyBase):
 
     @property
     def uplinks_per_downlink(self) -> float:
-        """Uplinks per downlink of a leaf; 1 for a non-blocking tree and a single
-        switch.
-        """
+        """Uplinks per downlink of a leaf; 1 also for a single switch."""
         if self.tiers == 1:
             return 1.0
         return self.leaf_up / self.leaf_down if self.taper is None else self.taper
@@ -189,12 +176,8 @@ def check(settings: FatTreeSettings) -> None:
             f"got {settings.populated_chips}; allowed: null or {settings.room}, a graph is of a"
             " full tree",
         )
-    check_size(
-        "switch_radix",
-        2
-        * settings.planes
-        * (settings.chips + settings.leaves * settings.leaf_up + k * settings.core_switches),
-    )
+    links = settings.chips + settings.leaves * settings.leaf_up + k * settings.core_switches
+    check_size("switch_radix", 2 * settings.planes * links)
 
 
 def build(settings: FatTreeSettings) -> Topology:
@@ -204,37 +187,34 @@ def build(settings: FatTreeSettings) -> Topology:
     or spines, then core. Links of a chip to its leaf are of kind ``leaf``, those to the
     second tier ``aggregation``, those to the third ``core``.
     """
-    chips, up, links = settings.chips, settings.leaf_up, []
+    chips, rate, links = settings.chips, settings.port_gbps, []
     for plane in range(settings.planes):
-        first = chips + plane * settings.plane_switches
-        leaf = first + np.arange(settings.leaves)
-        upper = first + settings.leaves + np.arange(settings.upper_switches)
-        pods = settings.routed_pods
+        leaf, upper, core = _plane(settings, plane)
+        below = np.repeat(leaf, settings.leaf_down)
         links += [
-            _tier(settings, "leaf", np.arange(chips), np.repeat(leaf, settings.leaf_down)),
-            _tier(
-                settings,
-                "aggregation",
-                *np.broadcast_arrays(leaf.reshape(pods, -1, 1), upper.reshape(pods, 1, up)),
+            duplex_links(np.arange(chips), below, "leaf", rate, settings.leaf_latency_ns),
+            *(
+                duplex_links(low[..., None], high, kind, rate, settings.global_latency_ns)
+                for low, high, kind in (
+                    (leaf, upper[:, None], "aggregation"),
+                    (upper, core, "core"),
+                )
             ),
         ]
-        if settings.tiers == 3:
-            core = (
-                first
-                + settings.leaves
-                + settings.upper_switches
-                + np.arange(settings.core_switches)
-            )
-            links.append(
-                _tier(
-                    settings,
-                    "core",
-                    *np.broadcast_arrays(upper.reshape(pods, up, 1), core.reshape(1, up, -1)),
-                )
-            )
     return topology_of(
         settings, links, chips=chips, switches=settings.plane_switches * settings.planes
     )
+
+
+def _plane(settings: FatTreeSettings, plane: int) -> tuple[IntArray, IntArray, IntArray]:
+    """The leaves and upper switches of a plane by pod; its core switches by the upper
+    switch of a pod that they join, none in two tiers.
+    """
+    switch = np.arange(settings.plane_switches) + plane * settings.plane_switches
+    ends = np.cumsum([settings.leaves, settings.upper_switches])
+    leaf, upper, core = np.split(settings.chips + switch, ends)
+    pods = settings.routed_pods
+    return leaf.reshape(pods, -1), upper.reshape(pods, -1), core.reshape(settings.leaf_up, -1)
 
 
 def halves(settings: FatTreeSettings) -> NDArray[np.int8]:
@@ -262,19 +242,9 @@ def bisection_ports(settings: FatTreeSettings) -> int:
     Without a taper half of the chips can send at full rate to the other half; a taper
     divides that by d / u.
     """
-    top = settings.core_switches if settings.tiers == 3 else settings.upper_switches
-    return settings.pods // 2 * top * settings.planes
-
-
-def ports_per_chip(settings: FatTreeSettings) -> int:
-    """Ports of a chip: one in each plane."""
-    return settings.planes
-
-
-def _tier(settings: FatTreeSettings, kind: str, lower: IntArray, upper: IntArray) -> Links:
-    """Both directions of the links between two tiers, as (link, up then down)."""
-    latency_ns = settings.leaf_latency_ns if kind == "leaf" else settings.global_latency_ns
-    return duplex_links(lower, upper, kind, gbps=settings.port_gbps, latency_ns=latency_ns)
+    return (
+        settings.pods // 2 * (settings.core_switches or settings.upper_switches) * settings.planes
+    )
 
 
 def uniform_loads(
@@ -289,11 +259,8 @@ def uniform_loads(
     taper = settings.leaf_down / settings.leaf_up
     pod = settings.leaf_down * settings.switch_radix // 2
     load = np.zeros(len(topology.links))
-    for kind, inside, share in (
-        ("leaf", 1, 1.0),
-        ("aggregation", settings.leaf_down, taper),
-        ("core", pod, taper),
-    ):
+    tiers = ("leaf", 1, 1.0), ("aggregation", settings.leaf_down, taper), ("core", pod, taper)
+    for kind, inside, share in tiers:
         outside = (topology.chips - inside) / (topology.chips - 1)
         load[topology.links.kind == kind_code(kind)] = outside * share / settings.planes
     return load
@@ -326,19 +293,14 @@ def route(
     """
     groups = _destination_groups(settings, topology, destinations)
     builder = TableBuilder(
-        topology,
-        routing,
-        states=1,
-        virtual_channels=VIRTUAL_CHANNELS,
-        destinations=destinations,
-        groups=groups,
+        topology, routing, destinations, groups, states=1, virtual_channels=VIRTUAL_CHANNELS
     )
     chip = np.arange(settings.chips)
     first = settings.chips + np.arange(settings.planes) * settings.plane_switches
     leaf, port = np.divmod(chip, settings.leaf_down)
     builder.entry[0][chip] = even_sets(builder, chip, first + leaf[:, None])[:, None]
     builder.entry[0][chip, groups.first[2] + port] = -1
-    for plane in first.tolist():
+    for plane in range(settings.planes):
         _fill_plane(builder, settings, groups, plane)
     return builder.build()
 
@@ -380,42 +342,25 @@ def _destination_groups(
 
 
 def _fill_plane(
-    builder: TableBuilder, settings: FatTreeSettings, groups: DestinationGroups, first: int
+    builder: TableBuilder, settings: FatTreeSettings, groups: DestinationGroups, plane: int
 ) -> None:
-    """Fill the switches of a plane, whose first leaf is vertex ``first``.
-
-    Packets go up until there is a path down.
-    """
-    entry, up, pods = builder.entry[0], settings.leaf_up, settings.routed_pods
+    """Fill the switches of a plane: packets go up until there is a path down."""
+    entry, (leaf, upper, core) = builder.entry[0], _plane(settings, plane)
     to_pod, to_leaf, to_chip = map(groups.on_level, range(3))
-    leaf = (first + np.arange(settings.leaves)).reshape(pods, -1)
-    upper = (first + settings.leaves + np.arange(settings.upper_switches)).reshape(pods, up)
-    entry[leaf.ravel()] = even_sets(builder, leaf.ravel(), np.repeat(upper, leaf.shape[1], axis=0))[
-        :, None
-    ]
-    entry[leaf.ravel(), to_chip] = _down(
-        builder, leaf.ravel(), np.arange(settings.chips).reshape(-1, settings.leaf_down)
-    )
-    entry[upper.ravel(), to_leaf] = _down(builder, upper.ravel(), np.repeat(leaf, up, axis=0))
-    if settings.tiers == 3:
-        core = (
-            first + settings.leaves + settings.upper_switches + np.arange(settings.core_switches)
-        ).reshape(up, -1)
-        entry[upper.ravel(), to_pod] = even_sets(builder, upper.ravel(), np.tile(core, (pods, 1)))[
-            :, None
-        ]
-        entry[core.ravel(), to_pod] = _down(
-            builder, core.ravel(), np.repeat(upper.T, core.shape[1], axis=0)
-        )
+    above, middle, top = leaf.ravel(), upper.ravel(), core.ravel()
+    entry[above] = even_sets(builder, above, np.repeat(upper, leaf.shape[1], axis=0))[:, None]
+    chips = np.arange(settings.chips).reshape(-1, settings.leaf_down)
+    entry[above, to_chip] = _down(builder, above, chips)
+    entry[middle, to_leaf] = _down(builder, middle, np.repeat(leaf, upper.shape[1], axis=0))
+    if core.size:
+        entry[middle, to_pod] = even_sets(builder, middle, np.tile(core, (len(upper), 1)))[:, None]
+        entry[top, to_pod] = _down(builder, top, np.repeat(upper.T, core.shape[1], axis=0))
 
 
 def _down(builder: TableBuilder, vertex: IntArray, below: IntArray) -> Int32Array:
-    """The sets of single links from a vertex to each of ``below`` (int[vertices,
-    links]).
-    """
-    return even_sets(builder, np.repeat(vertex, below.shape[1]), below.reshape(-1, 1)).reshape(
-        below.shape
-    )
+    """The sets of single links from each vertex to ``below`` (int[vertices, links])."""
+    sets = even_sets(builder, np.repeat(vertex, below.shape[1]), below.reshape(-1, 1))
+    return sets.reshape(below.shape)
 
 
 # Bill of materials
@@ -468,9 +413,7 @@ def filled(settings: FatTreeSettings, tiers: int, taper: float) -> FatTreeSettin
 
 
 def _delivered(settings: FatTreeSettings) -> float:
-    """Share of the injection bandwidth that the uplinks of a leaf carry of uniform
-    traffic.
-    """
+    """Share of the injection bandwidth that leaves carry of uniform traffic."""
     taper, under, chips = settings.uplinks_per_downlink, settings.leaf_down, settings.chips
     if taper >= 1 or under >= chips:
         return 1.0
@@ -484,7 +427,7 @@ FAMILY = Family(
     check=check,
     halves=halves,
     bisection_ports=bisection_ports,
-    ports_per_chip=ports_per_chip,
+    ports_per_chip=lambda settings: settings.planes,
     routings=("min", "adaptive"),
     route=route,
     grouped_routings=("min", "adaptive"),

@@ -9,16 +9,16 @@ No further tier is built.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from railx.families import rails
+from railx.families.family import size_check
 from railx.families.rail_only import group_network
 from railx.families.rails import ElectricalRailSettings, electrical_family
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
-from railx.vocabulary.counts import too_large
-from railx.vocabulary.topology import Topology, check_size, duplex_links
+from railx.vocabulary.counts import Bill, fewest_units
+from railx.vocabulary.topology import Topology, duplex_links
 
 __all__ = ["FAMILY", "HpnSettings"]
 
@@ -79,35 +79,29 @@ class HpnSettings(ElectricalRailSettings):
         return 2 * (self.global_latency_ns - self.scale_up_latency_ns)
 
 
-def check(settings: HpnSettings) -> None:
-    """Refuse more links than fit in memory."""
-    check_size("segments", 2 * settings.chips * (1 + settings.planes * (1 + settings.uplinks)))
-
-
 def build(settings: HpnSettings) -> Topology:
     """Build the network as :func:`railx.families.rails.build`, with its spine."""
+    rate = settings.port_gbps * settings.servers_per_segment / settings.uplinks
+    latency_ns = settings.global_latency_ns
     return rails.build(
         settings,
-        lambda leaf, spine: duplex_links(
-            leaf[:, None],
-            spine[None, :],
-            "aggregation",
-            gbps=settings.port_gbps * settings.servers_per_segment / settings.uplinks,
-            latency_ns=settings.global_latency_ns,
-        ),
+        lambda leaf, spine: duplex_links(leaf[:, None], spine, "aggregation", rate, latency_ns),
     )
 
 
 def resize(settings: HpnSettings, chips: int) -> HpnSettings:
     """The fewest segments with at least ``chips`` chips."""
     segment = settings.servers_per_segment * settings.chips_per_server
-    segments = max(2, math.ceil(chips / segment))
-    if segments > settings.max_segments:
-        most = settings.max_segments
-        raise too_large(chips, most * segment, f"a spine of {most} segments")
+    most = settings.max_segments
+    segments = fewest_units(chips, segment, most, f"a spine of {most} segments")
     return replace(settings, segments=segments)
 
 
 FAMILY = electrical_family(
-    "hpn", HpnSettings, build=build, check=check, group_network=group_network, resize=resize
+    "hpn",
+    HpnSettings,
+    build=build,
+    check=size_check("segments", lambda of: 2 * of.chips * (1 + of.planes * (1 + of.uplinks))),
+    group_network=group_network,
+    bill=Bill(ports=rails.electrical_ports, resize=resize),
 )

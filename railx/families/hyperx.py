@@ -14,15 +14,17 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, FamilyBase, any_chips
+from railx.families.family import Family, FamilyBase, any_chips, size_check
+from railx.families.routers import with_leaf_links
 from railx.settings import AtLeast, NonNegative, NotEmpty, SettingsError
 from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, too_large
+from railx.vocabulary.grid import longest_halves
 from railx.vocabulary.line_rings import LineRings, joined_rings
 from railx.vocabulary.routing.line_loads import LineLoads, LineOrder
 from railx.vocabulary.routing.spread import fill_leaves
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
-from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, topology_of
+from railx.vocabulary.topology import Links, Topology, duplex_links, topology_of
 
 __all__ = ["FAMILY", "HyperXSettings"]
 
@@ -95,11 +97,10 @@ class HyperXSettings(FamilyBase):
 # Graph
 
 
-def check(settings: HyperXSettings) -> None:
-    """Refuse more links than fit in memory."""
-    between = settings.routers * (sum(settings.shape) - len(settings.shape))
-    links = between + 2 * settings.routers * settings.chips_per_switch
-    check_size("shape", links * settings.planes)
+def link_rows(settings: HyperXSettings) -> int:
+    """Directed links, parallel ones once."""
+    per_router = sum(settings.shape) - len(settings.shape) + 2 * settings.chips_per_switch
+    return settings.planes * settings.routers * per_router
 
 
 def build(settings: HyperXSettings) -> Topology:
@@ -113,25 +114,15 @@ def build(settings: HyperXSettings) -> Topology:
         links += _all_to_alls(settings, first)
         if not settings.switchless:
             switch = first + chip // settings.chips_per_switch
-            links.append(
-                duplex_links(
-                    chip,
-                    switch,
-                    "leaf",
-                    gbps=settings.port_gbps,
-                    latency_ns=settings.leaf_latency_ns,
-                )
-            )
+            rate, latency_ns = settings.port_gbps, settings.leaf_latency_ns
+            links.append(duplex_links(chip, switch, "leaf", rate, latency_ns))
     switches = 0 if settings.switchless else settings.planes * settings.routers
     return topology_of(settings, links, chips=settings.chips, switches=switches)
 
 
 def halves(settings: HyperXSettings) -> NDArray[np.int8]:
     """Half (0 or 1) of each vertex when the longest dimension is cut in the middle."""
-    longest = settings.shape.index(max(settings.shape))
-    stride = math.prod(settings.shape[:longest])
-    position = np.arange(settings.routers) // stride % settings.shape[longest]
-    router = (position >= settings.shape[longest] // 2).astype(np.int8)
+    router = longest_halves(settings.shape)
     if settings.switchless:
         return router
     return np.concatenate(
@@ -140,21 +131,15 @@ def halves(settings: HyperXSettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: HyperXSettings) -> int:
-    """Ports in one direction across that cut: ``lanes`` for each pair of routers across
-    it.
-    """
+    """Ports in one direction across that cut: ``lanes`` for each pair of routers."""
     longest = max(settings.shape)
     pairs = (longest // 2) * (longest - longest // 2)
     return settings.planes * settings.lanes * pairs * settings.routers // longest
 
 
 def ports_per_chip(settings: HyperXSettings) -> int:
-    """Ports of a chip: lanes to the routers of its lines, or a port per plane of
-    switches.
-    """
-    if settings.switchless:
-        return settings.lanes * (sum(settings.shape) - len(settings.shape))
-    return settings.planes
+    """Ports of a chip: lanes to routers of its lines, or one per plane of switches."""
+    return settings.line_ports if settings.switchless else settings.planes
 
 
 def node_hop_counts(settings: HyperXSettings) -> IntArray:
@@ -167,10 +152,7 @@ def node_hop_counts(settings: HyperXSettings) -> IntArray:
         counts = np.convolve(counts, [length, length * (length - 1)])
     if settings.switchless:
         return counts
-    by_switch = np.concatenate([[0, 0], counts * settings.chips_per_switch**2])
-    # A chip to itself takes no link.
-    by_switch[0], by_switch[2] = settings.chips, by_switch[2] - settings.chips
-    return by_switch
+    return with_leaf_links(counts * settings.chips_per_switch**2, settings.chips)
 
 
 def _all_to_alls(settings: HyperXSettings, first: int) -> list[Links]:
@@ -180,17 +162,9 @@ def _all_to_alls(settings: HyperXSettings, first: int) -> list[Links]:
     for dimension, length in enumerate(settings.shape):
         line = np.moveaxis(router, len(settings.shape) - 1 - dimension, -1)
         low, high = np.triu_indices(length, 1)
-        tables.append(
-            duplex_links(
-                line[..., low],
-                line[..., high],
-                "hyperx",
-                gbps=settings.port_gbps,
-                latency_ns=settings.latency_ns,
-                lanes=settings.lanes,
-                rail=dimension,
-            )
-        )
+        ends, flight = (line[..., low], line[..., high]), settings.latency_ns
+        lanes, rate = settings.lanes, settings.port_gbps
+        tables.append(duplex_links(*ends, "hyperx", rate, flight, lanes=lanes, rail=dimension))
     return tables
 
 
@@ -234,16 +208,11 @@ def route(
     """
     dimensions = len(settings.shape)
     any_order = routing in ("balanced", "adaptive")
+    states, channels = (2, 2) if routing == "valiant" else (1, _MIN_CHANNELS)
+    if any_order:
+        states, channels = dimensions + (not settings.switchless), dimensions
     builder = TableBuilder(
-        topology,
-        routing,
-        states=dimensions + (not settings.switchless)
-        if any_order
-        else 2
-        if routing == "valiant"
-        else 1,
-        virtual_channels=dimensions if any_order else 2 if routing == "valiant" else _MIN_CHANNELS,
-        destinations=destinations,
+        topology, routing, destinations, states=states, virtual_channels=channels
     )
     target = builder.destinations.astype(np.int64) // max(1, settings.chips_per_switch)
     for plane in range(settings.planes):
@@ -406,7 +375,7 @@ FAMILY = Family(
     name="hyperx",
     settings=HyperXSettings,
     build=build,
-    check=check,
+    check=size_check("shape", link_rows),
     halves=halves,
     bisection_ports=bisection_ports,
     ports_per_chip=ports_per_chip,

@@ -14,6 +14,7 @@ import numpy as np
 
 from railx.families.routers import RouterGraph, RouterSettings, router_family
 from railx.settings import AtLeast, SettingsError
+from railx.vocabulary.union import roots
 
 __all__ = ["FAMILY", "JellyfishSettings"]
 
@@ -82,7 +83,14 @@ def graph(settings: JellyfishSettings) -> RouterGraph:
             _open_link(near, free, degree, random)
         free = [router for router in range(routers) if len(near[router]) < degree]
     pairs = np.array([(a, b) for a in range(routers) for b in sorted(near[a]) if a < b])
-    _check_connected(near)
+    root = roots(range(routers), pairs.tolist())
+    joined = sum(root[router] == root[0] for router in root)
+    if joined < routers:
+        raise SettingsError(
+            "seed",
+            f"its graph joins {joined} of {routers} routers; allowed: a seed with one"
+            " connected network, or a larger degree",
+        )
     return RouterGraph(pairs, np.repeat(np.arange(routers), settings.chips_per_router))
 
 
@@ -113,20 +121,6 @@ def _open_link(
     if fits:
         _join(near, a, first)
         _join(near, b, second)
-
-
-def _check_connected(near: list[set[int]]) -> None:
-    seen, waiting = {0}, [0]
-    while waiting:
-        fresh = near[waiting.pop()] - seen
-        seen |= fresh
-        waiting += sorted(fresh)
-    if len(seen) < len(near):
-        raise SettingsError(
-            "seed",
-            f"its graph joins {len(seen)} of {len(near)} routers; allowed: a seed with one"
-            " connected network, or a larger degree",
-        )
 
 
 def resize(settings: JellyfishSettings, chips: int) -> JellyfishSettings:

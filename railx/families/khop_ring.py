@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families.chip_grids import TORUS_ROUTINGS
-from railx.families.family import Family, FamilyBase, JobPlaces
+from railx.families.family import Family, FamilyBase, JobPlaces, size_check
 from railx.settings import AtLeast, NonNegative, SettingsError
-from railx.vocabulary.line_rings import LineRings, torus_rings
+from railx.vocabulary.line_rings import torus_rings
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import Destinations, RoutingTable
-from railx.vocabulary.topology import NodeSettings, Topology, check_size, duplex_links, topology_of
+from railx.vocabulary.topology import NodeSettings, Topology, duplex_links, topology_of
 
 __all__ = ["FAMILY", "KHopRingSettings"]
 
@@ -63,7 +62,8 @@ class KHopRingSettings(FamilyBase):
             raise SettingsError(
                 "failed", f"got {len(set(self.failed))} nodes; allowed: 3 chips or more are left"
             )
-        gap = self._widest_gap()
+        working = np.setdiff1d(np.arange(self.nodes), self.failed)
+        gap = int(np.diff([*working, working[0] + self.nodes]).max())
         if gap > self.reach:
             raise SettingsError(
                 "reach",
@@ -71,36 +71,20 @@ class KHopRingSettings(FamilyBase):
                 f" so that a ring closes; the nearest is {gap}",
             )
 
-    def _widest_gap(self) -> int:
-        working = np.setdiff1d(np.arange(self.nodes), self.failed)
-        return int(np.diff([*working, working[0] + self.nodes]).max())
-
     @property
     def chips(self) -> int:
         return (self.nodes - len(set(self.failed))) * self.chips_per_node
 
 
-def check(settings: KHopRingSettings) -> None:
-    """Refuse more links than fit in memory."""
-    check_size("nodes", 2 * settings.chips)
-
-
 def build(settings: KHopRingSettings) -> Topology:
     """Build the ring; chips are numbered along it."""
-    chip = np.arange(settings.chips)
+    chip, rate = np.arange(settings.chips), settings.port_gbps
     between = chip % settings.chips_per_node == settings.chips_per_node - 1
     links = [
-        duplex_links(
-            chip[of],
-            (chip[of] + 1) % settings.chips,
-            kind,
-            gbps=settings.port_gbps,
-            latency_ns=latency_ns,
-            lanes=settings.lanes,
-        )
-        for of, kind, latency_ns in (
-            (~between, "internal", settings.internal_latency_ns),
-            (between, "optical", settings.latency_ns),
+        duplex_links(a, (a + 1) % len(chip), kind, rate, latency_ns, lanes=settings.lanes)
+        for a, kind, latency_ns in (
+            (chip[~between], "internal", settings.internal_latency_ns),
+            (chip[between], "optical", settings.latency_ns),
         )
     ]
     return topology_of(
@@ -108,22 +92,10 @@ def build(settings: KHopRingSettings) -> Topology:
     )
 
 
-def halves(settings: KHopRingSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each chip: the ring is cut in the middle and at its start."""
-    return (np.arange(settings.chips) >= settings.chips // 2).astype(np.int8)
-
-
-def chip_rings(settings: KHopRingSettings) -> tuple[LineRings, ...]:
-    """The ring of all chips."""
-    return torus_rings(np.arange(settings.chips), settings.lanes)
-
-
 def route(
     settings: KHopRingSettings, topology: Topology, routing: str, destinations: Destinations = None
 ) -> RoutingTable:
-    """The shorter path; ``min`` goes up where both are equally long, ``balanced``
-    splits those packets evenly.
-    """
+    """The shorter path; on a tie ``min`` goes up, ``balanced`` splits evenly."""
     return route_rings(topology, routing, (settings.chips,), destinations)
 
 
@@ -140,19 +112,17 @@ FAMILY = Family(
     name="khop_ring",
     settings=KHopRingSettings,
     build=build,
-    check=check,
-    halves=halves,
+    check=size_check("nodes", lambda of: 2 * of.chips),
+    # The ring is cut in the middle and at its start.
+    halves=lambda of: (np.arange(of.chips) >= of.chips // 2).astype(np.int8),
     bisection_ports=lambda settings: 2 * settings.lanes,
     has_nodes=True,
     inside=inside,
     job_places=JobPlaces(
-        "runs",
-        lambda settings: (settings.nodes,),
-        lambda settings: settings.chips_per_node,
-        reach=lambda settings: settings.reach,
+        "runs", lambda of: (of.nodes,), lambda of: of.chips_per_node, reach=lambda of: of.reach
     ),
     ports_per_chip=lambda settings: 2 * settings.lanes,
     routings=TORUS_ROUTINGS,
     route=route,
-    chip_rings=chip_rings,
+    chip_rings=lambda of: torus_rings(np.arange(of.chips), of.lanes),
 )

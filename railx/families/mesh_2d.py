@@ -11,17 +11,10 @@ from typing import Literal
 
 import numpy as np
 
-from railx.families.chip_grids import (
-    ChipGridSettings,
-    build,
-    check,
-    halves,
-    node_order,
-    placement,
-    ports_per_chip,
-)
-from railx.families.family import Family, JobPlaces
+from railx.families.chip_grids import ChipGridSettings, build, check, in_blocks
+from railx.families.family import Family
 from railx.vocabulary.arrays import Int32Array, IntArray
+from railx.vocabulary.grid import longest_halves
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
 
@@ -38,15 +31,8 @@ class Mesh2DSettings(ChipGridSettings):
     family: Literal["mesh_2d"]
 
 
-def bisection_ports(settings: Mesh2DSettings) -> int:
-    """Ports in one direction across the longer dimension: n in each line across."""
-    return settings.n * min(settings.shape)
-
-
 def node_hop_counts(settings: Mesh2DSettings) -> IntArray:
-    """Ordered pairs of chips by distance: index h counts those h links apart in x and
-    y.
-    """
+    """Ordered pairs of chips by distance: index h counts those h links apart."""
     line_x, line_y = (
         np.bincount(np.abs(np.subtract.outer(line, line)).ravel())
         for line in map(np.arange, settings.shape)
@@ -68,11 +54,7 @@ def route(
     """
     both = routing != "min"
     builder = TableBuilder(
-        topology,
-        routing,
-        states=3 if both else 1,
-        virtual_channels=2 if both else 1,
-        destinations=destinations,
+        topology, routing, destinations, states=3 if both else 1, virtual_channels=2 if both else 1
     )
     if not both:
         builder.entry[0] = _ordered(builder, settings, ("x", "y"), vc=0, state=0)
@@ -111,13 +93,12 @@ FAMILY = Family(
     settings=Mesh2DSettings,
     build=build,
     check=check,
-    halves=halves,
-    bisection_ports=bisection_ports,
-    ports_per_chip=ports_per_chip,
+    halves=lambda of: longest_halves(of.shape),
+    bisection_ports=lambda of: of.n * min(of.shape),
+    # Unused at the rim.
+    ports_per_chip=lambda of: 4 * of.n,
     routings=("min", "balanced", "adaptive"),
     route=route,
     node_hop_counts=node_hop_counts,
-    placement=placement,
-    node_order=node_order,
-    job_places=JobPlaces("boxes", lambda of: of.shape[::-1], lambda of: 1),
+    **in_blocks("boxes"),
 )

@@ -26,8 +26,8 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, TrafficCircuits
-from railx.families.rails import ServerSettings, inside, scale_up_links, server_places
+from railx.families.family import TrafficCircuits
+from railx.families.rails import ServerSettings, scale_up_links, server_family
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
 from railx.vocabulary.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from railx.vocabulary.counts import Bill, Ports, fewest_tiers
@@ -164,12 +164,6 @@ def _all_circuits(settings: MixNetSettings, demand: FloatArray) -> Circuits:
     )
 
 
-def _chip_of(settings: MixNetSettings, server: Int32Array, port: Int32Array) -> Int32Array:
-    """The chip of an optical port of its region's switch."""
-    rank = settings.tree_chips + port % settings.circuit_ports
-    return server * settings.chips_per_server + rank
-
-
 # Graph
 
 
@@ -196,12 +190,17 @@ def wired(settings: MixNetSettings, demand: FloatArray) -> Topology:
     """
     leaves, spines = _tree(settings)
     circuits = _all_circuits(settings, demand)
-    a = _chip_of(settings, circuits.node_a, circuits.port_a)
-    b = _chip_of(settings, circuits.node_b, circuits.port_b)
+    a, b = (
+        server * settings.chips_per_server + settings.tree_chips + port % settings.circuit_ports
+        for server, port in (
+            (circuits.node_a, circuits.port_a),
+            (circuits.node_b, circuits.port_b),
+        )
+    )
     near = leaves.repeat(settings.servers_per_region, axis=1)[..., None]
     flight_ns, planes = settings.external_latency_ns, settings.planes
     links = [
-        duplex_links(src, dst, kind, gbps=settings.port_gbps, latency_ns=latency_ns, lanes=lanes)
+        duplex_links(src, dst, kind, settings.port_gbps, latency_ns, lanes=lanes)
         for src, dst, kind, latency_ns, lanes in (
             (_tree_chips(settings), near, "leaf", settings.leaf_latency_ns, 1),
             (leaves[..., None], spines[:, None], "aggregation", flight_ns, 1),
@@ -233,19 +232,12 @@ def _tree_chips(settings: MixNetSettings) -> IntArray:
 
 
 def halves(settings: MixNetSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex: the regions are cut in the middle, spines are in
-    half 1.
-    """
+    """Half (0 or 1) of each vertex: regions are cut in the middle, spines in half 1."""
     region = (np.arange(settings.regions) >= settings.regions // 2).astype(np.int8)
     server = np.repeat(region, settings.servers_per_region)
     plane = np.append(region, np.ones(settings.tree_ends, dtype=np.int8))
     parts = [np.repeat(server, settings.chips_per_server), server]
     return np.concatenate([*parts, np.tile(plane, settings.planes)])
-
-
-def bisection_ports(settings: MixNetSettings) -> int:
-    """Ports in one direction across that cut: those of the leaves of half 0."""
-    return settings.regions // 2 * settings.tree_ends * settings.planes
 
 
 # Routing
@@ -261,11 +253,7 @@ def route(
     1).
     """
     builder = TableBuilder(
-        topology,
-        routing,
-        states=2,
-        virtual_channels=VIRTUAL_CHANNELS + 1,
-        destinations=destinations,
+        topology, routing, destinations, states=2, virtual_channels=VIRTUAL_CHANNELS + 1
     )
     g, to = settings.chips_per_server, builder.destinations.astype(np.int64)
     server, columns = np.arange(settings.server_count), np.arange(len(to))
@@ -391,17 +379,14 @@ def resize(settings: MixNetSettings, chips: int) -> MixNetSettings:
     return replace(settings, regions=regions)
 
 
-FAMILY = Family[MixNetSettings](
-    name="mixnet",
-    settings=MixNetSettings,
+FAMILY = server_family(
+    "mixnet",
+    MixNetSettings,
     build=build,
     check=check,
     halves=halves,
-    bisection_ports=bisection_ports,
-    ports_per_chip=lambda settings: settings.planes,
-    has_nodes=True,
-    inside=inside,
-    job_places=server_places(),
+    # Those of the leaves of half 0.
+    bisection_ports=lambda of: of.regions // 2 * of.tree_ends * of.planes,
     routings=("min", "tree"),
     route=route,
     switched=True,

@@ -11,15 +11,20 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from railx.families.family import Family, FamilyBase, JobPlaces, LineGraph, shared_fields
+from railx.families.family import (
+    Family,
+    FamilyBase,
+    JobPlaces,
+    LineGraph,
+    shared_fields,
+    size_check,
+)
 from railx.settings import AtLeast, NonNegative, Positive
-from railx.vocabulary.counts import Ports, best_size, too_large
+from railx.vocabulary.counts import Ports, best_size, too_large, torus_all_to_all_ports
 from railx.vocabulary.grid import Grid, grid_halves, line_circuits
-from railx.vocabulary.grid_rings import GridRings
-from railx.vocabulary.placement import Placement, Sizes, node_placement
-from railx.vocabulary.topology import NodeSettings, Topology, check_size
+from railx.vocabulary.placement import node_placement
+from railx.vocabulary.topology import NodeSettings, Topology
 
 
 @dataclass(frozen=True)
@@ -90,33 +95,6 @@ RailXT = TypeVar("RailXT", bound=RailXSettings)
 ShapeT = TypeVar("ShapeT")
 
 
-def check(settings: RailXSettings) -> None:
-    """Refuse more links than fit in memory, where ``x_scale`` is a setting."""
-    check_size("x_scale", settings.grid.link_rows)
-
-
-def halves(settings: NodeGridSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each chip when the longer dimension is cut in the middle."""
-    return grid_halves(settings.grid)
-
-
-def ports_per_chip(settings: NodeGridSettings) -> int:
-    """Ports of a chip: n on each of its 4 sides."""
-    return 4 * settings.n
-
-
-def grid_placement(settings: NodeGridSettings, topology: Topology, sizes: Sizes) -> Placement:
-    """Nodes of a job as rows and columns of the grid; SettingsError("layout") if too
-    many.
-    """
-    return node_placement(topology, sizes, settings.shape)
-
-
-def grid_rings(settings: NodeGridSettings, topology: Topology) -> GridRings:
-    """The rings of the rails."""
-    return GridRings(topology, settings.grid)
-
-
 def circuit_line_graphs(settings: RailXSettings, topology: Topology) -> list[LineGraph]:
     """A row and a column as the optical circuits join their nodes."""
     circuits = topology.circuits
@@ -164,10 +142,6 @@ def best_grid(
     )
 
 
-#: Size of a logical dimension of a line, and copies of its all-to-all.
-_Dimension = tuple[int, int]
-
-
 def in_node_lanes_per_chip(node: NodeGridSettings) -> float:
     """Width of the links inside a node, in external ports per chip.
 
@@ -194,11 +168,12 @@ def node_grid_family(
 ) -> Family[NodeGridT]:
     """The family of a grid of nodes, with ``capabilities`` of its own."""
     shared: dict[str, Any] = {
-        "halves": halves,
-        "ports_per_chip": ports_per_chip,
+        "check": size_check("x_scale", lambda of: of.grid.link_rows),
+        "halves": lambda of: grid_halves(of.grid),
+        "ports_per_chip": lambda of: 4 * of.n,
         "routings": ("min", "balanced"),
         "switched": issubclass(settings, RailXSettings),
-        "placement": grid_placement,
+        "placement": lambda of, topology, sizes: node_placement(topology, sizes, of.shape),
         "has_nodes": True,
         "inside": inside,
         # Any rows times any columns of nodes; a node fails with any of its chips.
@@ -235,21 +210,22 @@ def grid_ports(grid: Grid, *, all_to_all: float | None, bisection: float | None)
     )
 
 
-def hyperx_all_to_all_ports(grid: Grid, dimensions: Sequence[_Dimension]) -> float:
-    """Upper bound of uniform all-to-all in ports per chip: 4 n / (m h) with h mean
-    hops.
+def hyperx_all_to_all_ports(grid: Grid, dimensions: Sequence[tuple[int, int]]) -> float:
+    """Bound of uniform all-to-all in ports per chip: 4 n / (m h) with h mean hops.
+
+    ``dimensions``: sizes of logical dimensions of lines, and copies of their
+    all-to-alls.
     """
-    other = _other_chip(grid)
+    # A destination is never the source itself.
+    other = grid.chips / (grid.chips - 1)
     return min(
         2 * copies * (size - 1) / grid.m**2 / ((size - 1) / size * other)
         for size, copies in dimensions
     )
 
 
-def hyperx_bisection_ports(grid: Grid, dimensions: Sequence[_Dimension]) -> float:
-    """Ports per chip of one half across a dimension: 2 links per copy between its
-    nodes.
-    """
+def hyperx_bisection_ports(grid: Grid, dimensions: Sequence[tuple[int, int]]) -> float:
+    """Ports per chip of one half across a dimension: 2 links per copy and pair."""
     return min(
         4 * copies * (size // 2) * (size - size // 2) / size / grid.m**2
         for size, copies in dimensions
@@ -257,10 +233,16 @@ def hyperx_bisection_ports(grid: Grid, dimensions: Sequence[_Dimension]) -> floa
 
 
 def ring_bisection_ports(grid: Grid, ends: int) -> float:
-    """Ports per chip of one half across the longest ring: ``ends`` times r rails a
-    line.
-    """
+    """Ports per chip of one half across the longest ring: ``ends`` * r a line."""
     return 2 * ends * grid.rails / max(grid.columns, grid.rows) / grid.m**2
+
+
+def ring_ports(grid: Grid) -> Ports:
+    """Components and bandwidths of a grid whose lines are rings on all rails."""
+    lengths = (grid.m * grid.columns, grid.m * grid.rows)
+    bisection = ring_bisection_ports(grid, 2)
+    all_to_all = torus_all_to_all_ports(lengths, grid.n)
+    return grid_ports(grid, all_to_all=all_to_all, bisection=bisection)
 
 
 def grid_hop_count(grid: Grid, twist: int) -> float:
@@ -277,8 +259,3 @@ def grid_hop_count(grid: Grid, twist: int) -> float:
         along = (x + up * twist) % width
         distance = np.minimum(distance, np.minimum(along, width - along) + np.abs(y + up * height))
     return float(distance.sum() / (width * height - 1))
-
-
-def _other_chip(grid: Grid) -> float:
-    """N / (N - 1): a destination is never the source itself."""
-    return grid.chips / (grid.chips - 1)

@@ -7,7 +7,6 @@ not hold for the composed network, so those capabilities are missing there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
@@ -94,9 +93,13 @@ def _job_places(family: Family[Any]) -> JobPlaces[Any] | None:
     """
     places = family.job_places
     if places is not None and places.rule in ("blocks", "boxes"):
-        return replace(
-            places, shape=_node_blocks(family, places), unit_chips=lambda of: _node(of).chips
-        )
+
+        def shape(settings: FamilySettings) -> tuple[int, ...]:
+            block = order_of(family, settings, 0).shape[::-1]
+            sides = zip(places.shape(settings), block, strict=True)
+            return tuple(side // length for side, length in sides)
+
+        return replace(places, shape=shape, unit_chips=lambda of: _node(of).chips)
     if places is None or places.rule != "any":
         return None
 
@@ -109,21 +112,6 @@ def _job_places(family: Family[Any]) -> JobPlaces[Any] | None:
         unit_chips,
         domain_chips=lambda settings: _node(settings).chips,
     )
-
-
-def _node_blocks(
-    family: Family[Any], places: JobPlaces[Any]
-) -> Callable[[FamilySettings], tuple[int, ...]]:
-    """Nodes along every dimension of a grid of chips, the fastest last."""
-
-    def shape(settings: FamilySettings) -> tuple[int, ...]:
-        assert family.node_order is not None
-        block = family.node_order(settings, _node(settings).chips).shape[::-1]
-        return tuple(
-            side // length for side, length in zip(places.shape(settings), block, strict=True)
-        )
-
-    return shape
 
 
 def _bill(family: Family[Any], bill: Bill[Any]) -> Bill[Any]:
@@ -150,9 +138,7 @@ def _bill(family: Family[Any], bill: Bill[Any]) -> Bill[Any]:
 
 
 def order_of(family: Family[Any], settings: FamilySettings, chips: int) -> NodeOrder:
-    """The nodes of a network; SettingsError("node.chips") where they do not divide
-    it.
-    """
+    """The nodes of a network; SettingsError("node.chips") where none divide it."""
     node = _node(settings)
     if family.node_order is not None:
         return family.node_order(settings, node.chips)

@@ -12,27 +12,20 @@ counts as the released cost script of Opus (fig. 15): optical ports share transc
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, Lines, check_even, check_radix
-from railx.families.rails import ServerSettings, inside, scale_up_links, server_places
+from railx.families.family import Lines, check_even, check_radix, size_check
+from railx.families.rails import ServerSettings, scale_up_links, server_family
 from railx.settings import AtLeast, NonNegative, Positive, SettingsError
-from railx.vocabulary.counts import Bill, Ports, too_large
+from railx.vocabulary.counts import Bill, Ports, fewest_units
 from railx.vocabulary.routing.groups import groups_by_coordinates
 from railx.vocabulary.routing.rings import ring_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
-from railx.vocabulary.topology import (
-    Topology,
-    check_size,
-    duplex_links,
-    plus_to_minus_circuits,
-    topology_of,
-)
+from railx.vocabulary.topology import Topology, duplex_links, plus_to_minus_circuits, topology_of
 
 __all__ = ["FAMILY", "OpusRailsSettings"]
 
@@ -92,11 +85,6 @@ class OpusRailsSettings(ServerSettings):
 # Graph
 
 
-def check(settings: OpusRailsSettings) -> None:
-    """Refuse more links than fit in memory."""
-    check_size("servers", settings.chips * (2 + settings.ocs_ports))
-
-
 def build(settings: OpusRailsSettings) -> Topology:
     """Build the network.
 
@@ -106,17 +94,11 @@ def build(settings: OpusRailsSettings) -> Topology:
     """
     g, rings = settings.chips_per_server, settings.rings_per_chip
     rail, a = np.indices((g * rings, settings.servers)).reshape(2, -1)
-    b = (a + 1) % settings.servers
+    b, rank = (a + 1) % settings.servers, rail // rings
+    rate, latency_ns = settings.port_gbps, settings.external_latency_ns
     links = [
         scale_up_links(settings, settings.ocs_ports),
-        duplex_links(
-            a * g + rail // rings,
-            b * g + rail // rings,
-            "optical",
-            gbps=settings.port_gbps,
-            latency_ns=settings.external_latency_ns,
-            rail=rail,
-        ),
+        duplex_links(a * g + rank, b * g + rank, "optical", rate, latency_ns, rail=rail),
     ]
     return topology_of(
         settings,
@@ -132,16 +114,6 @@ def halves(settings: OpusRailsSettings) -> NDArray[np.int8]:
     """Half (0 or 1) of each vertex: the servers are cut in the middle."""
     server = np.arange(settings.servers) >= settings.servers // 2
     return np.concatenate([np.repeat(server, settings.chips_per_server), server]).astype(np.int8)
-
-
-def bisection_ports(settings: OpusRailsSettings) -> int:
-    """Ports in one direction across that cut: each ring crosses it twice."""
-    return 2 * settings.chips_per_server * settings.rings_per_chip
-
-
-def ports_per_chip(settings: OpusRailsSettings) -> int:
-    """Optical ports of a chip; the link to the scale-up switch stays in the server."""
-    return settings.ocs_ports
 
 
 # Routing
@@ -165,9 +137,7 @@ def route(
     groups = groups_by_coordinates(
         topology.vertices, [rank], [to % g], [to % g, to // g], (g, settings.servers)
     )
-    builder = TableBuilder(
-        topology, routing, states=5, virtual_channels=2, destinations=destinations, groups=groups
-    )
+    builder = TableBuilder(topology, routing, destinations, groups, states=5, virtual_channels=2)
     to_rank, to_server = map(groups.on_level, range(2))
     builder.entry[0][chip, to_rank] = builder.single(
         builder.pools_between(chip, switch[chip // g], 0), 0
@@ -178,11 +148,6 @@ def route(
     builder.entry[:, chip, to_server] = ring_sets(builder, chip, g, settings.servers)
     builder.entry[:, chip, groups.first[1] + chip // g] = -1
     return builder.build()
-
-
-def groups_of(settings: OpusRailsSettings, routing: str) -> int:
-    """Columns of the table: for ranks and for servers."""
-    return settings.chips_per_server + settings.servers
 
 
 # Bill of materials
@@ -210,37 +175,31 @@ def ports(settings: OpusRailsSettings) -> Ports:
 
 def resize(settings: OpusRailsSettings, chips: int) -> OpusRailsSettings:
     """The fewest servers with at least ``chips`` chips."""
-    servers = max(2, math.ceil(chips / settings.chips_per_server))
     radix = 2 * settings.servers if settings.ocs_radix is None else settings.ocs_radix
-    if 2 * servers > radix:
-        raise too_large(
-            chips, radix // 2 * settings.chips_per_server, f"one switch of {radix} ports per rail"
-        )
-    return replace(settings, servers=servers)
+    g, what = settings.chips_per_server, f"one switch of {radix} ports per rail"
+    return replace(settings, servers=fewest_units(chips, g, radix // 2, what))
 
 
-FAMILY = Family[OpusRailsSettings](
-    name="opus_rails",
-    settings=OpusRailsSettings,
+FAMILY = server_family(
+    "opus_rails",
+    OpusRailsSettings,
     build=build,
-    check=check,
+    check=size_check("servers", lambda of: of.chips * (2 + of.ocs_ports)),
     halves=halves,
-    bisection_ports=bisection_ports,
-    ports_per_chip=ports_per_chip,
-    has_nodes=True,
-    inside=inside,
-    job_places=server_places(),
+    # Each ring crosses the cut twice.
+    bisection_ports=lambda of: 2 * of.chips_per_server * of.rings_per_chip,
     routings=("min", "balanced"),
     route=route,
     grouped_routings=("min", "balanced"),
-    groups=groups_of,
+    # For ranks and for servers.
+    groups=lambda of, routing: of.chips_per_server + of.servers,
     switched=True,
     bill=Bill(ports=ports, resize=resize),
     lines=Lines(
         axes=(("x", "y"),),
-        wirings=lambda settings, nodes: ("ring",) if nodes <= settings.servers else (),
-        alone=lambda settings, nodes, wiring: replace(settings, servers=nodes),
-        shares=lambda settings: settings.rings_per_chip,
-        nodes=lambda settings: settings.servers,
+        wirings=lambda of, nodes: ("ring",) if nodes <= of.servers else (),
+        alone=lambda of, nodes, wiring: replace(of, servers=nodes),
+        shares=lambda of: of.rings_per_chip,
+        nodes=lambda of: of.servers,
     ),
 )

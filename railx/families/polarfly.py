@@ -8,15 +8,15 @@ most two hops.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 
-from railx.families.routers import RouterGraph, RouterSettings, next_size, router_family
+from railx.families.routers import RouterGraph, RouterSettings, next_field, router_family
 from railx.settings import AtLeast
 from railx.vocabulary.arrays import BoolArray
-from railx.vocabulary.finite_fields import check_order, field, prime_power
+from railx.vocabulary.finite_fields import check_order, field
 
 __all__ = ["FAMILY", "PolarFlySettings", "orthogonal"]
 
@@ -51,9 +51,7 @@ class PolarFlySettings(RouterSettings):
 
 
 def orthogonal(q: int) -> BoolArray:
-    """Which points of the plane are orthogonal: bool[points, points], also to
-    themselves.
-    """
+    """Which points of the plane are orthogonal: bool[points, points]."""
     over = field(q)
     x, y = np.divmod(np.arange(q * q), q)
     points = np.concatenate(
@@ -76,10 +74,4 @@ def graph(settings: PolarFlySettings) -> RouterGraph:
     return RouterGraph(pairs, np.repeat(np.arange(settings.routers), settings.chips_on_router))
 
 
-def resize(settings: PolarFlySettings, chips: int) -> PolarFlySettings:
-    """The next field; chips on a router stay as published or as set."""
-    sizes = (replace(settings, q=q) for q in range(2, _MOST_Q + 1) if prime_power(q))
-    return next_size(sizes, chips, f"fields of up to {_MOST_Q} elements")
-
-
-FAMILY = router_family("polarfly", PolarFlySettings, graph, resize)
+FAMILY = router_family("polarfly", PolarFlySettings, graph, next_field(_MOST_Q))

@@ -16,16 +16,16 @@ are not here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 
 from railx.families.polarfly import orthogonal
-from railx.families.routers import RouterGraph, RouterSettings, next_size, router_family
+from railx.families.routers import RouterGraph, RouterSettings, next_field, router_family
 from railx.settings import AtLeast, NonNegative, SettingsError
 from railx.vocabulary.arrays import IntArray
-from railx.vocabulary.finite_fields import check_order, prime_power
+from railx.vocabulary.finite_fields import check_order
 
 __all__ = ["FAMILY", "PolarStarSettings", "copy_pairs"]
 
@@ -114,10 +114,4 @@ def graph(settings: PolarStarSettings) -> RouterGraph:
     return RouterGraph(pairs, np.repeat(np.arange(settings.routers), settings.chips_on_router))
 
 
-def resize(settings: PolarStarSettings, chips: int) -> PolarStarSettings:
-    """The next field with the same copies; chips on a router as published or as set."""
-    sizes = (replace(settings, q=q) for q in range(2, _MOST_Q + 1) if prime_power(q))
-    return next_size(sizes, chips, f"fields of up to {_MOST_Q} elements")
-
-
-FAMILY = router_family("polarstar", PolarStarSettings, graph, resize)
+FAMILY = router_family("polarstar", PolarStarSettings, graph, next_field(_MOST_Q))

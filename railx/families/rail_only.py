@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -23,10 +24,10 @@ from railx.families.family import check_even, shared_fields
 from railx.families.rails import ElectricalRailSettings, electrical_family
 from railx.settings import AtLeast, Between, NonNegative, SettingsError
 from railx.vocabulary.arrays import Int32Array, IntArray
-from railx.vocabulary.counts import Ports, fewest_tiers, largest_tree, tree_switches
+from railx.vocabulary.counts import Bill, Ports, fewest_tiers, largest_tree, tree_switches
 from railx.vocabulary.routing.spread import even_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
-from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, join_rows
+from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, join_rows, nearest
 
 __all__ = ["FAMILY", "RailOnlySettings", "group_network"]
 
@@ -52,24 +53,21 @@ class RailOnlySettings(ElectricalRailSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.tiers > 1:
-            self._check_tree()
-        elif self.servers > self.switch_radix:
-            raise SettingsError(
-                "servers",
-                f"got {self.servers}; allowed: 2 to switch_radix = {self.switch_radix}, a port for"
-                f" each; the nearest is {self.switch_radix}, or switch_radix {self.servers}",
-            )
-
-    def _check_tree(self) -> None:
         k = self.switch_radix
-        check_even("switch_radix", k, "half of the ports face up")
-        most = largest_tree(self.tiers, k)
-        if self.servers > most:
+        if self.tiers > 1:
+            check_even("switch_radix", k, "half of the ports face up")
+            most = largest_tree(self.tiers, k)
+            if self.servers > most:
+                raise SettingsError(
+                    "servers",
+                    f"got {self.servers}; allowed: 2 to {most} with {self.tiers} tiers of {k}-port"
+                    f" switches; the nearest is {most}",
+                )
+        elif self.servers > k:
             raise SettingsError(
                 "servers",
-                f"got {self.servers}; allowed: 2 to {most} with {self.tiers} tiers of {k}-port"
-                f" switches; the nearest is {most}",
+                f"got {self.servers}; allowed: 2 to switch_radix = {k}, a port for each; the"
+                f" nearest is {k}, or switch_radix {self.servers}",
             )
 
     @property
@@ -108,14 +106,11 @@ def check(settings: RailOnlySettings) -> None:
         part = (k // 2) ** (settings.tiers - 1)
         fits = [part * parts for parts in range(2, k + 1, 2) if k % parts == 0]
         if settings.servers not in fits:
-            below = [servers for servers in fits if servers < settings.servers]
-            above = [servers for servers in fits if servers > settings.servers]
-            near = below[-1:] + above[:1]
             raise SettingsError(
                 "servers",
                 f"got {settings.servers}; allowed with {settings.tiers} tiers: {part} times an even"
-                f" divisor of switch_radix = {k}, so that the top switches are full; the nearest"
-                f" {'is' if len(near) == 1 else 'are'} {' and '.join(map(str, near))}",
+                f" divisor of switch_radix = {k}, so that the top switches are full;"
+                f" {nearest(settings.servers, fits)}",
             )
     check_size("servers", 2 * settings.chips * (1 + settings.planes * settings.tiers))
 
@@ -129,9 +124,7 @@ def build(settings: RailOnlySettings) -> Topology:
     Above the leaves of a plane follow the spine switches, or the aggregation switches
     (group by group) and the core switches, rank by rank.
     """
-    if settings.tiers == 1:
-        return rails.build(settings)
-    return rails.build(settings, lambda leaf, upper: _tree_links(settings, leaf, upper))
+    return rails.build(settings, None if settings.tiers == 1 else partial(_tree_links, settings))
 
 
 def _tiers(settings: RailOnlySettings, leaf: IntArray, upper: IntArray) -> list[IntArray]:
@@ -159,12 +152,10 @@ def _tree_links(settings: RailOnlySettings, leaf: IntArray, upper: IntArray) -> 
     ]
     if settings.tiers == 3:
         pairs.insert(0, (tiers[0][:, :, None], tiers[1][:, None], "aggregation", 1))
-    links = []
-    for low, high, kind, lanes in pairs:
-        a, b = np.broadcast_arrays(low, high)
-        rate, latency_ns = settings.port_gbps, settings.global_latency_ns
-        links.append(duplex_links(a, b, kind, gbps=rate, latency_ns=latency_ns, lanes=lanes))
-    return join_rows(links)
+    rate, latency_ns = settings.port_gbps, settings.global_latency_ns
+    return join_rows(
+        [duplex_links(a, b, kind, rate, latency_ns, lanes=lanes) for a, b, kind, lanes in pairs]
+    )
 
 
 def route(
@@ -210,9 +201,7 @@ def _fill_tree(builder: TableBuilder, tiers: list[IntArray], columns: slice) -> 
 
 
 def _above(tiers: list[IntArray], tier: int, at: tuple[int, ...]) -> IntArray:
-    """The switches above one, int[1, switches]: all spine switches, the aggregation
-    switches of a part, or the core switches of an aggregation switch.
-    """
+    """The switches above that at an index of a tier, int[1, switches]."""
     upper = tiers[tier + 1]
     row = 0 if len(tiers) == 2 else at[tier]
     return upper[row, :, at[2]][None]
@@ -266,6 +255,7 @@ FAMILY = electrical_family(
     check=check,
     route=route,
     group_network=group_network,
-    resize=resize,
-    countings={"whole_switches": whole_switches},
+    bill=Bill(
+        ports=rails.electrical_ports, resize=resize, countings={"whole_switches": whole_switches}
+    ),
 )

@@ -18,8 +18,8 @@ from railx.families.family import check_even
 from railx.families.rail_only import group_network
 from railx.families.rails import ElectricalRailSettings, electrical_family
 from railx.settings import AtLeast, Between, NonNegative, SettingsError
-from railx.vocabulary.counts import Ports, fewest_tiers, largest_tree, opus_rail_switch_ports
-from railx.vocabulary.topology import Topology, check_size, duplex_links
+from railx.vocabulary.counts import Bill, Ports, fewest_tiers, largest_tree, opus_rail_switch_ports
+from railx.vocabulary.topology import Topology, check_size, duplex_links, nearest
 
 __all__ = ["FAMILY", "RailOptimisedSettings"]
 
@@ -111,25 +111,17 @@ def _working_pods(settings: RailOptimisedSettings) -> str:
             f"no number of pods fits this radix; the nearest is switch_radix {radix} with"
             f" {fewest} pods"
         )
-    around = [
-        max([p for p in fits if p < settings.pods], default=None),
-        min([p for p in fits if p > settings.pods], default=None),
-    ]
-    near = [str(pods) for pods in around if pods is not None]
-    return f"the nearest {'is' if len(near) == 1 else 'are'} {' and '.join(near)}"
+    return nearest(settings.pods, fits)
 
 
 def build(settings: RailOptimisedSettings) -> Topology:
     """Build the network as :func:`railx.families.rails.build`, with its spine."""
+    rate, latency_ns = settings.port_gbps, settings.global_latency_ns
+    lanes = settings.switch_radix // settings.rail_switches
     return rails.build(
         settings,
         lambda leaf, spine: duplex_links(
-            leaf[:, None],
-            spine[None, :],
-            "aggregation",
-            gbps=settings.port_gbps,
-            latency_ns=settings.global_latency_ns,
-            lanes=settings.switch_radix // settings.rail_switches,
+            leaf[:, None], spine, "aggregation", rate, latency_ns, lanes=lanes
         ),
     )
 
@@ -183,10 +175,13 @@ FAMILY = electrical_family(
     build=build,
     check=check,
     group_network=group_network,
-    resize=resize,
-    check_bill=check_bill,
-    countings={
-        "opus_artifact": lambda settings: _opus_artifact(settings, switch_side=False),
-        "opus_artifact_both_ends": lambda settings: _opus_artifact(settings, switch_side=True),
-    },
+    bill=Bill(
+        ports=rails.electrical_ports,
+        resize=resize,
+        check=check_bill,
+        countings={
+            "opus_artifact": lambda settings: _opus_artifact(settings, switch_side=False),
+            "opus_artifact_both_ends": lambda settings: _opus_artifact(settings, switch_side=True),
+        },
+    ),
 )

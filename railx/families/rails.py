@@ -15,17 +15,17 @@ packets can form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.families.family import Family, FamilyBase, JobPlaces, Lines, any_chips
+from railx.families.family import Family, FamilyBase, Lines, any_chips
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.arrays import BoolArray, IntArray
-from railx.vocabulary.counts import Bill, Ports, no_check
+from railx.vocabulary.counts import Ports
 from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordinates
 from railx.vocabulary.routing.spread import VIRTUAL_CHANNELS, even_sets, fallback_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
@@ -43,11 +43,11 @@ __all__ = [
     "ServerSettings",
     "build",
     "electrical_family",
-    "inside",
+    "electrical_ports",
     "rail_table",
     "route",
     "scale_up_links",
-    "server_places",
+    "server_family",
 ]
 
 
@@ -116,6 +116,12 @@ class ElectricalRailSettings(ServerSettings):
         return self.server_count
 
     @property
+    def half_servers(self) -> int:
+        """Servers of half 0 of the natural cut."""
+        half = self.pod_count // 2 * self.servers_per_pod
+        return half if self.pod_count > 1 else self.server_count // 2
+
+    @property
     def rail_switches(self) -> int:
         """Rail switches of a plane: one for each rank in each pod."""
         return self.pod_count * self.chips_per_server
@@ -127,12 +133,11 @@ class ElectricalRailSettings(ServerSettings):
 
     @property
     def spine_delay_ns(self) -> float | None:
-        """Flight time that the spine adds to the path to another rank of the pod; None:
-        no spine.
-        """
+        """Flight time that a spine adds to paths to other ranks; None: no spine."""
         return None
 
 
+ServerT = TypeVar("ServerT", bound=ServerSettings)
 ElectricalT = TypeVar("ElectricalT", bound=ElectricalRailSettings)
 
 
@@ -143,14 +148,9 @@ def scale_up_links(settings: ServerSettings, ports: int) -> Links:
     are the first switches, in the servers' order.
     """
     chip = np.arange(settings.chips)
-    return duplex_links(
-        chip,
-        settings.chips + chip // settings.chips_per_server,
-        "internal",
-        gbps=settings.port_gbps * settings.scale_up_width,
-        latency_ns=settings.scale_up_latency_ns,
-        lanes=ports,
-    )
+    switch = settings.chips + chip // settings.chips_per_server
+    rate, latency_ns = settings.port_gbps * settings.scale_up_width, settings.scale_up_latency_ns
+    return duplex_links(chip, switch, "internal", rate, latency_ns, lanes=ports)
 
 
 def inside(settings: ServerSettings) -> NodeSettings | None:
@@ -161,9 +161,18 @@ def inside(settings: ServerSettings) -> NodeSettings | None:
     return NodeSettings(settings.chips_per_server, "switch", gb_s, settings.scale_up_latency_ns)
 
 
-def server_places() -> JobPlaces[Any]:
-    """Jobs within a server, or on any chips; a fault takes its chip alone."""
-    return any_chips(lambda of: of.chips, domain_chips=lambda of: of.chips_per_server)
+def server_family(name: str, settings: type[ServerT], **capabilities: Any) -> Family[ServerT]:
+    """The family of servers of chips, with ``capabilities`` of its own."""
+    return Family(
+        name=name,
+        settings=settings,
+        ports_per_chip=lambda of: of.ports_per_chip,
+        has_nodes=True,
+        inside=inside,
+        # Jobs within a server, or on any chips; a fault takes its chip alone.
+        job_places=any_chips(lambda of: of.chips, domain_chips=lambda of: of.chips_per_server),
+        **capabilities,
+    )
 
 
 # Graph of electrical rails
@@ -186,15 +195,9 @@ def build(
     for plane in range(settings.planes):
         first = chips + settings.server_count + plane * plane_switches
         leaf = first + np.arange(settings.rail_switches)
-        links.append(
-            duplex_links(
-                chip,
-                leaf[chip // (g * settings.servers_per_pod) * g + chip % g],
-                "leaf",
-                gbps=settings.port_gbps,
-                latency_ns=settings.leaf_latency_ns,
-            )
-        )
+        above = leaf[chip // (g * settings.servers_per_pod) * g + chip % g]
+        rate, latency_ns = settings.port_gbps, settings.leaf_latency_ns
+        links.append(duplex_links(chip, above, "leaf", rate, latency_ns))
         if spine_links is not None:
             links.append(spine_links(leaf, leaf[-1] + 1 + np.arange(settings.spines)))
     return topology_of(
@@ -212,35 +215,11 @@ def halves(settings: ElectricalRailSettings) -> NDArray[np.int8]:
     A single pod is cut between its servers; its rail switches and the spine are in half
     1.
     """
-    server = np.arange(settings.server_count)
-    if settings.pod_count > 1:
-        upper = server // settings.servers_per_pod >= settings.pod_count // 2
-        pods = np.arange(settings.pod_count) >= settings.pod_count // 2
-        leaf = np.repeat(pods, settings.chips_per_server)
-    else:
-        upper = server >= settings.server_count // 2
-        leaf = np.ones(settings.rail_switches, dtype=np.bool_)
-    plane = np.concatenate([leaf, np.ones(settings.spines, dtype=np.bool_)])
-    return np.concatenate(
-        [np.repeat(upper, settings.chips_per_server), upper, np.tile(plane, settings.planes)]
-    ).astype(np.int8)
-
-
-def bisection_ports(settings: ElectricalRailSettings) -> int:
-    """Ports in one direction across that cut: those of the chips of half 0."""
-    servers = (
-        settings.pod_count // 2 * settings.servers_per_pod
-        if settings.pod_count > 1
-        else settings.server_count // 2
-    )
-    return servers * settings.chips_per_server * settings.planes
-
-
-def ports_per_chip(settings: ElectricalRailSettings) -> int:
-    """Ports of a chip to the rails, a port per plane; scale-up links stay in the
-    server.
-    """
-    return settings.planes
+    g, pods = settings.chips_per_server, settings.pod_count
+    upper = np.arange(settings.server_count) >= settings.half_servers
+    leaf = np.repeat(np.arange(pods) >= pods // 2, g)
+    plane = np.tile(np.append(leaf, np.ones(settings.spines, dtype=np.bool_)), settings.planes)
+    return np.concatenate([np.repeat(upper, g), upper, plane]).astype(np.int8)
 
 
 def electrical_ports(settings: ElectricalRailSettings) -> Ports:
@@ -260,11 +239,6 @@ def electrical_ports(settings: ElectricalRailSettings) -> Ports:
         bisection=planes,
         electrical_switch_ports=ends * (2 * tiers - 1),
     )
-
-
-def electrical_wirings(settings: ElectricalRailSettings, nodes: int) -> tuple[str, ...]:
-    """A rail switch joins any servers; empty for more servers than there are."""
-    return ("packets",) if nodes <= settings.server_count else ()
 
 
 # Routing on electrical rails
@@ -350,12 +324,7 @@ def rail_table(
         (rails, *((pod_chips, g) if detours else (g, settings.servers_per_pod))),
     )
     builder = TableBuilder(
-        topology,
-        routing,
-        states=1,
-        virtual_channels=VIRTUAL_CHANNELS,
-        destinations=destinations,
-        groups=groups,
+        topology, routing, destinations, groups, states=1, virtual_channels=VIRTUAL_CHANNELS
     )
     entry, switch = builder.entry[0], topology.chips + server
     between, second, third = map(groups.on_level, range(3))
@@ -398,42 +367,28 @@ def electrical_family(
     name: str,
     settings: type[ElectricalT],
     *,
-    build: Callable[[ElectricalT], Topology],
-    check: Callable[[ElectricalT], None],
     group_network: Callable[[ElectricalT, int, str], FamilySettings],
-    resize: Callable[[ElectricalT, int], ElectricalT],
-    route: Callable[[ElectricalT, Topology, str, Destinations], RoutingTable] = route,
-    check_bill: Callable[[ElectricalT], None] = no_check,
-    countings: Mapping[str, Callable[[ElectricalT], Ports]] | None = None,
+    **capabilities: Any,
 ) -> Family[ElectricalT]:
-    """The family of rails of electrical switches.
+    """The family of rails of electrical switches, with ``capabilities`` of its own.
 
-    ``group_network``: the network of a number of servers alone. ``check_bill`` and
-    ``countings`` are those of :class:`railx.vocabulary.counts.Bill`.
+    ``group_network``: the network of a number of servers alone.
     """
-    return Family(
-        name=name,
-        settings=settings,
-        build=build,
-        check=check,
-        halves=halves,
-        bisection_ports=bisection_ports,
-        ports_per_chip=ports_per_chip,
-        has_nodes=True,
-        inside=inside,
-        job_places=server_places(),
-        routings=("min", "adaptive"),
-        route=route,
-        grouped_routings=("min", "adaptive"),
-        groups=groups_of,
-        bill=Bill(
-            ports=electrical_ports, resize=resize, check=check_bill, countings=countings or {}
-        ),
-        lines=Lines(
+    shared: dict[str, Any] = {
+        "halves": halves,
+        # Those of the chips of half 0.
+        "bisection_ports": lambda of: of.half_servers * of.chips_per_server * of.planes,
+        "routings": ("min", "adaptive"),
+        "route": route,
+        "grouped_routings": ("min", "adaptive"),
+        "groups": groups_of,
+        # A rail switch joins any servers.
+        "lines": Lines(
             axes=(("x", "y"),),
-            wirings=electrical_wirings,
+            wirings=lambda of, nodes: ("packets",) if nodes <= of.server_count else (),
             alone=group_network,
-            shares=lambda settings: 1,
-            nodes=lambda settings: settings.server_count,
+            shares=lambda of: 1,
+            nodes=lambda of: of.server_count,
         ),
-    )
+    }
+    return server_family(name, settings, **shared | capabilities)

@@ -36,7 +36,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from railx.families.family import check_radix
+from railx.families.family import check_radix, size_check
 from railx.families.node_grids import (
     AllToAllSettings,
     all_rail_lines,
@@ -47,10 +47,10 @@ from railx.families.node_grids import (
     node_grid_family,
 )
 from railx.settings import AtLeast, SettingsError
-from railx.vocabulary.arrays import BoolArray, FloatArray, Int32Array, IntArray
+from railx.vocabulary.arrays import BoolArray, FloatArray, Int32Array, IntArray, true_indices
 from railx.vocabulary.circuit_checks import check_part, check_ports
 from railx.vocabulary.counts import Bill, Ports, dragonfly_hops
-from railx.vocabulary.grid import LineWiring, build_lines, rail_ports, successor_arcs
+from railx.vocabulary.grid import build_lines, port_chip, rail_ports, successor_arcs
 from railx.vocabulary.line_parts import (
     LinePart,
     PartSettings,
@@ -62,16 +62,10 @@ from railx.vocabulary.line_parts import (
 )
 from railx.vocabulary.placement import node_placement
 from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordinates
-from railx.vocabulary.routing.line_phases import (
-    Phase,
-    WalkOrder,
-    even_shares,
-    mesh_distance,
-    nearest_shares,
-)
+from railx.vocabulary.routing.line_phases import Phase, WalkOrder, link_shares, mesh_distance
 from railx.vocabulary.routing.node_walks import Exits, exits, split_sets, walk_pools
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
-from railx.vocabulary.topology import Circuits, Topology, check_size
+from railx.vocabulary.topology import Circuits, Topology, two_nearest
 
 __all__ = ["FAMILY", "RailXDragonflySettings"]
 
@@ -101,14 +95,11 @@ class RailXDragonflySettings(AllToAllSettings):
         rails = self.rails
         check_rails(rails)
         if rails % (self.columns - 1):
-            sizes = sorted(
-                (d + 1 for d in range(1, rails + 1) if rails % d == 0),
-                key=lambda size: (abs(size - self.columns), size),
-            )
+            sizes = (d + 1 for d in range(1, rails + 1) if rails % d == 0)
             raise SettingsError(
                 "columns",
                 f"got {self.columns}; allowed: a number whose columns - 1 divides m * n = {rails}"
-                f" rails; the nearest are {' and '.join(map(str, sorted(sizes[:2])))}",
+                f" rails; the nearest are {two_nearest(self.columns, sizes)}",
             )
         check_rings("columns", (_row(self),), self.rings)
         most = 2 * rails * self.columns + 1
@@ -133,24 +124,12 @@ def row_part(settings: RailXDragonflySettings) -> LinePart:
     return line_parts((_row(settings),))[0]
 
 
-def row_wiring(settings: RailXDragonflySettings) -> LineWiring:
-    """The links between every ordered pair of columns of a row, 2 per copy of the
-    all-to-all.
-    """
-    return part_wiring(row_part(settings), settings.rings)
-
-
 def row_differences(settings: RailXDragonflySettings) -> IntArray:
     """Rows that the Y rails of each column go up by: (columns, r), 1 to rows - 1."""
     rows, rails = settings.rows, settings.rails
     half = rows // 2
     order = np.concatenate([np.arange(1, half + 1), np.arange(rows - 1, half, -1)])
     return order[np.arange(settings.columns * rails) % (rows - 1)].reshape(settings.columns, rails)
-
-
-def check(settings: RailXDragonflySettings) -> None:
-    """Refuse more links than fit in memory."""
-    check_size("rows", settings.grid.link_rows)
 
 
 def build(settings: RailXDragonflySettings) -> Topology:
@@ -203,11 +182,6 @@ def node_hop_counts(settings: RailXDragonflySettings) -> IntArray:
     return counts[: int(counts.nonzero()[0].max()) + 1] * rows * settings.m**4
 
 
-def symmetric_sources(settings: RailXDragonflySettings) -> IntArray:
-    """The nodes of the first group represent all, as the groups are alike."""
-    return np.arange(settings.columns)
-
-
 def check_circuits(settings: RailXDragonflySettings, circuits: Circuits) -> None:
     """Check the circuits of the groups; ValueError names the first fault.
 
@@ -216,11 +190,6 @@ def check_circuits(settings: RailXDragonflySettings, circuits: Circuits) -> None
     """
     check_ports(circuits, settings.grid, paired=False)
     check_part(circuits, 0, row_part(settings), directed=settings.rings == "directed")
-    _check_groups(circuits, settings)
-
-
-def _check_groups(circuits: Circuits, settings: RailXDragonflySettings) -> None:
-    """Every pair of rows is joined in some column."""
     in_columns = circuits.dimension == 1
     joined = np.eye(settings.rows, dtype=np.bool_)
     a, b = (port[in_columns] // 2 for port in (circuits.port_a, circuits.port_b))
@@ -241,17 +210,16 @@ def ports(settings: RailXDragonflySettings) -> Ports:
     grid = settings.grid
     groups = grid.rows
     bisection = 4 * grid.rails * (groups // 2) * (groups - groups // 2) / (groups * (groups - 1))
+    mean_hops = dragonfly_hops(grid.columns, groups, grid.m**2)
     return grid_ports(
         grid,
-        all_to_all=min(2 * grid.n / grid.m / hops for hops in _hops(settings)),
+        all_to_all=min(2 * grid.n / grid.m / hops for hops in mean_hops),
         bisection=bisection / grid.m**2,
     )
 
 
 def resize(settings: RailXDragonflySettings, chips: int) -> RailXDragonflySettings:
-    """The Dragonfly of :func:`railx.families.node_grids.best_grid`, on every rail of a
-    row.
-    """
+    """The Dragonfly of ``node_grids.best_grid``, on every rail of a row."""
     rails, longest = settings.rails, longest_line(settings)
     return best_grid(
         settings,
@@ -271,10 +239,6 @@ def _shaped(settings: RailXDragonflySettings, columns: int, rows: int) -> RailXD
     return replace(settings, columns=columns, rows=rows, rings=rings)
 
 
-def _hops(settings: RailXDragonflySettings) -> tuple[float, float]:
-    return dragonfly_hops(settings.columns, settings.rows, settings.m**2)
-
-
 def route(
     settings: RailXDragonflySettings,
     topology: Topology,
@@ -290,22 +254,13 @@ def route(
     of the column. On the last row a packet is in the row of its destination, on the
     first one it is not, so that both have the same states.
     """
-    plan = _Plan(settings, balanced=routing == "balanced")
+    plan = _Plan(settings, routing)
+    groups = _groups(settings, topology, destinations)
     builder = TableBuilder(
-        topology,
-        routing,
-        states=plan.states,
-        virtual_channels=4,
-        destinations=destinations,
-        groups=_groups(settings, topology, destinations),
+        topology, routing, destinations, groups, states=plan.states, virtual_channels=4
     )
     _fill(builder, plan)
     return builder.build()
-
-
-def groups(settings: RailXDragonflySettings, routing: str) -> int:
-    """Columns of the grouped table: nodes, columns of a row, chips of a node."""
-    return settings.columns * settings.rows + settings.columns + settings.m**2
 
 
 def _groups(
@@ -343,22 +298,19 @@ class _Plan:
       the last row.
     """
 
-    def __init__(self, settings: RailXDragonflySettings, *, balanced: bool) -> None:
-        self.settings, self.balanced = settings, balanced
+    def __init__(self, settings: RailXDragonflySettings, routing: str) -> None:
+        self.settings, self.routing = settings, routing
         self.rows, self.columns, self.chips = settings.rows, settings.columns, settings.m**2
-        self.row = Phase(row_wiring(settings), m=settings.m, n=settings.n, dimension=0, stride=1)
+        wiring = part_wiring(row_part(settings), settings.rings)
+        self.row = Phase(wiring, m=settings.m, n=settings.n, dimension=0, stride=1)
         self.ports = _row_ports(settings)
         count = (self.ports >= 0).sum(axis=2)
-        self.candidates = _padded([np.flatnonzero(columns) for columns in count])
         joined = count > 0
+        self.candidates = true_indices(joined)
         self.itself = np.where(joined, joined.cumsum(axis=1) - 1, self.candidates.shape[1])
         self.by_column = _columns_taken(count)
         uniform = np.ones((1, self.columns, self.chips))
-        self.first = (
-            even_shares(uniform, self.row.distance)[0]
-            if balanced
-            else nearest_shares(self.row.distance)
-        )
+        self.first = link_shares(uniform, self.row.distance, routing)[0]
         self._share_column_and_last_row()
 
     @property
@@ -378,11 +330,12 @@ class _Plan:
         return self.row_state(self.others, port)
 
     def _share_column_and_last_row(self) -> None:
-        """Follow uniform traffic, a flit from every chip to every other node, to a
-        column.
-        """
+        """Follow uniform traffic from every chip to every other node to a column."""
         distance = mesh_distance(self.settings.m)
-        leave, enter = _port_chips(self.settings, self.ports)
+        rail, side = np.divmod(np.maximum(self.ports, 0), 2)
+        leave, enter = (
+            port_chip(rail, side == plus, self.settings.m, self.settings.n, 1) for plus in (1, 0)
+        )
         self.across = np.zeros((self.columns, self.chips, *self.ports.shape[::2]))
         last_source = np.ones((self.columns, self.chips, self.columns))
         # Load of the links of the first row for a share of 1 of a column.
@@ -400,21 +353,13 @@ class _Plan:
                 if len(used):
                     source = arrived[:, :, rows].sum(axis=1)
                     steps = distance[:, leave[rows, column, used]][None, :, None]
-                    to = (
-                        even_shares(source[None, None], steps)[0]
-                        if self.balanced
-                        else nearest_shares(steps)
-                    )
-                    self.across[column][:, rows, used] = to[0, :, 0]
+                    to = link_shares(source[None, None], steps, self.routing)
+                    self.across[column][:, rows, used] = to[0, 0, :, 0]
                     for q in used.tolist():
                         last_source[column, enter[rows, column, q]] += (
                             self.across[column, :, rows, q] @ arrived[:, :, rows]
                         )
-        self.last = (
-            even_shares(last_source[None], self.row.distance)[0]
-            if self.balanced
-            else nearest_shares(self.row.distance)
-        )
+        self.last = link_shares(last_source[None], self.row.distance, self.routing)[0]
 
 
 def _fill(builder: TableBuilder, plan: _Plan) -> None:
@@ -430,10 +375,9 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
         return split_sets(builder, paths, by_kind, repeats, kind)
 
     rows_up = (np.arange(plan.rows) - y[:, None]) % plan.rows  # [chip, row]
+    by_rail = plan.routing == "balanced"
     walks = [
-        walk_pools(
-            builder, plan.settings.m, order, vc, by_rail=plan.balanced and vc < len(_ORDERS) - 1
-        )
+        walk_pools(builder, plan.settings.m, order, vc, by_rail=by_rail and vc < 3)
         for vc, order in enumerate(_ORDERS)
     ]
     first, across, last = _paths(builder, plan, walks, node, x)
@@ -457,9 +401,8 @@ def _fill(builder: TableBuilder, plan: _Plan) -> None:
     weight = np.empty((*plan.first.shape[:2], plan.rows, plan.columns, len(paths)))
     for number, (j, k) in enumerate(to_column):
         column = plan.candidates[:, j]
-        by_column = plan.by_column[:, :, np.arange(plan.rows), column].transpose(
-            0, 2, 1
-        )  # [column, difference, b]
+        taken = plan.by_column[:, :, np.arange(plan.rows), column]
+        by_column = taken.transpose(0, 2, 1)  # [column, difference, b]
         weight[..., number] = by_column[:, None] * plan.first[:, :, column, k][..., None]
     here = np.arange(plan.columns)
     stays = plan.by_column[here, :, :, here].transpose(0, 2, 1)
@@ -488,16 +431,15 @@ def _paths(
         column = candidates[np.arange(plan.rows), j + (itself <= j)]  # [chip, difference]
         for k in range(plan.row.links):
             link = np.where(column < 0, -1, along[chip, column, k])
-            heading = plan.row_state(j, k)
-            first[j, k] = exits(builder, walks[0], link, vc=1, heading=heading, after=1)
+            first[j, k] = exits(builder, walks[0], link, 1, plan.row_state(j, k), after=1)
     across = []
     for q in range(plan.ports.shape[2]):
         port = plan.ports[:, x, q].T  # [chip, difference]
         rail, side = np.divmod(np.maximum(port, 0), 2)
         link = np.where(port < 0, -1, ports[1][node[:, None], rail, side])
-        across.append(exits(builder, walks[1], link, vc=2, heading=plan.column_state(q), after=0))
+        across.append(exits(builder, walks[1], link, 2, plan.column_state(q)))
     last = [
-        exits(builder, walks[2], along[..., k], vc=3, heading=plan.row_state(0, k), after=0)
+        exits(builder, walks[2], along[..., k], 3, plan.row_state(0, k))
         for k in range(plan.row.links)
     ]
     return first, across, last
@@ -521,24 +463,11 @@ def _candidate_paths(
 
 
 def _row_ports(settings: RailXDragonflySettings) -> IntArray:
-    """The Y ports (2 rail + side, plus is 1) to each row difference: int[G, C, Q], -1:
-    none.
-    """
+    """The Y ports (2 rail + side, plus is 1) to each row difference: int[G, C, Q]."""
     up = row_differences(settings)
-    goes = np.stack([(settings.rows - up) % settings.rows, up], axis=-1)  # [column, rail, side]
-    flat = goes.reshape(settings.columns, -1)
-    return np.stack(
-        [
-            _padded(
-                [
-                    np.flatnonzero(column == rows) if rows else np.empty(0, dtype=np.int64)
-                    for column in flat
-                ],
-                flat.shape[1],
-            )
-            for rows in range(settings.rows)
-        ]
-    )[:, :, : max(int((flat == rows).sum(axis=1).max()) for rows in range(1, settings.rows))]
+    goes = np.stack([settings.rows - up, up], axis=-1)  # [column, rail, side]
+    rows = np.arange(settings.rows)[:, None, None]
+    return true_indices(goes.reshape(settings.columns, -1) == rows)
 
 
 def _columns_taken(count: IntArray) -> FloatArray:
@@ -546,10 +475,8 @@ def _columns_taken(count: IntArray) -> FloatArray:
 
     In proportion to their ports (int[G, C]).
     """
-    columns = np.arange(count.shape[1])
-    rails = (columns[:, None, None] != columns) + (columns[:, None] != columns)[
-        None
-    ]  # [a, b, column]
+    other = ~np.eye(count.shape[1], dtype=np.bool_)
+    rails = other[:, None] | other  # [a, b, column]
     hops = np.where(count > 0, rails[:, :, None, :], 9)
     weight = np.where(hops == hops.min(axis=-1, keepdims=True), count, 0).astype(np.float64)
     weight[:, :, 0] = 0
@@ -557,34 +484,19 @@ def _columns_taken(count: IntArray) -> FloatArray:
     return shares
 
 
-def _port_chips(settings: RailXDragonflySettings, ports: IntArray) -> tuple[IntArray, IntArray]:
-    """The local chips where Y ports leave a node and enter the next."""
-    rail, side = np.divmod(np.maximum(ports, 0), 2)
-    top = (settings.m - 1) * settings.m
-    return rail // settings.n + np.where(side == 1, top, 0), rail // settings.n + np.where(
-        side == 1, 0, top
-    )
-
-
-def _padded(lists: list[IntArray], width: int | None = None) -> IntArray:
-    """Lists of different lengths as rows of an array, padded with -1."""
-    longest = max(len(row) for row in lists) if width is None else width
-    return np.stack(
-        [np.concatenate([row, np.full(longest - len(row), -1)]) for row in lists]
-    ).astype(np.int64)
-
-
 FAMILY = node_grid_family(
     "railx_dragonfly",
     RailXDragonflySettings,
     build=build,
-    check=check,
+    check=size_check("rows", lambda of: of.grid.link_rows),
     bisection_ports=bisection_ports,
     route=route,
     grouped_routings=("min", "balanced"),
-    groups=groups,
+    # Nodes, columns of a row, chips of a node.
+    groups=lambda of, routing: of.columns * of.rows + of.columns + of.m**2,
     node_hop_counts=node_hop_counts,
-    symmetric_sources=symmetric_sources,
+    # The nodes of the first group represent all, as the groups are alike.
+    symmetric_sources=lambda of: np.arange(of.columns),
     check_circuits=check_circuits,
     placement=lambda settings, topology, sizes: node_placement(topology, sizes),
     bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip),

@@ -11,21 +11,17 @@ routings differ in how packets choose between them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from railx.families import railx_lines, railx_split
-from railx.families.family import check_radix, shared_fields
-from railx.families.node_grids import (
-    RailXSettings,
-    circuit_line_graphs,
-    in_node_lanes_per_chip,
-    node_grid_family,
-)
-from railx.families.railx_lines import PartedSettings, ports
+from railx.families import railx_split
+from railx.families.family import check_radix, shared_fields, size_check
+from railx.families.node_grids import RailXSettings, in_node_lanes_per_chip, node_grid_family
+from railx.families.railx_lines import ALL_TO_ALLS, PartedSettings, ports
 from railx.families.railx_split import RailXSplitSettings
 from railx.settings import SettingsError
 from railx.vocabulary.circuit_checks import check_ports
@@ -34,7 +30,7 @@ from railx.vocabulary.grid import build_grid, line_wiring
 from railx.vocabulary.grid_rings import Arc, GridRings
 from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
 from railx.vocabulary.line_parts import LinePart, PartSettings, line_parts
-from railx.vocabulary.topology import Circuits, Topology, check_size
+from railx.vocabulary.topology import Circuits, Topology
 
 __all__ = ["FAMILY", "RailXHyperXSettings", "square"]
 
@@ -82,20 +78,11 @@ class RailXHyperXSettings(PartedSettings):
 # Graph
 
 
-def check(settings: RailXHyperXSettings) -> None:
-    """Refuse more links than fit in memory."""
-    check_size("n", settings.grid.link_rows)
-
-
 def build(settings: RailXHyperXSettings) -> Topology:
     """Build the topology, two full-duplex links for every pair of nodes of a line."""
-    grid = settings.grid
-    rings = (
-        hamiltonian_cycles(grid.columns)
-        if settings.rings == "directed"
-        else undirected_rings(grid.columns)
-    )
-    return build_grid(settings, grid, rings, rings)
+    decompose = hamiltonian_cycles if settings.rings == "directed" else undirected_rings
+    rings = decompose(settings.grid.columns)
+    return build_grid(settings, settings.grid, rings, rings)
 
 
 def check_circuits(settings: RailXHyperXSettings, circuits: Circuits) -> None:
@@ -105,15 +92,8 @@ def check_circuits(settings: RailXHyperXSettings, circuits: Circuits) -> None:
     ordered pair of nodes of a line, with undirected rings exactly two join every
     unordered pair.
     """
-    grid = settings.grid
-    check_ports(circuits, grid, paired=False)
-    _check_pairs(circuits, grid.nodes, directed=settings.rings == "directed")
-
-
-def _check_pairs(circuits: Circuits, nodes: int, *, directed: bool) -> None:
-    """Check that one rail joins each ordered pair, or two each unordered pair, of a
-    line.
-    """
+    nodes, directed = settings.grid.nodes, settings.rings == "directed"
+    check_ports(circuits, settings.grid, paired=False)
     a, b = circuits.node_a.astype(np.int64), circuits.node_b.astype(np.int64)
     if not directed:
         a, b = np.minimum(a, b), np.maximum(a, b)
@@ -149,11 +129,6 @@ class AllToAllLineRings(GridRings):
         return super().arcs(positions, dimension)
 
 
-def grid_rings(settings: RailXHyperXSettings, topology: Topology) -> GridRings:
-    """The rings of the rails, or of the links among a part of a line."""
-    return AllToAllLineRings(topology, settings.grid)
-
-
 def _part_rings(topology: Topology, positions: Sequence[int], dimension: int) -> list[list[Arc]]:
     """Both directions of the undirected rings over some positions of an all-to-all
     line.
@@ -171,15 +146,15 @@ def _part_rings(topology: Topology, positions: Sequence[int], dimension: int) ->
     if len(positions) == 2:
         a, b = positions
         return [[arc(a, b, link), arc(b, a, link)] for link in (0, 1)]
-    used: dict[tuple[int, int], int] = {}
+    used: Counter[tuple[int, int]] = Counter()
     rings = []
     for order in undirected_rings(len(positions)).tolist():
         nodes = [positions[index] for index in order]
         up = []
         for a, b in zip(nodes, nodes[1:] + nodes[:1], strict=True):
             pair = (min(a, b), max(a, b))
-            up.append(arc(a, b, used.get(pair, 0)))
-            used[pair] = used.get(pair, 0) + 1
+            up.append(arc(a, b, used[pair]))
+            used[pair] += 1
         rings += [up, [arc_up.back for arc_up in reversed(up)]]
     return rings
 
@@ -222,18 +197,11 @@ def square(settings: RailXHyperXSettings, m: int | None, n: int | None) -> RailX
 FAMILY = node_grid_family(
     "railx_hyperx",
     RailXHyperXSettings,
+    **ALL_TO_ALLS,
     build=build,
-    check=check,
-    halves=railx_lines.halves,
-    bisection_ports=railx_lines.bisection_ports,
-    routings=("min", "balanced", "adaptive"),
-    route=railx_lines.route,
-    grouped_routings=("min", "balanced"),
-    groups=railx_lines.groups,
-    line_graphs=circuit_line_graphs,
+    check=size_check("n", lambda of: of.grid.link_rows),
     check_circuits=check_circuits,
-    loads=railx_lines.uniform_loads,
     longest_path_ns=longest_path_ns,
-    grid_rings=grid_rings,
+    grid_rings=lambda settings, topology: AllToAllLineRings(topology, settings.grid),
     bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip, square=square),
 )

@@ -7,12 +7,14 @@ dimension of the grid of nodes; the 2D HyperX has one per line.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from railx.families.node_grids import (
     AllToAllSettings,
+    circuit_line_graphs,
     grid_ports,
     hyperx_all_to_all_ports,
     hyperx_bisection_ports,
@@ -130,31 +132,20 @@ def route(
     steps = _phases(settings)
     channels = len(steps) + 1
     if routing == "adaptive":
+        states = adaptive_states(steps)
         builder = TableBuilder(
-            topology,
-            routing,
-            states=adaptive_states(steps),
-            virtual_channels=channels,
-            destinations=destinations,
+            topology, routing, destinations, states=states, virtual_channels=channels
         )
         fill_adaptive(builder, steps)
         return builder.build()
     line: LineRouting = "min" if routing == "min" else "balanced"
+    states = 1 if line == "min" else 1 + max(phase.links for phase in steps)
+    groups = ordered_groups(topology, steps, line, destinations)
     builder = TableBuilder(
-        topology,
-        routing,
-        states=1 if routing == "min" else 1 + max(phase.links for phase in steps),
-        virtual_channels=channels,
-        destinations=destinations,
-        groups=ordered_groups(topology, steps, line, destinations),
+        topology, routing, destinations, groups, states=states, virtual_channels=channels
     )
     fill_ordered(builder, steps, line)
     return builder.build()
-
-
-def groups(settings: PartedSettings, routing: str) -> int:
-    """Columns of the grouped table: by logical coordinate and chip of the node."""
-    return ordered_columns(settings.sizes, settings.m**2, routing)
 
 
 # Bill of materials of all-to-alls
@@ -172,3 +163,17 @@ def ports(settings: PartedSettings) -> Ports:
         all_to_all=hyperx_all_to_all_ports(grid, dimensions),
         bisection=hyperx_bisection_ports(grid, dimensions),
     )
+
+
+#: What families of all-to-alls share.
+ALL_TO_ALLS: dict[str, Any] = {
+    "halves": halves,
+    "bisection_ports": bisection_ports,
+    "routings": ("min", "balanced", "adaptive"),
+    "route": route,
+    "grouped_routings": ("min", "balanced"),
+    # By logical coordinate and chip of the node.
+    "groups": lambda of, routing: ordered_columns(of.sizes, of.m**2, routing),
+    "line_graphs": circuit_line_graphs,
+    "loads": uniform_loads,
+}

@@ -29,7 +29,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from railx.families.family import check_radix
-from railx.families.node_grids import check, circuit_line_graphs, node_grid_family
+from railx.families.node_grids import circuit_line_graphs, node_grid_family
 from railx.families.railx_lines import (
     PartedSettings,
     bisection_ports,
@@ -38,10 +38,10 @@ from railx.families.railx_lines import (
     halves,
 )
 from railx.settings import AtLeast, NotEmpty
-from railx.vocabulary.arrays import FloatArray, IntArray
-from railx.vocabulary.grid import rail_ports
+from railx.vocabulary.arrays import FloatArray, IntArray, true_indices
+from railx.vocabulary.grid import port_chip, rail_ports
 from railx.vocabulary.line_parts import LinePart, PartSettings, check_line, check_rings, line_parts
-from railx.vocabulary.routing.line_phases import even_shares, mesh_distance, nearest_shares
+from railx.vocabulary.routing.line_phases import link_shares, mesh_distance
 from railx.vocabulary.routing.node_walks import exits, fill_final, split_sets, walk_pools
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
@@ -107,14 +107,12 @@ def route(
     undecided; ``balanced`` has one more for each rail that a packet may have chosen.
     """
     ports = rail_ports(topology)
-    lines = [
-        _MixedLine(settings, ports.neighbour, dimension, routing == "balanced")
-        for dimension in (0, 1)
-    ]
+    lines = [_MixedLine(settings, ports.neighbour, dimension, routing) for dimension in (0, 1)]
     channels = 1 + sum(line.diameter for line in lines)
-    states = 1 if routing == "min" else 1 + max(line.ports.shape[2] for line in lines)
+    drawn = routing == "balanced"
+    states = 1 + max(line.ports.shape[2] for line in lines) if drawn else 1
     builder = TableBuilder(
-        topology, routing, states=states, virtual_channels=channels, destinations=destinations
+        topology, routing, destinations, states=states, virtual_channels=channels
     )
     node, local = np.divmod(np.arange(topology.chips), settings.m**2)
     to_node = builder.destinations.astype(np.int64) // settings.m**2
@@ -125,21 +123,14 @@ def route(
         shares = line.shares[position, local]
         for hops in range(line.diameter, 0, -1):
             rail = np.where((line.hops[position] == hops)[..., None], rows, -1)
-            walk = walk_pools(builder, settings.m, "xy", channel, by_rail=routing == "balanced")
+            walk = walk_pools(builder, settings.m, "xy", channel, by_rail=drawn)
             paths = [
-                exits(
-                    builder,
-                    walk,
-                    rail[..., q],
-                    vc=channel + 1,
-                    heading=0 if states == 1 else 1 + q,
-                    after=0,
-                )
+                exits(builder, walk, rail[..., q], channel + 1, q + 1 if drawn else 0)
                 for q in range(rail.shape[2])
             ]
             here = done & (line.hops[position[:, None], target] == hops)
             builder.entry[0][here] = split_sets(builder, paths, shares)[:, target][here]
-            for q, path in enumerate(paths if states > 1 else []):
+            for q, path in enumerate(paths if drawn else []):
                 builder.entry[1 + q][here] = path.sets(builder)[:, target][here]
             channel += 1
         done &= position[:, None] == target
@@ -157,7 +148,7 @@ class _MixedLine:
     """
 
     def __init__(
-        self, settings: RailXMixedSettings, neighbour: IntArray, dimension: int, balanced: bool
+        self, settings: RailXMixedSettings, neighbour: IntArray, dimension: int, routing: str
     ) -> None:
         from scipy.sparse.csgraph import shortest_path
 
@@ -172,11 +163,8 @@ class _MixedLine:
         self.hops: IntArray = shortest_path(joined, unweighted=True).astype(np.int64)
         self.diameter = int(self.hops.max())
         closer = self.hops[near] == self.hops[:, None, :] - 1  # [position, port, target]
-        self.ports = np.full((self.length, self.length, int(closer.sum(axis=1).max())), -1)
-        for a, b in np.ndindex(self.length, self.length):
-            used = np.flatnonzero(closer[a, :, b])
-            self.ports[a, b, : len(used)] = used
-        self.shares = self._shares(settings, balanced)
+        self.ports = true_indices(closer.transpose(0, 2, 1))
+        self.shares = self._shares(settings, routing)
 
     def position(self, node: IntArray) -> IntArray:
         return node // self.stride % self.length
@@ -188,23 +176,19 @@ class _MixedLine:
         rail, side = np.divmod(np.maximum(port, 0), 2)
         return np.where(port < 0, -1, links[self.dimension, node[:, None, None], rail, side])
 
-    def _shares(self, settings: RailXMixedSettings, balanced: bool) -> FloatArray:
+    def _shares(self, settings: RailXMixedSettings, routing: str) -> FloatArray:
         m, chips = settings.m, settings.m**2
         rail, side = np.divmod(np.maximum(self.ports, 0), 2)
-        beside, edge = rail // settings.n, np.where(side == 1, m - 1, 0)
-        leave = beside * m + edge if self.dimension == 0 else edge * m + beside
+        leave = port_chip(rail, side == 1, m, settings.n, self.dimension)
         distance = mesh_distance(m)[:, leave]  # [c, a, b, q]
         shares = np.zeros((self.length, chips, *self.ports.shape[1:]))
         for a, b in np.ndindex(self.length, self.length):
             used = np.flatnonzero(self.ports[a, b] >= 0)
             if len(used):
                 steps = distance[:, a, b, used][None, :, None]
-                chip_shares = (
-                    even_shares(np.ones((1, 1, chips)), steps)[0]
-                    if balanced
-                    else nearest_shares(steps)
-                )
-                shares[a][:, b, used] = chip_shares[0, :, 0]
+                shares[a][:, b, used] = link_shares(np.ones((1, 1, chips)), steps, routing)[
+                    0, 0, :, 0
+                ]
         return shares
 
 
@@ -212,7 +196,6 @@ FAMILY = node_grid_family(
     "railx_mixed",
     RailXMixedSettings,
     build=build,
-    check=check,
     halves=halves,
     bisection_ports=bisection_ports,
     route=route,

@@ -22,17 +22,15 @@ from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from typing import Annotated, Literal
 
-from railx.families import railx_lines
 from railx.families.family import check_radix
 from railx.families.node_grids import (
     all_rail_lines,
     best_grid,
-    circuit_line_graphs,
     in_node_lanes_per_chip,
     longest_line,
     node_grid_family,
 )
-from railx.families.railx_lines import PartedSettings, ports
+from railx.families.railx_lines import ALL_TO_ALLS, PartedSettings, build, check_circuits, ports
 from railx.settings import AtLeast, NotEmpty, SettingsError
 from railx.vocabulary.counts import Bill
 from railx.vocabulary.line_parts import (
@@ -73,16 +71,14 @@ class RailXSplitSettings(PartedSettings):
         super().__post_init__()
         rails = self.rails
         check_rails(rails)
-        for axis, sizes in (("x", self.sizes_x), ("y", self.sizes_y)):
+        axes = (("x", self.sizes_x, self.split_x), ("y", self.sizes_y, self.split_y))
+        for axis, sizes, _ in axes:
             if max(sizes) > MOST_RAILS + 1:
                 raise SettingsError(
                     f"sizes_{axis}",
                     f"got {list(sizes)}; allowed: at most {MOST_RAILS + 1:,} nodes each",
                 )
-        for axis, sizes, split in (
-            ("x", self.sizes_x, self.split_x),
-            ("y", self.sizes_y, self.split_y),
-        ):
+        for axis, sizes, split in axes:
             if split is None:
                 _check_sizes(axis, sizes, rails)
             else:
@@ -143,9 +139,7 @@ def _check_sizes(axis: str, sizes: tuple[int, ...], rails: int) -> None:
 
 
 def _check_split(axis: str, sizes: tuple[int, ...], split: tuple[int, ...], rails: int) -> None:
-    """Refuse rails that are not a multiple of size - 1 per size and r in sum; suggest a
-    split.
-    """
+    """Refuse rails that are no multiples of size - 1 or not r in sum."""
     key = f"split_{axis}"
     fit = _fit(sizes, rails)
     works = (
@@ -175,9 +169,7 @@ def _check_split(axis: str, sizes: tuple[int, ...], split: tuple[int, ...], rail
 
 
 def _fit(sizes: tuple[int, ...], rails: int) -> tuple[int, ...] | None:
-    """Rails of each part, a positive multiple of its size - 1, summing to ``rails``, or
-    None.
-    """
+    """Positive multiples of each size - 1 that sum to ``rails``, or None."""
     if len(sizes) == 1:
         return (rails,) if rails and rails % (sizes[0] - 1) == 0 else None
     for copies in range(1, rails // (sizes[0] - 1) + 1):
@@ -274,17 +266,10 @@ def placement(settings: RailXSplitSettings, topology: Topology, sizes: Sizes) ->
 FAMILY = node_grid_family(
     "railx_split",
     RailXSplitSettings,
-    build=railx_lines.build,
+    **ALL_TO_ALLS,
+    build=build,
     check=check,
-    halves=railx_lines.halves,
-    bisection_ports=railx_lines.bisection_ports,
-    routings=("min", "balanced", "adaptive"),
-    route=railx_lines.route,
-    grouped_routings=("min", "balanced"),
-    groups=railx_lines.groups,
-    line_graphs=circuit_line_graphs,
-    check_circuits=railx_lines.check_circuits,
-    loads=railx_lines.uniform_loads,
+    check_circuits=check_circuits,
     placement=placement,
     bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip),
 )

@@ -19,21 +19,19 @@ from railx.families.node_grids import (
     NodeGridSettings,
     RailXSettings,
     best_grid,
-    check,
     circuit_line_graphs,
-    grid_ports,
-    grid_rings,
     in_node_lanes_per_chip,
     longest_line,
     node_grid_family,
-    ring_bisection_ports,
+    ring_ports,
 )
 from railx.families.railx_mixed import RailXMixedSettings
 from railx.settings import AtLeast
 from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.circuit_checks import check_part, check_ports
-from railx.vocabulary.counts import Bill, Ports, torus_all_to_all_ports
+from railx.vocabulary.counts import Bill, Ports
 from railx.vocabulary.grid import build_grid
+from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.line_parts import PartSettings, line_parts
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.rings import route_rings
@@ -78,9 +76,7 @@ def build(settings: RailXTorusSettings) -> Topology:
 
 
 def bisection_ports(settings: RailXTorusSettings) -> int:
-    """Ports in one direction across that cut: both boundaries of the rings, r rails a
-    line.
-    """
+    """Ports in one direction across that cut: both ends of rings, r rails a line."""
     return 2 * settings.rails * min(settings.x_scale, settings.y_scale)
 
 
@@ -134,22 +130,12 @@ def chip_grid(m: int, columns: int, rows: int) -> IntArray:
     return chip
 
 
-def groups(settings: RailXTorusSettings, routing: str) -> int:
-    """Columns of the grouped table: one per position of each ring of chips."""
-    return settings.m * sum(settings.shape)
-
-
 # Bill of materials
 
 
 def ports(settings: RailXTorusSettings) -> Ports:
     """Components of the grid, and its bandwidths in ports per chip."""
-    grid = settings.grid
-    return grid_ports(
-        grid,
-        all_to_all=torus_all_to_all_ports((grid.m * grid.columns, grid.m * grid.rows), grid.n),
-        bisection=ring_bisection_ports(grid, 2),
-    )
+    return ring_ports(settings.grid)
 
 
 def resize(settings: RailXTorusSettings, chips: int) -> RailXTorusSettings:
@@ -200,16 +186,16 @@ FAMILY = node_grid_family(
     "railx_torus",
     RailXTorusSettings,
     build=build,
-    check=check,
     bisection_ports=bisection_ports,
     route=route,
     grouped_routings=("min", "balanced"),
-    groups=groups,
+    # One per position of each ring of chips.
+    groups=lambda settings, routing: settings.m * sum(settings.shape),
     line_graphs=circuit_line_graphs,
     check_circuits=check_circuits,
     loads=uniform_loads,
     longest_path_ns=lambda settings: half_way_round_ns(settings.grid),
-    grid_rings=grid_rings,
+    grid_rings=lambda settings, topology: GridRings(topology, settings.grid),
     bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip),
     lines=Lines(
         axes=(("x",), ("y",)),

@@ -31,25 +31,24 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from railx.families.family import check_radix
 from railx.families.node_grids import (
     RailXSettings,
     best_grid,
-    check,
     grid_hop_count,
     grid_ports,
     in_node_lanes_per_chip,
     longest_line,
     node_grid_family,
     ring_bisection_ports,
+    ring_ports,
 )
 from railx.families.railx_torus import chip_grid
 from railx.settings import AtLeast, SettingsError
 from railx.vocabulary.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from railx.vocabulary.circuit_checks import check_ports
-from railx.vocabulary.counts import Bill, Ports, torus_all_to_all_ports
+from railx.vocabulary.counts import Bill, Ports
 from railx.vocabulary.grid import build_lines, grid_halves, ring_arcs, successor_arcs
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
@@ -105,9 +104,7 @@ def _chip_shift(settings: RailXTwistedTorusSettings) -> int:
 
 
 def build(settings: RailXTwistedTorusSettings) -> Topology:
-    """Build the topology; all rails of a line carry the same ring (or a pair's two
-    rings).
-    """
+    """Build the topology; all rails of a line carry the same ring or rings."""
     grid = settings.grid
     a = settings.y_scale
     up = (np.arange(2 * a) + 1) % (2 * a)
@@ -115,29 +112,15 @@ def build(settings: RailXTwistedTorusSettings) -> Topology:
         up[[a - 1, 2 * a - 1]] = 0, a
     ring_x = np.tile(np.arange(grid.columns), (grid.rails, 1))
     arcs_y = successor_arcs(np.broadcast_to(up, (a, grid.rails, 2 * a)))
-    return build_lines(
-        settings,
-        grid,
-        ring_arcs(ring_x, grid.rows),
-        arcs_y,
-        paired_columns=True,
-    )
-
-
-def halves(settings: RailXTwistedTorusSettings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each vertex when the rows are cut into columns 0..a-1 and
-    a..2a-1.
-    """
-    return grid_halves(settings.grid, 0)
+    return build_lines(settings, grid, ring_arcs(ring_x, grid.rows), arcs_y, paired_columns=True)
 
 
 def bisection_ports(settings: RailXTwistedTorusSettings) -> int:
-    """Ports in one direction across that cut.
+    """Ports in one direction across the middle of the rows.
 
     r rails at both boundaries of a rows and, twisted, at the wrap of 2a columns.
     """
-    rails, a = settings.rails, settings.y_scale
-    return 2 * rails * a + (2 * rails * a if settings.wrap == "twisted" else 0)
+    return 2 * settings.rails * (settings.y_scale + wrap_shift(settings))
 
 
 def node_hop_counts(settings: RailXTwistedTorusSettings) -> IntArray:
@@ -149,18 +132,10 @@ def node_hop_counts(settings: RailXTwistedTorusSettings) -> IntArray:
     """
     columns, rows = settings.x_scale, settings.y_scale
     dx, dy = np.meshgrid(np.arange(columns), np.arange(rows))
-    around = [(dx + k * wrap_shift(settings)) % columns for k in (-1, 0, 1)]
-    lengths = [
-        np.minimum(x, columns - x) + abs(dy - k * rows)
-        for k, x in zip((-1, 0, 1), around, strict=True)
-    ]
-    hops = np.minimum.reduce(lengths)
+    k = np.array([-1, 0, 1])[:, None, None]
+    x = (dx + k * wrap_shift(settings)) % columns
+    hops = (np.minimum(x, columns - x) + abs(dy - k * rows)).min(axis=0)
     return np.bincount(hops.ravel()) * columns * rows * settings.m**4
-
-
-def symmetric_sources(settings: RailXTwistedTorusSettings) -> IntArray:
-    """Node 0 represents all nodes, as a shift of all nodes is a symmetry."""
-    return np.array([0])
 
 
 def check_circuits(settings: RailXTwistedTorusSettings, circuits: Circuits) -> None:
@@ -170,13 +145,6 @@ def check_circuits(settings: RailXTwistedTorusSettings, circuits: Circuits) -> N
     the shifted wrap, are joined r times.
     """
     check_ports(circuits, settings.grid, paired=True)
-    _check_wraps(circuits, settings)
-
-
-def _check_wraps(circuits: Circuits, settings: RailXTwistedTorusSettings) -> None:
-    """Check that every rail leads from a node to the next of its row or (shifted)
-    column.
-    """
     columns, rows = settings.x_scale, settings.y_scale
     x, y = circuits.node_a % columns, circuits.node_a // columns
     over = y == rows - 1
@@ -210,9 +178,8 @@ def uniform_loads(
     y, x = np.indices((rows, columns))
     crossings = np.array([-1, 0, 1])[:, None, None]
     ahead = (x + crossings * _chip_shift(settings)) % columns
-    x_steps = np.stack(
-        [ahead, np.where(ahead > 0, columns - ahead, 4 * columns)]
-    )  # up, down; both the same at 0
+    # Up, down; both the same at 0.
+    x_steps = np.stack([ahead, np.where(ahead > 0, columns - ahead, 4 * columns)])
     y_steps = np.broadcast_to(np.abs(y + crossings * rows), x_steps.shape)
     length = x_steps + y_steps
     share = (length == length.min(axis=(0, 1))).astype(np.float64)
@@ -252,10 +219,12 @@ def route(
     ring close no cycle either. Under ``balanced`` a packet without a wrap in a
     dimension draws one of the two channels where it enters that dimension.
     """
-    builder = TableBuilder(
-        topology, routing, states=_STATES, virtual_channels=2, destinations=destinations
-    )
-    _Router(builder, settings).fill()
+    builder = TableBuilder(topology, routing, destinations, states=_STATES, virtual_channels=2)
+    router = _Router(builder, settings)
+    for crosses in (False, True):
+        router.fill_x(crosses)
+    router.fill_y()
+    router.fill_source()
     return builder.build()
 
 
@@ -267,17 +236,10 @@ class _Router:
         self.shift = _chip_shift(settings)
         # 32 bits: arrays of all pairs of chips take half the memory.
         self.y, self.x = np.empty((2, self.grid.size), dtype=np.int32)
-        self.y[self.grid.ravel()], self.x[self.grid.ravel()] = np.divmod(
-            np.arange(self.grid.size), self.columns
-        )
+        at = np.divmod(np.arange(self.grid.size), self.columns)
+        self.y[self.grid.ravel()], self.x[self.grid.ravel()] = at
         self.to_x, self.to_y = self.x[builder.destinations], self.y[builder.destinations]
         self.chip = np.arange(self.grid.size)
-
-    def fill(self) -> None:
-        for crosses in (False, True):
-            self.fill_x(crosses)
-        self.fill_y()
-        self.fill_source()
 
     def fill_x(self, crosses: bool) -> None:
         """Along x to the column of the destination, or of a wrap that leads there.
@@ -328,9 +290,7 @@ class _Router:
     def _drawn(
         self, before_wrap: Int32Array, after_wrap: Int32Array, stays: BoolArray
     ) -> Int32Array:
-        """The sets at the entry of a dimension; packets off its wraps may draw their
-        channel.
-        """
+        """The sets where packets enter a dimension; off its wraps they may draw."""
         sets = before_wrap.copy()
         sets[stays] = self.builder.merge(before_wrap[stays], after_wrap[stays])
         return sets
@@ -366,13 +326,10 @@ class _Router:
             y_steps = np.abs(rows + crossings * self.rows)
             # A path with x ahead needs the direction in y that fill_x took for it.
             fits = (crossings == 0) | (up_x == 0) | ((rows < 0) == (crossings == 1))
-            for x_steps, first in (
-                (up_x, _X[crosses]),
-                ((self.columns - up_x) % self.columns, _X[crosses] + 2),
-            ):
-                again = (up_x == 0) & (
-                    first != _X[crosses]
-                )  # no path round at all: one path, not two
+            down_x = (self.columns - up_x) % self.columns
+            for x_steps, first in ((up_x, _X[crosses]), (down_x, _X[crosses] + 2)):
+                # No path round at all: one path, not two.
+                again = (up_x == 0) & (first != _X[crosses])
                 along_x = entry[first]
                 if self.builder.routing == "balanced":
                     stays = self._stays(crosses, first)
@@ -395,9 +352,9 @@ class _Router:
                 ahead = up_x.ravel()[offset.ravel()[at]] > 0
                 sets = np.where(ahead, along_x.ravel()[at], straight.ravel()[at])
                 before = (bits & ((1 << plan) - 1)).bit_count()
-                merged[at] = (
-                    self.builder.merge(merged[at], sets, before / (before + 1)) if before else sets
-                )
+                if before:
+                    sets = self.builder.merge(merged[at], sets, before / (before + 1))
+                merged[at] = sets
 
 
 # Bill of materials
@@ -410,12 +367,7 @@ def ports(settings: RailXTwistedTorusSettings) -> Ports:
     """
     grid = settings.grid
     if settings.wrap == "straight":
-        lengths = (grid.m * grid.columns, grid.m * grid.rows)
-        return grid_ports(
-            grid,
-            all_to_all=torus_all_to_all_ports(lengths, grid.n),
-            bisection=ring_bisection_ports(grid, 2),
-        )
+        return ring_ports(grid)
     return grid_ports(
         grid,
         all_to_all=min(
@@ -441,13 +393,14 @@ FAMILY = node_grid_family(
     "railx_twisted_torus",
     RailXTwistedTorusSettings,
     build=build,
-    check=check,
-    halves=halves,
+    # Columns 0..a-1 and a..2a-1.
+    halves=lambda settings: grid_halves(settings.grid, 0),
     bisection_ports=bisection_ports,
     route=route,
     same_loads=("balanced",),
     node_hop_counts=node_hop_counts,
-    symmetric_sources=symmetric_sources,
+    # A shift of all nodes is a symmetry.
+    symmetric_sources=lambda settings: np.array([0]),
     check_circuits=check_circuits,
     loads=uniform_loads,
     bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip),

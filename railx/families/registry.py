@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, TypeAlias
 
@@ -79,13 +79,12 @@ FAMILIES: list[Family[Any]] = [
 ]
 
 
-def _settings_types() -> Mapping[str, type]:
-    return {family.name: family.settings for family in FAMILIES}
-
-
 #: The settings of any listed family, selected by ``family``.
 TopologySettings: TypeAlias = Annotated[
-    FamilySettings, Registered("family", _settings_types, most=1_000_000)
+    FamilySettings,
+    Registered(
+        "family", lambda: {family.name: family.settings for family in FAMILIES}, most=1_000_000
+    ),
 ]
 
 
@@ -150,9 +149,7 @@ def node_of_chips(settings: FamilySettings, chips: int, chips_per_node: int) -> 
 
 
 def families_with(capability: str) -> str:
-    """The names of the families with a capability (a field of :class:`Family`), as
-    text.
-    """
+    """The names of the families with a capability, a field of :class:`Family`."""
     return ", ".join(family.name for family in FAMILIES if getattr(family, capability))
 
 

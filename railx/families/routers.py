@@ -9,19 +9,21 @@ with a closed form, so no bisection is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar, cast
 
 import numpy as np
 
-from railx.families.family import Family, FamilyBase, any_chips
+from railx.families.family import Family, FamilyBase, any_chips, size_check
+from railx.families.imported import route
 from railx.settings import AtLeast, NonNegative
 from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.counts import Bill, Ports, too_large
-from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS, route_hops
-from railx.vocabulary.topology import Topology, check_size, duplex_links, topology_of
+from railx.vocabulary.finite_fields import field_orders
+from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS
+from railx.vocabulary.topology import Topology, duplex_links, topology_of
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,9 @@ def router_family(
     many chips.
     """
     drawn = lru_cache(maxsize=8)(graph)
+    check: Callable[[RouterT], None] = size_check(
+        "planes", lambda of: 2 * of.planes * (of.links + of.chips)
+    )
 
     def plane(of: RouterT) -> RouterGraph:
         check(of)
@@ -100,10 +105,6 @@ def router_family(
     @lru_cache(maxsize=32)
     def ports(of: RouterT) -> Ports:
         return _ports(of, plane(of))
-
-    def check(of: RouterT) -> None:
-        """Refuse more links than fit in memory."""
-        check_size("planes", 2 * of.planes * (of.links + of.chips))
 
     def groups(of: RouterT, routing: str) -> int:
         below = np.bincount(plane(of).router_of)
@@ -116,9 +117,7 @@ def router_family(
         check=check,
         ports_per_chip=lambda of: of.planes,
         routings=HOP_ROUTINGS,
-        route=lambda of, topology, routing, destinations: route_hops(
-            topology, routing, destinations
-        ),
+        route=route,
         grouped_routings=HOP_ROUTINGS,
         groups=groups,
         plane=lambda of: (_build(replace(of, planes=1), plane(of)), of.planes),
@@ -129,39 +128,35 @@ def router_family(
     )
 
 
-def next_size(options: Iterable[RouterT], chips: int, what: str) -> RouterT:
-    """The option with the fewest chips of those with at least ``chips``.
+def next_field(most: int, smallest: int = 2) -> Callable[[RouterT, int], RouterT]:
+    """A resize to the next order ``q`` of a field, from ``smallest`` to ``most``.
 
-    ``options`` are finite. SettingsError("chips") names the largest.
+    Chips on a router stay as published or as set. SettingsError("chips") names the
+    largest size.
     """
-    sizes = list(options)
-    fits = [option for option in sizes if option.chips >= chips]
-    if not fits:
-        raise too_large(chips, max(option.chips for option in sizes), what)
-    return min(fits, key=lambda option: option.chips)
+
+    def resize(settings: RouterT, chips: int) -> RouterT:
+        changes: list[dict[str, Any]] = [{"q": q} for q in field_orders(smallest, most)]
+        sizes = [replace(settings, **change) for change in changes]
+        fits = [size for size in sizes if size.chips >= chips]
+        if not fits:
+            largest = max(size.chips for size in sizes)
+            raise too_large(chips, largest, f"fields of up to {most} elements")
+        return min(fits, key=lambda size: size.chips)
+
+    return resize
 
 
 def _build(settings: RouterSettings, graph: RouterGraph) -> Topology:
     """Routers follow the chips plane by plane."""
     chip, links = np.arange(settings.chips), []
+    rate, flight = settings.port_gbps, settings.latency_ns
     for plane in range(settings.planes):
         first = settings.chips + plane * settings.routers
+        leaf, (src, dst) = first + graph.router_of, first + graph.pairs.T
         links += [
-            duplex_links(
-                chip,
-                first + graph.router_of,
-                "leaf",
-                gbps=settings.port_gbps,
-                latency_ns=settings.leaf_latency_ns,
-            ),
-            duplex_links(
-                first + graph.pairs[:, 0],
-                first + graph.pairs[:, 1],
-                "router",
-                gbps=settings.port_gbps * graph.rate,
-                latency_ns=settings.latency_ns,
-                lanes=graph.lanes,
-            ),
+            duplex_links(chip, leaf, "leaf", rate, settings.leaf_latency_ns),
+            duplex_links(src, dst, "router", rate * graph.rate, flight, lanes=graph.lanes),
         ]
     return topology_of(
         settings, links, chips=settings.chips, switches=settings.planes * settings.routers
@@ -176,42 +171,44 @@ def _ports(settings: RouterSettings, graph: RouterGraph) -> Ports:
     leaf = settings.chips
     # Ports of another rate count by their bandwidth.
     between = round(len(graph.pairs) * graph.lanes * graph.rate)
-    ports = {"leaf": 2 * leaf, "router": 2 * between}
+    planes = settings.planes
     busiest = _busiest_link(graph) if settings.routers <= _MOST_COUNTED_ROUTERS else None
     return Ports(
         chips=settings.chips,
         port_gbps=settings.port_gbps,
-        cables={kind: ends * settings.planes for kind, ends in ports.items()},
-        injection=settings.planes,
-        all_to_all=None if busiest is None else settings.planes / max(busiest, 1.0),
+        cables={"leaf": 2 * leaf * planes, "router": 2 * between * planes},
+        injection=planes,
+        all_to_all=None if busiest is None else planes / max(busiest, 1.0),
         bisection=None,
-        electrical_switch_ports=settings.planes * (leaf + 2 * between),
+        electrical_switch_ports=planes * (leaf + 2 * between),
     )
 
 
-def _distances(graph: RouterGraph) -> IntArray:
-    """Hops between routers with chips and all routers: int[with chips, routers]."""
+def distances(pairs: IntArray, sources: IntArray) -> IntArray:
+    """Hops from ``sources`` to all routers (int[sources, routers]) over ``pairs``."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
 
-    size = int(max(graph.pairs.max(), graph.router_of.max())) + 1
-    ends = graph.pairs[:, 0], graph.pairs[:, 1]
-    joined = csr_array((np.ones(len(graph.pairs)), ends), shape=(size, size))
-    used = np.unique(graph.router_of)
-    hops = dijkstra(joined, directed=False, unweighted=True, indices=used)
+    size = int(max(pairs.max(), sources.max())) + 1
+    joined = csr_array((np.ones(len(pairs)), tuple(pairs.T)), shape=(size, size))
+    hops = dijkstra(joined, directed=False, unweighted=True, indices=sources)
     return cast("IntArray", np.atleast_2d(hops).astype(np.int64))
+
+
+def with_leaf_links(counts: IntArray, chips: int) -> IntArray:
+    """Ordered pairs of chips by links, from those by hops between their switches."""
+    by_links = np.concatenate([[0, 0], counts]).astype(np.int64)
+    # A chip to itself takes no link.
+    by_links[0], by_links[2] = chips, by_links[2] - chips
+    return by_links
 
 
 def _hop_counts(graph: RouterGraph) -> IntArray:
     """Ordered pairs of chips that are h links apart (index h), leaf links counted."""
     below = np.bincount(graph.router_of)
-    used, chips = np.flatnonzero(below), len(graph.router_of)
-    hops = _distances(graph)[:, used] + 2
-    weight = np.outer(below[used], below[used])
-    counts = np.bincount(hops.ravel(), weight.ravel()).astype(np.int64)
-    # A chip to itself takes no link.
-    counts[0], counts[2] = chips, counts[2] - chips
-    return counts
+    used = np.flatnonzero(below)
+    hops, weight = distances(graph.pairs, used)[:, used], np.outer(below[used], below[used])
+    return with_leaf_links(np.bincount(hops.ravel(), weight.ravel()), len(graph.router_of))
 
 
 @lru_cache(maxsize=8)
@@ -222,7 +219,7 @@ def _busiest_link(graph: RouterGraph) -> float:
     """
     below = np.bincount(graph.router_of)
     used, chips = np.flatnonzero(below), len(graph.router_of)
-    away = _distances(graph).T  # [router, target]
+    away = distances(graph.pairs, used).T  # [router, target]
     src, dst = np.concatenate([graph.pairs, graph.pairs[:, ::-1]]).T
     closer = away[dst] == away[src] - 1
     paths = (away == 0).astype(np.float64)

@@ -9,14 +9,14 @@ y = m x + c. X and X' are powers of a primitive element. The network degree is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 
-from railx.families.routers import RouterGraph, RouterSettings, next_size, router_family
+from railx.families.routers import RouterGraph, RouterSettings, next_field, router_family
 from railx.settings import AtLeast
-from railx.vocabulary.finite_fields import check_order, field, prime_power
+from railx.vocabulary.finite_fields import check_order, field
 
 __all__ = ["FAMILY", "SlimFlySettings"]
 
@@ -84,11 +84,4 @@ def _steps(q: int) -> tuple[list[int], list[int]]:
     return first, [step % (q - 1) for step in second]
 
 
-def resize(settings: SlimFlySettings, chips: int) -> SlimFlySettings:
-    """The next field; chips on a router stay as published or as set."""
-    orders = [q for q in range(3, _MOST_Q + 1) if prime_power(q)]
-    sizes = (replace(settings, q=q) for q in orders)
-    return next_size(sizes, chips, f"fields of up to {_MOST_Q} elements")
-
-
-FAMILY = router_family("slim_fly", SlimFlySettings, graph, resize)
+FAMILY = router_family("slim_fly", SlimFlySettings, graph, next_field(_MOST_Q, smallest=3))

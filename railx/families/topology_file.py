@@ -20,6 +20,9 @@ from railx.vocabulary.topology import (
     Topology,
 )
 
+#: The columns of codes, as words in the file.
+_WORDS = {"kind": LINK_KINDS, "dimension": DIMENSIONS}
+
 
 def write_topology(path: str | Path, topology: Topology, name: str | None = None) -> None:
     """Write a Parquet file: links and circuits as rows, distinguished by ``element``.
@@ -28,14 +31,19 @@ def write_topology(path: str | Path, topology: Topology, name: str | None = None
     """
     import pyarrow as pa
 
-    from railx.io import write_table
+    from railx.io import as_words, write_table
 
-    links, circuits = topology.links, topology.circuits
-    link_columns = _columns(links, {"kind": LINK_KINDS})
-    tables = [pa.table({"element": _constant("link", len(links)), **link_columns})]
-    if circuits is not None:
-        circuit_columns = _columns(circuits, {"dimension": DIMENSIONS})
-        tables.append(pa.table({"element": _constant("circuit", len(circuits)), **circuit_columns}))
+    tables = []
+    for element, rows in (("link", topology.links), ("circuit", topology.circuits)):
+        if rows is not None:
+            elements = as_words(np.zeros(len(rows), dtype=np.int8), (element,))
+            columns = {
+                name: as_words(getattr(rows, name), _WORDS[name])
+                if name in _WORDS
+                else pa.array(getattr(rows, name))
+                for name in rows.__dataclass_fields__
+            }
+            tables.append(pa.table({"element": elements, **columns}))
     table = pa.concat_tables(tables, promote_options="default").unify_dictionaries()
     write_table(path, table, metadata={"name": name or topology.family, **_metadata(topology)})
 
@@ -67,10 +75,8 @@ def read_topology(path: str | Path) -> Topology:
         nodes=int(metadata["nodes"]),
         switches=int(metadata["switches"]),
         chip_node=node_of_chips(settings, chips, int(metadata["chips_per_node"])),
-        links=_from_table(Links, links, {"kind": LINK_KINDS}),
-        circuits=(
-            _from_table(Circuits, circuits, {"dimension": DIMENSIONS}) if len(circuits) else None
-        ),
+        links=_from_table(Links, links),
+        circuits=_from_table(Circuits, circuits) if len(circuits) else None,
     )
 
 
@@ -83,24 +89,6 @@ def _metadata(topology: Topology) -> Mapping[str, Any]:
         "nodes": topology.nodes,
         "switches": topology.switches,
         "chips_per_node": topology.chips // topology.nodes,
-    }
-
-
-def _constant(text: str, count: int) -> Any:
-    from railx.io import as_words
-
-    return as_words(np.zeros(count, dtype=np.int8), (text,))
-
-
-def _columns(rows: Links | Circuits, named: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
-    import pyarrow as pa
-
-    from railx.io import as_words
-
-    values = {name: getattr(rows, name) for name in rows.__dataclass_fields__}
-    return {
-        name: as_words(value, named[name]) if name in named else pa.array(value)
-        for name, value in values.items()
     }
 
 
@@ -123,20 +111,15 @@ def _rows(table: Any, element: str) -> Any:
     return table.slice(first, count) if rows[-1] - first + 1 == count else table.take(rows)
 
 
-def _from_table(cls: Any, table: Any, named: Mapping[str, tuple[str, ...]]) -> Any:
+def _from_table(cls: Any, table: Any) -> Any:
     """Rebuild a struct of arrays from its Parquet columns; names go back to codes."""
     from railx.io import as_numbers
 
     columns = {}
-    for name, field in cls.__dataclass_fields__.items():
-        dtype = {
-            "gbps": np.float64,
-            "latency_ns": np.float64,
-            "kind": np.int8,
-            "dimension": np.int8,
-        }.get(field.name, np.int32)
-        if name in named:
-            columns[name] = as_numbers(table[name], named[name]).astype(dtype)
+    for name in cls.__dataclass_fields__:
+        if name in _WORDS:
+            columns[name] = as_numbers(table[name], _WORDS[name]).astype(np.int8)
         else:
+            dtype = np.float64 if name in ("gbps", "latency_ns") else np.int32
             columns[name] = table[name].to_numpy().astype(dtype)
     return cls(**columns)

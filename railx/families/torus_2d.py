@@ -38,11 +38,9 @@ def line_graphs(settings: Torus2DSettings, topology: Topology) -> list[LineGraph
     """A row and a column: rings."""
     graphs = []
     for length in settings.shape:
-        position = np.arange(length)
-        edges = np.concatenate(
-            [np.stack([position, np.roll(position, step)]) for step in (-1, 1)], axis=1
-        )
-        graphs.append((length, edges.T))
+        near = np.arange(length)
+        both = [np.stack([near, np.roll(near, step)], axis=1) for step in (-1, 1)]
+        graphs.append((length, np.concatenate(both)))
     return graphs
 
 

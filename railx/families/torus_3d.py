@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Annotated, Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from railx.families.chip_grids import ChipTorusSettings, torus_family
 from railx.settings import AtLeast
 from railx.vocabulary.arrays import IntArray
-from railx.vocabulary.line_rings import LineRings, torus_rings
+from railx.vocabulary.line_rings import torus_rings
 
 __all__ = ["FAMILY", "Torus3DSettings"]
 
@@ -38,19 +39,13 @@ class Torus3DSettings(ChipTorusSettings):
 
 def node_hop_counts(settings: Torus3DSettings) -> IntArray:
     """Ordered pairs of chips that are h links apart (index h) round the three rings."""
-    counts = np.ones(1, dtype=np.int64)
-    for length in settings.shape:
-        step = np.arange(length)
-        counts = np.convolve(counts, length * np.bincount(np.minimum(step, length - step)))
-    return counts
-
-
-def chip_rings(settings: Torus3DSettings) -> tuple[LineRings, ...]:
-    """The rings of every dimension."""
-    chip = np.arange(settings.chips).reshape(settings.shape[::-1]).transpose()
-    return torus_rings(chip, settings.n)
+    steps = [np.minimum(np.arange(length), length - np.arange(length)) for length in settings.shape]
+    return reduce(np.convolve, [len(step) * np.bincount(step) for step in steps])
 
 
 FAMILY = torus_family(
-    "torus_3d", Torus3DSettings, node_hop_counts=node_hop_counts, chip_rings=chip_rings
+    "torus_3d",
+    Torus3DSettings,
+    node_hop_counts=node_hop_counts,
+    chip_rings=lambda of: torus_rings(np.arange(of.chips).reshape(of.shape[::-1]).T, of.n),
 )

@@ -16,28 +16,21 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from railx.families.chip_grids import (
-    TORUS_ROUTINGS,
-    ports_per_chip,
-    torus_bisection_ports,
-    torus_groups,
-)
-from railx.families.family import Family, FamilyBase, any_chips, check_radix
+from railx.families.chip_grids import TORUS, TORUS_ROUTINGS
+from railx.families.family import Family, FamilyBase, any_chips, check_radix, size_check
 from railx.settings import AtLeast, NonNegative, SettingsError
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Bill, Ports, smallest_size, torus_all_to_all_ports
-from railx.vocabulary.line_rings import LineRings, torus_rings
+from railx.vocabulary.grid import longest_halves
+from railx.vocabulary.line_rings import torus_rings
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import Destinations, RoutingTable
 from railx.vocabulary.topology import (
-    DIMENSIONS,
     Circuits,
     Links,
     NodeSettings,
     Topology,
-    check_size,
     duplex_links,
     join_rows,
     plus_to_minus_circuits,
@@ -128,10 +121,10 @@ def chip_numbers(settings: TpuV4Settings) -> IntArray:
     return number
 
 
-def check(settings: TpuV4Settings) -> None:
-    """Refuse more links than fit in memory."""
+def link_rows(settings: TpuV4Settings) -> int:
+    """Directed links, parallel ones inside cubes once."""
     surface = settings.cubes * settings.cube_side**2
-    check_size("x_cubes", 6 * (settings.chips + surface * (settings.n - 1)))
+    return 6 * (settings.chips + surface * (settings.n - 1))
 
 
 def build(settings: TpuV4Settings) -> Topology:
@@ -153,13 +146,12 @@ def build(settings: TpuV4Settings) -> Topology:
     )
 
 
-def halves(settings: TpuV4Settings) -> NDArray[np.int8]:
-    """Half (0 or 1) of each chip when the longest dimension is cut in the middle."""
-    longest = int(np.argmax(settings.shape))
-    upper: NDArray[np.int8] = (
-        chip_coordinates(settings)[longest] >= settings.shape[longest] // 2
-    ).astype(np.int8)
-    return upper
+def positions(settings: TpuV4Settings) -> IntArray:
+    """The index of every chip in the torus, x running fastest."""
+    columns, rows, _ = settings.shape
+    x, y, z = chip_coordinates(settings)
+    index: IntArray = (z * rows + y) * columns + x
+    return index
 
 
 def neighbour(settings: TpuV4Settings, dimension: int, step: int) -> IntArray:
@@ -176,45 +168,23 @@ def _dimension(settings: TpuV4Settings, dimension: int) -> tuple[Links, Links, C
     chip, following = np.arange(settings.chips), neighbour(settings, dimension, 1)
     coordinates = chip_coordinates(settings)
     at_face = coordinates[dimension] % s == s - 1
-    inner = duplex_links(
-        chip[~at_face],
-        following[~at_face],
-        "internal",
-        gbps=settings.port_gbps,
-        latency_ns=settings.internal_latency_ns,
-        lanes=n,
-    )
+    ends, rate = (chip[~at_face], following[~at_face]), settings.port_gbps
+    inner = duplex_links(*ends, "internal", rate, settings.internal_latency_ns, lanes=n)
     across = [d for d in range(3) if d != dimension]
     position = coordinates[across[1]][at_face] % s * s + coordinates[across[0]][at_face] % s
     first, rail = np.broadcast_arrays(chip[at_face][:, None], position[:, None] * n + np.arange(n))
     first, rail = first.ravel(), rail.ravel()
-    faces = duplex_links(
-        first,
-        following[first],
-        "optical",
-        gbps=settings.port_gbps,
-        latency_ns=settings.external_latency_ns,
-        rail=rail,
-    )
+    ends, latency_ns = (first, following[first]), settings.external_latency_ns
+    faces = duplex_links(*ends, "optical", rate, latency_ns, rail=rail)
     cube, next_cube = first // s**3, following[first] // s**3
     line = (
         coordinates[across[1]][first] // s * settings.cube_shape[across[0]]
         + coordinates[across[0]][first] // s
     )
     circuits = plus_to_minus_circuits(
-        cube,
-        next_cube,
-        ocs=dimension * s * s * n + rail,
-        rail=rail,
-        dimension=DIMENSIONS.index("xyz"[dimension]),
-        line=line,
+        cube, next_cube, ocs=dimension * s * s * n + rail, rail=rail, dimension=dimension, line=line
     )
     return inner, faces, circuits
-
-
-def chip_rings(settings: TpuV4Settings) -> tuple[LineRings, ...]:
-    """The rings of every dimension, through the cubes and the optical switches."""
-    return torus_rings(chip_numbers(settings), settings.n)
 
 
 # Routing
@@ -229,11 +199,7 @@ def route(
     evenly. Packets without a wrap link use the first virtual channel under ``min`` and
     draw one of the two under ``balanced``.
     """
-    columns, rows, _ = settings.shape
-    x, y, z = chip_coordinates(settings)
-    return route_rings(
-        topology, routing, settings.shape, destinations, (z * rows + y) * columns + x
-    )
+    return route_rings(topology, routing, settings.shape, destinations, positions(settings))
 
 
 # Bill of materials
@@ -266,9 +232,7 @@ def inside(settings: TpuV4Settings) -> NodeSettings | None:
 
 
 def resize(settings: TpuV4Settings, chips: int) -> TpuV4Settings:
-    """The fewest cubes with at least ``chips`` chips, with the most all-to-all
-    bandwidth.
-    """
+    """The fewest cubes of at least ``chips`` chips, then the most all-to-all."""
     radix = 2 * settings.cubes if settings.ocs_radix is None else settings.ocs_radix
     most, fewest = radix // 2, -(-2 // settings.cube_side)
     options = (
@@ -284,16 +248,14 @@ FAMILY = Family(
     name="tpu_v4",
     settings=TpuV4Settings,
     build=build,
-    check=check,
-    halves=halves,
-    bisection_ports=torus_bisection_ports,
-    ports_per_chip=ports_per_chip,
+    check=size_check("x_cubes", link_rows),
+    halves=lambda of: longest_halves(of.shape)[positions(of)],
+    **TORUS,
     routings=TORUS_ROUTINGS,
     route=route,
     grouped_routings=TORUS_ROUTINGS,
-    groups=torus_groups,
     switched=True,
-    chip_rings=chip_rings,
+    chip_rings=lambda of: torus_rings(chip_numbers(of), of.n),
     has_nodes=True,
     inside=inside,
     # Optical switches join any cubes, and a cube fails with any of its chips.

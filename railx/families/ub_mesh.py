@@ -22,11 +22,12 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from railx.families.family import Family, FamilyBase, any_chips
+from railx.families.family import Family, FamilyBase, any_chips, size_check
+from railx.families.imported import route
 from railx.settings import AtLeast, NonNegative, Positive
 from railx.vocabulary.arrays import IntArray
-from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS, route_hops
-from railx.vocabulary.topology import NodeSettings, Topology, check_size, duplex_links, topology_of
+from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS
+from railx.vocabulary.topology import NodeSettings, Topology, duplex_links, topology_of
 
 __all__ = ["FAMILY", "UBMeshSettings"]
 
@@ -68,6 +69,11 @@ class UBMeshSettings(FamilyBase):
         return self.chips_per_board * self.boards
 
     @property
+    def mesh_lanes(self) -> int:
+        """Lanes of a chip inside its rack."""
+        return self.lanes * (self.chips_per_board + self.boards - 2)
+
+    @property
     def racks(self) -> int:
         return self.rack_columns * self.rack_rows
 
@@ -76,10 +82,9 @@ class UBMeshSettings(FamilyBase):
         return self.rack_chips * self.racks
 
 
-def check(settings: UBMeshSettings) -> None:
-    """Refuse more links than fit in memory."""
-    per_chip = settings.chips_per_board + settings.boards
-    check_size("boards", settings.chips * per_chip + settings.racks**2)
+def link_rows(settings: UBMeshSettings) -> int:
+    """About the number of directed links."""
+    return settings.chips * (settings.chips_per_board + settings.boards) + settings.racks**2
 
 
 def _full_meshes(vertices: IntArray) -> tuple[IntArray, IntArray]:
@@ -95,19 +100,10 @@ def build(settings: UBMeshSettings) -> Topology:
     switch = settings.chips + np.arange(settings.racks)
     rack = switch.reshape(settings.rack_rows, settings.rack_columns)
     inside, outside = settings.internal_latency_ns, settings.external_latency_ns
+    boards, across = grid.reshape(-1, settings.chips_per_board), grid.transpose(0, 2, 1)
     ends = [
-        (
-            *_full_meshes(grid.reshape(-1, settings.chips_per_board)),
-            "internal",
-            settings.lanes,
-            inside,
-        ),
-        (
-            *_full_meshes(grid.transpose(0, 2, 1).reshape(-1, settings.boards)),
-            "internal",
-            settings.lanes,
-            inside,
-        ),
+        (*_full_meshes(boards), "internal", settings.lanes, inside),
+        (*_full_meshes(across.reshape(-1, settings.boards)), "internal", settings.lanes, inside),
         (chip, switch[chip // settings.rack_chips], "leaf", settings.uplink_lanes, inside),
         (*_full_meshes(rack), "router", settings.rack_lanes, outside),
         (*_full_meshes(rack.T), "router", settings.rack_lanes, outside),
@@ -116,7 +112,7 @@ def build(settings: UBMeshSettings) -> Topology:
         high_radix = np.full_like(switch, settings.chips + settings.racks)
         ends.append((switch, high_radix, "router", settings.borrow_lanes, outside))
     links = [
-        duplex_links(a, b, kind, gbps=settings.port_gbps, latency_ns=latency_ns, lanes=lanes)
+        duplex_links(a, b, kind, settings.port_gbps, latency_ns, lanes=lanes)
         for a, b, kind, lanes, latency_ns in ends
     ]
     return topology_of(
@@ -128,16 +124,9 @@ def build(settings: UBMeshSettings) -> Topology:
     )
 
 
-def ports_per_chip(settings: UBMeshSettings) -> int:
-    """Lanes of a chip: 72 in the published pod."""
-    joined = settings.chips_per_board + settings.boards - 2
-    return settings.lanes * joined + settings.uplink_lanes
-
-
 def inside(settings: UBMeshSettings) -> NodeSettings:
     """The full meshes of a rack."""
-    joined = settings.chips_per_board + settings.boards - 2
-    gb_s = settings.lanes * joined * settings.port_gbps / 8
+    gb_s = settings.mesh_lanes * settings.port_gbps / 8
     return NodeSettings(settings.rack_chips, "mesh", gb_s, settings.internal_latency_ns)
 
 
@@ -145,14 +134,13 @@ FAMILY = Family(
     name="ub_mesh",
     settings=UBMeshSettings,
     build=build,
-    check=check,
-    ports_per_chip=ports_per_chip,
+    check=size_check("boards", link_rows),
+    # 72 in the published pod.
+    ports_per_chip=lambda of: of.mesh_lanes + of.uplink_lanes,
     has_nodes=True,
     inside=inside,
     routings=HOP_ROUTINGS,
-    route=lambda settings, topology, routing, destinations: route_hops(
-        topology, routing, destinations
-    ),
+    route=route,
     hop_loads={"min": "min"},
     # All-path routing leads round a failed chip; small jobs stay in a rack.
     job_places=any_chips(lambda of: of.chips, domain_chips=lambda of: of.rack_chips),

@@ -1,4 +1,4 @@
-"""Types of arrays."""
+"""Types of arrays, and indices."""
 
 from __future__ import annotations
 
@@ -13,3 +13,22 @@ FloatArray: TypeAlias = NDArray[np.float64]
 #: Indices of vertices, links, sets and pools in tables.
 Int32Array: TypeAlias = NDArray[np.int32]
 IntArray: TypeAlias = NDArray[np.int64]
+
+
+def true_indices(mask: BoolArray) -> IntArray:
+    """The indices of what is true on the last axis, then -1: int[..., most of them]."""
+    order = np.argsort(~mask, axis=-1, kind="stable")[..., : int(mask.sum(axis=-1).max())]
+    return np.where(np.take_along_axis(mask, order, axis=-1), order, -1)
+
+
+def offsets(lengths: IntArray) -> IntArray:
+    """0 to below each length, one after the other."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
+
+
+def index_in_group(group: NDArray[np.integer]) -> IntArray:
+    """The index of each item among those of its group (0 or more), in order."""
+    index = np.empty(len(group), dtype=np.int64)
+    index[np.argsort(group, kind="stable")] = offsets(np.bincount(group))
+    return index

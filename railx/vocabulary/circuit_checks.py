@@ -15,20 +15,14 @@ def check_ports(circuits: Circuits, grid: Grid, *, paired: bool) -> None:
     The node at position p of a line owns the ports 2p (plus side) and 2p + 1 (minus
     side) of every switch of the line.
     """
-    for node, port, side in (
-        (circuits.node_a, circuits.port_a, 0),
-        (circuits.node_b, circuits.port_b, 1),
-    ):
+    ends = ((circuits.node_a, circuits.port_a), (circuits.node_b, circuits.port_b))
+    for side, (node, port) in enumerate(ends):
         line, position = circuits.line.astype(np.int64), port.astype(np.int64) // 2
-        node_x = line_nodes(grid, 0, line, position)
+        in_row, lines = circuits.dimension == 0, grid.columns // 2 if paired else grid.columns
         node_y = line_nodes(grid, 1, line, position, paired_columns=paired)
-        lines = grid.columns // 2 if paired else grid.columns
-        exists = np.where(circuits.dimension == 0, line < grid.rows, line < lines)
-        astray = (
-            (np.where(circuits.dimension == 0, node_x, node_y) != node)
-            | (port % 2 != side)
-            | ~exists
-        )
+        owner = np.where(in_row, line_nodes(grid, 0, line, position), node_y)
+        exists = line < np.where(in_row, grid.rows, lines)
+        astray = (owner != node) | (port % 2 != side) | ~exists
         if astray.any():
             first = int(astray.argmax())
             raise ValueError(
@@ -39,11 +33,8 @@ def check_ports(circuits: Circuits, grid: Grid, *, paired: bool) -> None:
 
 def check_part(circuits: Circuits, dimension: int, part: LinePart, *, directed: bool) -> None:
     """Check that the arcs of all sub-lines are those of the part."""
-    in_part = (
-        (circuits.dimension == dimension)
-        & (circuits.rail >= part.first_rail)
-        & (circuits.rail < part.first_rail + part.rails)
-    )
+    rail = circuits.rail - part.first_rail
+    in_part = (circuits.dimension == dimension) & (rail >= 0) & (rail < part.rails)
     line = circuits.line[in_part].astype(np.int64)
     a, b = (port[in_part].astype(np.int64) // 2 for port in (circuits.port_a, circuits.port_b))
     first_a, first_b = (part.move(p, np.zeros_like(p)) for p in (a, b))
@@ -59,11 +50,9 @@ def check_part(circuits: Circuits, dimension: int, part: LinePart, *, directed: 
     sub_lines, which = np.unique(line * length + first_a, return_inverse=True)
     counts = np.zeros((len(sub_lines), part.size, part.size), dtype=np.int64)
     np.add.at(counts, (which, part.coordinate(a), part.coordinate(b)), 1)
-    expected = np.zeros((part.size, part.size), dtype=np.int64)
-    if part.kind == "ring":
-        expected[:] = part.rails * np.roll(np.eye(part.size, dtype=np.int64), 1, axis=1)
-    else:
-        expected[:] = part.copies * (1 - np.eye(part.size, dtype=np.int64))
+    itself = np.eye(part.size, dtype=np.int64)
+    next_in_ring = np.roll(itself, 1, axis=1)
+    expected = part.copies * (next_in_ring if part.kind == "ring" else 1 - itself)
     if part.kind == "all_to_all" and not directed:
         counts, expected = counts + counts.transpose(0, 2, 1), expected + expected.T
     wrong = np.argwhere(counts != expected)

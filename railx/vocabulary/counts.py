@@ -246,9 +246,7 @@ def largest_tree(tiers: int, radix: int, leaf_down: int | None = None) -> int:
 
 
 def tree_switches(leaves: int, uplinks: int, tiers: int, radix: int) -> int:
-    """Switches of a tree with ``uplinks`` links between any two tiers, part used or
-    not.
-    """
+    """Switches of a tree with ``uplinks`` between any two tiers, part used or not."""
     if tiers == 1:
         return leaves
     return leaves + (tiers - 2) * math.ceil(2 * uplinks / radix) + math.ceil(uplinks / radix)
@@ -279,6 +277,14 @@ def too_large(chips: int, largest: int, what: str) -> SettingsError:
     return SettingsError(
         "chips", f"got {chips}; allowed: at most {largest} ({what}); the nearest is {largest}"
     )
+
+
+def fewest_units(chips: int, unit: int, most: int, what: str) -> int:
+    """The fewest units of ``unit`` chips, at least 2; SettingsError above ``most``."""
+    units = max(2, math.ceil(chips / unit))
+    if units > most:
+        raise too_large(chips, most * unit, what)
+    return units
 
 
 def best_size(options: Iterable[S], ports: Callable[[S], Ports]) -> S:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,11 +51,8 @@ def circuits_of(topology: Topology) -> Circuits:
 
 def circuit_set(circuits: Circuits) -> IntArray:
     """The circuits without direction, sorted: rows (ocs, lower port, higher port)."""
-    low, high = (
-        np.minimum(circuits.port_a, circuits.port_b),
-        np.maximum(circuits.port_a, circuits.port_b),
-    )
-    rows = np.stack([circuits.ocs, low, high], axis=1).astype(np.int64)
+    ports = np.sort(np.stack([circuits.port_a, circuits.port_b], axis=1), axis=1)
+    rows = np.column_stack([circuits.ocs, ports]).astype(np.int64)
     return rows[np.lexsort(rows.T[::-1])]
 
 
@@ -73,12 +71,9 @@ def switch_places(circuits: Circuits) -> tuple[IntArray, IntArray, IntArray]:
     """Dimension (-1: unused), line (-1: several) and rail of each switch."""
     count = int(circuits.ocs.max()) + 1 if len(circuits) else 0
     dimension, line, rail = (np.full(count, -1) for _ in range(3))
-    dimension[circuits.ocs], line[circuits.ocs], rail[circuits.ocs] = (
-        circuits.dimension,
-        circuits.line,
-        circuits.rail,
-    )
-    line[circuits.ocs[circuits.line != line[circuits.ocs]]] = -1
+    at = circuits.ocs
+    dimension[at], line[at], rail[at] = circuits.dimension, circuits.line, circuits.rail
+    line[at[circuits.line != line[at]]] = -1
     return dimension, line, rail
 
 
@@ -103,9 +98,21 @@ def write_circuits(path: str | Path, topology: Topology) -> None:
         "settings": to_dict(topology.settings),
         "nodes": topology.nodes,
     }
-    lines = [json.dumps(switch) for switch in _switch_entries(circuits)]
-    text = json.dumps(head)[:-1] + ', "switches": [\n' + ",\n".join(lines) + "\n]}\n"
-    write_text(path, text)
+    _write_switches(path, head, _switch_entries(circuits))
+
+
+def _write_switches(path: str | Path, head: dict[str, Any], switches: list[dict[str, Any]]) -> None:
+    """Write JSON with a line for each of the ``switches``."""
+    lines = ",\n".join(json.dumps(switch) for switch in switches)
+    write_text(path, json.dumps(head)[:-1] + ', "switches": [\n' + lines + "\n]}\n")
+
+
+def _write_csv(path: str | Path, header: tuple[str, ...], *columns: Iterable[Any]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(zip(*columns, strict=True))
+    write_text(path, text.getvalue())
 
 
 def write_circuits_csv(path: str | Path, topology: Topology) -> None:
@@ -116,20 +123,8 @@ def write_circuits_csv(path: str | Path, topology: Topology) -> None:
     circuits = circuits_of(topology)
     names = np.array(switch_names(circuits))[circuits.ocs].tolist()
     dimensions = np.array(DIMENSIONS)[circuits.dimension].tolist()
-    others = (
-        circuits.line,
-        circuits.rail,
-        circuits.port_a,
-        circuits.port_b,
-        circuits.node_a,
-        circuits.node_b,
-    )
-    columns = (circuits.ocs.tolist(), names, dimensions, *(column.tolist() for column in others))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    writer.writerows(zip(*columns, strict=True))
-    write_text(path, text.getvalue())
+    others = (getattr(circuits, column).tolist() for column in _COLUMNS[3:])
+    _write_csv(path, _COLUMNS, circuits.ocs.tolist(), names, dimensions, *others)
 
 
 def _switch_entries(circuits: Circuits) -> list[dict[str, Any]]:
@@ -144,14 +139,16 @@ def _switch_entries(circuits: Circuits) -> list[dict[str, Any]]:
         rows = slice(bounds[ocs], bounds[ocs + 1])
         if rows.start == rows.stop:
             continue
-        entry: dict[str, Any] = {"ocs": ocs, "name": name, "dimension": DIMENSIONS[dimension[ocs]]}
-        entry["line"] = int(line[ocs]) if line[ocs] >= 0 else None
-        entry["rail"] = int(rail[ocs])
-        entry["port_nodes"] = [node if node >= 0 else None for node in nodes[ocs].tolist()]
-        entry["circuits"] = pairs[rows]
-        if entry["line"] is None:
-            entry["lines"] = lines[rows]
-        entries.append(entry)
+        entry: dict[str, Any] = {
+            "ocs": ocs,
+            "name": name,
+            "dimension": DIMENSIONS[dimension[ocs]],
+            "line": int(line[ocs]) if line[ocs] >= 0 else None,
+            "rail": int(rail[ocs]),
+            "port_nodes": [node if node >= 0 else None for node in nodes[ocs].tolist()],
+            "circuits": pairs[rows],
+        }
+        entries.append(entry if line[ocs] >= 0 else entry | {"lines": lines[rows]})
     return entries
 
 
@@ -216,15 +213,11 @@ class ReconfigurationPlan:
     def ports_touched(self) -> int:
         """Ports of switches in at least one step."""
         port = np.concatenate([self.port_a, self.port_b])
-        return (
-            len(np.unique(np.tile(self.ocs, 2) * (int(port.max()) + 1) + port)) if len(self) else 0
-        )
+        return len(set(zip(np.tile(self.ocs, 2).tolist(), port.tolist(), strict=True)))
 
     @property
     def most_steps_of_a_switch(self) -> int:
-        """Steps of the switch that changes most: the duration where switches work in
-        parallel.
-        """
+        """Steps of the busiest switch: the duration where all work at once."""
         return int(np.bincount(self.ocs).max()) if len(self) else 0
 
 
@@ -270,10 +263,8 @@ def apply_plan(circuits: Circuits, plan: ReconfigurationPlan) -> IntArray:
     span = max((int(rows[:, 1:].max()) + 1 for rows in (start, steps) if len(rows)), default=1)
     switches = max((int(rows[:, 0].max()) + 1 for rows in (start, steps) if len(rows)), default=0)
     joined = np.full(switches * span, -1)  # the port that each port is joined to
-    joined[start[:, 0] * span + start[:, 1]], joined[start[:, 0] * span + start[:, 2]] = (
-        start[:, 2],
-        start[:, 1],
-    )
+    for near, far in ((1, 2), (2, 1)):
+        joined[start[:, 0] * span + start[:, near]] = start[:, far]
     other: list[int] = joined.tolist()
     for step, (action, (ocs, a, b)) in enumerate(
         zip(plan.action.tolist(), steps.tolist(), strict=True)
@@ -315,9 +306,7 @@ def check_end(plan: ReconfigurationPlan, before: Topology, after: Topology) -> N
 
 
 def check_same_hardware(before: Topology, after: Topology) -> None:
-    """Refuse two topologies with different nodes or cabling: ValueError names the
-    difference.
-    """
+    """Refuse different nodes or cabling: ValueError names the difference."""
     old_settings, new_settings = to_dict(before.settings), to_dict(after.settings)
     for what, old_value, new_value in (
         ("m", old_settings.get("m"), new_settings.get("m")),
@@ -382,7 +371,7 @@ def write_reconfiguration(path: str | Path, plan: ReconfigurationPlan) -> None:
         "optical_switches_touched": plan.switches_touched,
         "ports_touched": plan.ports_touched,
     }
-    lines = []
+    switches = []
     pairs = np.stack([plan.port_a, plan.port_b], axis=1)
     bounds = np.flatnonzero(np.diff(plan.ocs, prepend=-1, append=-1))
     for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
@@ -394,18 +383,14 @@ def write_reconfiguration(path: str | Path, plan: ReconfigurationPlan) -> None:
             "disconnect": pairs[first:down].tolist(),
             "connect": pairs[down:last].tolist(),
         }
-        lines.append(json.dumps(entry))
-    write_text(path, json.dumps(head)[:-1] + ', "switches": [\n' + ",\n".join(lines) + "\n]}\n")
+        switches.append(entry)
+    _write_switches(path, head, switches)
 
 
 def write_reconfiguration_csv(path: str | Path, plan: ReconfigurationPlan) -> None:
     """Write a plan as CSV, one row per step in the order to take them."""
     names = np.array(plan.names)[plan.ocs].tolist()
     actions = np.array(ACTIONS)[plan.action].tolist()
-    steps = range(len(plan))
-    columns = (steps, plan.ocs.tolist(), names, actions, plan.port_a.tolist(), plan.port_b.tolist())
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("step", "ocs", "name", "action", "port_a", "port_b"))
-    writer.writerows(zip(*columns, strict=True))
-    write_text(path, text.getvalue())
+    ocs, port_a, port_b = (column.tolist() for column in (plan.ocs, plan.port_a, plan.port_b))
+    header = ("step", "ocs", "name", "action", "port_a", "port_b")
+    _write_csv(path, header, range(len(plan)), ocs, names, actions, port_a, port_b)

@@ -14,6 +14,7 @@ import numpy as np
 
 from railx.settings import SettingsError
 from railx.vocabulary.arrays import IntArray
+from railx.vocabulary.topology import nearest
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,17 +37,19 @@ def prime_power(q: int) -> tuple[int, int] | None:
     return (q, 1) if q > 1 else None
 
 
+def field_orders(smallest: int, most: int) -> list[int]:
+    """The orders of fields from ``smallest`` to ``most``."""
+    return [q for q in range(smallest, most + 1) if prime_power(q)]
+
+
 def check_order(key: str, q: int, most: int, smallest: int = 2) -> None:
     """Refuse a q that no field has, below ``smallest`` or above ``most``."""
-    if smallest <= q <= most and prime_power(q):
+    orders = field_orders(smallest, most)
+    if q in orders:
         return
-    orders = [order for order in range(smallest, most + 1) if prime_power(order)]
-    below, above = [o for o in orders if o < q], [o for o in orders if o > q]
-    near = below[-1:] + above[:1]
     raise SettingsError(
         key,
-        f"got {q}; allowed: a power of a prime from {smallest} to {most}; the nearest"
-        f" {'is' if len(near) == 1 else 'are'} {' and '.join(map(str, near))}",
+        f"got {q}; allowed: a power of a prime from {smallest} to {most}; {nearest(q, orders)}",
     )
 
 

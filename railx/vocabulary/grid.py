@@ -12,6 +12,7 @@ and its public simulator (node layout, rail numbering).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,8 +69,7 @@ class Grid:
         return self.nodes * (4 * self.m * (self.m - 1) + 4 * self.rails)
 
 
-@dataclass(frozen=True, eq=False)
-class Arcs:
+class Arcs(NamedTuple):
     """Circuits before they get ports.
 
     An arc joins the plus side of position ``a`` of line ``line`` to the minus side of
@@ -81,9 +81,6 @@ class Arcs:
     rail: IntArray
     a: IntArray
     b: IntArray
-
-    def __len__(self) -> int:
-        return len(self.line)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,14 +178,18 @@ def line_nodes(
     return position % grid.rows * grid.columns + position // grid.rows * (grid.columns // 2) + line
 
 
+def port_chip(rail: IntArray, plus: BoolArray | bool, m: int, n: int, dimension: int) -> IntArray:
+    """The local chip of a port: rail i is on chip row (x) or column (y) i // n."""
+    beside, edge = rail // n, np.where(plus, m - 1, 0)
+    return beside * m + edge if dimension == 0 else edge * m + beside
+
+
 def rail_ports(topology: Topology) -> RailPorts:
     """The links and neighbours behind every external port of every node.
 
     Raises ValueError for a topology without optical circuits.
     """
-    circuits, links = topology.circuits, topology.links
-    if circuits is None:
-        raise UserError(f"{topology.family}: a topology without optical circuits has no rails")
+    circuits, links = _circuits(topology, "rails"), topology.links
     first = len(links) - 2 * len(circuits)  # internal links come first, then two rows per circuit
     rails = int(circuits.rail.max()) + 1
     ports = RailPorts(*(np.full((2, topology.nodes, rails, 2), -1) for _ in range(2)))
@@ -203,20 +204,20 @@ def rail_ports(topology: Topology) -> RailPorts:
     return ports
 
 
-def rail_of_links(topology: Topology) -> IntArray:
-    """The rail of each link row (int[links]), -1 inside nodes; errors:
-    :func:`rail_ports`.
-    """
+def _circuits(topology: Topology, what: str) -> Circuits:
     if topology.circuits is None:
-        raise UserError(f"{topology.family}: a topology without optical circuits has no rails")
-    rails = np.repeat(topology.circuits.rail.astype(np.int64), 2)
+        raise UserError(f"{topology.family}: a topology without optical circuits has no {what}")
+    return topology.circuits
+
+
+def rail_of_links(topology: Topology) -> IntArray:
+    """The rail of each link row (int[links]), -1 inside nodes."""
+    rails = np.repeat(_circuits(topology, "rails").rail.astype(np.int64), 2)
     return np.concatenate([np.full(len(topology.links) - len(rails), -1), rails])
 
 
 def mesh_links(m: int) -> IntArray:
-    """The directed links of an m x m mesh as pairs of local chips y * m + x: int[links,
-    2].
-    """
+    """The directed links of an m x m mesh of chips y * m + x: int[links, 2]."""
     chip = np.arange(m * m).reshape(m, m)
     pairs = np.concatenate(
         [
@@ -233,12 +234,7 @@ def line_wiring(topology: Topology, dimension: int) -> LineWiring:
     They are read from the circuits of its first line. ``dimension``: 0 for rows, 1 for
     columns. Raises ValueError where lines differ or a pair does not have two links.
     """
-    circuits = topology.circuits
-    if circuits is None:
-        raise UserError(
-            f"{topology.family}: a topology without optical circuits has no line wiring"
-        )
-    a, b, rail = line_circuits(circuits, dimension).T
+    a, b, rail = line_circuits(_circuits(topology, "line wiring"), dimension).T
     return pair_wiring(a, b, rail, 2)
 
 
@@ -289,10 +285,16 @@ def line_circuits(circuits: Circuits, dimension: int) -> IntArray:
     return first_line
 
 
+def longest_halves(shape: tuple[int, ...]) -> NDArray[np.int8]:
+    """Half (0 or 1) along the longest dimension of a grid; the first runs fastest."""
+    longest = shape.index(max(shape))
+    position = np.indices(shape[::-1])[len(shape) - 1 - longest]
+    half: NDArray[np.int8] = (position >= max(shape) // 2).astype(np.int8).ravel()
+    return half
+
+
 def grid_halves(grid: Grid, dimension: int | None = None) -> NDArray[np.int8]:
-    """Half (0: the smaller, or 1) of each chip, cut across ``dimension`` (None:
-    longer).
-    """
+    """Half (0: the smaller, or 1) of each chip, across ``dimension`` or the longer."""
     if dimension is None:
         dimension = 0 if grid.columns >= grid.rows else 1
     node = np.arange(grid.nodes)
@@ -318,26 +320,17 @@ def _internal(grid: Grid) -> Links:
 
 
 def _rails(grid: Grid, dimension: int, arcs: Arcs, paired_columns: bool) -> tuple[Links, Circuits]:
-    """Links and circuits of a dimension in the order of the arcs, links as (there,
-    back).
-    """
-    line, rail, a, b = arcs.line, arcs.rail, arcs.a, arcs.b
+    """Links (there and back) and circuits of a dimension in the order of the arcs."""
+    line, rail, a, b = arcs
     node_a, node_b = (
         line_nodes(grid, dimension, line, p, paired_columns=paired_columns) for p in (a, b)
     )
-    beside = rail // grid.n  # the chip row (x) or chip column (y) that owns the rail
-    last = grid.m - 1
-    plus = beside * grid.m + last if dimension == 0 else last * grid.m + beside
-    minus = beside * grid.m if dimension == 0 else beside
-    from_chip, to_chip = node_a * grid.m**2 + plus, node_b * grid.m**2 + minus
-    links = duplex_links(
-        from_chip,
-        to_chip,
-        "rail_x" if dimension == 0 else "rail_y",
-        gbps=grid.port_gbps,
-        latency_ns=grid.external_latency_ns,
-        rail=rail,
+    src, dst = (
+        node * grid.m**2 + port_chip(rail, plus, grid.m, grid.n, dimension)
+        for node, plus in ((node_a, True), (node_b, False))
     )
+    kind, latency_ns = f"rail_{'xy'[dimension]}", grid.external_latency_ns
+    links = duplex_links(src, dst, kind, grid.port_gbps, latency_ns, rail=rail)
     switches_before = grid.rows * grid.rails if dimension == 1 else 0
     circuits = plus_to_minus_circuits(
         a,

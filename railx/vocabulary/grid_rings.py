@@ -27,9 +27,7 @@ Link: TypeAlias = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Arc:
-    """A hop from position ``a`` of a line to ``b`` on a rail, out of a's plus or minus
-    side.
-    """
+    """A hop from position ``a`` of a line out of its plus or minus side to ``b``."""
 
     a: int
     b: int
@@ -176,8 +174,7 @@ class GridRings:
         orders = np.zeros((rails, length), dtype=np.int64)
         for k in range(1, length):
             orders[:, k] = follows[np.arange(rails), orders[:, k - 1]]
-        as_lists: list[list[int]] = orders.tolist()
-        return as_lists
+        return orders.tolist()
 
     def _chip_hops(self, hops: list[Arc], dimension: int, closed: bool) -> list[list[Link]]:
         """The links from each chip of a ring to the next."""

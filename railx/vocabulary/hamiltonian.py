@@ -60,37 +60,6 @@ def undirected_rings(n: int) -> IntArray:
     return _odd_cycles(n) if n % 2 else _rotations(_zig_zag(n - 1))
 
 
-def check_decomposition(cycles: IntArray) -> None:
-    """Check that ``cycles`` (n - 1, n) are Hamiltonian and use every arc exactly once.
-
-    Raises ValueError with the fault.
-    """
-    counts = _arc_counts(cycles)
-    wrong = np.argwhere(counts != 1 - np.eye(len(counts), dtype=np.int64))
-    if len(wrong):
-        a, b = (int(v) for v in wrong[0])
-        raise ValueError(
-            f"cycles: {len(wrong)} arcs are not used exactly once, the first is {a} -> {b}, used"
-            f" {int(counts[a, b])} times"
-        )
-
-
-def _arc_counts(cycles: IntArray) -> IntArray:
-    """The uses of each arc (row: tail, column: head), after a check of the cycles."""
-    cycles = np.asarray(cycles)
-    if cycles.ndim != 2 or cycles.shape[0] != cycles.shape[1] - 1:
-        raise ValueError(f"cycles: got the shape {cycles.shape}; allowed: (n - 1, n)")
-    n = cycles.shape[1]
-    spans = (np.sort(cycles, axis=1) == np.arange(n)).all(axis=1)
-    if not spans.all():
-        raise ValueError(
-            f"cycles: cycle {int(np.argmin(spans))} does not visit each of the {n} vertices exactly"
-            " once"
-        )
-    arcs = cycles * n + np.roll(cycles, -1, axis=1)
-    return np.bincount(arcs.ravel(), minlength=n * n).reshape(n, n)
-
-
 def _zig_zag(count: int) -> IntArray:
     """0, 1, -1, 2, -2, ... modulo ``count``."""
     steps = np.arange(count, dtype=np.int64)
@@ -98,9 +67,7 @@ def _zig_zag(count: int) -> IntArray:
 
 
 def _rotations(path: IntArray) -> IntArray:
-    """Every rotation of a path over Z_count, closed through a hub with the number
-    count.
-    """
+    """Every rotation of a path over Z_count, closed through a hub, number count."""
     count = len(path)
     rotated = (path[None, :] + np.arange(count)[:, None]) % count
     return np.hstack([rotated, np.full((count, 1), count)])
@@ -111,9 +78,7 @@ def _odd_cycles(n: int) -> IntArray:
 
 
 def _insert_vertex(base: IntArray, cuts: IntArray) -> IntArray:
-    """A decomposition with a new vertex in cycle s of ``base`` after position
-    ``cuts[s]``.
-    """
+    """A decomposition with a vertex more in cycle s of ``base`` behind ``cuts[s]``."""
     old = base.shape[1]
     position = np.arange(old + 1)[None, :]
     gap = cuts[:, None] + 1

@@ -19,7 +19,8 @@ from railx.settings import AtLeast, SettingsError
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.grid import Grid, LineWiring, build_lines, pair_wiring, successor_arcs
 from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
-from railx.vocabulary.topology import FamilySettings, Topology
+from railx.vocabulary.topology import FamilySettings, Topology, two_nearest
+from railx.vocabulary.union import roots
 
 Rings = Literal["directed", "undirected"]
 #: A limit far above the rails of any line in the paper.
@@ -56,9 +57,7 @@ class LinePart:
 
     @property
     def copies(self) -> int:
-        """Copies of the all-to-all (2 links per pair each) or of the ring (1 per
-        neighbour).
-        """
+        """Copies of the all-to-all (2 links per pair) or of the ring (1)."""
         return self.rails // (self.size - 1) if self.kind == "all_to_all" else self.rails
 
     def coordinate(self, position: IntArray) -> IntArray:
@@ -123,14 +122,14 @@ def build_parts(
     parts: tuple[tuple[LinePart, ...], tuple[LinePart, ...]],
     rings: Rings,
 ) -> Topology:
-    """Build a RailX topology whose rails close the rings of their part on all
-    sub-lines.
-    """
+    """Build a RailX topology whose rails close the rings of their parts."""
     next_x = line_successors(parts[0], grid.columns, rings)
     next_y = line_successors(parts[1], grid.rows, rings)
-    arcs_x = successor_arcs(np.broadcast_to(next_x, (grid.rows, *next_x.shape)))
-    arcs_y = successor_arcs(np.broadcast_to(next_y, (grid.columns, *next_y.shape)))
-    return build_lines(settings, grid, arcs_x, arcs_y)
+    arcs = (
+        successor_arcs(np.broadcast_to(following, (lines, *following.shape)))
+        for following, lines in ((next_x, grid.rows), (next_y, grid.columns))
+    )
+    return build_lines(settings, grid, *arcs)
 
 
 def line_successors(parts: tuple[LinePart, ...], length: int, rings: Rings) -> IntArray:
@@ -200,7 +199,9 @@ def check_line(key: str, parts: tuple[PartSettings, ...], length: int, rails: in
             f"the parts take {used} rails; allowed: exactly m * n = {rails}, each rail of a line is"
             " wired",
         )
-    pieces = _pieces(parts, length)
+    sub_lines = (line for part in line_parts(parts) for line in part.sub_lines(length).tolist())
+    joined = ((first, other) for first, *others in sub_lines for other in others)
+    pieces = len(set(roots(range(length), joined).values()))
     if pieces > 1:
         raise SettingsError(
             key,
@@ -211,9 +212,7 @@ def check_line(key: str, parts: tuple[PartSettings, ...], length: int, rails: in
 
 
 def check_rails(rails: int) -> None:
-    """Refuse more rails of a line than :data:`MOST_RAILS`, which bounds the search for
-    sizes.
-    """
+    """Refuse more rails of a line than :data:`MOST_RAILS`, which bounds searches."""
     if rails > MOST_RAILS:
         raise SettingsError(
             "m", f"got {rails:,} rails of a line, m * n; allowed: at most {MOST_RAILS:,}"
@@ -221,9 +220,7 @@ def check_rails(rails: int) -> None:
 
 
 def check_rings(key: str, parts: tuple[PartSettings, ...], rings: Rings) -> None:
-    """Refuse an all-to-all of directed rings over 4 or 6 nodes: no decomposition
-    exists.
-    """
+    """Refuse directed rings over 4 or 6 nodes: no decomposition exists."""
     for i, part in enumerate(parts):
         if rings == "directed" and part.kind == "all_to_all" and part.size in (4, 6):
             near = "3 and 5" if part.size == 4 else "5 and 7"
@@ -234,44 +231,16 @@ def check_rings(key: str, parts: tuple[PartSettings, ...], rings: Rings) -> None
             )
 
 
-def _pieces(parts: tuple[PartSettings, ...], length: int) -> int:
-    """How many connected components a line has.
-
-    By union-find: a run checks its settings, and importing scipy takes longer.
-    """
-    parent = list(range(length))
-
-    def root(node: int) -> int:
-        while parent[node] != node:
-            parent[node] = node = parent[parent[node]]
-        return node
-
-    for part in line_parts(parts):
-        for first, *others in part.sub_lines(length).tolist():
-            for node in others:
-                parent[root(node)] = root(first)
-    return sum(node == above for node, above in enumerate(parent))
-
-
 def _multiples(value: int, step: int) -> str:
     below, above = value // step * step, (value // step + 1) * step
     return f"{below} and {above}" if below else f"{above} and {above + step}"
 
 
 def _near_sizes(part: PartSettings, length: int) -> str:
-    """The sizes (at least 2) nearest to the part's that fit its stride, or fitting
-    strides.
-    """
+    """The nearest sizes (at least 2) that fit a part's stride, or fitting strides."""
     fits = length // part.stride if length % part.stride == 0 else 1
-    sizes = sorted(
-        (d for d in range(2, fits + 1) if fits % d == 0), key=lambda d: (abs(d - part.size), d)
-    )[:2]
+    sizes = [d for d in range(2, fits + 1) if fits % d == 0]
     if sizes:
-        return f"the nearest sizes are {' and '.join(map(str, sorted(sizes)))}"
-    strides = sorted(
-        (d for d in range(1, length) if length % d == 0), key=lambda d: (abs(d - part.stride), d)
-    )[:2]
-    return (
-        "no size fits this stride, the nearest strides are"
-        f" {' and '.join(map(str, sorted(strides)))}"
-    )
+        return f"the nearest sizes are {two_nearest(part.size, sizes)}"
+    strides = (d for d in range(1, length) if length % d == 0)
+    return f"no size fits this stride, the nearest strides are {two_nearest(part.stride, strides)}"

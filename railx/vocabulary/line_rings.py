@@ -76,18 +76,14 @@ def line_rings(
     entries: Sequence[RingLink],
     ports: float = 1.0,
 ) -> LineRings:
-    """The rings of these entries, sorted by message; a message's links keep their
-    order.
-    """
+    """The rings of these entries, stably sorted by message."""
     columns = np.array(entries, dtype=np.int64).T
     message, src, dst, rail, channel = columns[:, np.argsort(columns[0], kind="stable")]
     return LineRings(participants, rings, vertices, message, src, dst, rail, channel, ports)
 
 
 class ChannelIndex:
-    """Finds the link row of a channel by its two vertices, its rail and its index
-    there.
-    """
+    """Finds the link row of a channel by its vertices, rail and index there."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -177,9 +173,7 @@ def _directed_rings(
 
 
 def arcs(nodes: int, reach: int, failed: Collection[int]) -> list[list[int]]:
-    """The working nodes in runs that circuits join, in order; one run where a ring
-    closes.
-    """
+    """The working nodes in runs that circuits join; one run where a ring closes."""
     working = sorted(set(range(nodes)) - set(failed))
     runs: list[list[int]] = []
     for node in working:

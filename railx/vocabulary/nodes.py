@@ -147,9 +147,7 @@ def _blocks(scales: tuple[int, ...], size: int) -> Iterator[tuple[int, ...]]:
 
 
 def _node_links(order: NodeOrder, node: NodeSettings, vertices: int) -> Links:
-    """The links of all nodes, node by node; switches are the vertices after
-    ``vertices``.
-    """
+    """The links of all nodes, node by node; ``vertices``: the first switch."""
     if node.links == "switch":
         a, gb_s = order.chips, node.gb_s
         b = vertices + np.arange(len(order.chips))[:, None]
@@ -157,8 +155,7 @@ def _node_links(order: NodeOrder, node: NodeSettings, vertices: int) -> Links:
         low, high = order.pairs().T
         a, b = order.chips[:, low], order.chips[:, high]
         gb_s = node.gb_s * order.size / (2 * len(low))
-    a, b = np.broadcast_arrays(a, b)
-    return duplex_links(a, b, "internal", gbps=8 * gb_s, latency_ns=node.latency_ns)
+    return duplex_links(a, b, "internal", 8 * gb_s, node.latency_ns)
 
 
 def with_nodes(topology: Topology, order: NodeOrder, node: NodeSettings) -> Topology:

@@ -73,13 +73,11 @@ def node_placement(
     side = math.isqrt(per_node)
     local = snake(side, side)[:mesh]
     if grid is not None and x <= grid[0] and y <= grid[1]:
-        kind, node = "grid", np.arange(y)[None, :] * grid[0] + np.arange(x)[:, None]
+        kind, node = "grid", np.arange(y) * grid[0] + np.arange(x)[:, None]
     else:
         order = np.arange(topology.nodes) if grid is None else _rows_snake(*grid)
-        kind, node = (
-            "runs" if grid is None else "snake",
-            order[np.arange(y)[None, :] * x + np.arange(x)[:, None]],
-        )
+        kind = "runs" if grid is None else "snake"
+        node = order[np.arange(y) * x + np.arange(x)[:, None]]
     return Placement((local[:, None, None] + node[None] * per_node).astype(np.int64), kind)
 
 
@@ -102,9 +100,9 @@ def order_placement(topology: Topology, sizes: Sizes, order: NodeOrder) -> Place
     parts = order.size // mesh
     if mesh > order.size or x * y > nodes * parts:
         raise _no_room(topology, sizes, (order.size, nodes * parts, 1))
-    number = np.arange(y)[None, :] * x + np.arange(x)[:, None]
+    number = np.arange(y) * x + np.arange(x)[:, None]
     if grid is not None and x <= grid[0] and y <= grid[1]:
-        kind, node = "grid", np.arange(y)[None, :] * grid[0] + np.arange(x)[:, None]
+        kind, node = "grid", np.arange(y) * grid[0] + np.arange(x)[:, None]
         part = np.zeros_like(node)
     else:
         in_row = np.arange(nodes) if grid is None else _rows_snake(*grid)
@@ -124,12 +122,18 @@ def block_placement(topology: Topology, sizes: Sizes, scales: tuple[int, ...]) -
     In three dimensions the first two make the row.
     """
     mesh, x, y = sizes
-    rooms = {block: _block_room(scales, block) for block in _blocks_of(mesh, len(scales))}
+    rooms = {}
+    for block in _blocks_of(mesh, len(scales)):
+        counts = [scale // side for scale, side in zip(scales, block, strict=True)]
+        rooms[block] = math.prod(counts[:-1]), counts[-1]
     fitting = [block for block, room in rooms.items() if x <= room[0] and y <= room[1]]
     if not fitting:
         best = max(rooms.values(), key=lambda room: (min(room[0], x) * min(room[1], y), room))
         raise _no_room(topology, sizes, (mesh, *best))
-    block = min(fitting, key=lambda block: (_surface(block), [-side for side in block]))
+    # By the surface.
+    block = min(
+        fitting, key=lambda sides: (sum(mesh / side for side in sides), [-s for s in sides])
+    )
     local = _walk(block)
     across = scales[0] // block[0]
     stride = np.cumprod([1, *scales[:-1]])
@@ -142,11 +146,6 @@ def block_placement(topology: Topology, sizes: Sizes, scales: tuple[int, ...]) -
     return Placement((local @ stride)[:, None, None] + (corner * np.array(block)) @ stride, "grid")
 
 
-def _block_room(scales: Sequence[int], block: Sequence[int]) -> tuple[int, int]:
-    counts = [scale // side for scale, side in zip(scales, block, strict=True)]
-    return math.prod(counts[:-1]), counts[-1]
-
-
 def _blocks_of(volume: int, dimensions: int) -> Iterator[tuple[int, ...]]:
     """All boxes of ``volume`` chips."""
     if dimensions == 1:
@@ -156,10 +155,6 @@ def _blocks_of(volume: int, dimensions: int) -> Iterator[tuple[int, ...]]:
         if volume % side == 0:
             for rest in _blocks_of(volume // side, dimensions - 1):
                 yield (side, *rest)
-
-
-def _surface(block: Sequence[int]) -> float:
-    return sum(math.prod(block) / side for side in block)
 
 
 def _walk(block: Sequence[int]) -> IntArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
@@ -157,9 +157,9 @@ def duplex_links(
     a: NDArray[np.integer],
     b: NDArray[np.integer],
     kind: str,
-    *,
     gbps: float,
     latency_ns: float,
+    *,
     lanes: int = 1,
     rail: NDArray[np.integer] | int = -1,
 ) -> Links:
@@ -197,21 +197,11 @@ def plus_to_minus_circuits(
     Arrays have equal lengths; ``dimension`` is a code of :data:`DIMENSIONS`. ``node_a``
     and ``node_b``: the nodes at these positions; None: those of the same numbers.
     """
-    columns: dict[str, Any] = {
-        "ocs": ocs,
-        "port_a": 2 * a,
-        "port_b": 2 * b + 1,
-        "rail": rail,
-        "dimension": dimension,
-        "line": line,
-        "node_a": a if node_a is None else node_a,
-        "node_b": b if node_b is None else node_b,
-    }
-    arrays = zip(columns, np.broadcast_arrays(*columns.values()), strict=True)
-    typed: dict[str, Any] = {
-        name: array.astype(np.int8 if name == "dimension" else np.int32) for name, array in arrays
-    }
-    return Circuits(**typed)
+    nodes = a if node_a is None else node_a, b if node_b is None else node_b
+    columns = np.broadcast_arrays(ocs, 2 * a, 2 * b + 1, rail, dimension, line, *nodes)
+    typed: list[Any] = [column.astype(np.int32) for column in columns]
+    typed[4] = typed[4].astype(np.int8)
+    return Circuits(*typed)
 
 
 def join_rows(parts: Sequence[Rows]) -> Rows:
@@ -254,6 +244,18 @@ def check_size(key: str, rows: int) -> None:
             f"the topology would need {rows:,} directed links; allowed: at most"
             f" {_MOST_LINK_ROWS:,}, choose a smaller size",
         )
+
+
+def nearest(value: int, fits: Sequence[int]) -> str:
+    """The next below and above a value of ascending ``fits``, in words."""
+    near = [fit for fit in fits if fit < value][-1:] + [fit for fit in fits if fit > value][:1]
+    return f"the nearest {'is' if len(near) == 1 else 'are'} {' and '.join(map(str, near))}"
+
+
+def two_nearest(value: int, fits: Iterable[int]) -> str:
+    """The two ``fits`` closest to a value, the lower of equals, in order and words."""
+    near = sorted(fits, key=lambda fit: (abs(fit - value), fit))[:2]
+    return " and ".join(map(str, sorted(near)))
 
 
 def chip_nodes(chips: int, chips_per_node: int) -> Int32Array:

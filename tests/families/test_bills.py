@@ -17,12 +17,11 @@ from railx.families import (
     build_topology,
     check_topology,
     family_of,
-    railx_dragonfly,
 )
 from railx.families.railx_dragonfly import RailXDragonflySettings
 from railx.families.railx_hyperx import RailXHyperXSettings
 from railx.settings import SettingsError, load
-from railx.vocabulary.counts import NetworkCounts, count_ports
+from railx.vocabulary.counts import NetworkCounts, count_ports, dragonfly_hops
 from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.topology import INTERNAL, FamilySettings, Topology
 
@@ -284,7 +283,8 @@ def test_a_dragonfly_of_nodes_crosses_groups_once_at_most() -> None:
     between = 10 / 11 * chips / (chips - 1)
     inside = 4 / 5 * chips / (chips - 1) / 11 + 2 * between * 4 / 5
     assert isinstance(settings, RailXDragonflySettings)
-    assert sum(railx_dragonfly._hops(settings)) == pytest.approx(inside + between)
+    hops = dragonfly_hops(settings.columns, settings.rows, settings.m**2)
+    assert sum(hops) == pytest.approx(inside + between)
 
 
 def test_every_rail_of_every_line_has_a_switch() -> None:

@@ -1,11 +1,11 @@
 """Network family ``hammingmesh``: boards of chips with a switch for every line."""
 
 from railx.families.hammingmesh.graph import (
+    BoardRings,
     HammingMeshSettings,
     bisection_ports,
     build,
     check,
-    grid_rings,
     halves,
     node_hop_counts,
     ports,
@@ -29,6 +29,6 @@ FAMILY = node_grid_family(
     grouped_routings=("min", "balanced", "adaptive"),
     groups=groups_of,
     node_hop_counts=node_hop_counts,
-    grid_rings=grid_rings,
+    grid_rings=lambda settings, topology: BoardRings(topology, settings.grid),
     bill=Bill(ports=ports, resize=resize, copper=("row", "column")),
 )

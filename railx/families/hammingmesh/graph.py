@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,9 @@ from railx.vocabulary.counts import Ports, too_large
 from railx.vocabulary.grid import mesh_links
 from railx.vocabulary.grid_rings import Arc, GridRings, Link, closed_rings
 from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, topology_of
+
+#: Kinds of board lines, and of links to their switches.
+LineKind: TypeAlias = Literal["row", "column"]
 
 
 @dataclass(frozen=True)
@@ -94,45 +97,30 @@ def check(settings: HammingMeshSettings) -> None:
 
 def build(settings: HammingMeshSettings) -> Topology:
     """Build the network. Row switches follow the chips, then column switches."""
-    rows, columns = row_switches(settings), column_switches(settings)
     return topology_of(
         settings,
-        [_internal(settings), *_lines(settings, "row", rows), *_lines(settings, "column", columns)],
+        [_internal(settings), *_lines(settings, "row"), *_lines(settings, "column")],
         chips=settings.chips,
         chips_per_node=settings.m**2,
-        switches=rows.size + columns.size,
+        switches=sum(settings.shape) * settings.m * settings.n,
     )
 
 
-def row_switches(settings: HammingMeshSettings) -> IntArray:
-    """Row switches by board row, chip row and lane: int[y_scale, m, n]."""
-    shape = (settings.y_scale, settings.m, settings.n)
-    return settings.chips + np.arange(np.prod(shape)).reshape(shape)
+def line_switches(settings: HammingMeshSettings, kind: LineKind) -> IntArray:
+    """The switches of board lines by chip line and lane: int[lines, m, n]."""
+    number = np.arange(sum(settings.shape) * settings.m * settings.n)
+    switches = settings.chips + number.reshape(-1, settings.m, settings.n)
+    rows = settings.y_scale
+    return switches[:rows] if kind == "row" else switches[rows:]
 
 
-def column_switches(settings: HammingMeshSettings) -> IntArray:
-    """Column switches by board column, chip column and lane: int[x_scale, m, n]."""
-    shape = (settings.x_scale, settings.m, settings.n)
-    return (
-        settings.chips
-        + settings.y_scale * settings.m * settings.n
-        + np.arange(np.prod(shape)).reshape(shape)
-    )
-
-
-def side_links(
-    settings: HammingMeshSettings, kind: Literal["row", "column"], end: Literal[0, 1]
-) -> IntArray:
+def side_links(settings: HammingMeshSettings, kind: LineKind, end: Literal[0, 1]) -> IntArray:
     """Link rows between a side of the boards and the switches of a kind.
 
     The side is minus (``end`` 0) or plus (1). int[lines, m, n, boards of the line, 2]:
     by line, chip line, lane, board, and up to the switch (0) or down from it (1).
     """
-    lines, boards = (
-        (settings.y_scale, settings.x_scale)
-        if kind == "row"
-        else (settings.x_scale, settings.y_scale)
-    )
+    boards, lines = settings.shape if kind == "row" else settings.shape[::-1]
     shape = (lines, settings.m, settings.n, boards, 2)
     internal = settings.boards * 4 * settings.m * (settings.m - 1)
     tables_before = 2 * (kind == "column") + end
@@ -164,17 +152,13 @@ def halves(settings: HammingMeshSettings) -> NDArray[np.int8]:
 
 
 def bisection_ports(settings: HammingMeshSettings) -> int:
-    """Ports in one direction across that cut: both ends of the smaller half's chip
-    lines.
-    """
+    """Ports in one direction across that cut: both ends of the smaller half's lines."""
     shorter, longer = sorted((settings.x_scale, settings.y_scale))
     return 2 * settings.m * settings.n * shorter * (longer // 2)
 
 
 def node_hop_counts(settings: HammingMeshSettings) -> IntArray:
-    """Ordered pairs of chips with h links between boards (index h), 2 per other
-    dimension.
-    """
+    """Ordered pairs of chips by links between boards, 2 per other dimension."""
     counts = np.array([settings.m**4], dtype=np.int64)
     for length in (settings.x_scale, settings.y_scale):
         counts = np.convolve(counts, [length, 0, length * (length - 1)])
@@ -185,24 +169,17 @@ def _internal(settings: HammingMeshSettings) -> Links:
     mesh = mesh_links(settings.m)
     near_first = mesh[: len(mesh) // 2]  # the second half are the same links back
     board = np.arange(settings.boards)[:, None] * settings.m**2
-    return duplex_links(
-        board + near_first[:, 0],
-        board + near_first[:, 1],
-        "internal",
-        gbps=settings.port_gbps * settings.internal_width,
-        latency_ns=settings.internal_latency_ns,
-        lanes=settings.n,
-    )
+    ends = board + near_first[:, 0], board + near_first[:, 1]
+    rate, latency_ns = settings.port_gbps * settings.internal_width, settings.internal_latency_ns
+    return duplex_links(*ends, "internal", rate, latency_ns, lanes=settings.n)
 
 
-def _lines(
-    settings: HammingMeshSettings, kind: Literal["row", "column"], switches: IntArray
-) -> list[Links]:
+def _lines(settings: HammingMeshSettings, kind: LineKind) -> list[Links]:
     """The links of all boards to the switches of a kind, minus side then plus side.
 
     In the order (line, chip line, lane, board).
     """
-    m, n = settings.m, settings.n
+    m, n, switches = settings.m, settings.n, line_switches(settings, kind)
     boards = np.arange(settings.boards).reshape(settings.y_scale, settings.x_scale)
     board = (boards if kind == "row" else boards.T)[:, None, None, :] * m**2
     beside = np.arange(m)[None, :, None, None]
@@ -210,24 +187,16 @@ def _lines(
     tables = []
     for end in (0, m - 1):
         local = beside * m + end if kind == "row" else end * m + beside
-        chip, switch, index = np.broadcast_arrays(board + local, switches[..., None], rail)
-        tables.append(
-            duplex_links(
-                chip,
-                switch,
-                kind,
-                gbps=settings.port_gbps,
-                latency_ns=settings.external_latency_ns,
-                rail=index,
-            )
-        )
+        ends = board + local, switches[..., None]
+        rate, latency_ns = settings.port_gbps, settings.external_latency_ns
+        tables.append(duplex_links(*ends, kind, rate, latency_ns, rail=rail))
     return tables
 
 
 # Rings
 
 
-class _BoardRings(GridRings):
+class BoardRings(GridRings):
     """A ring per rail through any boards of a line, each hop over the line's switch."""
 
     joined: ClassVar[bool] = True
@@ -253,29 +222,11 @@ class _BoardRings(GridRings):
         settings = self.topology.settings
         assert isinstance(settings, HammingMeshSettings)
         chips = super().vertices(dimension, lines)
-        switches = (row_switches if dimension == 0 else column_switches)(settings)[list(lines)]
+        switches = line_switches(settings, "column" if dimension else "row")[list(lines)]
         return np.concatenate([chips, switches.reshape(len(chips), -1)], axis=1)
 
 
-def grid_rings(settings: HammingMeshSettings, topology: Topology) -> GridRings:
-    """The rings over the switches of the lines."""
-    return _BoardRings(topology, settings.grid)
-
-
 # Bill of materials
-
-
-@dataclass(frozen=True)
-class _Dimension:
-    """The lines of a dimension: ends at boards, uplinks of the leaves, and bounds.
-
-    The bounds are those of all-to-all and of the cut in ports per chip.
-    """
-
-    ends: int
-    uplinks: int
-    all_to_all: float
-    cut: float
 
 
 def ports(settings: HammingMeshSettings) -> Ports:
@@ -285,21 +236,20 @@ def ports(settings: HammingMeshSettings) -> Ports:
     lines of a board in each dimension. A line with more ends than a switch has ports is
     a two-level tree.
     """
-    rows, columns = (
-        _dimension(settings, boards) for boards in (settings.x_scale, settings.y_scale)
-    )
+    ends = 2 * settings.m * settings.n * settings.boards
+    tapers = [
+        settings.taper if 2 * boards > settings.switch_radix else None for boards in settings.shape
+    ]
+    cut = min(1.0 if taper is None else taper for taper in tapers)
+    uplinks = sum(math.ceil(ends * taper) for taper in tapers if taper is not None)
     return Ports(
         chips=settings.chips,
         port_gbps=settings.port_gbps,
-        cables={
-            "row": 2 * rows.ends,
-            "column": 2 * columns.ends,
-            "uplink": 2 * (rows.uplinks + columns.uplinks),
-        },
+        cables={"row": 2 * ends, "column": 2 * ends, "uplink": 2 * uplinks},
         injection=4 * settings.n,
-        all_to_all=min(rows.all_to_all, columns.all_to_all),
-        bisection=min(rows.cut, columns.cut),
-        electrical_switch_ports=sum(line.ends + 2 * line.uplinks for line in (rows, columns)),
+        all_to_all=min(bound for boards in settings.shape for bound in _bounds(settings, boards)),
+        bisection=2 * settings.n / settings.m * cut,
+        electrical_switch_ports=2 * ends + 2 * uplinks,
     )
 
 
@@ -316,21 +266,10 @@ def resize(settings: HammingMeshSettings, chips: int) -> HammingMeshSettings:
     return replace(settings, x_scale=row, y_scale=max(2, math.ceil(boards / row)))
 
 
-def _dimension(settings: HammingMeshSettings, boards: int) -> _Dimension:
-    two_levels = 2 * boards > settings.switch_radix
-    ends = 2 * settings.m * settings.n * settings.boards
-    return _Dimension(
-        ends=ends,
-        uplinks=math.ceil(ends * settings.taper) if two_levels else 0,
-        all_to_all=min(_bounds(settings, boards, two_levels=two_levels)),
-        cut=2 * settings.n / settings.m * (settings.taper if two_levels else 1.0),
-    )
-
-
-def _bounds(settings: HammingMeshSettings, boards: int, *, two_levels: bool) -> Iterator[float]:
+def _bounds(settings: HammingMeshSettings, boards: int) -> Iterator[float]:
     """Bounds of all-to-all by the boards' ports and by the uplinks of the leaves."""
     port, chips = 2 * settings.n / settings.m, settings.chips
     yield port / ((boards - 1) / boards * chips / (chips - 1))
     under = max(1, int(settings.switch_radix / (1 + settings.taper)) // 2)
-    if two_levels and under < boards:
+    if 2 * boards > settings.switch_radix and under < boards:
         yield port * settings.taper / ((boards - under) / boards * chips / (chips - 1))

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from railx.families.hammingmesh.graph import (
     HammingMeshSettings,
-    column_switches,
-    row_switches,
+    LineKind,
+    line_switches,
     side_links,
 )
 from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
@@ -56,12 +55,7 @@ def route(
     row, column = _line(settings, "row"), _line(settings, "column")
     groups = _destination_groups(settings, row, column, destinations)
     builder = TableBuilder(
-        topology,
-        routing,
-        states=7 if adaptive else 3,
-        virtual_channels=3,
-        destinations=destinations,
-        groups=groups,
+        topology, routing, destinations, groups, states=7 if adaptive else 3, virtual_channels=3
     )
     _fill_chips(builder, settings, row, column, groups)
     _fill_switches(builder, settings, row, groups.on_level(0))
@@ -90,7 +84,7 @@ class _Line:
     * ``channel``: virtual channel of the walks before the switch, one below its links.
     """
 
-    kind: Literal["row", "column"]
+    kind: LineKind
     position: IntArray
     board: IntArray
     stride: int
@@ -106,19 +100,13 @@ class _Line:
         return place
 
 
-def _line(settings: HammingMeshSettings, kind: Literal["row", "column"]) -> _Line:
+def _line(settings: HammingMeshSettings, kind: LineKind) -> _Line:
     m, row = settings.m, kind == "row"
     board, local = np.divmod(np.arange(settings.chips), m**2)
-    x, y, board_x, board_y = (
-        local % m,
-        local // m,
-        board % settings.x_scale,
-        board // settings.x_scale,
-    )
+    (board_y, board_x), (y, x) = np.divmod(board, settings.x_scale), np.divmod(local, m)
     position, beside, along, line = (x, y, board_x, board_y) if row else (y, x, board_y, board_x)
-    ends = np.stack(
-        [side_links(settings, kind, 0), side_links(settings, kind, 1)], axis=-1
-    )  # [line, beside, lane, board, way, end]
+    # [line, beside, lane, board, way, end]
+    ends = np.stack([side_links(settings, kind, 0), side_links(settings, kind, 1)], axis=-1)
     return _Line(
         kind=kind,
         position=position,
@@ -126,7 +114,7 @@ def _line(settings: HammingMeshSettings, kind: Literal["row", "column"]) -> _Lin
         stride=1 if row else m,
         up=np.swapaxes(ends[line, beside, :, along, 0, :], 1, 2),
         down=ends[..., 1, :].reshape(-1, ends.shape[3], 2),
-        first_switch=int((row_switches if row else column_switches)(settings).min()),
+        first_switch=int(line_switches(settings, kind).min()),
         channel=0 if row else 1,
     )
 
@@ -139,7 +127,7 @@ def _destination_groups(
     Row switches lead to every chip column. A column switch has a chip column of its
     own.
     """
-    m, of_row = settings.m, np.full(row_switches(settings).size, -1)
+    m, of_row = settings.m, np.full(line_switches(settings, "row").size, -1)
     of_column = np.repeat(np.arange(settings.x_scale * m), settings.n)
     x, y = row.place, column.place
     to = slice(None) if destinations is None else destinations
@@ -203,24 +191,17 @@ def _leave_sets(
         by_end = []
         for end, rows in enumerate(line.up[chip].tolist()):
             if distance[chip, end] == 0:
-                by_end.append(
-                    [
-                        (builder.pool(rows, vc), line.channel + 1)
-                        for vc in _switch_channels(builder, line)
-                    ]
-                )
+                channels = _switch_channels(builder, line)
+                by_end.append([(builder.pool(rows, vc), line.channel + 1) for vc in channels])
             else:
-                by_end.append(
-                    [(int(walk[chip, end]), _HEADING[line.kind][end] if adaptive else line.channel)]
-                )
+                heading = _HEADING[line.kind][end] if adaptive else line.channel
+                by_end.append([(int(walk[chip, end]), heading)])
         if adaptive:
             for heading, choices in zip(_HEADING[line.kind], by_end, strict=True):
                 sets[heading].append(builder.choice_set(choices))
-        ends = np.repeat([0, 1], [len(choices) for choices in by_end])
-        weights = (
-            np.array([minus, 1 - minus])[ends]
-            / np.array([len(choices) for choices in by_end])[ends]
-        )
+        counts = np.array([len(choices) for choices in by_end])
+        ends = np.repeat([0, 1], counts)
+        weights = np.array([minus, 1 - minus])[ends] / counts[ends]
         probes = [int(line.up[chip, end, 0]) for end in ends]
         choice_set = builder.choice_set(
             [*by_end[0], *by_end[1]],

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,23 +143,22 @@ def ports_per_chip(settings: ImportedSettings) -> int:
 def _links(settings: ImportedSettings, network: Network, nodes: Int32Array) -> Links:
     """Row 2i leads from the first vertex of link i to the other, row 2i + 1 back."""
     ends = np.array([link.ends for link in network.links], dtype=np.int32)
-    src = ends.ravel()
-    dst = ends[:, ::-1].ravel()
-    kind = [link.kind or _kind(*link.ends, nodes) for link in network.links]
-    gbps = [settings.port_gbps if link.gbps is None else link.gbps for link in network.links]
-    latency_ns = [
-        settings.latency_ns if link.latency_ns is None else link.latency_ns
+    rows = [
+        (
+            kind_code(link.kind or _kind(*link.ends, nodes)),
+            settings.port_gbps if link.gbps is None else link.gbps,
+            settings.latency_ns if link.latency_ns is None else link.latency_ns,
+            link.rail,
+            link.lanes,
+        )
         for link in network.links
     ]
-    return Links(
-        src=src,
-        dst=dst,
-        kind=np.repeat(np.array([kind_code(name) for name in kind], dtype=np.int8), 2),
-        gbps=np.repeat(np.array(gbps, dtype=np.float64), 2),
-        latency_ns=np.repeat(np.array(latency_ns, dtype=np.float64), 2),
-        rail=np.repeat(np.array([link.rail for link in network.links], dtype=np.int32), 2),
-        lanes=np.repeat(np.array([link.lanes for link in network.links], dtype=np.int32), 2),
-    )
+    types = np.int8, np.float64, np.float64, np.int32, np.int32
+    columns: list[Any] = [
+        np.repeat(np.array(column, dtype=dtype), 2)
+        for column, dtype in zip(zip(*rows, strict=True), types, strict=True)
+    ]
+    return Links(ends.ravel(), ends[:, ::-1].ravel(), *columns)
 
 
 def _kind(a: int, b: int, nodes: Int32Array) -> str:

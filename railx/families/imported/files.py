@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
-from math import prod
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -22,6 +21,7 @@ from railx.errors import UserError
 from railx.families.imported.infragraph import infragraph_network
 from railx.families.imported.network import FileLink, Network
 from railx.vocabulary.topology import LINK_KINDS
+from railx.vocabulary.union import roots
 
 #: Suffixes of readable files.
 ENDINGS = (".graphml", ".csv", ".txt", ".yml", ".yaml", ".json")
@@ -165,6 +165,17 @@ def _network(
             for number in range(endpoints):
                 chips.append(f"{name}.{number}")
                 below.append((chips[-1], name))
+    return _numbered(path, chips, switches, edges, below)
+
+
+def _numbered(
+    path: Path,
+    chips: list[str],
+    switches: list[str],
+    edges: Iterable[tuple[str, str, str, Mapping[str, str]]],
+    below: Iterable[tuple[str, str]] = (),
+) -> Network:
+    """The network of these edges, and of the chips ``below`` a node."""
     number_of = {name: number for number, name in enumerate([*chips, *switches])}
     links = [
         _link(f"{path}, {where}", (number_of[source], number_of[target]), data)
@@ -186,20 +197,15 @@ def _endpoints(path: Path, name: str, data: Mapping[str, str]) -> int:
 
 def _edge_list(path: Path) -> Network:
     rows = list(_rows(path))
-    names = dict.fromkeys(name for _, ends, _ in rows for name in ends)
+    names = dict.fromkeys(name for _, *ends, _ in rows for name in ends)
     chips = [name for name in names if not name.startswith(_SWITCH)]
     switches = [name for name in names if name.startswith(_SWITCH)]
     if all(name.isascii() and name.isdigit() for name in chips):
         chips.sort(key=int)
-    number_of = {name: number for number, name in enumerate([*chips, *switches])}
-    links = [
-        _link(f"{path}, {where}", (number_of[source], number_of[target]), data)
-        for where, (source, target), data in rows
-    ]
-    return Network(tuple(chips), tuple(switches), tuple(links))
+    return _numbered(path, chips, switches, rows)
 
 
-def _rows(path: Path) -> Iterator[tuple[str, tuple[str, str], dict[str, str]]]:
+def _rows(path: Path) -> Iterator[tuple[str, str, str, dict[str, str]]]:
     """The line number of a link, its ends and its attributes."""
     with path.open(encoding="utf-8", newline="") as file:
         if path.suffix == ".csv":
@@ -217,7 +223,7 @@ def _rows(path: Path) -> Iterator[tuple[str, tuple[str, str], dict[str, str]]]:
                     if None in row or None in row.values():
                         raise UserError(f"got {path}, {where}; allowed: {len(columns)} columns")
                     attributes = {key: row[key] for key in _LINK_KEYS if row.get(key)}
-                    yield where, (row["src"], row["dst"]), attributes
+                    yield where, row["src"], row["dst"], attributes
             except csv.Error as error:
                 raise UserError(f"got {path}, which is no CSV ({error})") from None
             return
@@ -230,7 +236,8 @@ def _rows(path: Path) -> Iterator[tuple[str, tuple[str, str], dict[str, str]]]:
                     f"got {path}, line {number} with {len(words)} words; allowed: SRC DST [GBPS"
                     " [LANES [LATENCY_NS]]]"
                 )
-            yield f"line {number}", (words[0], words[1]), dict(zip(_LINK_KEYS, words[2:]))  # noqa: B905
+            data = dict(zip(_LINK_KEYS, words[2:], strict=False))
+            yield f"line {number}", words[0], words[1], data
 
 
 def _link(where: str, ends: tuple[int, int], data: Mapping[str, str]) -> FileLink:
@@ -240,16 +247,12 @@ def _link(where: str, ends: tuple[int, int], data: Mapping[str, str]) -> FileLin
     if kind is not None and kind not in LINK_KINDS:
         raise UserError(f"got {where} with kind {kind!r}; allowed: {', '.join(LINK_KINDS)}")
     attributes: dict[str, Any] = {}
-    if "gbps" in data:
-        attributes["gbps"] = _number(where, "gbps", data["gbps"], 0)
-        if not attributes["gbps"]:
-            raise UserError(f"got {where} with gbps 0; allowed: greater than 0")
-    if "latency_ns" in data:
-        attributes["latency_ns"] = _number(where, "latency_ns", data["latency_ns"], 0)
-    if "lanes" in data:
-        attributes["lanes"] = int(_number(where, "lanes", data["lanes"], 1, integer=True))
-    if "rail" in data:
-        attributes["rail"] = int(_number(where, "rail", data["rail"], -1, integer=True))
+    for key, minimum in (("gbps", 0), ("latency_ns", 0), ("lanes", 1), ("rail", -1)):
+        if key in data:
+            integer = key in ("lanes", "rail")
+            attributes[key] = _number(where, key, data[key], minimum, integer=integer)
+            if key == "gbps" and not attributes[key]:
+                raise UserError(f"got {where} with gbps 0; allowed: greater than 0")
     return FileLink(ends, kind=kind, **attributes)
 
 
@@ -272,19 +275,9 @@ def _check(path: Path, network: Network) -> None:
     names = (*network.chips, *network.switches)
     if len(set(names)) < len(names):
         raise UserError(f"got {path} with a name twice; allowed: a name for each vertex")
-    near: list[list[int]] = [[] for _ in names]
-    for link in network.links:
-        a, b = link.ends
-        near[a].append(b)
-        near[b].append(a)
-    seen, waiting = {0}, [0]
-    while waiting:
-        for vertex in near[waiting.pop()]:
-            if vertex not in seen:
-                seen.add(vertex)
-                waiting.append(vertex)
-    if len(seen) < len(names):
-        lost = next(name for number, name in enumerate(names) if number not in seen)
+    root = roots(range(len(names)), (link.ends for link in network.links))
+    lost = next((name for number, name in enumerate(names) if root[number] != root[0]), None)
+    if lost is not None:
         raise UserError(
             f"got {path}, where no path leads from {names[0]} to {lost}; allowed: one connected"
             " network"
@@ -326,15 +319,15 @@ def astra_network(path: Path, content: Mapping[str, Any]) -> Network:
             f"got {path} with {', '.join(f'{len(v)} {k}' for k, v in values.items())}; allowed: as"
             " many of each, one for each dimension"
         )
-    if not all(type(size) is int and size > 0 for size in sizes) or prod(sizes) < 2:
+    if not all(type(size) is int and size > 0 for size in sizes) or math.prod(sizes) < 2:
         raise UserError(f"got {path} with npus_count {sizes}; allowed: whole numbers above 0")
     links_count = content.get("links-count", [None] * len(sizes))
-    chips = np.arange(prod(sizes)).reshape(sizes[::-1])
+    chips = np.arange(math.prod(sizes)).reshape(sizes[::-1])
     links: list[FileLink] = []
     switches: list[str] = []
     for number, size in enumerate(sizes):
-        block = {"AllToAll": "FullyConnected"}.get(values["topology"][number])
-        block = block or values["topology"][number]
+        block = values["topology"][number]
+        block = "FullyConnected" if block == "AllToAll" else block
         rate, latency_ns = (
             _real(path, key, values[key][number]) for key in ("bandwidth", "latency")
         )

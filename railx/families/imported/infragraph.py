@@ -9,6 +9,7 @@ they lead nowhere.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.families.imported.network import FileLink, Network
+from railx.vocabulary.union import roots
 
 _PART = re.compile(r"([\w-]+)(?:\[([\d:-]*)\])?$")
 _GBPS = {"gigabits_per_second": 1.0, "gigabytes_per_second": 8.0}
@@ -32,7 +34,8 @@ def infragraph_network(path: Path, content: Mapping[str, Any]) -> Network:
         if isinstance(error, UserError):
             raise
         raise UserError(f"got {path}, no InfraGraph ({error!r}); allowed: its YAML") from None
-    vertex_of = _contracted(nodes, edges)
+    # A vertex is the first of the components that are joined without a bandwidth.
+    vertex_of = roots(nodes, (ends for *ends, link in edges if not _bandwidth(link)))
     wires = [
         (vertex_of[low], vertex_of[high], link)
         for low, high, link in edges
@@ -54,13 +57,12 @@ def infragraph_network(path: Path, content: Mapping[str, Any]) -> Network:
         v for v in dict.fromkeys(end for wire in wires for end in wire[:2]) if v not in xpus
     ]
     number = {vertex: index for index, vertex in enumerate([*chips, *switches])}
-    links: dict[tuple[int, int, float, float], int] = {}
+    links: Counter[tuple[int, int, float, float]] = Counter()
     for low, high, link in wires:
         ends = sorted((number[low], number[high]))
         rate = _rate(path, link["physical"].get("bandwidth"), _GBPS)
         flight = _rate(path, link["physical"].get("latency") or {"choice": "ns", "ns": 0.0}, _NS)
-        key = ends[0], ends[1], rate, flight
-        links[key] = links.get(key, 0) + 1
+        links[ends[0], ends[1], rate, flight] += 1
     return Network(
         tuple(xpus[chip][0] for chip in chips),
         tuple(f"switch {switch}" for switch in switches),
@@ -169,29 +171,10 @@ def _rate(path: Path, value: Mapping[str, Any], units: Mapping[str, float]) -> f
     return float(value[choice]) * units[choice]
 
 
-def _contracted(nodes: Mapping[str, str], edges: list[_Edge]) -> dict[str, str]:
-    """The vertex of each component: the first of those joined without a bandwidth."""
-    parent = {name: name for name in nodes}
-
-    def root(name: str) -> str:
-        while parent[name] != name:
-            parent[name] = parent[parent[name]]
-            name = parent[name]
-        return name
-
-    for low, high, link in edges:
-        if not _bandwidth(link):
-            parent[root(high)] = root(low)
-    return {name: root(name) for name in nodes}
-
-
 def _without_ends(wires: list[_Edge], chips: set[str]) -> list[_Edge]:
     """The wires without those to vertices that lead nowhere."""
     while True:
-        degree: dict[str, int] = {}
-        for low, high, _ in wires:
-            degree[low] = degree.get(low, 0) + 1
-            degree[high] = degree.get(high, 0) + 1
+        degree = Counter(end for wire in wires for end in wire[:2])
         left = [w for w in wires if all(end in chips or degree[end] > 1 for end in w[:2])]
         if len(left) == len(wires):
             return wires

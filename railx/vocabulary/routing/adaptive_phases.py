@@ -63,46 +63,37 @@ class _Adaptive:
         for phase in phases:
             rows = phase.rail_rows(ports)[self.node]
             self.heading.append(state)
+            links = range(phase.links)
             self.paths.append(
                 [
-                    [
-                        exits(builder, walk, rows[..., k], vc=vc + 1, heading=state + k, after=0)
-                        for k in range(phase.links)
-                    ]
-                    for vc, walk in enumerate(walks)
+                    [exits(builder, walk, rows[..., k], vc, state + k) for k in links]
+                    for vc, walk in enumerate(walks, 1)
                 ]
             )
             state += phase.links
-        uniform = [np.ones((1, phase.length, self.chips)) for phase in phases]
         self.shares = [
-            even_shares(source, phase.distance)[0]
-            for source, phase in zip(uniform, phases, strict=True)
+            even_shares(np.ones((1, phase.length, self.chips)), phase.distance)[0]
+            for phase in phases
         ]
 
     def differs(self, to_node: IntArray, left: Sequence[int]) -> BoolArray:
-        """Whether nodes differ from a chip's in exactly ``left``: bool[chips, nodes
-        given].
-        """
+        """Whether nodes differ from a chip's in ``left`` alone: bool[chips, nodes]."""
         here = np.ones((len(self.node), len(to_node)), dtype=np.bool_)
         for d, phase in enumerate(self.phases):
-            here &= (phase.coordinate(self.node)[:, None] != phase.coordinate(to_node)) == (
-                d in left
-            )
+            differs = phase.coordinate(self.node)[:, None] != phase.coordinate(to_node)
+            here &= differs == (d in left)
         return here
 
     def fill_heading(self, left: Sequence[int], here: BoolArray) -> None:
         vc = len(self.phases) - len(left)
         for d in left:
             target = self.phases[d].coordinate(self.to_node)
-            for k, path in enumerate(self.paths[d][vc]):
-                self.builder.entry[self.heading[d] + k][here] = path.sets(self.builder)[:, target][
-                    here
-                ]
+            for state, path in enumerate(self.paths[d][vc], self.heading[d]):
+                sets = path.sets(self.builder)[:, target]
+                self.builder.entry[state][here] = sets[here]
 
     def fill_last(self, d: int) -> None:
-        """Fill the sets with one coordinate left; after the rail the packet walks to
-        its chip.
-        """
+        """Fill the sets with one coordinate left; behind the rail is the chip."""
         phase, here = self.phases[d], self.differs(self.to_node, [d])
         self.fill_heading([d], here)
         chip, index = np.nonzero(here)

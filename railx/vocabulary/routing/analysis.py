@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railx.settings import SettingsError
-from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray, index_in_group, offsets
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import INTERNAL, LINK_KINDS, Topology
 
@@ -103,9 +103,7 @@ def check_delivery(topology: Topology, table: RoutingTable) -> None:
 
 
 def path_lengths(topology: Topology, table: RoutingTable) -> PathLengths:
-    """Expected hops under the table's weights, for every pair of a chip and a
-    destination.
-    """
+    """Expected hops under the table's weights, by chip and destination."""
     external = (topology.links.kind != INTERNAL).astype(np.float64)
     return PathLengths(
         path_sums(topology, table, np.ones(len(external))), path_sums(topology, table, external)
@@ -312,7 +310,8 @@ def check_deadlock_free(topology: Topology, table: RoutingTable) -> None:
 
     options = spread_options(topology, table)
     links, channels = topology.links, table.virtual_channels
-    out_index, most_out = _out_indices(links.src)
+    out_index = index_in_group(links.src).astype(np.int32)
+    most_out = int(out_index.max()) + 1
     waits = np.zeros((len(links) * channels, most_out * channels), dtype=np.bool_)
     stuck = np.zeros(3, dtype=np.int64)
     for _, graph in _graphs(topology, table, options):
@@ -355,18 +354,6 @@ def _channel_name(topology: Topology, channel: int, channels: int) -> str:
     )
 
 
-def _out_indices(src: Int32Array) -> tuple[Int32Array, int]:
-    """The index of each link among those that leave its vertex, and the largest
-    out-degree.
-    """
-    order = np.argsort(src, kind="stable")
-    counts = np.bincount(src)
-    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    index = np.empty(len(src), dtype=np.int32)
-    index[order] = np.arange(len(src)) - np.repeat(first, counts)
-    return index, int(counts.max())
-
-
 #: The options of tables in use, each with its topology.
 _SPREAD: WeakKeyDictionary[RoutingTable, tuple[Topology, Options]] = WeakKeyDictionary()
 
@@ -388,7 +375,7 @@ def _spread(topology: Topology, table: RoutingTable) -> Options:
     rows = np.diff(first)[table.choice_pool]
     choice = np.repeat(np.arange(len(table.choice_pool)), rows)
     pool = table.choice_pool[choice]
-    index = first[pool] + np.arange(len(choice)) - np.repeat(np.cumsum(rows) - rows, rows)
+    index = first[pool] + offsets(rows)
     at = table.pool_start[pool] + member[index]
     channels = np.bincount(table.channel_class)[table.pool_class[pool]]
     per_choice = np.concatenate([[0], np.cumsum(rows)])
@@ -479,9 +466,7 @@ def with_virtual_channels(
 
 
 def _deal(loads: FloatArray, number: int) -> Int32Array:
-    """The class of each channel: one per class, then spare ones by load (highest
-    averages).
-    """
+    """The class of each channel: one each, then spare ones by highest averages."""
     dealt = list(range(len(loads)))
     while len(dealt) < number:
         per_channel = loads / np.bincount(dealt, minlength=len(loads))

@@ -81,9 +81,7 @@ class HopLoads:
         return np.repeat((load / self._lanes)[self._pair], links.lanes), float(flight_ns)
 
     def _legs(self, demand: FloatArray) -> tuple[FloatArray, int]:
-        """The minimal legs of Valiant's paths (float[classes, classes]), and the most
-        hops of a path.
-        """
+        """The minimal legs (float[classes, classes]) and most hops of paths."""
         left, paths = self._hops.left[self._at], self._hops.paths[self._at]
         drawn = demand / max(1, len(demand) - 1)
         legs = drawn.sum(axis=1)[:, None] + drawn.sum(axis=0) - drawn

@@ -13,13 +13,14 @@ chips forward, and every link is a hop.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from railx.settings import SettingsError
-from railx.vocabulary.arrays import BoolArray, FloatArray, Int32Array, IntArray
+from railx.vocabulary.arrays import BoolArray, FloatArray, Int32Array, IntArray, index_in_group
 from railx.vocabulary.routing.groups import DestinationGroups, groups_by_coordinates
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
@@ -66,7 +67,7 @@ class Hops:
         self.topology, self.routing = topology, routing
         chips = topology.chips
         self.to = np.arange(chips) if destinations is None else destinations.astype(np.int64)
-        self.near, self.gbps = _neighbours(topology)
+        self.near, self.gbps, self._latency_ns = _neighbours(topology)
         signature = [near.tobytes() for near in self.near[:chips]]
         self.ends = _switches_join_all(topology, signature)
         self.below = [near[near < chips] for near in self.near]
@@ -75,6 +76,7 @@ class Hops:
                 inside = self.near[switch] >= chips
                 self.near[switch] = self.near[switch][inside]
                 self.gbps[switch] = self.gbps[switch][inside]
+                self._latency_ns[switch] = self._latency_ns[switch][inside]
         else:
             signature = [str(chip).encode() for chip in range(chips)]
         first: dict[bytes, int] = {}
@@ -110,19 +112,17 @@ class Hops:
 
     @cached_property
     def groups(self) -> DestinationGroups | None:
-        """A column for each class and for each chip of a class; None where a switch
-        has chips of several classes.
-        """
+        """Columns of classes and chips in them; None where switches serve several."""
         if not self.ends:
             return None
-        serves = (self.left[self.topology.chips :] == 0).sum(axis=1)
-        if serves.max() > 1:
+        serves = self.left[self.topology.chips :] == 0
+        if serves.sum(axis=1).max() > 1:
             return None
-        at = np.where(serves > 0, (self.left[self.topology.chips :] == 0).argmax(axis=1), -1)
-        coordinates, goal = np.concatenate([self.class_of, at]), self.class_of[self.to]
+        at = np.where(serves.any(axis=1), serves.argmax(axis=1), -1)
+        goal = self.class_of[self.to]
         return groups_by_coordinates(
             self.topology.vertices,
-            [coordinates],
+            [np.concatenate([self.class_of, at])],
             [goal],
             [goal, self.index_in_class[self.to]],
             [self.classes, int(self.index_in_class.max()) + 1],
@@ -130,11 +130,7 @@ class Hops:
 
     @cached_property
     def index_in_class(self) -> IntArray:
-        order = np.argsort(self.class_of, kind="stable")
-        sizes = np.bincount(self.class_of)
-        index = np.empty(len(order), dtype=np.int64)
-        index[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        return index
+        return index_in_group(self.class_of)
 
     @cached_property
     def routers(self) -> range:
@@ -171,7 +167,10 @@ class Hops:
         hops = self.longest + (self.routing == "adaptive_ugal")
         states, channels = hops + 1, max(1, hops)
         if self.routing == "valiant":
-            states, channels = self._valiant_states, max(1, 2 * self.longest)
+            # The source; one hop from the drawn class, by the neighbour; after it;
+            # further from it, by class.
+            states = 2 + self._degree + (self.classes if self.longest > 2 else 0)
+            channels = max(1, 2 * self.longest)
         columns = len(self.to) if self.groups is None else self.groups.columns
         if states * self.topology.vertices * columns > _MOST_ENTRIES:
             raise SettingsError(
@@ -180,13 +179,9 @@ class Hops:
                 f" {states * self.topology.vertices * columns * 4 / 2**30:.1f} GiB; allowed:"
                 f" {', '.join(name for name in HOP_ROUTINGS if name != self.routing)}",
             )
+        to = self.to.astype(np.int32)
         builder = TableBuilder(
-            self.topology,
-            self.routing,
-            states=states,
-            virtual_channels=channels,
-            destinations=self.to.astype(np.int32),
-            groups=self.groups,
+            self.topology, self.routing, to, self.groups, states=states, virtual_channels=channels
         )
         if self.routing == "valiant":
             self._fill_valiant(builder)
@@ -229,34 +224,13 @@ class Hops:
     def _flight_ns(self) -> FloatArray:
         """The shortest flight of a minimal path: float[vertices, classes]."""
         flight = np.where(self.left == 0, 0.0, np.inf)
-        latency = self._latency_ns
         for hops in range(1, self.longest + 1):
             for vertex in self.routers:
                 ahead = self.left[vertex] == hops
-                over = np.where(
-                    self.closer(vertex),
-                    latency[vertex][:, None] + flight[self.near[vertex]],
-                    np.inf,
-                )
+                over = self._latency_ns[vertex][:, None] + flight[self.near[vertex]]
+                over = np.where(self.closer(vertex), over, np.inf)
                 flight[vertex, ahead] = over.min(axis=0)[ahead]
         return flight
-
-    @cached_property
-    def _latency_ns(self) -> list[FloatArray]:
-        """The shortest flight to each neighbour of each vertex."""
-        links = self.topology.links
-        order = np.lexsort((-links.latency_ns, links.dst, links.src))
-        by_end = dict(
-            zip(
-                zip(links.src[order].tolist(), links.dst[order].tolist(), strict=True),
-                links.latency_ns[order].tolist(),
-                strict=True,
-            )
-        )
-        return [
-            np.array([by_end[vertex, int(end)] for end in near])
-            for vertex, near in enumerate(self.near)
-        ]
 
     def _ugal_sets(
         self, builder: TableBuilder, vertex: int, pools: IntArray, flight: FloatArray
@@ -269,9 +243,7 @@ class Hops:
         delay = self._latency_ns[vertex][:, None] + flight[near]
         sets = np.full(self.classes, -1, dtype=np.int32)
         for number in np.flatnonzero(self.asked & (self.left[vertex] > 0)):
-            ways = np.concatenate(
-                [np.flatnonzero(shares[:, number]), np.flatnonzero(beside[:, number])]
-            )
+            ways = np.concatenate([np.flatnonzero(of[:, number]) for of in (shares, beside)])
             sets[number] = builder.choice_set(
                 [(int(pools[way]), 1) for way in ways],
                 shares[ways, number].tolist(),
@@ -284,13 +256,6 @@ class Hops:
     @cached_property
     def _degree(self) -> int:
         return max(len(self.near[vertex]) for vertex in self.routers)
-
-    @property
-    def _valiant_states(self) -> int:
-        """The source; one hop from the drawn class, by the neighbour there; further
-        from it, by class; after it.
-        """
-        return 2 + self._degree + (self.classes if self.longest > 2 else 0)
 
     def _fill_valiant(self, builder: TableBuilder) -> None:
         after, further = 1 + self._degree, 2 + self._degree
@@ -308,33 +273,26 @@ class Hops:
             for index, pool in enumerate(last.tolist()):
                 builder.entry[1 + index][vertex] = builder.choice_set([(pool, after)])
             drawn = np.flatnonzero((left > 0) & (left <= self.longest)).tolist()
-            share: dict[tuple[int, int], float] = {}
+            share: defaultdict[tuple[int, int], float] = defaultdict(float)
             for number in drawn:
-                ways = self._ways(builder, vertex, number, shares[:, number], after, further)
+                ways = self._ways(builder, vertex, number, shares[:, number])
                 for choice, part in ways:
-                    share[choice] = share.get(choice, 0.0) + part / len(drawn)
+                    share[choice] += part / len(drawn)
                 if self.longest > 2 and 1 < left[number] < self.longest:
-                    builder.entry[further + number][vertex] = builder.choice_set(
-                        *zip(*ways, strict=True)
-                    )
+                    chosen = builder.choice_set(*zip(*ways, strict=True))
+                    builder.entry[further + number][vertex] = chosen
             if drawn and self.starts(vertex):
                 builder.entry[0][vertex] = builder.choice_set(list(share), list(share.values()))
 
     def _ways(
-        self,
-        builder: TableBuilder,
-        vertex: int,
-        number: int,
-        shares: FloatArray,
-        after: int,
-        further: int,
+        self, builder: TableBuilder, vertex: int, number: int, shares: FloatArray
     ) -> list[tuple[tuple[int, int], float]]:
         """The choices (pool, state) of the first part of a path, with their shares."""
         left = int(self.left[vertex, number])
         ways = np.flatnonzero(shares)
         ends = self.near[vertex][ways]
         pools = builder.pools_between(np.full(len(ends), vertex), ends, self.longest - left)
-        state = [after if left == 1 else further + number] * len(ends)
+        state = [1 + self._degree + (0 if left == 1 else 1 + number)] * len(ends)
         if left == 2:
             state = [1 + int((self.left[self.near[end], number] == 0).argmax()) for end in ends]
         choices = zip(pools.tolist(), state, strict=True)
@@ -370,11 +328,8 @@ class Hops:
 
     def _fill_entrance(self, builder: TableBuilder, chip: int) -> None:
         """The first link of a chip: to a switch that a minimal path begins with."""
-        links, channels, near = (
-            self.topology.links,
-            range(builder.virtual_channels),
-            self.near[chip],
-        )
+        links, channels = self.topology.links, range(builder.virtual_channels)
+        near = self.near[chip]
         rows = self._rows_from[chip]
         best = self.left[near] == self.left[near].min(axis=0)
         patterns, pattern_of = np.unique(best, axis=1, return_inverse=True)
@@ -450,11 +405,14 @@ def _switches_join_all(topology: Topology, signature: list[bytes]) -> bool:
     return bool((reaches[alike] @ reaches[alike].T > 0).all())
 
 
-def _neighbours(topology: Topology) -> tuple[list[IntArray], list[FloatArray]]:
-    """The neighbours of each vertex and the bandwidth to each, parallel links added."""
+def _neighbours(topology: Topology) -> tuple[list[IntArray], list[FloatArray], list[FloatArray]]:
+    """Neighbours of each vertex, bandwidth of parallel links and shortest flight."""
     links = topology.links
     key = links.src.astype(np.int64) * topology.vertices + links.dst
     pairs, where = np.unique(key, return_inverse=True)
     gbps = np.bincount(where, links.capacity_gbps)
+    latency_ns = np.full(len(pairs), np.inf)
+    np.minimum.at(latency_ns, where, links.latency_ns)
     start = np.searchsorted(pairs // topology.vertices, np.arange(1, topology.vertices))
-    return np.split(pairs % topology.vertices, start), np.split(gbps, start)
+    near = np.split(pairs % topology.vertices, start)
+    return near, np.split(gbps, start), np.split(latency_ns, start)

@@ -17,8 +17,8 @@ from typing import Literal
 
 import numpy as np
 
-from railx.vocabulary.arrays import BoolArray, FloatArray, IntArray
-from railx.vocabulary.grid import LineWiring
+from railx.vocabulary.arrays import FloatArray, IntArray
+from railx.vocabulary.grid import LineWiring, port_chip
 
 #: The first direction of a walk inside a node.
 WalkOrder = Literal["xy", "yx"]
@@ -40,9 +40,10 @@ class Phase:
         self.m, self.dimension, self.stride = m, dimension, stride
         self.length, self.links = wiring.length, wiring.rail.shape[2]
         self.chips = m * m
-        beside = np.maximum(wiring.rail, 0) // n
-        self.leave = _edge_chip(beside, wiring.plus, m, dimension)
-        self.enter = _edge_chip(beside, ~wiring.plus, m, dimension)
+        self.leave, self.enter = (
+            port_chip(np.maximum(wiring.rail, 0), plus, m, n, dimension)
+            for plus in (wiring.plus, ~wiring.plus)
+        )
         self.distance: IntArray = mesh_distance(m)[:, self.leave].transpose(1, 0, 2, 3)
 
     def coordinate(self, node: IntArray) -> IntArray:
@@ -88,9 +89,7 @@ class FlowPhase:
         return loads
 
     def walks(self) -> FloatArray:
-        """Flow inside each node from each chip to its edge chips: float[lines, L, c,
-        c].
-        """
+        """Flow in each node from chips to edge chips: float[lines, L, c, c]."""
         lines, length, chips = self.source.shape
         shares = np.broadcast_to(self.shares, (lines, *self.shares.shape[1:]))
         flow = np.empty((lines, length, chips, chips))
@@ -120,12 +119,7 @@ def uniform_flow(
         source = by_line(standing / phase.length, phase)
         alike = bool((source == source[:1]).all())
         sources = source[:1] if alike else source
-        shares = (
-            nearest_shares(phase.distance)[None]
-            if routing == "min"
-            else even_shares(sources, phase.distance)
-        )
-        flow = FlowPhase(phase, sources, shares)
+        flow = FlowPhase(phase, sources, link_shares(sources, phase.distance, routing))
         flows.append(flow)
         standing = by_node(arrivals(phase, flow.rails()) + source, phase, nodes)
     return flows, standing
@@ -143,9 +137,7 @@ def arrivals(phase: Phase, rails: FloatArray) -> FloatArray:
 
 
 def by_line(values: FloatArray, phase: Phase) -> FloatArray:
-    """Values of nodes (float[nodes, ...]) as lines of a phase: float[nodes / L, L,
-    ...].
-    """
+    """Values of nodes as lines of a phase: float[nodes / L, L, ...]."""
     rest = values.shape[1:]
     lines = len(values) // phase.length
     grid = values.reshape(lines // phase.stride, phase.length, phase.stride, *rest)
@@ -153,19 +145,20 @@ def by_line(values: FloatArray, phase: Phase) -> FloatArray:
 
 
 def by_node(values: FloatArray, phase: Phase, nodes: int) -> FloatArray:
-    """Lines of a phase as nodes: the inverse of :func:`by_line`; a single line serves
-    all.
-    """
+    """The inverse of :func:`by_line`; a single line serves all."""
     rest = values.shape[2:]
     lines = np.broadcast_to(values, (nodes // phase.length, phase.length, *rest))
     grid = lines.reshape(len(lines) // phase.stride, phase.stride, phase.length, *rest)
     return np.moveaxis(grid, 2, 1).reshape(nodes, *rest)
 
 
+def link_shares(source: FloatArray, distance: IntArray, routing: str) -> FloatArray:
+    """The shares of :func:`even_shares`, under ``min`` of :func:`nearest_shares`."""
+    return nearest_shares(distance)[None] if routing == "min" else even_shares(source, distance)
+
+
 def nearest_shares(distance: IntArray) -> FloatArray:
-    """All flow to the nearest link, the first of equals: float[L, c, L, k] as
-    ``distance``.
-    """
+    """All flow to the nearest link, the first of equals, as ``distance``."""
     nearest = distance.argmin(axis=-1)
     shares: FloatArray = (nearest[..., None] == np.arange(distance.shape[-1])).astype(np.float64)
     return shares
@@ -195,9 +188,7 @@ def _share_out(
     part: FloatArray | None,
     shares: FloatArray,
 ) -> None:
-    """Give a ``part`` (float[lines, L, c, L], None: all) of the flow evenly to
-    ``links``.
-    """
+    """Give a ``part`` (float[lines, L, c, L], None: all) evenly to ``links``."""
     if len(links) == 1:
         shares[..., links[0]] = 1.0 if part is None else part
         return
@@ -268,9 +259,3 @@ def mesh_steps(m: int, order: WalkOrder) -> IntArray:
     x_moves = dx != 0 if order == "xy" else dy == 0
     step: IntArray = np.arange(m * m)[:, None] + np.where(x_moves, dx, m * dy)
     return step
-
-
-def _edge_chip(beside: IntArray, plus: BoolArray, m: int, dimension: int) -> IntArray:
-    """Local chip of a rail's port: rail i is on chip row (x) or column (y) i // n."""
-    edge = np.where(plus, m - 1, 0)
-    return beside * m + edge if dimension == 0 else edge * m + beside

@@ -78,10 +78,9 @@ def exits(
     builder: TableBuilder,
     walk: Int32Array,
     rail: IntArray,
-    *,
     vc: int | IntArray,
     heading: int,
-    after: int,
+    after: int = 0,
 ) -> Exits:
     """Paths to rails.
 
@@ -229,14 +228,7 @@ def fill_ordered(builder: TableBuilder, phases: Sequence[Phase], routing: LineRo
         walk = walk_pools(builder, m, orders[d], d, by_rail=routing == "balanced")
         vc = np.tile(np.arange(onward), phase.length) if onward > 1 else d + 1
         paths = [
-            exits(
-                builder,
-                walk,
-                rows[..., k],
-                vc=vc,
-                heading=0 if routing == "min" else 1 + k,
-                after=0,
-            )
+            exits(builder, walk, rows[..., k], vc, 0 if routing == "min" else 1 + k)
             for k in counted(range(phase.links), "links of a walk")
         ]
         shares = np.repeat(by_node(flow.shares, phase, topology.nodes)[node, local], onward, axis=1)
@@ -284,9 +276,7 @@ def ordered_columns(lengths: Sequence[int], chips_per_node: int, routing: str) -
 
 
 def _onward(phases: int, routing: str) -> int:
-    """The number of channels of a rail that packets choose from by their next
-    direction.
-    """
+    """Channels of a rail that packets choose from by their next direction."""
     return phases + 1 if routing == "balanced" else 1
 
 
@@ -298,6 +288,5 @@ def fill_final(builder: TableBuilder, walk: Int32Array) -> None:
     _, chips, chips_per_node = walk.shape
     node = np.arange(chips) // chips_per_node
     here = node[:, None] == builder.destinations // chips_per_node
-    builder.entry[0][here] = builder.single(walk[0], 0)[:, builder.destinations % chips_per_node][
-        here
-    ]
+    sets = builder.single(walk[0], 0)[:, builder.destinations % chips_per_node]
+    builder.entry[0][here] = sets[here]

@@ -50,12 +50,7 @@ def route_rings(
     )
     groups = groups_by_coordinates(len(position), coordinate[:-1], goal[:-1], goal, shape)
     builder = TableBuilder(
-        topology,
-        routing,
-        states=_STATES,
-        virtual_channels=2,
-        destinations=destinations,
-        groups=groups,
+        topology, routing, destinations, groups, states=_STATES, virtual_channels=2
     )
     for level, (stride, length) in enumerate(zip(strides, shape, strict=True)):
         columns = groups.on_level(level)

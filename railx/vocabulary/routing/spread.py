@@ -13,9 +13,7 @@ VIRTUAL_CHANNELS = 3
 
 
 def even_sets(builder: TableBuilder, src: IntArray, dst: IntArray) -> Int32Array:
-    """Sets (int32[n]) of the links from vertex src[i] to dst[i, :], all channels
-    equally.
-    """
+    """Sets (int32[n]) of the links from src[i] to dst[i, :], all channels equally."""
     return np.array(
         [builder.choice_set(choices) for choices in _choices(builder, src, dst)], dtype=np.int32
     )
@@ -43,9 +41,7 @@ def fallback_sets(
 
 
 def _choices(builder: TableBuilder, src: IntArray, dst: IntArray) -> list[list[tuple[int, int]]]:
-    """The (pool, state) of every link from src[i] to dst[i, :] on every channel; state
-    0.
-    """
+    """The (pool, state 0) of every link from src[i] to dst[i, :] and channel."""
     pools = [builder.pools_between(src[:, None], dst, vc) for vc in range(builder.virtual_channels)]
     return [[(pool, 0) for pool in row] for row in np.concatenate(pools, axis=1).tolist()]
 

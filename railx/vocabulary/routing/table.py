@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray
+from railx.vocabulary.arrays import FloatArray, Int32Array, IntArray, offsets
 from railx.vocabulary.routing.groups import DestinationGroups
 from railx.vocabulary.topology import Topology
 
@@ -208,11 +208,11 @@ class TableBuilder:
         self,
         topology: Topology,
         routing: str,
+        destinations: Destinations = None,
+        groups: DestinationGroups | None = None,
         *,
         states: int,
         virtual_channels: int,
-        destinations: Destinations = None,
-        groups: DestinationGroups | None = None,
     ) -> None:
         self.topology = topology
         self.routing = routing
@@ -250,9 +250,7 @@ class TableBuilder:
         self._places = np.where(size > 1, len(links) + np.arange(len(size)), row)
 
     def pool(self, links: Sequence[int], vc: int, lane: int = -1) -> int:
-        """The pool of these link rows on a virtual channel: all lanes, or ``lane`` of
-        each.
-        """
+        """The pool of these link rows on a channel: all lanes, or ``lane`` of each."""
         self._check_channel(vc)
         rows = tuple(int(link) for link in links)
         pair = self._pair[rows[0]]
@@ -385,7 +383,7 @@ class TableBuilder:
         choices["weight"], choices["probe"] = 1.0, -1
         pool, state, single = self._singles.table()
         choices["pool"][start[single]], choices["state"][start[single]] = pool, state
-        at = np.repeat(start[several], length[several]) + _offsets(length[several])
+        at = np.repeat(start[several], length[several]) + offsets(length[several])
         choices[at] = np.frombuffer(b"".join(self._sets), dtype=_CHOICE)
         return choices, start
 
@@ -400,19 +398,14 @@ class TableBuilder:
 
         Weights default to equal, probes to the pool itself.
         """
-        share = (
-            [1 / len(choices)] * len(choices)
-            if weights is None
-            else [float(weight) for weight in weights]
-        )
-        if len(share) != len(choices) or min(share) < 0 or abs(sum(share) - 1) > 1e-9:
+        count = len(choices)
+        share = [1 / count] * count if weights is None else list(map(float, weights))
+        if len(share) != count or min(share) < 0 or abs(sum(share) - 1) > 1e-9:
             raise ValueError(
-                f"{self.routing}: weights {share}; allowed: {len(choices)} shares that sum to 1"
+                f"{self.routing}: weights {share}; allowed: {count} shares that sum to 1"
             )
-        probed = [-1] * len(choices) if probes is None else [int(probe) for probe in probes]
-        delays = (
-            [0.0] * len(choices) if delays_ns is None else [float(delay) for delay in delays_ns]
-        )
+        probed = [-1] * count if probes is None else probes
+        delays = [0.0] * count if delays_ns is None else delays_ns
         row = b"".join(
             _PACK(pool, state, weight, probe, delay)
             for (pool, state), weight, probe, delay in zip(
@@ -453,9 +446,7 @@ class TableBuilder:
     def merge(
         self, first: NDArray[np.integer], second: NDArray[np.integer], share: float = 0.5
     ) -> Int32Array:
-        """Sets with the choices of two sets; ``share`` of the traffic goes to the
-        first.
-        """
+        """Sets with the choices of two; ``share`` of the traffic to the first."""
         key = np.asarray(first, dtype=np.int64) << 32 | np.asarray(second, dtype=np.int64)
         distinct, where = np.unique(key, return_inverse=True)
         parts = np.array([share, 1 - share])
@@ -463,7 +454,7 @@ class TableBuilder:
         sets = np.stack(np.divmod(distinct, 1 << 32), axis=-1)[:, used].ravel()
         choices, start = self._choices()
         length = start[sets + 1] - start[sets]
-        merged = choices[np.repeat(start[sets], length) + _offsets(length)]
+        merged = choices[np.repeat(start[sets], length) + offsets(length)]
         merged["weight"] *= np.repeat(np.tile(parts[used], len(distinct)), length)
         ends = np.cumsum(length)[used.sum() - 1 :: used.sum()]
         ids = np.array(self._numbers(merged, ends), dtype=np.int32)
@@ -482,7 +473,7 @@ class TableBuilder:
             np.concatenate([keys for keys, _ in self._pools]), self.virtual_channels
         )
         length = size[place]
-        at = np.repeat((np.cumsum(size) - size)[place], length) + _offsets(length)
+        at = np.repeat((np.cumsum(size) - size)[place], length) + offsets(length)
         return RoutingTable(
             routing=self.routing,
             selection=self.selection,
@@ -499,9 +490,3 @@ class TableBuilder:
             ).astype(np.int32),
             groups=self.groups,
         )
-
-
-def _offsets(lengths: IntArray) -> IntArray:
-    """0 to below each length, one after the other."""
-    ends = np.cumsum(lengths)
-    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)

@@ -54,9 +54,7 @@ def along_lane_loads(topology: Topology, x: float, y: float) -> FloatArray:
 
 
 def half_way_round_ns(grid: Grid) -> float:
-    """Upper bound of the latency on a torus of nodes: half way round a row and a
-    column.
-    """
+    """Bound of the latency on a torus of nodes: half way round a row and a column."""
     total = 0.0
     for length in (grid.columns, grid.rows):
         nodes, inside = length // 2, grid.m - 1
@@ -97,9 +95,7 @@ def _walked(flow: FloatArray, m: int, order: WalkOrder) -> FloatArray:
 
 
 def _mesh_paths(m: int, order: WalkOrder) -> Any:
-    """Mesh links of the path from chip c to chip d: sparse [mesh link, c * m^2 + d] of
-    ones.
-    """
+    """Mesh links of the path from chip c to d: sparse [mesh link, c * m^2 + d]."""
     from scipy.sparse import csr_array
 
     source, target = np.divmod(np.arange(m**4), m * m)
@@ -111,12 +107,10 @@ def _mesh_paths(m: int, order: WalkOrder) -> Any:
     rows, columns = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for link, (a, b) in enumerate(mesh_links(m).tolist()):
         (ay, ax), (by, bx) = divmod(a, m), divmod(b, m)
-        taken = (
-            (row == ay) & _between(sx, tx, ax, bx)
-            if ay == by
-            else (column == ax) & _between(sy, ty, ay, by)
-        )
-        path = np.flatnonzero(taken)
+        if ay == by:
+            path = np.flatnonzero((row == ay) & _between(sx, tx, ax, bx))
+        else:
+            path = np.flatnonzero((column == ax) & _between(sy, ty, ay, by))
         rows.append(np.full(len(path), link))
         columns.append(path)
     where = (np.concatenate(rows), np.concatenate(columns))
