@@ -475,8 +475,8 @@ def _columns_taken(count: IntArray) -> FloatArray:
 
     In proportion to their ports (int[G, C]).
     """
-    other = ~np.eye(count.shape[1], dtype=np.bool_)
-    rails = other[:, None] | other  # [a, b, column]
+    other = 1 - np.eye(count.shape[1], dtype=np.int64)
+    rails = other[:, None] + other  # [a, b, column]
     hops = np.where(count > 0, rails[:, :, None, :], 9)
     weight = np.where(hops == hops.min(axis=-1, keepdims=True), count, 0).astype(np.float64)
     weight[:, :, 0] = 0
