@@ -245,11 +245,11 @@ def route(
     routing: str,
     destinations: Destinations = None,
 ) -> RoutingTable:
-    """Through the column that needs the fewest rails.
+    """``min`` goes through a column that needs the fewest rails by the nearest link,
+    ``balanced`` through any column, by all links evenly under uniform traffic.
 
-    Among equal columns in proportion to their rails to the destination's row. ``min``
-    takes the nearest suitable link, ``balanced`` all of them evenly under uniform
-    traffic. States: 0 at the source and on the last row, 1 in the column where the
+    Equal columns are taken in proportion to their rails to the destination's row.
+    States: 0 at the source and on the last row, 1 in the column where the
     packet changes rows, then those on the way to a link: of the row by column and link,
     of the column. On the last row a packet is in the row of its destination, on the
     first one it is not, so that both have the same states.
@@ -308,7 +308,7 @@ class _Plan:
         joined = count > 0
         self.candidates = true_indices(joined)
         self.itself = np.where(joined, joined.cumsum(axis=1) - 1, self.candidates.shape[1])
-        self.by_column = _columns_taken(count)
+        self.by_column = _columns_taken(count, spread=routing == "balanced")
         uniform = np.ones((1, self.columns, self.chips))
         self.first = link_shares(uniform, self.row.distance, routing)[0]
         self._share_column_and_last_row()
@@ -470,13 +470,16 @@ def _row_ports(settings: RailXDragonflySettings) -> IntArray:
     return true_indices(goes.reshape(settings.columns, -1) == rows)
 
 
-def _columns_taken(count: IntArray) -> FloatArray:
+def _columns_taken(count: IntArray, *, spread: bool) -> FloatArray:
     """Shares of the columns with the fewest rails: float[C, C, G, C].
 
-    In proportion to their ports (int[G, C]).
+    In proportion to their ports (int[G, C]). With ``spread`` a packet that changes
+    columns takes any, also one that needs two rails of rows.
     """
     other = 1 - np.eye(count.shape[1], dtype=np.int64)
     rails = other[:, None] + other  # [a, b, column]
+    if spread:
+        rails = np.minimum(rails, 1)
     hops = np.where(count > 0, rails[:, :, None, :], 9)
     weight = np.where(hops == hops.min(axis=-1, keepdims=True), count, 0).astype(np.float64)
     weight[:, :, 0] = 0

@@ -302,7 +302,7 @@ DIGESTS = {
     "railx_torus": "83bcefc4d87a",
     "railx_twisted_torus": "844471c8209e",
     "railx_split": "8eef28335c7f",
-    "railx_dragonfly": "1d3fcd4616b1",
+    "railx_dragonfly": "ba6a783a8e7a",
     "railx_mixed": "01cb918aa633",
     "torus_2d": "aa9df0cd2373",
     "torus_3d": "6621b380606a",
