@@ -60,6 +60,37 @@ def undirected_rings(n: int) -> IntArray:
     return _odd_cycles(n) if n % 2 else _rotations(_zig_zag(n - 1))
 
 
+def check_decomposition(cycles: IntArray) -> None:
+    """Check that ``cycles`` (n - 1, n) are Hamiltonian and use every arc exactly once.
+
+    Raises ValueError with the fault.
+    """
+    counts = _arc_counts(cycles)
+    wrong = np.argwhere(counts != 1 - np.eye(len(counts), dtype=np.int64))
+    if len(wrong):
+        a, b = (int(v) for v in wrong[0])
+        raise ValueError(
+            f"cycles: {len(wrong)} arcs are not used exactly once, the first is {a} -> {b}, used"
+            f" {int(counts[a, b])} times"
+        )
+
+
+def _arc_counts(cycles: IntArray) -> IntArray:
+    """The uses of each arc (row: tail, column: head), after a check of the cycles."""
+    cycles = np.asarray(cycles)
+    if cycles.ndim != 2 or cycles.shape[0] != cycles.shape[1] - 1:
+        raise ValueError(f"cycles: got the shape {cycles.shape}; allowed: (n - 1, n)")
+    n = cycles.shape[1]
+    spans = (np.sort(cycles, axis=1) == np.arange(n)).all(axis=1)
+    if not spans.all():
+        raise ValueError(
+            f"cycles: cycle {int(np.argmin(spans))} does not visit each of the {n} vertices exactly"
+            " once"
+        )
+    arcs = cycles * n + np.roll(cycles, -1, axis=1)
+    return np.bincount(arcs.ravel(), minlength=n * n).reshape(n, n)
+
+
 def _zig_zag(count: int) -> IntArray:
     """0, 1, -1, 2, -2, ... modulo ``count``."""
     steps = np.arange(count, dtype=np.int64)

@@ -8,40 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.vocabulary.arrays import IntArray
-from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
+from railx.vocabulary.hamiltonian import (
+    _arc_counts,
+    check_decomposition,
+    hamiltonian_cycles,
+    undirected_rings,
+)
 
 SIZES = [n for n in range(3, 261) if n not in (4, 6)]
-
-
-def check_decomposition(cycles: IntArray) -> None:
-    """Check that ``cycles`` (n - 1, n) are Hamiltonian and use every arc exactly once.
-
-    Raises ValueError with the fault.
-    """
-    counts = arc_counts(cycles)
-    wrong = np.argwhere(counts != 1 - np.eye(len(counts), dtype=np.int64))
-    if len(wrong):
-        a, b = (int(v) for v in wrong[0])
-        raise ValueError(
-            f"cycles: {len(wrong)} arcs are not used exactly once, the first is {a} -> {b}, used"
-            f" {int(counts[a, b])} times"
-        )
-
-
-def arc_counts(cycles: IntArray) -> IntArray:
-    """The uses of each arc (row: tail, column: head), after a check of the cycles."""
-    cycles = np.asarray(cycles)
-    if cycles.ndim != 2 or cycles.shape[0] != cycles.shape[1] - 1:
-        raise ValueError(f"cycles: got the shape {cycles.shape}; allowed: (n - 1, n)")
-    n = cycles.shape[1]
-    spans = (np.sort(cycles, axis=1) == np.arange(n)).all(axis=1)
-    if not spans.all():
-        raise ValueError(
-            f"cycles: cycle {int(np.argmin(spans))} does not visit each of the {n} vertices exactly"
-            " once"
-        )
-    arcs = cycles * n + np.roll(cycles, -1, axis=1)
-    return np.bincount(arcs.ravel(), minlength=n * n).reshape(n, n)
 
 
 def check_undirected(rings: IntArray) -> None:
@@ -50,7 +24,7 @@ def check_undirected(rings: IntArray) -> None:
 
     Raises ValueError with the fault.
     """
-    counts = arc_counts(rings)
+    counts = _arc_counts(rings)
     both = counts + counts.T
     wrong = np.argwhere(both != 2 * (1 - np.eye(len(both), dtype=np.int64)))
     if len(wrong):
