@@ -10,12 +10,10 @@ both directions. Where several routings are offered, each transfer takes the bes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from hashlib import sha256
-from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -162,14 +160,12 @@ class ExactLoads:
         members = groups.shape[1]
         halves = 2 if kind == "all_reduce" else 1
         sent = 1.0 if kind == "send" else halves * ((members - 1) / members)
-
-        def of_routing(routing: str) -> list[Way | None]:
-            return [self._way(name, routing, groups, sent, halves) for name in algorithms]
-
-        # Tables and loads of different routings share nothing.
-        with ThreadPoolExecutor() as threads:
-            ways = chain.from_iterable(threads.map(of_routing, routings))
-            return [way for way in ways if way is not None]
+        ways = [
+            self._way(algorithm, routing, groups, sent, halves)
+            for routing in routings
+            for algorithm in algorithms
+        ]
+        return [way for way in ways if way is not None]
 
     def _way(
         self, algorithm: str, routing: str, groups: IntArray, sent: float, halves: int

@@ -282,7 +282,7 @@ def _work(size: int) -> Any:
     return mark, of[0], of[1], of[2], of[3], of[4], of[5], of[6], of[7]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)  # type: ignore[untyped-decorator]
 def pair_loads(
     graph: Any, seen: Any, first: Any, source: Any, amount: Any, stuck: Any, load: Any
 ) -> float:
@@ -331,7 +331,7 @@ def pair_loads(
     return longest
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)  # type: ignore[untyped-decorator]
 def gather_loads(
     graph: Any, seen: Any, members: Any, amount: float, stuck: Any, load: Any
 ) -> float:
