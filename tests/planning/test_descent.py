@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import njit
 
 from railx.performance.sequence_cost import CostModel
-from railx.planning.sequence.exchanges import folded, shortened
+from railx.planning.sequence.exchanges import _add, _empty, _kick, _Scratch, folded, shortened
 from railx.planning.sequence.search import Problem, SearchResult
 from railx.planning.sequence.small import optimum
 from tests.planning.optima import costs
@@ -215,6 +216,60 @@ def test_kicks_divide_and_join_groups(kind: int) -> None:
     best_ms = optimum(problem).time_ms
     assert shortened(problem, start).time_ms > 1.01 * best_ms
     assert shortened(problem, start, 200, 1).time_ms == pytest.approx(best_ms)
+
+
+@njit(error_model="numpy")
+def _kicked(problem, micro_batch, group, kind, seed):
+    """Micro-batch, group and degrees after one kick, without exchanges."""
+    n, count, slots = len(problem.tokens), len(kind), kind.shape[1]
+    plan = _empty(n, count, slots, problem.share_ms.copy())
+    plan.kind[:] = kind
+    for i in range(n - 1, -1, -1):
+        _add(problem, plan, i, micro_batch[i], group[i])
+    scratch = _Scratch(
+        np.zeros((1, 5)),
+        np.zeros((1, 5)),
+        np.zeros(2, np.int64),
+        np.ones(count, np.int64),
+        np.zeros((count, count), np.int64),
+    )
+    _kick(problem, plan, scratch, np.array([np.uint64(1 + seed * 2654435761)]), 1.0)
+    return plan.micro_batch, plan.group, plan.kind
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "group", "kind", "after"),
+    [
+        # A group of degree 4 is divided, the other one stays.
+        ([0] * 8, [0] * 4 + [1] * 4, [[2] * 8], {(0, 1, 0, 3), (0, 1, 1, 2), (0, 2, 4, 5, 6, 7)}),
+        # Two groups of degree 2 are joined.
+        (
+            [0] * 8,
+            [0] * 4 + [1, 1, 2, 2],
+            [[2, 1, 1, 0, 0, 0, 0, 0]],
+            {(0, 2, 0, 1, 2, 3), (0, 2, 4, 5, 6, 7)},
+        ),
+        # Groups of two micro-batches swap all sequences.
+        ([0] * 4 + [1] * 4, [0] * 8, [[2] * 8] * 2, {(1, 2, 0, 1, 2, 3), (0, 2, 4, 5, 6, 7)}),
+    ],
+)
+def test_one_kick_divides_joins_or_swaps_groups(
+    micro_batch: list[int], group: list[int], kind: list[list[int]], after: set[tuple[int, ...]]
+) -> None:
+    """Dividing a micro-batch anew ends otherwise: it spreads the long sequences."""
+    cost = CostModel(1e-3, 0.1, 1000.0, {1: 0.0, 2: 0.05, 4: 0.1}, 4000, 1 / 3, 1.0)
+    lengths = np.array([300, 290, 280, 270, 50, 40, 30, 20])
+    problem, start = Problem.of(lengths, 8, (1, 2, 4), cost), map(np.array, (micro_batch, group))
+    places = [*start, np.array(kind)]
+    ends = []
+    for seed in range(1000):
+        m, g, kinds = _kicked(problem, *places, seed)
+        members = {
+            (i, j): np.flatnonzero((m == i) & (g == j)).tolist()
+            for i, j in {*zip(m, g, strict=True)}
+        }
+        ends.append({(int(i), int(kinds[i, j]), *rows) for (i, j), rows in members.items()})
+    assert after in ends
 
 
 def test_kicks_swap_whole_groups() -> None:

@@ -253,8 +253,8 @@ def test_a_plan_of_near_equals_fits_and_is_no_slower_than_one_of_the_longest(
         (128, 2938, 2881, 16, 4390, 0, 8697.9),
         # Even groups, two of them with one sequence more; equal plans take 5643.1.
         (128, 2031, 1992, 16, 5502, 0, 5347.0),
-        # Even groups in a micro-batch more than memory needs, for 37375.6.
-        (141, 5530, 5402, 8, 4768, 0, 35596.1),
+        # Even groups in a micro-batch more than memory needs, for 44575.2.
+        (212, 5477, 5026, 8, 8204, 0, 43004.5),
         # Kicks bring three of the shorter ones on a device into memory, for 4877.9.
         (128, 1798, 1765, 16, 5329, 1000, 4789.2),
     ],
