@@ -84,12 +84,12 @@ test-torch: $(READY) ## torch's own tests of torch.distributed over railx, held 
 	@PYTHONPATH="$(CURDIR)" $(BIN)/python -m tests.railx_torch.torch_suite
 
 test-clients: .venv-clients/ready ## Lightning Fabric, accelerate and the Hugging Face Trainer over railx, in .venv-clients
-	@.venv-clients/bin/python -m pytest -q tests/railx_torch/test_clients.py
+	@env -u PYTHONDONTWRITEBYTECODE .venv-clients/bin/python -m pytest -q tests/railx_torch/test_clients.py
 
 .venv-clients/ready: pyproject.toml $(READY)
 	@$(BIN)/python -m venv --clear $(@D)
 	@$(BIN)/python -c '$(PURELIB)' > "$$($(@D)/bin/python -c '$(PURELIB)')/project.pth"
-	@$(@D)/bin/pip --quiet install $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["clients"])')
+	@$(@D)/bin/pip --quiet install --no-compile $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["clients"])')
 	@touch $@
 
 test-oldest-torch: ## the backend's tests on the oldest supported torch, in .venv-oldest (TORCH_INDEX for its CPU build)

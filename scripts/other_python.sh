@@ -4,6 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 VENV=.venv-other
+# What is imported is compiled once; most of the packages never are.
+unset PYTHONDONTWRITEBYTECODE
 TESTS=(tests/ground tests/vocabulary tests/fabric/test_fuzz.py tests/exchange tests/economics tests/tenancy)
 
 say() { printf 'other python: %s\n' "$*"; }
@@ -23,7 +25,7 @@ fi
 
 say "$("$OTHER" --version)"
 "$OTHER" -m venv --clear "$VENV"
-"$VENV/bin/python" -m pip --quiet --disable-pip-version-check install --no-deps --require-hashes -r requirements.lock
+"$VENV/bin/python" -m pip --quiet --disable-pip-version-check install --no-compile --no-deps --require-hashes -r requirements.lock
 # mypy reads torch's types where the first Python has them; nothing imports that torch.
 mkdir "$VENV/types"
 ln -s "$(.venv/bin/python -c 'import importlib.util; print(importlib.util.find_spec("torch").submodule_search_locations[0])')" "$VENV/types/torch"

@@ -38,8 +38,8 @@ fi
 pip() { "$VENV/bin/python" -m pip --quiet --disable-pip-version-check "$@"; }
 
 say "installing the locked packages (a few minutes the first time)"
-# The lock is complete: nothing is left to resolve.
-pip install --no-deps --require-hashes -r requirements.lock
+# The lock is complete: nothing is left to resolve. Bytecode comes last, on all cores.
+pip install --no-compile --no-deps --require-hashes -r requirements.lock
 
 if ! "$VENV/bin/python" -c 'import torch' 2>/dev/null; then
   index=()
@@ -50,15 +50,17 @@ if ! "$VENV/bin/python" -c 'import torch' 2>/dev/null; then
   installed=
   if ! command -v nvidia-smi >/dev/null 2>&1; then
     say "no GPU found: looking for the CPU build of $torch"
-    if pip install ${index[@]+"${index[@]}"} -c "$VENV/constraints.txt" "$torch+cpu" 2>"$VENV/torch.log"; then installed=yes; fi
+    if pip install --no-compile ${index[@]+"${index[@]}"} -c "$VENV/constraints.txt" "$torch+cpu" 2>"$VENV/torch.log"; then installed=yes; fi
   fi
   if [ -z "$installed" ]; then
     say "installing $torch from the configured index"
-    pip install ${index[@]+"${index[@]}"} -c "$VENV/constraints.txt" "$torch"
+    pip install --no-compile ${index[@]+"${index[@]}"} -c "$VENV/constraints.txt" "$torch"
   fi
 fi
 
 pip install --no-deps --no-build-isolation --editable .
+# Tests of packages are never imported; some packages have files of other Pythons, which do not compile.
+"$VENV/bin/python" -m compileall -qq -j 0 -x '/tests?/' "$VENV/lib" || true
 # For editors and readers: the schemas of conf/ and a page of every key. Not in git; `make schemas` refreshes them.
 "$VENV/bin/python" -m workflow.schemas > /dev/null
 say "compiling the loops of planners and loads (half a minute)"
