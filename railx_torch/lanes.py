@@ -419,6 +419,8 @@ class Lanes:
         self._streams: dict[str, Any] = {}
         #: The first operation that failed when the device already had it.
         self._failed: Work | None = None
+        #: Operations that failed, with their gates: the device may still come to them.
+        self._abandoned: list[tuple[Work, Gate]] = []
 
     def put(self, work: Work, *, synchronous: bool, sequence: int | None = None) -> bool:
         """Begin an operation at once where its circuits allow it, else queue it.
@@ -505,8 +507,12 @@ class Lanes:
         return self._inner_on_device and operation.device.type == "cuda"
 
     def _may_begin_here(self, work: Work) -> bool:
-        """Whether it can begin without waiting for copies or for a peer."""
-        if work.operation.device.type == "cuda" and not self._inner_on_device:
+        """Whether it can begin without waiting for copies, or a barrier or a peer."""
+        operation = work.operation
+        # The host waits in NCCL's barrier. At a gate, which a lane opens, it would wait
+        # for ever.
+        blocks = not self._inner_on_device or operation.kind == "barrier"
+        if operation.device.type == "cuda" and blocks:
             return False
         return work.pair is None or work.pair.is_up
 
@@ -526,6 +532,7 @@ class Lanes:
                 self._launch(work, gate)
         except Exception as error:
             gate.open()
+            self._abandoned.append((work, gate))
             self._session.drop(work.operation)
             work.finish(self._explain(work.operation, error))
             return
@@ -549,6 +556,7 @@ class Lanes:
             work.finish(self._explain(operation, error))
             # The program waits for it no more: the next operation raises the error.
             self._failed = self._failed or work
+            self._abandoned.append((work, gate))
         finally:
             # A stream cannot leave out what it waits for.
             gate.open()
@@ -700,7 +708,10 @@ class Lanes:
                 work.started = _cuda.Event(enable_timing=True)
                 work.started.record(stream)
                 work.tensors = (*operation.inputs, *operation.outputs)
-                work.call(identity).wait()
+                handle = work.call(identity)
+                # A synchronous collective of NCCL runs on this stream and has none.
+                if handle is not None:
+                    handle.wait()
                 end = _cuda.Event(enable_timing=True, blocking=True)
                 end.record(stream)
         work.finish(event=end, future_stream=self._stream(operation, "future"))
