@@ -209,8 +209,11 @@ def _trained(
     """
     settings, plan, context = launch.settings, launch.plan, launch.context
     recorder = Recorder(context.rank, device=context.device.type)
-    if launch.planning is not None:
-        launch.planning.ask(goes_on or launch.begun)
+    first = goes_on or launch.begun
+    # A block whose last step has a checkpoint takes no batch: what it asked for would be
+    # the answer to the next block.
+    if launch.planning is not None and first < launch.end:
+        launch.planning.ask(first)
     with on_rails(fabric, number, context, recorder, settings.training.timeout_s) as (
         control,
         controller,
