@@ -210,8 +210,8 @@ def _trained(
     settings, plan, context = launch.settings, launch.plan, launch.context
     recorder = Recorder(context.rank, device=context.device.type)
     first = goes_on or launch.begun
-    # A block whose last step has a checkpoint takes no batch: what it asked for would be
-    # the answer to the next block.
+    # A block whose last step has a checkpoint takes no batch; the next block would take
+    # the answer.
     if launch.planning is not None and first < launch.end:
         launch.planning.ask(first)
     with on_rails(fabric, number, context, recorder, settings.training.timeout_s) as (
