@@ -541,7 +541,8 @@ class Lanes:
     def _open(self, work: Work, lane: _Lane, gate: Gate, lane_open: bool) -> None:
         """Request the circuits of an operation at a gate, and open the gate."""
         operation = work.operation
-        begun = _Once(functools.partial(lane.begun, gated=True))
+        # Counted once, as below: at the beginning, or at a failure before it.
+        begun = functools.cache(functools.partial(lane.begun, gated=True))
         try:
             if not lane_open:
                 raise RuntimeError(_refused(operation))
@@ -619,7 +620,7 @@ class Lanes:
 
     def _carry_out(self, work: Work, lane: _Lane, lane_open: bool) -> None:
         """Run an operation where its tensors are; refuse it on a closed lane."""
-        operation, begun = work.operation, _Once(lane.begun)
+        operation, begun = work.operation, functools.cache(lane.begun)
         carry = self._within_host
         if operation.device.type == "cuda":
             carry = self._through_device if self._inner_on_device else self._through_host
@@ -727,15 +728,3 @@ class Lanes:
     def _record(self, operation: Operation, start_ns: int, end_ns: int, busy_ns: int) -> None:
         if operation.record is not None:
             operation.record.ran(start_ns, end_ns, busy_ns)
-
-
-class _Once:
-    """A callable that forwards its first call only."""
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call: Callable[[], None] | None = call
-
-    def __call__(self) -> None:
-        call, self._call = self._call, None
-        if call is not None:
-            call()

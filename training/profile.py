@@ -45,8 +45,7 @@ from railx.settings import SettingsError, load, to_dict
 from training.allocations import allocations
 from training.attention import Kernel, Packing, choose_kernel, variable_length_attention
 from training.model import PRECISIONS, Attend, Decoder, device_type
-
-_UNUSABLE = 2
+from training.ranks import UNUSABLE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,11 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = measure(settings)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return _UNUSABLE
+        return UNUSABLE
     except torch.OutOfMemoryError as error:
         said = str(error).splitlines()[0]
         print(f"error: profile.lengths: too long for the device: {said}", file=sys.stderr)
-        return _UNUSABLE
+        return UNUSABLE
     write_json(options.out, rows)
     return 0
 
