@@ -29,7 +29,7 @@ from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import Op
 from training.allocations import LiveStorages
 from training.pipeline import PipelineParallel, coming_steps, stage_steps
-from training.sequence_parallel import token_cut
+from training.sequence_parallel import head_copies, token_cut
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,8 @@ class Stage:
 
     def key_value_bytes(self, chunk: Chunk, layers: int) -> int:
         """Keys and values of a chunk in ``layers`` layers, for this rank's heads."""
-        heads = max(self.model.kv_heads // self.degree, 1)
+        kv_heads = self.model.kv_heads
+        heads = kv_heads * head_copies(kv_heads, self.degree) // self.degree
         width = self.model.head_width * heads
         return 2 * layers * self.shard.compute_bytes * chunk.tokens * width
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from railx.performance.decoder import ModelSettings
+from railx.performance.trainer_memory import ModelShard
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import Op, operations, stage_layers
@@ -365,3 +366,12 @@ def test_times_of_a_pass_on_a_gpu_are_those_of_its_end_there(
         clock.ns += 1  # the launch
     (passed,) = log.operations()
     assert (passed.start_ns, passed.end_ns) == (1000, 2001)
+
+
+@pytest.mark.parametrize(("degree", "heads"), [(1, 6), (2, 3), (3, 2), (4, 3), (12, 1)])
+def test_cached_keys_and_values_are_those_of_the_ranks_heads(degree: int, heads: int) -> None:
+    """Also where the degree divides the heads, but not those of keys and values."""
+    model = ModelSettings("grouped", 2, 24, 12, 6, 8, 31)
+    stage = pipeline_memory.Stage(model, ModelShard(2), 0, 2, degree=degree)
+    part = chunk((0, 0, 10, 20))
+    assert stage.key_value_bytes(part, 1) == 2 * 4 * 10 * heads * model.head_width
