@@ -190,6 +190,8 @@ def _block(
                     "loss": sum(reported) / len(reported),
                 }
             )
+    # Frozen, the program would never be freed.
+    gc.unfreeze()
     return rows, read_processors(*helpers).since(begin)
 
 

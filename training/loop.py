@@ -360,6 +360,9 @@ def _iterations(
             )
         if every and (iteration + 1) % every == 0:
             save(iteration + 1, rows)
+    # Frozen objects are never freed where they refer to each other, as parameters and
+    # their hooks do.
+    gc.unfreeze()
     return rows, read_processors(*helpers).since(begin)
 
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,7 +40,6 @@ from tests.training.test_run import (
     wait_until,
     written,
 )
-from training import loop
 from training.planning import PlannerFailed, planning_ahead
 from training.settings import load_run_settings
 
@@ -259,29 +257,6 @@ def test_a_batch_is_planned_while_another_is_trained(tmp_path: Path, alone_of_tw
             assert select.select([process.stdout], [], [], 60)[0]
         assert planning.processes == (process.pid,)
     assert process.returncode == 0
-
-
-def test_a_block_with_all_its_steps_in_a_checkpoint_asks_for_no_batch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def begin(*_: object) -> None:
-        raise InterruptedError
-
-    monkeypatch.setattr(loop, "on_rails", begin)
-    asked: list[int] = []
-    launch: Any = SimpleNamespace(
-        settings=SimpleNamespace(training=SimpleNamespace(timeout_s=1.0)),
-        plan=None,
-        context=SimpleNamespace(rank=0, device=SimpleNamespace(type="cpu")),
-        planning=SimpleNamespace(ask=asked.append),
-        begun=1,
-        end=4,
-    )
-    fabric: Any = None
-    for goes_on in (0, 3, 4):
-        with pytest.raises(InterruptedError):
-            loop._trained(launch, fabric, 0, 0, None, goes_on)
-    assert asked == [1, 3]
 
 
 def test_other_ranks_and_files_have_no_planner_process(tmp_path: Path) -> None:
