@@ -17,7 +17,6 @@ keeps what is there of other numbers.
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import resource
 import subprocess
@@ -27,7 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from shared import describe, record
+from shared import describe, read_table, record, write_table
 
 ROOT = Path(__file__).resolve().parents[1]
 STORE = ROOT / "benchmarks/jobs.csv"
@@ -129,25 +128,20 @@ def _cell(row: dict[str, float], column: str) -> str:
 
 def read_stored() -> list[dict[str, float]]:
     """The stored rows; none where nothing is stored."""
-    if not STORE.is_file():
-        return []
-    with STORE.open(encoding="utf-8", newline="") as file:
-        return [
-            {key: int(text) if key in _COUNTS else float(text) for key, text in row.items() if text}
-            for row in csv.DictReader(file)
-        ]
+    return [
+        {key: int(text) if key in _COUNTS else float(text) for key, text in row.items() if text}
+        for row in read_table(STORE)
+    ]
 
 
 def store(rows: list[dict[str, float]]) -> None:
     """Put rows in the place of those of the same number of points."""
     kept = {row["points"]: row for row in [*read_stored(), *rows]}
-    with STORE.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        for _, row in sorted(kept.items()):
-            writer.writerow(
-                {key: value if key in _COUNTS else f"{value:.3f}" for key, value in row.items()}
-            )
+    cells = (
+        {key: value if key in _COUNTS else f"{value:.3f}" for key, value in row.items()}
+        for _, row in sorted(kept.items())
+    )
+    write_table(STORE, COLUMNS, cells)
 
 
 def figure() -> None:

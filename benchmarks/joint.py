@@ -21,7 +21,6 @@ printed. All rows take five processor minutes.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 import time
 from collections.abc import Iterator
@@ -33,7 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from batches import SEED, lengths_of
-from shared import record
+from shared import read_table, record, write_table
 
 from railx.families import TopologySettings, build_topology
 from railx.network.group_bandwidth import group_bandwidth
@@ -105,22 +104,12 @@ def cases() -> Iterator[Case]:
 
 
 def _store(anew: bool) -> None:
-    if anew:
-        STORED.unlink(missing_ok=True)
-    done = {tuple(row[name] for name in COLUMNS[:4]) for row in _stored()}
-    if not done:
-        STORED.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
+    rows: list[dict[str, Any]] = [] if anew else [*read_table(STORED)]
+    done = {tuple(row[name] for name in COLUMNS[:4]) for row in rows}
     for case in cases():
         if case.key not in done:
-            with STORED.open("a", encoding="utf-8") as file:
-                csv.writer(file, lineterminator="\n").writerow(_row(case))
-
-
-def _stored() -> list[dict[str, str]]:
-    if not STORED.exists():
-        return []
-    with STORED.open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+            rows.append(dict(zip(COLUMNS, _row(case), strict=True)))
+            write_table(STORED, COLUMNS, rows)
 
 
 def _row(case: Case) -> list[Any]:
@@ -218,7 +207,7 @@ def _railx_rows() -> list[dict[str, Any]]:
 
 def _print() -> None:
     """What wins in each case, and the time of the groups over that of pipelines."""
-    rows = {tuple(row[name] for name in COLUMNS[:4]): row for row in _stored()}
+    rows = {tuple(row[name] for name in COLUMNS[:4]): row for row in read_table(STORED)}
     heads = " | ".join(f"{context // 1000}K" for context in CONTEXTS)
     print(f"| constants | network | devices | {heads} |")
     print("|" + "---|" * (3 + len(CONTEXTS)))

@@ -13,7 +13,6 @@ stopped. A number of batches of each kind may follow the command.
 
 from __future__ import annotations
 
-import csv
 import math
 import sys
 import time
@@ -30,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from batches import CORPORA, SEED, SMALL_DEVICES, lengths_of, small_batches
-from shared import record
+from shared import read_table, record, write_table
 
 from railx.performance.cluster import ClusterSettings
 from railx.performance.decoder import ModelSettings
@@ -155,14 +154,11 @@ def _ratios(lengths: np.ndarray, cost: CostModel) -> dict[str, float]:
 
 def _stored(kind: str) -> dict[int, dict[str, float]]:
     """Rows of a killed run; none where today's planner plans the first otherwise."""
-    if not STORE.exists():
-        return {}
-    with STORE.open(newline="", encoding="utf-8") as lines:
-        rows = {
-            int(row["batch"]): {name: float(row[name]) for name in row if name not in HEAD}
-            for row in csv.DictReader(lines)
-            if row["kind"] == kind
-        }
+    rows = {
+        int(row["batch"]): {name: float(row[name]) for name in row if name not in HEAD}
+        for row in read_table(STORE)
+        if row["kind"] == kind
+    }
     if not rows:
         return {}
     first = min(rows)
@@ -172,20 +168,12 @@ def _stored(kind: str) -> dict[int, dict[str, float]]:
 
 def _store(kind: str, rows: dict[int, dict[str, float]]) -> None:
     """The table with these rows of a kind in the place of those that it has."""
-    others = []
-    if STORE.exists():
-        with STORE.open(newline="", encoding="utf-8") as lines:
-            others = [row for row in csv.DictReader(lines) if row["kind"] != kind]
+    others = [row for row in read_table(STORE) if row["kind"] != kind]
     own = [
         dict(zip(HEAD, (kind, index), strict=True)) | {name: repr(x) for name, x in row.items()}
         for index, row in sorted(rows.items())
     ]
-    beside = STORE.with_suffix(".tmp")
-    with beside.open("w", newline="", encoding="utf-8") as lines:
-        table = csv.DictWriter(lines, list(own[0]), lineterminator="\n")
-        table.writeheader()
-        table.writerows([*others, *own])
-    beside.replace(STORE)
+    write_table(STORE, list(own[0]), [*others, *own])
 
 
 def _monotony(kind: str, batches: int) -> None:

@@ -22,7 +22,6 @@ of processors, solver processes included, imports and compiling aside.
 from __future__ import annotations
 
 import argparse
-import csv
 import hashlib
 import json
 import math
@@ -39,7 +38,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from batches import CONTEXTS, CORPORA, DEVICES, DRAWS, Case, cases, cost_of, lengths_of
-from shared import describe, record
+from shared import describe, read_table, record, write_table
 
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.planners import PlannerSettings
@@ -131,29 +130,21 @@ def _busy_s() -> float:
 
 def stored() -> dict[Key, dict[str, str]]:
     """The rows of the stored table that were made with today's settings."""
-    if not STORE.exists():
-        return {}
     digests = {name: entry.digest() for name, entry in STORED.items()}
-    with STORE.open(newline="", encoding="utf-8") as lines:
-        return {
-            (row["corpus"], int(row["context_tokens"]), int(row["draw"]), row["planner"]): row
-            for row in csv.DictReader(lines)
-            if row["settings"] == digests.get(row["planner"])
-        }
+    return {
+        (row["corpus"], int(row["context_tokens"]), int(row["draw"]), row["planner"]): row
+        for row in read_table(STORE)
+        if row["settings"] == digests.get(row["planner"])
+    }
 
 
 def write(rows: dict[Key, dict[str, str]]) -> None:
-    """The table, in order, whole or not at all."""
+    """Store the table, in order."""
 
     def place(key: Key) -> tuple[int, int, int, str]:
         return CORPORA.index(key[0]), *key[1:]
 
-    beside = STORE.with_suffix(".tmp")
-    with beside.open("w", newline="", encoding="utf-8") as lines:
-        table = csv.DictWriter(lines, COLUMNS, lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows[key] for key in sorted(rows, key=place))
-    beside.replace(STORE)
+    write_table(STORE, COLUMNS, (rows[key] for key in sorted(rows, key=place)))
 
 
 def fill(names: list[str], draws: int, anew: bool) -> None:
@@ -343,12 +334,7 @@ def size(sizes: list[int]) -> None:
             "plan_cpu_s": f"{spent:.2f}",
             "bound_cpu_s": f"{bound_s:.2f}",
         }
-        beside = SIZES.with_suffix(".tmp")
-        with beside.open("w", newline="", encoding="utf-8") as lines:
-            table = csv.DictWriter(lines, list(rows[devices]), lineterminator="\n")
-            table.writeheader()
-            table.writerows(rows[number] for number in sorted(rows))
-        beside.replace(SIZES)
+        write_table(SIZES, list(rows[devices]), (rows[number] for number in sorted(rows)))
         print(
             f"| {8 * devices:,} | {devices:,} | {len(made.micro_batches)} | {spent:.2f} |"
             f" {made.predicted_ms / bound - 1:.1%} | {bound_s:.2f} |",
@@ -358,10 +344,8 @@ def size(sizes: list[int]) -> None:
 
 def _sizes() -> list[dict[str, str]]:
     """The rows of the stored sizes that were made with today's settings."""
-    if not SIZES.exists():
-        return []
-    with SIZES.open(newline="", encoding="utf-8") as lines:
-        return [row for row in csv.DictReader(lines) if row["settings"] == OURS.digest()]
+    digest = OURS.digest()
+    return [row for row in read_table(SIZES) if row["settings"] == digest]
 
 
 def fresh(seed: int, effort: int, draws: int) -> None:

@@ -1,4 +1,4 @@
-"""What benchmarks share: their numbers, the machine, and the time of compilation.
+"""What benchmarks share: their numbers and tables, the machine, the compilation's time.
 
 A benchmark calls :func:`record` where it prints; ``benchmarks/run.py`` names the file
 that the rows go to, one a number. Run by hand, nothing is written.
@@ -6,6 +6,7 @@ that the rows go to, one a number. Run by hand, nothing is written.
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import platform
@@ -14,10 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 #: The variable of the environment that names the file.
 FILE = "RAILX_BENCHMARK_ROWS"
@@ -35,6 +36,24 @@ def record(name: str, value: float, unit: str, *, better: Better = "less", clock
         row = {"name": name, "value": float(value), "unit": unit, "better": better, "clock": clock}
         with Path(file).open("a", encoding="utf-8") as rows:
             rows.write(json.dumps(row) + "\n")
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """The rows of a stored table (CSV); none where it is not there."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Store a table, whole or not at all."""
+    beside = path.with_suffix(".tmp")
+    with beside.open("w", newline="", encoding="utf-8") as lines:
+        table = csv.DictWriter(lines, columns, lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+    beside.replace(path)
 
 
 def describe() -> str:

@@ -419,6 +419,8 @@ class Lanes:
         self._streams: dict[str, Any] = {}
         #: The first operation that failed when the device already had it.
         self._failed: Work | None = None
+        #: Operations that failed, with their gates: the device may still come to them.
+        self._abandoned: list[tuple[Work, Gate]] = []
 
     def put(self, work: Work, *, synchronous: bool, sequence: int | None = None) -> bool:
         """Begin an operation at once where its circuits allow it, else queue it.
@@ -505,8 +507,12 @@ class Lanes:
         return self._inner_on_device and operation.device.type == "cuda"
 
     def _may_begin_here(self, work: Work) -> bool:
-        """Whether it can begin without waiting for copies or for a peer."""
-        if work.operation.device.type == "cuda" and not self._inner_on_device:
+        """Whether it can begin without waiting for copies, or a barrier or a peer."""
+        operation = work.operation
+        # The host waits in NCCL's barrier. At a gate, which a lane opens, it would wait
+        # for ever.
+        blocks = not self._inner_on_device or operation.kind == "barrier"
+        if operation.device.type == "cuda" and blocks:
             return False
         return work.pair is None or work.pair.is_up
 
@@ -526,6 +532,7 @@ class Lanes:
                 self._launch(work, gate)
         except Exception as error:
             gate.open()
+            self._abandoned.append((work, gate))
             self._session.drop(work.operation)
             work.finish(self._explain(work.operation, error))
             return
@@ -534,7 +541,8 @@ class Lanes:
     def _open(self, work: Work, lane: _Lane, gate: Gate, lane_open: bool) -> None:
         """Request the circuits of an operation at a gate, and open the gate."""
         operation = work.operation
-        begun = _Once(functools.partial(lane.begun, gated=True))
+        # Counted once, as below: at the beginning, or at a failure before it.
+        begun = functools.cache(functools.partial(lane.begun, gated=True))
         try:
             if not lane_open:
                 raise RuntimeError(_refused(operation))
@@ -549,6 +557,7 @@ class Lanes:
             work.finish(self._explain(operation, error))
             # The program waits for it no more: the next operation raises the error.
             self._failed = self._failed or work
+            self._abandoned.append((work, gate))
         finally:
             # A stream cannot leave out what it waits for.
             gate.open()
@@ -611,7 +620,7 @@ class Lanes:
 
     def _carry_out(self, work: Work, lane: _Lane, lane_open: bool) -> None:
         """Run an operation where its tensors are; refuse it on a closed lane."""
-        operation, begun = work.operation, _Once(lane.begun)
+        operation, begun = work.operation, functools.cache(lane.begun)
         carry = self._within_host
         if operation.device.type == "cuda":
             carry = self._through_device if self._inner_on_device else self._through_host
@@ -700,7 +709,10 @@ class Lanes:
                 work.started = _cuda.Event(enable_timing=True)
                 work.started.record(stream)
                 work.tensors = (*operation.inputs, *operation.outputs)
-                work.call(identity).wait()
+                handle = work.call(identity)
+                # A synchronous collective of NCCL runs on this stream and has none.
+                if handle is not None:
+                    handle.wait()
                 end = _cuda.Event(enable_timing=True, blocking=True)
                 end.record(stream)
         work.finish(event=end, future_stream=self._stream(operation, "future"))
@@ -716,15 +728,3 @@ class Lanes:
     def _record(self, operation: Operation, start_ns: int, end_ns: int, busy_ns: int) -> None:
         if operation.record is not None:
             operation.record.ran(start_ns, end_ns, busy_ns)
-
-
-class _Once:
-    """A callable that forwards its first call only."""
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call: Callable[[], None] | None = call
-
-    def __call__(self) -> None:
-        call, self._call = self._call, None
-        if call is not None:
-            call()

@@ -221,10 +221,10 @@ class Session:
                     self._issued.setdefault(self._iteration, []).append(operation.configuration)
                 self._not_begun[operation] = None
                 if self._announced not in (None, operation.configuration):
-                    self._add(mispredictions=1)
+                    self._counts.update(mispredictions=1)
                 self._announced = None
                 if self._last_issued not in (None, operation.configuration):
-                    self._add(phase_changes=1)
+                    self._counts.update(phase_changes=1)
                 self._last_issued = operation.configuration
                 if self.options.mode == "provisioned" and self.schedule is None:
                     self._cycle.add(operation.configuration)
@@ -456,14 +456,9 @@ class Session:
             self._counts["held"] -= 1
         self._account(operation, grant)
 
-    def _add(self, **counts: int) -> None:
-        """Add to the statistics; the caller holds the lock."""
-        for name, count in counts.items():
-            self._counts[name] += count
-
     def _account(self, operation: Operation, grant: Grant) -> None:
         with self._lock:
-            self._add(
+            self._counts.update(
                 requests=1,
                 reconfigurations=int(grant.reconfigured > 0),
                 stall_ns=grant.stall_ns,

@@ -148,9 +148,7 @@ class Recorder:
         return self._host_ns(end) - self._began_ns
 
     @contextlib.contextmanager
-    def span(
-        self, kind: str, *, phase: str = "", group: tuple[int, ...] = (), bytes: int = 0
-    ) -> Iterator[None]:
+    def span(self, kind: str, *, phase: str = "") -> Iterator[None]:
         """Record the block as one event, also where it ends in an error."""
         iteration = self._iteration
         begin = self._span_mark()
@@ -158,7 +156,7 @@ class Recorder:
             yield
         finally:
             times = self._between(begin, self._span_mark())
-            self._append(_Event(iteration, kind, _joined(group), bytes, phase, times))
+            self._append(_Event(iteration, kind, "", 0, phase, times))
 
     def add(
         self,

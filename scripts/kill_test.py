@@ -29,7 +29,8 @@ sys.path.insert(0, str(ROOT))
 from railx.io import read_json  # noqa: E402
 from railx.provenance.jobs import digest_of  # noqa: E402
 
-PARTS = ("Snakefile", "conf", "workflow", "profiles", "railx", "training", "resources")
+_PACKAGES = ("railx", "railx_torch", "training", "workflow")
+PARTS = ("Snakefile", "conf", "profiles", "resources", *_PACKAGES)
 #: Stages whose numbers are times of this machine, or records of when a run was.
 MEASURED = ("training", "live", "profile", "tracking", "crate", "report")
 #: Files that say how fast this machine was.

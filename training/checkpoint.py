@@ -224,8 +224,7 @@ def _read(folder: Path) -> Checkpoint:
 
 
 def _master(settings: RunSettings) -> torch.dtype:
-    compute = PRECISIONS[settings.training.precision]
-    return torch.float32 if compute == torch.bfloat16 else compute
+    return torch.promote_types(PRECISIONS[settings.training.precision], torch.float32)
 
 
 def _digest(parts: Iterable[bytes]) -> str:

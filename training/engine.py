@@ -104,7 +104,7 @@ class Engine:
         members = [
             stage_ranks(other, self.stages, ranks, self.degree) for other in range(self.stages)
         ]
-        master = torch.float32 if compute == torch.bfloat16 else compute
+        master = torch.promote_types(compute, torch.float32)
         shares = training.sharding == "zero3" and len(members[stage]) > 1
         split = training.parallelism == "tensor"
         apart = (shares or master != compute) and not split
@@ -118,16 +118,15 @@ class Engine:
         )
         self.sharding: Sharding | TensorParallel | None = None
         tensor: TensorParallel | None = None
-        units: Sharding | None = None
+        idle: Callable[[], None] | None = None
         if split:
             # Slow to import.
             from training.tensor_parallel import TensorParallel
 
-            tensor = TensorParallel(self.decoder, tensor_degree(plan), timeline)
-            self.sharding = tensor
+            self.sharding = tensor = TensorParallel(self.decoder, tensor_degree(plan), timeline)
         elif apart:
             by_unit = training.sharding == "zero3" and not pipelined
-            sharding = Sharding(
+            self.sharding = sharding = Sharding(
                 self.decoder,
                 decoder_uses(self.decoder),
                 group=_stage_group(members, stage) if shares else None,
@@ -140,13 +139,13 @@ class Engine:
                     name, parameter.shape, settings.seed, model.layers, range(start, stop)
                 ),
             )
-            self.sharding, units = sharding, sharding if by_unit else None
+            idle = sharding.idle if by_unit else None
         if training.compile:
             self.decoder.compile_layers()
         parameters: dict[str, nn.Parameter] = (
             self.sharding.shards if self.sharding else dict(self.decoder.named_parameters())
         )
-        self._by_unit = units is not None
+        self._by_unit = idle is not None
         self.groups = None
         if pipelined:
             self.runner = PipelineParallel(
@@ -168,7 +167,7 @@ class Engine:
                 sequences,
                 self.kernel,
                 timeline,
-                idle=units.idle if units else None,
+                idle=idle,
                 parallelism=training.parallelism,
             )
         if tensor is not None:

@@ -23,7 +23,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pyarrow as pa
@@ -42,7 +41,7 @@ from railx_torch.trace import Recorder
 from training.live_program import Program
 from training.live_settings import LiveBlock, LiveSettings, journal_path, live_blocks
 from training.load import Reading, others_share, read_processors
-from training.rails import RankContext, gather_all, labelled, on_rails
+from training.rails import RankContext, gather_all, labelled, median_ms, on_rails
 from training.ranks import UNUSABLE, launch_ranks
 
 #: A block of a few iterations writes less than 1 MiB.
@@ -118,9 +117,10 @@ def _rank(plain: dict[str, Any], out: str) -> None:
             share = None if None in spans else others_share(spans)
             columns = _block_columns(block)
             beside = {"load_share": share, "controller_priority": priority}
-            rows += [columns | row | beside for item in gathered for row in item[0]]
+            block_rows = [columns | row | beside for item in gathered for row in item[0]]
+            rows += block_rows
             traces += [labelled(item[1], columns) for item in gathered]
-            _progress(rows, number + 1, len(blocks), block)
+            _progress(block_rows, number + 1, len(blocks), block)
     if rank == 0:
         pq.write_table(pa.concat_tables(traces), Path(out) / "trace.parquet")
         write_json(Path(out) / "rows.json", rows)
@@ -190,6 +190,8 @@ def _block(
                     "loss": sum(reported) / len(reported),
                 }
             )
+    # Frozen, the program would never be freed.
+    gc.unfreeze()
     return rows, read_processors(*helpers).since(begin)
 
 
@@ -205,14 +207,10 @@ def _block_columns(block: LiveBlock) -> dict[str, Any]:
 
 
 def _progress(rows: Sequence[dict[str, Any]], number: int, of: int, block: LiveBlock) -> None:
-    columns, slowest = _block_columns(block), dict[int, float]()
-    for row in rows:
-        if all(row[key] == value for key, value in columns.items()):
-            slowest[row["iteration"]] = max(row["iteration_ms"], slowest.get(row["iteration"], 0.0))
     print(
         f"[{number}/{of}] {block.fabric.mode}, {block.fabric.reconfiguration_latency_ms:g} ms"
         f"{', controller restarted' if block.controller_restarted else ''}:"
-        f" {median(slowest.values()):.0f} ms per iteration, loss {rows[-1]['loss']:.4f}",
+        f" {median_ms(rows):.0f} ms per iteration, loss {rows[-1]['loss']:.4f}",
         flush=True,
     )
 

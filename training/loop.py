@@ -209,8 +209,11 @@ def _trained(
     """
     settings, plan, context = launch.settings, launch.plan, launch.context
     recorder = Recorder(context.rank, device=context.device.type)
-    if launch.planning is not None:
-        launch.planning.ask(goes_on or launch.begun)
+    first = goes_on or launch.begun
+    # A block whose last step has a checkpoint takes no batch; the next block would take
+    # the answer.
+    if launch.planning is not None and first < launch.end:
+        launch.planning.ask(first)
     with on_rails(fabric, number, context, recorder, settings.training.timeout_s) as (
         control,
         controller,
@@ -357,6 +360,9 @@ def _iterations(
             )
         if every and (iteration + 1) % every == 0:
             save(iteration + 1, rows)
+    # Frozen objects are never freed where they refer to each other, as parameters and
+    # their hooks do.
+    gc.unfreeze()
     return rows, read_processors(*helpers).since(begin)
 
 

@@ -82,8 +82,10 @@ class _ChunkedTokenLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        # With an axis the factor keeps its precision; a scalar would be rounded.
+        factor = gradients[0].reshape(1)
         hidden, weight = (
-            None if saved is None else saved * gradients[0].to(saved.dtype)
+            None if saved is None else torch.mul(saved, factor, out=torch.empty_like(saved))
             for saved in ctx.saved_tensors
         )
         return hidden, weight, None, None

@@ -253,7 +253,7 @@ class Decoder(nn.Module):
         self.tied_head, self.rotary = model.tied_embeddings, model.positions == "rotary"
         self.compute, self.rotary_base = compute, model.rotary_base
         self.loss_chunk_tokens = loss_chunk_tokens
-        self.master = torch.float64 if compute == torch.float64 else torch.float32
+        self.master = torch.promote_types(compute, torch.float32)
         with torch.device("meta"):
             if self.first or (self.last and self.tied_head):
                 self.embedding = Ends(

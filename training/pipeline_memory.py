@@ -29,7 +29,7 @@ from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import Op
 from training.allocations import LiveStorages
 from training.pipeline import PipelineParallel, coming_steps, stage_steps
-from training.sequence_parallel import token_cut
+from training.sequence_parallel import head_copies, token_cut
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class PassRecord:
     """One pass on one rank.
 
     Live chunks and held bytes are those right after it. ``start_ns`` and ``end_ns`` are
-    on the monotonic clock, which all processes of a host share.
+    on the monotonic clock, which all processes of a host share; on a GPU the device has
+    done the pass by then.
     """
 
     pipeline: int
@@ -108,10 +109,16 @@ class PassLog:
         """Record one pass."""
         if self._storages is None:
             torch.cuda.reset_peak_memory_stats(self.device)
-        start_ns = time.monotonic_ns()
+        start_ns = self._now_ns()
         yield
-        self._seen.append((number, op, start_ns, time.monotonic_ns(), self.runner.live_chunks))
+        self._seen.append((number, op, start_ns, self._now_ns(), self.runner.live_chunks))
         self._bytes.append(self._live_bytes())
+
+    def _now_ns(self) -> int:
+        if self._storages is None:
+            # Not the whole device: the receive that is posted ahead is still under way.
+            torch.cuda.current_stream(self.device).synchronize()
+        return time.monotonic_ns()
 
     def _live_bytes(self) -> tuple[int, int]:
         """Live bytes now, and the peak since the last operation."""
@@ -172,7 +179,8 @@ class Stage:
 
     def key_value_bytes(self, chunk: Chunk, layers: int) -> int:
         """Keys and values of a chunk in ``layers`` layers, for this rank's heads."""
-        heads = max(self.model.kv_heads // self.degree, 1)
+        kv_heads = self.model.kv_heads
+        heads = kv_heads * head_copies(kv_heads, self.degree) // self.degree
         width = self.model.head_width * heads
         return 2 * layers * self.shard.compute_bytes * chunk.tokens * width
 

@@ -27,7 +27,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import gcd
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,8 +44,8 @@ from railx.settings import SettingsError, load, to_dict
 from training.allocations import allocations
 from training.attention import Kernel, Packing, choose_kernel, variable_length_attention
 from training.model import PRECISIONS, Attend, Decoder, device_type
-
-_UNUSABLE = 2
+from training.ranks import UNUSABLE
+from training.sequence_parallel import head_copies
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,11 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = measure(settings)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return _UNUSABLE
+        return UNUSABLE
     except torch.OutOfMemoryError as error:
         said = str(error).splitlines()[0]
         print(f"error: profile.lengths: too long for the device: {said}", file=sys.stderr)
-        return _UNUSABLE
+        return UNUSABLE
     write_json(options.out, rows)
     return 0
 
@@ -154,7 +153,7 @@ class _Passes:
             return
         self.hidden = torch.randn(rank_tokens, model.hidden, generator=generator, **options)
         self.slopes = torch.randn(rank_tokens, model.hidden, generator=generator, **options)
-        heads = model.kv_heads * _copies(model.kv_heads, point.degree) // point.degree
+        heads = model.kv_heads * head_copies(model.kv_heads, point.degree) // point.degree
         shape = (point.context, heads, model.head_width)
         self.context = [
             tuple(torch.randn(shape, generator=generator, **options) for _ in range(2))
@@ -190,7 +189,7 @@ def _group_attention(
     def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         rank_tokens, heads, size = queries.shape
         if degree > 1:
-            copies = _copies(keys.shape[1], degree)
+            copies = head_copies(keys.shape[1], degree)
             keys, values = (part.repeat_interleave(copies, dim=1) for part in (keys, values))
             parts = [
                 part.reshape(rank_tokens, degree, -1, size) for part in (queries, keys, values)
@@ -213,11 +212,6 @@ def _group_attention(
         )
 
     return attend
-
-
-def _copies(kv_heads: int, degree: int) -> int:
-    """Copies of each key-value head, so that every rank has an integer number."""
-    return degree // gcd(degree, kv_heads)
 
 
 def _measured(

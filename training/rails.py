@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from statistics import median
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -68,6 +69,14 @@ def on_rails(
             dist.barrier(control)
         finally:
             dist.destroy_process_group()
+
+
+def median_ms(rows: Iterable[Mapping[str, Any]]) -> float:
+    """The median over iterations of the slowest rank's time."""
+    slowest: dict[int, float] = {}
+    for row in rows:
+        slowest[row["iteration"]] = max(row["iteration_ms"], slowest.get(row["iteration"], 0.0))
+    return median(slowest.values())
 
 
 def labelled(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:

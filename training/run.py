@@ -27,7 +27,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal
 
 import torch
@@ -48,7 +47,7 @@ from training.load import load_average
 from training.loop import Block, train
 from training.model import device_type
 from training.planning import PlannerFailed, check_planning
-from training.rails import RankContext
+from training.rails import RankContext, median_ms
 from training.ranks import FAILED, UNUSABLE, launch_ranks
 from training.results import write_results
 from training.settings import (
@@ -320,9 +319,6 @@ def _check_unfinished(unfinished: Unfinished, resumed: Checkpoint | None, replac
 
 
 def _progress(block: Block, number: int, settings: RunSettings) -> None:
-    slowest: dict[int, float] = {}
-    for row in block.rows:
-        slowest[row["iteration"]] = max(row["iteration_ms"], slowest.get(row["iteration"], 0.0))
     fabric, training = block.fabric, settings.training
     planned = len(fabric_sweep(settings)) * training.repeats
     if int(os.environ["RANK"]) == 0:
@@ -331,7 +327,7 @@ def _progress(block: Block, number: int, settings: RunSettings) -> None:
     print(
         f"[{number}/{max(number, planned)}] repeat {block.repeat + 1}/{training.repeats},"
         f" {fabric.mode}, {fabric.reconfiguration_latency_ms:g} ms:"
-        f" {median(slowest.values()):.0f} ms per iteration, loss {block.rows[-1]['loss']:.4f}"
+        f" {median_ms(block.rows):.0f} ms per iteration, loss {block.rows[-1]['loss']:.4f}"
         f"{load}{' (disturbed)' if block.disturbed else ''}",
         flush=True,
     )

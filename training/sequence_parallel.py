@@ -41,6 +41,11 @@ def token_cut(tokens: int, degree: int) -> list[int]:
     return [share + (rank < rest) for rank in range(degree)]
 
 
+def head_copies(kv_heads: int, degree: int) -> int:
+    """Copies of each key-value head, so that every rank has an integer number."""
+    return degree // gcd(degree, kv_heads)
+
+
 def group_ranks(plan: Plan) -> list[tuple[int, ...]]:
     """A plan's groups of more than one rank, in the same order on every rank."""
     return sorted({ranks for batch in plan.sequence_parallel_batches() for ranks in _ranks(batch)})
@@ -101,8 +106,7 @@ class UlyssesAttention:
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         degree, heads = len(self.cut), queries.shape[1]
-        # Copies of each key-value head, so that every rank gets an integer number.
-        copies = degree // gcd(degree, keys.shape[1])
+        copies = head_copies(keys.shape[1], degree)
         keys, values = (heads_.repeat_interleave(copies, dim=1) for heads_ in (keys, values))
         shares = [
             tensor.view(len(tensor), degree, tensor.shape[1] // degree, tensor.shape[2])

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from training.model import Decoder
+from training.model import Decoder, Linear
 from training.reduction import GradientReduction
 from training.timeline import Timeline
 
@@ -34,15 +34,11 @@ class TensorParallel:
             device.type, (ranks // degree, degree), mesh_dim_names=("data", "tensor")
         )
         self._mesh = mesh["tensor"]
+        by_inputs = ("output", "down")
         styles: dict[str, Any] = {
-            f"layers.*.{name}": style()
-            for style, names in (
-                (ColwiseParallel, ("queries", "keys", "values", "gate", "up")),
-                (RowwiseParallel, ("output", "down")),
-            )
-            for product in names
-            for name in (f"attention.{product}", f"feed_forward.{product}")
-            if _has(decoder, name)
+            f"layers.*.{name}": (RowwiseParallel if name.endswith(by_inputs) else ColwiseParallel)()
+            for name, module in next(iter(decoder.layers.values())).named_modules()
+            if isinstance(module, Linear)
         }
         # Every rank has all values: nothing has to be sent.
         parallelize_module(decoder, self._mesh, styles, src_data_rank=None)
@@ -89,9 +85,3 @@ class TensorParallel:
             local, self._mesh, parameter.placements, run_check=False,
             shape=parameter.shape, stride=parameter.stride(),
         )  # fmt: skip
-
-
-def _has(decoder: Decoder, name: str) -> bool:
-    layer: Any = decoder.layers[str(decoder.layer_range.start)]
-    part, product = name.split(".")
-    return hasattr(getattr(layer, part), product)

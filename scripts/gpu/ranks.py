@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .host import SWITCHED_S, layers_that_fit, run_seconds
+from .stages import recomputing
 from .work import Findings, Work, environment
 
 __all__ = ["coverage", "equality", "flexsp", "kill", "pipeline", "static"]
@@ -199,23 +200,13 @@ def _of_fewer_layers(work: Work, name: str, path: str, layers: int) -> Path:
     if plan.kind != "pipeline":
         shutil.copy(path, target)
         return target
-    batches = []
-    for batch in plan.pipeline_batches():
-        pipelines = []
-        for one in batch.pipelines:
-            held = [len(own) for own in stage_layers(layers, one.stages)]
-            chunks = tuple(
-                replace(
-                    chunk,
-                    checkpoint_layers=tuple(
-                        min(pair) for pair in zip(chunk.checkpoint_layers, held, strict=False)
-                    ),
-                )
-                for chunk in one.chunks
-            )
-            pipelines.append(replace(one, chunks=chunks))
-        batches.append(replace(batch, pipelines=tuple(pipelines)))
-    write_plan(target, replace(plan, batches=tuple(batches)))
+
+    def layers_of(one: Any, chunk: Any) -> tuple[int, ...]:
+        held = [len(own) for own in stage_layers(layers, one.stages)]
+        return tuple(min(pair) for pair in zip(chunk.checkpoint_layers, held, strict=False))
+
+    batches = recomputing(plan.pipeline_batches(), layers_of)
+    write_plan(target, replace(plan, batches=batches))
     return target
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,28 @@ from .work import Findings, Work
 
 #: How far the memory model may be off (InfiniPipe says so of its own).
 _ERROR = 0.05
+
+
+def recomputing(
+    batches: Iterable[Any], layers_of: Callable[[Any, Any], tuple[int, ...]]
+) -> tuple[Any, ...]:
+    """Batches of pipelines, with other recomputed layers by pipeline and chunk."""
+    return tuple(
+        replace(
+            batch,
+            pipelines=tuple(
+                replace(
+                    one,
+                    chunks=tuple(
+                        replace(chunk, checkpoint_layers=layers_of(one, chunk))
+                        for chunk in one.chunks
+                    ),
+                )
+                for one in batch.pipelines
+            ),
+        )
+        for batch in batches
+    )
 
 
 def stages(work: Work) -> Findings:
@@ -32,25 +55,11 @@ def stages(work: Work) -> Findings:
         held = [len(own) for own in stage_layers(loaded.model.layers, 2)]
         plan = read_plan(settings["plan"])
         recomputed = tuple(round(share * layers) for layers in held)
-        batches = [
-            replace(
-                batch,
-                pipelines=tuple(
-                    replace(
-                        one,
-                        chunks=tuple(
-                            replace(chunk, checkpoint_layers=recomputed) for chunk in one.chunks
-                        ),
-                    )
-                    for one in batch.pipelines
-                ),
-            )
-            for batch in plan.pipeline_batches()[:3]
-        ]
+        batches = recomputing(plan.pipeline_batches()[:3], lambda *_, layers=recomputed: layers)
         name = f"stages_{round(share * 100)}"
         path = work.out / "configs" / f"{name}_plan.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_plan(path, replace(plan, batches=tuple(batches)))
+        write_plan(path, replace(plan, batches=batches))
         settings["plan"] = str(path)
         settings["training"] |= {
             "iterations": 2,
@@ -95,7 +104,7 @@ def stages(work: Work) -> Findings:
 
 
 def _predicted(
-    loaded: Any, batches: list[Any], stage: int, layers: int, recomputed: int, *, fused: bool
+    loaded: Any, batches: tuple[Any, ...], stage: int, layers: int, recomputed: int, *, fused: bool
 ) -> int:
     """The peak of a stage by the memory model.
 

@@ -178,10 +178,10 @@ def lanes(device: Device, session: Circuits) -> Iterator[Lanes]:
     lanes.stop()
 
 
-def _work(device: Device, call: Callable[[], None] = lambda: None) -> Work:
+def _work(device: Device, call: Callable[[], Any] = lambda: None, kind: str = "all_gather") -> Work:
     """An operation behind what the program's stream has to do."""
     given, result = [torch.zeros(1)], [torch.zeros(1)]
-    operation = Operation("all_gather", (0, 1), RING, "w", 0, 4, given, result, 60.0, DEVICE)
+    operation = Operation(kind, (0, 1), RING, "w", 0, 4, given, result, 60.0, DEVICE)
     operation.ready = device.Event(blocking=True)
     operation.ready.record(device.program)
 
@@ -258,6 +258,67 @@ def test_references_keep_memory_until_the_device_is_through(
     lanes.stop()
     gc.collect()
     assert kept() is None
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_synchronous_collective_of_nccl_has_no_handle(
+    device: Device, session: Circuits, lanes: Lanes, *, held: bool
+) -> None:
+    session.held = held
+    session.grant()
+    work = _work(device)
+    work.call = lambda _: None
+    lanes.put(work, synchronous=True)
+    assert work.wait()
+    work._event.synchronize()
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_barrier_of_nccl_blocks_its_lane_and_not_at_a_gate(
+    device: Device, session: Circuits, lanes: Lanes, *, held: bool
+) -> None:
+    session.held = held
+    blocked = []
+
+    def barrier() -> None:
+        blocked.append(threading.current_thread())
+        passed = device.Event(blocking=True)
+        passed.record(device.current_stream())
+        passed.synchronize()
+
+    work = _work(device, barrier, "barrier")
+    lanes.put(work, synchronous=False)
+    session.grant()
+    assert work.wait()
+    assert Gate.created == []
+    assert threading.current_thread() not in blocked
+
+
+def test_the_device_may_read_a_gate_after_a_failure(
+    device: Device, session: Circuits, lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gates: list[weakref.ref[Gate]] = []
+
+    class Weak(Gate):
+        def __init__(self) -> None:
+            gates.append(weakref.ref(self))
+            self.opened = False
+
+        def hold(self, stream: Stream) -> None:
+            here = weakref.ref(self)
+            stream.before.append(lambda: (gate := here()) is not None and gate.opened)
+
+    monkeypatch.setattr(module, "Gate", Weak)
+    session.refused = True
+    for launch in (lambda: None, lambda: None, lambda: 1 / 0):
+        lanes.put(_work(device, launch), synchronous=False)
+    behind = device.Event(blocking=True)
+    behind.record(next(iter(lanes._streams.values())))
+    session.grant()
+    lanes.stop()
+    gc.collect()
+    assert len(gates) == 3
+    assert behind.query(), "a gate that is gone may be closed again"
 
 
 def test_a_refusal_opens_the_gate_and_reaches_the_program(

@@ -160,6 +160,20 @@ def test_waiting_leaves_the_host_ahead_over_nccl() -> None:
         dist.destroy_process_group()
 
 
+def test_a_barrier_over_nccl_blocks_the_host() -> None:
+    options: Any = backend.BackendOptions
+    backend.configure(options("nccl", None, "electrical", 1), Recorder(0, device="cuda"))
+    dist.init_process_group("railx", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        _cuda._sleep(_LONG)
+        behind = _cuda.Event()
+        behind.record()
+        dist.barrier(device_ids=[0])
+        assert behind.query()
+    finally:
+        dist.destroy_process_group()
+
+
 def test_spans_on_the_device_take_its_time() -> None:
     recorder = Recorder(0, device="cuda")
     recorder.begin_iteration(0)

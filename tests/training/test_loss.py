@@ -84,6 +84,17 @@ def test_half_precision_adds_to_single_precision_weights() -> None:
     assert (rounded - gradient).norm() < 0.01 * gradient.norm()
 
 
+def test_a_factor_is_not_rounded_to_half_precision() -> None:
+    hidden, weight, labels = drawn(50)
+    low, master = hidden.detach().bfloat16().requires_grad_(), weight.detach().float()
+    # Half precision would make it 2**-10: every gradient would be too small by 0.4 %.
+    factor = 257 * 2.0**-18
+    loss = chunked_token_loss(low, master, labels, 16)
+    (plain,) = torch.autograd.grad(loss, low, retain_graph=True)
+    (scaled,) = torch.autograd.grad(loss * factor, low)
+    assert torch.equal(scaled, (plain.float() * factor).bfloat16())
+
+
 def test_no_more_scores_than_of_one_chunk() -> None:
     hidden, weight, labels = drawn(512, vocabulary=300)
     with LargestTensor() as chunked:

@@ -18,11 +18,13 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from railx.performance.decoder import ModelSettings
+from railx.performance.trainer_memory import ModelShard
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import PipelineBatch
-from railx.planning.format.schedule import operations, stage_layers
+from railx.planning.format.schedule import Op, operations, stage_layers
 from tests.plans import chunk, pipeline_plan
 from training import pipeline as runtime
+from training import pipeline_memory
 from training.loop import _peaks
 from training.model import Decoder
 from training.pipeline import CachedSlice, PipelineParallel, Receipt, StageLinks
@@ -334,3 +336,42 @@ def test_what_is_kept_of_a_message_does_not_hold_the_rest_of_it() -> None:
     attend(0, queries, keys, values)
     for leaf in kept.leaves[0]:
         assert leaf.untyped_storage().nbytes() == leaf.nbytes == 6 * 2 * 4 * 4
+
+
+def test_times_of_a_pass_on_a_gpu_are_those_of_its_end_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = torch.device("cuda", 0)
+    clock = SimpleNamespace(ns=0)
+
+    def synchronize() -> None:
+        clock.ns += 1000
+
+    stream = SimpleNamespace(synchronize=synchronize)
+    for name, value in (
+        ("current_stream", {device: stream}.__getitem__),
+        ("reset_peak_memory_stats", lambda _: None),
+        ("memory_allocated", lambda _: 0),
+        ("max_memory_allocated", lambda _: 0),
+    ):
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(pipeline_memory.time, "monotonic_ns", lambda: clock.ns)
+    runner: Any = SimpleNamespace(
+        device=device, stage=0, stages=2, sequence_rank=0, degree=1, live_chunks=1
+    )
+    nothing: Any = None
+    log = pipeline_memory.PassLog(runner, nothing, nothing, fused_attention=True)
+    log._predicted = [pipeline_memory.Predicted(1, 0)]
+    with log.operation(0, Op("forward", 0)):
+        clock.ns += 1  # the launch
+    (passed,) = log.operations()
+    assert (passed.start_ns, passed.end_ns) == (1000, 2001)
+
+
+@pytest.mark.parametrize(("degree", "heads"), [(1, 6), (2, 3), (3, 2), (4, 3), (12, 1)])
+def test_cached_keys_and_values_are_those_of_the_ranks_heads(degree: int, heads: int) -> None:
+    """Also where the degree divides the heads, but not those of keys and values."""
+    model = ModelSettings("grouped", 2, 24, 12, 6, 8, 31)
+    stage = pipeline_memory.Stage(model, ModelShard(2), 0, 2, degree=degree)
+    part = chunk((0, 0, 10, 20))
+    assert stage.key_value_bytes(part, 1) == 2 * 4 * 10 * heads * model.head_width
