@@ -33,6 +33,7 @@ from railx.exchange.chakra_messages import (
 )
 from railx.exchange.programs import ProgramWalk, kinds_of, steps_of_ranks
 from railx.io import write_text
+from railx.replay.graph_pricing import OF_A_MEMBER
 from railx.replay.programs import KINDS, Programs
 
 #: The version of the schema in traces, as in ASTRA-sim's own.
@@ -150,7 +151,7 @@ class _Graph(ProgramWalk):
                 "comm_tag": ("int32", channel),
             }
         else:
-            if kind == "all_gather":
+            if kind in OF_A_MEMBER:
                 size = -(-size // len(members))
             attrs |= {
                 "comm_type": ("int64", COLLECTIVES[kind]),
