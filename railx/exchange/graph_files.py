@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from glob import escape
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -267,7 +268,7 @@ def _rank(path: Path, nodes: RankNodes, block: Sequence[tuple[int, str]], ranks:
     """Add the lines of a rank; returns how many wait for a start."""
     labels: dict[str, int] = {}
     after: dict[int, list[int]] = {}
-    starts: list[tuple[int, int]] = []
+    starts: dict[int, list[int]] = {}
     for number, line in block:
         task = _TASK.match(line)
         if task is None:
@@ -306,10 +307,18 @@ def _rank(path: Path, nodes: RankNodes, block: Sequence[tuple[int, str]], ranks:
         if edge["how"] == "requires":
             after[child].append(parent)
         else:
-            starts.append((child, parent))
-    for child, parent in starts:
-        after[child] += after[parent]
-    return len(starts)
+            starts.setdefault(child, []).append(parent)
+    try:
+        # A line whose start is waited for may itself wait for the start of another.
+        for child in TopologicalSorter(starts).static_order():
+            for parent in starts.get(child, ()):
+                after[child] += after[parent]
+    except CycleError as error:
+        raise UserError(
+            f"got {path}, rank {nodes.rank}, line {error.args[1][0]}, which waits for its own"
+            " start; allowed: no circle of irequires; write the schedule again"
+        ) from None
+    return sum(map(len, starts.values()))
 
 
 def _refused(path: Path, number: int, line: str) -> UserError:
