@@ -19,7 +19,6 @@ question.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -245,12 +244,10 @@ class Delays:
 def switchings(path: str | Path, layout: Layout) -> list[Switching]:
     """A journal's grants that circuits came up for; JournalError where it is none."""
     replayed = replay_journal(path)
-    lines = Path(path).read_text(encoding="utf-8").splitlines()[1:]
-    events = [event for event in map(json.loads, lines) if "event" in event]
     commands: dict[int, tuple[int, tuple[Circuit, ...]]] = {}
     up: dict[Circuit, tuple[int, int]] = {}
     grants: dict[tuple[int, Configuration], Switching] = {}
-    for event, actions in zip(events, replayed.actions, strict=False):
+    for event, actions in zip(replayed.lines, replayed.actions, strict=True):
         if event["event"] == "switched":
             command, now_ns = event["args"]
             begun_ns, circuits = commands.pop(command)

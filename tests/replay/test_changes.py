@@ -211,6 +211,14 @@ def test_a_switching_is_on_the_controllers_clock(tmp_path: Path) -> None:
     assert pair == Switching(PAIR, begun_ns=80, up_ns=190, asked_ns=250, granted_ns=250)
 
 
+def test_half_a_line_at_the_end_of_a_journal_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "killed.jsonl"
+    whole = _provisioned(path, hinted=80, asked=150, up=190)
+    with path.open("a") as file:
+        file.write('{"n":')
+    assert switchings(path, LAYOUT) == whole
+
+
 @given(
     opened=st.integers(0, 100),
     begin=st.integers(0, 50),
