@@ -224,7 +224,6 @@ class ReplayedJournal:
     """
 
     core: ControllerCore
-    header: dict[str, Any]
     lines: list[dict[str, Any]] = field(default_factory=list)
     actions: list[list[Action]] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)
@@ -242,7 +241,7 @@ def replay_journal(path: str | Path) -> ReplayedJournal:
     """
     lines = _lines(Path(path))
     number, header, _ = next(lines, (0, {}, False))
-    replayed = ReplayedJournal(_fresh_core(path, header), header)
+    replayed = ReplayedJournal(_fresh_core(path, header))
     for number, line, torn in lines:
         if torn:
             replayed.torn = True
