@@ -175,11 +175,10 @@ def program_nodes(
     """The nodes of all ranks, the members of each channel, and how many delays of
     threads are left out. The number of a node is its own on the rank.
     """
-    members: list[tuple[int, ...]] = [()] * len(programs.channels)
-    pairs = (programs.columns[name].tolist() for name in ("channel", "configuration"))
-    for channel, number in zip(*pairs, strict=True):
-        if channel >= 0:
-            members[channel] = programs.configurations[number].members
+    members = [
+        programs.configurations[number].members if number >= 0 else ()
+        for number in programs.configuration_of.tolist()
+    ]
     ranks = []
     for rank, steps in steps_of_ranks(programs):
         nodes = RankNodes(path, rank)
