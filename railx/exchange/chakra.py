@@ -33,6 +33,7 @@ from railx.exchange.chakra_messages import (
 )
 from railx.exchange.programs import ProgramWalk, kinds_of, steps_of_ranks
 from railx.io import write_text
+from railx.replay.graph_pricing import OF_A_MEMBER
 from railx.replay.programs import KINDS, Programs
 
 #: The version of the schema in traces, as in ASTRA-sim's own.
@@ -53,9 +54,10 @@ def write_chakra(prefix: Path, programs: Programs) -> tuple[list[Path], list[str
         path = prefix.with_name(f"{prefix.name}.{rank}.et")
         write_messages(path, _Graph(programs, rank, group_of).messages(steps))
         written.append(path)
+    configuration_of = programs.configuration_of.tolist()
     groups = {
-        str(number): list(programs.configurations[configuration].members)
-        for number, configuration in group_of.values()
+        str(number): list(programs.configurations[configuration_of[channel]].members)
+        for channel, number in group_of.items()
     }
     path = prefix.with_name(f"{prefix.name}.groups.json")
     write_text(path, json.dumps(groups) + "\n")
@@ -75,22 +77,17 @@ def _lost(programs: Programs) -> list[str]:
     return lost
 
 
-def _groups(programs: Programs) -> dict[int, tuple[int, int]]:
-    """Group number (from 1: 0 means all ranks) and configuration of each channel."""
-    columns = programs.columns
-    collective = np.isin(columns["kind"], [KINDS.index(name) for name in COLLECTIVES])
-    chosen = collective & (columns["configuration"] >= 0)
-    pairs = (columns[name][chosen].tolist() for name in ("channel", "configuration"))
-    of_channel = dict(zip(*pairs, strict=True))
-    return {c: (number, of_channel[c]) for number, c in enumerate(sorted(of_channel), 1)}
+def _groups(programs: Programs) -> dict[int, int]:
+    """The group number of each channel of collectives, from 1: 0 means all ranks."""
+    channel, kind = programs.columns["channel"], programs.columns["kind"]
+    collective = np.isin(kind, [KINDS.index(name) for name in COLLECTIVES]) & (channel >= 0)
+    return {c: number for number, c in enumerate(np.unique(channel[collective]).tolist(), 1)}
 
 
 class _Graph(ProgramWalk):
     """Writes the program of a rank as nodes, which it numbers."""
 
-    def __init__(
-        self, programs: Programs, rank: int, group_of: Mapping[int, tuple[int, int]]
-    ) -> None:
+    def __init__(self, programs: Programs, rank: int, group_of: Mapping[int, int]) -> None:
         super().__init__(programs, rank)
         self._group_of = group_of
         self._nodes: list[Any] = []
@@ -150,12 +147,12 @@ class _Graph(ProgramWalk):
                 "comm_tag": ("int32", channel),
             }
         else:
-            if kind == "all_gather":
+            if kind in OF_A_MEMBER:
                 size = -(-size // len(members))
             attrs |= {
                 "comm_type": ("int64", COLLECTIVES[kind]),
                 "comm_size": ("int64", size),
-                "pg_name": ("string", str(self._group_of[channel][0])),
+                "pg_name": ("string", str(self._group_of[channel])),
             }
         attrs |= {
             "railx.channel": ("string", name),

@@ -97,7 +97,7 @@ def chakra_nodes(
         if not duration_ns and "railx.duration_ns" not in attrs:
             duration_ns = -1
         number = int(node.id)
-        if number > _LARGEST_INT64 or duration_ns > _LARGEST_INT64:
+        if max(number, duration_ns, *after) > _LARGEST_INT64:
             raise UserError(f"{nodes.where(number)}, out of range; allowed: 64 bits")
         on_host = bool(attrs.get("is_cpu_op", False))
         if node.type == COLL and not (on_host and "comm_type" not in attrs):

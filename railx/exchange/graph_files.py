@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from glob import escape
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -174,11 +175,10 @@ def program_nodes(
     """The nodes of all ranks, the members of each channel, and how many delays of
     threads are left out. The number of a node is its own on the rank.
     """
-    members: list[tuple[int, ...]] = [()] * len(programs.channels)
-    pairs = (programs.columns[name].tolist() for name in ("channel", "configuration"))
-    for channel, number in zip(*pairs, strict=True):
-        if channel >= 0:
-            members[channel] = programs.configurations[number].members
+    members = [
+        programs.configurations[number].members if number >= 0 else ()
+        for number in programs.configuration_of.tolist()
+    ]
     ranks = []
     for rank, steps in steps_of_ranks(programs):
         nodes = RankNodes(path, rank)
@@ -267,7 +267,7 @@ def _rank(path: Path, nodes: RankNodes, block: Sequence[tuple[int, str]], ranks:
     """Add the lines of a rank; returns how many wait for a start."""
     labels: dict[str, int] = {}
     after: dict[int, list[int]] = {}
-    starts: list[tuple[int, int]] = []
+    starts: dict[int, list[int]] = {}
     for number, line in block:
         task = _TASK.match(line)
         if task is None:
@@ -306,10 +306,18 @@ def _rank(path: Path, nodes: RankNodes, block: Sequence[tuple[int, str]], ranks:
         if edge["how"] == "requires":
             after[child].append(parent)
         else:
-            starts.append((child, parent))
-    for child, parent in starts:
-        after[child] += after[parent]
-    return len(starts)
+            starts.setdefault(child, []).append(parent)
+    try:
+        # A line whose start is waited for may itself wait for the start of another.
+        for child in TopologicalSorter(starts).static_order():
+            for parent in starts.get(child, ()):
+                after[child] += after[parent]
+    except CycleError as error:
+        raise UserError(
+            f"got {path}, rank {nodes.rank}, line {error.args[1][0]}, which waits for its own"
+            " start; allowed: no circle of irequires; write the schedule again"
+        ) from None
+    return sum(map(len, starts.values()))
 
 
 def _refused(path: Path, number: int, line: str) -> UserError:

@@ -109,30 +109,14 @@ def read_source(path: Path) -> Programs | list[dict[str, Any]]:
 
 
 def programs_of(path: Path) -> Programs:
-    """The programs of a file, or those of the trace in it."""
+    """The programs of a file, or those of the electrical part of the trace in it."""
     source = read_source(path)
-    programs = source if isinstance(source, Programs) else _recorded(path, source)
-    issues = programs.columns["does"] == ISSUE
-    if (programs.columns["kind"][issues] < 0).any():
+    if isinstance(source, list):
+        electrical = [event for event in source if event.get("mode", "electrical") == "electrical"]
+        if not electrical:
+            raise UserError(f"got {path} with no electrical events; allowed: a trace that has some")
+        source = recorded_programs(electrical, kinds=True)
+    issues = source.columns["does"] == ISSUE
+    if (source.columns["kind"][issues] < 0).any():
         raise UserError(f"got {path} with operations of no kind; allowed: {', '.join(KINDS)}")
-    return programs
-
-
-def _recorded(path: Path, events: list[dict[str, Any]]) -> Programs:
-    """The programs of a recording's electrical part, with kinds and bytes."""
-    electrical = [event for event in events if event.get("mode", "electrical") == "electrical"]
-    if not electrical:
-        raise UserError(f"got {path} with no electrical events; allowed: a trace that has some")
-    programs = recorded_programs(electrical)
-    said = {
-        (event["rank"], f"{event['group']}:{event['channel']}", event["sequence"]): event
-        for event in electrical
-        if event["kind"] in KINDS
-    }
-    columns = {name: values.copy() for name, values in programs.columns.items()}
-    for row in np.flatnonzero(columns["does"] == ISSUE).tolist():
-        key = programs.channels[columns["channel"][row]]
-        event = said[int(columns["rank"][row]), key, int(columns["sequence"][row])]
-        columns["kind"][row] = KINDS.index(event["kind"])
-        columns["bytes"][row] = event["bytes"]
-    return Programs.from_columns(columns, programs.channels, programs.configurations)
+    return source

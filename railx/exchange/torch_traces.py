@@ -99,12 +99,14 @@ def shortest_times(graphs: RankGraphs) -> RankGraphs:
     The recorded times of other members contain their wait for the last one.
     """
     columns = dict(graphs.columns)
-    durations = columns["duration_ns"].copy()
+    unknown = np.iinfo(np.int64).max
+    durations = np.where(columns["duration_ns"] < 0, unknown, columns["duration_ns"])
     for group in np.unique(columns["group"][columns["group"] >= 0]).tolist():
         rows = np.flatnonzero(columns["group"] == group)
         members = [rows[columns["rank"][rows] == rank] for rank in graphs.groups[group]]
         if len({len(of_rank) for of_rank in members}) == 1:
             durations[np.array(members)] = durations[np.array(members)].min(axis=0)
+    durations[durations == unknown] = -1
     return replace(graphs, columns=columns | {"duration_ns": durations})
 
 

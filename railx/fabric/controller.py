@@ -76,15 +76,14 @@ async def serve(
     *,
     token: str,
     until_stdin_closes: bool = False,
-    ready: Callable[[str, int], None] | None = None,
+    ready: Callable[[str, int], None],
 ) -> dict[str, object]:
     """Serve until stopped; returns the statistics.
 
     Peers without ``token`` are refused. ``ready`` is called with host and port once
-    ranks may connect (the default prints them as JSON); for a Unix socket with
-    "unix:/path" and 0. Raises SettingsError naming fabric.port or fabric.host where the
-    address is not available, and :class:`ControllerBroken` after an error of the
-    server's own.
+    ranks may connect; for a Unix socket with "unix:/path" and 0. Raises SettingsError
+    naming fabric.port or fabric.host where the address is not available, and
+    :class:`ControllerBroken` after an error of the server's own.
     """
     loop = asyncio.get_running_loop()
     if settings.controller_priority == "real_time":
@@ -109,7 +108,7 @@ async def serve(
             loop.add_signal_handler(number, server.stopped.set)
         if until_stdin_closes:
             loop.add_reader(sys.stdin.fileno(), _watch_stdin, loop, server.stopped)
-        (ready or _print_address)(host, port)
+        ready(host, port)
         await server.stopped.wait()
         acceptor.close()
         if server.failure is not None:
@@ -120,7 +119,7 @@ async def serve(
         server.close()
 
 
-def _print_address(host: str, port: int, token: str | None = None) -> None:
+def _print_address(host: str, port: int, token: str | None) -> None:
     announced = {"host": host, "port": port} | ({} if token is None else {"token": token})
     print(json.dumps(announced), flush=True)
 

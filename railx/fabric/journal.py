@@ -215,7 +215,8 @@ _dump = json.JSONEncoder(separators=(",", ":"), default=_plain).encode
 class ReplayedJournal:
     """The result of a journal's events in a fresh core.
 
-    * ``actions``: the core's answer to each event; ``kinds`` counts them.
+    * ``lines``: the events as the journal has them; ``actions``: the core's answer to
+      each; ``kinds`` counts them.
     * ``different``: numbers of the events whose answer differs from the journal's.
     * ``ended``: why the journal ends, None where the controller stopped writing it or
       was killed.
@@ -223,7 +224,7 @@ class ReplayedJournal:
     """
 
     core: ControllerCore
-    header: dict[str, Any]
+    lines: list[dict[str, Any]] = field(default_factory=list)
     actions: list[list[Action]] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
@@ -240,7 +241,7 @@ def replay_journal(path: str | Path) -> ReplayedJournal:
     """
     lines = _lines(Path(path))
     number, header, _ = next(lines, (0, {}, False))
-    replayed = ReplayedJournal(_fresh_core(path, header), header)
+    replayed = ReplayedJournal(_fresh_core(path, header))
     for number, line, torn in lines:
         if torn:
             replayed.torn = True
@@ -286,7 +287,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any], bool]]:
         raise JournalError(f"cannot read the journal {path} ({error.strerror})") from None
 
 
-def _repeat(replayed: ReplayedJournal, line: Mapping[str, Any], where: str) -> None:
+def _repeat(replayed: ReplayedJournal, line: dict[str, Any], where: str) -> None:
     try:
         number, name = int(line["n"]), line["event"]
         if number != len(replayed.actions):
@@ -300,6 +301,7 @@ def _repeat(replayed: ReplayedJournal, line: Mapping[str, Any], where: str) -> N
         answer, raised = line.get("answer"), line.get("raised")
     except (KeyError, TypeError, ValueError) as error:
         raise JournalError(f"{where}: no event ({_why(error)})") from None
+    replayed.lines.append(line)
     replayed.events[name] += 1
     result: Any = None
     broke: str | None = None

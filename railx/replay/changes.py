@@ -19,7 +19,6 @@ question.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -245,12 +244,10 @@ class Delays:
 def switchings(path: str | Path, layout: Layout) -> list[Switching]:
     """A journal's grants that circuits came up for; JournalError where it is none."""
     replayed = replay_journal(path)
-    lines = Path(path).read_text(encoding="utf-8").splitlines()[1:]
-    events = [event for event in map(json.loads, lines) if "event" in event]
     commands: dict[int, tuple[int, tuple[Circuit, ...]]] = {}
     up: dict[Circuit, tuple[int, int]] = {}
     grants: dict[tuple[int, Configuration], Switching] = {}
-    for event, actions in zip(events, replayed.actions, strict=False):
+    for event, actions in zip(replayed.lines, replayed.actions, strict=True):
         if event["event"] == "switched":
             command, now_ns = event["args"]
             begun_ns, circuits = commands.pop(command)
@@ -331,17 +328,21 @@ def change_rows(
 
 def setting_rows(name: str, ranks: int, iterations: list[_Row], changes: list[_Row]) -> list[_Row]:
     """A row for each block: medians over its iterations, the slowest rank of each."""
-    switched_blocks = _blocks(changes)
-    rows: list[_Row] = []
+    measured_blocks, switched_blocks = _blocks(iterations), _blocks(changes)
+    times_ms: dict[tuple[Any, ...], tuple[float, float]] = {}
+    for block, measured in measured_blocks.items():
+        numbers = {row["iteration"] for row in measured}
+        predicted = _predicted(switched_blocks.get(block, []), numbers)
+        times_ms[block] = median(_slowest(measured, "iteration_ms")), median(predicted)
+    # A mode without switching: its block of the least latency, less the stalls there.
     unswitched_ms: dict[str, float] = {}
-    for block, measured in _blocks(iterations).items():
-        iteration_numbers = {row["iteration"] for row in measured}
+    for block in sorted(times_ms, key=lambda block: block[1]):
+        unswitched_ms.setdefault(block[0], times_ms[block][0] - times_ms[block][1])
+    rows: list[_Row] = []
+    for block, measured in measured_blocks.items():
         switched = switched_blocks.get(block, [])
-        iteration_ms = median(_slowest(measured, "iteration_ms"))
-        # The mode's first block is that of the least latency.
-        unswitched_ms.setdefault(block[0], iteration_ms)
-        predicted_ms = median(_predicted(switched, iteration_numbers))
-        count = len(iteration_numbers)
+        count = len({row["iteration"] for row in measured})
+        iteration_ms, predicted_ms = times_ms[block]
         rows.append(
             {"program": name, "ranks": ranks}
             | dict(zip(_BLOCK, block, strict=True))

@@ -245,7 +245,7 @@ def _streams(graph: RankGraphs, channel: Array, *, one_collective: bool) -> Arra
     rank, kind = columns["rank"].astype(np.int64), columns["kind"]
     stream = np.full(len(graph), -1, np.int64)
     computes = kind == COMPUTE
-    names = columns["stream"][computes] * (int(rank.max(initial=0)) + 1) + rank[computes]
+    names = columns["stream"][computes].astype(np.int64) * graph.ranks + rank[computes]
     used, stream[computes] = np.unique(names, return_inverse=True)
     nothing = ~computes & (channel < 0)
     stream[nothing] = len(used) + np.arange(int(nothing.sum()))

@@ -106,12 +106,13 @@ class LoadedGroups:
         self._pairs: dict[tuple[int, ...], IntArray] = {
             pair: np.array(pairs) for pairs in by_distance.values() for pair in pairs
         }
-        self._ways: dict[tuple[Kind, bytes], list[Way]] = {}
+        self._ways: dict[tuple[Kind, int, bytes], list[Way]] = {}
 
     def transfer_ns(self, kind: Kind, size_bytes: FloatArray, members: tuple[int, ...]) -> Any:
         """See :class:`railx.replay.graph_pricing.GroupNetwork`."""
         ranks = (self._pairs if kind == "send" else self._groups)[members]
-        key = kind, ranks.tobytes()
+        # Groups of two sizes may have the same ranks in the same order.
+        key = kind, len(members), ranks.tobytes()
         if key not in self._ways:
             self._ways[key] = self._loads.ways(self._loads.chips[ranks], kind)
         return _fastest(self._ways[key], size_bytes)

@@ -101,6 +101,14 @@ class Programs:
         """How many ranks there are: 0 to the highest that has a step."""
         return int(self.columns["rank"][-1]) + 1 if len(self) else 0
 
+    @property
+    def configuration_of(self) -> Array:
+        """The configuration of each channel, -1 where it has no operation."""
+        found = np.full(len(self.channels), -1, np.int32)
+        operates = self.columns["channel"] >= 0
+        found[self.columns["channel"][operates]] = self.columns["configuration"][operates]
+        return found
+
     @classmethod
     def from_columns(
         cls,
@@ -182,7 +190,6 @@ def _check(programs: Programs) -> None:
                 f"{name}: got {values.min()} to {values.max()}; allowed: 0 to {limit - 1} where a"
                 " step has an operation, -1 elsewhere"
             )
-    of_channel = np.full(len(programs.channels), -1)
-    of_channel[channel[operates]] = columns["configuration"][operates]
-    if (of_channel[channel[operates]] != columns["configuration"][operates]).any():
+    found = programs.configuration_of[channel[operates]]
+    if (found != columns["configuration"][operates]).any():
         raise UserError("configuration: got several for a channel; allowed: one for each channel")

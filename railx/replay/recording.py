@@ -25,7 +25,7 @@ import numpy as np
 from railx.errors import UserError
 from railx.fabric.circuits import COMMUNICATION, Configuration
 from railx.fabric.holdings import OperationKey
-from railx.replay.programs import DOES, Programs
+from railx.replay.programs import DOES, KINDS, Programs
 
 #: The phases of computation that a profile knows.
 _PASSES = ("forward", "backward")
@@ -33,7 +33,7 @@ _BEGIN, _ISSUE, _WAIT, _END = map(DOES.index, ("begin", "issue", "wait", "end"))
 #: The columns of programs that a recording fills.
 _COLUMNS = (
     *("rank", "iteration", "does", "gap_ns", "channel", "sequence", "configuration"),
-    *("lasts_ns", "alone", "pickup_ns", "resume_ns"),
+    *("lasts_ns", "alone", "pickup_ns", "resume_ns", "kind", "bytes"),
 )
 #: How long an operation takes once all are there: kind, bytes and members to ns.
 Price = Callable[[str, int, tuple[int, ...]], float]
@@ -46,15 +46,16 @@ _Event = Mapping[str, Any]
 _Lasts = tuple[Mapping[int, int], frozenset[int]]
 
 
-def recorded_programs(events: Iterable[_Event]) -> Programs:
+def recorded_programs(events: Iterable[_Event], *, kinds: bool = False) -> Programs:
     """The programs of a recorded electrical run as it was.
 
     ``events`` are rows of a trace (columns of ``railx_torch.trace.SCHEMA``) of one run.
     Kinds other than collectives and messages of two or more ranks count as computation.
-    Raises ValueError naming what the trace lacks.
+    ``kinds``: the steps say the kinds and bytes of their operations. Raises ValueError
+    naming what the trace lacks.
     """
     recording = _Recording(events)
-    return recording.programs(recording.as_recorded, wall=True)
+    return recording.programs(recording.as_recorded, wall=True, kinds=kinds)
 
 
 def cluster_programs(
@@ -117,6 +118,7 @@ class _Recording:
         *,
         wall: bool,
         shared: bool = False,
+        kinds: bool = False,
     ) -> Programs:
         """The steps of every rank; ``timed`` says how long an operation takes whom.
 
@@ -138,7 +140,8 @@ class _Recording:
                 gaps = self._profiled(rank, points, gaps, passes, shared=shared)
             for (begin_ns, end_ns, _, does, event), gap_ns in zip(points, gaps, strict=True):
                 channel = number = configuration = -1
-                lasts_ns = alone = pickup_ns = resume_ns = 0
+                lasts_ns = alone = pickup_ns = resume_ns = size = 0
+                kind = -1
                 if does in (_ISSUE, _WAIT):
                     key, needs = _key(event), _configuration(event)
                     number, lasting, buffered = operations[key]
@@ -147,10 +150,12 @@ class _Recording:
                 if does == _ISSUE:
                     lasts_ns, alone = lasting[rank], int(rank in buffered)
                     pickup_ns = pickups.get((rank, key), 0)
+                    if kinds:
+                        kind, size = KINDS.index(event["kind"]), event["bytes"]
                 elif does == _WAIT and wall:
                     resume_ns = max(0, end_ns - max(begin_ns, self._turns[rank, key][1]))
                 step = rank, event["iteration"], does, gap_ns, channel, number, configuration
-                rows.append((*step, lasts_ns, alone, pickup_ns, resume_ns))
+                rows.append((*step, lasts_ns, alone, pickup_ns, resume_ns, kind, size))
         columns = np.array(rows, np.int64).reshape(-1, len(_COLUMNS)).T
         named = dict(zip(_COLUMNS, columns, strict=True))
         return Programs.from_columns(named, list(channels), list(configurations))

@@ -303,10 +303,7 @@ class _Wires:
         ]
         self.names, self.rails = tuple(circuits), tuple(rails)
         self.port_count = len(ports)
-        self.of_channel = np.full(len(programs.channels), -1, np.int32)
-        channel = programs.columns["channel"]
-        operates = channel >= 0
-        self.of_channel[channel[operates]] = programs.columns["configuration"][operates]
+        self.of_channel = programs.configuration_of
         sizes = np.array([len(item.members) for item in configurations], np.int64)
         #: The lanes of each channel.
         self.lanes = np.where(self.of_channel >= 0, np.append(sizes, 0)[self.of_channel], 0)

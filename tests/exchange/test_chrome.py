@@ -214,6 +214,13 @@ def test_programs_are_those_of_the_electrical_part_of_a_trace(tmp_path: Path) ->
     assert isinstance(read_source(tmp_path / "trace.parquet"), list)
 
 
+def test_a_trace_may_begin_after_the_first_operation_of_a_channel(tmp_path: Path) -> None:
+    write_table(tmp_path / "all.parquet", pa.Table.from_pylist(events()))
+    write_table(tmp_path / "later.parquet", pa.Table.from_pylist(events(sequence=5)))
+    all_, later = (programs_of(tmp_path / f"{name}.parquet") for name in ("all", "later"))
+    assert rows(later) == rows(all_)
+
+
 def test_files_of_programs_are_taken_as_they_are(tmp_path: Path) -> None:
     write_programs(tmp_path / "job.parquet", job((1, 2, 3, 4)))
     assert rows(programs_of(tmp_path / "job.parquet")) == rows(job((1, 2, 3, 4)))

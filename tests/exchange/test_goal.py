@@ -229,6 +229,18 @@ def test_a_schedule_line_by_line(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("order", [(3, 2), (2, 3)])
+def test_a_start_may_wait_for_another_start(order: tuple[int, int], tmp_path: Path) -> None:
+    starts = "".join(f"l{number} irequires l{number - 1}\n" for number in order)
+    tasks = "".join(f"l{number}: calc 10 cpu {number}\n" for number in range(4))
+    path = tmp_path / "job.goal"
+    path.write_text(f"num_ranks 1\nrank 0 {{\n{tasks}{starts}l1 requires l0\n}}")
+    graphs = read_graphs(path).graphs
+    # All three begin when the first computation has ended.
+    assert graphs.offsets.tolist() == [0, 0, 1, 2, 3]
+    assert graphs.dependencies.tolist() == [0, 0, 0]
+
+
 @settings(max_examples=30, deadline=None)
 @given(steps=drawn_steps(), seed=st.integers(0, 2**32))
 def test_what_we_write_reads_as_the_strict_reader_has_it(
@@ -279,6 +291,10 @@ def test_what_we_write_reads_as_the_strict_reader_has_it(
         (
             "num_ranks 1\nrank 0 {\na: calc 5\nb: calc 5\na requires b\nb requires a\n}",
             "rank 0, node 3, which depends on itself",
+        ),
+        (
+            "num_ranks 1\nrank 0 {\na: calc 5\nb: calc 5\na irequires b\nb irequires a\n}",
+            "rank 0, line 3, which waits for its own start; allowed: no circle of irequires",
         ),
         (
             "num_ranks 2\nrank 0 {\nl1: send 5b to 1 tag 3\n}",

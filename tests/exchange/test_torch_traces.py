@@ -11,10 +11,11 @@ import pytest
 
 from railx.exchange.graph_files import read_graphs
 from railx.exchange.rank_nodes import Axes
+from railx.exchange.torch_traces import shortest_times
 from railx.replay.graph_run import prepare_graph, replay_graph
 from railx.replay.graphs import NODE_KINDS, RankGraphs
 from tests.exchange.traces import unpacked
-from tests.replay.plain_graphs import plain_ends
+from tests.replay.plain_graphs import graphs_of_rows, plain_ends, row
 
 #: A tensor of 1,000 elements of 4 bytes in memory 50.
 BUCKET = [40, 50, 0, 1000, 4, "cpu"]
@@ -134,6 +135,13 @@ def test_a_recorded_job_takes_as_long_as_it_did(tmp_path: Path) -> None:
         # The wake-up after a collective is not in its recorded time.
         assert 0.9 * step["dur"] < took_us <= step["dur"]
     assert (plain_ends(graphs, graphs.columns["duration_ns"]) == replayed.ended_ns).all()
+
+
+def test_a_time_that_one_member_lacks_is_that_of_the_others() -> None:
+    times = ((0, 77), (0, 30), (0, -1), (1, -1), (1, 20), (1, -1))
+    rows = [row(rank, "all_reduce", group=0, duration_ns=ns) for rank, ns in times]
+    found = shortest_times(graphs_of_rows(rows, ((0, 1),)))
+    assert found.columns["duration_ns"].tolist() == [77, 20, -1] * 2
 
 
 def test_the_user_of_a_tensor_waits_and_the_idle_host_does_not_compute(tmp_path: Path) -> None:

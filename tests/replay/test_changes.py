@@ -14,7 +14,15 @@ from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.core import ControllerCore
 from railx.fabric.decisions.state import SwitchAction
 from railx.fabric.journal import Journal, journaled
-from railx.replay.changes import Change, Delays, Switching, circuit_changes, delays_of, switchings
+from railx.replay.changes import (
+    Change,
+    Delays,
+    Switching,
+    circuit_changes,
+    delays_of,
+    setting_rows,
+    switchings,
+)
 
 LAYOUT = Layout(1)
 
@@ -211,6 +219,14 @@ def test_a_switching_is_on_the_controllers_clock(tmp_path: Path) -> None:
     assert pair == Switching(PAIR, begun_ns=80, up_ns=190, asked_ns=250, granted_ns=250)
 
 
+def test_half_a_line_at_the_end_of_a_journal_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "killed.jsonl"
+    whole = _provisioned(path, hinted=80, asked=150, up=190)
+    with path.open("a") as file:
+        file.write('{"n":')
+    assert switchings(path, LAYOUT) == whole
+
+
 @given(
     opened=st.integers(0, 100),
     begin=st.integers(0, 50),
@@ -238,3 +254,17 @@ def test_a_stall_is_latency_less_window_and_the_delays(
 def test_what_the_journal_does_not_know_has_no_delays() -> None:
     later = Switching(PAIR, 0, 0, 0, 11)
     assert delays_of([_change(PAIR, 0, 5, 10)], [later], LATENCY_NS) == [None]
+
+
+def test_a_prediction_begins_with_the_least_latency_less_its_stalls() -> None:
+    """Iterations of 40 ms and one change with a window of 6 ms, in any order."""
+    iterations, changes = [], []
+    for latency_ms in (106.0, 16.0):
+        named = {"mode": "on_demand", "reconfiguration_latency_ms": latency_ms, "iteration": 3}
+        named |= {"controller_restarted": False, "stall_ms": latency_ms - 6}
+        changes.append(named | {"circuits": "pair 0,1", "predicted_stall_ms": latency_ms - 6})
+        counts = dict.fromkeys(("reconfigurations", "mispredictions", "loss"), 1)
+        said = dict.fromkeys(("wait_ms", "load_share", "controller_priority", "fidelity"), 0)
+        iterations.append(named | counts | said | {"iteration_ms": 40 + latency_ms - 6})
+    rows = setting_rows("job", 2, iterations, changes)
+    assert [row["predicted_iteration_ms"] for row in rows] == [140.0, 50.0]

@@ -152,6 +152,23 @@ def test_groups_of_a_size_contend_on_a_topology(tmp_path: Path) -> None:
     assert (time_ns(alone), time_ns(both)) == (4_000, 8_000)
 
 
+def test_groups_of_two_sizes_have_their_own_prices(tmp_path: Path) -> None:
+    """Two halves of a line have the ranks of the whole line, in the same order."""
+    groups = ((0, 1), (2, 3), (0, 1, 2, 3))
+    halves = [row(rank, "all_reduce", bytes=8000, group=rank // 2) for rank in range(4)]
+    whole = [row(rank, "all_reduce", bytes=8000, group=2) for rank in range(4)]
+    both = [one for pair in zip(halves, whole, strict=True) for one in pair]
+    loads = line_of_four(tmp_path)
+
+    def times_ns(rows: list[Any]) -> list[int]:
+        graphs = graphs_of_rows(rows, groups)
+        priced = LoadedGroups(loads, graphs)
+        return node_ns(graphs, DeviceRates(), priced, PUBLISHED).tolist()
+
+    assert (times_ns(halves), times_ns(whole)) == ([8_000] * 4, [12_000] * 4)
+    assert times_ns(both) == [8_000, 12_000] * 4
+
+
 def test_messages_of_a_distance_contend_on_a_topology(tmp_path: Path) -> None:
     loads = line_of_four(tmp_path)
     rows = [

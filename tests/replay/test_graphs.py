@@ -197,6 +197,13 @@ def test_of_the_ready_computations_the_first_in_the_order_of_issue_goes_on() -> 
     assert out.started_ns.tolist() == [0, 4, 5]
 
 
+def test_streams_of_any_number_run_beside_each_other() -> None:
+    """Numbers of threads, times that of many ranks, are more than 32 bits hold."""
+    last = 2**16 - 1
+    ranks = [[]] * last + [[compute(10), compute(10, stream=2**16)]]
+    assert run(ranks).step_ns == 10
+
+
 def test_messages_move_down_a_pipeline() -> None:
     stages = 3
     ranks = [

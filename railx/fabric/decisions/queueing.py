@@ -46,7 +46,7 @@ def problem_of(
     misfit = misfit_of(core, rank, configuration)
     if misfit is not None:
         return misfit
-    needs = f"but {configuration.name} (operation {key[1]} of {key[0]}) needs it"
+    needs = f"but {state.named(configuration, key)} needs it"
     for member in configuration.members if core.gone else ():
         if member in core.gone:
             return f"rank {member} {core.gone[member]}, {needs}", "lost"

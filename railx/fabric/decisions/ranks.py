@@ -181,8 +181,7 @@ def ask(
     if key in core.given_up.get(rank, ()):
         # The rank gave it up before: its peers must not wait for it.
         state.discard(core.given_up, rank, key)
-        message = f"rank {rank} gave up waiting for {configuration.name}"
-        problem = f"{message} (operation {key[1]} of {key[0]})", "abandoned"
+        problem = f"rank {rank} gave up waiting for {state.named(configuration, key)}", "abandoned"
         return refuse_all(core, question, problem, now_ns)
     if operation is not None and operation.configuration != configuration:
         return disagree(core, question, operation, now_ns)

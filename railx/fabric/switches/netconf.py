@@ -415,10 +415,10 @@ class _Rail:
 
         ``dropping``: what a command that is not over may have made dark.
         """
+        if self._session is None:
+            self._come_back()
+            return
         try:
-            if self._session is None:
-                self._come_back()
-                return
             with self._talking:
                 out = self._named(self._session.out_of_service())
                 joined = set(self._session.cross_connects())
@@ -489,10 +489,14 @@ class _Rail:
         if not self._reconnected():
             return
         assert self._session is not None
-        with self._talking:
-            self._session.edit([first for first, _ in self._session.cross_connects()], ())
-            out = self._named(self._session.out_of_service())
-        self._compare(out)
+        try:
+            with self._talking:
+                self._session.edit([first for first, _ in self._session.cross_connects()], ())
+                out = self._named(self._session.out_of_service())
+        except (_Refused, _Broken, ValueError) as error:
+            self._gone(str(error))
+        else:
+            self._compare(out)
 
     def _lit(self) -> frozenset[Circuit]:
         assert self._session is not None

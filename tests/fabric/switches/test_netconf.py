@@ -198,6 +198,19 @@ def test_a_switch_that_dies_is_lost_with_its_rail_and_dark_when_it_is_back(
             assert told.wait(6)[5] == ("done", 4)
 
 
+def test_a_switch_that_hangs_up_as_it_comes_back_is_dark_all_the_same(server: Device) -> None:
+    told = Told()
+    with connected(told, server, poll_s=0.02) as switch:
+        switch.apply(command(1, Circuit(0, 1)))
+        told.wait(1)
+        server.stop()
+        _, ports, _ = told.wait(2)[1]
+        server.crossbar.hang_up_before = 1
+        server.start()
+        assert told.wait(3)[2] == ("back", ports)
+        assert server.crossbar.joined == {}
+
+
 def test_a_controller_runs_on_it_and_the_next_one_reads_its_light(server: Device) -> None:
     fabric = FabricSettings(
         1, "127.0.0.1", 0, 30, "on_demand", 0, switch=settings(server, poll_s=0.05)
