@@ -25,8 +25,10 @@ def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
     allowed.
     """
     overrides = list(overrides)
-    # Price sets are looked up in their catalogue.
-    read = [*conf_files(places.WORK / "conf"), *(places.WORK / "resources").rglob("*.csv")]
+    # Price sets, devices and models are looked up in their catalogues.
+    catalogues = (places.SHIPPED / "resources" / "performance").glob("*.yaml")
+    tables = (places.WORK / "resources").rglob("*.csv")
+    read = [*conf_files(places.WORK / "conf"), *tables, *catalogues]
     key = cache_key(["checked", code_digest(), *overrides], read)
 
     return cached(places.cache("checked"), key, partial(_composed, overrides))

@@ -49,7 +49,7 @@ def make(job: Any) -> None:
         log.begins(job.rule, item, job.params.settings, inputs)
         for path in (*written.values(), record):
             clear_beside(path)
-        check_intact(job.input, Path(record.split("/provenance/")[0]))
+        check_intact(job.input, Path(record.rsplit("/provenance/", 1)[0]))
         name = " ".join(filter(None, [job.rule, item]))
         if "numba" in job.params.code["packages"]:
             announce_compilation(name, log.progress)

@@ -224,17 +224,20 @@ def _evidence(claim: Claim, result: pa.Table, tables: Sequence[str]) -> _Evidenc
     Rows that are set aside are only counted.
     """
     check_columns(claim, result.column_names)
+    rows: list[dict[str, Any]] = result.to_pylist()
+    undisturbed = [row for row in rows if not row.get("disturbed")]
+    set_aside = (
+        len({row["sample"] for row in rows if row.get("disturbed")}),
+        len(rows) - len(undisturbed),
+    )
     if claim.settings.chosen is not None:
-        return _assumptions(claim, result.to_pylist())
+        return _assumptions(claim, undisturbed, set_aside)
     trend, repeated = claim.settings.comparison == "trend", "sample" in result.column_names
     where = f" in {', '.join(tables)}" if tables else ""
     if not result.num_rows:
         raise NotAvailable(f"the query finds no row{where}")
     if not trend and not repeated and result.num_rows != 1:
         raise ClaimError(f"query: gives {result.num_rows} rows; allowed: one")
-    rows: list[dict[str, Any]] = result.to_pylist()
-    undisturbed = [row for row in rows if not row.get("disturbed")]
-    disturbed = {row["sample"] for row in rows if row.get("disturbed")}
     points: dict[float, dict[Hashable, float]] = {}
     valued = []
     for row in rows:
@@ -256,22 +259,20 @@ def _evidence(claim: Claim, result: pa.Table, tables: Sequence[str]) -> _Evidenc
         {row["sample"]: row["weight"] for row in valued if row.get("weight") is not None},
         _lowest(valued),
         repeated,
-        len(disturbed),
-        len(rows) - len(undisturbed),
-        # The smallest value of a required column; 0 where a row has none.
-        {
-            column: min((_number(row[column], column) or 0.0 for row in valued), default=0.0)
-            for column in claim.settings.requires
-        },
+        *set_aside,
+        _smallest(claim, valued),
     )
 
 
-def _assumptions(claim: Claim, rows: Sequence[Mapping[str, Any]]) -> _Evidence:
+def _assumptions(
+    claim: Claim, rows: Sequence[Mapping[str, Any]], set_aside: tuple[int, int]
+) -> _Evidence:
     """The values of a claim by assumption; the chosen one is among them.
 
     A value of several batches is their mean by weight, with its interval.
     """
     batches: dict[str, dict[Any, tuple[float, float]]] = {}
+    valued = []
     for row in rows:
         name, value = str(row["assumption"]), _number(row["ours"], "ours")
         of_name, batch = batches.setdefault(name, {}), row.get("sample")
@@ -280,6 +281,7 @@ def _assumptions(claim: Claim, rows: Sequence[Mapping[str, Any]]) -> _Evidence:
             raise ClaimError(f"query: gives two rows for {parts}; allowed: one")
         if value is not None:
             of_name[batch] = (value, row.get("weight", 1.0))
+            valued.append(row)
     values = {
         name: weighted_mean(*zip(*of_name.values(), strict=True))
         if None not in of_name
@@ -292,7 +294,16 @@ def _assumptions(claim: Claim, rows: Sequence[Mapping[str, Any]]) -> _Evidence:
     if claim.settings.chosen not in values:
         missing = f"no value for the assumption {claim.settings.chosen}"
         raise NotAvailable(f"the query finds {missing}, but for {', '.join(values)}")
-    return _Evidence((), values, {}, _lowest(rows), False, 0, 0, {})
+    smallest = _smallest(claim, valued)
+    return _Evidence((), values, {}, _lowest(valued), False, *set_aside, smallest)
+
+
+def _smallest(claim: Claim, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The smallest value of each required column; 0 where a row has none."""
+    return {
+        column: min((_number(row[column], column) or 0.0 for row in rows), default=0.0)
+        for column in claim.settings.requires
+    }
 
 
 def _add(

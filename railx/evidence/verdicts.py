@@ -167,7 +167,7 @@ def limit_by_lineage(finding: Finding, reason: str) -> Finding:
 def compare_assumptions(claim: Claim, ours: Mapping[str, Estimate], chosen: str) -> Finding:
     """The finding over assumptions that the paper leaves open, each with its value.
 
-    The claim depends on them where it holds in more than 5 and less than 95 %;
+    The claim depends on them where it holds in 5 to 95 % of them;
     otherwise the finding is that of the value under ``chosen``, undecided where its
     interval over batches is not on one side. The reason counts such intervals.
     """

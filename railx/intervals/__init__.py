@@ -16,16 +16,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "CONFIDENCE",
-    "FEWEST",
-    "Estimate",
-    "difference",
-    "estimate",
-    "estimate_line",
-    "weighted_mean",
-]
-
 #: Repeats below which a value with repeats has no interval and gets no verdict.
 FEWEST = 3
 #: Share of the cases in which an interval covers the value.

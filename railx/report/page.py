@@ -21,7 +21,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from railx.errors import UserError
-from railx.evidence import KINDS, VERDICT_GROUPS, VERDICTS, Paper, PublishedTable, table_name
+from railx.evidence import (
+    KINDS,
+    VERDICT_GROUPS,
+    VERDICTS,
+    Claim,
+    Paper,
+    PublishedTable,
+    table_name,
+)
 from railx.evidence.verdicts import number_text
 from railx.figures.words import FIDELITY_MEANING, counted, listed
 from railx.io import dotted_leaves, read_json, write_text
@@ -102,7 +110,7 @@ def write_report(
     config: str | Path,
     provenance: str | Path,
     published: Sequence[PublishedTable] = (),
-    judged: Mapping[str, tuple[str, str]] | None = None,
+    judged: Iterable[Claim] = (),
     others: Sequence[OtherResult] = (),
     jobs: Sequence[str | Path] = (),
     arena: Sequence[Path] = (),
@@ -111,8 +119,7 @@ def write_report(
 
     ``claims`` is the claims table, ``config`` the resolved config and ``provenance``
     the result of ``collect_provenance``, both JSON. ``published`` are the papers' own
-    tables and ``judged`` says which row of which of their files (file, id) each claim
-    is compared with. ``others`` are verdicts of other experiments, ``jobs`` the
+    tables and ``judged`` the claims that are compared with their rows. ``others`` are verdicts of other experiments, ``jobs`` the
     provenance of each job, ``arena`` tables of networks that are ranked. Raises
     ValueError naming the file that lacks a column or holds an unknown paper, kind,
     verdict or fidelity.
@@ -125,8 +132,9 @@ def write_report(
     drawn = [_figure(figure, papers) for figure in figures]
     elsewhere = read_others(others)
     settings = read_json(config)
+    compared = {claim.id: (claim.published.file, claim.published.id) for claim in judged}
     for row in rows:
-        _complete(row, experiment, elsewhere, dict(judged or {}))
+        _complete(row, experiment, elsewhere, compared)
     shown = [_published(table, drawn, rows) for table in published]
     records, jobs_left_out = _first_alike([_job(file) for file in jobs], lambda job: job["stage"])
     style, script = _asset("report.css"), _asset("report.js")
@@ -288,7 +296,7 @@ def _complete(
     row: Row,
     experiment: str,
     elsewhere: Sequence[dict[str, Any]],
-    judged: Mapping[str, tuple[str, str]],
+    compared: Mapping[str, tuple[str, str]],
 ) -> None:
     """Texts of a claim besides its columns.
 
@@ -305,7 +313,7 @@ def _complete(
     row["reason"] = missing or row["reason"]
     if row["recorded_in"]:
         row["takes"] = f"make reproduce EXPERIMENT={row['recorded_in']}"
-    row["file"], row["row"] = judged.get(row["claim"], ("", ""))
+    row["file"], row["row"] = compared.get(row["claim"], ("", ""))
     command = f"railx sql {_quoted(row['query'])} --experiment {experiment}"
     row["command"] = command if row["query"] else ""
 

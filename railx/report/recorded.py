@@ -81,10 +81,7 @@ def write_recorded_report(
             figures=figures,
             tables=[],
             published=published_tables(published),
-            judged={
-                claim.id: (claim.settings.published.file, claim.settings.published.id)
-                for claim in claims
-            },
+            judged=claims,
             config=folder / "config.json",
             provenance=folder / "provenance.json",
         )

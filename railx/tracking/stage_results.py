@@ -18,6 +18,7 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.io import read_json, read_rows
+from railx.text import in_digits
 from railx.tracking.results import Curve, StageResult, file_digest, numbers, result_digest
 
 #: Columns of Snakemake's benchmark files and how they are called here.
@@ -81,17 +82,21 @@ def stage_result(result: Mapping[str, Any], code: Mapping[str, str]) -> StageRes
 def _numbers(path: Path) -> tuple[dict[str, Any], str | None]:
     """The numbers of a summary.
 
-    A JSON object as it is, a table as ``row.column`` with rows named by their first
-    column.
+    A JSON object as it is, a table as ``row.column`` with rows named by as many of
+    their first columns as tell them apart.
     """
     if path.suffix == ".json":
         summary: dict[str, Any] = read_json(path)
         return summary, summary.get("fidelity")
     rows = read_rows(path)
-    first = next(iter(rows[0]))
+    columns, named, names = list(rows[0]) if rows else [], 0, list[str]()
+    while len(set(names)) < len(rows) and named < len(columns):
+        named += 1
+        names = [".".join(in_digits(row[column]) for column in columns[:named]) for row in rows]
     fidelities = {row.get("fidelity") for row in rows} - {None}
     numbers = {
-        str(row[first]): {key: value for key, value in row.items() if key != first} for row in rows
+        name: {column: row[column] for column in columns[named:]}
+        for name, row in zip(names, rows, strict=True)
     }
     return numbers, fidelities.pop() if len(fidelities) == 1 else None
 

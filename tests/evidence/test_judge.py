@@ -509,6 +509,31 @@ def test_a_value_under_an_assumption_has_the_interval_of_its_batches(
     assert (row["low"], row["high"]) == pytest.approx((2.0 - half, 2.0 + half), rel=1e-6)
 
 
+def test_rows_of_an_assumption_that_were_disturbed_or_have_no_value_do_not_count(
+    desk: Desk,
+) -> None:
+    desk.table(
+        [1.9, 2.0, 2.1, 90.0, None],
+        case=["one"] * 5,
+        batch=[0, 1, 2, 3, 4],
+        busy=[False] * 3 + [True, False],
+        fidelity=["flow"] * 3 + ["flow", None],
+    )
+    query = ASSUMED.replace("value", "batch as sample, busy as disturbed, value")
+    (row,) = desk.judge(claim(query=query, chosen="one"))
+    assert (row["ours"], row["samples"], row["fidelity"]) == (pytest.approx(2.0), 3, "flow")
+    assert row["set_aside"] == 1
+    assert row["reason"].endswith("1 repeat set aside because the machine was busy")
+
+
+@pytest.mark.parametrize(("steps", "verdict"), [(5, "reproduced"), (4, "undecided")])
+def test_runs_under_an_assumption_may_be_too_small(desk: Desk, steps: int, verdict: str) -> None:
+    desk.table([2.0, 2.0], case=["one", "two"], steps=[9, steps], fidelity=["flow"] * 2)
+    query = ASSUMED.replace("value", "steps, value")
+    (row,) = desk.judge(claim(query=query, chosen="one", requires={"steps": 5}))
+    assert row["verdict"] == verdict
+
+
 def test_an_assumption_that_is_missing_is_named(desk: Desk) -> None:
     desk.table([2.0], case=["one"], fidelity=["flow"])
     (row,) = desk.judge(claim(query=ASSUMED, chosen="two"))

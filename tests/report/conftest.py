@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -179,6 +180,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         **read_papers(ROOT / "resources" / "papers.yaml"),
         "rival": Paper("Rival", ("2601.00001",), "another network"),
     }
+    row = SimpleNamespace(file="railx.csv", id="chips_one_flat_layer")
     parts = {
         "experiment": "quick",
         "papers": papers,
@@ -190,7 +192,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
             ReportTable("Topology metrics", "topology.json", folder / "topology.json"),
         ],
         "published": published_tables(PUBLISHED),
-        "judged": {"claim_0": ("railx.csv", "chips_one_flat_layer")},
+        "judged": [SimpleNamespace(id="claim_0", published=row)],
         "others": list(_others(results)),
         "config": folder / "config.json",
         "provenance": folder / "provenance.json",

@@ -372,7 +372,7 @@ def test_a_page_of_all_claims_is_one_that_people_finish(
         claims=write_result(tmp_path, "evidence.claims", rows),
         figures=[parts["figures"][0], *figures],
         tables=[parts["tables"][0]] * 100,
-        judged={},
+        judged=(),
         arena=arena_files(tmp_path, networks),
     )
     visit(page)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from railx.io import dotted_leaves, read_json, write_json, write_table
 from railx.tracking.compare import compare_invocations
 from railx.tracking.results import StageResult, few_numbers, numbers, result_digest
+from railx.tracking.stage_results import stage_result
 from railx.tracking.store import open_store
 from tests.builders import choice, write_result
 from workflow.experiment import checked_experiment
@@ -206,6 +207,36 @@ def test_keys_tell_stage_name_and_digest_apart() -> None:
         for parts in (("a", "b", "c"), ("ab", "", "c"), ("a", "bc", ""), ("", "ab", "c"))
     }
     assert len(keys) == 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "values"),
+    [
+        (
+            [{"network": "a", "usd": 1.0}, {"network": "b", "usd": 2.0}],
+            {"a.usd": 1.0, "b.usd": 2.0},
+        ),
+        (
+            [
+                {"network": "a", "latency_ms": latency, "step_ms": 2.0 * latency}
+                for latency in (1.0, 10.0)
+            ],
+            {"a.1.step_ms": 2.0, "a.10.step_ms": 20.0},
+        ),
+    ],
+)
+def test_no_row_of_a_table_takes_the_place_of_another(
+    rows: list[dict[str, Any]], values: dict[str, float], tmp_path: Path
+) -> None:
+    write_table(tmp_path / "steps.parquet", rows)
+    result = {
+        "stage": "switched",
+        "numbers": str(tmp_path / "steps.parquet"),
+        **dict.fromkeys(("name", "code", "benchmark", "verdicts", "fidelity"), ""),
+        **dict.fromkeys(("history", "artifacts", "inputs", "outputs"), ()),
+        **{key: {} for key in ("settings", "packages")},
+    }
+    assert numbers(stage_result(result, {}).metrics) == values
 
 
 def test_dotted_leaves_and_numbers_keep_leaves() -> None:

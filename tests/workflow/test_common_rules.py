@@ -260,13 +260,13 @@ def copy(settings, *, item, inputs, outputs):
 
 
 STAGES["metrics"] = SimpleNamespace(make=copy)
-made = "results/quick/metrics/a"
+made = "results/NAME/metrics/a"
 make(
     SimpleNamespace(
         rule="metrics",
         log=["log"],
-        input=Files(source="results/quick/corpus/a"),
-        output=Files(table=made, record="results/quick/provenance/metrics/a.json"),
+        input=Files(source="results/NAME/corpus/a"),
+        output=Files(table=made, record="results/NAME/provenance/metrics/a.json"),
         wildcards=["a"],
         params=SimpleNamespace(settings={"n": 2}, code={"digest": "d", "packages": {"x": "1"}}),
     )
@@ -274,34 +274,36 @@ make(
 """
 
 
-def test_a_job_says_what_it_does_and_writes_its_record(tmp_path: Path) -> None:
-    results = tmp_path / "results/quick"
+# One experiment has the name of the folder of the records.
+@pytest.mark.parametrize("name", ["quick", "provenance"])
+def test_a_job_says_what_it_does_and_writes_its_record(name: str, tmp_path: Path) -> None:
+    job, results = _JOB.replace("NAME", name), tmp_path / "results" / name
     for folder in ("corpus", "metrics", "provenance/metrics", "provenance/corpus"):
         (results / folder).mkdir(parents=True)
     read = results / "corpus/a"
     read.write_bytes(b"made")
-    made = {"outputs": {"results/quick/corpus/a": digest_of(read)}}
+    made = {"outputs": {f"results/{name}/corpus/a": digest_of(read)}}
     (results / "provenance/corpus/a.json").write_text(json.dumps(made))
     # A killed job left two files that are not whole; one beside them is another job's.
-    for name in ("metrics/.a.x1.part", "metrics/.ab.x2.part", "provenance/metrics/.a.json.x3.part"):
-        (results / name).touch()
-    done = python("-c", _JOB, cwd=tmp_path)
+    for part in ("metrics/.a.x1.part", "metrics/.ab.x2.part", "provenance/metrics/.a.json.x3.part"):
+        (results / part).touch()
+    done = python("-c", job, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert [path.name for path in results.rglob("*.part")] == [".ab.x2.part"]
     record = read_json(results / "provenance/metrics/a.json")
     assert (record["stage"], record["item"], record["code"]) == ("metrics", "a", "d")
     assert record["packages"] == {"x": "1"}
-    assert record["inputs"] == {"results/quick/corpus/a": digest_of(read)}
-    assert record["outputs"] == {"results/quick/metrics/a": digest_of(read)}
+    assert record["inputs"] == {f"results/{name}/corpus/a": digest_of(read)}
+    assert record["outputs"] == {f"results/{name}/metrics/a": digest_of(read)}
     assert record["started_utc"] <= record["ended_utc"]
     said = [line.split(" ", 1)[1] for line in (tmp_path / "log").read_text().splitlines()]
     assert said[:2] == ["begins: metrics a", "setting n = 2"]
-    assert said[2].startswith("reads source: results/quick/corpus/a, 4 bytes, ")
-    assert said[-2].startswith("made table: results/quick/metrics/a, 4 bytes, ")
+    assert said[2].startswith(f"reads source: results/{name}/corpus/a, 4 bytes, ")
+    assert said[-2].startswith(f"made table: results/{name}/metrics/a, 4 bytes, ")
     assert said[-1].startswith("ends: ")
     # What it reads is no more what its job made.
     read.write_bytes(b"mad!")
-    done = python("-c", _JOB, cwd=tmp_path)
+    done = python("-c", job, cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: results/quick/corpus/a: is damaged: ")
+    assert done.stderr.startswith(f"error: results/{name}/corpus/a: is damaged: ")
     assert done.stderr.count("\n") == 1

@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from railx import places
+from railx.design.settings import ArenaSettings, PointSettings
 from railx.performance import topologies
 from tests.workflow.test_cli import refused
+from workflow import digest
 from workflow.cli import main
+from workflow.commands import compare_network
 from workflow.commands.design import design_settings
 from workflow.config import compose_experiment
+from workflow.stages.design import rate_store
 
 SMALL = ("design=small", "gpus=64", "families=[torus_2d,rail_only]")
 
@@ -156,6 +160,23 @@ def test_bad_input_of_a_question_is_one_line(
     capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     assert message in refused(capsys, "advise", *words)
+
+
+def test_what_is_kept_goes_with_the_files_behind_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(places, "cache", lambda name: tmp_path / name)
+    monkeypatch.setattr(digest, "code_digest", lambda *modules: "code")
+    monkeypatch.setattr(digest, "module_digest", lambda module: "code")
+    prices = tmp_path / "prices.csv"
+    arena = ArenaSettings(point=PointSettings(catalogue=str(prices)))
+    made, rates = [], []
+    for text in ("low", "low", "high"):
+        prices.write_text(text)
+        compare_network._kept(arena, 1)("torus", lambda text=text: made.append(text) or [text])
+        rates.append(rate_store([prices]).code)
+    assert made == ["low", "high"]
+    assert rates[0] == rates[1] != rates[2]
 
 
 def test_a_config_without_its_keys_is_one_line(

@@ -120,6 +120,39 @@ def test_what_a_stage_reads_is_made_by_another_or_there(experiment: dict[str, An
                     assert path in made or (ROOT / path).exists(), (stage.name, path)
 
 
+def test_stages_read_the_files_behind_their_settings(experiment: dict[str, Any]) -> None:
+    """Matrices, networks, quantiles and catalogues: what changes there reruns them."""
+    matrix, network = {"pattern": "matrix", "path": "shares.csv"}, {"path": "wires.csv"}
+    (sweep, *_) = experiment["sweeps"].values()
+    sweeps = {f"in_{shards}": {**sweep, "shards": shards, "traffic": matrix} for shards in (1, 2)}
+    changed = {
+        **experiment,
+        "traffic": matrix,
+        "topologies": {"mine": network},
+        "sweeps": sweeps,
+        "agreement": {**experiment["agreement"], "traffics": {"own": matrix}},
+        "arena": {**experiment["arena"], "networks": {"mine": network, "other": {}}},
+        "design": {**experiment["design"], "networks": {"mine": network}},
+        "steps": {"hosted": {"job": {"host": {"constants": "a100"}}}},
+    }
+
+    def read(stage: str, item: str = "") -> set[str]:
+        inputs = inputs_of(STAGES[stage], changed, item).values()
+        files = (files if isinstance(files, list) else [files] for files in inputs)
+        return {path.name for group in files for path in group}
+
+    for stage, item in (("network", "mine"), ("agreement", ""), ("seeds", "in_2-1")):
+        assert "shares.csv" in read(stage, item), stage
+    for item in sweeps:
+        assert "shares.csv" in read("packets", item), item
+    assert read("topology", "mine") == {"wires.csv"}
+    assert {"wires.csv", "prices.csv", "devices.yaml", "models.yaml"} < read("arena", "mine")
+    assert "wires.csv" not in read("arena", "other")
+    assert {"wires.csv", "constants.yaml", "models.yaml"} < read("design")
+    assert read("steps", "hosted") == {"constants.yaml"}
+    assert read("corpus", "wikipedia") == {"wikipedia_length_quantiles.csv"}
+
+
 def test_files_are_found_by_stage_and_output(experiment: dict[str, Any]) -> None:
     assert files_of(experiment, "network.bounds", ["torus_2d"]) == {
         "torus_2d": Path("results/quick/network/torus_2d/bounds.parquet")

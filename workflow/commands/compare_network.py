@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from railx.errors import UserError
 from workflow.commands.shared import add_flag, command, print_answer
+
+if TYPE_CHECKING:
+    from railx.design.settings import ArenaSettings
 
 _EPILOG = """\
 examples:
@@ -37,8 +40,10 @@ def add(commands: Any) -> None:
 def _compare(options: argparse.Namespace) -> None:
     from railx.design.comparison import compare_network, comparison_lines, write_page
     from railx.progress import told
+    from railx.settings import to_dict
     from workflow.compilation import announce_compilation
     from workflow.config import compose_stage
+    from workflow.stages import named_files
     from workflow.stages.design import rate_store
 
     name, words = _named(options.network)
@@ -57,8 +62,8 @@ def _compare(options: argparse.Namespace) -> None:
             composed["topology"],
             arena,
             seed,
-            rate_store(),
-            _kept(repr(arena), seed),
+            rate_store(named_files(to_dict(composed))),
+            _kept(arena, seed),
         )
     if options.html is not None:
         write_page(options.html, comparison, arena)
@@ -77,15 +82,18 @@ def _named(word: str) -> tuple[str, list[str]]:
     return path.stem, ["topology=imported", f"topology.path={path}"]
 
 
-def _kept(asked: str, seed: int) -> Callable[[str, Callable[[], list[Any]]], list[Any]]:
+def _kept(arena: ArenaSettings, seed: int) -> Callable[[str, Callable[[], list[Any]]], list[Any]]:
     from railx.file_cache import cached
-    from railx.places import cache
+    from railx.places import cache, in_repository
+    from railx.settings import to_dict
     from workflow.cache_keys import cache_key
     from workflow.digest import code_digest
+    from workflow.stages.arena import arena_files
 
     code, folder = code_digest("railx.design.arena"), cache(_CACHE)
+    files = [in_repository(file) for file in arena_files(to_dict(arena))]
 
     def rows(name: str, compute: Callable[[], list[Any]]) -> list[Any]:
-        return cached(folder, cache_key([code, asked, name, str(seed)], ()), compute)
+        return cached(folder, cache_key([code, repr(arena), name, str(seed)], files), compute)
 
     return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,9 @@ def _design(options: argparse.Namespace) -> None:
     from railx.design.text import design_lines, simulated_lines
     from railx.effort import estimate, gathered
     from railx.progress import told
+    from railx.settings import to_dict
     from workflow.compilation import announce_compilation
+    from workflow.stages import named_files
     from workflow.stages.design import rate_store
 
     with gathered() as costs:
@@ -64,7 +67,7 @@ def _design(options: argparse.Namespace) -> None:
     if words := estimate(costs):
         print(f"design: {words}", file=sys.stderr, flush=True)
     announce_compilation("design")
-    store = rate_store()
+    store = rate_store(named_files(to_dict(settings)))
     simulated = []
     with told("design"):
         answer = design(settings, store)
@@ -95,9 +98,7 @@ def design_settings(words: list[str]) -> DesignSettings:
         elif key == _GROUP:
             overrides.append(word)
         else:
-            percent = _PERCENT.fullmatch(value) if key == "faults" else None
-            shown = f"{float(percent[1]) / 100:g}" if percent else value
-            overrides.append(f"{_GROUP}.{key}={shown}")
+            overrides.append(f"{_GROUP}.{key}={_as_share(key, value)}")
     try:
         settings: DesignSettings = compose_stage(overrides, [_GROUP])[_GROUP]
         if chosen is not None:
@@ -108,6 +109,12 @@ def design_settings(words: list[str]) -> DesignSettings:
         key = error.key.removeprefix(f"{_GROUP}.")
         raise SettingsError(key, error.message) from None
     return settings
+
+
+def _as_share(key: str, value: str) -> str:
+    """A percentage of faults as a share; any other value as it is."""
+    percent = _PERCENT.fullmatch(value) if key == "faults" else None
+    return f"{Decimal(percent[1]) / 100:f}" if percent else value
 
 
 def _names(value: str) -> list[str]:
@@ -157,8 +164,7 @@ def _write_experiment(name: str, words: list[str]) -> str:
                 "networks: got a list with --experiment; allowed: networks in conf/design/NAME.yaml"
             )
         else:
-            percent = _PERCENT.fullmatch(value) if key == "faults" else None
-            values[key] = float(percent[1]) / 100 if percent else yaml.safe_load(value)
+            values[key] = yaml.safe_load(_as_share(key, value))
     job = yaml.safe_dump(values, sort_keys=False)
     head = f"# `railx design {' '.join(words)}` as a run.\n"
     write_text(CONF / _GROUP / f"{name}.yaml", head + job)

@@ -98,10 +98,9 @@ def _compare(rows: list[dict[str, Any]], path: Path) -> int:
 
 def _write(rows: list[dict[str, Any]], path: Path, experiment: str) -> int:
     from railx.evidence import recorded_lines
-    from railx.io import atomic_path
+    from railx.io import write_text
 
     lines = recorded_lines(rows)
-    with atomic_path(path) as scratch:
-        scratch.write_text(_HEAD.format(name=experiment) + "".join(lines), encoding="utf-8")
+    write_text(path, _HEAD.format(name=experiment) + "".join(lines))
     print(f"{len(lines)} verdicts written to {path}")
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib import import_module
@@ -23,6 +23,11 @@ _NAMES = (
     *("design", "recorded"),
     *("evidence", "figure", "report", "crate", "tracking"),
 )
+#: What the model of a training step reads, and the models that it knows by name.
+STEP_MODEL = tuple(
+    Path("resources/performance") / f"{name}.yaml" for name in ("constants", "devices", "programs")
+)
+MODELS = Path("resources/performance/models.yaml")
 #: Every stage by name, filled below: stages may ask about all others.
 STAGES: dict[str, Stage] = {}
 
@@ -75,6 +80,21 @@ def _paths(experiment: Config, source: FromStage | Path | Sequence[Path]) -> Pat
 def shipped(path: Path) -> Path:
     """Where a file is that a setting names: resources come with the code."""
     return in_repository(path) if path.parts[:1] == ("resources",) else path
+
+
+def named_files(settings: Any) -> list[Path]:
+    """The files that settings name by a key ``path``, at any depth."""
+    if not isinstance(settings, Mapping):
+        return []
+    path = settings.get("path")
+    below = [file for value in settings.values() for file in named_files(value)]
+    return below if path is None else [Path(path), *below]
+
+
+def resource_files(folder: str) -> list[Path]:
+    """The tables and catalogues in a folder of resources/, sorted."""
+    paths = in_repository(f"resources/{folder}").iterdir()
+    return sorted(path for path in paths if path.suffix in (".csv", ".yaml"))
 
 
 def claim_files(experiment: Config, before: str = "") -> list[Path]:

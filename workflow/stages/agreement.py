@@ -6,6 +6,7 @@ from typing import Any
 
 from workflow.outputs import Json, Table, columns
 from workflow.stage import Experiment, FromStage, Job, Stage, Summary, Tracked
+from workflow.stages import named_files
 
 
 def run(job: Job) -> Summary:
@@ -72,7 +73,8 @@ STAGE = Stage(
     message="Flows against packets",
     settings=lambda experiment, _: {key: experiment[key] for key in ("agreement", "seed")},
     inputs=lambda experiment, _: {
-        "topologies": FromStage("topology.graph", tuple(experiment["agreement"]["topologies"]))
+        "topologies": FromStage("topology.graph", tuple(experiment["agreement"]["topologies"])),
+        "traffics": named_files(experiment["agreement"]["traffics"]),
     },
     outputs={"comparison": Table(_COLUMNS), "summary": Json()},
     run=run,

@@ -6,7 +6,8 @@ import tempfile
 from pathlib import Path
 
 from workflow.outputs import Table, columns
-from workflow.stage import Experiment, Item, Job, Stage, Summary, Tracked
+from workflow.stage import Config, Experiment, Item, Job, Stage, Summary, Tracked
+from workflow.stages import MODELS, STEP_MODEL, named_files
 
 
 def run(job: Job) -> Summary:
@@ -33,19 +34,28 @@ def check(experiment: Experiment) -> None:
     experiment.arena.check_names("arena")
 
 
+def arena_files(arena: Config) -> list[Path]:
+    """Prices, faults, networks and matrices of an arena, and the model of a step."""
+    faults = [arena["trace"]["file"]] if arena["trace"] else []
+    files = map(Path, (arena["point"]["catalogue"], *faults))
+    return [*files, *STEP_MODEL, MODELS, *named_files(arena)]
+
+
+def _arena(experiment: Config, candidate: str) -> Config:
+    arena: Config = experiment["arena"]
+    return {**arena, "networks": {candidate: arena["networks"][candidate]}}
+
+
 STAGE = Stage(
     name="arena",
     help="every network at the same sizes: bounds, packets, jobs, prices and faults",
     message="The arena: {item}",
     item=Item("candidate", lambda experiment: experiment["arena"]["networks"]),
     settings=lambda experiment, candidate: {
-        "arena": experiment["arena"]
-        | {"networks": {candidate: experiment["arena"]["networks"][candidate]}},
+        "arena": _arena(experiment, candidate),
         "seed": experiment["seed"],
     },
-    inputs=lambda experiment, _: {
-        "faults": [Path(trace["file"])] if (trace := experiment["arena"]["trace"]) else []
-    },
+    inputs=lambda experiment, candidate: {"files": arena_files(_arena(experiment, candidate))},
     outputs={
         "comparison": Table(
             columns(

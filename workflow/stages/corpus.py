@@ -22,9 +22,10 @@ def run(job: Job) -> Summary:
     return facts | length_statistics(corpus.lengths)
 
 
-def _user_files(experiment: Config, corpus: str) -> Inputs:
-    """The user's file or folder, if it is one: a change in it reruns the rest."""
-    path = experiment["corpora"][corpus].get("path")
+def _lengths(experiment: Config, corpus: str) -> Inputs:
+    """The file or folder of the lengths, if they come from one."""
+    settings = experiment["corpora"][corpus]
+    path = settings.get("path", settings.get("quantiles"))
     return {"source": Path(path)} if path is not None else {}
 
 
@@ -56,7 +57,7 @@ STAGE = Stage(
         "corpus": experiment["corpora"][corpus],
         "seed": experiment["seed"],
     },
-    inputs=_user_files,
+    inputs=_lengths,
     outputs={
         "sequences": Table(columns("integer sequence length_tokens, binary tokens")),
         "summary": Json(),

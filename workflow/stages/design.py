@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,20 +10,24 @@ from railx.effort import LimitSettings
 from railx.settings import SettingsError
 from workflow.outputs import Table, columns
 from workflow.stage import Job, Stage, Summary, Tracked
+from workflow.stages import MODELS, STEP_MODEL, named_files
 
 if TYPE_CHECKING:
     from railx.design.rates import RateStore
 
 
-def rate_store() -> RateStore:
-    """The cache of networks' rates."""
+def rate_store(files: Iterable[Path] = ()) -> RateStore:
+    """The cache of networks' rates; ``files``: those that networks are read from."""
     from railx import places
     from railx.design.rates import RateStore
+    from workflow.cache_keys import cache_key
     from workflow.digest import code_digest, module_digest
 
     # Of the code that computes rates alone: prices and plans change none.
     modules = ("railx.design.rates", "railx.performance.topologies")
     code = code_digest("railx.network.group_bandwidth") + "".join(map(module_digest, modules))
+    if files := list(map(places.in_repository, files)):
+        code += cache_key([], files)
     return RateStore(places.cache("rates"), code)
 
 
@@ -33,7 +38,7 @@ def run(job: Job) -> Summary:
     from railx.design.simulate import simulate
 
     settings: DesignSettings = job.load(DesignSettings)
-    store = rate_store()
+    store = rate_store(named_files(job.settings))
     answer = design(settings, store)
     heads = {"gpus_asked": settings.gpus, "model": settings.model, "objective": settings.objective}
     rows = [
@@ -88,7 +93,11 @@ STAGE = Stage(
     help="networks and plans searched together: which network for a job at what price",
     message="Networks and plans for a job",
     settings=lambda experiment, _: experiment["design"],
-    inputs=lambda experiment, _: {"catalogue": Path(experiment["design"]["catalogue"])},
+    inputs=lambda experiment, _: {
+        "catalogue": Path(experiment["design"]["catalogue"]),
+        "performance": (*STEP_MODEL, MODELS),
+        "networks": named_files(experiment["design"]),
+    },
     outputs={
         "points": Table(
             _POINTS, printed="Networks and plans for a job, the first by the objective first"

@@ -7,6 +7,7 @@ from typing import Any
 
 from workflow.outputs import Json, Table, arrow_schema, columns
 from workflow.stage import ByHand, Config, Experiment, FromStage, Item, Job, Stage, Summary, Tracked
+from workflow.stages import named_files
 
 
 def run(job: Job) -> Summary:
@@ -135,7 +136,10 @@ STAGE = Stage(
     settings=lambda experiment, _: {
         key: experiment[key] for key in ("traffic", "networks", "collective", "seed")
     },
-    inputs=lambda _, topology: {"topology": FromStage("topology.graph", topology)},
+    inputs=lambda experiment, topology: {
+        "topology": FromStage("topology.graph", topology),
+        "traffic": named_files(experiment["traffic"]),
+    },
     outputs={
         "bounds": Table(_BOUNDS, printed="Uniform all-to-all on {item}"),
         "channels": Table(_CHANNELS),

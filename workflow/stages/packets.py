@@ -21,6 +21,7 @@ from workflow.stage import (
     Summary,
     Tracked,
 )
+from workflow.stages import named_files
 
 if TYPE_CHECKING:
     from railx.network.packets import Sweep
@@ -74,6 +75,14 @@ def run_single_load(job: Job) -> Summary:
     return {**row, **speed_of(window)}
 
 
+def simulated(sweep: Config) -> Inputs:
+    """What runs of a sweep read: the topology, and the matrix of the traffic."""
+    return {
+        "topology": FromStage("topology.graph", sweep["topology"]),
+        "traffic": named_files(sweep["traffic"]),
+    }
+
+
 def needs(sweep: Config) -> Needs:
     """The threads of each run of a sweep."""
     return Needs(threads_per_rank=sweep["network"]["threads"])
@@ -81,11 +90,11 @@ def needs(sweep: Config) -> Needs:
 
 def _inputs(experiment: Config, sweep: str) -> Inputs:
     settings = experiment["sweeps"][sweep]
-    inputs: dict[str, FromStage] = {"topology": FromStage("topology.graph", settings["topology"])}
-    if settings["shards"] > 1:
-        shards = tuple(f"{sweep}-{shard + 1}" for shard in range(settings["shards"]))
-        inputs |= {key: FromStage(f"seeds.{key}", shards) for key in ("rows", "summaries")}
-    return inputs
+    if settings["shards"] == 1:
+        return simulated(settings)
+    shards = tuple(f"{sweep}-{shard + 1}" for shard in range(settings["shards"]))
+    seeds = {key: FromStage(f"seeds.{key}", shards) for key in ("rows", "summaries")}
+    return {**simulated(settings), **seeds}
 
 
 def _by_hand(chosen: Config) -> Config:

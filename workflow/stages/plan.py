@@ -23,11 +23,8 @@ from workflow.stage import (
     Summary,
     Tracked,
 )
+from workflow.stages import STEP_MODEL
 
-#: What the step model reads.
-_CATALOGUES = tuple(
-    Path("resources/performance") / f"{name}.yaml" for name in ("constants", "devices", "programs")
-)
 _PARTS = ("seed", "batch", "cluster", "model", "cost_model", "planner")
 
 
@@ -120,7 +117,7 @@ def _inputs(experiment: Config, plan: str) -> Inputs:
     profile = settings["cost_model"].get("profile")
     fit = {} if profile is None else {"profile": FromStage("profile.fit", profile)}
     records = {"recorded": record_of(plan)} if settings.get("recorded") else {}
-    step = {"performance": _CATALOGUES} if settings["cost_model"]["kind"] == "step" else {}
+    step = {"performance": STEP_MODEL} if settings["cost_model"]["kind"] == "step" else {}
     corpus = {"corpus": FromStage("corpus.sequences", settings["corpus"])}
     return {**corpus, **bandwidth, **fit, **records, **step}
 

@@ -54,10 +54,7 @@ def run(job: Job) -> Summary:
             for table in job.settings["tables"]
         ],
         published=published_tables(published),
-        judged={
-            claim.id: (claim.settings.published.file, claim.settings.published.id)
-            for claim in claims
-        },
+        judged=claims,
         others=[_other(path, results.parent) for path in job.inputs["others"]],
         config=job.outputs["config"],
         provenance=job.outputs["provenance"],

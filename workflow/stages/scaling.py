@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from railx.places import in_repository
 from workflow.outputs import Table, columns
-from workflow.stage import Config, Inputs, Job, Stage, Summary, Tracked
+from workflow.stage import Job, Stage, Summary, Tracked
+from workflow.stages import resource_files
 
 
 def run(job: Job) -> Summary:
@@ -25,11 +25,6 @@ def run(job: Job) -> Summary:
     }
 
 
-def _inputs(_experiment: Config, _: str) -> Inputs:
-    folder = in_repository("resources/performance")
-    return {"performance": sorted(p for p in folder.iterdir() if p.suffix in (".csv", ".yaml"))}
-
-
 _PLAN = "integer tensor pipeline data micro_batch"
 
 STAGE = Stage(
@@ -37,7 +32,7 @@ STAGE = Stage(
     help="plans of many devices: published best plans, sweeps, and sharded replicas",
     message="Plans of many devices",
     settings=lambda experiment, _: {"scaling": experiment["scaling"]},
-    inputs=_inputs,
+    inputs=lambda *_: {"performance": resource_files("performance")},
     outputs={
         "published": Table(
             columns(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workflow.outputs import Json, Table, columns
-from workflow.stage import Config, FromStage, Item, Job, Stage, Summary
-from workflow.stages.packets import WINDOW, needs
+from workflow.stage import Config, Item, Job, Stage, Summary
+from workflow.stages.packets import WINDOW, needs, simulated
 
 
 def run(job: Job) -> Summary:
@@ -55,11 +55,7 @@ STAGE = Stage(
         "seed": experiment["seed"],
     },
     needs=lambda experiment, shard: needs(experiment["sweeps"][_sweep_of(shard)[0]]),
-    inputs=lambda experiment, shard: {
-        "topology": FromStage(
-            "topology.graph", experiment["sweeps"][_sweep_of(shard)[0]]["topology"]
-        )
-    },
+    inputs=lambda experiment, shard: simulated(experiment["sweeps"][_sweep_of(shard)[0]]),
     outputs={
         "rows": Table(WINDOW | columns("flag saturated"), claims=False),
         "summaries": Json(claims=False),  # of each seed

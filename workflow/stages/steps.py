@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from workflow.outputs import File, Json, Table, columns
 from workflow.stage import ByHand, Experiment, Item, Job, Stage, Summary, Tracked
 
@@ -51,6 +53,8 @@ def _write(job: Job) -> Summary:
     return {**summary, "ranks": tables.ranks, "steps": len(tables), "fidelity": "analytic"}
 
 
+#: Of the host's time, where the settings have one.
+_CONSTANTS = Path("resources/performance/constants.yaml")
 _JOB = columns(
     "text step job model device, integer gpus data pipeline tensor expert, text gradients"
 )
@@ -104,6 +108,9 @@ STAGE = Stage(
     # Results that were made before there was this stage have none.
     item=Item("step", lambda experiment: experiment.get("steps", ())),
     settings=lambda experiment, step: experiment["steps"][step],
+    inputs=lambda experiment, step: {
+        "constants": [_CONSTANTS] if experiment["steps"][step]["job"]["host"] else []
+    },
     outputs={
         "times": Table(_TIMES),
         "graphs": Table(_GRAPHS),

@@ -6,7 +6,8 @@ from typing import Any
 
 from railx.effort import LimitSettings
 from workflow.outputs import Json, Table, columns
-from workflow.stage import ByHand, Config, Inputs, Item, Job, Stage, Summary, Tracked
+from workflow.stage import ByHand, Item, Job, Stage, Summary, Tracked
+from workflow.stages import named_files
 
 
 def run(job: Job) -> Summary:
@@ -21,14 +22,6 @@ def run(job: Job) -> Summary:
     job.write("graph", write_topology, topology, job.item or None)
     job.write_json("metrics", metrics)
     return {name: value for name, value in metrics.items() if value is not None}
-
-
-def _user_file(experiment: Config, topology: str) -> Inputs:
-    """The user's file, if the network is read from one: a change reruns the rest."""
-    from railx.io import in_repository
-
-    path = experiment["topologies"][topology].get("path")
-    return {"source": in_repository(path)} if path is not None else {}
 
 
 _LINKS = columns(
@@ -50,7 +43,7 @@ STAGE = Stage(
     message="Topology {item}",
     item=Item("topology", lambda experiment: experiment["topologies"]),
     settings=lambda experiment, topology: experiment["topologies"][topology],
-    inputs=_user_file,
+    inputs=lambda experiment, topology: {"source": named_files(experiment["topologies"][topology])},
     outputs={"graph": Table(_LINKS, claims=False, optional=_CIRCUITS), "metrics": Json()},
     run=run,
     by_hand=ByHand(

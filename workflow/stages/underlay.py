@@ -6,6 +6,7 @@ from pathlib import Path
 
 from workflow.outputs import Json, Table, columns
 from workflow.stage import Config, Experiment, FromStage, Inputs, Item, Job, Stage, Summary, Tracked
+from workflow.stages import named_files
 from workflow.stages.economics import check_price_set
 
 
@@ -39,14 +40,15 @@ def _settings(experiment: Config, network: str) -> Config:
     return {"underlay": {**underlay, "networks": networks}, "corpora": corpora}
 
 
-def _inputs(experiment: Config, _network: str) -> Inputs:
-    underlay = experiment["underlay"]
+def _inputs(experiment: Config, network: str) -> Inputs:
+    underlay = _settings(experiment, network)["underlay"]
     plans = tuple(underlay["plans"])
     corpora = tuple(dict.fromkeys(experiment["plans"][plan]["corpus"] for plan in plans))
     return {
         "plans": FromStage("plan.plan", plans),
         "corpora": FromStage("corpus.sequences", corpora),
         "catalogue": Path(underlay["catalogue"]),
+        "networks": named_files(underlay["networks"]),
     }
 
 

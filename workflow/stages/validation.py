@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from railx.places import in_repository
 from workflow.outputs import Table, columns
-from workflow.stage import Config, Inputs, Job, Stage, Summary, Tracked
-
-_RESOURCES = ("resources/measured", "resources/performance")
+from workflow.stage import Job, Stage, Summary, Tracked
+from workflow.stages import resource_files
 
 
 def run(job: Job) -> Summary:
@@ -32,15 +28,6 @@ def run(job: Job) -> Summary:
     return summary
 
 
-def _inputs(_experiment: Config, _: str) -> Inputs:
-    return {
-        Path(folder).name: sorted(
-            path for path in in_repository(folder).iterdir() if path.suffix in (".csv", ".yaml")
-        )
-        for folder in _RESOURCES
-    }
-
-
 _PLAN = "integer devices data tensor pipeline context expert"
 
 STAGE = Stage(
@@ -48,7 +35,7 @@ STAGE = Stage(
     help="the model of a training step against measured runs and against its replay",
     message="The model of a step against measured runs",
     settings=lambda experiment, _: {key: experiment[key] for key in ("validation", "seed")},
-    inputs=_inputs,
+    inputs=lambda *_: {name: resource_files(name) for name in ("measured", "performance")},
     outputs={
         "rows": Table(
             columns(
