@@ -283,7 +283,7 @@ def _packets(
     """Latency and accepted rate; ``bound`` is in flits per chip and cycle."""
     table = build_routing(graph, settings.packets.routing, grouped=True)
     small = graph.chips <= settings.packet_chips
-    loads = settings.loads_over_bound if small else settings.loads_over_bound[-1:]
+    loads = settings.loads_over_bound if small else (max(settings.loads_over_bound),)
     for pattern, traffic in settings.traffics.items():
         if not small and traffic.pattern != "uniform":
             continue

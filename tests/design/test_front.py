@@ -221,6 +221,11 @@ def test_accelerators_are_charged_at_a_price_of_ones_own(tmp_path: Path) -> None
     assert (point.watts, point.joules) == (bare.watts, bare.joules)
 
 
+def test_a_price_below_zero_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"price_change: got 2\.0; allowed: from 0 to 1"):
+        load(DesignSettings, {"price_change": 2.0})
+
+
 def test_unknown_families_are_refused() -> None:
     with pytest.raises(SettingsError, match="families: got 'ether'; allowed: rail_only, railx_"):
         replace(SPACE, families=("ether",))
