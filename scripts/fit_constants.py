@@ -74,7 +74,7 @@ def main() -> None:
             for row in csv.DictReader(file):
                 values = {name: float(row[name]) for name in FITTED if name in row}
                 if row["constants"] != fitted.name:
-                    before = stored[row["constants"]].with_values(**values)
+                    before = replace(stored[row["constants"]], **values)
                     _LEFT_OUT.append((row["file"], [*map(int, row["rows"].split())], before))
         _write([fitted, *(stored[name] for name in stored if name != fitted.name)])
         return

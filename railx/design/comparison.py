@@ -138,7 +138,7 @@ def compare_network(
 
 
 def _measures(settings: ArenaSettings) -> tuple[Measure, ...]:
-    load = f"uniform at {settings.loads_over_bound[-1]:g}"
+    load = f"uniform at {max(settings.loads_over_bound):g}"
     return (
         *(
             Measure(job, "tokens_per_s", f"{job} tokens/s a device", 1, a_device=True)

@@ -18,7 +18,6 @@ from railx.settings import (
     AtLeast,
     Between,
     Fraction,
-    NonNegative,
     NotEmpty,
     Positive,
     SettingsError,
@@ -136,7 +135,7 @@ class DesignSettings(PointSettings):
     """What orders the front: step time, dollars, or joules of a step."""
     most_chips: Annotated[float, AtLeast(1)] = 1.35
     """Most chips of a network over the devices of the job."""
-    price_change: Annotated[float, NonNegative()] = 0.2
+    price_change: Annotated[float, Between(0, 1)] = 0.2
     """Relative change of each price for which changes of choice are shown."""
     simulated: Annotated[int, AtLeast(1)] = 3
     """Points that are simulated on request."""
@@ -225,7 +224,11 @@ class ArenaSettings:
     """
     traffics: dict[str, TrafficSettings] = field(default_factory=dict)
     """Patterns by name; their own load is not used."""
-    loads_over_bound: tuple[Annotated[float, Positive()], ...] = (0.2, 0.5, 0.8)
+    loads_over_bound: Annotated[tuple[Annotated[float, Positive()], ...], NotEmpty()] = (
+        0.2,
+        0.5,
+        0.8,
+    )
     """Offered loads over the exact bound of uniform traffic on the same network."""
     packets: PacketNetworkSettings = field(default_factory=lambda: PacketNetworkSettings("packet"))
     """How packets are simulated; minimal routing."""

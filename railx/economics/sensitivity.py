@@ -112,14 +112,15 @@ def _row(
     grid, fat = railx.counts, tree.counts
     cost = usd_per_chip(grid, prices)
     assert grid.all_to_all_gb_s_per_chip is not None
+    assert fat.all_to_all_gb_s_per_chip is not None
     injection = grid.injection_gb_s_per_chip
     all_to_all = grid.all_to_all_gb_s_per_chip * case.all_to_all_share
-    fat_per_gb_s = usd_per_chip(fat, prices) / fat.injection_gb_s_per_chip
-    per_injection = cost / injection / fat_per_gb_s
-    per_all_to_all = cost / all_to_all / fat_per_gb_s
+    fat_cost = usd_per_chip(fat, prices)
+    per_injection = cost / injection / (fat_cost / fat.injection_gb_s_per_chip)
+    per_all_to_all = cost / all_to_all / (fat_cost / fat.all_to_all_gb_s_per_chip)
     total = cost * grid.chips
     # At the break-even price of a switch port RailX costs the limit per all-to-all.
-    needed = cost / all_to_all / chosen.all_to_all_cost_limit * fat.injection_gb_s_per_chip
+    needed = cost / all_to_all / chosen.all_to_all_cost_limit * fat.all_to_all_gb_s_per_chip
     without = usd_per_chip(fat, {**prices, "electrical_switch_port": 0.0})
     switch_port = (needed - without) * fat.chips / fat.components["electrical_switch_port"]
     # Both ratios grow in proportion to the cost of a RailX chip with its lanes.

@@ -54,7 +54,7 @@ def fit(
     upper = np.array([0.0 if name.endswith("_share") else np.inf for name in names])
 
     def residuals(logs: Array) -> Array:
-        values = start.with_values(**dict(zip(names, np.exp(logs).tolist(), strict=True)))
+        values = replace(start, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
         seconds, _ = predict(cases, [values] * len(cases))
         return np.concatenate([weights * (np.log(seconds) - measured), _PRIOR * (logs - first)])
 
@@ -68,7 +68,7 @@ def fit(
     values = {
         name: float(f"{value:.4g}") for name, value in zip(names, np.exp(solved.x), strict=True)
     }
-    return start.with_values(**values, fitted=tuple(names), digest=digest_of(cases))
+    return replace(start, **values, fitted=tuple(names), digest=digest_of(cases))
 
 
 def fit_gains(cases: Sequence[Case], constants: Constants) -> Constants:

@@ -8,11 +8,11 @@ sends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow.csv
@@ -80,47 +80,6 @@ class Network(Protocol):
         ``members``: ranks of the group; ``inside``: how many of them share a node.
         """
         ...
-
-
-@dataclass(frozen=True, eq=False)
-class DegreeTable:
-    """Latency and bandwidth of transfers by kind and number of ranks.
-
-    ``ways``: of a kind and number of ranks, seconds and GB/s of each algorithm; a
-    transfer takes the fastest. A number that the table lacks takes the next larger one,
-    or the largest. Ranks are consecutive, so that ``inside`` changes nothing.
-    """
-
-    node_devices: int
-    ways: Mapping[tuple[Kind, int], Sequence[tuple[float, float]]]
-
-    @classmethod
-    def of_rows(cls, rows: Iterable[Mapping[str, Any]], node_devices: int) -> DegreeTable:
-        """From rows of :mod:`railx.network.group_bandwidth`, of one fidelity."""
-        ways: dict[tuple[Kind, int], list[tuple[float, float]]] = {}
-        words: dict[str, Kind] = {kind: kind for kind in get_args(Kind)} | {"message": "send"}
-        for row in rows:
-            if row["placement"] == "consecutive":
-                key = words[row["operation"]], int(row["group_size"])
-                ways.setdefault(key, []).append((row["latency_us"] * 1e-6, row["gb_s"]))
-        return cls(node_devices, ways)
-
-    @property
-    def words(self) -> str:
-        return "table by degree"
-
-    def time_s(self, kind: Kind, size_bytes: Array, members: Array, inside: Array) -> Array:
-        del inside
-        sizes, members = np.broadcast_arrays(size_bytes, members)
-        degrees = np.array(sorted(degree for word, degree in self.ways if word == kind))
-        column = degrees[np.minimum(np.searchsorted(degrees, members), len(degrees) - 1)]
-        result = np.zeros(sizes.shape)
-        for degree in np.unique(column):
-            rows = (column == degree) & (members > 1)
-            ways = self.ways[kind, int(degree)]
-            times = [latency_s + sizes[rows] / (gb_s * 1e9) for latency_s, gb_s in ways]
-            result[rows] = np.min(times, axis=0)
-        return result
 
 
 @dataclass(frozen=True, eq=False)

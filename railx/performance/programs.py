@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Literal
 
 from railx.performance.resources import catalogue, entry
 from railx.settings import AtLeast, NonNegative, NotEmpty, Positive
@@ -111,10 +111,6 @@ class Constants:
     """The rows that they were fitted on."""
     digest: str = ""
     """SHA-256 of these rows."""
-
-    def with_values(self, **values: Any) -> Constants:
-        """A copy with other values."""
-        return replace(self, **values)
 
 
 #: The numbers that a fit may change.

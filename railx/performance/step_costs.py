@@ -7,25 +7,22 @@ hides its launch. Three lengths give the three coefficients exactly.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from railx.errors import UserError
 from railx.performance.decoder import ModelSettings
-from railx.performance.devices import Device, device_named
+from railx.performance.devices import device_named
 from railx.performance.layers import Layers, Setting
 from railx.performance.networks import TwoLevelRing
 from railx.performance.plans import Plan, Plans
-from railx.performance.programs import Constants, constants_named, default_constants, program_named
+from railx.performance.programs import constants_named, default_constants, program_named
 from railx.performance.sequence_cost import StepCostSettings
 from railx.settings import SettingsError
 
 #: Tokens of the sequences that are timed, long enough for any launch to hide.
 _TOKENS = (16_384, 32_768, 65_536)
-#: Bytes that a rank exchanges in the table of bandwidths: latency does not count.
-_LARGE = 1e12
 _PROGRAM = "torchtitan"
 
 
@@ -38,8 +35,17 @@ def with_step_model(settings: StepCostSettings, model: ModelSettings) -> StepCos
     """
     if settings.quadratic_ms_per_token2 is not None:
         return settings
-    device, constants = _device(settings.device, settings.constants)
-    network = _network(device, constants)
+    try:
+        device = device_named(settings.device)
+    except UserError as error:
+        said = str(error).removeprefix("devices: ")
+        raise SettingsError("cost_model.device", said) from None
+    if settings.constants is not None:
+        constants = constants_named(settings.constants)
+    else:
+        constants = default_constants(device.name, _PROGRAM)
+    # One rank sends nothing.
+    network = TwoLevelRing.of(device, fast_share=1.0, slow_share=1.0)
     setting = Setting(model.shape(), device, network, program_named(constants.program), constants)
     layers = Layers(setting, Plans.of([Plan(sequence_tokens=tokens) for tokens in _TOKENS]))
     (kind,) = setting.model.kinds
@@ -56,29 +62,3 @@ def with_step_model(settings: StepCostSettings, model: ModelSettings) -> StepCos
         constant_ms=settings.constant_ms + max(float(constant), 0.0),
         backward_over_forward=float(passes.backward[0] / passes.forward[0]),
     )
-
-
-def all_to_all_table(
-    name: str, degrees: Sequence[int], constants: str | None = None
-) -> dict[int, float]:
-    """GB/s of a device in a large all-to-all by degree, in its usual nodes."""
-    network = _network(*_device(name, constants))
-    members = np.array(degrees)
-    inside = np.minimum(members, network.node_devices)
-    times = network.time_s("all_to_all", np.full(len(members), _LARGE), members, inside)
-    return dict(zip(degrees, (_LARGE / times / 1e9).tolist(), strict=True))
-
-
-def _device(name: str, constants: str | None) -> tuple[Device, Constants]:
-    try:
-        device = device_named(name)
-    except UserError as error:
-        said = str(error).removeprefix("devices: ")
-        raise SettingsError("cost_model.device", said) from None
-    if constants is not None:
-        return device, constants_named(constants)
-    return device, default_constants(device.name, _PROGRAM)
-
-
-def _network(device: Device, constants: Constants) -> TwoLevelRing:
-    return TwoLevelRing.of(device, fast_share=constants.fast_share, slow_share=constants.slow_share)

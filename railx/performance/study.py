@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Any
 
@@ -160,7 +160,7 @@ def _left_out(file: str) -> tuple[tuple[Constants, tuple[int, ...]], ...]:
     for row in table:
         values = {name: float(row[name]) for name in FITTED}
         numbers = tuple(map(int, row["rows"].split()))
-        fits.append((constants_named(row["constants"]).with_values(**values), numbers))
+        fits.append((replace(constants_named(row["constants"]), **values), numbers))
     return tuple(sorted(fits, key=lambda one: len(one[1])))
 
 

@@ -142,7 +142,7 @@ def traffic(job: StepJob) -> dict[str, float]:
     server.
     """
     sent: dict[str, float] = defaultdict(float)
-    ranks = job.degrees.data * job.degrees.context
+    ranks = job_ranks(job, all_ranks=False) // job.degrees.pipeline
     for template in templates(job, electrical=True):
         sent["TP"] += ranks * template.tensor_bytes
         for move in template.moves:

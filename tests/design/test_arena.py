@@ -116,6 +116,12 @@ def test_packets_at_a_low_load_arrive_as_offered(rows: list[dict[str, Any]]) -> 
         assert 0 < mean < p99
 
 
+def test_large_networks_have_packets_at_the_largest_load_alone() -> None:
+    one = replace(SETTINGS, chips=(64,), jobs={}, packet_chips=2, loads_over_bound=(0.2, 0.1))
+    rows = arena_rows("torus_2d", one, 1)
+    assert {row["subject"] for row in rows if row["fidelity"] == "packet"} == {"uniform at 0.2"}
+
+
 def test_shares_under_a_fault_trace_are_weighted_by_time(tmp_path: Path) -> None:
     """One of eight servers is down for 4 of 10 days."""
     file = tmp_path / "trace.csv"
@@ -294,6 +300,10 @@ def test_a_size_that_the_network_lacks_is_refused() -> None:
         (
             ["topology=torus_2d", "arena=small", "arena.jobs.dense_70b.model=nope"],
             "arena.jobs.dense_70b.model: got nope; allowed: ",
+        ),
+        (
+            ["topology=torus_2d", "arena=small", "arena.loads_over_bound=[]"],
+            "arena.loads_over_bound: got (); allowed: not empty",
         ),
     ],
 )

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.design.front import design, dominates, front_of
-from railx.design.point import evaluate, setting_on, setting_words
+from railx.design.point import evaluate, plan_words, setting_on, setting_words
 from railx.design.rates import GroupRates, RateStore
 from railx.design.settings import DesignSettings, PointSettings
 from railx.design.sizes import sized_for, usable_share, with_device_node
@@ -144,7 +144,7 @@ def test_every_point_has_its_setting_its_plan_and_its_fidelity() -> None:
         at = next(n for n, line in enumerate(lines) if line.startswith(f"{rank}  {point.name} "))
         assert lines[at].endswith("analytic")
         assert lines[at + 1].startswith("   setting  ports of 400 Gbit/s, n ")
-        assert lines[at + 2] == f"   plan     {point.plan_words}"
+        assert lines[at + 2] == f"   plan     {plan_words(point.plan)}"
     assert "note: drawn (fast, middle, cheap)" in lines
     rows = answer.as_dict()["front"]
     assert [row["setting"] for row in rows] == [setting_words(p.network) for p in answer.front]
@@ -219,6 +219,11 @@ def test_accelerators_are_charged_at_a_price_of_ones_own(tmp_path: Path) -> None
         more = getattr(point.cost, at) - getattr(bare.cost, at)
         assert more * point.chips == pytest.approx(60 * usd)
     assert (point.watts, point.joules) == (bare.watts, bare.joules)
+
+
+def test_a_price_below_zero_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"price_change: got 2\.0; allowed: from 0 to 1"):
+        load(DesignSettings, {"price_change": 2.0})
 
 
 def test_unknown_families_are_refused() -> None:

@@ -58,6 +58,19 @@ def test_the_default_prices_give_the_ratios_of_the_summary(
         assert row["cost_usd"] == pytest.approx(grid["cost_usd"])
 
 
+def test_a_tapered_tree_has_less_all_to_all_than_injection(economics: EconomicsSettings) -> None:
+    """As in the claim map; so the claim holds at any price of a switch port."""
+    chosen = replace(economics.sensitivity, fat_trees=("fat_tree_full_half_taper",))
+    tapered = replace(economics, sensitivity=chosen)
+    wanted = {"view": "price_set", "prices": "opus_400g"}
+    row = one(price_sensitivity(tapered), all_to_all="ideal", **wanted)
+    for claim in ("injection", "all_to_all"):
+        mapped = one(claim_map(tapered), factor="base", claim=claim, **wanted)
+        assert row[f"{claim}_cost_ratio"] == pytest.approx(mapped["value"])
+    assert mapped["switch_port_at_boundary"] < 0
+    assert row["break_even_switch_port_usd"] == 0
+
+
 def test_prices_implied_by_the_abstract_meet_all_three_claims(rows: list[dict[str, Any]]) -> None:
     row = one(rows, prices="implied_by_abstract", reference="fat_tree_full", all_to_all="ideal")
     assert row["injection_claim_holds"]

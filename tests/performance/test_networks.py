@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from railx.network.group_bandwidth import group_bandwidth, group_shapes
-from railx.network.settings import BandwidthSettings
-from railx.performance.networks import DegreeTable, Kind, Network, TwoLevelRing, ring_bytes
+from railx.performance.networks import Kind, Network, TwoLevelRing, ring_bytes
 from railx.performance.topologies import ExactLoads
 from tests.builders import build
 
@@ -74,24 +72,3 @@ def test_a_rank_alone_sends_nothing() -> None:
         for kind in KINDS[:-1]:
             assert seconds(network, kind, 1e9, 1, 1) == 0
     assert ring_bytes("all_reduce", 8.0, 4.0) == 12
-
-
-@pytest.mark.parametrize("name", ["rail_optimised", "torus_2d", "railx_hyperx"])
-def test_a_table_by_degree_is_the_exact_loads_that_it_was_made_of(name: str) -> None:
-    topology = build(name, **({"x_scale": 8, "y_scale": 8} if name == "torus_2d" else {}))
-    ranks = 64
-    rows = group_bandwidth(
-        topology, BandwidthSettings({"it": "min"}, ranks, ("analytic",)), "min", "it"
-    )
-    exact = ExactLoads(topology, ["min"], ranks)
-    table = DegreeTable.of_rows(rows, exact.node_devices)
-    sizes = np.array([1e3, 1e6, 1e9])
-    for kind in KINDS[:-1]:
-        for members in sorted({size for size, _ in group_shapes(ranks)}):
-            inside = np.full(3, min(members, exact.node_devices))
-            given = (sizes, np.full(3, members), inside)
-            assert table.time_s(kind, *given) == pytest.approx(exact.time_s(kind, *given))
-    between = (np.array([1e9]), np.array([5]), np.array([1]))
-    assert table.time_s("all_gather", *between) == table.time_s(
-        "all_gather", between[0], np.array([8]), between[2]
-    )

@@ -222,7 +222,7 @@ def test_constants_hold_on_rows_left_out_of_their_fit(name: str) -> None:
 def test_a_fit_finds_the_constants_that_made_the_times() -> None:
     _, cases = read_set(MEASURED / "mosaic_fsdp.csv")
     rows = [case for case in cases if case.device == "h100_80gb" and not case.recipe][:20]
-    truth = constants_named("llm_foundry_h100").with_values(matmul_share=0.5, matmul_tile=300.0)
+    truth = replace(constants_named("llm_foundry_h100"), matmul_share=0.5, matmul_tile=300.0)
     seconds, _ = predict(rows, [truth] * len(rows))
     made = [replace(case, seconds=float(s)) for case, s in zip(rows, seconds, strict=True)]
     start = constants_named("llm_foundry_h100")

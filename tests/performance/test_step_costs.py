@@ -6,18 +6,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from railx.performance.cluster import ClusterSettings
 from railx.performance.decoder import ModelSettings
-from railx.performance.devices import device_named
+from railx.performance.devices import Device, device_named
 from railx.performance.layers import Layers, Setting
 from railx.performance.networks import TwoLevelRing
 from railx.performance.plans import Plan, Plans
-from railx.performance.programs import constants_named, program_named
+from railx.performance.programs import constants_named, default_constants, program_named
 from railx.performance.sequence_cost import StepCostSettings, build_cost_model
-from railx.performance.step_costs import all_to_all_table, with_step_model
+from railx.performance.step_costs import with_step_model
 from railx.settings import SettingsError, load
+from railx.vocabulary.arrays import IntArray
 from workflow.config import read_choice
 
 DEVICES = {"a100_80gb_64": "a100_80gb", "h100_64": "h100", "b200_64": "b200"}
@@ -54,10 +56,21 @@ def test_the_coefficients_give_the_times_of_the_step_model(device: str, tokens: 
     assert got.all_to_all_ms == 0.0
 
 
+def all_to_all_table(chip: Device, degrees: IntArray) -> dict[int, float]:
+    """GB/s of a device in a large all-to-all by degree, in its usual nodes."""
+    constants = default_constants(chip.name, "torchtitan")
+    network = TwoLevelRing.of(
+        chip, fast_share=constants.fast_share, slow_share=constants.slow_share
+    )
+    size_bytes, inside = np.full(len(degrees), 1e12), np.minimum(degrees, network.node_devices)
+    times_s = network.time_s("all_to_all", size_bytes, degrees, inside)
+    return dict(zip(degrees.tolist(), (1e3 / times_s).tolist(), strict=True))
+
+
 @pytest.mark.parametrize(("name", "device"), DEVICES.items())
 def test_clusters_of_conf_have_the_numbers_of_the_step_model(name: str, device: str) -> None:
     cluster, chip = cluster_of(name), device_named(device)
-    table = all_to_all_table(device, [2, 4, 8, 16, 32, 64])
+    table = all_to_all_table(chip, np.array([2, 4, 8, 16, 32, 64]))
     assert {int(d): v for d, v in cluster.all_to_all_gb_s.items()} == pytest.approx(table, rel=1e-3)
     assert cluster.memory_gib == pytest.approx(0.9 * chip.capacity_gb * 1e9 / 2**30, abs=0.01)
     assert cluster.device_tflop_s == chip.peak_tflops["bf16"]

@@ -135,6 +135,14 @@ def test_a_job_of_one_stage_has_no_pipeline_traffic() -> None:
     assert traffic(job)["DP"] == 4 * 2 * 3 / 4 * (4 * 30 / 2) * 2
 
 
+@pytest.mark.parametrize("context_in_server", [False, True])
+def test_context_ranks_of_a_server_are_on_other_rails(context_in_server: bool) -> None:
+    """All rails together send the gradients of all ranks, wherever those ranks sit."""
+    job = small(data=2, context=2, tensor=2, context_in_server=context_in_server)
+    rank_bytes = 2 * 1 / 2 * (4 * 30 / 2) * 2
+    assert job.degrees.server * traffic(job)["DP"] == job.degrees.ranks * rank_bytes
+
+
 def test_experts_inside_the_server_have_no_windows() -> None:
     inside = small(model=EXPERTS, data=2, tensor=4, expert=4)
     across = small(model=EXPERTS, data=2, tensor=4, expert=8)
