@@ -110,6 +110,12 @@ def test_what_does_not_fit_is_named() -> None:
             networks={"tree": replace(good.networks["tree"], routing="valiant")},
             reference=None,
         )
+    for size in ("3", "64", "128", "x"):
+        groups = {size: topology_settings("opus_rails", servers=2)}
+        ring = {"ring": replace(good.networks["ring"], groups=groups)}
+        allowed = rf"^networks\.ring\.groups\.{size}: unknown size; allowed: 2, 4, 8, 16, 32$"
+        with pytest.raises(SettingsError, match=allowed):
+            replace(good, networks=ring, reference=None)
     small = replace(good.networks["ring"], topology=topology_settings("opus_rails", servers=4))
     with pytest.raises(
         SettingsError, match=r"^networks\.ring\.topology: has 32 chips; allowed: 64"
