@@ -233,6 +233,7 @@ def test_stage_writes_the_tables_that_it_sums_up(tmp_path: Path) -> None:
                 " nearest are 16 and 18)"
             ),
         ),
+        (("ocs_radix",), 4, "tenancy.ocs_radix: got 4; allowed: at least 6"),
         (
             ("mix", "jobs"),
             [{"rows": 10, "columns": 2, "setting": "torus"}],
