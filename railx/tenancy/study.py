@@ -107,8 +107,8 @@ def allocate_jobs(
     """Place jobs one after another, the largest first, around the failures.
 
     None for a job without a free product. An all-to-all of k nodes takes no line with
-    fewer than k - 1 rails that work on all of its healthy nodes; a ring takes any line
-    with a working rail.
+    fewer than k - 1 rails that work on all of its nodes; a ring takes any line with a
+    working rail.
     """
     free = faults.healthy(grid)
     placed: list[PlacedJob | None] = [None] * len(jobs)
