@@ -307,6 +307,8 @@ def _our_pipelines(groups: DataFrame, schedule: DataFrame) -> Iterator[tuple[Any
     tokens = groups.groupby(["plan", "iteration"])["tokens"].sum().groupby("plan").agg(tuple)
     rivals = facts[(facts["kind"] == "sequence_parallel") & facts["planner"].isin(_PLANNERS)]
     for plan, ends in spans.groupby("plan"):
+        # An iteration ends with the last of its pipelines.
+        pipeline_ms = float(ends.groupby("iteration")["end"].max().mean())
         corpus = facts.loc[str(plan), "corpus"]
         words = label(corpus)
         for other, fact in where(rivals, corpus=corpus).iterrows():
@@ -314,20 +316,9 @@ def _our_pipelines(groups: DataFrame, schedule: DataFrame) -> Iterator[tuple[Any
             if tokens[str(other)] == tokens[str(plan)]:
                 baseline, name = _PLANNERS[fact["planner"]]
                 row = f"Ours, {words},\n{fact['devices']} devices, over {name}"
-                yield "ours", "speedup", row, baseline, 1e3 * fact["seconds"] / _pipeline_ms(ends)
+                yield "ours", "speedup", row, baseline, 1e3 * fact["seconds"] / pipeline_ms
         stage_ms = float(((ends["end"] - ends["start"]) * ends["stages"]).sum())
         yield "ours", "bubble", f"Ours, {words}", "", 1 - float(ends["busy"].sum()) / stage_ms
-
-
-def _pipeline_ms(ends: DataFrame) -> float:
-    """The mean over iterations of the last replica's end.
-
-    Pipelines of a replica run one after another, also where the table counts the time
-    of each from its own start.
-    """
-    lasting = ends.assign(ms=ends["end"] - ends["start"])
-    replica = lasting.groupby(["iteration", "replica"]).agg(total=("ms", "sum"), end=("end", "max"))
-    return float(replica.max(axis=1).groupby("iteration").max().mean())
 
 
 def _dot_rows(axes: Axes, rows: DataFrame, words: str) -> None:
