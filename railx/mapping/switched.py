@@ -84,7 +84,7 @@ def switched_times(settings: SwitchedSettings) -> list[dict[str, Any]]:
         return injection / priced.chips
 
     costs = {
-        name: network_cost(settings, name, chosen, per_chip)
+        name: network_cost(settings, f"networks.{name}", chosen, per_chip)
         for name, chosen in settings.networks.items()
     }
     rows: list[dict[str, Any]] = []

@@ -122,8 +122,10 @@ def underlays(settings: UnderlaySettings, name: str) -> list[Underlay]:
     graphs[settings.ranks] = build_topology(network.topology)
     for size, graph in graphs.items():
         if graph.chips < size:
+            key = "topology" if size == settings.ranks else f"groups.{size}"
             raise SettingsError(
-                f"networks.{name}.topology", f"has {graph.chips} chips; allowed: {size} or more"
+                f"underlay.networks.{name}.{key}",
+                f"has {graph.chips} chips; allowed: {size} or more",
             )
     costs = None if network.priced is None else _usd_per_gb_s(settings, name)
     rates = [("equal_rate", rate) for rate in settings.outside_gb_s]
@@ -163,4 +165,5 @@ def _usd_per_gb_s(settings: UnderlaySettings, name: str) -> float:
     assert topology is not None
     network = PricedNetwork(topology)
     outside, _ = node_rates_gb_s(build_topology(topology))
-    return network_price(settings, name, network).per_chip.usd / outside
+    bill = network_price(settings, "underlay", f"underlay.networks.{name}.priced", network)
+    return bill.per_chip.usd / outside

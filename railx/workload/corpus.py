@@ -200,7 +200,7 @@ def build_corpus(settings: CorpusSettings, seed: int) -> Corpus:
         described = f"standard library of Python {version}, one {settings.unit} a document"
         return _text_corpus(settings, documents, described, seed)
     if isinstance(settings, FolderCorpusSettings):
-        documents = folder_documents(settings.path, settings.pattern)
+        documents = folder_documents(in_repository(settings.path), settings.pattern)
         described = f"files that match {settings.pattern} in {Path(settings.path).name}"
         return _text_corpus(settings, documents, described, seed)
     kind: CorpusKind = "synthetic"
