@@ -45,8 +45,8 @@ def run(
     **choices: Any,
 ) -> Outcome:
     jobs = [{"rows": a, "columns": b, "setting": "torus", "weight": 1.0} for a, b in kinds]
-    own = {"jobs": jobs, "warmup_share": 0.0, "repair_hours": 5.0, "checkpoint_hours": 1.0}
-    settings_: TenancySettings = load(TenancySettings, plain(**own))
+    changed = plain(jobs=jobs, warmup_share=0.0, repair_hours=5.0, checkpoint_hours=1.0)
+    settings_: TenancySettings = load(TenancySettings, changed)
     how: dict[str, Any] = {"rule": "lines", "policy": "best_fit", "queue": "fifo"} | choices
     return simulate_stream(settings_.stream, stream, healthy, failures, **how)
 
@@ -64,8 +64,8 @@ def test_node_hours_are_conserved(
     seed: int, system: str, policy: str, queue: str, mtbf: float | None, load_: float
 ) -> None:
     """The grid was busy with what the jobs got done and what failures undid."""
-    changes = {"arrivals": 60, "warmup_share": 0.2, "repair_hours": 24.0, "checkpoint_hours": 1.0}
-    configured: TenancySettings = load(TenancySettings, plain(**changes))
+    changed = plain(arrivals=60, warmup_share=0.2, repair_hours=24.0, checkpoint_hours=1.0)
+    configured: TenancySettings = load(TenancySettings, changed)
     rng = np.random.default_rng(seed)
     drawn = draw_stream(configured.stream, 81, load_, rng)
     failures = draw_failures(9, mtbf, float(drawn.arrival_hours[-1]), rng)
