@@ -293,6 +293,8 @@ _STYLES: dict[str, tuple[Any, str]] = {
     "graph": ((0, (4, 1.5, 1, 1.5)), "as in the published graphs"),
 }
 _POINT = ["source", "panel", "gradients", "mode", _LATENCY, "added_ms", "fidelity"]
+#: Less counts as nothing, which a logarithmic axis does not have.
+_LEAST_MS = 0.05
 _STEP_NOTE = """Ours are generated jobs, no recordings. Published: Perlmutter with emulated delays,
     the rest simulated"""
 
@@ -344,8 +346,11 @@ def step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas
                 style, way = _STYLES[key]
                 legend[f"Gradients {way}"] = {"color": INK, "linestyle": style}
         share_legend(page, legend, 4)
-    hidden = int((where(points, source="published")["added_ms"] <= 0.05).sum())
-    left = f" {hidden} published points that add nothing are not drawn." if hidden else ""
+    hidden = points.loc[points["added_ms"] <= _LEAST_MS, "source"]
+    left = ""
+    if len(hidden):
+        left = f""" {len(hidden)} points that add nothing, {(hidden == "published").sum()} of them
+            published, are not drawn."""
     words = ". ".join(_words(points, panel) for panel in panels)
     caption = f"""Time that switching adds, over latency. {words}.{left} When the published runs
         reduce gradients is not known, and no way gives all of their numbers."""
@@ -396,7 +401,7 @@ def _step_published(tables: Tables) -> DataFrame:
 
 
 def _step_panel(axes: Axes, rows: DataFrame) -> None:
-    above = rows[rows["added_ms"] > 0.05]
+    above = rows[rows["added_ms"] > _LEAST_MS]
     for mode, colour in colours(MODES).items():
         ours = where(above, mode=mode, source="ours")
         for gradients, line in ours.groupby("gradients", sort=False):

@@ -92,7 +92,8 @@ def cost(settings: CostSettings, tables: Tables, canvas: Canvas) -> Drawn:
         _bill_of_materials(panels["bill"], bill, summary, totals)
         _relative(panels["relative"], ratios)
         legend: dict[str, Any] = {PUBLISHED: PUBLISHED_MARK} if totals else {}
-        legend[f"limit, {PUBLISHED}"] = PUBLISHED_LINE
+        if ratios["published_below"].notna().any():
+            legend[f"limit, {PUBLISHED}"] = PUBLISHED_LINE
         if prices is not None:
             _under_price_lists(panels["prices"], prices, settings)
             colour = _LISTS["all_to_all"][0]

@@ -63,7 +63,8 @@ def pipeline_schedule(settings: PipelineScheduleSettings, tables: Tables, canvas
     for plan, rows in plans_at(frame, "schedule", iteration=settings.iteration).items():
         # The lane is the row of every stage of every replica.
         lane = rows.groupby(["replica", "stage"]).ngroup()
-        schedules[plan] = _in_sequence(rows.assign(lane=lane))
+        rows = rows.assign(lane=lane).sort_values(["replica", "pipeline"], kind="stable")
+        schedules[plan] = rows.reset_index(drop=True)
     drawn = stack(schedules.values())
     # Passes that take no time have an axis too.
     spans = {name: float(rows["end_ms"].max()) or 1.0 for name, rows in schedules.items()}
@@ -126,23 +127,6 @@ def _with_kinds(rows: DataFrame, tables: Tables) -> DataFrame:
     kinds = groups[[*keys, "chunk_kind"]].drop_duplicates(keys)
     joined = rows.merge(kinds, on=keys, how="left")
     return joined.assign(chunk_kind=joined["chunk_kind"].fillna("unknown"))
-
-
-def _in_sequence(rows: DataFrame) -> DataFrame:
-    """The pipelines of a replica one after another.
-
-    Also where the table counts the time of each from its own start.
-    """
-    parts = []
-    for _, replica in rows.groupby("replica"):
-        end = 0.0
-        for _, pipeline in replica.groupby("pipeline", sort=True):
-            start = pipeline["start_ms"].min()
-            shift = end - start if start < end - 1e-6 else 0.0
-            times = {name: pipeline[name] + shift for name in ("start_ms", "end_ms")}
-            parts.append(pipeline.assign(**times))
-            end = parts[-1]["end_ms"].max()
-    return stack(parts)
 
 
 def _gantt(axes: Axes, frame: DataFrame, divisor: float, points_per_ms: float) -> None:

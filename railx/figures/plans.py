@@ -365,17 +365,20 @@ def _rows(frame: DataFrame, settings: UnderlayFigureSettings) -> DataFrame:
     """A row for each part of a bar, and one for each bar and mark as a whole.
 
     Means over the batches, in seconds. The bandwidths that the cluster lists are
-    drawn beside the networks of the first rate, which is the cluster's.
+    drawn beside the networks of the first rate, which is the cluster's. At equal cost
+    the reference has that rate too.
     """
     equal = where(frame, basis="equal_rate")
     first, *others = sorted(set(equal["outside_gb_s"]))
+    priced = where(frame, basis="equal_cost")
+    reference = priced.loc[np.isclose(priced["outside_gb_s"].astype(float), first), "label"]
     published = where(frame, basis="own")
     adapted = published.assign(made_for="network")
     at_first = stack([published, adapted, where(equal, outside_gb_s=first)])
     title = "Equal rate: {} GB/s a device"
     panels = {
         title.format(quantity(first)): at_first,
-        "Equal cost: as InfiniBand": where(frame, basis="equal_cost"),
+        ": as ".join(["Equal cost", *reference.head(1)]): priced,
     }
     panels |= {title.format(quantity(rate)): where(equal, outside_gb_s=rate) for rate in others}
     parts = []

@@ -425,7 +425,7 @@ def _caption(rows: DataFrame) -> str:
         {phrase("{name} with {share:.0%}", far)}: a buffer is first in, first out, and a blocked
         head holds up what stands behind it. {overload if over else ""} The ideal is the load at
         which the external links would be full if they were evenly loaded. The paper's own curves
-        are not available as numbers."""
+        are not available as numbers. Saturated points may lie outside the panels."""
 
 
 def _names(frame: DataFrame) -> dict[str, str]:

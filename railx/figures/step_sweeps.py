@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -57,6 +58,8 @@ def step_sweeps(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) ->
     """Four panels: bandwidth, size, utilisation, experts."""
     values = tables.values("headline")
     points = _points(tables, settings)
+    devices = points.loc[points["panel"] != "utilisation", "device"].unique()
+    markers = dict(zip(devices, _MARKERS, strict=False))
     subtitle = """Generated jobs; gradients are reduced behind computation, with experts in line.
         The paper's values are not archived but for its two dashed extremes."""
     with canvas(subtitle, points["fidelity"], "Generated jobs, no recordings") as page:
@@ -70,18 +73,20 @@ def step_sweeps(settings: StepSweepsSettings, tables: Tables, canvas: Canvas) ->
         }
         for panel, (x, y, _) in _SWEEPS.items():
             axes, rows = panels[panel], where(points, panel=panel)
-            (_utilisation if panel == "utilisation" else _lines)(axes, rows)
+            if panel == "utilisation":
+                _utilisation(axes, rows)
+            else:
+                _lines(axes, rows, markers)
             axes.set(xlabel=x, ylabel=y.format(at), title=panel_title(titles[panel], 2, settings))
         most = 100 * float(values["overhead_largest_strong_scaling_10ms"])
         panels["scaling"].axhline(most, zorder=4, **PUBLISHED_LINE)
         panels["scaling"].set_ylim(0, None)
         slowest = float(values["expert_slowdown_most"])
         panels["experts"].axhline(slowest, zorder=4, **PUBLISHED_LINE)
-        series = points.loc[points["panel"] != "utilisation", "device"].unique()
         legend: dict[str, Any] = {
             MODE_LABELS[mode]: {"color": colour} for mode, colour in MODE_COLOURS.items()
         }
-        legend |= zip(series, (dot("black", marker=mark) for mark in _MARKERS), strict=False)
+        legend |= {device: dot("black", marker=mark) for device, mark in markers.items()}
         share_legend(page, legend | {f"Largest, {DERIVED}": PUBLISHED_LINE}, 3)
     parts = _parts(points)
     caption = f"""Sweeps of generated steps, circuits by the rule {settings.rule.replace("_", " ")}.
@@ -130,11 +135,10 @@ def _points(tables: Tables, settings: StepSweepsSettings) -> DataFrame:
     return points
 
 
-def _lines(axes: Axes, rows: DataFrame) -> None:
-    markers = dict(zip(rows["device"].unique(), _MARKERS, strict=False))
+def _lines(axes: Axes, rows: DataFrame, markers: Mapping[str, str]) -> None:
     for (device, mode), line in rows.groupby(["device", "mode"], sort=False):
         line = line.sort_values("x")
-        axes.plot(line["x"], line["y"], color=MODE_COLOURS[mode], marker=markers[device])
+        axes.plot(line["x"], line["y"], color=MODE_COLOURS[mode], marker=markers[str(device)])
     ticks(axes.xaxis, sorted(set(rows["x"])), base=2)
 
 

@@ -286,6 +286,10 @@ def arena(settings: ArenaFigureSettings, tables: Tables, canvas: Canvas) -> Draw
                     beside(axes, label(row["network"]), row["usd"], row["chip_us"])
             ticks(axes.xaxis, _round(part["usd"].min() / 2, 2 * part["usd"].max()), base=10)
             axes.set(xlabel="USD a chip", ylabel="Chip-µs a token")
+        legend = {"On the line": dot(PALETTE[0])}
+        if settings.marked:
+            legend[", ".join(map(label, settings.marked))] = dot(PALETTE[1])
+        share_legend(page, legend | {"Other networks": dot(GREY, 3)}, 3)
     best = points[points["front"]].sort_values(["subject", "usd"])
     words = "{network:label} {chip_us:q} chip-µs at {usd:q} USD"
     on_front = "; ".join(

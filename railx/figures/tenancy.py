@@ -5,6 +5,7 @@ trace of faults.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Annotated, Any
 
 import numpy as np
@@ -263,7 +264,7 @@ def fault_trace(settings: FaultTraceSettings, tables: Tables, canvas: Canvas) ->
             single = where(part, job_chips=sizes[0])
             words = "All working chips"
             _over_days(axes, single, "healthy_share", label=words, color=GREY, linestyle=":")
-            for size, colour in zip(sizes, PALETTE, strict=False):
+            for size, colour in zip(sizes, cycle(PALETTE), strict=False):
                 jobs = where(part, job_chips=size)
                 _over_days(axes, jobs, "usable_share", label=f"Jobs of {size} chips", color=colour)
             words = "Largest job"

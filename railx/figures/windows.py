@@ -314,7 +314,7 @@ _CONFIDENCE = {
     "medium": ("s", "read in part"),
     "low": ("o", "recalled, not verified"),
 }
-_SERVERS = (PALETTE[2], PALETTE[7])
+_SERVERS = tuple(PALETTE[position] for position in (2, 7, 1, 3, 4, 6))
 _STATUS = {"commercial": INK, "deployed": PALETTE[0], "research": PALETTE[5]}
 #: Position of a name: points right and up, alignments.
 _SIDES: dict[str, dict[str, Any]] = {

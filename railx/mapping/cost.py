@@ -110,18 +110,12 @@ class ChipCosts:
 
 def chip_costs(settings: MappingSettings, name: str, topology: FamilySettings) -> ChipCosts:
     """What a chip of a network costs with the injection bandwidth of the settings."""
-    try:
-        free, charged = (
-            network_price(settings, name, PricedNetwork(topology), node_price_set)
-            for node_price_set in (None, settings.node_price_set)
+    free, charged = (
+        network_price(
+            settings, "mapping", f"topologies.{name}", PricedNetwork(topology), node_price_set
         )
-    except SettingsError as error:
-        prefix = f"networks.{name}.topology."
-        if error.key.startswith(prefix):
-            raise SettingsError(
-                f"topologies.{name}.{error.key.removeprefix(prefix)}", error.message
-            ) from None
-        raise error.under("mapping") from None
+        for node_price_set in (None, settings.node_price_set)
+    )
     scale = settings.injection_gb_s_per_chip / free.counts.injection_gb_s_per_chip
     node = total(part.cost for part in charged.parts[len(free.parts) :])
     return ChipCosts(
@@ -153,25 +147,40 @@ def cost_columns(cost: Cost, gpus: int) -> dict[str, float | None]:
 
 
 def network_price(
-    prices: PriceSettings, name: str, network: PricedNetwork, node_price_set: str | None = None
+    prices: PriceSettings,
+    stage: str,
+    key: str,
+    network: PricedNetwork,
+    node_price_set: str | None = None,
 ) -> NetworkPrice:
-    """The bill of a network; SettingsError where it has no price."""
+    """The bill of a network; SettingsError where it has no price.
+
+    The error is below ``key``, the key of its topology's settings, or for a price set
+    below ``stage``.
+    """
     catalogue = read_catalogue(prices.catalogue)
-    return price(network, prices.price_set, catalogue, node_price_set=node_price_set, name=name)
+    try:
+        return price(network, prices.price_set, catalogue, node_price_set=node_price_set)
+    except SettingsError as error:
+        below = error.key.removeprefix("networks.network.topology.")
+        if below == error.key:
+            raise error.under(stage) from None
+        raise SettingsError(f"{key}.{below}", error.message) from None
 
 
 def network_cost(
     settings: SwitchedSettings,
-    name: str,
+    key: str,
     chosen: SwitchedNetwork,
     scale: Callable[[PricedNetwork], float],
 ) -> Cost:
-    """The bill of a network times ``scale``; SettingsError where it has no price."""
+    """The bill of a network times ``scale``; SettingsError where it has no price.
+
+    ``key`` is that of the network below ``switched``.
+    """
     priced = PricedNetwork(chosen.topology, counting=chosen.counting)
-    try:
-        return network_price(settings, name, priced).cost.scaled(scale(priced))
-    except SettingsError as error:
-        raise error.under("switched") from None
+    bill = network_price(settings, "switched", f"switched.{key}.topology", priced)
+    return bill.cost.scaled(scale(priced))
 
 
 def node_price_rows(

@@ -91,7 +91,7 @@ def rail_step_rows(settings: SwitchedSettings) -> Iterator[dict[str, Any]]:
         # USD and W per GB/s of a GPU that leaves its server.
         name: network_cost(
             settings,
-            "",
+            f"generated.networks.{name}",
             chosen,
             lambda priced: 1 / (node_rates_gb_s(build_topology(priced.topology))[0] * priced.chips),
         )

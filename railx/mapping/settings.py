@@ -158,11 +158,6 @@ class JobSettings:
         )
 
     @property
-    def step_tokens(self) -> int:
-        """Tokens of a step."""
-        return self.plan.tokens
-
-    @property
     def plan(self) -> Plan:
         """Degrees of the job; replicas share the optimizer's state."""
         degree = self.layout.degree

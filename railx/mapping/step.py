@@ -133,7 +133,7 @@ def _job_rows(
             "routing": "+".join(dict.fromkeys(way.routing for way in ways)),
             "ms": time_ns / 1e6,
             "step_ms": step_ns / 1e6,
-            "tokens_per_s": job.step_tokens / step_ns * 1e9,
+            "tokens_per_s": job.plan.tokens / step_ns * 1e9,
         }
 
 

@@ -84,7 +84,7 @@ def switched_times(settings: SwitchedSettings) -> list[dict[str, Any]]:
         return injection / priced.chips
 
     costs = {
-        name: network_cost(settings, name, chosen, per_chip)
+        name: network_cost(settings, f"networks.{name}", chosen, per_chip)
         for name, chosen in settings.networks.items()
     }
     rows: list[dict[str, Any]] = []
@@ -162,7 +162,7 @@ def _parts(job: JobSettings, candidate: _Candidate, stall: float) -> dict[str, f
         "network_ms": network / 1e6,
         "bubble_ms": bubble / 1e6,
         "stall_ms": stall / 1e6,
-        "tokens_per_s": job.step_tokens / step * 1e9,
+        "tokens_per_s": job.plan.tokens / step * 1e9,
     }
 
 

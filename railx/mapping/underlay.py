@@ -36,8 +36,8 @@ class UnderlyingNetwork:
     routing: StaticRoutingName
     """The routing of its messages."""
     groups: dict[str, TopologySettings]
-    """Networks that its switches are set to for groups of a size (a power of two), by
-    the size; other sizes take ``topology``."""
+    """Networks that its switches are set to for groups of a size, by the size: a power
+    of two below the devices of the plans. Other sizes take ``topology``."""
     switch_ms: Annotated[float, NonNegative()] = field(default=0.0, kw_only=True)
     """Time of setting the switches, added to every micro-batch."""
     priced: TopologySettings | None
@@ -72,6 +72,7 @@ class UnderlaySettings(PriceSettings):
         if self.networks and not (self.plans and self.outside_gb_s):
             key = "outside_gb_s" if self.plans else "plans"
             raise SettingsError(key, "is empty; allowed: at least one where there are networks")
+        sizes = [str(2**power) for power in range(1, self.ranks.bit_length() - 1)]
         for name, network in self.networks.items():
             if network.topology is None:
                 continue
@@ -82,9 +83,10 @@ class UnderlaySettings(PriceSettings):
                     f"got {network.routing!r}; allowed: {', '.join(routings)}",
                 )
             for size in network.groups:
-                if not size.isdigit() or int(size) < 2:
+                if size not in sizes:
                     raise SettingsError(
-                        f"networks.{name}.groups.{size}", "unknown size; allowed: a number from 2"
+                        f"networks.{name}.groups.{size}",
+                        f"unknown size; allowed: {', '.join(sizes) or 'none'}",
                     )
         if self.reference is not None and self.networks[self.reference].priced is None:
             raise SettingsError("reference", f"got {self.reference!r}; allowed: a priced network")
@@ -120,8 +122,10 @@ def underlays(settings: UnderlaySettings, name: str) -> list[Underlay]:
     graphs[settings.ranks] = build_topology(network.topology)
     for size, graph in graphs.items():
         if graph.chips < size:
+            key = "topology" if size == settings.ranks else f"groups.{size}"
             raise SettingsError(
-                f"networks.{name}.topology", f"has {graph.chips} chips; allowed: {size} or more"
+                f"underlay.networks.{name}.{key}",
+                f"has {graph.chips} chips; allowed: {size} or more",
             )
     costs = None if network.priced is None else _usd_per_gb_s(settings, name)
     rates = [("equal_rate", rate) for rate in settings.outside_gb_s]
@@ -161,4 +165,5 @@ def _usd_per_gb_s(settings: UnderlaySettings, name: str) -> float:
     assert topology is not None
     network = PricedNetwork(topology)
     outside, _ = node_rates_gb_s(build_topology(topology))
-    return network_price(settings, name, network).per_chip.usd / outside
+    bill = network_price(settings, "underlay", f"underlay.networks.{name}.priced", network)
+    return bill.per_chip.usd / outside

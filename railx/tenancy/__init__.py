@@ -5,12 +5,6 @@ streams of jobs and measure degraded lines. The package exports the settings alo
 that checking an experiment loads no solver.
 """
 
-from railx.tenancy.settings import (
-    GridJobSettings,
-    StreamJobSettings,
-    StreamSettings,
-    TenancySettings,
-    check_job,
-)
+from railx.tenancy.settings import GridJobSettings, TenancySettings, check_job
 
-__all__ = ["GridJobSettings", "StreamJobSettings", "StreamSettings", "TenancySettings", "check_job"]
+__all__ = ["GridJobSettings", "TenancySettings", "check_job"]

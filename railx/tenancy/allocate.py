@@ -25,47 +25,36 @@ Lines = tuple[IntArray, IntArray]
 
 
 def find_nodes(
-    free: BoolArray, rows: int, columns: int, rule: PlaceRule, policy: FitPolicy
+    free: BoolArray,
+    rows: int,
+    columns: int,
+    rule: PlaceRule,
+    policy: FitPolicy,
+    *,
+    turn: bool = True,
 ) -> Lines | None:
-    """Free rows and columns of ``free`` (bool[side, side]) for a job, or None."""
-    find = find_block if rule == "blocks" else find_product
-    return find(free, rows, columns, policy)
+    """Rows and columns of ``free`` (bool[side, side]) for a job, or None.
 
+    All their crossings are free. ``turn``: also allow columns x rows.
 
-def find_product(
-    free: BoolArray, rows: int, columns: int, policy: FitPolicy, *, turn: bool = True
-) -> Lines | None:
-    """A set of rows and a set of columns (ascending) whose crossings are all free.
+    Under the rule ``blocks`` they are neighbours on a torus, in the order of the block,
+    which may wrap around. first_fit: the first position by row and column. best_fit:
+    the one with the fewest free nodes around it.
 
-    ``turn``: also allow columns x rows.
-
-    first_fit: rows are taken in order while enough common columns stay free, from every
-    first row. best_fit: from every first row, the set grows by the row with the most
-    columns in common and, in another try, by the fullest row that still fits. The
-    result leaves the fewest free nodes in the lines it touches. Sources: HammingMesh's
-    product rule suggests the greedy allocation; the score is this project's.
+    Else they are any, ascending. first_fit: rows are taken in order while enough common
+    columns stay free, from every first row. best_fit: from every first row, the set
+    grows by the row with the most columns in common and, in another try, by the fullest
+    row that still fits. The result leaves the fewest free nodes in the lines it
+    touches. Sources: HammingMesh's product rule suggests the greedy allocation; the
+    score is this project's.
     """
-    return _either_way(_product, free, rows, columns, policy, turn)
-
-
-def find_block(free: BoolArray, rows: int, columns: int, policy: FitPolicy) -> Lines | None:
-    """The rows and columns of a contiguous free block on a torus, in its order.
-
-    The block may wrap around. first_fit: the first position by row and column.
-    best_fit: the one with the fewest free nodes around it.
-    """
-    return _either_way(_block, free, rows, columns, policy, True)
-
-
-def _either_way(
-    search: object, free: BoolArray, rows: int, columns: int, policy: FitPolicy, turn: bool
-) -> Lines | None:
+    search = _block if rule == "blocks" else _product
     best: Lines | None = None
     best_score = 0
     for a, b in dict.fromkeys(((rows, columns), (columns, rows) if turn else (rows, columns))):
         if a > free.shape[0] or b > free.shape[1]:
             continue
-        fits, job_rows, job_columns, score = search(free, a, b, policy == "best_fit")  # type: ignore[operator]
+        fits, job_rows, job_columns, score = search(free, a, b, policy == "best_fit")
         if fits and (best is None or score < best_score):
             best, best_score = (job_rows, job_columns), score
             if policy == "first_fit":

@@ -8,7 +8,6 @@ and in blocks of a torus or mesh: there all lie along the dimension which holds 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -54,16 +53,20 @@ class NetworkPlaces:
     def usable(self, healthy: BoolArray, job_chips: int) -> int:
         """Chips of the jobs of ``job_chips`` each that fit at once.
 
-        A job larger than a unit takes whole units. SettingsError for more than a row
-        and a column have.
+        A job larger than a unit takes whole units, and one no larger than a domain
+        stays in one. SettingsError for more than a row and a column have.
         """
         working = self.working(healthy)
         if job_chips <= self.unit_chips and self._domain_chips is None:
             return int(working.sum()) * (self.unit_chips // job_chips) * job_chips
-        if self.places.rule == "any":
-            domains, taken = self._domains(working, job_chips), self._taken(job_chips)
-            return sum(chips // taken for chips in domains) * job_chips
         units = -(-job_chips // self.unit_chips)
+        if self.places.rule == "any":
+            domain = self._domain_chips
+            if domain is None or job_chips > domain:
+                domain = self.chips
+            groups = working.reshape(-1, max(1, domain // self.unit_chips))
+            taken = job_chips if units == 1 else units * self.unit_chips
+            return int((groups.sum(axis=1) * self.unit_chips // taken).sum()) * job_chips
         if self.places.rule == "runs":
             return sum(length // units for length in self._runs(working)) * job_chips
         if units > max(self.shape):
@@ -78,22 +81,6 @@ class NetworkPlaces:
     def _grid(self, working: BoolArray) -> BoolArray:
         """Units by position; a mesh has a failed layer beyond its rim."""
         return np.pad(working.reshape(self.shape), (0, int(self.places.rule == "boxes")))
-
-    def _taken(self, job_chips: int) -> int:
-        """Chips that a job takes: its chips, or units where it is larger than that."""
-        if job_chips <= self.unit_chips:
-            return job_chips
-        return -(-job_chips // self.unit_chips) * self.unit_chips
-
-    def _domains(self, working: BoolArray, job_chips: int) -> Iterator[int]:
-        """Working chips of every domain that a job of this size stays in."""
-        domain = self._domain_chips
-        if domain is None or job_chips > domain:
-            yield int(working.sum()) * self.unit_chips
-            return
-        units = max(1, domain // self.unit_chips)
-        for chips in working.reshape(-1, units).sum(axis=1) * self.unit_chips:
-            yield int(chips)
 
     def _on_lines(self, lines: BoolArray, units: int) -> int:
         """Jobs of so many units in the rows of a grid: any of a row, or neighbours."""

@@ -255,7 +255,7 @@ class TenancySettings:
     """Chips along a side of a node."""
     n: Annotated[int, AtLeast(1)]
     """Ports on each of the 4 sides of a chip."""
-    ocs_radix: Annotated[int, AtLeast(4)]
+    ocs_radix: Annotated[int, AtLeast(6)]
     """R, ports of an optical switch; even, two per node of a line."""
     faults: FaultStudySettings
     """Largest usable job against failed nodes."""

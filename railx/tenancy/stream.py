@@ -11,14 +11,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from railx.families.family import PlaceRule
 from railx.tenancy.allocate import Lines, find_nodes
-from railx.tenancy.settings import FitPolicy, Queue, StreamJobSettings, StreamSettings
+from railx.tenancy.settings import FitPolicy, Queue, StreamSettings
 from railx.vocabulary.arrays import BoolArray, FloatArray, IntArray
 
 # Events at the same time: those that free nodes come first.
@@ -101,7 +100,7 @@ def draw_failures(
 
 
 def simulate_stream(
-    jobs: Sequence[StreamJobSettings],
+    settings: StreamSettings,
     stream: Stream,
     healthy: BoolArray,
     failures: Failures,
@@ -109,17 +108,14 @@ def simulate_stream(
     rule: PlaceRule,
     policy: FitPolicy,
     queue: Queue,
-    warmup_share: float,
-    repair_hours: float,
-    checkpoint_hours: float,
 ) -> Outcome:
     """Run the stream to its last finish on the nodes of ``healthy`` (bool[side, side]).
 
     The averages end with the last arrival. A job that fits nowhere even on the idle
     grid never starts; it counts as rejected, as with fifo it would block all others.
     """
-    run = _Run(jobs, stream, healthy.copy(), rule, policy, queue, repair_hours, checkpoint_hours)
-    run.from_hours = float(stream.arrival_hours[int(warmup_share * len(stream.kind))])
+    run = _Run(settings, stream, healthy.copy(), rule, policy, queue)
+    run.from_hours = float(stream.arrival_hours[int(settings.warmup_share * len(stream.kind))])
     run.to_hours = float(stream.arrival_hours[-1])
     for job, hours in enumerate(stream.arrival_hours):
         run.push(float(hours), _ARRIVAL, job, 0)
@@ -134,14 +130,12 @@ def simulate_stream(
 class _Run:
     """The state of the grid and the queue between two events."""
 
-    jobs: Sequence[StreamJobSettings]
+    settings: StreamSettings
     stream: Stream
     healthy: BoolArray
     rule: PlaceRule
     policy: FitPolicy
     queue: Queue
-    repair_hours: float
-    checkpoint_hours: float
     now: float = 0.0
     from_hours: float = 0.0
     to_hours: float = 0.0
@@ -157,19 +151,20 @@ class _Run:
     running: dict[int, tuple[Lines, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        count = len(self.stream.kind)
+        jobs, self.kind = self.settings.jobs, self.stream.kind.tolist()
+        count = len(self.kind)
         self.free = self.healthy.copy()
-        self.idle_at_first = self.healthy.copy()
         self.owner = np.full(self.healthy.shape, -1, dtype=np.int64)
         self.remaining_hours = self.stream.duration_hours.copy()
         self.runs = np.zeros(count, dtype=np.int64)
         self.start_hours, self.end_hours = np.full((2, count), np.nan)
         self.rejected, self.rejected_by_shape = np.zeros((2, count), dtype=np.bool_)
-        self.possible: dict[int, bool] = {}
+        # Kinds of job that fit on the idle grid.
+        self.possible = [self._find(kind) is not None for kind in range(len(jobs))]
         # Kinds of job without enough free nodes; the free nodes only shrink until a
         # release or repair.
         self.failed: set[int] = set()
-        sides = [sorted((job.rows, job.columns)) for job in self.jobs]
+        sides = [sorted((job.rows, job.columns)) for job in jobs]
         # A job that contains one without room has no room either.
         self.contains = [
             {k for k, (c, d) in enumerate(sides) if c >= a and d >= b} for a, b in sides
@@ -194,7 +189,7 @@ class _Run:
             self.failed.clear()
         elif event == _FAILURE:
             self._fail(first, second)
-        elif self._can_ever_run(first):
+        elif self.possible[self.kind[first]]:
             self.waiting.append(first)
         else:
             self.rejected[first] = self.rejected_by_shape[first] = True
@@ -213,20 +208,14 @@ class _Run:
         self.now = hours
 
     def _nodes(self, job: int) -> int:
-        return self.jobs[int(self.stream.kind[job])].nodes
+        return self.settings.jobs[self.kind[job]].nodes
 
-    def _can_ever_run(self, job: int) -> bool:
-        kind = int(self.stream.kind[job])
-        if kind not in self.possible:
-            self.possible[kind] = self._find(self.idle_at_first, kind) is not None
-        return self.possible[kind]
-
-    def _find(self, free: BoolArray, kind: int) -> Lines | None:
-        shape = self.jobs[kind]
-        return find_nodes(free, shape.rows, shape.columns, self.rule, self.policy)
+    def _find(self, kind: int) -> Lines | None:
+        shape = self.settings.jobs[kind]
+        return find_nodes(self.free, shape.rows, shape.columns, self.rule, self.policy)
 
     def _start(self, job: int) -> bool:
-        lines = self._find(self.free, int(self.stream.kind[job]))
+        lines = self._find(self.kind[job])
         if lines is None:
             return False
         block = np.ix_(*lines)
@@ -252,12 +241,12 @@ class _Run:
             return
         job = int(self.owner[row, column])
         self.healthy[row, column] = self.free[row, column] = False
-        self.push(self.now + self.repair_hours, _REPAIR, row, column)
+        self.push(self.now + self.settings.repair_hours, _REPAIR, row, column)
         if job < 0:
             return
-        ran = self.now - self._release(job)
+        ran, every = self.now - self._release(job), self.settings.checkpoint_hours
         self.failed.clear()
-        saved = math.floor(ran / self.checkpoint_hours) * self.checkpoint_hours
+        saved = math.floor(ran / every) * every
         self.lost_node_hours += (ran - saved) * self._nodes(job)
         self.remaining_hours[job] -= saved
         self.runs[job] += 1
@@ -268,9 +257,9 @@ class _Run:
         failed = self.failed
         free = int(self.free.sum())
         still: deque[int] = deque()
-        while self.waiting and (len(failed) < len(self.jobs) or self.queue == "reject"):
+        while self.waiting and (len(failed) < len(self.contains) or self.queue == "reject"):
             job = self.waiting.popleft()
-            kind = int(self.stream.kind[job])
+            kind = self.kind[job]
             enough = self._nodes(job) <= free
             if enough and kind not in failed and self._start(job):
                 free -= self._nodes(job)

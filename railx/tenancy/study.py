@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from railx.progress import counted
-from railx.tenancy.allocate import find_product
+from railx.tenancy.allocate import find_nodes
 from railx.tenancy.degraded import degraded_rows
 from railx.tenancy.grid import (
     Faults,
@@ -107,8 +107,8 @@ def allocate_jobs(
     """Place jobs one after another, the largest first, around the failures.
 
     None for a job without a free product. An all-to-all of k nodes takes no line with
-    fewer than k - 1 rails that work on all of its healthy nodes; a ring takes any line
-    with a working rail.
+    fewer than k - 1 rails that work on all of its nodes; a ring takes any line with a
+    working rail.
     """
     free = faults.healthy(grid)
     placed: list[PlacedJob | None] = [None] * len(jobs)
@@ -117,9 +117,8 @@ def allocate_jobs(
         for a, b in dict.fromkeys(((job.rows, job.columns), (job.columns, job.rows))):
             # The lines with enough rails depend on the job's orientation, so the search
             # must not turn it.
-            lines = find_product(
-                _wireable(grid, free, faults, job, a, b), a, b, "best_fit", turn=False
-            )
+            wireable = _wireable(grid, free, faults, job, a, b)
+            lines = find_nodes(wireable, a, b, "lines", "best_fit", turn=False)
             if lines is not None:
                 placed[index] = PlacedJob(
                     tuple(map(int, lines[0])), tuple(map(int, lines[1])), job.setting
@@ -230,16 +229,13 @@ def utilisation_table(settings: TenancySettings, seed: int) -> Rows:
                         rule = place_rule(system)
                         if rule not in measures:
                             outcome = simulate_stream(
-                                stream.jobs,
+                                stream,
                                 drawn,
                                 healthy,
                                 failures,
                                 rule=rule,
                                 policy=policy,
                                 queue=queue,
-                                warmup_share=stream.warmup_share,
-                                repair_hours=stream.repair_hours,
-                                checkpoint_hours=stream.checkpoint_hours,
                             )
                             measures[rule] = _measures(settings, drawn, outcome)
                         head = {"system": system, "policy": policy, "queue": queue}

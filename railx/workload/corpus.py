@@ -171,18 +171,11 @@ CorpusSettings = (
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """The token ids of documents, without the beginning of a sequence."""
-
-    tokenizer: Tokenizer
-    ids: tuple[npt.NDArray[np.int64], ...]
-
-
-@dataclass(frozen=True)
 class Corpus:
     """Sequences in a fixed order: ``lengths`` int64 [n] in tokens, and the texts.
 
-    A text and its ids exclude the beginning-of-sequence token.
+    A text and its ids exclude the beginning-of-sequence token. A corpus of lengths
+    alone has no texts and no tokenizer.
     """
 
     name: str
@@ -191,7 +184,8 @@ class Corpus:
     description: str
     lengths: npt.NDArray[np.int64]
     documents: tuple[bytes, ...] | None
-    encoded: Encoded | None = None
+    tokenizer: Tokenizer | None = None
+    ids: tuple[npt.NDArray[np.int64], ...] = ()
 
 
 def build_corpus(settings: CorpusSettings, seed: int) -> Corpus:
@@ -206,7 +200,7 @@ def build_corpus(settings: CorpusSettings, seed: int) -> Corpus:
         described = f"standard library of Python {version}, one {settings.unit} a document"
         return _text_corpus(settings, documents, described, seed)
     if isinstance(settings, FolderCorpusSettings):
-        documents = folder_documents(settings.path, settings.pattern)
+        documents = folder_documents(in_repository(settings.path), settings.pattern)
         described = f"files that match {settings.pattern} in {Path(settings.path).name}"
         return _text_corpus(settings, documents, described, seed)
     kind: CorpusKind = "synthetic"
@@ -239,10 +233,10 @@ def write_corpus(path: str | Path, corpus: Corpus) -> None:
     """
     tokens: list[bytes | None] = [None] * len(corpus.lengths)
     described: dict[str, Any] = dict.fromkeys(_TOKENS_DESCRIBED)
-    if corpus.encoded is not None:
-        ids, tokenizer = corpus.encoded.ids, corpus.encoded.tokenizer
-        kind = token_type(max((int(item.max(initial=0)) for item in ids), default=0))
-        tokens = [item.astype(kind).tobytes() for item in ids]
+    tokenizer = corpus.tokenizer
+    if tokenizer is not None:
+        kind = token_type(max((int(item.max(initial=0)) for item in corpus.ids), default=0))
+        tokens = [item.astype(kind).tobytes() for item in corpus.ids]
         described = {
             "tokenizer": tokenizer.name,
             "tokenizer_digest": tokenizer.digest,
@@ -302,11 +296,10 @@ def _text_corpus(
         described += ", pairs of bytes as tokens"
     if len(chosen) < len(documents):
         described += f"; {len(chosen)} of {len(documents)} documents"
-    encoded = Encoded(tokenizer, tuple(tokenizer.encode(chosen)))
-    lengths = np.array([len(ids) + 1 for ids in encoded.ids], dtype=np.int64)
-    return Corpus(
-        settings.name, settings.source, "real_text", described, lengths, tuple(chosen), encoded
-    )
+    ids, texts = tuple(tokenizer.encode(chosen)), tuple(chosen)
+    lengths = np.array([len(document) + 1 for document in ids], dtype=np.int64)
+    name, source = settings.name, settings.source
+    return Corpus(name, source, "real_text", described, lengths, texts, tokenizer, ids)
 
 
 def _digest(lengths: npt.NDArray[np.int64], tokens: Sequence[bytes | None]) -> str:

@@ -65,9 +65,6 @@ def check_corpus(corpus: CorpusSettings, key: str, folder: Path = Path()) -> Non
             raise SettingsError(key, f"got {table!r}, which is not there; allowed: a CSV table")
         try:
             published_quantiles(in_repository(table))
-        except (KeyError, TypeError):
-            allowed = "allowed: the columns kind, key, value"
-            raise SettingsError(key, f"got {table!r} without all cells; {allowed}") from None
         except (UserError, OSError) as error:
             raise SettingsError(key, f"got {error}") from None
 
@@ -100,7 +97,7 @@ def _lengths(
     if isinstance(corpus, QuantileCorpusSettings | MixtureCorpusSettings):
         return _drawn(corpus, seed) if corpus.sequences <= _MOST_DRAWN else None
     if isinstance(corpus, FolderCorpusSettings):
-        count = len(folder_files(folder / corpus.path, corpus.pattern))
+        count = len(folder_files(_resolved(corpus.path, folder), corpus.pattern))
     elif asked > _SURELY_STANDARD:
         count = _standard_documents(corpus.unit)
     else:

@@ -35,18 +35,27 @@ def published_quantiles(path: str | Path) -> tuple[FloatArray, FloatArray]:
         )
     with Path(path).open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    counts = [r["value"] for r in rows if r.get("kind") == "summary" and r["key"] == "count"]
+    counts = [
+        row.get("value", "")
+        for row in rows
+        if (row.get("kind"), row.get("key")) == ("summary", "count")
+    ]
     if not counts:
         raise UserError(
             f"{path}: no row summary,count; allowed: the number of sequences behind the quantiles"
         )
-    count = float(counts[0])
     points: dict[float, float] = {}
-    for row in rows:
-        if row["kind"] == "percentile_lower":
-            points[float(row["value"])] = max(1 - float(row["key"]) / 100, 1 / count)
-        elif row["kind"] == "ccdf_frac_seqs_gt":
-            points[float(row["key"])] = max(float(row["value"]), 1 / count)
+    try:
+        least = 1 / float(counts[0])
+        for row in rows:
+            if row["kind"] == "percentile_lower":
+                points[float(row["value"])] = max(1 - float(row["key"]) / 100, least)
+            elif row["kind"] == "ccdf_frac_seqs_gt":
+                points[float(row["key"])] = max(float(row["value"]), least)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        raise UserError(
+            f"{path}: cells are missing or no numbers; allowed: the columns kind, key, value"
+        ) from None
     lengths = np.array(sorted(points))
     above = np.array([points[length] for length in lengths])
     if len(lengths) < 2 or np.any(np.diff(above) > 0):

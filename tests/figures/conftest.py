@@ -607,8 +607,8 @@ def write_groups(
 
 
 def write_pipeline(results: Path) -> dict[str, Path]:
-    """Four chunks through two stages in 1F1B order; the second pipeline counts its time
-    from its own start.
+    """Four chunks through two stages in 1F1B order, in two pipelines one after the
+    other.
     """
     blocks = {
         0: [
@@ -638,8 +638,8 @@ def write_pipeline(results: Path) -> dict[str, Path]:
             "stage": stage,
             "chunk": chunk,
             "kind": kind,
-            "start_ms": start,
-            "end_ms": end,
+            "start_ms": start + 52 * pipeline,
+            "end_ms": end + 52 * pipeline,
         }
         for pipeline in range(2)
         for stage, rows in blocks.items()
@@ -1080,13 +1080,18 @@ def _draw(name: str, inputs: dict[str, dict[str, list[Path]]], output: Path) -> 
     return overlaps
 
 
-def draw_words(settings: CanvasSettings, inputs: dict[str, list[Path]], output: Path) -> None:
-    """Draw a figure without its layout and images, which take most of the time."""
+def draw_words(settings: CanvasSettings, inputs: dict[str, list[Path]], output: Path) -> Any:
+    """Draw a figure without its layout and images, which take most of the time; its
+    page.
+    """
+    pages: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("settle", "refuse_hidden", "save"):
+        for name in ("settle", "refuse_hidden"):
             patch.setattr(canvas, name, lambda *_: None)
+        patch.setattr(canvas, "save", lambda page, *_: pages.append(page))
         patch.setattr(registry, "_draw_narrow", lambda *_: None)
         draw_figure(settings, inputs, output)
+    return pages[0]
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from railx.figures import added_time, draw_figure, pipelines, simulations
+from railx.figures import added_time, draw_figure, simulations
 from railx.figures.repeats import medians, per_repeat, repeats_words
 from railx.intervals import estimate
 from railx.io import read_json
@@ -304,25 +304,6 @@ def test_seeds_are_drawn_as_their_medians_and_how_far_they_go() -> None:
     texts = [" ".join(simulations._caption(rows.assign(name="A")).split()) for rows in (one, both)]
     assert "under 1 seed." in texts[0]
     assert "within 25 % over the seeds" in texts[1]
-
-
-def test_pipelines_follow_one_another_in_both_ways_of_counting() -> None:
-    own_start = pd.DataFrame(
-        {
-            "replica": [0, 0, 0],
-            "pipeline": [0, 0, 1],
-            "start_ms": [0.0, 4.0, 0.0],
-            "end_ms": [4.0, 9.0, 5.0],
-        }
-    )
-    batch_start = own_start.assign(start_ms=[0.0, 4.0, 9.0], end_ms=[4.0, 9.0, 14.0])
-    for table in (own_start, batch_start):
-        moved = pipelines._in_sequence(table)
-        assert moved[["start_ms", "end_ms"]].to_numpy().tolist() == [
-            [0.0, 4.0],
-            [4.0, 9.0],
-            [9.0, 14.0],
-        ]
 
 
 def test_a_bar_is_an_iteration_and_its_parts_are_device_time(tmp_path: Path) -> None:

@@ -198,6 +198,14 @@ def test_a_network_without_room_says_so() -> None:
     assert all(row["step_ms"] is None for row in found)
 
 
+def test_a_network_without_a_price_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = NETWORKS["electrical"] | {"port_gbps": 1600.0}
+    monkeypatch.setitem(NETWORKS, "electrical", fast)
+    key = r"^switched\.generated\.networks\.electrical\.topology\.port_gbps: got 1600 Gb/s"
+    with pytest.raises(SettingsError, match=key):
+        rows_of(PLAIN)
+
+
 def test_wires_of_turns() -> None:
     data, stages = Use(("x", "y"), ("data",), 4), Use(("x", "y"), ("pipeline",), 2)
     layout = LayoutSettings(mesh={}, x={"data": 4}, y={"pipeline": 2})

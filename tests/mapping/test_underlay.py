@@ -28,11 +28,12 @@ def network(topology: str, priced: str, *, switch_ms: float = 0.0, **more: Any) 
     )
 
 
+def _servers(servers: int) -> Any:
+    return topology_settings("opus_rails", servers=servers)
+
+
 def settings() -> UnderlaySettings:
-    groups = {
-        size: topology_settings("opus_rails", servers=servers)
-        for size, servers in (("16", 2), ("32", 4))
-    }
+    groups = {"16": _servers(2), "32": _servers(4)}
     networks = {
         "rails": network("rail_optimised", "rail_optimised_1280", pods=1),
         "tree": network("fat_tree", "fat_tree_1250"),
@@ -110,10 +111,24 @@ def test_what_does_not_fit_is_named() -> None:
             networks={"tree": replace(good.networks["tree"], routing="valiant")},
             reference=None,
         )
+    for size in ("3", "64", "128", "x"):
+        groups = {size: _servers(2)}
+        ring = {"ring": replace(good.networks["ring"], groups=groups)}
+        allowed = rf"^networks\.ring\.groups\.{size}: unknown size; allowed: 2, 4, 8, 16, 32$"
+        with pytest.raises(SettingsError, match=allowed):
+            replace(good, networks=ring, reference=None)
     small = replace(good.networks["ring"], topology=topology_settings("opus_rails", servers=4))
     with pytest.raises(
-        SettingsError, match=r"^networks\.ring\.topology: has 32 chips; allowed: 64"
+        SettingsError, match=r"^underlay\.networks\.ring\.topology: has 32 chips; allowed: 64"
     ):
         underlays(replace(good, networks={**good.networks, "ring": small}), "ring")
+    one = replace(small, topology=good.networks["ring"].topology, groups={"16": _servers(1)})
+    with pytest.raises(SettingsError, match=r"^underlay\.networks\.ring\.groups\.16: has 8 chips"):
+        underlays(replace(good, networks={**good.networks, "ring": one}), "ring")
+    fast = {**good.networks, "tree": network("fat_tree", "fat_tree_1250", port_gbps=1600.0)}
+    fast["tree"] = replace(fast["tree"], priced=fast["tree"].topology)
+    key = r"^underlay\.networks\.tree\.priced\.port_gbps: got 1600 Gb/s per priced port"
+    with pytest.raises(SettingsError, match=key):
+        underlays(replace(good, networks=fast), "tree")
     listed = replace(good.networks["tree"], topology=None)
     assert underlays(replace(good, networks={**good.networks, "tree": listed}), "tree") == []

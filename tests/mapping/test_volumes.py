@@ -149,7 +149,7 @@ def test_a_micro_batch_of_two_sequences_is_two_of_one_but_for_messages(job_of: J
     layout = {"mesh": {"tensor": 4}, "x": {"sequence": 4}, "y": {"data": 2, "pipeline": 2}}
     one, two = (job_of(layout=layout, micro_batch_sequences=number) for number in (1, 2))
     assert compute_flops(two) == 2 * compute_flops(one)
-    assert two.step_tokens == 2 * one.step_tokens
+    assert two.plan.tokens == 2 * one.plan.tokens
     for first, second in zip(step_transfers(one), step_transfers(two), strict=True):
         assert second.times == first.times
         assert second.bytes == first.bytes * (1 if first.per_step else 2)

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.families import build_topology
+from railx.families.family import PlaceRule
 from railx.families.railx_hyperx import RailXHyperXSettings
 from railx.families.railx_torus import RailXTorusSettings
 from railx.settings import SettingsError
 from railx.tenancy import GridJobSettings, check_job
-from railx.tenancy.allocate import find_block, find_product
+from railx.tenancy.allocate import find_nodes
 from railx.tenancy.grid import (
     Faults,
     NodeGrid,
@@ -191,10 +192,11 @@ def test_searches_return_free_nodes_of_the_right_shape(
     seed: int, density: float, rows: int, columns: int, policy: str
 ) -> None:
     free = np.random.default_rng(seed).random((7, 8)) < density
+    rules: tuple[PlaceRule, ...] = ("blocks", "lines")
     block, product = (
-        find_block(free, rows, columns, policy),
-        find_product(free, rows, columns, policy),
-    )  # type: ignore[arg-type]
+        find_nodes(free, rows, columns, rule, policy)  # type: ignore[arg-type]
+        for rule in rules
+    )
     for found in (block, product):
         if found is not None:
             assert free[np.ix_(*found)].all()
@@ -219,10 +221,10 @@ def test_an_idle_grid_takes_every_shape_in_wide_masks() -> None:
     """More than 64 columns need a second word of bits."""
     free = np.ones((3, 130), dtype=np.bool_)
     free[1, 70] = False
-    found = find_product(free, 3, 129, "best_fit", turn=False)
+    found = find_nodes(free, 3, 129, "lines", "best_fit", turn=False)
     assert found is not None
     assert 70 not in found[1]
-    assert find_product(free, 3, 130, "best_fit") is None
+    assert find_nodes(free, 3, 130, "lines", "best_fit") is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from railx.io import read_json, read_rows
 from railx.settings import SettingsError, load
-from railx.tenancy import StreamJobSettings, TenancySettings
+from railx.tenancy import TenancySettings
 from railx.tenancy.settings import place_rule
 from railx.tenancy.stream import (
     Failures,
@@ -44,10 +44,11 @@ def run(
     failures: Failures = NONE,
     **choices: Any,
 ) -> Outcome:
-    jobs = [StreamJobSettings(a, b, "torus", 1.0) for a, b in kinds]
-    own: dict[str, Any] = {"rule": "lines", "policy": "best_fit", "queue": "fifo"}
-    own |= {"warmup_share": 0.0, "repair_hours": 5.0, "checkpoint_hours": 1.0} | choices
-    return simulate_stream(jobs, stream, healthy, failures, **own)
+    jobs = [{"rows": a, "columns": b, "setting": "torus", "weight": 1.0} for a, b in kinds]
+    changed = plain(jobs=jobs, warmup_share=0.0, repair_hours=5.0, checkpoint_hours=1.0)
+    settings_: TenancySettings = load(TenancySettings, changed)
+    how: dict[str, Any] = {"rule": "lines", "policy": "best_fit", "queue": "fifo"} | choices
+    return simulate_stream(settings_.stream, stream, healthy, failures, **how)
 
 
 @given(
@@ -63,23 +64,21 @@ def test_node_hours_are_conserved(
     seed: int, system: str, policy: str, queue: str, mtbf: float | None, load_: float
 ) -> None:
     """The grid was busy with what the jobs got done and what failures undid."""
-    configured: TenancySettings = load(TenancySettings, plain(arrivals=60))
+    changed = plain(arrivals=60, warmup_share=0.2, repair_hours=24.0, checkpoint_hours=1.0)
+    configured: TenancySettings = load(TenancySettings, changed)
     rng = np.random.default_rng(seed)
     drawn = draw_stream(configured.stream, 81, load_, rng)
     failures = draw_failures(9, mtbf, float(drawn.arrival_hours[-1]), rng)
     healthy = np.ones(81, dtype=np.bool_)
     healthy[rng.choice(81, 5, replace=False)] = False
     outcome = simulate_stream(
-        configured.stream.jobs,
+        configured.stream,
         drawn,
         healthy.reshape(9, 9),
         failures,
         rule=place_rule(system),  # type: ignore[arg-type]
         policy=policy,  # type: ignore[arg-type]
         queue=queue,  # type: ignore[arg-type]
-        warmup_share=0.2,
-        repair_hours=24,
-        checkpoint_hours=1,
     )
     nodes = np.array([job.nodes for job in configured.stream.jobs])[drawn.kind]
     done = float((nodes * (drawn.duration_hours - outcome.remaining_hours)).sum())
@@ -233,6 +232,7 @@ def test_stage_writes_the_tables_that_it_sums_up(tmp_path: Path) -> None:
                 " nearest are 16 and 18)"
             ),
         ),
+        (("ocs_radix",), 4, "tenancy.ocs_radix: got 4; allowed: at least 6"),
         (
             ("mix", "jobs"),
             [{"rows": 10, "columns": 2, "setting": "torus"}],

@@ -22,6 +22,7 @@ from railx.workload.corpus import (
     stdlib_documents,
     write_corpus,
 )
+from railx.workload.corpus_check import check_corpus
 from tests.builders import checked
 
 
@@ -104,6 +105,15 @@ def test_a_folder_of_text(tmp_path: Path) -> None:
     corpus = _build("folder", path=str(tmp_path))
     assert corpus.documents == (b"hello", "né".encode())
     assert corpus.lengths.tolist() == [6, 4]
+
+
+def test_shipped_text_is_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = checked("corpus", "folder", path="resources/catalogue", pattern="*.csv")
+    monkeypatch.chdir(tmp_path)
+    check_corpus(settings, "corpus", tmp_path)
+    assert build_corpus(settings, 1).documents
 
 
 @pytest.mark.parametrize(

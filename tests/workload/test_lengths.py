@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railx.errors import UserError
 from railx.workload.lengths import (
     length_statistics,
     published_quantiles,
@@ -58,6 +59,16 @@ def test_a_table_of_quantiles_must_be_monotone(tmp_path: Path) -> None:
         "kind,key,value\nsummary,count,10\npercentile_lower,10,100\npercentile_lower,50,20\n"
     )
     with pytest.raises(ValueError, match=r"table\.csv: quantiles are not monotone"):
+        published_quantiles(table)
+
+
+@pytest.mark.parametrize(
+    "rows", ["summary,count,0", "summary,count", "summary,count,10\npercentile_lower,10,long"]
+)
+def test_a_table_of_quantiles_has_numbers(tmp_path: Path, rows: str) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text(f"kind,key,value\n{rows}\n")
+    with pytest.raises(UserError, match=r"table\.csv: cells are missing or no numbers; allowed: "):
         published_quantiles(table)
 
 

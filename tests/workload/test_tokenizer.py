@@ -100,7 +100,7 @@ def test_the_corpus_file_holds_ids_that_training_reads_without_the_package(
     path = tmp_path / "corpus.parquet"
     write_corpus(path, corpus)
     metadata = read_metadata(path)
-    assert corpus.encoded is not None
+    assert corpus.tokenizer is not None
     assert {
         key: metadata[key]
         for key in ("tokenizer", "vocabulary_size", "token_bytes", "beginning_of_sequence")
@@ -110,10 +110,10 @@ def test_the_corpus_file_holds_ids_that_training_reads_without_the_package(
         "token_bytes": 2,
         "beginning_of_sequence": 499,
     }
-    assert metadata["tokenizer_digest"] == corpus.encoded.tokenizer.digest
+    assert metadata["tokenizer_digest"] == corpus.tokenizer.digest
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     read = read_sequences(path, {0: int(corpus.lengths[0])}, 500)
-    assert read[0].tolist() == [499, *corpus.encoded.ids[0]]
+    assert read[0].tolist() == [499, *corpus.ids[0]]
 
 
 def test_the_file_alone_gives_the_text_back(tmp_path: Path) -> None:
