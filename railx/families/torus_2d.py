@@ -35,12 +35,12 @@ class Torus2DSettings(ChipTorusSettings):
 
 
 def line_graphs(settings: Torus2DSettings, topology: Topology) -> list[LineGraph]:
-    """A row and a column: rings."""
+    """A row and a column: rings of n links."""
     graphs = []
     for length in settings.shape:
         near = np.arange(length)
         both = [np.stack([near, np.roll(near, step)], axis=1) for step in (-1, 1)]
-        graphs.append((length, np.concatenate(both)))
+        graphs.append((length, np.concatenate(both * settings.n)))
     return graphs
 
 

@@ -321,8 +321,12 @@ def member_rates(loads: RoutedLoads, groups: IntArray, algorithm: str) -> Member
 def _flow_rate(
     topology: Topology, table: RoutingTable, groups: IntArray, algorithm: str
 ) -> tuple[float, float]:
-    """Fair rate of each member (GB/s), all sending at once; longest flight in ns."""
+    """Fair rate of each member (GB/s), all sending at once; longest flight in ns.
+
+    With circuits set for their messages where the network has such.
+    """
     src, dst, size_bytes = _pairs_of(messages_of(algorithm, groups.shape[1]), groups)
+    topology, table = routed_for(topology, table, src, dst, size_bytes)
     paths = spread_flows(topology, table, src, dst)
     sending = finish_times(paths, link_gb_s(topology), size_bytes) - paths.latency_ns
     return float(1 / sending.max()), float(paths.latency_ns.max())

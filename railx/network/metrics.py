@@ -140,12 +140,12 @@ def check_optical_circuits(topology: Topology) -> None:
         )
     settings = topology.settings
     ports = np.concatenate([circuits.port_a, circuits.port_b]).astype(np.int64)
-    span = int(ports.max()) + 1
-    radix = getattr(settings, "ocs_radix", None)
-    if ports.min() < 0 or (radix is not None and span > radix):
+    lowest, span = int(ports.min()), int(ports.max()) + 1
+    most = getattr(settings, "ocs_radix", None) or span
+    if lowest < 0 or span > most:
         raise UserError(
-            f"circuits: port {max(span - 1, -int(ports.min()))} does not exist; allowed: 0 to"
-            f" {(radix or span) - 1}"
+            f"circuits: port {lowest if lowest < 0 else span - 1} does not exist; allowed: 0 to"
+            f" {most - 1}"
         )
     used = np.bincount(np.concatenate([circuits.ocs, circuits.ocs]).astype(np.int64) * span + ports)
     if used.max() > 1:

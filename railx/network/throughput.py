@@ -167,7 +167,7 @@ def simulate_static(
         "mean_internal_hops": float((load * links.lanes)[~external].sum()) / topology.chips,
         "internal_width_needed": None
         if external.all()
-        else float(load[~external].max() / load[external].max()),
+        else float(load[~external].max() / (load / width)[external].max()),
         "busiest_link_kind": LINK_KINDS[int(links.kind[busiest])],
         "fidelity": FIDELITY,
     }

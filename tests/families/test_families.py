@@ -195,6 +195,9 @@ def test_check_circuits_notices_damage() -> None:
                 settings=dataclasses.replace(torus.settings, ocs_radix=8, x_scale=4, y_scale=4),
             )
         )
+    negative = dataclasses.replace(torus.circuits, port_b=_changed(torus.circuits.port_b, 0, -1))
+    with pytest.raises(ValueError, match="port -1 does not exist; allowed: 0 to 9"):
+        check_optical_circuits(dataclasses.replace(torus, circuits=negative))
     with pytest.raises(ValueError, match=r"torus_2d: .* no circuits to check"):
         check_optical_circuits(build_topology(topology_settings("torus_2d")))
 

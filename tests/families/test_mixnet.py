@@ -17,12 +17,14 @@ from hypothesis import strategies as st
 from railx.families import build_routing, family_of
 from railx.families.mixnet import CHANGES_MS, MixNetSettings, greedy_circuits
 from railx.network.group_bandwidth import (
+    group_bandwidth,
     member_rates,
     routed_loads,
     strided_groups,
 )
 from railx.network.metrics import check_optical_circuits
 from railx.network.settings import (
+    BandwidthSettings,
     ExpertTraffic,
     PermutationTraffic,
     StaticNetworkSettings,
@@ -211,6 +213,18 @@ def test_an_all_to_all_takes_circuits_that_are_set_for_it() -> None:
     assert rates(topology, "tree", 64, 1, "direct") == pytest.approx(PORT_GB_S * 2 * 63 / 448)
     half = at_rates(topology, PORT_GB_S / 2, 450.0)
     assert rates(half, "min", 16, 1, "direct") == pytest.approx(PORT_GB_S * 3 * 15 / 64)
+
+
+def test_fair_rates_of_an_all_to_all_have_the_same_circuits() -> None:
+    topology = build("mixnet")
+    settings = BandwidthSettings({"it": "min"}, 128, ("analytic", "flow"))
+    rows = {
+        row["fidelity"]: row["gb_s"]
+        for row in group_bandwidth(topology, settings, "min", "it")
+        if (row["operation"], row["group_size"], row["stride"]) == ("all_to_all", 16, 1)
+    }
+    assert rows["analytic"] == pytest.approx(PORT_GB_S * 6 * 15 / 64 * 16 / 15)
+    assert rows["flow"] == pytest.approx(rows["analytic"])
 
 
 def test_patterns_have_circuits_of_their_own() -> None:

@@ -19,6 +19,7 @@ from railx.network.throughput import uniform_lane_loads
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,
+    longest_paths,
     path_lengths,
     table_channel_loads,
     table_lane_loads,
@@ -166,6 +167,15 @@ def test_every_torus_takes_the_shortest_ways(m: int, n: int, x_scale: int, y_sca
     assert table_lane_loads(topology, table) == pytest.approx(
         uniform_lane_loads(topology, "min"), abs=1e-12
     )
+
+
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_no_path_on_a_torus_takes_longer_than_its_bound(m: int) -> None:
+    topology = build("railx_torus", m=m, x_scale=3, y_scale=4)
+    bound = family_of(topology).longest_path_ns
+    assert bound is not None
+    flights = longest_paths(topology, build_routing(topology, "min"), topology.links.latency_ns)
+    assert bound(topology.settings) >= flights.max()
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ def test_torus_metrics_have_their_closed_forms(x: int, y: int, n: int) -> None:
     assert metrics["mean_chip_hops"] == pytest.approx(metrics["mean_node_hops"])
     assert metrics["bisection_gbps"] == metrics["bisection_closed_form_gbps"]
     assert metrics["bisection_equal_halves"] == (max(x, y) % 2 == 0)
+    assert metrics["disjoint_paths_min"] == 4 * n
 
 
 @pytest.mark.parametrize(("k", "planes"), [(4, 1), (4, 3), (6, 2), (8, 1)])

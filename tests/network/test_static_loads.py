@@ -229,6 +229,16 @@ def test_torus_of_36_by_36() -> None:
     assert slow["busiest_link_kind"] == "internal"
 
 
+def test_internal_width_counts_external_links_by_their_rate() -> None:
+    """Of the 95 other chips 7 are in the server, 24 on others of the segment.
+
+    Links to the spine carry more than those of chips, but at twice their rate.
+    """
+    row = simulate(build("hpn"))
+    assert row["busiest_link_kind"] == "leaf"
+    assert row["internal_width_needed"] == pytest.approx((7 + 24 * 7 / 8) / (24 + 64))
+
+
 def test_a_longer_dimension_binds_the_torus() -> None:
     row = simulate(build("torus_2d", x_scale=12, y_scale=4))
     assert row["busiest_link_kind"] == "torus_x"

@@ -57,11 +57,11 @@ def infragraph_network(path: Path, content: Mapping[str, Any]) -> Network:
         v for v in dict.fromkeys(end for wire in wires for end in wire[:2]) if v not in xpus
     ]
     number = {vertex: index for index, vertex in enumerate([*chips, *switches])}
-    links: Counter[tuple[int, int, float, float]] = Counter()
+    links: Counter[tuple[int, int, float, float | None]] = Counter()
     for low, high, link in wires:
         ends = sorted((number[low], number[high]))
-        rate = _rate(path, link["physical"].get("bandwidth"), _GBPS)
-        flight = _rate(path, link["physical"].get("latency") or {"choice": "ns", "ns": 0.0}, _NS)
+        rate, latency = _rate(path, _bandwidth(link), _GBPS), link["physical"].get("latency")
+        flight = _rate(path, latency, _NS) if latency else None
         links[ends[0], ends[1], rate, flight] += 1
     return Network(
         tuple(xpus[chip][0] for chip in chips),

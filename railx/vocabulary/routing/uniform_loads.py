@@ -57,7 +57,8 @@ def half_way_round_ns(grid: Grid) -> float:
     """Bound of the latency on a torus of nodes: half way round a row and a column."""
     total = 0.0
     for length in (grid.columns, grid.rows):
-        nodes, inside = length // 2, grid.m - 1
+        # Half way round a ring of chips every m-th link is a rail, perhaps the first.
+        nodes, inside = -(-(grid.m * length // 2) // grid.m), grid.m - 1
         total += nodes * grid.external_latency_ns + (nodes + 1) * inside * grid.internal_latency_ns
     return total
 
