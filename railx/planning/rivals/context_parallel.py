@@ -133,9 +133,11 @@ def plan_any_degree_batch(
     check_group_holds(batch, cost.tokens_per_device, devices)
     fewest = ceil(int(lengths.sum()) / (cost.tokens_per_device * devices))
     plans: list[list[Assignment]] = []
-    for tried, count in enumerate(range(fewest, len(lengths) + 1), 1):
-        if tried > settings.trials and plans:
+    tried = 0
+    for count in range(fewest, len(lengths) + 1):
+        if tried >= settings.trials and plans:
             break
+        tried += 1
         assignments = _plan(lengths, count, devices, cost)
         if assignments is not None:
             plans.append(assignments)
