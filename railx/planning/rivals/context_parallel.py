@@ -179,11 +179,12 @@ def _filled(
     """Groups for positions, longest first, within a time; None where ranks run out."""
     # Ascending, so that the longest is the last and those that fit come first.
     left = [(int(lengths[position]), -position) for position in reversed(run)]
+    works_ms = cost.sequence_ms(lengths).tolist()
     groups, free = [], devices
     while left:
         length, negated = left.pop()
         degrees = range(ceil(length / cost.tokens_per_device), free + 1)
-        opened = (_Open(degree, [-negated], length, _work_ms(length, cost)) for degree in degrees)
+        opened = (_Open(degree, [-negated], length, works_ms[-negated]) for degree in degrees)
         group = next((group for group in opened if _time_ms(group, cost) <= limit_ms), None)
         if group is None:
             return None
@@ -196,7 +197,7 @@ def _filled(
             length, negated = left.pop(index)
             group.members.append(-negated)
             group.tokens += length
-            group.work_ms += _work_ms(length, cost)
+            group.work_ms += works_ms[-negated]
         groups.append(group)
     return groups
 
@@ -231,10 +232,6 @@ def _spread(groups: list[_Open], devices: int, cost: CostModel) -> None:
 def _time_ms(group: _Open, cost: CostModel) -> float:
     exchange = group.tokens * cost.all_to_all_ms[group.degree] + cost.latency_for(group.degree)
     return group.work_ms / group.degree + cost.constant_ms + exchange
-
-
-def _work_ms(length: int, cost: CostModel) -> float:
-    return cost.quadratic_ms * length**2 + cost.linear_ms * length
 
 
 ANY_DEGREE = Planner(
