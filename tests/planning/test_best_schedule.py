@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from railx.performance.pipeline_cost import PassTime, PipelineCost, PipelineShape
 from railx.planning.format.parts import Chunk, Pipeline, Slice
 from railx.planning.format.plan import PipelineBatch
-from railx.planning.format.predictions import fits, peak_bytes, weight_ms
+from railx.planning.format.predictions import fits, peak_bytes, virtual_cost, weight_ms
 from railx.planning.format.schedule import TRAINABLE_SCHEDULES, pipeline_ms, runnable
 from railx.planning.format.simulation import Shape, run_orders
 from railx.planning.pipeline.best_schedule import (
@@ -139,6 +139,17 @@ def test_a_batch_says_what_it_takes_and_what_the_papers_order_takes() -> None:
     assert all(map(runnable, made.pipelines))
     assert made.pipelines[1] == batch.pipelines[1]
     assert "zero_bubble" in best_batch(batch, COST).solver["schedules"]
+
+
+def test_weights_of_virtual_stages_are_a_share_of_those_that_were_delayed() -> None:
+    """As reading a plan works them out again."""
+    delayed = with_schedule(UNEVEN, "zero_bubble", COST)
+    assert delayed is not None
+    made = with_schedule(delayed, "interleaved", COST)
+    assert made is not None
+    part = virtual_cost(COST, 2)
+    for chunk in made.chunks:
+        assert chunk.predicted_weight_ms == pytest.approx(weight_ms(part, chunk.tokens))
 
 
 def test_virtual_stages_have_their_share_of_layers_and_times() -> None:

@@ -102,6 +102,17 @@ def test_more_trials_are_never_slower(small: CostModel, lengths: list[int]) -> N
     assert times[1] <= times[0]
 
 
+@pytest.mark.parametrize(("trials", "tried"), [(1, 1), (3, 3), (9, 4)])
+def test_the_account_has_the_numbers_of_micro_batches_tried(
+    small: CostModel, trials: int, tried: int
+) -> None:
+    """Four sequences fit one micro-batch and are cut into four at most."""
+    made = planned_of(
+        plan_any_degree_batch, [10] * 4, AnyDegreeSettings("any_degree", trials), 4, small
+    )
+    assert made.solver["tried"] == tried
+
+
 def test_the_entry_any_degree_plans_with_every_degree(small: CostModel) -> None:
     assert checked("planner", "any_degree") == ANY
     [made] = ANY_DEGREE.plan(ANY, task_of([250, 40], 3, small))

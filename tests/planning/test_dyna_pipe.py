@@ -106,6 +106,19 @@ def test_micro_batches_are_the_best_of_all_cuts(
         assert pipeline_ms(pipeline) <= pipeline_ms(backwards) * (1 + 1e-12)
 
 
+@pytest.mark.parametrize(("gather_ms", "micro_batches"), [(0.0, 2), (4.0, 4)])
+def test_recomputing_does_not_gather_again(gather_ms: float, micro_batches: int) -> None:
+    """A sequence takes 27.8 ms, all layers recomputed, and a micro-batch 12 or 16 more.
+
+    For the longest and all, four take 27.8 ms and five constants, two take twice 27.8
+    ms and three constants.
+    """
+    cost = replace(cost_of(constant_ms=4.0), gather_ms=gather_ms)
+    made = plan_dyna_pipe_batch(0, batch_of([43] * 4), 8, cost)
+    assert made is not None
+    assert len(made.pipelines[0].chunks) == micro_batches
+
+
 def test_a_stage_leaves_room_for_as_many_as_it_holds() -> None:
     """Stage 1 of two holds one micro-batch at a time: 4,000 bytes are 100 tokens. Stage
     0 holds two.

@@ -18,13 +18,12 @@ from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import SCHEMA, PipelineBatch, Plan
 from railx.planning.format.schedule import backward_order, longest_split, pipeline_ms
 from railx.planning.make import make_plan
-from railx.planning.pipeline import checkpoints
+from railx.planning.pipeline import checkpoints, infinipipe
 from railx.planning.pipeline.checkpoint_problem import CheckpointProblem
 from railx.planning.pipeline.checkpoints import Solution
 from railx.planning.pipeline.chunks import Chunked, share_among_replicas
 from railx.planning.pipeline.infinipipe import (
     PipelineSettings,
-    _best_processed,
     _most_chunk_tokens,
     _recomputing,
     plan_pipeline_batch,
@@ -279,7 +278,7 @@ def test_grouping_by_simulations_is_the_best_of_all(tokens: int) -> None:
 )
 def test_no_candidate_is_faster_than_the_plan(lengths: list[int], stages: int, tokens: int) -> None:
     """Every number of slices and limit of tokens, grouped in either way."""
-    from railx.planning.pipeline import grouping, infinipipe
+    from railx.planning.pipeline import grouping
 
     drawn, cost = drawn_batch(lengths), cost_of(stages, tokens=tokens)
     chosen = _planner(stages=stages, most_over_mean=None)
@@ -463,12 +462,14 @@ def test_a_chunk_holds_what_its_smallest_stage_holds() -> None:
     assert _most_chunk_tokens(_planner(checkpointing="none"), cost) == 5
 
 
-def test_best_chunks_are_taken_by_time_alone() -> None:
+def test_best_chunks_are_taken_by_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan of even chunks is less than 5 % slower, which balance is worth else."""
+    # No chunks of other planners.
+    monkeypatch.setattr(infinipipe, "every_rule", lambda *_: [])
     drawn = SampledBatch(np.arange(6), np.array([617, 549, 46, 42, 25, 28]))
     cost, planner = cost_of(2, tokens=200), _planner(most_slices=6)
     free, even, best = (
-        _best_processed(drawn, replace(planner, **changes), cost)
+        infinipipe._best(drawn, replace(planner, **changes), cost, 0)
         for changes in ({"most_over_mean": None}, {}, {"chunking": "best"})
     )
     assert free is not None

@@ -195,6 +195,21 @@ def test_stages_of_several_ranks_take_ranks_in_order() -> None:
         validate_plan(pipeline_plan(8, [Pipeline(2, 0, chunks, 3)]))
 
 
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (Pipeline(4, 0, (chunk((0, 0, 4, 4)),), 2), r"\[2, 4\] stages"),
+        (Pipeline(2, 0, (chunk((0, 0, 4, 4)),), 4), r"\[2, 4\] ranks a stage"),
+    ],
+)
+def test_all_batches_have_one_shape(other: Pipeline, what: str) -> None:
+    """Else a rank would have other layers in each, and a plan no one cost."""
+    first = Pipeline(2, 0, (chunk((0, 0, 4, 4)),), 2)
+    validate_plan(pipeline_plan(8, [first], [first]))
+    with pytest.raises(PlanError, match=f"batch 1: pipelines with {what}; allowed: the same"):
+        validate_plan(pipeline_plan(8, [first], [other]))
+
+
 @pytest.mark.parametrize("plan", [SEQUENCE_PARALLEL, PIPELINE], ids=lambda plan: str(plan.kind))
 @pytest.mark.parametrize(
     ("change", "message"),

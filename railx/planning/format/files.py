@@ -248,7 +248,9 @@ def _validate_group(group: Group, plan: Plan, where: str) -> None:
 def _validate_pipelines(batch: PipelineBatch, plan: Plan, where: str) -> None:
     fields = {"stages": "stages", "degree": "ranks a stage", "virtual_stages": "virtual stages"}
     for field, what in fields.items():
-        counts = {getattr(pipeline, field) for pipeline in batch.pipelines}
+        # A rank keeps its layers, in other batches too.
+        together = (*batch.pipelines, *plan.pipeline_batches()[0].pipelines[:1])
+        counts = {getattr(pipeline, field) for pipeline in together}
         if len(counts) != 1:
             got = f"pipelines with {sorted(counts)} {what}"
             raise refused(where, got, "the same number in every pipeline")

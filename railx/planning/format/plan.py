@@ -15,7 +15,8 @@ Two kinds (``Plan.kind``):
   one after another, replicas side by side. A pipeline runs chunks in 1F1B order
   (InfiniPipe section III), in another named order or in an explicit one. Each stage is
   a group of ``degree`` ranks that share the tokens of a chunk; rank = (replica * stages
-  + stage) * degree + place.
+  + stage) * degree + place. All pipelines of a plan have equally many stages, so that a
+  rank keeps its layers.
 
 Each batch contains the ids and lengths of its sequences, so that reading refuses a plan
 that drops, repeats or changes one, or gives a group more tokens than its ranks hold, if

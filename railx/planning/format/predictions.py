@@ -206,16 +206,23 @@ def cost_of(plan: Plan) -> PipelineCost | None:
     if any(key not in plan.settings for key in NAMED):
         return None
     batches = plan.pipeline_batches()
+    # Where times are the cost model's, the planner's account is no input.
+    tensor = tensor_ranks(batches) if plan.predictions == "own" else None
+    return _pipeline_cost(batches, named_cost_model(plan), tensor)
+
+
+def _pipeline_cost(
+    batches: Sequence[PipelineBatch], named: PlanCosts, tensor: int | None = None
+) -> PipelineCost:
+    """The cost of pipelines, all of one shape, with ``tensor`` ranks.
+
+    States lie on all replicas. PlanError where the shape is impossible.
+    """
     pipelines = [pipeline for batch in batches for pipeline in batch.pipelines]
-    shape = PipelineShape(
-        pipelines[0].stages,
-        pipelines[0].degree,
-        1 + max(pipeline.replica for pipeline in pipelines),
-        # Where times are the cost model's, the planner's account is no input.
-        tensor_ranks(batches) if plan.predictions == "own" else None,
-    )
+    replicas = 1 + max(pipeline.replica for pipeline in pipelines)
+    shape = PipelineShape(pipelines[0].stages, pipelines[0].degree, replicas, tensor)
     try:
-        return named_cost_model(plan).pipelines(shape)
+        return named.pipelines(shape)
     except SettingsError as error:
         raise PlanError(f"settings.{error}") from None
 
@@ -256,24 +263,7 @@ def check_predictions(plan: Plan, named: PlanCosts) -> None:
 
 def pipeline_tokens_per_device(batches: tuple[PipelineBatch, ...], named: PlanCosts) -> int:
     """Most tokens of the whole model on a device of these pipelines."""
-    costs = _costs_by_size(batches, tensor_ranks(batches), named)
-    return max(cost.tokens_per_device for cost in costs.values())
-
-
-def _costs_by_size(
-    batches: tuple[PipelineBatch, ...], tensor: int | None, named: PlanCosts
-) -> dict[tuple[int, int], PipelineCost]:
-    """The cost of pipelines by stages and degree, with ``tensor`` ranks.
-
-    States lie on all replicas. PlanError where a shape is impossible.
-    """
-    pipelines = [pipeline for batch in batches for pipeline in batch.pipelines]
-    replicas = 1 + max(pipeline.replica for pipeline in pipelines)
-    sizes = sorted({(pipeline.stages, pipeline.degree) for pipeline in pipelines})
-    try:
-        return {size: named.pipelines(PipelineShape(*size, replicas, tensor)) for size in sizes}
-    except SettingsError as error:
-        raise PlanError(f"settings: {error}") from None
+    return _pipeline_cost(batches, named, tensor_ranks(batches)).tokens_per_device
 
 
 def _check_pipelines(plan: Plan, named: PlanCosts) -> None:
@@ -284,14 +274,12 @@ def _check_pipelines(plan: Plan, named: PlanCosts) -> None:
             _check_degree(pipeline.degree, plan, named, where)
     # The account of a planner is no input: no plan with times of the cost model has
     # tensor parallelism.
-    costs = _costs_by_size(batches, None, named)
-    _check_tokens_per_device(plan, max(cost.tokens_per_device for cost in costs.values()))
+    cost = _pipeline_cost(batches, named)
+    _check_tokens_per_device(plan, cost.tokens_per_device)
     for batch in batches:
-        once = max(costs[shape.stages, shape.degree].batch_ms for shape in batch.pipelines)
         where = f"batch {batch.iteration}"
-        _check_ms(where, "predicted_other_ms", batch.predicted_other_ms, once)
+        _check_ms(where, "predicted_other_ms", batch.predicted_other_ms, cost.batch_ms)
         for index, pipeline in enumerate(batch.pipelines):
-            cost = costs[pipeline.stages, pipeline.degree]
             where = f"batch {batch.iteration}, pipeline {index}"
             part = virtual_cost(cost, pipeline.virtual_stages)
             for number, chunk in enumerate(pipeline.chunks):

@@ -207,6 +207,7 @@ def _scaled(chunk: Chunk, share: float) -> Chunk:
         predicted_forward_ms=chunk.predicted_forward_ms * share,
         predicted_backward_ms=chunk.predicted_backward_ms * share,
         predicted_all_to_all_ms=chunk.predicted_all_to_all_ms * share,
+        predicted_weight_ms=chunk.predicted_weight_ms * share,
     )
 
 

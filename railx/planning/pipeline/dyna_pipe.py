@@ -126,12 +126,13 @@ def _with_layers(batch: SampledBatch, layers: int, cost: PipelineCost) -> list[P
         / (float(cost.activation_bytes(1, False, stage, count)) * (shape.stages - stage))
         for stage, count in enumerate(recomputed)
     )
-    again = max(count / cost.layers_of(stage) for stage, count in enumerate(recomputed))
+    # A recomputed layer is a share of the forward pass without its gather.
+    again = max(recomputed) * cost.recompute_over_forward / max(cost.layer_counts)
     empty = cost.chunk_time_ms([])
     ends = consecutive_cuts(
         (1 + again) * forward + backward,
         lengths,
-        (1 + again) * empty.forward_ms + empty.backward_ms,
+        (1 + again) * empty.forward_ms - again * cost.gather_ms + empty.backward_ms,
         int(room),
         shape.stages - 1,
         1 / shape.replicas,

@@ -53,7 +53,6 @@ from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.best_schedule import CANDIDATE_SCHEDULES, best_batch
 from railx.planning.pipeline.chunks import (
     Chunked,
-    Chunking,
     chunk_of,
     cut_and_pack,
     even_mesh,
@@ -321,9 +320,10 @@ def _best(
     share: SampledBatch, settings: PipelineSettings, cost: PipelineCost, context: int
 ) -> Grouping | None:
     """A replica's pipelines of the least simulated time; None where nothing fits."""
-    processed = _best_processed(share, settings, cost)
     if settings.chunking != "best":
-        return processed
+        return _best_processed(share, settings, cost)
+    balanced = replace(settings, chunking="balanced", most_over_mean=None)
+    processed = _best_processed(share, balanced, cost)
     rules = every_rule(context, settings.most_slices, settings.alignment_tokens, cost)
     fixed = [(rule, rule.chunked(share, cost)) for rule in rules]
     return _of_fixed_chunks(fixed, processed, settings, cost)
@@ -339,14 +339,14 @@ def _best_processed(
         balanced = [[c for c in family if c.longest_over_mean <= limit] for family in families]
         others = [[c for c in family if c.longest_over_mean > limit] for family in families]
         best = fastest(balanced, settings, cost)
-        factor = 1.0 if settings.chunking == "best" else 1 - _MAX_SLOWDOWN_FOR_BALANCE
-        incumbent_ms = math.inf if best is None else best.simulated_ms * factor
+        incumbent_ms = math.inf
+        if best is not None:
+            incumbent_ms = best.simulated_ms * (1 - _MAX_SLOWDOWN_FOR_BALANCE)
         other = fastest(others, settings, cost, incumbent_ms)
         if other is not None and other.simulated_ms < incumbent_ms:
             best = other
         if best is not None:
-            name = "balanced" if settings.chunking == "best" else settings.chunking
-            return replace(best, chunking=name)
+            return replace(best, chunking=settings.chunking)
     return None
 
 
@@ -402,9 +402,7 @@ def _candidates(
     share: SampledBatch, settings: PipelineSettings, cost: PipelineCost, beside_tails: bool
 ) -> Iterator[list[Chunked]]:
     """For every K the sequences in distinct chunks, by rising token limits."""
-    chunking: Chunking = "balanced"
-    if settings.chunking == "published" or settings.chunking == "even":
-        chunking = settings.chunking
+    chunking: Any = settings.chunking
     rows, lengths = share.sequences, share.lengths
     longest, room = int(lengths.max()), _most_chunk_tokens(settings, cost)
     tried: set[tuple[int, ...]] = set()
@@ -447,7 +445,7 @@ def _token_limits(
     first = cuts[0] if cuts else longest
     slowest_ms = cost.quadratic_ms * first**2 + cost.linear_ms * first
     most = min(room, int(slowest_ms / cost.linear_ms))
-    if settings.chunking not in ("balanced", "best") or most <= smallest:
+    if settings.chunking != "balanced" or most <= smallest:
         return [smallest]
     steps = np.geomspace(smallest, most, _TOKEN_LIMITS)
     return sorted({int(step) for step in steps})

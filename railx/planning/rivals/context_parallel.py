@@ -133,9 +133,11 @@ def plan_any_degree_batch(
     check_group_holds(batch, cost.tokens_per_device, devices)
     fewest = ceil(int(lengths.sum()) / (cost.tokens_per_device * devices))
     plans: list[list[Assignment]] = []
-    for tried, count in enumerate(range(fewest, len(lengths) + 1), 1):
-        if tried > settings.trials and plans:
+    tried = 0
+    for count in range(fewest, len(lengths) + 1):
+        if tried >= settings.trials and plans:
             break
+        tried += 1
         assignments = _plan(lengths, count, devices, cost)
         if assignments is not None:
             plans.append(assignments)
@@ -177,11 +179,12 @@ def _filled(
     """Groups for positions, longest first, within a time; None where ranks run out."""
     # Ascending, so that the longest is the last and those that fit come first.
     left = [(int(lengths[position]), -position) for position in reversed(run)]
+    works_ms = cost.sequence_ms(lengths).tolist()
     groups, free = [], devices
     while left:
         length, negated = left.pop()
         degrees = range(ceil(length / cost.tokens_per_device), free + 1)
-        opened = (_Open(degree, [-negated], length, _work_ms(length, cost)) for degree in degrees)
+        opened = (_Open(degree, [-negated], length, works_ms[-negated]) for degree in degrees)
         group = next((group for group in opened if _time_ms(group, cost) <= limit_ms), None)
         if group is None:
             return None
@@ -194,7 +197,7 @@ def _filled(
             length, negated = left.pop(index)
             group.members.append(-negated)
             group.tokens += length
-            group.work_ms += _work_ms(length, cost)
+            group.work_ms += works_ms[-negated]
         groups.append(group)
     return groups
 
@@ -229,10 +232,6 @@ def _spread(groups: list[_Open], devices: int, cost: CostModel) -> None:
 def _time_ms(group: _Open, cost: CostModel) -> float:
     exchange = group.tokens * cost.all_to_all_ms[group.degree] + cost.latency_for(group.degree)
     return group.work_ms / group.degree + cost.constant_ms + exchange
-
-
-def _work_ms(length: int, cost: CostModel) -> float:
-    return cost.quadratic_ms * length**2 + cost.linear_ms * length
 
 
 ANY_DEGREE = Planner(

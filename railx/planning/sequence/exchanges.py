@@ -104,9 +104,13 @@ def shortened(problem: Problem, plan: SearchResult, kicks: int = 0, seed: int = 
 def _result(
     problem: Problem, plan: SearchResult, kicks: int, seed: int, *, fold: bool
 ) -> SearchResult:
-    time_ms, compared, after = _shorten(
-        problem, plan.micro_batch, plan.group, plan.kind, _MOST_EXCHANGES, kicks, seed, fold
+    share_ms = np.where(
+        np.isfinite(problem.share_ms), problem.share_ms, problem.cheapest[:, None] / problem.degree
     )
+    time_ms, compared, after = _shorten(
+        problem, share_ms, plan.micro_batch, plan.group, plan.kind, _MOST_EXCHANGES, kicks, seed,
+        fold,
+    )  # fmt: skip
     looks = plan.looks + int(compared) // _PER_LOOK
     if time_ms == math.inf:
         return plan._replace(time_ms=math.inf, looks=looks)
@@ -181,61 +185,38 @@ def _best_exchange(
 
     The slowest group has ``load`` ms and ``room`` tokens left, the other one ``other``
     and ``space``. Without it its micro-batch takes ``second`` ms. That of the other one
-    takes ``longest``, 0 where it is the same. ``chosen`` [2] gets the rows of both
-    parcels.
+    takes ``longest``, 0 where it is the same. Where one is beyond its memory, fewer
+    tokens must be beyond it afterwards. ``chosen`` [2] gets the rows of both parcels.
     """
-    best = -_MIN_GAIN * load
-    gained = 0.0
-    if room < -_OVER or space < -_OVER:
-        repaired: float = _best_repair(
-            given, giving, taken, taking, load, other, room, space, second, longest, penalty, chosen
-        )
-        return repaired
+    short = room < -_OVER or space < -_OVER
+    now, most_ms, best, gained = load, load, -_MIN_GAIN * load, 0.0
+    before = beyond = 0.0
+    if short:
+        now, most_ms, best = max(load, other if longest == 0.0 else second), math.inf, 0.0
+        before = max(-room, 0.0) + max(-space, 0.0)
     for row in range(giving):
         if other + given[row, 4] == math.inf:
             continue
         for back in range(taking):
             mine = load - given[row, 3] + taken[back, 4]
-            tokens = taken[back, 2] - given[row, 2]
-            if mine >= load or tokens > room or -tokens > space:
+            if mine >= most_ms:
                 continue
-            theirs = other + given[row, 4] - taken[back, 3]
-            if longest == 0.0:
-                change = max(mine, theirs) - load
-            else:
-                change = max(mine, second) - load + max(theirs - longest, 0.0)
-            if change < best:
-                best = gained = change
-                chosen[0], chosen[1] = row, back
-    return gained
-
-
-@inner
-def _best_repair(
-    given: Any, giving: int, taken: Any, taking: int, load: float, other: float, room: float,
-    space: float, second: float, longest: float, penalty: float, chosen: Any,
-) -> float:  # fmt: skip
-    """As :func:`_best_exchange` beyond memory, where fewer tokens must be after it."""
-    gained = 0.0
-    before = max(-room, 0.0) + max(-space, 0.0)
-    now = max(load, other) if longest == 0.0 else max(load, second)
-    for row in range(giving):
-        if other + given[row, 4] == math.inf:
-            continue
-        for back in range(taking):
             tokens = taken[back, 2] - given[row, 2]
-            beyond = max(tokens - room, 0.0) + max(-tokens - space, 0.0)
-            mine = load - given[row, 3] + taken[back, 4]
-            if beyond >= before - _OVER or mine == math.inf:
+            if short:
+                beyond = max(tokens - room, 0.0) + max(-tokens - space, 0.0)
+                if beyond >= before - _OVER:
+                    continue
+            elif tokens > room or -tokens > space:
                 continue
             theirs = other + given[row, 4] - taken[back, 3]
             if longest == 0.0:
                 change = max(mine, theirs) - now
             else:
                 change = max(mine, second) - now + max(theirs - longest, 0.0)
-            change += penalty * (beyond - before)
-            if change < gained:
-                gained = change
+            if short:
+                change += penalty * (beyond - before)
+            if change < best:
+                best = gained = change
                 chosen[0], chosen[1] = row, back
     return gained
 
@@ -332,17 +313,12 @@ def _source(plan: Any, m: int) -> Any:
     """The group of a micro-batch that gives: the one most beyond its memory, else the
     slowest; and the longest time of the others.
     """
-    chosen, _, second = _slowest(plan, m)
-    fullest = -_OVER
+    slowest, longest, second = _slowest(plan, m)
+    chosen, fullest = slowest, -_OVER
     for g in range(plan.used[m]):
         if plan.size[m, g] and plan.room[m, g] < fullest:
             chosen, fullest = g, plan.room[m, g]
-    if fullest < -_OVER:
-        second = 0.0
-        for g in range(plan.used[m]):
-            if plan.size[m, g] and g != chosen:
-                second = max(second, plan.load[m, g])
-    return chosen, second
+    return chosen, second if chosen == slowest else longest
 
 
 @inner
@@ -656,8 +632,8 @@ def _empty(n: int, count: int, slots: int, share_ms: Any) -> Any:
 
 @compiled
 def _shorten(
-    problem: Any, micro_batch: Any, group: Any, kind: Any, most: int, kicks: int, seed: int,
-    fold: bool,
+    problem: Any, share_ms: Any, micro_batch: Any, group: Any, kind: Any, most: int, kicks: int,
+    seed: int, fold: bool,
 ) -> Any:  # fmt: skip
     """Exchanges, then kicks, each with exchanges and taken back where that is slower.
 
@@ -666,11 +642,6 @@ def _shorten(
     """
     n, count = len(problem.tokens), len(kind)
     slots = max(kind.shape[1], min(problem.devices, n)) if kicks else kind.shape[1]
-    share_ms = problem.share_ms.copy()
-    for i in range(n):
-        for k in range(len(problem.degree)):
-            if share_ms[i, k] == math.inf:
-                share_ms[i, k] = problem.cheapest[i] / problem.degree[k]
     plan, now = _empty(n, count, slots, share_ms), _empty(n, count, slots, share_ms)
     best = _empty(n, count, slots, share_ms)
     for m in range(count):

@@ -12,9 +12,9 @@ More freedom should not make a plan slower (docs/benchmarks.md has the exception
 plan for some degrees is the best of the searches with those up to each of them, and a
 search starts from the result of the previous one. Fewer devices (half, a quarter...)
 and fewer small degrees are searched as well unless a bound rules them out, and static
-plans shortened by exchanges and kicks are candidates. A batch of few or of equal sequences is
-solved to its optimum instead, and plans of nearly equal ones begin with their number in
-each group (``small``).
+plans shortened by exchanges and kicks are candidates. A batch of few or of equal
+sequences is solved to its optimum instead, and plans of nearly equal ones begin with
+their number in each group (``small``).
 
 Work is counted, not timed: the result depends on the settings and the seed alone. A
 time guard only ends the work early, which the plan records.

@@ -616,12 +616,10 @@ def _anneal(
         copy(try_limits, now_limits, width)
         copy(try_rules, now_rules, width)
         tried, first, swapped, other = _move(problem, now, try_limits, try_rules, now_count, state)
-        if first >= tried:
-            first = tried - 1
-        if stale < first:
-            for m in range(stale, first):
-                plan.time[m] = now.time[m]
-                copy(plan.rest[m + 1], now.rest[m + 1], 3)
+        first = min(first, tried - 1)
+        for m in range(stale, first):
+            plan.time[m] = now.time[m]
+            copy(plan.rest[m + 1], now.rest[m + 1], 3)
         copy(plan.rest[first], now.rest[first], 3)
         copy(plan.waiting[first], now.waiting[first], int(now.rest[first, 0]))
         if swapped >= 0:

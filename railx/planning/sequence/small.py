@@ -318,10 +318,7 @@ def _timed(
     np.add.at(loads, (micro_batch, group), problem.share_ms[rows, kinds[micro_batch, group]])
     np.add.at(tokens, (micro_batch, group), problem.tokens)
     times = np.where(tokens > 0, loads + problem.latency[kinds], 0.0).max(axis=1)
-    falling = [m for m in np.argsort(-times, kind="stable").tolist() if tokens[m].any()]
-    rank = np.zeros(len(kinds), np.int64)
-    rank[falling] = np.arange(len(falling))
-    total = float(times[falling].sum()) + len(falling) * problem.constant_ms
-    if (tokens > problem.cap * problem.degree[kinds]).any():
-        total = math.inf
-    return SearchResult(total, rank[micro_batch], group, kinds[falling], times[falling], looks)
+    used, place = np.unique(micro_batch, return_inverse=True)
+    plan = _falling(problem, place, group, kinds[used], times[used], looks)
+    is_over = (tokens > problem.cap * problem.degree[kinds]).any()
+    return plan._replace(time_ms=math.inf) if is_over else plan
