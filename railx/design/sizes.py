@@ -45,7 +45,7 @@ def with_device_node(settings: FamilySettings, device: Device) -> FamilySettings
     family = family_named(settings.family)
     if settings.node is not None or device.node_devices < 2:
         return settings
-    described = family.inside(settings) if family.has_nodes and family.inside else None
+    described = family.inside(settings) if family.has_nodes else None
     if family.has_nodes and described is None:
         return settings
     if _only_size(settings) % device.node_devices:

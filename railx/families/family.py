@@ -243,9 +243,9 @@ class Family(Generic[S]):
     has_nodes: bool = False
     """Whether its other settings describe nodes; ``node`` then sets their rate, or is
     refused where that follows from the others."""
-    inside: Callable[[S], NodeSettings | None] | None = None
+    inside: Callable[[S], NodeSettings | None] = lambda settings: None
     """The links inside the nodes, or on the boards, that its other settings describe.
-    They are in no bill; None: there are none."""
+    They are in no bill; the result is None where there are none."""
     node_order: Callable[[S, int], NodeOrder] | None = None
     """Which chips make a node of so many, for families without nodes; None: runs of
     chips."""

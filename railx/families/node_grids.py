@@ -237,8 +237,11 @@ def ring_bisection_ports(grid: Grid, ends: int) -> float:
     return 2 * ends * grid.rails / max(grid.columns, grid.rows) / grid.m**2
 
 
-def ring_ports(grid: Grid) -> Ports:
-    """Components and bandwidths of a grid whose lines are rings on all rails."""
+def ring_ports(settings: NodeGridSettings) -> Ports:
+    """Components of the grid, and its bandwidths in ports per chip, where lines are
+    rings on all rails.
+    """
+    grid = settings.grid
     lengths = (grid.m * grid.columns, grid.m * grid.rows)
     bisection = ring_bisection_ports(grid, 2)
     all_to_all = torus_all_to_all_ports(lengths, grid.n)

@@ -148,9 +148,8 @@ def order_of(family: Family[Any], settings: FamilySettings, chips: int) -> NodeO
 
 def inside_nodes(family: Family[Any], settings: FamilySettings) -> list[NodeSettings]:
     """All links inside nodes and on boards, which no bill of the family has."""
-    described = family.inside(settings) if family.inside is not None else None
     chosen = None if family.has_nodes else settings.node
-    return [links for links in (described, chosen) if links is not None]
+    return [links for links in (family.inside(settings), chosen) if links is not None]
 
 
 def check_node(family: Family[Any], settings: FamilySettings) -> None:
@@ -158,7 +157,7 @@ def check_node(family: Family[Any], settings: FamilySettings) -> None:
     node = settings.node
     if not family.has_nodes or node is None:
         return
-    described = family.inside(settings) if family.inside is not None else None
+    described = family.inside(settings)
     if described is None:
         raise SettingsError(
             "node", f"allowed: null on {family.name}, whose nodes have single chips"

@@ -23,7 +23,7 @@ from railx.families import rails
 from railx.families.family import check_even, shared_fields
 from railx.families.rails import ElectricalRailSettings, electrical_family
 from railx.settings import AtLeast, Between, NonNegative, SettingsError
-from railx.vocabulary.arrays import Int32Array, IntArray
+from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Bill, Ports, fewest_tiers, largest_tree, tree_switches
 from railx.vocabulary.routing.spread import even_sets
 from railx.vocabulary.routing.table import Destinations, RoutingTable, TableBuilder
@@ -192,24 +192,14 @@ def _fill_tree(builder: TableBuilder, tiers: list[IntArray], columns: slice) -> 
             vertex, same_rank = int(switches[at]), rank == at[-1]
             sets = np.full(len(rank), -1, dtype=np.int32)
             if tier < len(tiers) - 1:
-                sets[same_rank] = even_sets(builder, np.array([vertex]), _above(tiers, tier, at))[0]
+                above = tiers[tier + 1][0 if len(tiers) == 2 else at[tier], :, at[2]]
+                sets[same_rank] = even_sets(builder, np.array([vertex]), above[None])[0]
             if tier:
                 down = tiers[0][part, index, rank] if tier == 1 else tiers[1][part, at[0], rank]
                 reached = same_rank & ((part == at[0]) | (tier == len(tiers) - 1))
-                sets[reached] = _down_sets(builder, vertex, down[reached])
+                ends, where = np.unique(down[reached], return_inverse=True)
+                sets[reached] = even_sets(builder, np.full(len(ends), vertex), ends[:, None])[where]
             builder.entry[0][vertex, columns] = sets
-
-
-def _above(tiers: list[IntArray], tier: int, at: tuple[int, ...]) -> IntArray:
-    """The switches above that at an index of a tier, int[1, switches]."""
-    upper = tiers[tier + 1]
-    row = 0 if len(tiers) == 2 else at[tier]
-    return upper[row, :, at[2]][None]
-
-
-def _down_sets(builder: TableBuilder, vertex: int, down: IntArray) -> Int32Array:
-    ends, where = np.unique(down, return_inverse=True)
-    return even_sets(builder, np.full(len(ends), vertex), ends[:, None])[where.ravel()]
 
 
 def resize(settings: RailOnlySettings, chips: int) -> RailOnlySettings:

@@ -53,10 +53,8 @@ from railx.vocabulary.counts import Bill, Ports, dragonfly_hops
 from railx.vocabulary.grid import build_lines, port_chip, rail_ports, successor_arcs
 from railx.vocabulary.line_parts import (
     LinePart,
-    PartSettings,
     check_rails,
     check_rings,
-    line_parts,
     line_successors,
     part_wiring,
 )
@@ -101,7 +99,7 @@ class RailXDragonflySettings(AllToAllSettings):
                 f"got {self.columns}; allowed: a number whose columns - 1 divides m * n = {rails}"
                 f" rails; the nearest are {two_nearest(self.columns, sizes)}",
             )
-        check_rings("columns", (_row(self),), self.rings)
+        check_rings("columns", (row_part(self),), self.rings)
         most = 2 * rails * self.columns + 1
         if self.rows > most:
             raise SettingsError(
@@ -112,16 +110,12 @@ class RailXDragonflySettings(AllToAllSettings):
         check_radix(self.ocs_radix, max(self.shape))
 
 
-def _row(settings: RailXDragonflySettings) -> PartSettings:
-    return PartSettings("all_to_all", settings.rails, settings.columns, 1)
+def row_part(settings: RailXDragonflySettings) -> LinePart:
+    """The all-to-all of a row as a part with all its rails."""
+    return LinePart("all_to_all", settings.rails, settings.columns, 1)
 
 
 # Graph
-
-
-def row_part(settings: RailXDragonflySettings) -> LinePart:
-    """The all-to-all of a row as a part with all its rails."""
-    return line_parts((_row(settings),))[0]
 
 
 def row_differences(settings: RailXDragonflySettings) -> IntArray:

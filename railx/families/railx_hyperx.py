@@ -26,10 +26,10 @@ from railx.families.railx_split import RailXSplitSettings
 from railx.settings import SettingsError
 from railx.vocabulary.circuit_checks import check_ports
 from railx.vocabulary.counts import Bill
-from railx.vocabulary.grid import build_grid, line_wiring
+from railx.vocabulary.grid import build_lines, line_wiring, ring_arcs
 from railx.vocabulary.grid_rings import Arc, GridRings
 from railx.vocabulary.hamiltonian import hamiltonian_cycles, undirected_rings
-from railx.vocabulary.line_parts import LinePart, PartSettings, line_parts
+from railx.vocabulary.line_parts import LinePart
 from railx.vocabulary.topology import Circuits, Topology
 
 __all__ = ["FAMILY", "RailXHyperXSettings", "square"]
@@ -50,8 +50,8 @@ class RailXHyperXSettings(PartedSettings):
     @property
     def parts(self) -> tuple[tuple[LinePart, ...], tuple[LinePart, ...]]:
         """A row and a column, each an all-to-all on all rails."""
-        line = line_parts((PartSettings("all_to_all", self.rails, self.rails + 1, 1),))
-        return line, line
+        line = LinePart("all_to_all", self.rails, self.rails + 1, 1)
+        return (line,), (line,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,8 +81,9 @@ class RailXHyperXSettings(PartedSettings):
 def build(settings: RailXHyperXSettings) -> Topology:
     """Build the topology, two full-duplex links for every pair of nodes of a line."""
     decompose = hamiltonian_cycles if settings.rings == "directed" else undirected_rings
-    rings = decompose(settings.grid.columns)
-    return build_grid(settings, settings.grid, rings, rings)
+    grid = settings.grid
+    arcs = ring_arcs(decompose(grid.columns), grid.rows)
+    return build_lines(settings, grid, arcs, arcs)
 
 
 def check_circuits(settings: RailXHyperXSettings, circuits: Circuits) -> None:

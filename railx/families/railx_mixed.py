@@ -76,7 +76,6 @@ class RailXMixedSettings(PartedSettings):
 
     @property
     def parts(self) -> tuple[tuple[LinePart, ...], tuple[LinePart, ...]]:
-        """The parts of a row and of a column with their rails."""
         return line_parts(self.parts_x), line_parts(self.parts_y)
 
     def __post_init__(self) -> None:

@@ -83,8 +83,8 @@ class RailXSplitSettings(PartedSettings):
                 _check_sizes(axis, sizes, rails)
             else:
                 _check_split(axis, sizes, split, rails)
-        check_rings("sizes_x", parts_of_line(self.sizes_x, self.rails_x), self.rings)
-        check_rings("sizes_y", parts_of_line(self.sizes_y, self.rails_y), self.rings)
+        for (axis, *_), parts in zip(axes, self.parts, strict=True):
+            check_rings(f"sizes_{axis}", parts, self.rings)
         check_radix(self.ocs_radix, max(self.shape))
 
     @property
@@ -109,17 +109,17 @@ class RailXSplitSettings(PartedSettings):
     @property
     def parts(self) -> tuple[tuple[LinePart, ...], tuple[LinePart, ...]]:
         """The parts of a row and of a column; a part is a logical dimension."""
-        return line_parts(parts_of_line(self.sizes_x, self.rails_x)), line_parts(
-            parts_of_line(self.sizes_y, self.rails_y)
-        )
+        return _parts(self.sizes_x, self.rails_x), _parts(self.sizes_y, self.rails_y)
 
 
-def parts_of_line(sizes: tuple[int, ...], split: tuple[int, ...]) -> tuple[PartSettings, ...]:
+def _parts(sizes: tuple[int, ...], split: tuple[int, ...]) -> tuple[LinePart, ...]:
     """The parts of a line by their sizes and rails."""
     strides = [math.prod(sizes[:k]) for k in range(len(sizes))]
-    return tuple(
-        PartSettings("all_to_all", rails, size, stride)
-        for rails, size, stride in zip(split, sizes, strides, strict=True)
+    return line_parts(
+        tuple(
+            PartSettings("all_to_all", rails, size, stride)
+            for rails, size, stride in zip(split, sizes, strides, strict=True)
+        )
     )
 
 

@@ -29,10 +29,10 @@ from railx.families.railx_mixed import RailXMixedSettings
 from railx.settings import AtLeast
 from railx.vocabulary.arrays import FloatArray, IntArray
 from railx.vocabulary.circuit_checks import check_part, check_ports
-from railx.vocabulary.counts import Bill, Ports
-from railx.vocabulary.grid import build_grid
+from railx.vocabulary.counts import Bill
+from railx.vocabulary.grid import build_lines, ring_arcs
 from railx.vocabulary.grid_rings import GridRings
-from railx.vocabulary.line_parts import PartSettings, line_parts
+from railx.vocabulary.line_parts import LinePart, PartSettings
 from railx.vocabulary.routing.line_phases import LineRouting
 from railx.vocabulary.routing.rings import route_rings
 from railx.vocabulary.routing.table import Destinations, RoutingTable
@@ -68,11 +68,9 @@ class RailXTorusSettings(RailXSettings):
 
 def build(settings: RailXTorusSettings) -> Topology:
     """Build the topology: every rail of a line closes the ring 0, 1, 2, ..."""
-    grid = settings.grid
-    ring_x, ring_y = (
-        np.tile(np.arange(length), (grid.rails, 1)) for length in (grid.columns, grid.rows)
-    )
-    return build_grid(settings, grid, ring_x, ring_y)
+    rings = (np.tile(np.arange(length), (settings.rails, 1)) for length in settings.shape)
+    arcs = map(ring_arcs, rings, settings.shape[::-1])
+    return build_lines(settings, settings.grid, *arcs)
 
 
 def bisection_ports(settings: RailXTorusSettings) -> int:
@@ -86,9 +84,8 @@ def check_circuits(settings: RailXTorusSettings, circuits: Circuits) -> None:
     Every port belongs to its node; the neighbours of each line are joined r times.
     """
     check_ports(circuits, settings.grid, paired=False)
-    rails = settings.rails
     for dimension, length in enumerate(settings.shape):
-        (ring,) = line_parts((PartSettings("ring", rails, length, 1),))
+        ring = LinePart("ring", settings.rails, length, 1)
         check_part(circuits, dimension, ring, directed=True)
 
 
@@ -125,17 +122,11 @@ def route(
 
 def chip_grid(m: int, columns: int, rows: int) -> IntArray:
     """The chip at each position of columns x rows nodes: int[m * rows, m * columns]."""
-    y, x = np.indices((m * rows, m * columns))
-    chip: IntArray = (y // m * columns + x // m) * m * m + y % m * m + x % m
-    return chip
+    chip = np.arange(rows * columns * m * m).reshape(rows, columns, m, m)
+    return chip.transpose(0, 2, 1, 3).reshape(m * rows, m * columns)
 
 
 # Bill of materials
-
-
-def ports(settings: RailXTorusSettings) -> Ports:
-    """Components of the grid, and its bandwidths in ports per chip."""
-    return ring_ports(settings.grid)
 
 
 def resize(settings: RailXTorusSettings, chips: int) -> RailXTorusSettings:
@@ -146,7 +137,7 @@ def resize(settings: RailXTorusSettings, chips: int) -> RailXTorusSettings:
         chips,
         [(x * y, (x, y)) for x in range(2, longest + 1) for y in range(2, x + 1)],
         lambda shape: replace(settings, x_scale=shape[0], y_scale=shape[1]),
-        ports,
+        ring_ports,
     )
 
 
@@ -196,7 +187,7 @@ FAMILY = node_grid_family(
     loads=uniform_loads,
     longest_path_ns=lambda settings: half_way_round_ns(settings.grid),
     grid_rings=lambda settings, topology: GridRings(topology, settings.grid),
-    bill=Bill(ports=ports, resize=resize, in_node_lanes=in_node_lanes_per_chip),
+    bill=Bill(ports=ring_ports, resize=resize, in_node_lanes=in_node_lanes_per_chip),
     lines=Lines(
         axes=(("x",), ("y",)),
         wirings=_wirings,

@@ -367,7 +367,7 @@ def ports(settings: RailXTwistedTorusSettings) -> Ports:
     """
     grid = settings.grid
     if settings.wrap == "straight":
-        return ring_ports(grid)
+        return ring_ports(settings)
     return grid_ports(
         grid,
         all_to_all=min(

@@ -99,26 +99,21 @@ class TpuV4Settings(FamilyBase):
 # Graph
 
 
-def chip_coordinates(settings: TpuV4Settings) -> IntArray:
-    """Coordinates (x, y, z) of every chip in the torus, int[3, chips].
+def chip_numbers(settings: TpuV4Settings) -> IntArray:
+    """The chip at every position of the torus, int[x, y, z].
 
     Chips are numbered cube by cube: chip (x, y, z) of cube (X, Y, Z) is number cube *
     s^3 + (z * s + y) * s + x with cube number (Z * y_cubes + Y) * x_cubes + X.
     """
     s = settings.cube_side
-    cube, local = np.divmod(np.arange(settings.chips), s**3)
-    x_cube, y_cube = cube % settings.x_cubes, cube // settings.x_cubes % settings.y_cubes
-    z_cube = cube // (settings.x_cubes * settings.y_cubes)
-    return np.stack(
-        [x_cube * s + local % s, y_cube * s + local // s % s, z_cube * s + local // s**2]
-    )
+    number = np.arange(settings.chips).reshape(*settings.cube_shape[::-1], s, s, s)
+    return number.transpose(2, 5, 1, 4, 0, 3).reshape(settings.shape)
 
 
-def chip_numbers(settings: TpuV4Settings) -> IntArray:
-    """The chip at every position of the torus, int[x, y, z]."""
-    number = np.empty(settings.shape, dtype=np.int64)
-    number[tuple(chip_coordinates(settings))] = np.arange(settings.chips)
-    return number
+def chip_coordinates(settings: TpuV4Settings) -> IntArray:
+    """Coordinates (x, y, z) of every chip in the torus, int[3, chips]."""
+    position = np.argsort(chip_numbers(settings), axis=None)
+    return np.stack(np.unravel_index(position, settings.shape))
 
 
 def link_rows(settings: TpuV4Settings) -> int:
@@ -148,18 +143,14 @@ def build(settings: TpuV4Settings) -> Topology:
 
 def positions(settings: TpuV4Settings) -> IntArray:
     """The index of every chip in the torus, x running fastest."""
-    columns, rows, _ = settings.shape
-    x, y, z = chip_coordinates(settings)
-    index: IntArray = (z * rows + y) * columns + x
-    return index
+    return np.argsort(chip_numbers(settings).T, axis=None)
 
 
 def neighbour(settings: TpuV4Settings, dimension: int, step: int) -> IntArray:
     """The chips that are ``step`` links further round the ring of a dimension."""
-    coordinates, number = chip_coordinates(settings), chip_numbers(settings)
-    coordinates[dimension] = (coordinates[dimension] + step) % settings.shape[dimension]
-    moved: IntArray = number[tuple(coordinates)]
-    return moved
+    number, near = chip_numbers(settings), np.empty(settings.chips, dtype=np.int64)
+    near[number] = np.roll(number, -step, dimension)
+    return near
 
 
 def _dimension(settings: TpuV4Settings, dimension: int) -> tuple[Links, Links, Circuits]:

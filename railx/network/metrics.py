@@ -8,7 +8,6 @@ switches); links inside nodes do not count.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -184,11 +183,8 @@ def _summary(counts: IntArray | None) -> tuple[int | None, float | None]:
     """Diameter and mean over ordered pairs of distinct chips."""
     if counts is None:
         return None, None
-    distinct: Mapping[int, int] = {h: int(count) for h, count in enumerate(counts)}
-    chips_squared = sum(distinct.values())
-    chips = round(chips_squared**0.5)
-    total = sum(h * count for h, count in distinct.items())
-    return max(h for h, count in distinct.items() if count), total / (chips_squared - chips)
+    pairs, total = int(counts.sum()), int(np.arange(len(counts)) @ counts)
+    return int(np.flatnonzero(counts)[-1]), total / (pairs - round(pairs**0.5))
 
 
 def minimal_path_counts(
@@ -207,17 +203,15 @@ def minimal_path_counts(
         (hops_x, paths_x), (hops_y, paths_y) = (
             _count(length, edges, np.arange(length)) for length, edges in lines
         )
-        kinds: dict[tuple[int, int], tuple[float, float]] = {}
-        sums = [_by_hops(hops, paths) for hops, paths in ((hops_x, paths_x), (hops_y, paths_y))]
-        for h1, (sum1, min1) in sums[0].items():
-            for h2, (sum2, min2) in sums[1].items():
+        totals, fewest = [], []
+        for h1, (sum1, min1) in _by_hops(hops_x, paths_x).items():
+            for h2, (sum2, min2) in _by_hops(hops_y, paths_y).items():
                 if h1 + h2:
                     orders = math.comb(h1 + h2, h1)
-                    kinds[h1, h2] = (orders * sum1 * sum2, orders * min1 * min2)
+                    totals.append(orders * sum1 * sum2)
+                    fewest.append(orders * min1 * min2)
         pairs = hops_x.size * hops_y.size - len(hops_x) * len(hops_y)
-        return int(min(minimum for _, minimum in kinds.values())), sum(
-            total for total, _ in kinds.values()
-        ) / pairs
+        return int(min(fewest)), sum(totals) / pairs
     vertices, edges, _ = _node_graph(topology)
     # Nodes that represent all by symmetry, each kind equally often; else all nodes.
     symmetric = family_of(topology).symmetric_sources

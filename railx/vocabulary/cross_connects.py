@@ -294,10 +294,8 @@ def check_end(plan: ReconfigurationPlan, before: Topology, after: Topology) -> N
 
     ValueError where they are unsafe or do not end at the other setting.
     """
-    if before.circuits is None or after.circuits is None:
-        raise UserError("a topology without optical switches has no cross-connects")
-    end = apply_plan(before.circuits, plan)
-    target = circuit_set(after.circuits)
+    end = apply_plan(circuits_of(before), plan)
+    target = circuit_set(circuits_of(after))
     if end.shape != target.shape or not (end == target).all():
         raise UserError(
             f"{before.family} to {after.family}: the plan does not end at the circuits of the"

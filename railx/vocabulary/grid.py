@@ -114,19 +114,6 @@ class LineWiring:
         return len(self.rail)
 
 
-def build_grid(
-    settings: FamilySettings, grid: Grid, rings_x: IntArray, rings_y: IntArray
-) -> Topology:
-    """Build a RailX topology from the rings of its rails.
-
-    ``rings_x`` (r, columns) and ``rings_y`` (r, rows) list the line positions of each
-    rail's ring.
-    """
-    return build_lines(
-        settings, grid, ring_arcs(rings_x, grid.rows), ring_arcs(rings_y, grid.columns)
-    )
-
-
 def build_lines(
     settings: FamilySettings,
     grid: Grid,

@@ -19,6 +19,7 @@ import numpy as np
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.grid import Grid, line_circuits
 from railx.vocabulary.line_rings import LineRings, RingLink, line_rings
+from railx.vocabulary.routing.line_phases import mesh_steps
 from railx.vocabulary.topology import Topology
 
 #: Source place, destination place, rail and channel of a link (:class:`LineRings`).
@@ -94,14 +95,14 @@ class GridRings:
         """
         m = self.grid.m
         arcs, closed = self.arcs(positions, dimension)
-        places = _places(len(positions), closed)
+        places, steps = _places(len(positions), closed), mesh_steps(m, "xy").tolist()
         entries: list[RingLink] = []
         for ring, hops in enumerate(arcs):
             for k, arc in enumerate(hops):
                 message = ring * len(positions) + places[k]
                 at, before = arc.a * m**2, hops[k - 1]
                 enters = self.edge_chip(dimension, before.rail, not before.plus)
-                walk = _walk(m, enters, self.edge_chip(dimension, arc.rail, arc.plus))
+                walk = _walk(steps, enters, self.edge_chip(dimension, arc.rail, arc.plus))
                 entries += [(message, at + c, at + d, -1, 0) for c, d in walk]
                 entries += [(message, *link) for link in self.arc_links(dimension, arc)]
         return line_rings(len(positions), len(arcs), self.vertices(dimension, lines), entries)
@@ -219,12 +220,10 @@ def _places(participants: int, closed: bool) -> list[int]:
     return [int(end) - 1 for end in np.cumsum(sends)]
 
 
-def _walk(m: int, c: int, d: int) -> list[tuple[int, int]]:
-    """The steps from local chip c to d, along x and then along y."""
-    steps = []
+def _walk(steps: list[list[int]], c: int, d: int) -> list[tuple[int, int]]:
+    """The hops from local chip c to d; ``steps``: the next chip, from each to each."""
+    hops = []
     while c != d:
-        x, to_x = c % m, d % m
-        following = c + (1 if to_x > x else -1) if x != to_x else c + (m if d > c else -m)
-        steps.append((c, following))
-        c = following
-    return steps
+        hops.append((c, steps[c][d]))
+        c = steps[c][d]
+    return hops

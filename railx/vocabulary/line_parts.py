@@ -46,14 +46,10 @@ class PartSettings:
 
 
 @dataclass(frozen=True)
-class LinePart:
+class LinePart(PartSettings):
     """A part with its rails: ``first_rail`` to ``first_rail + rails - 1``."""
 
-    kind: Literal["ring", "all_to_all"]
-    rails: int
-    size: int
-    stride: int
-    first_rail: int
+    first_rail: int = 0
 
     @property
     def copies(self) -> int:

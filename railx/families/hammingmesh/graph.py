@@ -24,7 +24,7 @@ from railx.families.node_grids import NodeGridSettings
 from railx.settings import AtLeast, Fraction, Positive, SettingsError
 from railx.vocabulary.arrays import IntArray
 from railx.vocabulary.counts import Ports, too_large
-from railx.vocabulary.grid import mesh_links
+from railx.vocabulary.grid import grid_halves, mesh_links
 from railx.vocabulary.grid_rings import Arc, GridRings, Link, closed_rings
 from railx.vocabulary.topology import Links, Topology, check_size, duplex_links, topology_of
 
@@ -137,24 +137,18 @@ def halves(settings: HammingMeshSettings) -> NDArray[np.int8]:
     The switches of the cut lines go with the larger half, so that the ports of the
     smaller half cross the cut.
     """
+    shorter, longer = sorted(settings.shape)
+    along = np.repeat(np.arange(longer) >= longer // 2, settings.rails)
+    across = np.ones(shorter * settings.rails, dtype=np.bool_)
     cut_rows = settings.x_scale >= settings.y_scale
-    length = max(settings.x_scale, settings.y_scale)
-    board = np.arange(settings.boards)
-    position = board % settings.x_scale if cut_rows else board // settings.x_scale
-    along = np.repeat(np.arange(length) >= length // 2, settings.m * settings.n)
-    across = np.ones(
-        min(settings.x_scale, settings.y_scale) * settings.m * settings.n, dtype=np.bool_
-    )
     switches = (across, along) if cut_rows else (along, across)
-    return np.concatenate([np.repeat(position >= length // 2, settings.m**2), *switches]).astype(
-        np.int8
-    )
+    return np.concatenate([grid_halves(settings.grid), *switches]).astype(np.int8)
 
 
 def bisection_ports(settings: HammingMeshSettings) -> int:
     """Ports in one direction across that cut: both ends of the smaller half's lines."""
-    shorter, longer = sorted((settings.x_scale, settings.y_scale))
-    return 2 * settings.m * settings.n * shorter * (longer // 2)
+    shorter, longer = sorted(settings.shape)
+    return 2 * settings.rails * shorter * (longer // 2)
 
 
 def node_hop_counts(settings: HammingMeshSettings) -> IntArray:

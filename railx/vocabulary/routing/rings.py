@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from railx.vocabulary.arrays import BoolArray, Int32Array, IntArray
+from railx.vocabulary.arrays import Int32Array, IntArray
 from railx.vocabulary.routing.groups import groups_by_coordinates
 from railx.vocabulary.routing.table import RoutingTable, TableBuilder
 from railx.vocabulary.topology import Topology
@@ -62,12 +62,6 @@ def route_rings(
     return builder.build()
 
 
-def ring_steps(coordinate: IntArray, target: IntArray, length: int) -> tuple[BoolArray, BoolArray]:
-    """Whether the shorter path round a ring goes up, and whether it is a tie."""
-    ahead = (target - coordinate) % length
-    return 2 * ahead <= length, 2 * ahead == length
-
-
 def ring_sets(
     builder: TableBuilder, position: IntArray, stride: int, length: int, *, split_ties: bool = False
 ) -> Int32Array:
@@ -98,7 +92,8 @@ def ring_sets(
             entering[-1][stays] = builder.merge(sets[first][stays], sets[first + 1][stays])
         elif builder.routing == "min_inside":
             entering[-1][stays] = sets[first + 1][stays]
-    up, tie = ring_steps(coordinate[:, None], goal, length)
+    ahead = (goal - coordinate[:, None]) % length
+    up, tie = 2 * ahead <= length, 2 * ahead == length
     if builder.routing == "min_inside":
         up = np.where(tie, goal > coordinate[:, None], up)
     sets[_UNDECIDED] = np.where(up, *entering)

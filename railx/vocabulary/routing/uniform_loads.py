@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from railx.vocabulary.arrays import BoolArray, FloatArray, IntArray
+from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.grid import Grid, mesh_links, rail_ports
 from railx.vocabulary.routing.line_phases import (
     LineRouting,
@@ -20,6 +20,7 @@ from railx.vocabulary.routing.line_phases import (
     WalkOrder,
     by_line,
     by_node,
+    mesh_steps,
     uniform_flow,
     walk_orders,
 )
@@ -35,7 +36,8 @@ def torus_lane_loads(topology: Topology, columns: int, rows: int, lanes: int) ->
     """
     others = topology.chips - 1
     per_direction = [
-        rest * _ring_distance(length) / (2 * others) / lanes
+        # Distances from a place of a ring to all others add up to length^2 // 4.
+        rest * (length**2 // 4) / (2 * others) / lanes
         for length, rest in ((columns, rows), (rows, columns))
     ]
     return along_lane_loads(topology, *per_direction)
@@ -99,30 +101,18 @@ def _mesh_paths(m: int, order: WalkOrder) -> Any:
     """Mesh links of the path from chip c to d: sparse [mesh link, c * m^2 + d]."""
     from scipy.sparse import csr_array
 
-    source, target = np.divmod(np.arange(m**4), m * m)
-    sy, sx = np.divmod(source, m)
-    ty, tx = np.divmod(target, m)
-    # Along x in the source's chip row, then along y in the target's chip column; or
-    # along y first.
-    row, column = (sy, tx) if order == "xy" else (ty, sx)
-    rows, columns = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for link, (a, b) in enumerate(mesh_links(m).tolist()):
-        (ay, ax), (by, bx) = divmod(a, m), divmod(b, m)
-        if ay == by:
-            path = np.flatnonzero((row == ay) & _between(sx, tx, ax, bx))
-        else:
-            path = np.flatnonzero((column == ax) & _between(sy, ty, ay, by))
-        rows.append(np.full(len(path), link))
+    links, steps, path = mesh_links(m), mesh_steps(m, order), np.arange(m**4)
+    link = np.zeros((m * m, m * m), dtype=np.int64)
+    link[tuple(links.T)] = np.arange(len(links))
+    at, target = np.divmod(path, m * m)
+    rows, columns = [path[:0]], [path[:0]]
+    for _ in range(2 * (m - 1)):
+        on = at != target
+        path, at, target = path[on], at[on], target[on]
+        rows.append(link[at, steps[at, target]])
         columns.append(path)
+        at = steps[at, target]
     where = (np.concatenate(rows), np.concatenate(columns))
-    return csr_array((np.ones(len(where[0])), where), shape=(len(mesh_links(m)), m**4))
-
-
-def _between(start: IntArray, stop: IntArray, a: int, b: int) -> BoolArray:
-    """Whether a straight walk from start to stop steps from a to b = a +- 1."""
-    return (start <= a) & (stop >= b) if b > a else (start >= a) & (stop <= b)
-
-
-def _ring_distance(length: int) -> int:
-    """Sum of the distances from a place of a ring to all others."""
-    return sum(min(step, length - step) for step in range(length))
+    paths = csr_array((np.ones(len(where[0])), where), shape=(len(links), m**4))
+    paths.sort_indices()
+    return paths
