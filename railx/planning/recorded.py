@@ -90,15 +90,6 @@ def write_records(path: str | Path, records: Mapping[int, BatchRecord]) -> None:
     write_text(path, "".join(f"{line}\n" for line in lines))
 
 
-def check_record(record: BatchRecord, today: Mapping[str, str], path: str | Path) -> None:
-    """PlanError, one line, where an input of a record is not today's."""
-    stale = [words for key, words in _INPUTS.items() if record.inputs.get(key) != today[key]]
-    if stale:
-        got = f"{' and '.join(stale)} changed since it was recorded"
-        allowed = f"a record of today's (python scripts/record_plans.py {Path(path).stem})"
-        raise refused(f"{path}: batch {record.batch}", got, allowed)
-
-
 def recorded(
     planner: PlannerBase, task: PlanningTask, path: str | Path, code: str
 ) -> tuple[SequenceParallelBatch, ...]:
@@ -106,15 +97,18 @@ def recorded(
 
     PlanError for a batch that the file lacks, and for one planned from other inputs.
     """
-    records = read_records(path)
+    records, again = read_records(path), f"(python scripts/record_plans.py {Path(path).stem})"
     planned = []
     for number, batch in enumerate(task.batches):
         if number not in records:
             got = f"has {len(records)} batches, not batch {number}"
-            most = f"batches of at most as many (python scripts/record_plans.py {Path(path).stem})"
-            raise refused(str(path), got, most)
-        check_record(records[number], digests(planner, task, batch, code), path)
-        planned.append(_batch(records[number], batch, task))
+            raise refused(str(path), got, f"batches of at most as many {again}")
+        record, today = records[number], digests(planner, task, batch, code)
+        stale = [words for key, words in _INPUTS.items() if record.inputs.get(key) != today[key]]
+        if stale:
+            got = f"{' and '.join(stale)} changed since it was recorded"
+            raise refused(f"{path}: batch {number}", got, f"a record of today's {again}")
+        planned.append(_batch(record, batch, task))
     return tuple(planned)
 
 

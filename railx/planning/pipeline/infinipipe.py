@@ -452,23 +452,22 @@ def _token_limits(
 
 
 def _pipelines(grouped: Grouping, replica: int, cost: PipelineCost) -> list[Pipeline]:
-    chunked, layers = grouped.chunked, grouped.layers.T.tolist()
-    chunks = [_chunk(chunked, chunk, layers[chunk], cost) for chunk in range(chunked.chunks)]
+    chunked, chunks = grouped.chunked, []
+    for chunk, layers in enumerate(grouped.layers.T.tolist()):
+        forward_ms, recomputes = float(chunked.forward_ms[chunk]), any(layers)
+        chunks.append(
+            Chunk(
+                chunked.slices(chunk),
+                forward_ms,
+                float(chunked.backward_ms[chunk]),
+                float(chunked.all_to_all_ms[chunk]),
+                checkpoint_layers=tuple(layers) if recomputes else (),
+                predicted_layer_forward_ms=cost.layer_forward_ms(forward_ms) if recomputes else 0.0,
+                predicted_send_ms=cost.send_ms(int(chunked.tokens[chunk])),
+            )
+        )
     spans = map(slice, grouped.bounds, grouped.bounds[1:])
     return [pipeline_of(chunks[span], replica, cost.shape) for span in spans]
-
-
-def _chunk(chunked: Chunked, chunk: int, layers: Sequence[int], cost: PipelineCost) -> Chunk:
-    forward_ms, recomputes = float(chunked.forward_ms[chunk]), any(layers)
-    return Chunk(
-        chunked.slices(chunk),
-        forward_ms,
-        float(chunked.backward_ms[chunk]),
-        float(chunked.all_to_all_ms[chunk]),
-        checkpoint_layers=tuple(layers) if recomputes else (),
-        predicted_layer_forward_ms=cost.layer_forward_ms(forward_ms) if recomputes else 0.0,
-        predicted_send_ms=cost.send_ms(int(chunked.tokens[chunk])),
-    )
 
 
 def _refusal(batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost) -> PlanError:

@@ -33,7 +33,7 @@ import numpy as np
 
 from railx.effort import Cost, Costs
 from railx.performance.sequence_cost import CostModel
-from railx.planning.format.parts import PlanError
+from railx.planning.format.parts import refused
 from railx.planning.format.plan import SequenceParallelBatch
 from railx.planning.groups import Assignment, Lengths
 from railx.planning.planner import (
@@ -205,10 +205,8 @@ def plan_flexsp_batch(
     usable = cost.any_degrees if settings.degrees == "any" else cost.degrees
     degrees = tuple(d for d in usable if settings.smallest_degree <= d <= devices)
     if not degrees:
-        raise PlanError(
-            f"planner.smallest_degree: got {settings.smallest_degree}; allowed: 1, as the cluster"
-            " has no larger degree"
-        )
+        got = f"got {settings.smallest_degree}"
+        raise refused("planner.smallest_degree", got, "1, as the cluster has no larger degree")
     check_group_holds(batch, cost.tokens_per_device, degrees[-1])
     cost = replace(cost, all_to_all_ms={degree: cost.all_to_all_ms[degree] for degree in degrees})
     order = np.argsort(-batch.lengths, kind="stable")
