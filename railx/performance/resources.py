@@ -14,21 +14,14 @@ T = TypeVar("T")
 
 
 @cache
-def _entries(file: str) -> Mapping[str, Mapping[str, Any]]:
+def catalogue(file: str, cls: type[T]) -> Mapping[str, T]:
+    """The entries of a file of ``resources/performance`` by name, checked."""
     # A bare node that trains reads shapes of models without a catalogue.
     import yaml
 
     text = (SHIPPED / "resources" / "performance" / file).read_text(encoding="utf-8")
     entries: Mapping[str, Mapping[str, Any]] = yaml.safe_load(text)
-    return entries
-
-
-@cache
-def catalogue(file: str, cls: type[T]) -> Mapping[str, T]:
-    """The entries of a file of ``resources/performance`` by name, checked."""
-    return {
-        name: load(cls, {"name": name, **values}, name) for name, values in _entries(file).items()
-    }
+    return {name: load(cls, {"name": name, **values}, name) for name, values in entries.items()}
 
 
 def entry(key: str, name: str, file: str, cls: type[T], *others: str) -> T:
@@ -36,8 +29,7 @@ def entry(key: str, name: str, file: str, cls: type[T], *others: str) -> T:
 
     ``others``: names that mean something besides the entries.
     """
-    entries = _entries(file)
+    entries: Mapping[str, T] = catalogue(file, cls)
     if name not in entries:
         raise UserError(f"{key}: got {name}; allowed: {allowed_names(name, (*entries, *others))}")
-    found: T = load(cls, {"name": name, **entries[name]}, name)
-    return found
+    return entries[name]
