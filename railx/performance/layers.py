@@ -242,10 +242,7 @@ class Layers:
             lengths, inverse = np.unique(sequence, return_inverse=True)
             attended = np.array(
                 [model.attended_tokens(kind, length) for length in lengths.tolist()]
-            )
-            attended = attended[inverse]
-        else:
-            attended = sequence
+            )[inverse]
         flops = 2 * self.tokens * attended * heads * (model.key_width + model.values_width)
         scores = 0.0 if fused else setting.program.score_traffic * self.tokens * sequence * heads
         return flops / setting.attention_flops, self.memory(scores + np.zeros_like(flops))

@@ -223,7 +223,7 @@ def _layer(model: ModelSettings, shard: ModelShard, item: Pass, kernels: Kernels
     joined = 1 if item.degree == 1 and (kernels.fused_attention or not item.packed) else 2
     narrow = _narrow(model, item)
     row = (1 + joined) * model.hidden + 2 * narrow + wide * model.feed_forward
-    logarithms = model.heads * max(4, element if element == 8 else 4)
+    logarithms = model.heads * max(4, element)
     return 2 * _norm(model, shard, tokens) + tokens * (element * row + logarithms)
 
 
