@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 
 from railx.performance.decoder import ModelSettings
-from railx.performance.trainer_memory import Kernels, ModelShard, Pass, pass_bytes, unit_sizes
+from railx.performance.trainer_memory import ModelShard, Pass, pass_bytes, unit_sizes
 from railx.planning.format.parts import Chunk
 from railx.planning.format.plan import PipelineBatch
 from railx.planning.format.schedule import Op
@@ -161,9 +161,8 @@ class Stage:
     def chunk_bytes(self, chunk: Chunk) -> int:
         """Bytes that a chunk saves between its forward and its backward pass."""
         recomputed = chunk.recomputed_layers(self.stage)
-        kernels = Kernels(self.fused_attention)
         chunk_pass = Pass(self.tokens(chunk), self.degree, 0, recomputed, len(chunk.slices) > 1)
-        saved_bytes = pass_bytes(self.model, self.shard, chunk_pass, kernels)
+        saved_bytes = pass_bytes(self.model, self.shard, chunk_pass, self.fused_attention)
         if _read_later(chunk):
             saved_bytes += self.key_value_bytes(chunk, min(recomputed, self.shard.layers))
         if self.shard.scores:

@@ -70,16 +70,6 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Kernels:
-    """How kernels store activations for the backward pass.
-
-    ``fused_attention``: one call takes all sequences of a pass and writes one output.
-    """
-
-    fused_attention: bool = False
-
-
-@dataclass(frozen=True)
 class Memory:
     """Bytes alive at the peak, by kind."""
 
@@ -104,14 +94,14 @@ def rank_memory(
     passes: Sequence[Pass],
     *,
     loss_chunk_tokens: int,
-    kernels: Kernels | None = None,
+    fused_attention: bool = False,
 ) -> Memory:
     """The peak of a step after the first, on one rank.
 
     The first step has no moments before its end. Message buffers of libraries do not
-    count.
+    count. ``fused_attention``: one call takes all sequences of a pass and writes one
+    output.
     """
-    kernels = kernels or Kernels()
     layer, bottom, top = unit_sizes(model, shard)
     units = [*([bottom] if shard.embeds else []), *[layer] * shard.layers]
     units += [top] if shard.scores and not (shard.embeds and model.tied_embeddings) else []
@@ -126,8 +116,8 @@ def rank_memory(
     by_unit = shard.apart and shard.hold == "unit"
     everything = compute * sum(units) if shard.apart and not by_unit else 0
     computing = passes[-1]
-    waiting = sum(pass_bytes(model, shard, other, kernels) for other in passes[:-1])
-    full = waiting + pass_bytes(model, shard, computing, kernels)
+    waiting = sum(pass_bytes(model, shard, other, fused_attention) for other in passes[:-1])
+    full = waiting + pass_bytes(model, shard, computing, fused_attention)
     tokens, hidden = computing.tokens, model.hidden
     moments: list[Memory] = []
 
@@ -170,7 +160,7 @@ def rank_memory(
     )
     again = 0
     if computing.checkpoint_layers >= shard.layers:
-        again = _layer(model, shard, computing, kernels)
+        again = _layer(model, shard, computing, fused_attention)
     moment(
         2 * compute * layer,
         master * (layer + max(head, 0 if shard.scores else layer)),
@@ -181,8 +171,8 @@ def rank_memory(
     if 0 < computing.checkpoint_layers < shard.layers:
         below = Pass(tokens, computing.degree, computing.context, shard.layers)
         lower = replace(shard, layers=computing.checkpoint_layers)
-        under = pass_bytes(model, lower, below, kernels)
-        again = _layer(model, shard, computing, kernels)
+        under = pass_bytes(model, lower, below, fused_attention)
+        again = _layer(model, shard, computing, fused_attention)
         moment(2 * compute * layer, 2 * master * layer, waiting + under + again, 0, working)
     return max(moments, key=lambda memory: memory.peak_bytes)
 
@@ -205,22 +195,22 @@ def unit_sizes(model: ModelSettings, shard: ModelShard) -> tuple[int, int, int]:
     )
 
 
-def pass_bytes(model: ModelSettings, shard: ModelShard, item: Pass, kernels: Kernels) -> int:
+def pass_bytes(model: ModelSettings, shard: ModelShard, item: Pass, fused_attention: bool) -> int:
     """Bytes of a pass between forward and backward."""
     stored = shard.compute_bytes * item.tokens * model.hidden
     recomputed = min(item.checkpoint_layers, shard.layers)
     rotary = model.positions == "rotary"
     rotation = shard.compute_bytes * item.tokens * model.head_width if rotary else 0
-    layers = (shard.layers - recomputed) * _layer(model, shard, item, kernels)
+    layers = (shard.layers - recomputed) * _layer(model, shard, item, fused_attention)
     read = recomputed * 2 * _narrow(model, item) * shard.compute_bytes * item.context
     return layers + recomputed * stored + rotation + read
 
 
-def _layer(model: ModelSettings, shard: ModelShard, item: Pass, kernels: Kernels) -> int:
+def _layer(model: ModelSettings, shard: ModelShard, item: Pass, fused_attention: bool) -> int:
     """Stored tensors of a layer: two norms, attention, the feed-forward."""
     element, tokens = shard.compute_bytes, item.tokens
     wide = 3 if model.feed_forward_kind == "swiglu" else 2
-    joined = 1 if item.degree == 1 and (kernels.fused_attention or not item.packed) else 2
+    joined = 1 if item.degree == 1 and (fused_attention or not item.packed) else 2
     narrow = _narrow(model, item)
     row = (1 + joined) * model.hidden + 2 * narrow + wide * model.feed_forward
     logarithms = model.heads * max(4, element)

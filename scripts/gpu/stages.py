@@ -101,7 +101,7 @@ def _predicted(
 
     A batch is as full as the fullest window of chunks that are alive at once.
     """
-    from railx.performance.trainer_memory import Kernels, ModelShard, Pass, rank_memory
+    from railx.performance.trainer_memory import ModelShard, Pass, rank_memory
     from railx.planning.format.schedule import peak_live_chunks
 
     low = loaded.training.precision == "bfloat16"
@@ -130,7 +130,7 @@ def _predicted(
                 held,
                 alive[at : at + window],
                 loss_chunk_tokens=loaded.training.loss_chunk_tokens,
-                kernels=Kernels(fused_attention=fused),
+                fused_attention=fused,
             )
             most = max(most, memory.peak_bytes)
     return most

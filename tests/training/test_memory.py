@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from railx.performance.decoder import ModelSettings
-from railx.performance.trainer_memory import Kernels, Memory, ModelShard, Pass, rank_memory
+from railx.performance.trainer_memory import Memory, ModelShard, Pass, rank_memory
 from tests.commands import python
 from tests.training import memory_program
 
@@ -46,10 +46,8 @@ def test_what_a_stage_holds_after_each_pass_is_predicted(
     assert all(held <= most for held, _, most in rows)
 
 
-def peak(
-    held: ModelShard, *passes: Pass, kept: Kernels | None = None, model: ModelSettings = MODEL
-) -> int:
-    return rank_memory(model, held, passes, loss_chunk_tokens=128, kernels=kept).peak_bytes
+def peak(held: ModelShard, *passes: Pass, fused: bool = False, model: ModelSettings = MODEL) -> int:
+    return rank_memory(model, held, passes, loss_chunk_tokens=128, fused_attention=fused).peak_bytes
 
 
 def test_the_peak_is_the_sum_of_its_parts() -> None:
@@ -64,7 +62,7 @@ def test_what_saves_memory_saves_it() -> None:
     assert peak(cut, replace(one, checkpoint_layers=2)) < peak(cut, one)
     assert peak(replace(cut, ranks=8), one) < peak(cut, one)
     assert peak(cut, replace(one, packed=False)) < peak(cut, one)
-    assert peak(cut, one, kept=Kernels(fused_attention=True)) < peak(cut, one)
+    assert peak(cut, one, fused=True) < peak(cut, one)
     assert peak(cut, Pass(2048)) < peak(cut, one) < peak(cut, one, one)
 
 
