@@ -9,7 +9,7 @@ pipeline parallelism help. Nothing is fitted to these numbers.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -59,33 +59,25 @@ class GridRing(TwoLevelRing):
         return np.where(nodes > 1, bytes_s + passes * hops_s, around)
 
 
-@dataclass(frozen=True)
-class RailNetwork:
-    """A network of nodes at the bandwidth of a device between nodes as it is sold.
-
-    ``pipelines``: whether stages may exchange without other circuits than replicas.
-    """
-
-    ring: type[TwoLevelRing]
-    pipelines: bool = True
-
-
-#: All with the same bandwidth a device. Rings of tensor-parallel replicas stay on
-#: rails, so that rails without spines time as rails with them; photonic rails whose
-#: circuits are set once for the replicas' rings have none for stages.
-NETWORKS = {
-    "rail_optimised": RailNetwork(TwoLevelRing),
-    "rail_only": RailNetwork(TwoLevelRing),
-    "opus_rails": RailNetwork(TwoLevelRing, pipelines=False),
-    "railx_torus": RailNetwork(GridRing),
+#: Networks of nodes, all with the bandwidth of a device between nodes as it is sold.
+#: Rings of tensor-parallel replicas stay on rails, so that rails without spines time as
+#: rails with them.
+NETWORKS: dict[str, type[TwoLevelRing]] = {
+    "rail_optimised": TwoLevelRing,
+    "rail_only": TwoLevelRing,
+    "opus_rails": TwoLevelRing,
+    "railx_torus": GridRing,
 }
+#: Photonic rails whose circuits are set once for the rings of replicas have none for
+#: stages.
+_ONE_STAGE = "opus_rails"
 
 
 def setting_of(device_name: str, network: str) -> Setting:
     """Llama 2 7B under FSDP on a device, with the constants of its fitted runs."""
     device: Device = device_named(device_name)
     constants = default_constants(device_name, _PROGRAM)
-    ring = NETWORKS[network].ring.of(
+    ring = NETWORKS[network].of(
         device, fast_share=constants.fast_share, slow_share=constants.slow_share
     )
     return Setting(model_named(_MODEL), device, ring, program_named(_PROGRAM), constants)
@@ -104,7 +96,7 @@ def scaling_rows(devices: tuple[int, ...]) -> Iterator[dict[str, Any]]:
         for count in devices:
             rows = []
             for tensor, stages in product(_DEGREES, _DEGREES):
-                if stages > 1 and not NETWORKS[network].pipelines:
+                if stages > 1 and network == _ONE_STAGE:
                     continue
                 plans = _plans(count, tensor, stages)
                 if plans:
