@@ -19,7 +19,7 @@ import numpy as np
 from railx.design.point import BestPlan, best_plan, plan_words, setting_on
 from railx.design.rates import GroupRates, RateStore
 from railx.design.settings import ArenaSettings, PointSettings, ServingJob
-from railx.design.sizes import Sized, bill_chips, sized_for, with_device_node
+from railx.design.sizes import Sized, sized_for, with_device_node
 from railx.economics import read_catalogue
 from railx.economics.pricing import NetworkPrice, price
 from railx.errors import UserError
@@ -42,7 +42,7 @@ from railx.performance.models import model_named
 from railx.performance.networks import Kind
 from railx.performance.plans import Plans
 from railx.performance.serving import decode_times, prefill_times, serving_memory_bytes
-from railx.performance.topologies import routings_for
+from railx.performance.topologies import chips_of, routings_for
 from railx.settings import SettingsError
 from railx.tenancy.places import NetworkPlaces
 from railx.tenancy.trace import network_rows, read_trace
@@ -108,7 +108,7 @@ def _sized(network: FamilySettings, asked: int, settings: ArenaSettings) -> Size
                     return sized_for(network, fewer, chips)
             raise
     large = bill.resize(network, chips)
-    return Sized(large, large, bill_chips(large))
+    return Sized(large, large, chips_of(large))
 
 
 def _largest(network: FamilySettings, below: int) -> int:
@@ -119,7 +119,7 @@ def _largest(network: FamilySettings, below: int) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            low = max(middle, bill_chips(bill.resize(network, middle)))
+            low = max(middle, chips_of(bill.resize(network, middle)))
         except SettingsError:
             high = middle
     return low

@@ -13,7 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from railx.design.front import Design, decided, design
-from railx.design.point import DesignPoint, setting_words
+from railx.design.point import DesignPoint, plan_words, setting_words
 from railx.design.rates import RateStore
 from railx.design.settings import DesignSettings
 from railx.design.sizes import usable_share
@@ -119,7 +119,7 @@ def _plain(settings: DesignSettings, point: DesignPoint) -> dict[str, Any]:
         "gpus": settings.gpus,
         "chips": point.chips,
         "setting": setting_words(point.network),
-        "plan": point.plan_words,
+        "plan": plan_words(point.plan),
         "step_s": point.step_s,
         "low_s": point.step_low_s,
         "high_s": point.step_high_s,

@@ -174,11 +174,6 @@ class DesignPoint:
         most = max(_BINDING, key=lambda name: self.parts_s[name])
         return f"{most} {self.parts_s[most] / self.step_s:.0%}"
 
-    @property
-    def plan_words(self) -> str:
-        """The degrees of the plan that are not 1, and what it recomputes."""
-        return plan_words(self.plan)
-
     def row(self) -> dict[str, Any]:
         """Plain values, for a table or JSON."""
         plan, cost = {name: getattr(self.plan, name) for name in _PLAN}, self.cost
@@ -190,7 +185,7 @@ class DesignPoint:
             "network": self.name,
             **shown("family", "chips", "gpus"),
             "setting": setting_words(self.network),
-            "plan": self.plan_words,
+            "plan": plan_words(self.plan),
             **{f"plan_{name}": value for name, value in plan.items()},
             "plan_order": ",".join(self.plan.order),
             **shown("step_s", "step_low_s", "step_high_s", "expected_error"),

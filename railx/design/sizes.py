@@ -14,6 +14,7 @@ import numpy as np
 from railx.families import build_topology, check_topology, family_named, family_of
 from railx.families.nodes import check_node
 from railx.performance.devices import Device
+from railx.performance.topologies import chips_of
 from railx.settings import SettingsError
 from railx.tenancy.places import NetworkPlaces
 from railx.vocabulary.arrays import BoolArray
@@ -90,7 +91,7 @@ def sized_for(settings: FamilySettings, gpus: int, most_chips: float) -> Sized:
             )
         return Sized(settings, settings, chips)
     bill = family.bill.resize(settings, gpus)
-    chips = bill_chips(bill)
+    chips = chips_of(bill)
     if chips > most_chips:
         raise SettingsError(
             "chips", f"got {chips} for {gpus}; allowed: at most {most_chips:.0f} (most_chips)"
@@ -100,20 +101,13 @@ def sized_for(settings: FamilySettings, gpus: int, most_chips: float) -> Sized:
         return Sized(bill, bill, chips)
     except SettingsError as error:
         for graph in _full_trees(bill):
-            if gpus <= bill_chips(graph) <= most_chips:
+            if gpus <= chips_of(graph) <= most_chips:
                 try:
                     check_topology(graph, "")
                 except SettingsError:
                     continue
                 return Sized(bill, graph, chips)
         raise error from None
-
-
-def bill_chips(settings: FamilySettings) -> int:
-    """Chips of a network that has a bill."""
-    bill = family_of(settings).bill
-    assert bill is not None
-    return int(bill.chips(settings))
 
 
 def _full_trees(settings: FamilySettings) -> Iterator[FamilySettings]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from railx.design.front import Crossing, Design
-from railx.design.point import DesignPoint, setting_words
+from railx.design.point import DesignPoint, plan_words, setting_words
 from railx.text import aligned
 
 _COLUMNS = (
@@ -76,7 +76,7 @@ def _table(front: Sequence[DesignPoint]) -> list[str]:
     for row, point in zip(rows, front, strict=True):
         lines.append(row)
         lines += _wrapped(f"   setting  {setting_words(point.network)}", 12)
-        lines += _wrapped(f"   plan     {point.plan_words}", 12)
+        lines += _wrapped(f"   plan     {plan_words(point.plan)}", 12)
     return lines
 
 

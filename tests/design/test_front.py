@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railx.design.front import design, dominates, front_of
-from railx.design.point import evaluate, setting_on, setting_words
+from railx.design.point import evaluate, plan_words, setting_on, setting_words
 from railx.design.rates import GroupRates, RateStore
 from railx.design.settings import DesignSettings, PointSettings
 from railx.design.sizes import sized_for, usable_share, with_device_node
@@ -144,7 +144,7 @@ def test_every_point_has_its_setting_its_plan_and_its_fidelity() -> None:
         at = next(n for n, line in enumerate(lines) if line.startswith(f"{rank}  {point.name} "))
         assert lines[at].endswith("analytic")
         assert lines[at + 1].startswith("   setting  ports of 400 Gbit/s, n ")
-        assert lines[at + 2] == f"   plan     {point.plan_words}"
+        assert lines[at + 2] == f"   plan     {plan_words(point.plan)}"
     assert "note: drawn (fast, middle, cheap)" in lines
     rows = answer.as_dict()["front"]
     assert [row["setting"] for row in rows] == [setting_words(p.network) for p in answer.front]
