@@ -461,7 +461,9 @@ def first_plans(priced: Priced, number: int) -> list[int]:
 
 
 def nearest_devices(setting: Setting, job: Job) -> int | None:
-    """The least number of devices above the job's for which some plan fits."""
+    """A number of devices above the job's for which some plan fits, at most a 64th
+    larger than the least.
+    """
     room = setting.device.capacity_gb * 1e9 * job.memory_share
 
     def fits(devices: int) -> bool:
