@@ -29,7 +29,8 @@ def entry(key: str, name: str, file: str, cls: type[T], *others: str) -> T:
 
     ``others``: names that mean something besides the entries.
     """
-    entries: Mapping[str, T] = catalogue(file, cls)
+    entries: Mapping[str, Any] = catalogue(file, cls)
     if name not in entries:
         raise UserError(f"{key}: got {name}; allowed: {allowed_names(name, (*entries, *others))}")
-    return entries[name]
+    found: T = entries[name]
+    return found
