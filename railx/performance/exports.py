@@ -37,8 +37,27 @@ def megatron_options(model: Model, plan: Plan, more: Mapping[str, object] | None
     if model.kv_heads != model.heads:
         options["num-query-groups"] = model.kv_heads
         flags.append("group-query-attention")
-    if model.head_width:
+    if model.kv_rank:
+        flags.append("multi-latent-attention")
+        options |= {
+            "kv-lora-rank": model.kv_rank,
+            "qk-head-dim": model.head_width - model.rope_width,
+            "qk-pos-emb-head-dim": model.rope_width,
+            "v-head-dim": model.value_width or model.head_width,
+        }
+        if model.query_rank:
+            options["q-lora-rank"] = model.query_rank
+    elif model.head_width:
         options["kv-channels"] = model.head_width
+    if model.window_layers:
+        full = model.layers - model.window_layers
+        evenly = full and model.layers % full == 0
+        # A window is what a query sees before itself. A number: the last of so many
+        # layers has none; a list where they do not alternate.
+        options["window-size"] = f"{model.window_tokens - 1},0"
+        options["window-attn-skip-freq"] = (
+            model.layers // full if evenly else f'"[1]*{model.window_layers}+[0]*{full}"'
+        )
     if model.experts:
         options |= {
             "num-experts": model.experts,
@@ -46,6 +65,11 @@ def megatron_options(model: Model, plan: Plan, more: Mapping[str, object] | None
             "moe-ffn-hidden-size": model.expert_feed_forward,
             "expert-model-parallel-size": plan.expert,
         }
+        if model.shared_feed_forward:
+            options["moe-shared-expert-intermediate-size"] = model.shared_feed_forward
+        if model.dense_layers:
+            sparse = model.layers - model.dense_layers
+            options["moe-layer-freq"] = f'"[0]*{model.dense_layers}+[1]*{sparse}"'
     if plan.virtual > 1:
         options["num-layers-per-virtual-pipeline-stage"] = model.layers // (
             plan.pipeline * plan.virtual

@@ -105,7 +105,9 @@ def test_megatron_has_every_option(name: str) -> None:
         Degrees(data=8, expert=8, tensor=2, sequence_parallel=True, recompute="selective"),
     ],
 )
-@pytest.mark.parametrize("model", ["llama3_8b", "mixtral_8x22b", "gpt3_175b"])
+@pytest.mark.parametrize(
+    "model", ["llama3_8b", "mixtral_8x22b", "gpt3_175b", "deepseek_v3", "gpt_oss_120b"]
+)
 def test_megatron_has_every_option_of_advice(model: str, degrees: Degrees) -> None:
     found = options_of(megatron_options(model_named(model), degrees))
     assert found.keys() <= set(STORED["megatron"]["options"])
@@ -115,6 +117,35 @@ def test_megatron_has_every_option_of_advice(model: str, degrees: Degrees) -> No
     assert ("--no-gradient-accumulation-fusion" in found) == ("--use-torch-fsdp2" in found)
     rotary = not model_named(model).learned_positions
     assert found.get("--position-embedding-type") == ("rope" if rotary else None)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (
+            "deepseek_v3",
+            {
+                "--multi-latent-attention": None,
+                "--q-lora-rank": "1536",
+                "--kv-lora-rank": "512",
+                "--qk-head-dim": "128",
+                "--qk-pos-emb-head-dim": "64",
+                "--v-head-dim": "128",
+                "--moe-shared-expert-intermediate-size": "2048",
+                "--moe-layer-freq": "[0]*3+[1]*58",
+            },
+        ),
+        ("gpt_oss_120b", {"--window-size": "127,0", "--window-attn-skip-freq": "2"}),
+        ("llama3_8b", {}),
+    ],
+)
+def test_megatron_trains_the_model_of_the_advice(
+    model: str, expected: dict[str, str | None]
+) -> None:
+    """Latent attention, shared experts, dense layers and windows are in its options."""
+    found = options_of(megatron_options(model_named(model), Degrees()))
+    parts = ("latent", "lora", "head-dim", "shared", "layer-freq", "window")
+    assert {key: found[key] for key in found if any(part in key for part in parts)} == expected
 
 
 @pytest.mark.parametrize("name", PLANS)
