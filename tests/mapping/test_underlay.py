@@ -122,7 +122,8 @@ def test_what_does_not_fit_is_named() -> None:
         SettingsError, match=r"^underlay\.networks\.ring\.topology: has 32 chips; allowed: 64"
     ):
         underlays(replace(good, networks={**good.networks, "ring": small}), "ring")
-    one = replace(small, topology=good.networks["ring"].topology, groups={"16": _servers(1)})
+    groups = {"16": topology_settings("opus_rails", chips_per_server=4, servers=2)}
+    one = replace(small, topology=good.networks["ring"].topology, groups=groups)
     with pytest.raises(SettingsError, match=r"^underlay\.networks\.ring\.groups\.16: has 8 chips"):
         underlays(replace(good, networks={**good.networks, "ring": one}), "ring")
     fast = {**good.networks, "tree": network("fat_tree", "fat_tree_1250", port_gbps=1600.0)}
