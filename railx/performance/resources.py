@@ -19,7 +19,9 @@ def _entries(file: str) -> Mapping[str, Mapping[str, Any]]:
     import yaml
 
     text = (SHIPPED / "resources" / "performance" / file).read_text(encoding="utf-8")
-    entries: Mapping[str, Mapping[str, Any]] = yaml.safe_load(text)
+    # The loader in C, ten times as fast, where PyYAML was built with it.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    entries: Mapping[str, Mapping[str, Any]] = yaml.load(text, Loader=loader)
     return entries
 
 
