@@ -119,10 +119,10 @@ def write_report(
 
     ``claims`` is the claims table, ``config`` the resolved config and ``provenance``
     the result of ``collect_provenance``, both JSON. ``published`` are the papers' own
-    tables and ``judged`` the claims that are compared with their rows. ``others`` are verdicts of other experiments, ``jobs`` the
-    provenance of each job, ``arena`` tables of networks that are ranked. Raises
-    ValueError naming the file that lacks a column or holds an unknown paper, kind,
-    verdict or fidelity.
+    tables and ``judged`` the claims that are compared with their rows. ``others`` are
+    verdicts of other experiments, ``jobs`` the provenance of each job, ``arena`` tables
+    of networks that are ranked. Raises ValueError naming the file that lacks a column
+    or holds an unknown paper, kind, verdict or fidelity.
     """
     rows = read_claims(claims, papers)
     tables, tables_left_out = _first_alike(tables, lambda table: table.kind)
