@@ -14,7 +14,11 @@ from typing import Any
 from railx import places
 from railx.file_cache import cached
 
-_PACKAGES = ("hydra-core", "omegaconf", "PyYAML")
+
+@cache
+def _versions() -> list[str]:
+    """The versions of the packages that compose."""
+    return [version(name) for name in ("hydra-core", "omegaconf", "PyYAML")]
 
 
 def cache_key(request: Sequence[str | None], sources: Iterable[Path]) -> str:
@@ -23,7 +27,7 @@ def cache_key(request: Sequence[str | None], sources: Iterable[Path]) -> str:
 
     Files count by their place beside the code, so that a copy of both has the same key.
     """
-    digest = hashlib.sha256(json.dumps([request, [version(name) for name in _PACKAGES]]).encode())
+    digest = hashlib.sha256(json.dumps([request, _versions()]).encode())
     for path in sorted(sources):
         content = path.read_bytes()
         place = os.path.relpath(path, places.SHIPPED)

@@ -186,7 +186,9 @@ def _joined(
         if name in columns:
             raise SettingsError(f"lookups.{name}", "is a column already; allowed: another name")
         columns[name] = _rendered(value, columns, name)
-        lookup = lookups.get(name, {})
+        lookup = lookups.get(name)
+        if lookup is None:
+            continue
         if str(columns[name]) in lookup:
             waiting = [*lookup[str(columns[name])].items(), *waiting]
         else:

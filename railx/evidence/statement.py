@@ -102,7 +102,7 @@ def _check_node(node: dict[str, Any]) -> None:
             raise ClaimError(f"query: got the table function {name}; {_ALLOWED}, and {makers}")
     elif "function_name" in node:
         name = str(node["function_name"]).lower()
-        if name not in _pure_functions() | _ROW_MAKERS:
+        if name not in _pure_functions() and name not in _ROW_MAKERS:
             allowed = "functions of their arguments alone"
             raise ClaimError(f"query: got the function {name}; allowed: {allowed}")
     if kind == "COLUMN_REF":

@@ -20,7 +20,9 @@ def catalogue(file: str, cls: type[T]) -> Mapping[str, T]:
     import yaml
 
     text = (SHIPPED / "resources" / "performance" / file).read_text(encoding="utf-8")
-    entries: Mapping[str, Mapping[str, Any]] = yaml.safe_load(text)
+    # The loader in C, ten times as fast, where PyYAML was built with it.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    entries: Mapping[str, Mapping[str, Any]] = yaml.load(text, Loader=loader)
     return {name: load(cls, {"name": name, **values}, name) for name, values in entries.items()}
 
 

@@ -171,9 +171,14 @@ def test_what_is_kept_goes_with_the_files_behind_it(
     prices = tmp_path / "prices.csv"
     arena = ArenaSettings(point=PointSettings(catalogue=str(prices)))
     made, rates = [], []
+
+    def rows() -> list[str]:
+        made.append(prices.read_text())
+        return made[-1:]
+
     for text in ("low", "low", "high"):
         prices.write_text(text)
-        compare_network._kept(arena, 1)("torus", lambda text=text: made.append(text) or [text])
+        assert compare_network._kept(arena, 1)("torus", rows) == [text]
         rates.append(rate_store([prices]).code)
     assert made == ["low", "high"]
     assert rates[0] == rates[1] != rates[2]
