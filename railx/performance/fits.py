@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,7 @@ def fit(
         f_scale=_SCALE,
         bounds=(np.full(len(names), -np.inf), upper),
     )
-    values = {
+    values: dict[str, Any] = {
         name: float(f"{value:.4g}") for name, value in zip(names, np.exp(solved.x), strict=True)
     }
     return replace(start, **values, fitted=tuple(names), digest=digest_of(cases))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from railx.errors import UserError, allowed_names
 from railx.places import SHIPPED
@@ -31,7 +31,7 @@ def entry(key: str, name: str, file: str, cls: type[T], *others: str) -> T:
 
     ``others``: names that mean something besides the entries.
     """
-    entries: Mapping[str, Any] = catalogue(file, cls)
+    entries: Mapping[str, Any] = catalogue(file, cast("Any", cls))
     if name not in entries:
         raise UserError(f"{key}: got {name}; allowed: {allowed_names(name, (*entries, *others))}")
     found: T = entries[name]

@@ -158,7 +158,7 @@ def _left_out(file: str) -> tuple[tuple[Constants, tuple[int, ...]], ...]:
         table = [row for row in csv.DictReader(lines) if row["file"] == file]
     fits = []
     for row in table:
-        values = {name: float(row[name]) for name in FITTED}
+        values: dict[str, Any] = {name: float(row[name]) for name in FITTED}
         numbers = tuple(map(int, row["rows"].split()))
         fits.append((replace(constants_named(row["constants"]), **values), numbers))
     return tuple(sorted(fits, key=lambda one: len(one[1])))

@@ -208,7 +208,8 @@ class _Run:
         self.now = hours
 
     def _nodes(self, job: int) -> int:
-        return self.settings.jobs[self.kind[job]].nodes
+        nodes: int = self.settings.jobs[self.kind[job]].nodes
+        return nodes
 
     def _find(self, kind: int) -> Lines | None:
         shape = self.settings.jobs[kind]
