@@ -294,7 +294,7 @@ _STYLES: dict[str, tuple[Any, str]] = {
 }
 _POINT = ["source", "panel", "gradients", "mode", _LATENCY, "added_ms", "fidelity"]
 #: Less counts as nothing, which a logarithmic axis does not have.
-_LEAST_MS = 0.05
+_MIN_DRAWN_MS = 0.05
 _STEP_NOTE = """Ours are generated jobs, no recordings. Published: Perlmutter with emulated delays,
     the rest simulated"""
 
@@ -346,7 +346,7 @@ def step_switches(settings: StepSwitchesSettings, tables: Tables, canvas: Canvas
                 style, way = _STYLES[key]
                 legend[f"Gradients {way}"] = {"color": INK, "linestyle": style}
         share_legend(page, legend, 4)
-    hidden = points.loc[points["added_ms"] <= _LEAST_MS, "source"]
+    hidden = points.loc[points["added_ms"] <= _MIN_DRAWN_MS, "source"]
     left = ""
     if len(hidden):
         left = f""" {len(hidden)} points that add nothing, {(hidden == "published").sum()} of them
@@ -401,7 +401,7 @@ def _step_published(tables: Tables) -> DataFrame:
 
 
 def _step_panel(axes: Axes, rows: DataFrame) -> None:
-    above = rows[rows["added_ms"] > _LEAST_MS]
+    above = rows[rows["added_ms"] > _MIN_DRAWN_MS]
     for mode, colour in colours(MODES).items():
         ours = where(above, mode=mode, source="ours")
         for gradients, line in ours.groupby("gradients", sort=False):

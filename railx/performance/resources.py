@@ -34,5 +34,5 @@ def entry(key: str, name: str, file: str, cls: type[T], *others: str) -> T:
     entries: Mapping[str, Any] = catalogue(file, cast("Any", cls))
     if name not in entries:
         raise UserError(f"{key}: got {name}; allowed: {allowed_names(name, (*entries, *others))}")
-    found: T = entries[name]
-    return found
+    value: T = entries[name]
+    return value

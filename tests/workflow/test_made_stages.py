@@ -89,7 +89,7 @@ def test_each_shard_is_a_job_and_a_sweep_in_one_piece_has_none() -> None:
     inputs = inputs_of(STAGES["packets"], plain, "railx_hyperx_min")
     assert inputs["rows"] == list(files.values())
     # Nothing that depends on a machine.
-    assert set(inputs) == {"topology", "rows", "summaries"}
+    assert set(inputs) == {"topology", "traffic", "rows", "summaries"}
     assert STAGES["seeds"].items(sweep_experiment(1)) == ()
     assert "rows" not in inputs_of(STAGES["packets"], sweep_experiment(1), "railx_hyperx_min")
 

@@ -318,7 +318,7 @@ def _timed(
     np.add.at(loads, (micro_batch, group), problem.share_ms[rows, kinds[micro_batch, group]])
     np.add.at(tokens, (micro_batch, group), problem.tokens)
     times = np.where(tokens > 0, loads + problem.latency[kinds], 0.0).max(axis=1)
-    used, place = np.unique(micro_batch, return_inverse=True)
-    plan = _falling(problem, place, group, kinds[used], times[used], looks)
+    used, rank = np.unique(micro_batch, return_inverse=True)
+    plan = _falling(problem, rank, group, kinds[used], times[used], looks)
     is_over = (tokens > problem.cap * problem.degree[kinds]).any()
     return plan._replace(time_ms=math.inf) if is_over else plan
