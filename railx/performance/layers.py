@@ -339,9 +339,14 @@ class Layers:
         return np.asarray(np.where(plans["pipeline"] > 1, time, 0.0))
 
     def data_collective(self, kind: Kind, size_bytes: Array, replicas: Array | int = 1) -> Array:
-        """Seconds of a collective over the ranks that hold the same parameters."""
+        """Seconds of a collective over the ranks that hold the same parameters.
+
+        ``replicas``: how many ranks in a row hold other ones, as those of a group of
+        experts do: members lie that far apart.
+        """
         members = np.maximum(self.plans["data"] * self.plans["context"] // replicas, 1)
-        inside = np.minimum(self.inside("data") * self.inside("context"), members)
+        in_node = self.inside("data") * self.inside("context") // replicas
+        inside = np.clip(in_node, 1, members)
         return self.setting.network.time_s(kind, size_bytes, members, inside)
 
     def tables(self) -> tuple[Array, Array]:

@@ -17,7 +17,7 @@ from railx.performance.closed import PARTS, step_lower_bound_s, step_times
 from railx.performance.devices import device_named
 from railx.performance.exports import megatron_options, torchtitan_toml
 from railx.performance.fits import fit, names_to_fit
-from railx.performance.layers import Setting
+from railx.performance.layers import Layers, Setting
 from railx.performance.memory import MEMORY_PARTS, step_memory
 from railx.performance.models import Model, model_named
 from railx.performance.networks import TwoLevelRing
@@ -169,6 +169,21 @@ def test_shards_of_all_ranks_are_the_states_of_the_model(expert: int) -> None:
         # Norms aside, which the model of memory leaves out of the tables.
         states = 16 * memory.parts[part][0]
         assert states == pytest.approx(element * model.parameters, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("data", "expert", "tensor", "members", "inside"),
+    [(64, 8, 1, 8, 1), (64, 2, 1, 32, 4), (16, 16, 1, 1, 1), (8, 2, 2, 4, 2), (8, 1, 1, 8, 8)],
+)
+def test_ranks_of_other_experts_lie_between_those_of_the_same(
+    data: int, expert: int, tensor: int, members: int, inside: int
+) -> None:
+    """Nodes of eight: a group of experts fills its part of a node first."""
+    setting = setting_of(replace(model_named("mixtral_8x22b"), experts=16))
+    layers = Layers(setting, Plans.of([Plan(data=data, expert=expert, tensor=tensor)]))
+    size = np.array([1e9])
+    expected = setting.network.time_s("all_gather", size, np.array(members), np.array(inside))
+    assert layers.data_collective("all_gather", size, expert)[0] == expected[0]
 
 
 def test_the_last_stage_stores_the_logits() -> None:
