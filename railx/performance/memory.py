@@ -98,18 +98,19 @@ def _stage_memory(setting: Setting | _Trained, plans: Plans, *, last: bool) -> S
     """Bytes of a device of the first or the last stage.
 
     The first stage of p keeps p micro-batches under 1F1B, all under GPipe, and
-    p + (p - 1) / v of its parts interleaved (Korthikanti 2022, section 4.2.3); the last
-    one keeps 2 (p - 1) / v fewer there, p - 1 fewer under 1F1B.
+    p + (p - 1) / v interleaved (Korthikanti 2022, section 4.2.3); the last one keeps
+    2 (p - 1) / v fewer there, p - 1 fewer under 1F1B. None keeps more than there are.
     """
     model, program = setting.model, setting.program
     tensor, stages = plans["tensor"].astype(float), plans["pipeline"].astype(float)
     virtual, batches = plans["virtual"].astype(float), plans["micro_batches"].astype(float)
     members = plans["data"] * plans["context"]
-    in_flight = np.select(
+    most = np.select(
         [plans["schedule"] == _GPIPE, virtual > 1],
         [batches, stages + (1 - 2 * last) * (stages - 1) / virtual],
-        np.minimum(batches, 1 if last else stages),
+        1 if last else stages,
     )
+    in_flight = np.minimum(batches, most)
     # Layers left over go to the first stages.
     rounded = np.floor if last else np.ceil
     layers_of_stage = rounded(model.layers / (stages * virtual)) * virtual

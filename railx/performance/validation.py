@@ -149,7 +149,8 @@ def _selene_memory(row: Mapping[str, str]) -> Case:
     plan = _plan(
         number,
         virtual,
-        micro_batches=max(number["pipeline"], 1),
+        # No fewer than an interleaved pipeline keeps.
+        micro_batches=2 * number["pipeline"],
         sequence_tokens=2048,
         recompute="selective" if selective else "none",
         sequence_parallel=selective,

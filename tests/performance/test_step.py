@@ -186,6 +186,15 @@ def test_ranks_of_other_experts_lie_between_those_of_the_same(
     assert layers.data_collective("all_gather", size, expert)[0] == expected[0]
 
 
+@pytest.mark.parametrize(("batches", "alive"), [(4, 4.0), (8, 5.5)])
+def test_a_stage_keeps_no_more_micro_batches_than_there_are(batches: int, alive: float) -> None:
+    setting = setting_of(replace(model_named("llama3_8b"), vocabulary=8))
+    plan = Plan(pipeline=4, micro_batches=batches, virtual=2, schedule="interleaved")
+    activations = step_memory(setting, Plans.of([plan])).parts["activations"][0]
+    stored = step_memory(setting, Plans.of([Plan()])).parts["activations"][0] / 4
+    assert activations == pytest.approx(alive * stored)
+
+
 def test_the_last_stage_stores_the_logits() -> None:
     """Few layers and a large vocabulary: the last stage is the fullest."""
     setting = setting_of(replace(model_named("llama3_8b"), layers=4, vocabulary=10**6))
