@@ -78,6 +78,7 @@ class Network(Protocol):
         """Seconds of one transfer, float[transfers].
 
         ``members``: ranks of the group; ``inside``: how many of them share a node.
+        A send goes from a member to the next.
         """
         ...
 
@@ -129,8 +130,9 @@ class TwoLevelRing:
     A ring of n ranks, k of them in each node, sends (n - 1) / n of a tensor once
     (gather, scatter, exchange) or twice (all-reduce). It enters and leaves a node once
     for each of k parallel rings, so that k devices share the traffic between nodes
-    (arXiv 2410.00273). ``fast_share`` and ``slow_share`` are the shares of the rated
-    bandwidths that are reached.
+    (arXiv 2410.00273). A send takes the mean time over the boundaries between members,
+    of which those between nodes are slow. ``fast_share`` and ``slow_share`` are the
+    shares of the rated bandwidths that are reached.
     """
 
     node_devices: int
@@ -179,7 +181,8 @@ class TwoLevelRing:
         if kind == "send":
             near = self.fast_latency_s + size_bytes / fast
             far = self.slow_latency_s + size_bytes / slow
-            return np.where(inside > 1, near, far)
+            slow_ones = (np.ceil(members / inside) - 1) / np.maximum(members - 1, 1)
+            return near + (far - near) * slow_ones
         passes, sent = _RING[kind], ring_bytes(kind, size_bytes, members)
         nodes = members / inside
         if self.table is None:

@@ -419,7 +419,8 @@ def _hop(job: PaperJob, plans: Mapping[str, Array], message: Array) -> Array:
     domains with no time.
     """
     stages, near = plans["pipeline"], plans["pipeline_near"]
-    time = job.network.time_s("send", message * _ELEMENT_BYTES, stages, near)
+    pair = np.full_like(near, 2)
+    time = job.network.time_s("send", message * _ELEMENT_BYTES, pair, np.minimum(near, pair))
     fast = 1 - (stages // near - 1) / np.maximum(stages - 1, 1)
     return np.where(stages > 1, time * np.where(near > 1, fast, 1.0), 0.0)
 

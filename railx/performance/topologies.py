@@ -218,13 +218,13 @@ class ExactLoads:
         transfer that was not asked takes at least the time given; ``asks``: by the
         exact loads of sends and rings, which have few pairs.
         """
-        if kind == "send":
-            doubled = 2 ** np.ceil(np.log2(members))
-            members = np.where(doubled <= len(self.chips), doubled, members)
         sizes, members, inside = np.broadcast_arrays(size_bytes, members, inside)
         result = (
             np.zeros(sizes.shape) if bound is None else bound.time_s(kind, sizes, members, inside)
         )
+        if kind == "send":
+            doubled = 2 ** np.ceil(np.log2(members))
+            members = np.where(doubled <= len(self.chips), doubled, members)
         # Of pairs numpy finds the distinct ones a hundred times slower.
         groups = members.astype(np.int64) << 32 | inside.astype(np.int64)
         for group in np.unique(groups).tolist():

@@ -66,6 +66,19 @@ def test_two_level_rings_are_the_exact_loads_of_a_two_level_tree(members: int, i
             )
 
 
+@pytest.mark.parametrize(
+    ("members", "inside", "slow"), [(4, 4, 0), (4, 2, 1), (8, 2, 3), (6, 4, 1), (4, 1, 3)]
+)
+def test_sends_along_a_ring_take_the_sum_of_its_boundaries(
+    members: int, inside: int, slow: int
+) -> None:
+    ring = TwoLevelRing(8, 400.0, 50.0, 1e-6, 5e-6, 1.0, 1.0)
+    between, in_node = 5e-6 + 1e9 / 50e9, 1e-6 + 1e9 / 400e9
+    expected = slow * between + (members - 1 - slow) * in_node
+    boundaries = members - 1
+    assert boundaries * seconds(ring, "send", 1e9, members, inside) == pytest.approx(expected)
+
+
 def test_a_rank_alone_sends_nothing() -> None:
     exact, ring = two_levels()
     for network in (exact, ring):

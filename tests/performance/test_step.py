@@ -294,13 +294,12 @@ def test_search_equals_pricing_every_candidate() -> None:
 
 
 def slow_outside_nodes() -> tuple[Setting, Job]:
-    """A job on nodes of two devices, where its placement matters much."""
+    """A job on slowly joined nodes, where its placement matters much."""
     setting, job = setting_of(constants=constants_named("torchtitan_h100")), Job(64, 1024, 4096)
     network = TwoLevelRing.of(
         setting.device,
         fast_share=setting.constants.fast_share,
         slow_share=setting.constants.slow_share,
-        node_devices=2,
         slow_gb_s=1,
     )
     return replace(setting, network=network), job
@@ -308,7 +307,7 @@ def slow_outside_nodes() -> tuple[Setting, Job]:
 
 def test_search_finds_the_best_placement() -> None:
     setting, job = slow_outside_nodes()
-    plans = candidates(setting.model, job, 2)
+    plans = candidates(setting.model, job, 8)
     columns = {name: np.tile(values, len(ORDERS)) for name, values in plans.columns.items()}
     columns["order"] = np.repeat(np.arange(len(ORDERS)), len(plans))
     every = price(setting, Plans(columns))
