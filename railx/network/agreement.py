@@ -19,7 +19,7 @@ from railx.network.flows.fair import fair_rates, link_gb_s
 from railx.network.flows.paths import path_loads, spread_flows
 from railx.network.packets import simulate_packets
 from railx.network.settings import AgreementSettings
-from railx.network.traffic import repeat_seeds, traffic_flows
+from railx.network.traffic import repeat_seeds, routed_for, traffic_flows
 from railx.vocabulary.topology import Topology
 
 
@@ -28,6 +28,7 @@ def agreement_rows(
 ) -> list[dict[str, Any]]:
     """One row for each routing that the family offers, traffic pattern, load and seed.
 
+    Circuits that follow the traffic are set for it where the routing takes them.
     Rates in flits/(chip cycle): ``offered``, ``flow`` (sum of the fair rates),
     ``packet`` (accepted in the measured cycles) and ``static_bound``;
     ``load_over_bound`` = offered over static bound, ``ratio`` = packet over flow.
@@ -41,12 +42,12 @@ def agreement_rows(
 def _rows_of_a_seed(
     topology: Topology, settings: AgreementSettings, seed: int, name: str
 ) -> list[dict[str, Any]]:
-    capacity, port_gb_s = link_gb_s(topology), topology.settings.port_gbps / 8
+    port_gb_s = topology.settings.port_gbps / 8
     rows = []
     for routing in settings.routings:
         if routing not in family_of(topology).routings:
             continue
-        table = build_routing(topology, routing)
+        built = build_routing(topology, routing)
         network = dataclasses.replace(settings.network, routing=routing)
         for pattern, traffic in settings.traffics.items():
             flows = traffic_flows(topology, traffic, seed)
@@ -55,15 +56,17 @@ def _rows_of_a_seed(
                     f"{name}: got {topology.chips} chips; allowed: sizes whose flows are listed one"
                     " by one"
                 )
-            paths = spread_flows(topology, table, flows.src, flows.dst)
-            loads = path_loads(topology, paths, flows.share * port_gb_s)
+            graph, table = routed_for(topology, built, flows.src, flows.dst, flows.share)
+            capacity = link_gb_s(graph)
+            paths = spread_flows(graph, table, flows.src, flows.dst)
+            loads = path_loads(graph, paths, flows.share * port_gb_s)
             bound = float((capacity[loads > 0] / loads[loads > 0]).min())
             for over in settings.loads_over_bound:
                 offered = over * bound
                 rates = fair_rates(paths, capacity, flows.share * port_gb_s * offered)
                 flow = float(rates.sum()) / port_gb_s / topology.chips
                 result = simulate_packets(
-                    topology, table, dataclasses.replace(traffic, load=offered), network, seed
+                    graph, table, dataclasses.replace(traffic, load=offered), network, seed
                 )
                 packet = result.accepted_flits_per_chip_cycle
                 rows.append(

@@ -101,7 +101,11 @@ def circuits_for(topology: Topology, traffic: kinds.TrafficSettings, seed: int) 
 
 
 def routed_for(
-    topology: Topology, table: RoutingTable, src: IntArray, dst: IntArray, amount: FloatArray
+    topology: Topology,
+    table: RoutingTable,
+    src: NDArray[np.integer],
+    dst: NDArray[np.integer],
+    amount: FloatArray,
 ) -> tuple[Topology, RoutingTable]:
     """The network and its table with circuits set for pairs of chips that send each an
     amount; as they are where no circuits follow it, or the routing takes none.

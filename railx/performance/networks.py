@@ -182,7 +182,7 @@ class TwoLevelRing:
             near = self.fast_latency_s + size_bytes / fast
             far = self.slow_latency_s + size_bytes / slow
             slow_ones = (np.ceil(members / inside) - 1) / np.maximum(members - 1, 1)
-            return near + (far - near) * slow_ones
+            return np.asarray(near + (far - near) * slow_ones)
         passes, sent = _RING[kind], ring_bytes(kind, size_bytes, members)
         nodes = members / inside
         if self.table is None:

@@ -1,14 +1,17 @@
 """The flow model and the packet simulator deliver the same where both apply."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from railx.families import build_routing
+from railx.families import build_routing, write_topology
 from railx.network.agreement import agreement_rows
-from railx.network.settings import AgreementSettings
+from railx.network.packets.seed_sweeps import sweep_seeds
+from railx.network.settings import AgreementSettings, StaticNetworkSettings, SweepSettings
+from railx.network.throughput import simulate_static
 from railx.network.traffic import repeat_seeds, traffic_flows
 from railx.vocabulary.routing.analysis import table_lane_loads
 from tests.builders import build, checked
@@ -134,3 +137,20 @@ def test_routings_that_a_family_lacks_are_left_out() -> None:
     )
     topology = build("fat_tree", switch_radix=4, planes=1)
     assert [row["routing"] for row in agreement_rows(topology, settings, 1, "tree")] == ["min"]
+
+
+def test_circuits_follow_the_traffic_of_each_seed(tmp_path: Path) -> None:
+    mixnet, graph = build("mixnet", tree_chips=5), tmp_path / "graph"
+    settings = agreement(repeats=2, loads_over_bound=[0.5], routings=["min"])
+    drawn = settings.traffics["permutation"]
+    settings = dataclasses.replace(settings, traffics={"permutation": drawn})
+    network = dataclasses.replace(settings.network, warmup_cycles=10, measured_cycles=100)
+    write_topology(graph, mixnet)
+    sweep = SweepSettings("t", drawn, network, (0.1,), precision=0.5, repeats=2)
+    rows, seeds = agreement_rows(mixnet, settings, 2, "t"), repeat_seeds(2, 2)
+    static = StaticNetworkSettings("static", "min")
+    for seed, row, swept in zip(seeds, rows, sweep_seeds(graph, sweep, 2, seeds), strict=True):
+        summary, _ = simulate_static(mixnet, drawn, static, "t", seed=seed)
+        bound = pytest.approx(summary["bound_flits_per_chip_cycle"])
+        assert row["static_bound_flits_per_chip_cycle"] == bound
+        assert swept.summary["bound_flits_per_chip_cycle"] == bound

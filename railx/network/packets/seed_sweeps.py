@@ -9,20 +9,32 @@ from pathlib import Path
 
 import numpy as np
 
-from railx.families import build_routing, read_topology
+from railx.families import build_routing, family_of, read_topology
 from railx.io import read_json, read_rows
 from railx.network.packets.sweep import Sweep, swept_seeds
 from railx.network.settings import SweepSettings, TrafficSettings
 from railx.network.throughput import ideal_bound
-from railx.network.traffic import traffic_flows
+from railx.network.traffic import circuits_for, traffic_flows
 from railx.vocabulary.routing.analysis import table_lane_loads
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
 
 
 def sweep_seeds(graph: Path, sweep: SweepSettings, seed: int, seeds: Sequence[int]) -> list[Sweep]:
-    """The sweeps of ``seeds`` on the topology in a file; ``seed``: the experiment's."""
-    topology = read_topology(graph)
+    """The sweeps of ``seeds`` on the topology in a file; ``seed``: the experiment's.
+
+    Circuits that follow the traffic are set for what each seed draws.
+    """
+    topology, traffic = read_topology(graph), sweep.traffic
+    if family_of(topology).traffic_circuits is None or traffic.pattern == "uniform":
+        return _swept(topology, sweep, seed, seeds)
+    wired = ((circuits_for(topology, traffic, drawn), drawn) for drawn in seeds)
+    return [one for network, drawn in wired for one in _swept(network, sweep, seed, [drawn])]
+
+
+def _swept(
+    topology: Topology, sweep: SweepSettings, seed: int, seeds: Sequence[int]
+) -> list[Sweep]:
     table = build_routing(topology, sweep.network.routing, grouped=True)
 
     @cache
