@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -36,6 +37,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from railx.errors import UserError
 from railx.fabric import CircuitSchedule, Configuration, Controller, FabricSettings
 from railx.planning.format.files import read_plan
 from railx.planning.format.plan import Plan
@@ -337,6 +339,12 @@ def _iterations(
         iteration_ms = backend.end_iteration() / 1e6
         statistics = backend.statistics()
         loss, squared_norm = _added_up(control, stepped.loss, stepped.squared_norm)
+        if not math.isfinite(loss + squared_norm):
+            raise UserError(
+                f"training.optimizer: got loss {loss:.4g} and gradient norm {squared_norm**0.5:.4g}"
+                f" in step {iteration + 1}; allowed: settings with which both stay finite, as a"
+                " lower learning_rate"
+            )
         if iteration >= warmup:
             rows.append(
                 {

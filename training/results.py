@@ -42,7 +42,7 @@ _TIMES, _COUNTS = ("iteration_ms", "stall_ms", "wait_ms"), ("requests", "held", 
 
 @dataclass(frozen=True)
 class _BlockTimes:
-    """A block, with medians of times and means of counts over iterations."""
+    """A block, with medians of times and rates and means of counts over iterations."""
 
     block: Block
     columns: dict[str, float]
@@ -217,10 +217,11 @@ def _setting(
     undisturbed = _undisturbed(repeats)
     steps = _steps(repeats[0].block)
     columns = {
-        name: median(times.columns[name] for times in undisturbed) for name in (*_TIMES, *_COUNTS)
+        name: median(times.columns[name] for times in undisturbed)
+        for name in undisturbed[0].columns
     }
-    iteration_ms = columns["iteration_ms"]
     rows = [row for times in repeats for row in times.block.rows]
+    timed = [step for times in undisturbed for step in _steps(times.block)]
     # NCCL: one GPU per rank; gloo: ranks share the GPUs of the machine.
     gpus = context.ranks if context.inner == "nccl" else torch.cuda.device_count()
     devices, precision = min(context.ranks, gpus), settings.training.precision
@@ -228,8 +229,6 @@ def _setting(
         "mode": fabric.mode,
         "reconfiguration_latency_ms": fabric.reconfiguration_latency_ms,
         "fidelity": _fidelity(fabric.mode, context),
-        "iteration_ms": iteration_ms,
-        "tokens_per_s": fmean(row["tokens"] for row in repeats[0].block.rows) / iteration_ms * 1e3,
         **columns,
         "iteration_over_electrical": median(_over_electrical(undisturbed, block_times)),
         "repeats": sum(not times.block.disturbed for times in repeats),
@@ -239,7 +238,7 @@ def _setting(
         **_planning([times.block for times in undisturbed]),
         "losses": [step["loss"] for step in steps],
         "gradient_norms": [step["gradient_norm"] for step in steps],
-        **used(settings.model, plan, rows, iteration_ms, context.device, devices, precision),
+        **used(settings.model, plan, rows, timed, context.device, devices, precision),
     }
 
 
@@ -293,7 +292,7 @@ def _undisturbed(block_times: Sequence[_BlockTimes]) -> list[_BlockTimes]:
 
 def _times(block: Block) -> _BlockTimes:
     steps = _steps(block)
-    times = {name: median(step[name] for step in steps) for name in _TIMES}
+    times = {name: median(step[name] for step in steps) for name in (*_TIMES, "tokens_per_s")}
     counts = {name: fmean(step[name] for step in steps) for name in _COUNTS}
     return _BlockTimes(block, times | counts)
 
@@ -306,7 +305,8 @@ def _steps(block: Block) -> list[dict[str, float]]:
     return [
         {name: max(row[name] for row in rows) for name in _TIMES}
         | {name: fmean(row[name] for row in rows) for name in _COUNTS}
-        | {name: rows[0][name] for name in ("loss", "gradient_norm")}
+        | {name: rows[0][name] for name in ("iteration", "loss", "gradient_norm")}
+        | {"tokens_per_s": rows[0]["tokens"] / max(row["iteration_ms"] for row in rows) * 1e3}
         for rows in grouped
     ]
 

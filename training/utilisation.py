@@ -8,7 +8,7 @@ with a published peak.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -48,15 +48,6 @@ def peak_tflop_s(device_name: str, precision: str) -> float | None:
     return PEAK_TFLOP_S[max(names, key=len)] if names else None
 
 
-def flop_utilisation(
-    flops: float, time_ms: float, peak: float | None, devices: int
-) -> float | None:
-    """FLOPs per second over the peak of all devices; one that is shared counts once."""
-    if peak is None:
-        return None
-    return flops / (time_ms / 1e3) / (peak * 1e12 * devices)
-
-
 def reset_peak_memory(device: torch.device) -> None:
     """Reset the maximum of :func:`peak_memory_bytes`."""
     if device.type == "cuda":
@@ -72,23 +63,26 @@ def used(
     model: ModelSettings,
     plan: Plan,
     rows: Sequence[Mapping[str, Any]],
-    iteration_ms: float,
+    timed: Sequence[Mapping[str, Any]],
     device: torch.device,
     devices: int,
     precision: str,
 ) -> dict[str, Any]:
     """FLOPs, MFU and memory of a fabric setting: columns of the table of settings.
 
-    Of its iterations, ``rows``, the mean FLOPs and the maximum of memory over ranks.
+    The mean FLOPs, the median MFU of the ``timed`` iterations over all devices, of
+    which one that is shared counts once, and the maximum of memory over all ``rows``.
     """
-    iterations = {row["iteration"] for row in rows}
-    flops = fmean(
-        batch_flops(model, plan.batches[iteration % len(plan.batches)]) for iteration in iterations
-    )
+    flops = {
+        iteration: batch_flops(model, plan.batches[iteration % len(plan.batches)])
+        for iteration in {row["iteration"] for row in rows}
+    }
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     peaks = [row["peak_memory_bytes"] for row in rows if row["peak_memory_bytes"] is not None]
+    tflop_s = median(flops[step["iteration"]] / step["iteration_ms"] / 1e9 for step in timed)
+    peak = peak_tflop_s(name, precision)
     return {
-        "model_tflop": flops / 1e12,
-        "mfu": flop_utilisation(flops, iteration_ms, peak_tflop_s(name, precision), devices),
+        "model_tflop": fmean(flops.values()) / 1e12,
+        "mfu": None if peak is None else tflop_s / (peak * devices),
         "peak_memory_bytes": max(peaks, default=None),
     }

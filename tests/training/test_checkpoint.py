@@ -84,6 +84,8 @@ def prepared_run(folder: Path, plan: Plan, **changes: Any) -> list[str]:
             "training.precision": "float64",
             "training.iterations": 5,
             "training.checkpoint_every": 2,
+            # Other programs of a busy machine disturb no block.
+            "training.disturbed_share": 1.0,
             "training.optimizer.epsilon": 1e-4,
             # A death is noticed, not waited out.
             "training.timeout_s": 3600.0,

@@ -631,3 +631,14 @@ def wait_until(condition: Any, limit_s: float) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    changes = {"training.optimizer.learning_rate": 1e18}
+    settings = prepared(tmp_path, pipeline(), **changes)
+    done = python("-m", "training.run", *written(tmp_path, settings), timeout_s=120)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "training.run: error: training.optimizer: got loss nan and gradient norm nan in step 2;"
+        " allowed: settings with which both stay finite, as a lower learning_rate"
+    )

@@ -48,21 +48,30 @@ def test_peaks_are_those_that_are_published(name: str, precision: str, peak: flo
     assert utilisation.peak_tflop_s(name, precision) == peak
 
 
-def test_ranks_that_share_a_device_share_its_peak() -> None:
-    assert utilisation.flop_utilisation(50e12, 500.0, 200.0, 1) == pytest.approx(0.5)
-    assert utilisation.flop_utilisation(50e12, 500.0, 200.0, 2) == pytest.approx(0.25)
-    assert utilisation.flop_utilisation(50e12, 500.0, None, 1) is None
-
-
-def test_a_setting_has_the_mean_operations_of_its_iterations_and_the_fullest_rank() -> None:
+def test_a_setting_has_the_operations_of_its_iterations_and_the_fullest_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(utilisation.PEAK_TFLOP_S, "cpu", 200.0)
     long, short = micro_batch(((0,), {0: 5})), micro_batch(((0,), {1: 3}))
     plan = sequence_parallel_plan(1, [long], [short])
     rows = [
         {"iteration": iteration, "peak_memory_bytes": size}
         for iteration, size in ((1, 70), (2, 90), (3, 80))
     ]
-    found = utilisation.used(MODEL, plan, rows, 1.0, torch.device("cpu"), 1, "bfloat16")
+    timed = [
+        {"iteration": iteration, "iteration_ms": time_ms}
+        for iteration, time_ms in ((1, 2.0), (2, 1.0), (3, 4.0))
+    ]
+    found, shared = (
+        utilisation.used(MODEL, plan, rows, timed, torch.device("cpu"), devices, "bfloat16")
+        for devices in (2, 1)
+    )
     one, two = (utilisation.batch_flops(MODEL, batch) for batch in plan.batches)
     # Iterations 1 and 3 take the second batch.
     assert found["model_tflop"] == pytest.approx((one + 2 * two) / 3 / 1e12)
-    assert (found["mfu"], found["peak_memory_bytes"]) == (None, 90)
+    tflop_s = sorted((two / 2, one / 1, two / 4))[1] / 1e9
+    assert found["mfu"] == pytest.approx(tflop_s / 200.0 / 2)
+    assert shared["mfu"] == pytest.approx(tflop_s / 200.0)
+    assert found["peak_memory_bytes"] == 90
+    unknown = utilisation.used(MODEL, plan, rows, timed, torch.device("cpu"), 1, "float32")
+    assert unknown["mfu"] is None
