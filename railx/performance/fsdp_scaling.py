@@ -51,6 +51,7 @@ class GridRing(TwoLevelRing):
         around = super().time_s(kind, size_bytes, members, inside)
         if kind == "send":
             return around
+        inside = np.maximum(np.floor(inside), 1.0)
         nodes = np.maximum(np.asarray(members, float) / inside, 1.0)
         without_hops = replace(self, fast_latency_s=0.0, slow_latency_s=0.0)
         bytes_s = TwoLevelRing.time_s(without_hops, kind, size_bytes, members, inside)

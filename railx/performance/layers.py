@@ -198,8 +198,19 @@ class Layers:
         self.activations = activation_bytes(self.tokens, hidden, element_bytes)
 
     def inside(self, axis: str) -> Array:
-        """Members of a group along an axis that share a node."""
+        """Members of a group along an axis that share a node, as networks take them."""
         return self.plans.members_in_node(axis, self.setting.network.node_devices)
+
+    def replicas_inside(self) -> Array:
+        """The same of a group along the axes of context and data together.
+
+        Where members that share a node follow others far away, the distance of the
+        nearest counts.
+        """
+        context, data = self.inside("context"), self.inside("data")
+        near = np.where(np.minimum(context, data) < 1, np.maximum(context, data), context * data)
+        plans = self.plans
+        return np.select([plans["context"] == 1, plans["data"] == 1], [data, context], near)
 
     def collective(self, kind: Kind, size_bytes: Array, axis: str) -> Array:
         """Seconds of a collective along an axis."""
@@ -307,7 +318,7 @@ class Layers:
         size = model.experts_per_token * self.activations / spread
         members = plans["expert"]
         # Experts lie over the context and data axes.
-        inside = np.clip(self.inside("context") * self.inside("data"), 1, members)
+        inside = np.minimum(self.replicas_inside(), members)
         exchange = 2 * setting.network.time_s("all_to_all", size, members, inside)
         return exchange, exchange
 
@@ -345,8 +356,7 @@ class Layers:
         experts do: members lie that far apart.
         """
         members = np.maximum(self.plans["data"] * self.plans["context"] // replicas, 1)
-        in_node = self.inside("data") * self.inside("context") // replicas
-        inside = np.clip(in_node, 1, members)
+        inside = np.minimum(self.replicas_inside() / replicas, members)
         return self.setting.network.time_s(kind, size_bytes, members, inside)
 
     def tables(self) -> tuple[Array, Array]:

@@ -77,8 +77,9 @@ class Network(Protocol):
     def time_s(self, kind: Kind, size_bytes: Array, members: Array, inside: Array) -> Array:
         """Seconds of one transfer, float[transfers].
 
-        ``members``: ranks of the group; ``inside``: how many of them share a node.
-        A send goes from a member to the next.
+        ``members``: ranks of the group; ``inside``: how many of them share a node, as
+        whole numbers are taken from it, or below 1 the inverse of the nodes from one to
+        the next. A send goes from a member to the next.
         """
         ...
 
@@ -177,7 +178,7 @@ class TwoLevelRing:
     def time_s(self, kind: Kind, size_bytes: Array, members: Array, inside: Array) -> Array:
         fast = self.fast_gb_s * 1e9 * self.fast_share
         slow = self.slow_gb_s * 1e9 * self.slow_share
-        members, inside = np.asarray(members, float), np.asarray(inside, float)
+        members, inside = np.asarray(members, float), np.maximum(np.floor(inside), 1.0)
         if kind == "send":
             near = self.fast_latency_s + size_bytes / fast
             far = self.slow_latency_s + size_bytes / slow

@@ -180,15 +180,17 @@ class Plans:
         return self["data"] * self["micro_batch"] * self["micro_batches"] * self["sequence_tokens"]
 
     def members_in_node(self, axis: str, node_devices: int) -> Array:
-        """How many ranks of a group along an axis sit in one node, int[plans].
+        """How many ranks of a group along an axis sit in one node, float[plans].
 
         Ranks are numbered along the axes in order; nodes take them one after another.
+        Below 1: of how many nodes in a row one has a rank of the group, inverted.
         """
         inner = math.prod(
             np.where(_INNER[AXES.index(name), AXES.index(axis)][self["order"]], self[name], 1)
             for name in AXES
         )
-        return np.asarray(np.clip(node_devices // inner, 1, self[axis]))
+        inside = np.where(inner > node_devices, node_devices / inner, node_devices // inner)
+        return np.asarray(np.where(self[axis] == 1, 1, np.minimum(inside, self[axis])))
 
 
 _COLUMNS = tuple(f.name for f in fields(Plan))

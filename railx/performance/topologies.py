@@ -210,9 +210,10 @@ class ExactLoads:
     ) -> Array:
         """Seconds of one transfer in all groups of a size that fill the job, float[n].
 
-        Groups have consecutive ranks, or where a node holds ``inside`` of the members
-        every n-th one. A send goes from each member to the next, in groups of the next
-        power of two if there are so many ranks: pipelines have any number of stages.
+        Groups have consecutive ranks, or every n-th one, so that a node holds
+        ``inside`` of the members. A send goes from each member to the next, in groups
+        of the next power of two if there are so many ranks: pipelines have any number
+        of stages.
 
         ``bound``: a network that makes every transfer at least as fast. With it a
         transfer that was not asked takes at least the time given; ``asks``: by the
@@ -226,36 +227,46 @@ class ExactLoads:
             doubled = 2 ** np.ceil(np.log2(members))
             members = np.where(doubled <= len(self.chips), doubled, members)
         # Of pairs numpy finds the distinct ones a hundred times slower.
-        groups = members.astype(np.int64) << 32 | inside.astype(np.int64)
+        groups = members.astype(np.int64) << 32 | self._strides(members, inside)
         for group in np.unique(groups).tolist():
-            count, in_node = divmod(group, 1 << 32)
+            count, stride = divmod(group, 1 << 32)
             if count > 1:
                 rows = groups == group
                 ways = (
-                    self.job_ways(kind, count, in_node)
+                    self._ways_of_job(kind, count, stride)
                     if bound is None
-                    else self._bounding_ways(kind, count, in_node, asks=asks)
+                    else self._bounding_ways(kind, count, stride, asks=asks)
                 )
                 times = [way.latency_ns + sizes[rows] / way.gb_s for way in ways]
                 if times:
                     result[rows] = np.maximum(result[rows], np.min(times, axis=0) * 1e-9)
         return result
 
-    def _bounding_ways(self, kind: Kind, members: int, inside: int, *, asks: bool) -> list[Way]:
+    def _strides(self, members: Array, inside: Array) -> IntArray:
+        """Ranks from a member of each group to the next: int[groups]."""
+        far, near = (
+            np.rint(self.node_devices / inside),
+            self.node_devices // np.maximum(np.floor(inside), 1),
+        )
+        most = len(self.chips) // np.maximum(members, 1)
+        stride = np.clip(np.where(inside < 1, far, near), 1, most)
+        return np.where(inside < members, stride, 1).astype(np.int64)
+
+    def _bounding_ways(self, kind: Kind, members: int, stride: int, *, asks: bool) -> list[Way]:
         """The ways of a transfer that was asked before; else some of which one is at
         least as fast; none where they are not known.
         """
         kinds = _GATHERS if kind in _GATHERS else (kind,)
-        of_kinds = [(of, members, inside) for of in kinds]
+        of_kinds = [(of, members, stride) for of in kinds]
         few_pairs = kind == "send" or (kind in _GATHERS and members == 2)
         if (asks and few_pairs) or any(key in self._job_ways for key in of_kinds):
-            return self.job_ways(kind, members, inside)
+            return self._ways_of_job(kind, members, stride)
         asks = asks and kind in _GATHERS
         if not asks and all(key not in self._job_bounds for key in of_kinds):
             return []
-        key = kind, members, inside
+        key = kind, members, stride
         if key not in self._job_bounds:
-            groups = self._job_groups(members, inside)
+            groups = strided_groups(self.chips, members, stride)
             rings = self._fast_ways(groups, kind, ["ring"])
             most = MemberRates(self._most_gb_s(groups), np.inf, 0.0)
             self._job_bounds[key] = [*rings, Way("direct", "", rings[0].sent, most, 0.0)]
@@ -300,23 +311,23 @@ class ExactLoads:
         nodes = slice(topology.nodes)
         return hops[nodes, nodes], float(links.capacity_gbps[src != dst].sum()) / 8
 
-    def job_ways(self, kind: Kind, members: int, inside: int) -> list[Way]:
+    def job_ways(self, kind: Kind, members: int, inside: float) -> list[Way]:
         """The ways of a transfer in all groups of a size that fill the job, of whose
-        members a node holds so many.
+        members a node holds so many, as :meth:`time_s` takes them.
         """
-        key = kind, members, inside
+        stride = self._strides(np.array(members), np.array(inside))
+        return self._ways_of_job(kind, members, int(stride))
+
+    def _ways_of_job(self, kind: Kind, members: int, stride: int) -> list[Way]:
+        key = kind, members, stride
         if key not in self._job_ways:
-            groups = self._job_groups(members, inside)
+            groups = strided_groups(self.chips, members, stride)
             self._job_ways[key] = (
                 self._fast_ways(groups, kind, algorithms_of(kind, members))
                 if self._selective
                 else self.ways(groups, kind)
             )
         return self._job_ways[key]
-
-    def _job_groups(self, members: int, inside: int) -> IntArray:
-        stride = max(1, self.node_devices // inside) if inside < members else 1
-        return strided_groups(self.chips, members, min(stride, len(self.chips) // members))
 
     def _fast_ways(self, groups: IntArray, kind: Kind, algorithms: Sequence[str]) -> list[Way]:
         """Shortest paths, and detours where those reach less than half of a port."""

@@ -369,7 +369,8 @@ def test_members_in_a_node_as_counted_rank_by_rank(
         # The first group along the axis: all other positions 0.
         position = list(reversed(order)).index(axis)
         group = ranks[tuple(slice(None) if n == position else 0 for n in range(4))]
-        counted = int((group // node == 0).sum())
+        apart = group[1] // node if len(group) > 1 else 0
+        counted = 1 / apart if apart else (group // node == 0).sum()
         assert Plans.of([plan]).members_in_node(axis, node)[0] == counted
 
 

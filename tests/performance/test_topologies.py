@@ -21,10 +21,10 @@ from railx.performance import topologies
 from railx.performance.advice import AdviceSettings, advise
 from railx.performance.closed import PARTS, StepTimes
 from railx.performance.devices import device_named
-from railx.performance.layers import Setting
+from railx.performance.layers import Layers, Setting
 from railx.performance.models import model_named
 from railx.performance.networks import Kind, Network
-from railx.performance.plans import ORDERS, Array, Plans
+from railx.performance.plans import ORDERS, Array, Plan, Plans
 from railx.performance.programs import constants_named, program_named
 from railx.performance.search import (
     Job,
@@ -382,6 +382,26 @@ def test_rails_set_to_a_ring_are_slower_than_switched_ones() -> None:
     ]
     switched, ring = (advice.best[0]["step_s"] for advice in steps)
     assert switched < ring
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", ["torus_2d", "railx_hyperx_m4n2", "rail_optimised"])
+def test_transfers_are_those_of_the_groups_of_the_plan(name: str, order: tuple[str, ...]) -> None:
+    """Of groups that leave a node, however far their members lie apart."""
+    setting, _ = setting_on(name)
+    plan = Plan(tensor=4, data=4, pipeline=4, order=order)  # type: ignore[arg-type]
+    exact = ExactLoads(build_topology(topology_settings(name)), ["min"], plan.devices, 8)
+    layers = Layers(replace(setting, network=exact), Plans.of([plan]))
+    size = np.array([1e9])
+    sizes = [getattr(plan, axis) for axis in reversed(order)]
+    ranks = np.arange(plan.devices).reshape(sizes)
+    for axis in ("tensor", "data", "pipeline"):
+        along = len(order) - 1 - order.index(axis)
+        groups = np.moveaxis(ranks, along, -1).reshape(-1, 4)
+        if groups[0, -1] >= exact.node_devices:
+            for kind in ("all_gather", "all_to_all", "send"):
+                expected_ns, _ = exact.fastest(exact.chips[groups], kind, 1e9)
+                assert layers.collective(kind, size, axis)[0] == pytest.approx(expected_ns * 1e-9)
 
 
 def test_detours_are_asked_only_where_shortest_paths_stay_below_half_of_the_ports() -> None:
