@@ -116,6 +116,16 @@ def test_a_published_claim_rests_on_a_number_that_is_not_derived() -> None:
             assert claim.settings.kind != "published", claim.id
 
 
+def test_a_place_names_no_other_paper_than_its_row() -> None:
+    """Opus has two papers; the one that states a number is the one that its row names."""
+    rows = [(row["id"], row, row) for table in TABLES.values() for row in table.rows]
+    stated = [(c.id, c.settings.place, c.settings.published) for c in CLAIMS]
+    rows += [(name, {"place": place}, published(row.file)[row.id]) for name, place, row in stated]
+    for name, at, row in rows:
+        named = re.findall(r"\d{4}\.\d{5}", at.get("place", ""))
+        assert set(named) <= set(re.findall(r"\d{4}\.\d{5}", row.get("paper", ""))), name
+
+
 def test_every_query_survives_a_shell_and_argument_parser() -> None:
     """`railx sql` takes the query as an argument: it may not look like an option."""
     for claim in CLAIMS:
