@@ -117,7 +117,7 @@ def test_a_published_claim_rests_on_a_number_that_is_not_derived() -> None:
 
 
 def test_a_place_names_no_other_paper_than_its_row() -> None:
-    """Opus has two papers; the one that states a number is the one that its row names."""
+    """Opus has two papers; a row names the one that states its number."""
     rows = [(row["id"], row, row) for table in TABLES.values() for row in table.rows]
     stated = [(c.id, c.settings.place, c.settings.published) for c in CLAIMS]
     rows += [(name, {"place": place}, published(row.file)[row.id]) for name, place, row in stated]
@@ -301,6 +301,23 @@ def test_opus_simulations_follow_from_their_windows() -> None:
     assert (
         ns("fig12_opus_provision_1000ms") - ns("fig12_opus_provision_0ms")
     ) / 1e6 == pytest.approx(6 * 1000 - value("opus.csv", "windows_hidden_h200_ms"), abs=0.1)
+
+
+def test_a_simulated_step_on_demand_is_no_step_asked_for_ahead() -> None:
+    """From 10 ms on the modes differ by more than the tolerance of a step."""
+    told_apart = 0
+    for claim in CLAIMS:
+        at = claim.settings.published
+        if ".graphs" not in (claim.settings.query or "") or claim.unit != "s":
+            continue
+        row = published(at.file)[at.id]
+        ahead = at.id.replace("on_demand", "provision"), at.column.replace("on_demand", "provision")
+        if ahead == (at.id, at.column) or float(row.get("reconfig_latency_ms") or 0) < 10:
+            continue
+        between = claim.published.value - float(published(at.file)[ahead[0]][ahead[1]])
+        assert between > (claim.settings.tolerance or 0) * claim.published.value, claim.id
+        told_apart += 1
+    assert told_apart == 31
 
 
 def test_opus_saving_follows_from_the_cost_table() -> None:
