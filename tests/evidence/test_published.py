@@ -126,6 +126,13 @@ def test_a_place_names_no_other_paper_than_its_row() -> None:
         assert set(named) <= set(re.findall(r"\d{4}\.\d{5}", row.get("paper", ""))), name
 
 
+def test_a_claim_on_a_number_of_low_confidence_says_so() -> None:
+    for claim in CLAIMS:
+        if claim.published.confidence == "low" and claim.settings.query:
+            notes = claim.settings.notes.lower()
+            assert "second hand" in notes or "low confidence" in notes, claim.id
+
+
 def test_every_query_survives_a_shell_and_argument_parser() -> None:
     """`railx sql` takes the query as an argument: it may not look like an option."""
     for claim in CLAIMS:
