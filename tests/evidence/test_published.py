@@ -327,6 +327,12 @@ def test_a_simulated_step_on_demand_is_no_step_asked_for_ahead() -> None:
     assert told_apart == 31
 
 
+def test_rows_of_the_older_notebook_are_no_rows_of_the_figure() -> None:
+    for file in ("opus_cost_power.csv", "opus_component_prices.csv"):
+        for name, row in published(file).items():
+            assert ("notebook" in name) != ("fig. 15" in row["place"]), name
+
+
 def test_opus_saving_follows_from_the_cost_table() -> None:
     rows = published("opus_cost_power.csv")
     for gpus, config in (
