@@ -47,7 +47,7 @@ _LABELS = {
     "vtrain_single": "Megatron, one node (vTrain)",
     "vtrain_multi": "Megatron, several nodes (vTrain)",
     "selene": "Megatron on Selene",
-    "selene_memory": "Activations on Selene",
+    "selene_memory": "Activations on Selene, computed",
     "mlperf": "GPT-3 175B (MLPerf)",
     "mosaic": "FSDP (llm-foundry)",
     "nemo": "Megatron-Bridge",

@@ -116,6 +116,23 @@ def test_a_published_claim_rests_on_a_number_that_is_not_derived() -> None:
             assert claim.settings.kind != "published", claim.id
 
 
+def test_a_place_names_no_other_paper_than_its_row() -> None:
+    """Opus has two papers; a row names the one that states its number."""
+    rows = [(row["id"], row, row) for table in TABLES.values() for row in table.rows]
+    stated = [(c.id, c.settings.place, c.settings.published) for c in CLAIMS]
+    rows += [(name, {"place": place}, published(row.file)[row.id]) for name, place, row in stated]
+    for name, at, row in rows:
+        named = re.findall(r"\d{4}\.\d{5}", at.get("place", ""))
+        assert set(named) <= set(re.findall(r"\d{4}\.\d{5}", row.get("paper", ""))), name
+
+
+def test_a_claim_on_a_number_of_low_confidence_says_so() -> None:
+    for claim in CLAIMS:
+        if claim.published.confidence == "low" and claim.settings.query:
+            notes = claim.settings.notes.lower()
+            assert "second hand" in notes or "low confidence" in notes, claim.id
+
+
 def test_every_query_survives_a_shell_and_argument_parser() -> None:
     """`railx sql` takes the query as an argument: it may not look like an option."""
     for claim in CLAIMS:
@@ -291,6 +308,29 @@ def test_opus_simulations_follow_from_their_windows() -> None:
     assert (
         ns("fig12_opus_provision_1000ms") - ns("fig12_opus_provision_0ms")
     ) / 1e6 == pytest.approx(6 * 1000 - value("opus.csv", "windows_hidden_h200_ms"), abs=0.1)
+
+
+def test_a_simulated_step_on_demand_is_no_step_asked_for_ahead() -> None:
+    """From 10 ms on the modes differ by more than the tolerance of a step."""
+    told_apart = 0
+    for claim in CLAIMS:
+        at = claim.settings.published
+        if ".graphs" not in (claim.settings.query or "") or claim.unit != "s":
+            continue
+        row = published(at.file)[at.id]
+        ahead = at.id.replace("on_demand", "provision"), at.column.replace("on_demand", "provision")
+        if ahead == (at.id, at.column) or float(row.get("reconfig_latency_ms") or 0) < 10:
+            continue
+        between = claim.published.value - float(published(at.file)[ahead[0]][ahead[1]])
+        assert between > (claim.settings.tolerance or 0) * claim.published.value, claim.id
+        told_apart += 1
+    assert told_apart == 31
+
+
+def test_rows_of_the_older_notebook_are_no_rows_of_the_figure() -> None:
+    for file in ("opus_cost_power.csv", "opus_component_prices.csv"):
+        for name, row in published(file).items():
+            assert ("notebook" in name) != ("fig. 15" in row["place"]), name
 
 
 def test_opus_saving_follows_from_the_cost_table() -> None:
