@@ -241,7 +241,7 @@ def _on_topology(
 
     topology = sized(topologies[0], topologies[1:], settings.gpus, "network")
     shares = _shares(setting.constants, settings)
-    network, bound = on_devices(topology, setting.device, **shares, known=known)
+    network, bound = on_devices(topology, setting.device, settings.gpus, **shares, known=known)
     nearer = Answered(network, bound, asks=True) if network.bounds_gathers else None
     return replace(setting, network=network), bound, Answered(network, bound), nearer
 
