@@ -76,13 +76,14 @@ def _failed(error: Exception, *, debug: bool) -> int:
 
 
 def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options; overrides may stand behind them too, which argparse leaves over."""
+    """The options; settings may stand behind them too, which argparse leaves over."""
     options, others = parser.parse_known_args(arguments)
-    unknown = [word for word in others if word.startswith("-") or not hasattr(options, "overrides")]
+    words = [name for name in ("overrides", "settings") if hasattr(options, name)]
+    unknown = [word for word in others if word.startswith("-") or not words]
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if others:
-        options.overrides = [*options.overrides, *others]
+        setattr(options, words[0], [*getattr(options, words[0]), *others])
     return options
 
 

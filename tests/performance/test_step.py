@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -346,6 +348,59 @@ def test_exports_name_the_placement_and_the_layers_of_uneven_stages() -> None:
     usual = replace(plan, order=AXES, pipeline=4)
     assert "layout" not in megatron_options(model, usual)
     assert "#" not in torchtitan_toml(model, usual)[2:]
+
+
+@pytest.mark.parametrize(
+    ("sharding", "degrees", "reshard"),
+    [
+        ("replicated", (8, 1), "never"),
+        ("optimizer", (1, 8), "never"),
+        ("gradients", (1, 8), "never"),
+        ("parameters", (1, 8), "default"),
+    ],
+)
+def test_torchtitan_shards_what_the_plan_shards(
+    sharding: Any, degrees: tuple[int, int], reshard: str
+) -> None:
+    """Experts lie over the ranks that shard, so that there must be enough of these."""
+    plan = Plan(data=8, pipeline=4, micro_batches=4, expert=8, sharding=sharding)
+    options = tomllib.loads(torchtitan_toml(model_named("mixtral_8x22b"), plan))["parallelism"]
+    names = ("data_parallel_replicate_degree", "data_parallel_shard_degree")
+    assert tuple(options[name] for name in names) == degrees
+    assert options["fsdp_reshard_after_forward"] == reshard
+
+
+@pytest.mark.parametrize(
+    ("precision", "megatron", "torchtitan"),
+    [
+        ("bf16", "--bf16", ""),
+        ("fp16", "--fp16", "# no option for fp16"),
+        ("fp8", "--fp8-format hybrid", 'converters = ["quantize.linear.float8"]'),
+        ("fp4", "--fp4-format e2m1", "# no option for fp4"),
+    ],
+)
+def test_exports_have_the_precision(precision: str, megatron: str, torchtitan: str) -> None:
+    model = model_named("llama3_8b")
+    options = megatron_options(model, Plan(), precision=precision)
+    assert megatron in options
+    assert ("--bf16" in options) == (precision != "fp16")
+    text = torchtitan_toml(model, Plan(), precision)
+    assert torchtitan in text
+    assert ("model" in tomllib.loads(text)) == (precision == "fp8")
+
+
+@pytest.mark.parametrize(
+    ("layers", "windowed", "option"),
+    [(36, 18, "2"), (62, 52, "6"), (26, 22, "6"), (9, 4, '"[1]*4+[0]*5"'), (8, 8, '"[1]*8+[0]*0"')],
+)
+def test_windows_of_megatron_are_as_many_as_the_models(
+    layers: int, windowed: int, option: str
+) -> None:
+    """Every n-th layer of Megatron-LM has none: layers // n of them."""
+    model = replace(
+        model_named("gpt_oss_120b"), layers=layers, window_layers=windowed, window_tokens=128
+    )
+    assert f"--window-attn-skip-freq {option} " in megatron_options(model, Plan())
 
 
 def test_a_pipeline_need_not_divide_the_layers() -> None:

@@ -121,6 +121,13 @@ def test_the_answer_names_the_model_of_the_network(
     assert (answer["expected_error"] is None) == model.startswith("exact")
 
 
+def test_settings_stand_before_and_behind_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", *JOB[:2], "--json", JOB[2], "network.slow_gb_s=5e1"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert main(["advise", *JOB, "network.slow_gb_s=50", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == answer
+
+
 def test_the_second_answer_takes_the_rates_of_the_first(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -144,7 +151,8 @@ def test_the_second_answer_takes_the_rates_of_the_first(
         ([*JOB, "gpus=9"], "gpus: got two values; allowed: one"),
         ([*JOB[:2], "gpus={"], "gpus: got {; allowed: a value as in YAML"),
         ([*JOB[:2], "gpus=0"], "gpus: got 0; allowed: at least 1"),
-        ([*JOB, "speed=3"], "speed: unknown key; allowed: precision, "),
+        ([*JOB, "one=3"], "one: unknown key; allowed: model, devices, gpus, network, tokens, "),
+        ([*JOB, "network.slow_gb_s=-2e1"], "network.slow_gb_s: got -20.0; allowed: greater than 0"),
         ([*JOB, "network.speed=3"], "network.speed: unknown key; allowed: node_devices"),
         ([*JOB, "network.slow_gb_s=0"], "network.slow_gb_s: got 0.0; allowed: greater than 0"),
         ([*JOB, "network=ether"], "network: got ether; allowed: rail_optimised, fat_tree"),
