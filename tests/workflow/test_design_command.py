@@ -35,12 +35,22 @@ def test_the_answer_is_one_object(
     assert printed.err.startswith("design: a rough estimate is at most 0.00")
     answer = json.loads(printed.out)
     assert answer["faults"] == 0.02
+    assert (answer["global_batch"], answer["tokens"]) == (512, 8192)
     costs = [row["usd"] for row in answer["front"]]
     assert costs == sorted(costs)
     assert {row["fidelity"] for row in answer["simulated"]} == {"replay"}
     for row in answer["simulated"]:
         assert row["closed_s"] / row["replayed_s"] - 1 == pytest.approx(row["difference"])
         assert (row["term"] is None) == (abs(row["difference"]) <= 0.1)
+
+
+def test_the_first_line_has_the_step_that_is_priced(capsys: pytest.CaptureFixture[str]) -> None:
+    """As many sequences as devices or 4 Mi tokens: few plans divide an odd number."""
+    steps = "steps of 512 sequences of 8,192 tokens, "
+    assert main(["design", *SMALL]) == 0
+    assert steps in capsys.readouterr().out.splitlines()[0]
+    assert main(["advise", *JOB]) == 0
+    assert steps in capsys.readouterr().out.splitlines()[0]
 
 
 def test_networks_of_conf_take_the_place_of_the_space() -> None:
@@ -126,6 +136,7 @@ def test_settings_stand_before_and_behind_options(capsys: pytest.CaptureFixture[
     answer = json.loads(capsys.readouterr().out)
     assert main(["advise", *JOB, "network.slow_gb_s=50", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == answer
+    assert answer["global_batch"] * answer["tokens"] == 2**22
 
 
 def test_the_second_answer_takes_the_rates_of_the_first(
