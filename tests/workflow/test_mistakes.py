@@ -242,6 +242,13 @@ def test_a_mistake_on_snakemakes_command_line_is_named(
             ),
         ),
         (
+            "corpora.mine.path=a b/ü.json",
+            (
+                "corpora.mine.path: got 'a b/ü.json', with signs that need quotes; allowed:"
+                " \"corpora.mine.path='a b/ü.json'\""
+            ),
+        ),
+        (
             "seed=choice()",
             "seed: got 'choice()', empty choice is not legal; allowed: a value in Hydra's syntax",
         ),
