@@ -166,7 +166,7 @@ def test_the_second_answer_takes_the_rates_of_the_first(
         ([*JOB, "network.slow_gb_s=-2e1"], "network.slow_gb_s: got -20.0; allowed: greater than 0"),
         ([*JOB, "network.speed=3"], "network.speed: unknown key; allowed: node_devices"),
         ([*JOB, "network.slow_gb_s=0"], "network.slow_gb_s: got 0.0; allowed: greater than 0"),
-        ([*JOB, "network=ether"], "network: got ether; allowed: rail_optimised, fat_tree"),
+        ([*JOB, "network=fattree"], "network: got fattree; allowed: fat_tree, "),
         ([*JOB[:2], "gpus=9999", "network=torus_3d"], "network: got torus_3d for 9999 devices"),
         ([*JOB, "precision=fp4"], "precision: got fp4 on h100_80gb; allowed: fp16, bf16, fp8"),
         ([*JOB, "plan.tensor=3"], "leaves 1 of 64 gpus over; allowed: degrees whose product"),

@@ -99,7 +99,7 @@ def _topologies(network: str) -> list[Any]:
         return []
     names = choices(WORK / "conf", "topology")
     if network not in names:
-        allowed = ", ".join(dict.fromkeys((*RING_NETWORKS, *names)))
+        allowed = allowed_names(network, (*RING_NETWORKS, *names))
         raise UserError(f"network: got {network}; allowed: {allowed}")
     return topologies_like(network)
 
