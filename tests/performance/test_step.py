@@ -586,6 +586,50 @@ def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
     assert measured_set(lines[0].split(",")).name == "vtrain"
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (",4548.2,", ",0,", "a time or memory of 0 is measured"),
+        (",4548.2,", ",-3,", "a time or memory of -0.003 is measured"),
+        (",4548.2,", ",nan,", "a time or memory of nan is measured"),
+        (",4548.2,", ",inf,", "a time or memory of inf is measured"),
+        (",4548.2,", ",", "not as many cells as columns"),
+        (",4548.2,", ",4548.2,1,", "not as many cells as columns"),
+        (",512,32,", ",512,33,", "global_batch 512 is no multiple of 528"),
+        (",full,", ",Full,", "got 'Full'"),
+        ("A100-80GB", "ZX81", "got 'ZX81'"),
+    ],
+)
+def test_a_row_that_no_run_can_have_is_refused(
+    old: str, new: str, reason: str, tmp_path: Path
+) -> None:
+    lines = (MEASURED / "vtrain_multi.csv").read_text(encoding="utf-8").splitlines()[:2]
+    file = tmp_path / "mine.csv"
+    file.write_text(f"{lines[0]}\n{lines[1].replace(old, new)}\n", encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        read_set(file)
+    allowed = "allowed: a row as those of vtrain in resources/measured"
+    assert str(error.value) == f"{file} line 2: {reason}; {allowed}"
+
+
+def test_a_file_without_a_known_plan_is_refused(tmp_path: Path) -> None:
+    lines = (MEASURED / "mlperf_gpt3_175b.csv").read_text(encoding="utf-8").splitlines()[:2]
+    (file := tmp_path / "mine.csv").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(UserError, match="no row with a known plan"):
+        read_set(file)
+
+
+@pytest.mark.parametrize(
+    ("word", "recompute"), [("full", "full"), ("none", "none"), ("selective per op", "selective")]
+)
+def test_what_is_recomputed_is_read_as_it_says(word: str, recompute: str, tmp_path: Path) -> None:
+    lines = (MEASURED / "torchtitan.csv").read_text(encoding="utf-8").splitlines()[:2]
+    file = tmp_path / "mine.csv"
+    file.write_text(f"{lines[0]}\n{lines[1].replace(',selective,', f',{word},')}", encoding="utf-8")
+    (case,) = read_set(file)[1]
+    assert case.plan.recompute == recompute
+
+
 def test_defaults_prefer_the_program_to_the_device() -> None:
     assert default_constants("h200", "torchtitan").name == "torchtitan_h100"
     assert default_constants("a100_40gb", "megatron").name == "megatron_a100"
