@@ -132,7 +132,8 @@ def test_the_answer_names_the_model_of_the_network(
 
 
 def test_settings_stand_before_and_behind_options(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["advise", *JOB[:2], "--json", JOB[2], "network.slow_gb_s=5e1"]) == 0
+    words = ("gpus=6.4e1", "network.slow_gb_s=5e1")
+    assert main(["advise", *JOB[:2], "--json", *words]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert main(["advise", *JOB, "network.slow_gb_s=50", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == answer

@@ -31,7 +31,7 @@ docs/performance.md."""
 _OBJECTS = 1_000_000
 #: Keys of the command line that are fields of another name.
 _KEYS = {"model.path": "model_path"}
-#: A number with an exponent, which YAML takes for a word unless it has a point.
+#: A number with an exponent, which YAML takes for a word or a fraction.
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
@@ -135,6 +135,7 @@ def _values(words: list[str]) -> dict[str, Any]:
             raise UserError(f"{key}: got {text}; allowed: a value as in YAML") from None
         if _EXPONENT.fullmatch(text):
             value = float(text)
+            value = int(value) if value.is_integer() else value
         key = _KEYS.get(key, key)
         group, dot, field = key.partition(".")
         if dot and group in ("plan", "network"):
