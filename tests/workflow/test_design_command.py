@@ -15,7 +15,7 @@ from railx.performance import topologies
 from tests.workflow.test_cli import refused
 from workflow import digest
 from workflow.cli import main
-from workflow.commands import compare_network
+from workflow.commands import compare_network, shared
 from workflow.commands.design import design_settings
 from workflow.config import compose_experiment
 from workflow.stages.design import rate_store
@@ -99,6 +99,18 @@ def test_an_experiment_does_it_as_a_run(
     assert experiment.endswith("defaults:\n- design\ndesign: mine\n")
     job = (tmp_path / "conf" / "design" / "mine.yaml").read_text(encoding="utf-8")
     assert job.endswith("defaults:\n- small\ngpus: 64\nfaults: 0.01\n")
+
+
+def test_no_experiment_is_written_into_an_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from workflow import mounts
+
+    monkeypatch.setattr(mounts, "CONF", tmp_path / "conf")
+    monkeypatch.setattr(shared, "is_checkout", lambda: False)
+    line = refused(capsys, "design", *SMALL, "--experiment", "mine")
+    assert line.startswith("Snakefile: got none in ")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_written_experiment_composes() -> None:
