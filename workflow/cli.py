@@ -76,13 +76,14 @@ def _failed(error: Exception, *, debug: bool) -> int:
 
 
 def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options; overrides may stand behind them too, which argparse leaves over."""
+    """The options; settings may stand behind them too, which argparse leaves over."""
     options, others = parser.parse_known_args(arguments)
-    unknown = [word for word in others if word.startswith("-") or not hasattr(options, "overrides")]
+    words = [name for name in ("overrides", "settings") if hasattr(options, name)]
+    unknown = [word for word in others if word.startswith("-") or not words]
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if others:
-        options.overrides = [*options.overrides, *others]
+        setattr(options, words[0], [*getattr(options, words[0]), *others])
     return options
 
 
@@ -111,7 +112,7 @@ _SAID = (
     (r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", r"\1: got \2; allowed: \3"),
     (r"argument (.+?): invalid (\w+) value: (.*)", r"\1: got \3; allowed: \2"),
     (r"argument (.+?): expected (.*)", r"\1: is missing; allowed: \2"),
-    (r"the following arguments are required: (.*)", r"\1: is missing"),
+    (r"the following arguments are required: (.*)", r"\1: is missing; allowed: what --help lists"),
     (r"unrecognized arguments: (.*)", r"\1: is not known; allowed: what --help lists"),
 )
 

@@ -40,9 +40,10 @@ def parse_overrides(overrides: Iterable[str], allowed: str = "a value in Hydra's
                     "cannot be read as a key; allowed: letters, digits and underscores, dots"
                     " between, e.g. topologies.torus_2d.n",
                 ) from error
-            raise SettingsError(
-                key, f"got {value!r}, {_reason(str(error))}; allowed: {allowed}"
-            ) from error
+            reason, quoted = _reason(str(error)), f"{key}='{value}'"
+            if "LexerNoViableAlt" in reason and "'" not in value:
+                reason, allowed = "with signs that need quotes", f'"{quoted}"'
+            raise SettingsError(key, f"got {value!r}, {reason}; allowed: {allowed}") from error
     return parsed
 
 

@@ -78,6 +78,8 @@ class Design:
         """Plain values for JSON."""
         return {
             **{name: getattr(self.settings, name) for name in _ASKED},
+            "global_batch": self.settings.batch,
+            "tokens": self.settings.tokens,
             "fidelity": "analytic",
             "front": [
                 {"rank": rank, **point.row(), "settings": to_dict(point.network)}

@@ -44,8 +44,8 @@ def design_lines(answer: Design) -> list[str]:
         )
     lines = [
         (
-            f"{settings.model} on {settings.gpus} {settings.devices},"
-            f" {settings.faults:.2%} of servers failed,"
+            f"{settings.model} on {settings.gpus} {settings.devices}, steps of {settings.batch:,}"
+            f" sequences of {settings.tokens:,} tokens, {settings.faults:.2%} of servers failed,"
             f" {', '.join(limit for limit in limits if limit) or 'no budget'};"
             f" by {_OBJECTIVES[settings.objective]}"
         ),

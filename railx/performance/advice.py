@@ -116,6 +116,11 @@ class AdviceSettings:
     plan: GivenPlan | None = None
     """A plan to price beside the best."""
 
+    @property
+    def batch(self) -> int:
+        """Sequences of a step."""
+        return self.global_batch or max(1, _STEP_TOKENS // self.tokens)
+
     def __post_init__(self) -> None:
         if (self.model == "hf") != bool(self.model_path):
             raise SettingsError(
@@ -149,6 +154,8 @@ class Advice:
             "parameters": self.setting.model.parameters,
             "devices": self.setting.device.name,
             "gpus": self.settings.gpus,
+            "global_batch": self.settings.batch,
+            "tokens": self.settings.tokens,
             "network": self.settings.network,
             "network_model": self.setting.network.words,
             "constants": self.setting.constants.name,
@@ -177,8 +184,7 @@ def advise(
     too small.
     """
     setting = setting_of(settings)
-    batch = settings.global_batch or max(1, _STEP_TOKENS // settings.tokens)
-    job = Job(settings.gpus, batch, settings.tokens, settings.memory_share)
+    job = Job(settings.gpus, settings.batch, settings.tokens, settings.memory_share)
     rivals = {"nvidia_rule": _by_rule, "3d_by_hand": _by_hand}
     if topologies:
         setting, bound, answered, nearer = _on_topology(setting, settings, topologies, known)
@@ -241,7 +247,7 @@ def _on_topology(
 
     topology = sized(topologies[0], topologies[1:], settings.gpus, "network")
     shares = _shares(setting.constants, settings)
-    network, bound = on_devices(topology, setting.device, **shares, known=known)
+    network, bound = on_devices(topology, setting.device, settings.gpus, **shares, known=known)
     nearer = Answered(network, bound, asks=True) if network.bounds_gathers else None
     return replace(setting, network=network), bound, Answered(network, bound), nearer
 
@@ -406,7 +412,8 @@ def advice_lines(advice: Advice) -> list[str]:
     lines = [
         (
             f"{answer['model']} ({answer['parameters'] / 1e9:.1f} B) on {answer['gpus']}"
-            f" {answer['devices']}, network {answer['network']}"
+            f" {answer['devices']}, steps of {answer['global_batch']:,} sequences of"
+            f" {answer['tokens']:,} tokens, network {answer['network']}"
             f" ({answer['network_model']}), constants {answer['constants']}"
         )
     ]

@@ -14,7 +14,15 @@ _MEGATRON_ORDERS: dict[tuple[str, ...], list[str]] = {
 }
 
 
-def megatron_options(model: Model, plan: Plan, more: Mapping[str, object] | None = None) -> str:
+#: Options of Megatron-LM for a precision, beside bf16 where there is none for it.
+_MEGATRON_PRECISIONS = {"fp8": {"fp8-format": "hybrid"}, "fp4": {"fp4-format": "e2m1"}}
+#: Converters of torchtitan for a precision.
+_TORCHTITAN_PRECISIONS = {"bf16": "", "fp8": '[model]\nconverters = ["quantize.linear.float8"]\n\n'}
+
+
+def megatron_options(
+    model: Model, plan: Plan, more: Mapping[str, object] | None = None, precision: str = "bf16"
+) -> str:
     """Command-line options of Megatron-LM (megatron/training/arguments.py).
 
     Where the layers do not divide by the stages, each stage's are laid out one by one.
@@ -51,7 +59,7 @@ def megatron_options(model: Model, plan: Plan, more: Mapping[str, object] | None
         options["kv-channels"] = model.head_width
     if model.window_layers:
         full = model.layers - model.window_layers
-        evenly = full and model.layers % full == 0
+        evenly = full and model.layers // (model.layers // full) == full
         # A window is what a query sees before itself. A number: the last of so many
         # layers has none; a list where they do not alternate.
         options["window-size"] = f"{model.window_tokens - 1},0"
@@ -64,6 +72,7 @@ def megatron_options(model: Model, plan: Plan, more: Mapping[str, object] | None
             "moe-router-topk": model.experts_per_token,
             "moe-ffn-hidden-size": model.expert_feed_forward,
             "expert-model-parallel-size": plan.expert,
+            "moe-token-dispatcher-type": "alltoall",
         }
         if model.shared_feed_forward:
             options["moe-shared-expert-intermediate-size"] = model.shared_feed_forward
@@ -99,7 +108,8 @@ def megatron_options(model: Model, plan: Plan, more: Mapping[str, object] | None
         if plan.recompute == "full":
             options["recompute-method"] = "uniform"
             options["recompute-num-layers"] = 1
-    flags.append("bf16")
+    options |= _MEGATRON_PRECISIONS.get(precision, {})
+    flags.append("fp16" if precision == "fp16" else "bf16")
     for name, value in (more or {}).items():
         if value is None:
             flags.append(name)
@@ -110,16 +120,23 @@ def megatron_options(model: Model, plan: Plan, more: Mapping[str, object] | None
     return _note_on_order(plan, plan.order in _MEGATRON_ORDERS) + text
 
 
-def torchtitan_toml(model: Model, plan: Plan) -> str:
-    """Sections of a torchtitan job file (torchtitan/config/job_config.py)."""
-    sharded = plan.sharding == "parameters"
+def torchtitan_toml(model: Model, plan: Plan, precision: str = "bf16") -> str:
+    """Sections of a torchtitan job file (torchtitan/config/job_config.py).
+
+    Sharding of less than the parameters is FSDP that gathers them once a step: DDP
+    shards nothing, and experts lie over the ranks that shard.
+    """
+    sharded = plan.sharding != "replicated"
+    reshard = "default" if plan.sharding == "parameters" else "never"
     schedule = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}[plan.schedule]
     # torchtitan's local batch is that of all micro-batches of a pipeline; without one,
     # gradients are accumulated until the global batch is full.
     local = plan.micro_batch * (plan.micro_batches if plan.pipeline > 1 else 1)
+    unknown = "" if precision in _TORCHTITAN_PRECISIONS else f"# no option for {precision}\n"
     return f"""\
 # {model.name}
-{_note_on_order(plan, plan.order == AXES)}[training]
+{_note_on_order(plan, plan.order == AXES)}{unknown}\
+{_TORCHTITAN_PRECISIONS.get(precision, "")}[training]
 local_batch_size = {local}
 global_batch_size = {plan.global_batch}
 seq_len = {plan.sequence_tokens}
@@ -127,6 +144,7 @@ seq_len = {plan.sequence_tokens}
 [parallelism]
 data_parallel_replicate_degree = {1 if sharded else plan.data}
 data_parallel_shard_degree = {plan.data if sharded else 1}
+fsdp_reshard_after_forward = "{reshard}"
 tensor_parallel_degree = {plan.tensor}
 context_parallel_degree = {plan.context}
 pipeline_parallel_degree = {plan.pipeline}

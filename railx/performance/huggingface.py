@@ -21,6 +21,17 @@ _PLAIN = {
 _GROUPED = _PLAIN | {"kv_heads": "num_key_value_heads"}
 _WIDE = _GROUPED | {"head_width": "head_dim"}
 _ROUTED = {"experts": "num_local_experts", "experts_per_token": "num_experts_per_tok"}
+_LATENT = (
+    _PLAIN
+    | _ROUTED
+    | {
+        "experts": "n_routed_experts",
+        "expert_feed_forward": "moe_intermediate_size",
+        "value_width": "v_head_dim",
+        "kv_rank": "kv_lora_rank",
+        "rope_width": "qk_rope_head_dim",
+    }
+)
 #: The keys that each ``model_type`` must have, by the field of Model that they fill.
 _KEYS: dict[str, dict[str, str]] = {
     "llama": _PLAIN,
@@ -31,20 +42,19 @@ _KEYS: dict[str, dict[str, str]] = {
     "qwen3_moe": _WIDE
     | _ROUTED
     | {"experts": "num_experts", "expert_feed_forward": "moe_intermediate_size"},
-    "deepseek_v3": _PLAIN
+    "deepseek_v2": _LATENT,
+    "deepseek_v3": _LATENT,
+    "kimi_k2": _LATENT,
+    "glm4_moe": _WIDE
     | _ROUTED
-    | {
-        "experts": "n_routed_experts",
-        "expert_feed_forward": "moe_intermediate_size",
-        "value_width": "v_head_dim",
-        "kv_rank": "kv_lora_rank",
-        "rope_width": "qk_rope_head_dim",
-    },
+    | {"experts": "n_routed_experts", "expert_feed_forward": "moe_intermediate_size"},
     "gpt_oss": _WIDE
     | _ROUTED
     | {"expert_feed_forward": "intermediate_size", "window_tokens": "sliding_window"},
     "phi3": _PLAIN,
     "gemma": _WIDE,
+    "gemma2": _WIDE,
+    "gemma3_text": _WIDE,
     "gpt_neox": _PLAIN,
     "gpt2": {
         "layers": "n_layer",
@@ -61,15 +71,26 @@ _OPTIONAL = {
     "query_rank": "q_lora_rank",
     "dense_layers": "first_k_dense_replace",
 }
-#: Layers of all kinds but these have a window if there is one (``sliding_window``).
-_WITHOUT_WINDOW = ("llama", "deepseek_v3", "gemma", "gpt_neox", "gpt2")
+#: Keys that a file leaves out where the library's value holds.
+_LEFT_OUT = {
+    "gemma3_text": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
+    | {"vocab_size": 262208, "sliding_window_pattern": 6}
+}
+#: Kinds that have one table of embeddings unless the file says otherwise.
+_TIED = ("gpt2", "gemma", "gemma2", "gemma3_text")
+#: Layers of these kinds have a window if there is one (``sliding_window``).
+_WITH_WINDOW = (
+    *("mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "phi3"),
+    *("gemma2", "gemma3_text"),
+)
 
 
 def model_from_config(path: Path) -> Model:
     """The model of a ``config.json``.
 
-    Biases of queries, keys and values alone (Qwen2), norms of queries and keys and
-    modules that predict further tokens are left out.
+    Of a model of several kinds of input the decoder of text (``text_config``). Biases
+    of queries, keys and values alone (Qwen2, GLM), norms of queries and keys and after
+    sublayers (Gemma) and modules that predict further tokens are left out.
     Raises :class:`railx.errors.UserError` for a file that cannot be read, an unknown
     kind, or a key that is missing or wrong.
     """
@@ -79,11 +100,13 @@ def model_from_config(path: Path) -> Model:
         raise UserError(f"model.path: got {path}: {error}; allowed: a config.json") from None
     if not isinstance(config, dict):
         raise UserError(f"model.path: got {path}, which is no object; allowed: a config.json")
+    if isinstance(text := config.get("text_config"), dict):
+        config = {"_name_or_path": config.get("_name_or_path")} | text
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _KEYS:
         got = "nothing" if kind is None else kind
         raise UserError(f"{path}: model_type: got {got}; allowed: {', '.join(_KEYS)}")
-    return _Reader(path, config, kind).model()
+    return _Reader(path, _LEFT_OUT.get(kind, {}) | config, kind).model()
 
 
 class _Reader:
@@ -103,11 +126,12 @@ class _Reader:
         shape["activation"] = "gelu" if gpt else "swiglu"
         shape["biases"] = gpt or self._kind == "gpt_oss"
         tied = self._config.get("tie_word_embeddings")
-        shape["tied_embeddings"] = self._kind in ("gpt2", "gemma") if tied is None else bool(tied)
+        shape["tied_embeddings"] = self._kind in _TIED if tied is None else bool(tied)
         if self._kind == "gpt2":
             shape["feed_forward"] = self._number("n_inner", optional=True) or 4 * shape["hidden"]
-        if self._kind == "deepseek_v3":
+        if _KEYS[self._kind] is _LATENT:
             shape["head_width"] = self._number("qk_nope_head_dim") + shape["rope_width"]
+        if shape.get("experts"):
             shape["shared_feed_forward"] = shape["expert_feed_forward"] * self._number(
                 "n_shared_experts", optional=True
             )
@@ -129,12 +153,14 @@ class _Reader:
         """Layers that see a window of tokens, and that window."""
         tokens = self._number("sliding_window", optional=True)
         switch = self._config.get("use_sliding_window", not self._kind.startswith("qwen"))
-        if self._kind in _WITHOUT_WINDOW or not tokens or not switch:
+        if self._kind not in _WITH_WINDOW or not tokens or not switch:
             return {}
         if kinds := self._list("layer_types"):
             windowed = kinds.count("sliding_attention")
-        elif self._kind == "gpt_oss":
+        elif self._kind in ("gpt_oss", "gemma2"):
             windowed = (layers + 1) // 2  # every second layer, from the first on
+        elif self._kind == "gemma3_text":
+            windowed = layers - layers // self._number("sliding_window_pattern")
         else:
             windowed = max(0, layers - self._number("max_window_layers", optional=True))
         return {"window_tokens": tokens, "window_layers": windowed} if windowed else {}

@@ -87,9 +87,10 @@ class ExactLoads:
     ``node_devices``: how many ranks in a row plans take for a node; None: its chips.
     ``known``: the fields of rates by the text of what they are asked with, from an
     earlier run on the same network; new ones are added to it. ``selective``: whether
-    a routing whose table is too large is left out, unless it is the first, and whether
-    :meth:`job_ways` asks Valiant's only where it may help: its detours double the
-    traffic, so not where the shortest paths reach half of what a chip's ports send.
+    ranks fill whole nodes whatever their number, a routing whose table is too large is
+    left out, unless it is the first, and :meth:`job_ways` asks Valiant's only where it
+    may help: its detours double the traffic, so not where the shortest paths reach half
+    of what a chip's ports send.
     """
 
     def __init__(
@@ -144,6 +145,8 @@ class ExactLoads:
     @cached_property
     def chips(self) -> IntArray:
         """The chip of each rank."""
+        if self._selective:
+            return ranks_in_order(self.topology, self.topology.chips)[: self._ranks]
         return ranks_in_order(self.topology, self._ranks)
 
     def ways(self, groups: IntArray, kind: Kind) -> list[Way]:
@@ -392,6 +395,7 @@ def circuits_delay_ns(settings: FamilySettings, routing: str, between_gb_s: floa
 def on_devices(
     settings: FamilySettings,
     device: Device,
+    ranks: int | None = None,
     *,
     fast_share: float,
     slow_share: float,
@@ -399,7 +403,8 @@ def on_devices(
     node_devices: int | None = None,
     known: KnownRates | None = None,
 ) -> tuple[ExactLoads, TwoLevelRing]:
-    """A topology whose chips send as fast as a device does in its usual node.
+    """A topology whose chips send as fast as a device does in its usual node, and the
+    ranks of a job on it (None: all chips).
 
     ``known`` is that of :class:`ExactLoads`, the others of :meth:`TwoLevelRing.of`.
     Where nodes have one chip, its ports take the place of the fast domain's, and plans
@@ -416,7 +421,7 @@ def on_devices(
     static = [name for name in family.routings if name in static_routing_names()]
     static = [name for name in static if name not in family.same_loads]
     at_device = at_rates(topology, outside_gb_s, inside_gb_s)
-    network = ExactLoads(at_device, static, None, node, known, selective=True)
+    network = ExactLoads(at_device, static, ranks, node, known, selective=True)
     fast_gb_s = inside_gb_s if chips > 1 else outside_gb_s
     # Where plans take a part of a node for one, groups that leave it may stay inside.
     bound_gb_s = outside_gb_s if node >= chips else max(fast_gb_s, outside_gb_s)

@@ -8,6 +8,7 @@ with the columns of one of the given ones.
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -100,23 +101,28 @@ def _plan(number: Mapping[str, int], virtual: int = 1, **more: Any) -> Plan:
     return Plan(**{**degrees, "virtual": virtual, "schedule": schedule, **more})
 
 
+def _micro_batches(number: Mapping[str, int], data: int) -> int:
+    """Micro-batches of a replica; ValueError where they do not divide the batch."""
+    step = data * number["micro_batch"]
+    if number["global_batch"] % step:
+        raise ValueError(f"global_batch {number['global_batch']} is no multiple of {step}")
+    return number["global_batch"] // step
+
+
 def _megatron(
     row: Mapping[str, str],
     number: Mapping[str, int],
     seconds: tuple[str, float],
-    otherwise: str,
     slow_gb_s: float | None = None,
 ) -> Case:
-    """A run of Megatron-LM. ``seconds``: the column of the time and its unit;
-    ``otherwise``: what is recomputed where not everything is.
-    """
+    """A run of Megatron-LM. ``seconds``: the column of the time and its unit."""
     hidden, data = number["hidden"], number["data"]
     wide = number.get("feedforward", 4 * hidden)
     plan = _plan(
         number,
         number.get("virtual", 1),
-        micro_batches=number["global_batch"] // (data * number["micro_batch"]),
-        recompute="full" if row["recompute"] == "full" else otherwise,
+        micro_batches=_micro_batches(number, data),
+        recompute=_RECOMPUTED[row["recompute"]],
         sequence_parallel=row.get("sequence_parallel") == "True",
     )
     column, unit = seconds
@@ -134,12 +140,12 @@ def _megatron(
 def _vtrain(row: Mapping[str, str]) -> Case:
     number = {name: int(float(row[name])) for name in _VTRAIN[:9]}
     # vTrain's configuration: 800 Gb/s between nodes for each node of 8.
-    return _megatron(row, number, ("iteration_ms", 1e3), "none", 12.5)
+    return _megatron(row, number, ("iteration_ms", 1e3), 12.5)
 
 
 def _selene(row: Mapping[str, str]) -> Case:
     number = {name: int(float(row[name])) for name in _SELENE[:12]}
-    return _megatron(row, number, ("iteration_s", 1.0), "selective")
+    return _megatron(row, number, ("iteration_s", 1.0))
 
 
 def _selene_memory(row: Mapping[str, str]) -> Case:
@@ -205,7 +211,7 @@ def _torchtitan(row: Mapping[str, str]) -> Case:
         micro_batch=micro_batch,
         micro_batches=micro_batches,
         sharding="parameters" if number["fsdp"] * number["context"] > 1 else "replicated",
-        recompute="full" if row["recompute"] == "full" else "selective",
+        recompute=_RECOMPUTED[row["recompute"]],
         sequence_parallel=number["tensor"] > 1,
     )
     compiled = "compile" in row["note"] or "TP" in row["note"]
@@ -231,7 +237,7 @@ def _nemo(row: Mapping[str, str]) -> Case:
         number,
         number["virtual"] if number["pipeline"] > 1 else 1,
         data=data,
-        micro_batches=number["global_batch"] // (data * number["micro_batch"]),
+        micro_batches=_micro_batches(number, data),
         sharding="parameters" if row["fsdp"] == "1" else "optimizer",
         sequence_parallel=number["tensor"] > 1,
     )
@@ -294,6 +300,10 @@ _NEMO = (
     *("device", "model", "gpus", "global_batch", "micro_batch"),
     *("sequence_tokens", "tensor", "pipeline", "context", "virtual"),
     *("expert", "accumulation", "precision", "fsdp", "tokens_s_gpu"),
+)
+#: What is recomputed, as the files say it.
+_RECOMPUTED = {"full": "full", "none": "none", "attn_only": "selective"} | dict.fromkeys(
+    ("selective", "selective per op"), "selective"
 )
 _DEVICES = {
     "A100-80GB": "a100_80gb",
@@ -371,15 +381,29 @@ def read_set(path: Path) -> tuple[MeasuredSet, list[Case]]:
     cases = []
     for line, row in enumerate(rows, 2):
         try:
-            case = kind.read(row)
-        except (KeyError, ValueError, TypeError, ZeroDivisionError) as error:
+            case = _case(kind, row)
+        except (KeyError, ValueError, ZeroDivisionError) as error:
+            reason = f"got {error}" if isinstance(error, KeyError) else error
             raise UserError(
-                f"{path} line {line}: {error}; allowed: a row as those of {kind.name} in"
+                f"{path} line {line}: {reason}; allowed: a row as those of {kind.name} in"
                 " resources/measured"
             ) from None
         if case is not None:
             cases.append(replace(case, program=kind.program))
+    if not cases:
+        raise UserError(f"{path}: no row with a known plan; allowed: one or more")
     return kind, cases
+
+
+def _case(kind: MeasuredSet, row: Mapping[str, str]) -> Case | None:
+    """The case of a row; None where its plan is not known."""
+    if None in row or None in row.values():
+        raise ValueError("not as many cells as columns")
+    case = kind.read(row)
+    for measured in () if case is None else (case.seconds, case.memory_gib):
+        if measured is not None and not 0 < measured < math.inf:
+            raise ValueError(f"a time or memory of {measured:g} is measured")
+    return case
 
 
 #: Fields that cases of one setting share.

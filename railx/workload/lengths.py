@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -210,8 +210,8 @@ def _read_csv(path: Path, column: str) -> Iterable[tuple[str, Any]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         names, rows = list(reader.fieldnames or []), list(reader)
-    if names and column not in names:
-        raise UserError(f"{path}: no column {column}; allowed: one of {', '.join(names)}")
+    if names:
+        _check_column(path, column, names)
     return ((f"sequence {index}", (row[column] or "").strip()) for index, row in enumerate(rows))
 
 
@@ -221,7 +221,12 @@ def _read_parquet(path: Path, column: str) -> Iterable[tuple[str, Any]]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not a Parquet file ({error})") from None
     names = file.schema_arrow.names
-    if column not in names:
-        raise UserError(f"{path}: no column {column}; allowed: one of {', '.join(names)}")
+    _check_column(path, column, names)
     values = file.read(columns=[column]).column(0).to_pylist()
     return ((f"sequence {index}", value) for index, value in enumerate(values))
+
+
+def _check_column(path: Path, column: str, names: Sequence[str]) -> None:
+    if column not in names:
+        listed = ", ".join(names)
+        raise UserError(f"{path}: no column {column}; allowed: as corpus.column {listed}")

@@ -89,6 +89,37 @@ CONFIGS: dict[str, Config] = {
 }
 
 
+DEEPSEEK_LITE = CONFIGS["deepseek_v3"] | (
+    decoder("deepseek_v2", 27, 2048, 16, 10944, 102400)
+    | {"num_key_value_heads": 16, "q_lora_rank": None, "n_routed_experts": 64}
+    | {"n_shared_experts": 2, "num_experts_per_tok": 6, "moe_intermediate_size": 1408}
+    | {"first_k_dense_replace": 1}
+)
+KIMI = CONFIGS["deepseek_v3"] | (
+    decoder("kimi_k2", 61, 7168, 64, 18432, 163840)
+    | {"num_key_value_heads": 64, "n_routed_experts": 384, "first_k_dense_replace": 1}
+)
+GLM = decoder("glm4_moe", 46, 4096, 96, 10944, 151552) | (
+    {"head_dim": 128, "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8}
+    | {"moe_intermediate_size": 1408, "first_k_dense_replace": 1, "attention_bias": True}
+)
+GEMMA_2 = decoder("gemma2", 42, 3584, 16, 14336, 256000) | (
+    {"head_dim": 256, "sliding_window": 4096, "tie_word_embeddings": None}
+)
+#: Keys with the library's values are left out in Gemma 3's files.
+GEMMA_3 = {
+    "model_type": "gemma3",
+    "vision_config": {"hidden_size": 1152, "num_hidden_layers": 27},
+    "text_config": {
+        "model_type": "gemma3_text",
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 34,
+        "sliding_window": 1024,
+    },
+}
+
+
 def written(folder: Path, config: Any) -> Path:
     path = folder / "config.json"
     path.write_text(config if isinstance(config, str) else json.dumps(config), encoding="utf-8")
@@ -137,6 +168,16 @@ def test_a_configuration_is_the_catalogues_entry(name: str, tmp_path: Path) -> N
             decoder("qwen2", 28, 3584, 28, 18944, 152064) | {"num_key_value_heads": 4},
             7_615_616_512 - 28 * (28 + 2 * 4) * 128,
         ),
+        # DeepSeek-V2-Lite
+        (DEEPSEEK_LITE, 15_706_484_224),
+        # Kimi K2, without the corrections of the router's scores
+        (KIMI, 1_026_408_232_448 - 60 * 384),
+        # GLM-4.5-Air, as well without biases of queries, keys and values
+        (GLM, 106_852_251_264 - 45 * 128 - 46 * (96 + 2 * 8) * 128),
+        # Gemma 2 9B, without the two norms after sublayers
+        (GEMMA_2, 9_241_705_984 - 42 * 2 * 3584),
+        # Gemma 3 4B's text decoder: as well without the norms of queries and keys
+        (GEMMA_3, 3_880_263_168 - 34 * (2 * 2560 + 2 * 256)),
     ],
 )
 def test_other_kinds_have_the_published_parameters(
@@ -158,6 +199,9 @@ def test_other_kinds_have_the_published_parameters(
             (4096, 4),
         ),
         ("phi3", {"sliding_window": 2047}, (2047, 32)),
+        ("gemma2", {"head_dim": 128, "sliding_window": 4096}, (4096, 16)),
+        ("gemma3_text", {"head_dim": 128, "sliding_window": 512}, (512, 27)),
+        ("gemma3_text", {"sliding_window": 512, "sliding_window_pattern": 2}, (512, 16)),
         ("phi3", {"sliding_window": 8, "layer_types": ["full_attention"] * 32}, (0, 0)),
     ],
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -349,6 +351,59 @@ def test_exports_name_the_placement_and_the_layers_of_uneven_stages() -> None:
     assert "#" not in torchtitan_toml(model, usual)[2:]
 
 
+@pytest.mark.parametrize(
+    ("sharding", "degrees", "reshard"),
+    [
+        ("replicated", (8, 1), "never"),
+        ("optimizer", (1, 8), "never"),
+        ("gradients", (1, 8), "never"),
+        ("parameters", (1, 8), "default"),
+    ],
+)
+def test_torchtitan_shards_what_the_plan_shards(
+    sharding: Any, degrees: tuple[int, int], reshard: str
+) -> None:
+    """Experts lie over the ranks that shard, so that there must be enough of these."""
+    plan = Plan(data=8, pipeline=4, micro_batches=4, expert=8, sharding=sharding)
+    options = tomllib.loads(torchtitan_toml(model_named("mixtral_8x22b"), plan))["parallelism"]
+    names = ("data_parallel_replicate_degree", "data_parallel_shard_degree")
+    assert tuple(options[name] for name in names) == degrees
+    assert options["fsdp_reshard_after_forward"] == reshard
+
+
+@pytest.mark.parametrize(
+    ("precision", "megatron", "torchtitan"),
+    [
+        ("bf16", "--bf16", ""),
+        ("fp16", "--fp16", "# no option for fp16"),
+        ("fp8", "--fp8-format hybrid", 'converters = ["quantize.linear.float8"]'),
+        ("fp4", "--fp4-format e2m1", "# no option for fp4"),
+    ],
+)
+def test_exports_have_the_precision(precision: str, megatron: str, torchtitan: str) -> None:
+    model = model_named("llama3_8b")
+    options = megatron_options(model, Plan(), precision=precision)
+    assert megatron in options
+    assert ("--bf16" in options) == (precision != "fp16")
+    text = torchtitan_toml(model, Plan(), precision)
+    assert torchtitan in text
+    assert ("model" in tomllib.loads(text)) == (precision == "fp8")
+
+
+@pytest.mark.parametrize(
+    ("layers", "windowed", "option"),
+    [(36, 18, "2"), (62, 52, "6"), (26, 22, "6"), (9, 4, '"[1]*4+[0]*5"'), (8, 8, '"[1]*8+[0]*0"')],
+)
+def test_windows_of_megatron_are_as_many_as_the_models(
+    layers: int, windowed: int, option: str
+) -> None:
+    """Every n-th layer of Megatron-LM has none: layers // n of them."""
+    model = replace(
+        model_named("gpt_oss_120b"), layers=layers, window_layers=windowed, window_tokens=128
+    )
+    assert f"--window-attn-skip-freq {option} " in megatron_options(model, Plan())
+
+
 def test_a_pipeline_need_not_divide_the_layers() -> None:
     setting, job = setting_of(constants=constants_named("torchtitan_h100")), Job(24, 48, 2048)
     stages = candidates(setting.model, job, 8)["pipeline"]
@@ -531,6 +586,50 @@ def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"mine\.csv line 2"):
         read_set(file)
     assert measured_set(lines[0].split(",")).name == "vtrain"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (",4548.2,", ",0,", "a time or memory of 0 is measured"),
+        (",4548.2,", ",-3,", "a time or memory of -0.003 is measured"),
+        (",4548.2,", ",nan,", "a time or memory of nan is measured"),
+        (",4548.2,", ",inf,", "a time or memory of inf is measured"),
+        (",4548.2,", ",", "not as many cells as columns"),
+        (",4548.2,", ",4548.2,1,", "not as many cells as columns"),
+        (",512,32,", ",512,33,", "global_batch 512 is no multiple of 528"),
+        (",full,", ",Full,", "got 'Full'"),
+        ("A100-80GB", "ZX81", "got 'ZX81'"),
+    ],
+)
+def test_a_row_that_no_run_can_have_is_refused(
+    old: str, new: str, reason: str, tmp_path: Path
+) -> None:
+    lines = (MEASURED / "vtrain_multi.csv").read_text(encoding="utf-8").splitlines()[:2]
+    file = tmp_path / "mine.csv"
+    file.write_text(f"{lines[0]}\n{lines[1].replace(old, new)}\n", encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        read_set(file)
+    allowed = "allowed: a row as those of vtrain in resources/measured"
+    assert str(error.value) == f"{file} line 2: {reason}; {allowed}"
+
+
+def test_a_file_without_a_known_plan_is_refused(tmp_path: Path) -> None:
+    lines = (MEASURED / "mlperf_gpt3_175b.csv").read_text(encoding="utf-8").splitlines()[:2]
+    (file := tmp_path / "mine.csv").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(UserError, match="no row with a known plan"):
+        read_set(file)
+
+
+@pytest.mark.parametrize(
+    ("word", "recompute"), [("full", "full"), ("none", "none"), ("selective per op", "selective")]
+)
+def test_what_is_recomputed_is_read_as_it_says(word: str, recompute: str, tmp_path: Path) -> None:
+    lines = (MEASURED / "torchtitan.csv").read_text(encoding="utf-8").splitlines()[:2]
+    file = tmp_path / "mine.csv"
+    file.write_text(f"{lines[0]}\n{lines[1].replace(',selective,', f',{word},')}", encoding="utf-8")
+    (case,) = read_set(file)[1]
+    assert case.plan.recompute == recompute
 
 
 def test_defaults_prefer_the_program_to_the_device() -> None:

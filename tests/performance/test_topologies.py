@@ -50,7 +50,7 @@ def setting_on(name: str, node_devices: int | None = None) -> tuple[Setting, Set
     """A small model on a topology, and on the network that bounds it."""
     topology = sized(topology_settings(name), (), JOB.devices, "network")
     exact, bound = on_devices(
-        topology, H100, fast_share=0.8, slow_share=0.2, node_devices=node_devices
+        topology, H100, JOB.devices, fast_share=0.8, slow_share=0.2, node_devices=node_devices
     )
     model = replace(model_named("llama3_8b"), layers=8)
     program, constants = program_named("torchtitan"), constants_named("torchtitan_h100")
@@ -372,6 +372,25 @@ def test_routings_with_the_loads_of_another_give_its_rates(family: str) -> None:
         for same in others:
             for one, other in zip(same, shortest, strict=True):
                 assert astuple(one) == pytest.approx(astuple(other), rel=1e-12)
+
+
+def test_groups_of_a_job_in_one_rack_stay_in_it_though_the_network_has_more() -> None:
+    """64 of 144 chips: the second group of 64 would lie in both racks of 72."""
+    topology = sized(topology_settings("nvl72_rails"), (), 64, "network")
+    exact, bound = on_devices(topology, H100, 64, fast_share=0.8, slow_share=0.2)
+    assert exact.topology.chips == 144
+    for members in (32, 64):
+        asked = "all_gather", np.array([1e12]), np.array([members]), np.array([members])
+        assert exact.time_s(*asked) == pytest.approx(bound.time_s(*asked), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["railx_hyperx", "torus_2d", "rail_optimised"])
+def test_ranks_of_a_job_fill_whole_nodes(name: str) -> None:
+    """Any number of them, in the order of all chips."""
+    settings = topology_settings(name)
+    exact, _ = on_devices(settings, H100, 22, fast_share=0.8, slow_share=0.2)
+    every, _ = on_devices(settings, H100, fast_share=0.8, slow_share=0.2)
+    assert exact.chips.tolist() == every.chips[:22].tolist()
 
 
 def test_rails_set_to_a_ring_are_slower_than_switched_ones() -> None:

@@ -15,7 +15,7 @@ from railx.performance import topologies
 from tests.workflow.test_cli import refused
 from workflow import digest
 from workflow.cli import main
-from workflow.commands import compare_network
+from workflow.commands import compare_network, shared
 from workflow.commands.design import design_settings
 from workflow.config import compose_experiment
 from workflow.stages.design import rate_store
@@ -35,12 +35,22 @@ def test_the_answer_is_one_object(
     assert printed.err.startswith("design: a rough estimate is at most 0.00")
     answer = json.loads(printed.out)
     assert answer["faults"] == 0.02
+    assert (answer["global_batch"], answer["tokens"]) == (512, 8192)
     costs = [row["usd"] for row in answer["front"]]
     assert costs == sorted(costs)
     assert {row["fidelity"] for row in answer["simulated"]} == {"replay"}
     for row in answer["simulated"]:
         assert row["closed_s"] / row["replayed_s"] - 1 == pytest.approx(row["difference"])
         assert (row["term"] is None) == (abs(row["difference"]) <= 0.1)
+
+
+def test_the_first_line_has_the_step_that_is_priced(capsys: pytest.CaptureFixture[str]) -> None:
+    """As many sequences as devices or 4 Mi tokens: few plans divide an odd number."""
+    steps = "steps of 512 sequences of 8,192 tokens, "
+    assert main(["design", *SMALL]) == 0
+    assert steps in capsys.readouterr().out.splitlines()[0]
+    assert main(["advise", *JOB]) == 0
+    assert steps in capsys.readouterr().out.splitlines()[0]
 
 
 def test_networks_of_conf_take_the_place_of_the_space() -> None:
@@ -91,6 +101,18 @@ def test_an_experiment_does_it_as_a_run(
     assert job.endswith("defaults:\n- small\ngpus: 64\nfaults: 0.01\n")
 
 
+def test_no_experiment_is_written_into_an_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from workflow import mounts
+
+    monkeypatch.setattr(mounts, "CONF", tmp_path / "conf")
+    monkeypatch.setattr(shared, "is_checkout", lambda: False)
+    line = refused(capsys, "design", *SMALL, "--experiment", "mine")
+    assert line.startswith("Snakefile: got none in ")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_written_experiment_composes() -> None:
     """As a file of conf/ that inherits the experiment ``design``."""
     experiment = compose_experiment(["experiment=design", "design=small", "design.gpus=64"])
@@ -121,6 +143,15 @@ def test_the_answer_names_the_model_of_the_network(
     assert (answer["expected_error"] is None) == model.startswith("exact")
 
 
+def test_settings_stand_before_and_behind_options(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("gpus=6.4e1", "network.slow_gb_s=5e1")
+    assert main(["advise", *JOB[:2], "--json", *words]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert main(["advise", *JOB, "network.slow_gb_s=50", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == answer
+    assert answer["global_batch"] * answer["tokens"] == 2**22
+
+
 def test_the_second_answer_takes_the_rates_of_the_first(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -144,10 +175,11 @@ def test_the_second_answer_takes_the_rates_of_the_first(
         ([*JOB, "gpus=9"], "gpus: got two values; allowed: one"),
         ([*JOB[:2], "gpus={"], "gpus: got {; allowed: a value as in YAML"),
         ([*JOB[:2], "gpus=0"], "gpus: got 0; allowed: at least 1"),
-        ([*JOB, "speed=3"], "speed: unknown key; allowed: precision, "),
+        ([*JOB, "one=3"], "one: unknown key; allowed: model, devices, gpus, network, tokens, "),
+        ([*JOB, "network.slow_gb_s=-2e1"], "network.slow_gb_s: got -20.0; allowed: greater than 0"),
         ([*JOB, "network.speed=3"], "network.speed: unknown key; allowed: node_devices"),
         ([*JOB, "network.slow_gb_s=0"], "network.slow_gb_s: got 0.0; allowed: greater than 0"),
-        ([*JOB, "network=ether"], "network: got ether; allowed: rail_optimised, fat_tree"),
+        ([*JOB, "network=fattree"], "network: got fattree; allowed: fat_tree, "),
         ([*JOB[:2], "gpus=9999", "network=torus_3d"], "network: got torus_3d for 9999 devices"),
         ([*JOB, "precision=fp4"], "precision: got fp4 on h100_80gb; allowed: fp16, bf16, fp8"),
         ([*JOB, "plan.tensor=3"], "leaves 1 of 64 gpus over; allowed: degrees whose product"),

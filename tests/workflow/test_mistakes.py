@@ -242,6 +242,13 @@ def test_a_mistake_on_snakemakes_command_line_is_named(
             ),
         ),
         (
+            "corpora.mine.path=a b/ü.json",
+            (
+                "corpora.mine.path: got 'a b/ü.json', with signs that need quotes; allowed:"
+                " \"corpora.mine.path='a b/ü.json'\""
+            ),
+        ),
+        (
             "seed=choice()",
             "seed: got 'choice()', empty choice is not legal; allowed: a value in Hydra's syntax",
         ),
@@ -352,7 +359,7 @@ COMMANDS: list[tuple[tuple[str, ...], Change, str]] = [
     ((*SNAKEMAKE, "-n", "results/quick/figure/nope.svg", *QUICK), _nothing, "figure: got 'nope';"),
     (("-m", "snakemake", "--cores", "0", "-n", *QUICK), _nothing, "cores: got 0; allowed: "),
     (railx("nope"), _nothing, "STAGE: got 'nope'; allowed: "),
-    (railx(), _nothing, "STAGE: is missing"),
+    (railx(), _nothing, "STAGE: is missing; allowed: what --help lists"),
     (railx("topology", "--nope"), _nothing, "--nope: is not known"),
     (railx("topology", "topology.m=two"), _nothing, "topology.m: got 'two'; allowed: an integer"),
     (railx("topology", "topology=torus_2d", "topology=torus_3d"), _nothing, "topology: got 'torus"),

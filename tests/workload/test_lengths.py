@@ -153,7 +153,7 @@ def test_a_byte_order_mark_is_no_part_of_a_length(tmp_path: Path, name: str, con
         ("a.txt", "", "no sequences"),
         ("a.txt", "4\n-2\n", "line 2 has length -2"),
         ("a.txt", "4\n\nx\n", "line 3 is 'x'"),
-        ("a.csv", "n\n4\n", "no column length_tokens; allowed: one of n"),
+        ("a.csv", "n\n4\n", "no column length_tokens; allowed: as corpus.column n"),
         ("a.csv", "", "no sequences"),
         ("a.parquet", "no table", "not a Parquet file"),
     ],

@@ -8,7 +8,7 @@ import json
 import re
 from typing import Any
 
-from railx.errors import UserError
+from railx.errors import UserError, allowed_names
 from railx.places import CODE, SHIPPED, WORK, in_repository
 from workflow.commands.shared import add_flag, command, topologies_like
 
@@ -31,9 +31,8 @@ docs/performance.md."""
 _OBJECTS = 1_000_000
 #: Keys of the command line that are fields of another name.
 _KEYS = {"model.path": "model_path"}
-#: The names of fields in errors, and the keys that they are on the command line.
-_FIELDS = "model_path, on, plan"
-_NAMES = "model.path, network.node_devices, network.slow_gb_s, plan.tensor and others"
+#: A number with an exponent, which YAML takes for a word or a fraction.
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
 def add(commands: Any) -> None:
@@ -57,11 +56,15 @@ def _advise(options: argparse.Namespace) -> None:
     from railx.places import cache
     from railx.settings import SettingsError, load
 
+    values = _values(options.settings)
+    fields = AdviceSettings.__dataclass_fields__
+    if unknown := [key for key in values if key not in fields]:
+        names = [re.sub("^(model_path|on)$", "model.path", name) for name in fields]
+        raise UserError(f"{unknown[0]}: unknown key; allowed: {allowed_names(unknown[0], names)}")
     try:
-        settings: AdviceSettings = load(AdviceSettings, _values(options.settings))
+        settings: AdviceSettings = load(AdviceSettings, values)
     except SettingsError as error:
-        key = re.sub(r"^on\.", "network.", error.key)
-        raise SettingsError(key, error.message.replace(_FIELDS, _NAMES)) from None
+        raise SettingsError(re.sub(r"^on\.", "network.", error.key), error.message) from None
     if options.explain and settings.plan is None:
         raise UserError("--explain: got no plan; allowed: with plan.tensor=... or others")
     topologies = _topologies(settings.network)
@@ -74,12 +77,13 @@ def _advise(options: argparse.Namespace) -> None:
             write_cached(folder, name, rates)
     else:
         advice = advise(settings)
+    model, plan, precision = advice.setting.model, advice.plan, settings.precision
     if options.json:
         print(json.dumps(advice.as_dict(), indent=2))
     elif options.megatron:
-        print(megatron_options(advice.setting.model, advice.plan))
+        print(megatron_options(model, plan, precision=precision))
     elif options.torchtitan:
-        print(torchtitan_toml(advice.setting.model, advice.plan), end="")
+        print(torchtitan_toml(model, plan, precision), end="")
     elif options.explain:
         print("\n".join(comparison_lines(advice)))
     else:
@@ -95,7 +99,7 @@ def _topologies(network: str) -> list[Any]:
         return []
     names = choices(WORK / "conf", "topology")
     if network not in names:
-        allowed = ", ".join(dict.fromkeys((*RING_NETWORKS, *names)))
+        allowed = allowed_names(network, (*RING_NETWORKS, *names))
         raise UserError(f"network: got {network}; allowed: {allowed}")
     return topologies_like(network)
 
@@ -129,6 +133,9 @@ def _values(words: list[str]) -> dict[str, Any]:
             value = yaml.safe_load(text) if text else None
         except yaml.YAMLError:
             raise UserError(f"{key}: got {text}; allowed: a value as in YAML") from None
+        if _EXPONENT.fullmatch(text):
+            value = float(text)
+            value = int(value) if value.is_integer() else value
         key = _KEYS.get(key, key)
         group, dot, field = key.partition(".")
         if dot and group in ("plan", "network"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from railx.errors import UserError
 from railx.settings import SettingsError
-from workflow.commands.shared import add_flag, command, print_answer
+from workflow.commands.shared import add_flag, check_work, command, print_answer
 
 if TYPE_CHECKING:
     from railx.design.settings import DesignSettings
@@ -138,7 +138,6 @@ def _topology(name: str) -> Any:
 def _write_experiment(name: str, words: list[str]) -> str:
     """Write conf/experiment/NAME.yaml with these settings; returns the next command."""
     from railx.io import write_text
-    from railx.places import is_work
     from workflow.mounts import CONF
     from workflow.settings import NAME
 
@@ -146,12 +145,11 @@ def _write_experiment(name: str, words: list[str]) -> str:
         raise UserError(
             f"--experiment: got {name!r}; allowed: letters, digits and underscores, a letter first"
         )
+    check_work()
     path = CONF / "experiment" / f"{name}.yaml"
     for taken in (path, CONF / _GROUP / f"{name}.yaml"):
         if taken.exists():
             raise UserError(f"--experiment: got {name!r}, which {taken} is; allowed: another name")
-    if not is_work(CONF.parent):
-        raise UserError("--experiment: got no conf/; allowed: in a folder that `railx init` made")
     import yaml
 
     values: dict[str, Any] = {"defaults": ["default"]}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from railx.errors import UserError
+from railx.errors import UserError, allowed_names
 from railx.fabric.settings import Mode
 from workflow.commands.export import written_to
 from workflow.commands.shared import add_flag, command, topologies_like
@@ -123,7 +123,8 @@ def _replay(options: argparse.Namespace) -> None:
         print(f"lost: {line}", file=sys.stderr)
     figures = [row.as_dict() for row in rows]
     if options.json:
-        print(json.dumps(figures[0] if len(figures) == 1 else {"replays": figures}, indent=2))
+        alone = figures[0] if len(figures) == 1 else {}
+        print(json.dumps({**alone, "replays": figures}, indent=2))
         return
     print("\n".join(_table(figures)))
     print(f"\nranks: {figures[0]['placement']} in servers")
@@ -164,10 +165,8 @@ def _network(name: str, options: argparse.Namespace) -> ReplayedNetwork:
         return FamilyNetwork(name, settings, tuple(others))
     path = Path(name)
     if not path.suffix:
-        raise UserError(
-            f"--network: got {name}; allowed: two_level, a file, or one of"
-            f" {', '.join(choices('topology'))}"
-        )
+        allowed = allowed_names(name, (_TWO_LEVEL, *choices("topology")))
+        raise UserError(f"--network: got {name}; allowed: a file, or {allowed}")
     return FamilyNetwork(name, _with_servers(_from_file(path, options.server), options.server))
 
 

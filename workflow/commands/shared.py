@@ -162,6 +162,15 @@ def experiment_of(results: Path, name: str) -> Config:
     return settings
 
 
+def check_work() -> None:
+    """Refuse to write where no folder of work is; never into an installed package."""
+    if not is_work(WORK) or (WORK == SHIPPED and not is_checkout()):
+        raise UserError(
+            f"Snakefile: got none in {Path.cwd()}; allowed: a folder that `railx init` made,"
+            " or a checkout"
+        )
+
+
 def snakemake(
     arguments: Sequence[str],
     experiment: str,
@@ -169,12 +178,7 @@ def snakemake(
     stdout: IO[str] | None = None,
 ) -> int:
     """Run Snakemake in the folder of work (UserError: there is none); its exit code."""
-    # Nothing is ever written into an installed package.
-    if not is_work(WORK) or (WORK == SHIPPED and not is_checkout()):
-        raise UserError(
-            f"Snakefile: got none in {Path.cwd()}; allowed: a folder that `railx init` made,"
-            " or a checkout"
-        )
+    check_work()
     entries = [f"experiment={experiment}"]
     if overrides:
         entries.append(f"hydra={shlex.join(overrides)}")
