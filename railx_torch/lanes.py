@@ -151,7 +151,8 @@ class Work(_TorchWork):
             ended = self.inner.get_future()
         except (AttributeError, RuntimeError):
             # Messages of gloo have none.
-            threading.Thread(target=self.see_end, name="railx end", daemon=True).start()
+            assert self.lane is not None
+            self.lane.see_end_of(self)
         else:
             # In the thread that ends the future, the inner handle is not through yet.
             ended.add_done_callback(lambda _: _FUTURES.submit(self.see_end))
@@ -295,6 +296,8 @@ class _Lane:
         self._not_begun = 0
         self._behind_gates = 0
         self._thread: threading.Thread | None = None
+        #: Threads that wait for the end of one operation each.
+        self._ends: list[threading.Thread] = []
         self._stopped = False
 
     def all_begun(self) -> bool:
@@ -306,6 +309,14 @@ class _Lane:
 
     def watch(self, work: Work) -> None:
         self._add(lambda _: work.see_end(), inline=False)
+
+    def see_end_of(self, work: Work) -> None:
+        """Let a new thread observe the end of an operation under way."""
+        thread = threading.Thread(target=work.see_end, name="railx end", daemon=True)
+        with self._count:
+            self._ends = [item for item in self._ends if item.is_alive()]
+            thread.start()
+            self._ends.append(thread)
 
     def put(
         self, job: Callable[[bool], None], *, inline: bool, gated: bool = False
@@ -349,12 +360,12 @@ class _Lane:
             self._running.release()
             self._done()
 
-    def stop(self) -> None:
-        """Refuse operations that have not begun and end the thread."""
+    def stop(self) -> list[threading.Thread]:
+        """Refuse operations that have not begun; the threads, which end."""
         self._stopped = True
         self._jobs.put(None)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_SHUTDOWN_S)
+        with self._count:
+            return [*([] if self._thread is None else [self._thread]), *self._ends]
 
     def _done(self) -> None:
         with self._count:
@@ -500,8 +511,12 @@ class Lanes:
     def stop(self) -> None:
         """End all lanes; operations that have not begun raise an error."""
         self._session.watch_unseen()
-        for lane in list(self._lanes.values()):
-            lane.stop()
+        threads = [thread for lane in list(self._lanes.values()) for thread in lane.stop()]
+        # One that comes out of C++ while Python ends would abort the process.
+        limit = time.monotonic() + _SHUTDOWN_S
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, limit - time.monotonic()))
 
     def _on_device(self, operation: Operation) -> bool:
         return self._inner_on_device and operation.device.type == "cuda"

@@ -92,6 +92,24 @@ def _store_of_attempt(store: Any) -> Any:
     return _distributed.PrefixStore(f"attempt_{attempt}/", store)
 
 
+#: How often the members have used the name of a group before, the most of them.
+_USES = "uses"
+
+
+def _use(store: Any) -> int:
+    return int(store.get(_USES)) if store.check([_USES]) else 0
+
+
+def _raise_use(store: Any, number: int) -> None:
+    """Let the uses in the store be ``number`` at least.
+
+    A program may destroy a group and create another one of its name. The numbers of its
+    operations begin anew, so that its channels need other names.
+    """
+    while (there := _use(store)) < number:
+        store.compare_set(_USES, str(there) if there else "", str(number))
+
+
 def _in_place(kind: str, name: str) -> Callable[..., TorchWork]:
     """The method of this name, an operation on tensors in place."""
 
@@ -141,7 +159,14 @@ class RailxProcessGroup(_ProcessGroup):  # type: ignore[misc]
                 f"railx: configured for rank {session.recorder.rank}, but this process is rank"
                 f" {self._ranks[self._member]}"
             )
+        number = session.next_use(self._id)
+        _raise_use(self._store, number)
         self._inner = self._create_inner()
+        # All members have raised it: each has met the others.
+        number = max(number, _use(self._store))
+        session.used(self._id, number)
+        if number:
+            self._id += f"~{number}"
         self._connections: dict[int, _Connection] = {}
         self._collectives = self._channel(self._id, "ring", self._ranks)
         self._messages: dict[tuple[int | None, int, int], _Channel] = {}

@@ -165,6 +165,8 @@ class Session:
         # Number of operations that hold their circuits.
         self._under_way = 0
         self._issue_indices = itertools.count()
+        # By the name of a group, how many groups had it.
+        self._uses: Counter[str] = Counter()
         # The issue index of the last collective that has ended.
         self._passed = -1
 
@@ -210,6 +212,16 @@ class Session:
         """Count from zero again."""
         with self._lock:
             self._counts.clear()
+
+    def next_use(self, name: str) -> int:
+        """How often this rank has used a group's name before."""
+        with self._lock:
+            return self._uses[name]
+
+    def used(self, name: str, number: int) -> None:
+        """A group of this name is the members' use ``number`` (from 0) of it."""
+        with self._lock:
+            self._uses[name] = number + 1
 
     def issue(self, operation: Operation) -> None:
         """Register an operation; called in the order of issue."""

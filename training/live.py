@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import math
 import sys
 import tempfile
 import threading
@@ -154,6 +155,7 @@ def _block(
     gc.freeze()
     begin = read_processors(*helpers)
     restart = settings.warmup_iterations + settings.iterations // 2
+    iteration_ms = 0.0
     for iteration in range(settings.warmup_iterations + settings.iterations):
         dist.barrier(control)
         if iteration == settings.warmup_iterations:
@@ -164,7 +166,7 @@ def _block(
         killer = None
         if block.controller_restarted and controller is not None and iteration == restart:
             # In the middle of the iteration, by the time of the last one.
-            killer = threading.Timer(rows[-1]["iteration_ms"] / 2000, controller.restart)
+            killer = threading.Timer(iteration_ms / 2000, controller.restart)
             killer.start()
         loss = program.step(iteration)
         iteration_ms = backend.end_iteration() / 1e6
@@ -174,6 +176,12 @@ def _block(
         losses: list[float | None] = [None] * context.ranks
         dist.all_gather_object(losses, loss, group=control)
         reported = [item for item in losses if item is not None]
+        mean_loss = sum(reported) / len(reported)
+        if not math.isfinite(mean_loss):
+            raise UserError(
+                f"learning_rate: got loss {mean_loss:.4g} in step {iteration + 1} with"
+                f" {settings.learning_rate:g}; allowed: a rate with which it stays finite"
+            )
         if iteration >= settings.warmup_iterations:
             rows.append(
                 {
@@ -187,7 +195,7 @@ def _block(
                     "reconfigurations": counts.reconfigurations,
                     "phase_changes": counts.phase_changes,
                     "mispredictions": counts.mispredictions,
-                    "loss": sum(reported) / len(reported),
+                    "loss": mean_loss,
                 }
             )
     # Frozen, the program would never be freed.

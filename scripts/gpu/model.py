@@ -36,6 +36,7 @@ def compiled(work: Work) -> Findings:
 
 def _alone(work: Work, name: str, *, compiled: bool) -> Findings:
     from railx.io import read_rows
+    from training.utilisation import peak_tflop_s
 
     found = work.findings()
     settings = work.settings("alone")
@@ -61,8 +62,10 @@ def _alone(work: Work, name: str, *, compiled: bool) -> Findings:
     ]
     size = len(steps_ms) // _PARTS
     parts_ms = [fmean(steps_ms[part * size : (part + 1) * size]) for part in range(_PARTS)]
-    for sample, part_ms in enumerate(parts_ms if setting["mfu"] is not None else ()):
-        mfu = setting["mfu"] * setting["iteration_ms"] / part_ms
+    peak = peak_tflop_s(result["device_name"], result["precision"])
+    for sample, part_ms in enumerate(parts_ms if peak is not None else ()):
+        # Each part has every batch once, and so the mean operations of a step.
+        mfu = setting["model_tflop"] / (part_ms / 1e3) / peak
         found.measured("mfu", mfu, subject=name, sample=sample)
     if not compiled:
         _compare(work, found, parts_ms)

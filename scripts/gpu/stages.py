@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,11 +68,12 @@ def stages(work: Work) -> Findings:
             "on_demand_latencies_ms": [],
             "provisioned_latencies_ms": [],
         }
+        timed = _timed(batches, settings["training"])
         result = work.train(name, settings)
         peaks = _peaks(work.out / "runs" / name / "iterations.parquet")
         for stage, layers in enumerate(held):
             fused = result["attention"] == "varlen"
-            most = _predicted(loaded, batches, stage, layers, recomputed[stage], fused=fused)
+            most = _predicted(loaded, timed, stage, layers, recomputed[stage], fused=fused)
             seen = peaks.get(stage)
             subject = f"stage {stage}, {recomputed[stage]} of {layers} layers recomputed"
             error = None if seen is None else abs(most / seen - 1)
@@ -101,6 +102,13 @@ def stages(work: Work) -> Findings:
             )
     found.details = {"rows": rows, "model": to_dict(loaded.model)}
     return found
+
+
+def _timed(batches: Sequence[Any], training: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The batches of the steps whose memory is measured, those behind the warm-up."""
+    first = training["warmup_iterations"]
+    steps = range(first, first + training["iterations"])
+    return tuple(batches[step % len(batches)] for step in steps)
 
 
 def _predicted(

@@ -23,7 +23,7 @@ def stranger(controller: Controller) -> socket.socket:
     """A connection that has said nothing yet."""
     assert controller.address is not None
     peer = connect(controller.address, 10)
-    peer.settimeout(30)
+    peer.settimeout(60)
     return peer
 
 

@@ -42,7 +42,7 @@ FORWARD = Configuration("pair", (0, 1))
 
 
 def settings(**changes: Any) -> FabricSettings:
-    return FabricSettings(1, "127.0.0.1", 0, 30, "on_demand", 1, **changes)
+    return FabricSettings(1, "127.0.0.1", 0, 60, "on_demand", 1, **changes)
 
 
 class Ranks:
@@ -102,7 +102,7 @@ def told(answers: list[Grant | FabricError]) -> set[str]:
 
 def until(observer: Observer, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The first status for which this holds; asking is the waiting."""
-    late_s = time.monotonic() + 30
+    late_s = time.monotonic() + 60
     while not holds(status := observer.status()):
         assert time.monotonic() < late_s, status
     return status

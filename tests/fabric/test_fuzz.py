@@ -75,7 +75,7 @@ def test_other_bytes_are_refused(body: bytes, reason: str) -> None:
 
 
 PAIR = Configuration("ring", (0, 1))
-SETTINGS = FabricSettings(1, "127.0.0.1", 0, 30, "on_demand", 0)
+SETTINGS = FabricSettings(1, "127.0.0.1", 0, 60, "on_demand", 0)
 
 #: A message of each type that a rank or a stranger may send, in order.
 GOOD: tuple[dict[str, Any], ...] = (

@@ -31,7 +31,7 @@ from railx.fabric.serving.metrics import metrics_text
 from railx.fabric.serving.server import Server
 from tests.fabric.raw import register
 
-SETTINGS = FabricSettings(1, "127.0.0.1", 0, 30, "on_demand", 0)
+SETTINGS = FabricSettings(1, "127.0.0.1", 0, 60, "on_demand", 0)
 
 
 class Wire(asyncio.Transport):

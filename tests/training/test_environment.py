@@ -13,6 +13,7 @@ import pytest
 import torch.distributed as dist
 
 import railx_torch
+from railx.fabric import FabricSettings, launch_controller
 from railx_torch.environment import read
 from railx_torch.session import BackendOptions
 from tests.commands import ROOT, environment
@@ -149,6 +150,49 @@ def test_a_program_needs_only_variables(tmp_path: Path) -> None:
         assert (report["rank"], report["requests"]) == (rank, 0)
         events = pq.read_table(tmp_path / "trace" / f"{rank}.parquet").to_pylist()
         assert [(event["rank"], event["kind"]) for event in events] == [(rank, "all_reduce")]
+
+
+AGAIN = """
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+rank = int(os.environ["RANK"])
+for use in range(3):
+    store = "file://" + os.path.abspath(f"store{use}")
+    limit = timedelta(seconds=60)
+    dist.init_process_group("railx", timeout=limit, init_method=store, rank=rank, world_size=3)
+    pair = dist.new_group([0, 1])
+    for group, total in ((None, 6), (pair, 3), (None, 6))[: 3 - use]:
+        tensor = torch.tensor([1.0 + rank])
+        if group is None or rank < 2:
+            dist.all_reduce(tensor, group=group)
+            assert tensor.item() == total, tensor
+    dist.destroy_process_group()
+"""
+
+
+def test_a_program_may_create_groups_of_the_same_names_again(tmp_path: Path) -> None:
+    settings = FabricSettings(1, "127.0.0.1", 0, 60, "on_demand", 0)
+    with launch_controller(settings, 3) as controller:
+        assert controller.address is not None
+        assert controller.token is not None
+        variables = {
+            "RAILX_FABRIC": "on_demand",
+            "RAILX_CONTROLLER": controller.address,
+            "RAILX_TOKEN": controller.token,
+            "RAILX_GPUS_PER_SERVER": "1",
+            "RAILX_TRACE": str(tmp_path / "trace"),
+        }
+        for process in launched(tmp_path, AGAIN, variables, ranks=3):
+            assert process.returncode == 0, process.stderr
+    for rank in range(3):
+        events = pq.read_table(tmp_path / "trace" / f"{rank}.parquet").to_pylist()
+        keys = [(event["channel"], event["sequence"]) for event in events if event["channel"]]
+        assert len(keys) == (4 if rank == 2 else 6)
+        assert len(set(keys)) == len(keys), keys
 
 
 FOREIGN = """

@@ -15,13 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import torch
 
-from railx.io import read_rows, write_json
+from railx.io import read_rows, write_json, write_table
 from railx.performance.decoder import ModelSettings
 from railx.settings import SettingsError
-from scripts.gpu import cli, running
+from scripts.gpu import cli, model, running, stages
 from scripts.gpu import folder as prepared_folder
 from scripts.gpu.host import HOST_GB_S, exchanged_bytes, layers_that_fit, run_seconds
 from scripts.gpu.steps import STEPS, Step
@@ -159,6 +160,37 @@ Session.circuits = early
 found = streams.order(Work(Path("."), Path("."), dry=True))
 print(json.dumps([one["name"] for one in found.checks if one["passed"] is False]))
 """
+
+
+class Trained(Work):
+    """A run of 96 steps on a GPU, three parts of different speed."""
+
+    def train(self, name: str, settings: Any) -> dict[str, Any]:
+        ms = [30.0, 50.0, 100.0, 220.0] * 24
+        ms = [one * (1 + number // 32) / 2 for number, one in enumerate(ms)]
+        rows = [{"iteration": number, "iteration_ms": one} for number, one in enumerate(ms)]
+        place = self.out / "runs" / name / "iterations.parquet"
+        place.parent.mkdir(parents=True)
+        write_table(place, pa.Table.from_pylist(rows))
+        setting = {"mfu": 0.4, "iteration_ms": 75.0, "model_tflop": 20.0, "losses": [2.0, 1.0]}
+        setting |= {"tokens_per_s": 1.0, "peak_memory_bytes": 1}
+        of_the_run = {"device_name": "NVIDIA H200", "precision": "bfloat16", "settings": [setting]}
+        return dict.fromkeys(
+            ("run", "plan", "model", "parameters", "ranks", "backend", "attention", "iterations",
+             "losses_agree", "loss_difference")
+        ) | of_the_run  # fmt: skip
+
+
+def test_mfu_of_a_part_is_of_its_operations_and_its_time(folder: Path, tmp_path: Path) -> None:
+    """With batches of several lengths, medians of rates and of times do not give it."""
+    found = model._alone(Trained(folder, tmp_path, dry=True), "eager", compiled=True)
+    parts = [one["value"] for one in found.measurements if one["name"] == "mfu"]
+    assert parts == pytest.approx([20 / (share * 0.1) / 989.4 for share in (0.5, 1, 1.5)])
+
+
+def test_predicted_memory_is_of_the_steps_that_are_measured() -> None:
+    assert stages._timed("abc", {"warmup_iterations": 1, "iterations": 2}) == ("b", "c")
+    assert stages._timed("a", {"warmup_iterations": 1, "iterations": 2}) == ("a", "a")
 
 
 def test_circuits_that_are_given_back_too_early_are_noticed() -> None:

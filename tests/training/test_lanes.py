@@ -250,6 +250,23 @@ def test_a_group_that_is_shut_down_refuses_what_has_not_begun(
     assert session.dropped == [first.operation, second.operation]
 
 
+def test_a_group_that_is_shut_down_waits_for_the_ends_that_are_watched(
+    session: Gate, lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that comes out of gloo while Python ends would abort the process."""
+    session.held = True
+    session.recorder = Recorder(0, keep=False)
+    handle = Handle()
+    work = Work(operation(), lambda _: handle)
+    lanes.put(work, synchronous=False)
+    assert not work.is_completed(), "from here on a thread looks after it"
+    monkeypatch.setattr(module, "_SHUTDOWN_S", 60)
+    threading.Timer(0.2, handle.over.set).start()
+    lanes.stop()
+    assert handle.over.is_set()
+    assert work._finished
+
+
 class Communicator:
     """Comes up when both ends have come; one direction."""
 
@@ -260,7 +277,7 @@ class Communicator:
     def exchange(self, _: torch.Tensor) -> Handle:
         self.uses += 1
         if self.uses <= 2:
-            self._both.wait(20)
+            self._both.wait(60)
         return Handle(over=True)
 
 

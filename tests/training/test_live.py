@@ -17,6 +17,7 @@ from railx.io import read_rows, write_json
 from railx.replay.changes import Switching
 from railx.settings import SettingsError, load, to_dict
 from tests.builders import choice
+from tests.commands import python
 from training.live_settings import LiveSettings, journal_path, live_blocks
 from workflow.stages import STAGES
 
@@ -105,6 +106,29 @@ def test_every_block_trains_alike_and_switches_six_times(tmp_path: Path) -> None
     # The last iterations ran under the second controller.
     again = [row for row in rows if row["controller_restarted"]]
     assert {row["iteration"] for row in again} == {1, 2, 3}
+
+
+def test_one_iteration_with_a_restart_and_a_loss_that_is_not_finite(tmp_path: Path) -> None:
+    changes = {
+        "tensor_parallel": 1,
+        "width": 8,
+        "tokens": 4,
+        "iterations": 1,
+        "latencies_ms": [],
+        "fabric": {**to_dict(_settings().fabric), "gpus_per_server": 1},
+    }
+    config = tmp_path / "config.json"
+    command = ["-m", "training.live", "--config", config, "--out", tmp_path / "out"]
+    for rate in (0.003, 1e18):
+        config.write_text(json.dumps(to_dict(_settings(**changes, learning_rate=rate))))
+        done = python(*command, timeout_s=300)
+        assert (done.returncode, "Traceback" in done.stderr) == (0 if rate < 1 else 2, False)
+    rows = json.loads((tmp_path / "out" / "rows.json").read_text())
+    assert [row["controller_restarted"] for row in rows] == [False] * 4 + [True] * 4
+    assert done.stderr.splitlines()[-1] == (
+        "training.live: error: learning_rate: got loss nan in step 2 with 1e+18; allowed: a rate"
+        " with which it stays finite"
+    )
 
 
 Row = dict[str, Any]

@@ -189,7 +189,7 @@ def test_people_look_order_stop_and_replay(
 ) -> None:
     path = tmp_path / "events.jsonl"
     journal = JournalSettings(str(path), 16)
-    settings = FabricSettings(1, "127.0.0.1", 0, 30, "on_demand", 1, journal=journal)
+    settings = FabricSettings(1, "127.0.0.1", 0, 60, "on_demand", 1, journal=journal)
     with launch_controller(settings, 2) as controller:
         assert controller.address is not None
         address = controller.address
@@ -216,7 +216,7 @@ def test_people_look_order_stop_and_replay(
             )
         assert by_hand("stop", address) == 0
         assert controller.process is not None
-        assert controller.process.wait(30) == 0
+        assert controller.process.wait(60) == 0
     capsys.readouterr()
     assert by_hand("replay-log", str(path)) == 0
     printed = capsys.readouterr().out
@@ -234,7 +234,7 @@ def test_people_look_order_stop_and_replay(
 
 
 def test_prometheus_reads_the_metrics_over_http() -> None:
-    settings = FabricSettings(1, "127.0.0.1", 0, 30, "on_demand", 1)
+    settings = FabricSettings(1, "127.0.0.1", 0, 60, "on_demand", 1)
     with launch_controller(settings, 2) as controller:
         assert controller.address is not None
         arguments = ("metrics", controller.address, "--serve", "0")

@@ -133,7 +133,7 @@ class Crossbar:
                 util.subelm(entry, "rxc:in-service").text = str(number not in self.out).lower()
                 if number in self.out:
                     util.subelm(entry, "rxc:reason").text = self.out[number]
-        self.may_answer.wait(10)
+        self.may_answer.wait(60)
         return data
 
     def rpc_edit_config(self, session: Any, rpc: Any, *parameters: Any) -> Any:

@@ -52,7 +52,7 @@ class Told:
 
     def wait(self, number: int) -> list[tuple[Any, ...]]:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.news) >= number, 10), self.news
+            assert self._changed.wait_for(lambda: len(self.news) >= number, 60), self.news
             return self.news
 
 
