@@ -303,6 +303,23 @@ def test_two_packets_for_one_link_go_back_to_back_the_older_first() -> None:
     assert arrived.tolist() == [6, 10, 14]
 
 
+def test_a_packet_does_not_wait_for_itself_at_the_link_that_it_has_chosen() -> None:
+    """Chip 0 chooses the first of two links from 1 to 2. At 1 the other one, a cycle
+    further, would be chosen if the packet were counted at the first.
+    """
+    topology = line_of_chips([100.0, 100.0], [10.0, 10.0])
+    twice = (np.append(column, column[1]) for column in vars(topology.links).values())
+    topology = dataclasses.replace(topology, links=Links(*twice))
+    topology.links.latency_ns[4] = 90.0
+    builder = TableBuilder(topology, "adaptive", states=2, virtual_channels=1)
+    onward, near, far = (builder.pool([row], 0) for row in (0, 1, 4))
+    ends = builder.choice_set([(onward, 1)] * 2, probes=[1, 4], delays_ns=[0.0, 90.0])
+    builder.entry[0, 0, 2] = ends
+    builder.entry[1, 1, 2] = builder.choice_set([(near, 1), (far, 1)], delays_ns=[0.0, 10.0])
+    src, dst = np.array([0]), np.array([2])
+    assert alone(topology, builder.build(), model(), src, dst).tolist() == [2 + 2 + 4]
+
+
 @pytest.mark.parametrize(
     ("name", "routing"),
     [("railx_hyperx", "min"), ("railx_hyperx", "adaptive"), ("torus_2d", "balanced")],
