@@ -834,6 +834,15 @@ def test_a_network_that_is_never_quiet_still_has_a_bracket() -> None:
     )
 
 
+def test_a_window_shorter_than_any_path_has_no_load_that_is_not_saturated() -> None:
+    topology = build("mesh_2d", x_scale=2, y_scale=2, latency_ns=1e5)
+    network = model(warmup_cycles=0, measured_cycles=100)
+    settings = SweepSettings("t", UniformTraffic("uniform", 1.0), network, (0.5,), 0.95, 0.05, 1)
+    swept = sweep_loads(topology, build_routing(topology, "min"), settings, 1, "mesh")
+    assert all(row["saturated"] for row in swept.rows)
+    assert swept.summary["saturation_flits_per_chip_cycle"] == 0
+
+
 def test_a_repeated_sweep_is_the_sweeps_of_its_seeds_one_after_another() -> None:
     topology = build("mesh_2d", x_scale=4, y_scale=4)
     table = build_routing(topology, "min")
