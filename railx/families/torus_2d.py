@@ -53,7 +53,7 @@ class ChipGridRings(GridRings):
 def uniform_loads(
     settings: Torus2DSettings, topology: Topology, routing: LineRouting
 ) -> FloatArray:
-    """Load of a lane of each link row; all routings load the links alike."""
+    """Load of a lane of each link row; ties are split evenly, whatever the routing."""
     return torus_lane_loads(topology, settings.x_scale, settings.y_scale, settings.n)
 
 

@@ -116,6 +116,7 @@ def _table_loads(topology: Topology, routing: str, demand: FloatArray | None) ->
     return total
 
 
+@np.errstate(divide="ignore")  # what no traffic takes sets no limit
 def simulate_static(
     topology: Topology,
     traffic: TrafficSettings,
@@ -143,8 +144,7 @@ def simulate_static(
     links = topology.links
     load = lane_loads(topology, traffic, network.routing, seed)
     width = links.gbps / settings.port_gbps
-    with np.errstate(divide="ignore"):
-        limit = np.where(load > 0, width / load, np.inf)
+    limit = np.where(load > 0, width / load, np.inf)
     # Equal lanes differ in the last digits: the first is taken.
     busiest = int(np.round(limit, 9).argmin())
     external = links.kind != INTERNAL
@@ -174,6 +174,7 @@ def simulate_static(
     return summary, _channels(topology, load)
 
 
+@np.errstate(divide="ignore")
 def ideal_bound(topology: Topology, load: FloatArray) -> float:
     """Offered load that fills the scarcest external kind; ``load``: of a lane."""
     kinds = topology.links.kind

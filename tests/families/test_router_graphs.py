@@ -29,6 +29,7 @@ from railx.vocabulary.routing.analysis import (
 from railx.vocabulary.routing.hop_paths import HOP_ROUTINGS, route_hops
 from railx.vocabulary.topology import LINK_KINDS, Topology
 from tests.builders import build, topology_settings
+from tests.exchange.networks import drawn
 from tests.loops import for_every
 from tests.network.shortest_paths import shortest_path_lane_loads
 
@@ -199,6 +200,32 @@ def test_valiant_reaches_the_destination_by_every_other_router() -> None:
                 else:
                     expected.append(len(there) - 1 + len(apart[first + via][first + target]) - 1)
             assert lengths[source, target] == pytest.approx(2 + np.mean(expected))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "chips", "switches"),
+    [
+        ([(0, 3), (1, 3), (2, 3)], 3, 1),
+        # Switch 5 is further from chip 1 than any chip is.
+        ([(0, 3), (0, 5), (1, 3), (2, 4), (2, 5), (3, 4), (4, 5)], 3, 3),
+        ([(0, 2), (0, 5), (1, 3), (2, 4), (3, 5), (4, 5)], 2, 4),
+    ],
+)
+def test_chips_of_one_or_several_switches_reach_each_other(
+    pairs: list[tuple[int, int]], chips: int, switches: int
+) -> None:
+    topology = drawn(pairs, chips, switches)
+    for routing in HOP_ROUTINGS:
+        table = build_routing(topology, routing)
+        check_delivery(topology, table)
+        check_deadlock_free(topology, table)
+
+
+def test_valiant_takes_each_of_the_switches_of_a_chip() -> None:
+    """Chip 1 sends to 2 by 0, which is on both 5 and 6, or directly."""
+    topology = drawn([(1, 3), (3, 4), (4, 5), (4, 6), (0, 5), (0, 6), (5, 7), (2, 7)], 3, 5)
+    lengths = path_lengths(topology, build_routing(topology, "valiant")).links
+    assert lengths[1, 2] == pytest.approx(2 + (3 + 2 + (1 + 3) / 2) / 2)
 
 
 def test_valiant_levels_what_crowds_minimal_paths() -> None:

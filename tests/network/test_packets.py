@@ -303,6 +303,23 @@ def test_two_packets_for_one_link_go_back_to_back_the_older_first() -> None:
     assert arrived.tolist() == [6, 10, 14]
 
 
+def test_a_packet_does_not_wait_for_itself_at_the_link_that_it_has_chosen() -> None:
+    """Chip 0 chooses the first of two links from 1 to 2. At 1 the other one, a cycle
+    further, would be chosen if the packet were counted at the first.
+    """
+    topology = line_of_chips([100.0, 100.0], [10.0, 10.0])
+    twice = (np.append(column, column[1]) for column in vars(topology.links).values())
+    topology = dataclasses.replace(topology, links=Links(*twice))
+    topology.links.latency_ns[4] = 90.0
+    builder = TableBuilder(topology, "adaptive", states=2, virtual_channels=1)
+    onward, near, far = (builder.pool([row], 0) for row in (0, 1, 4))
+    ends = builder.choice_set([(onward, 1)] * 2, probes=[1, 4], delays_ns=[0.0, 90.0])
+    builder.entry[0, 0, 2] = ends
+    builder.entry[1, 1, 2] = builder.choice_set([(near, 1), (far, 1)], delays_ns=[0.0, 10.0])
+    src, dst = np.array([0]), np.array([2])
+    assert alone(topology, builder.build(), model(), src, dst).tolist() == [2 + 2 + 4]
+
+
 @pytest.mark.parametrize(
     ("name", "routing"),
     [("railx_hyperx", "min"), ("railx_hyperx", "adaptive"), ("torus_2d", "balanced")],
@@ -815,6 +832,15 @@ def test_a_network_that_is_never_quiet_still_has_a_bracket() -> None:
     assert other["saturation_flits_per_chip_cycle"] == pytest.approx(
         summary["saturation_flits_per_chip_cycle"], rel=0.15
     )
+
+
+def test_a_window_shorter_than_any_path_has_no_load_that_is_not_saturated() -> None:
+    topology = build("mesh_2d", x_scale=2, y_scale=2, latency_ns=1e5)
+    network = model(warmup_cycles=0, measured_cycles=100)
+    settings = SweepSettings("t", UniformTraffic("uniform", 1.0), network, (0.5,), 0.95, 0.05, 1)
+    swept = sweep_loads(topology, build_routing(topology, "min"), settings, 1, "mesh")
+    assert all(row["saturated"] for row in swept.rows)
+    assert swept.summary["saturation_flits_per_chip_cycle"] == 0
 
 
 def test_a_repeated_sweep_is_the_sweeps_of_its_seeds_one_after_another() -> None:

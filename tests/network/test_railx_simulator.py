@@ -150,9 +150,27 @@ def test_what_the_railx_simulator_does_not_have_is_refused(
         model(router="railx_simulator", **changes)
 
 
-def test_links_shorter_than_a_cycle_are_refused() -> None:
-    topology = build("mesh_2d", x_scale=2, y_scale=2, latency_ns=2)
-    with pytest.raises(SettingsError, match="router: got railx_simulator with links shorter"):
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        (
+            "mesh_2d",
+            {"x_scale": 2, "y_scale": 2, "latency_ns": 2},
+            "links shorter than a cycle; allowed: in_order, or a latency of 10 ns and more",
+        ),
+        # Two tails of a packet may leave in one cycle: 8 cycles after 0, and 4 after 4.
+        (
+            "railx_hyperx",
+            {"m": 2, "n": 1, "internal_width": 0.5},
+            "links so slow that tails meet those of faster links; allowed: in_order, or one rate",
+        ),
+    ],
+)
+def test_links_that_its_router_cannot_follow_are_refused(
+    name: str, changes: dict[str, Any], message: str
+) -> None:
+    topology = build(name, **changes)
+    with pytest.raises(SettingsError, match=f"^router: got railx_simulator with {message}$"):
         simulate_packets(
             topology,
             build_routing(topology, "min"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from railx.families import build_routing, build_topology, family_of
 from railx.network import NetworkSettings, StaticNetworkSettings, TrafficSettings
-from railx.network.settings import UniformTraffic
+from railx.network.settings import ExpertTraffic, UniformTraffic
 from railx.network.throughput import simulate_static, static_routings, uniform_lane_loads
 from railx.settings import SettingsError, load, to_dict
 from railx.vocabulary.routing.analysis import path_lengths, table_lane_loads
@@ -432,3 +432,13 @@ def test_other_patterns_need_a_table() -> None:
         simulate_static(
             build("railx_hyperx", m=5, n=3), pattern, static("min"), "under test", seed=1
         )
+
+
+@pytest.mark.filterwarnings("error")
+def test_links_without_traffic_set_no_limit() -> None:
+    """Experts in servers of 8 chips, each with 8 ports of 9 times the rate."""
+    topology = build("rail_only")
+    traffic = ExpertTraffic("experts", 1.0, group=8, skew=0.0)
+    row, _ = simulate_static(topology, traffic, static("min"), "under test", seed=1)
+    assert row["bound_flits_per_chip_cycle"] == pytest.approx(72)
+    assert row["ideal_flits_per_chip_cycle"] == row["internal_width_needed"] == np.inf

@@ -831,6 +831,8 @@ def route(net: Net, state: State, rules: Rules, packet: Int) -> Any:
                 best += 1
     else:
         if last - first > 1:
+            if state.links[row, FAR] >= 0:  # a packet does not wait for itself
+                state.row_queue[state.links[row, FAR]] -= 1
             best = shortest_wait(net, state, rules, first, last)
             count_far(net, state, row, best)
         count_near(net, state, rules, row, best)
@@ -860,8 +862,6 @@ def shortest_wait(net: Net, state: State, rules: Rules, first: Int, last: Int) -
 def count_far(net: Net, state: State, row: Any, best: Int) -> None:
     """Adaptive routing: the packet counts at the link that its choice probed."""
     links, queue = state.links, state.row_queue
-    if links[row, FAR] >= 0:
-        queue[links[row, FAR]] -= 1
     links[row, FAR] = net.choice_pool[u(best), PROBE]
     queue[links[row, FAR]] += 1
 

@@ -103,12 +103,8 @@ def build_net(
     choice[:, engine.CHOICE_STATE] = table.choice_state
     choice[:, engine.CHOICE_FIRST : engine.CHOICE_STEP + 1] = pool_range[table.choice_pool]
     probe = np.where(table.choice_probe >= 0, table.choice_probe, first_link[table.choice_pool])
-    if network.router == "railx_simulator" and channels.latency.min() < 1:
-        raise SettingsError(
-            "router",
-            "got railx_simulator with links shorter than a cycle; allowed: in_order, or a latency"
-            f" of {network.cycle_ns:g} ns and more",
-        )
+    if network.router == "railx_simulator":
+        _check_tails(channels, network)
     parameters = np.zeros(engine.PARAMETERS, dtype=np.int64)
     parameters[engine.VCS] = table.virtual_channels
     parameters[engine.RECORD_BITS] = _record_bits(table.virtual_channels)
@@ -157,6 +153,26 @@ def build_net(
         accept=np.ascontiguousarray(accept, dtype=np.float64),
         alias=_int32(alias),
     )
+
+
+def _check_tails(channels: Channels, network: PacketNetworkSettings) -> None:
+    """Router of the RailX simulator: a packet's tail leaves one buffer in a cycle."""
+    for refused, what, allowed in (
+        (
+            channels.latency.min() < 1,
+            "links shorter than a cycle",
+            f"a latency of {network.cycle_ns:g} ns and more",
+        ),
+        (
+            (channels.serial > channels.latency + channels.serial.min()).any(),
+            "links so slow that tails meet those of faster links",
+            "one rate",
+        ),
+    ):
+        if refused:
+            raise SettingsError(
+                "router", f"got railx_simulator with {what}; allowed: in_order, or {allowed}"
+            )
 
 
 def build_state(

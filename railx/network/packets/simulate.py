@@ -69,7 +69,7 @@ class PacketResult:
     ``created`` = ``delivered`` + ``in_flight`` + ``queued`` (packets of the whole run;
     the last two at its end). ``virtual_channels``: those of each link. ``channel_row``
     (int64[channels]) and ``channel_load`` (float64[channels]): link row of each channel
-    and the share of the window that it was busy.
+    and the cycles that it takes for packets sent in the window, over the window's.
     """
 
     offered_flits_per_chip_cycle: float

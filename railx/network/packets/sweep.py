@@ -88,7 +88,7 @@ def sweep_loads(
     for load in counted(settings.loads, "loads"):
         runs.at(load)
     low, high = _bracket(runs, bound)
-    while high - low > settings.precision * high:
+    while low > 0 and high - low > settings.precision * high:
         middle = (low + high) / 2
         if runs.saturated(middle):
             high = middle

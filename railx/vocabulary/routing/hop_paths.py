@@ -86,7 +86,9 @@ class Hops:
         #: Classes of the destinations.
         self.asked = np.isin(np.arange(self.classes), self.class_of[self.to])
         self.left = self._hops_left()
-        self.longest = int(self.left[:chips].max())
+        #: Hops of the longest minimal path, for ``valiant`` also from drawn routers.
+        begins = (self.left == 0).any(axis=1) if routing == "valiant" else slice(chips)
+        self.longest = int(self.left[begins].max(initial=0, where=self.left[begins] < _FAR))
 
     def _hops_left(self) -> IntArray:
         from scipy.sparse import csr_array
@@ -242,7 +244,8 @@ class Hops:
         beside = self.left[near] == self.left[vertex]
         delay = self._latency_ns[vertex][:, None] + flight[near]
         sets = np.full(self.classes, -1, dtype=np.int32)
-        for number in np.flatnonzero(self.asked & (self.left[vertex] > 0)):
+        going = self.asked & (self.left[vertex] > 0) & (self.left[vertex] <= self.longest)
+        for number in np.flatnonzero(going):
             ways = np.concatenate([np.flatnonzero(of[:, number]) for of in (shares, beside)])
             sets[number] = builder.choice_set(
                 [(int(pools[way]), 1) for way in ways],
@@ -259,7 +262,7 @@ class Hops:
 
     def _fill_valiant(self, builder: TableBuilder) -> None:
         after, further = 1 + self._degree, 2 + self._degree
-        for vertex in self.routers:
+        for vertex in self.routers if self.longest else ():
             near, left, shares = self.near[vertex], self.left[vertex], self.shares(vertex)
             splits = _Splits.of(shares)
             start = np.full(len(near), vertex)
@@ -289,14 +292,22 @@ class Hops:
     ) -> list[tuple[tuple[int, int], float]]:
         """The choices (pool, state) of the first part of a path, with their shares."""
         left = int(self.left[vertex, number])
+        after = 1 + self._degree
         ways = np.flatnonzero(shares)
         ends = self.near[vertex][ways]
         pools = builder.pools_between(np.full(len(ends), vertex), ends, self.longest - left)
-        state = [1 + self._degree + (0 if left == 1 else 1 + number)] * len(ends)
-        if left == 2:
-            state = [1 + int((self.left[self.near[end], number] == 0).argmax()) for end in ends]
-        choices = zip(pools.tolist(), state, strict=True)
-        return list(zip(choices, shares[ways].tolist(), strict=True))
+        choices: list[tuple[tuple[int, int], float]] = []
+        for end, pool, share in zip(ends, pools.tolist(), shares[ways].tolist(), strict=True):
+            states = [after if left == 1 else after + 1 + number]
+            parts = np.ones(1)
+            if left == 2:  # the class may have several routers
+                last = np.flatnonzero(self.left[self.near[end], number] == 0)
+                states, parts = (1 + last).tolist(), self.gbps[end][last]
+            choices += [
+                ((pool, state), share * part)
+                for state, part in zip(states, (parts / parts.sum()).tolist(), strict=True)
+            ]
+        return choices
 
     # First and last links
 
