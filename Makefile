@@ -39,7 +39,7 @@ $(READY): requirements.lock requirements-torch.txt pyproject.toml scripts/setup.
 
 setup: $(READY) ## make .venv with the locked packages and torch as this machine has it
 
-reproduce: $(READY) ## run the whole chain: results/EXPERIMENT/report.html (PROFILE=slurm, kubernetes or gpu: docs/clusters.md)
+reproduce: $(READY) ## run the whole chain: results/EXPERIMENT/report.html (PROFILE=slurm or kubernetes: docs/clusters.md)
 	@$(if $(PROFILE),$(BIN)/python -m workflow.cluster "$(PROFILE)" > /dev/null)
 	@$(if $(PROFILE),PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake --workflow-profile workflow/profiles/$(PROFILE) $(CONFIG),$(SNAKEMAKE))
 	@$(BIN)/railx summary --experiment "$(EXPERIMENT)" --overrides "$(OVERRIDES)"
