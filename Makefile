@@ -28,7 +28,7 @@ SNAKEMAKE = $(BIN)/snakemake --cores "$(CORES)" $(CONFIG)
 .PHONY: help setup reproduce figure claim findings report pdf sync schemas test test-system coverage test-slow test-torch test-clients test-oldest-torch mutants mistakes explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady site notebooks lint lock clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make reproduce EXPERIMENT=quick                       minutes, no GPU needed"
 	@echo "  make reproduce OVERRIDES='topologies.torus_2d.n=3'     change one thing, rerun what depends on it"

@@ -71,7 +71,7 @@ def add(commands: Any) -> None:
     trace.add_argument(
         "--groups",
         type=Path,
-        help="JSON of communicator groups (default: PREFIX.groups.json, if it is there)",
+        help="JSON of communicator groups (default: PREFIX.groups.json or PREFIX.json)",
     )
     trace.add_argument(
         "--tflops", type=float, help="rate of computation that says num_ops and no duration"
