@@ -96,7 +96,7 @@ test-oldest-torch: ## the backend's tests on the oldest supported torch, in .ven
 	@scripts/oldest_torch.sh
 
 mutants: $(READY) ## break a room's code on purpose and see whether its tests notice, e.g. ROOM=evidence (minutes)
-	@test -n "$(ROOM)" || { echo "error: ROOM: is missing; allowed: planning, fabric, safety, network, performance, evidence, replay, steps, economics, training, input, exchange, cluster, package" >&2; exit 2; }
+	@test -n "$(ROOM)" || { echo "error: ROOM: is missing; allowed: planning, fabric, safety, network, performance, design, evidence, replay, steps, economics, training, input, exchange, cluster, package" >&2; exit 2; }
 	@$(BIN)/python scripts/mutants.py $(ROOM) --generated $(GENERATED) --seed $(SEED)
 
 mistakes: $(READY) ## every setting of every experiment with values that nobody can mean: each must be refused in one line
