@@ -28,7 +28,7 @@ SNAKEMAKE = $(BIN)/snakemake --cores "$(CORES)" $(CONFIG)
 .PHONY: help setup reproduce figure claim findings report pdf sync schemas test test-system coverage test-slow test-torch test-clients test-oldest-torch mutants mistakes explore kill-test test-kubernetes test-slurm soak bench bench-planners bench-sizes wheel wheel-test container gpu gpu-folder gpu-record steady site notebooks lint lock clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  make reproduce EXPERIMENT=quick                       minutes, no GPU needed"
 	@echo "  make reproduce OVERRIDES='topologies.torus_2d.n=3'     change one thing, rerun what depends on it"
@@ -39,7 +39,7 @@ $(READY): requirements.lock requirements-torch.txt pyproject.toml scripts/setup.
 
 setup: $(READY) ## make .venv with the locked packages and torch as this machine has it
 
-reproduce: $(READY) ## run the whole chain: results/EXPERIMENT/report.html (PROFILE=slurm, kubernetes or gpu: docs/clusters.md)
+reproduce: $(READY) ## run the whole chain: results/EXPERIMENT/report.html (PROFILE=slurm or kubernetes: docs/clusters.md)
 	@$(if $(PROFILE),$(BIN)/python -m workflow.cluster "$(PROFILE)" > /dev/null)
 	@$(if $(PROFILE),PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/snakemake --workflow-profile workflow/profiles/$(PROFILE) $(CONFIG),$(SNAKEMAKE))
 	@$(BIN)/railx summary --experiment "$(EXPERIMENT)" --overrides "$(OVERRIDES)"
@@ -96,7 +96,7 @@ test-oldest-torch: ## the backend's tests on the oldest supported torch, in .ven
 	@scripts/oldest_torch.sh
 
 mutants: $(READY) ## break a room's code on purpose and see whether its tests notice, e.g. ROOM=evidence (minutes)
-	@test -n "$(ROOM)" || { echo "error: ROOM: is missing; allowed: planning, fabric, safety, network, performance, evidence, replay, steps, economics, training, input, exchange, cluster, package" >&2; exit 2; }
+	@test -n "$(ROOM)" || { echo "error: ROOM: is missing; allowed: planning, fabric, safety, network, performance, design, evidence, replay, steps, economics, training, input, exchange, cluster, package" >&2; exit 2; }
 	@$(BIN)/python scripts/mutants.py $(ROOM) --generated $(GENERATED) --seed $(SEED)
 
 mistakes: $(READY) ## every setting of every experiment with values that nobody can mean: each must be refused in one line

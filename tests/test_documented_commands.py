@@ -26,6 +26,7 @@ from railx.planning.format.files import write_plan
 from railx.planning.format.parts import Pipeline
 from railx.replay.graphs import write_graph_table
 from railx.replay.programs import write_programs
+from scripts.site import commands_page
 from tests.builders import ROOT, write_result
 from tests.commands import environment, python
 from tests.exchange.drawn import job
@@ -33,6 +34,7 @@ from tests.exchange.traces import unpacked
 from tests.plans import chunk, pipeline_plan
 from workflow import cli
 from workflow.experiment import checked_experiment
+from workflow.stages import STAGES
 
 pytestmark = pytest.mark.system
 
@@ -287,3 +289,34 @@ def test_every_target_of_make_that_a_page_names_is_there() -> None:
     for page in PAGES:
         named = set(re.findall(r"`make\s([a-z-]+)", page.read_text(encoding="utf-8")))
         assert named <= targets, page.name
+
+
+def test_readme_names_the_stages_that_quick_leaves_out() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = re.search(r"^\| `quick` \| every stage but (.*), small \|", readme, re.MULTILINE)
+    experiment = checked_experiment(["experiment=quick"])
+    without = {name for name, stage in STAGES.items() if not stage.items(experiment)}
+    assert named is not None
+    # Stage seeds is part of a sweep that is split.
+    assert set(re.findall(r"`(\w+)`", named.group(1))) == without - {"seeds"}
+
+
+#: Files of an example, which its reader writes.
+_WRITTEN = re.compile(r".*/(mine|graph|ladder|study)\.(yaml|py)")
+_FOLDERS = (
+    "benchmarks|conf|docs|examples|profiles|railx\\w*|resources|scripts|tests|training|workflow"
+)
+
+
+def test_files_that_pages_and_help_name_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "76")  # as the page of the commands sets it
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md"]
+    text = "\n".join([commands_page(), *(page.read_text(encoding="utf-8") for page in pages)])
+    named = set(re.findall(rf"(?<![\w/.'-])((?:{_FOLDERS})/[\w/.*-]*\w)", text))
+    assert len(named) > 50
+    gone = {
+        path
+        for path in named
+        if not any(ROOT.glob(path)) and not _WRITTEN.fullmatch(path) and path.lower() == path
+    }
+    assert not gone

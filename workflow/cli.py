@@ -143,16 +143,14 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="railx",
-        description=(
-            "Run one stage of the reproduction by hand, with the same configs as the pipeline."
-        ),
+        description="Run an experiment or one of its stages; ask, compare and exchange results.",
         epilog=f"example:\n  {BY_HAND['topology'].example}\n\n"
         "the whole pipeline:\n  railx reproduce quick",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"railx-lab {__version__}")
     shared.add_debug(parser)
-    commands = parser.add_subparsers(title="stages", metavar="STAGE", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in BY_HAND:
         _add_stage(commands, STAGES[name], BY_HAND[name])
     for module in _COMMANDS:

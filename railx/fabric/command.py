@@ -93,7 +93,7 @@ def _add_asking(
     parser.add_argument(
         "address", metavar="ADDRESS", help="of the controller: host:port or unix:/path"
     )
-    parser.add_argument("--token", help="what the controller wants to hear (default: RAILX_TOKEN)")
+    parser.add_argument("--token", help="token of the controller (default: RAILX_TOKEN)")
     parser.set_defaults(action=action)
     return parser
 
@@ -148,7 +148,7 @@ def _add_serve(actions: Any, add: Add, program: str, fabric_help: str, rails: Ra
     )
     parser.add_argument(
         "--token",
-        help="what ranks have to know (default: RAILX_TOKEN, or one that is made and printed)",
+        help="token of every rank (default: RAILX_TOKEN, or a new one, which is printed)",
     )
     parser.set_defaults(action=functools.partial(_serve, rails))
 

@@ -44,6 +44,9 @@ def change(old: str, new: str) -> dict[str, str]:
 
 def test_every_room_has_named_mutants_that_fit_the_code(mutants: ModuleType) -> None:
     assert {path.stem for path in (ROOT / "tests/mutants").glob("*.yaml")} == set(mutants.ROOMS)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    allowed = makefile.partition("error: ROOM: is missing; allowed: ")[2].partition('"')[0]
+    assert set(allowed.split(", ")) == set(mutants.ROOMS)
     for name, room in mutants.ROOMS.items():
         named = list(mutants._named(ROOT, name, room))
         assert len({mutant.name for mutant in named}) == len(named) > 0

@@ -21,7 +21,8 @@ examples:
   railx compare-network mine.graphml arena.point.devices=b200 --json
 
 A file is read as topology=imported. The other networks, jobs, prices and faults are those of
-arena (conf/arena/beside.yaml by default). A network without a bill of materials has no price."""
+arena (beside by default, in conf/arena/full.yaml). A network without a bill of materials has
+no price."""
 #: Rows of the other networks of the last few comparisons.
 _CACHE = "beside"
 

@@ -11,7 +11,7 @@ from workflow.commands.shared import command
 def add(commands: Any) -> None:
     program = "railx fabric"
     group = command(commands, "fabric", LINE, f"{LINE.capitalize()}.", epilog(program))
-    line = "file of conf/fabric: switch technology or driver (default: rails)"
+    line = "choice of conf/fabric: switch technology or driver (default: rails)"
     add_actions(group, command, program, line, _rails)
 
 

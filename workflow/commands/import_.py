@@ -35,11 +35,13 @@ def add(commands: Any) -> None:
     network = command(
         kinds,
         "topology",
-        "GraphML or a list of links",
+        "GraphML, a list of links, or a network of ASTRA-sim or InfraGraph",
         "Check a network in a file and write the settings that name it.",
         _EPILOG,
     )
-    network.add_argument("path", type=Path, help="the file (.graphml, .csv, .txt)")
+    network.add_argument(
+        "path", type=Path, help="the file (.graphml, .csv, .txt, .yml, .yaml, .json)"
+    )
     for option, default, what in (
         ("--chips-per-node", 1, "chips of a node, consecutive in the file"),
         ("--port-gbps", 400.0, "rate of a port, and of links without one, in 10^9 bit/s"),
@@ -69,7 +71,7 @@ def add(commands: Any) -> None:
     trace.add_argument(
         "--groups",
         type=Path,
-        help="JSON of communicator groups (default: PREFIX.groups.json, if it is there)",
+        help="JSON of communicator groups (default: PREFIX.groups.json or PREFIX.json)",
     )
     trace.add_argument(
         "--tflops", type=float, help="rate of computation that says num_ops and no duration"

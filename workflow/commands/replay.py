@@ -82,7 +82,9 @@ def add(commands: Any) -> None:
     )
     add_flag(parser, "--json", "print one JSON object, units in the key names")
     parser.add_argument(
-        "--out", type=Path, help="trace for Perfetto (default: PREFIX.perfetto.json; --json: none)"
+        "--out",
+        type=Path,
+        help="trace for Perfetto (default: NAME.perfetto.json here; --json: none)",
     )
     parser.set_defaults(action=_replay)
 
