@@ -221,6 +221,15 @@ def test_chips_of_one_or_several_switches_reach_each_other(
         check_deadlock_free(topology, table)
 
 
+def test_parallel_links_of_unequal_rates_share_traffic_by_them() -> None:
+    """Packets take the first that is empty, so the fastest stands first."""
+    topology = drawn([(0, 2), (1, 3), (2, 3), (2, 3)], 2, 2, gbps=[400.0, 400.0, 100.0, 300.0])
+    table = build_routing(topology, "min")
+    assert table_lane_loads(topology, table) == pytest.approx([1, 1, 1, 1, 0.25, 0.25, 0.75, 0.75])
+    joined = [row for row in np.split(table.pool_link, table.pool_start[1:-1]) if len(row) > 1]
+    assert {tuple(topology.links.gbps[rows]) for rows in joined} == {(300.0, 100.0)}
+
+
 def test_valiant_takes_each_of_the_switches_of_a_chip() -> None:
     """Chip 1 sends to 2 by 0, which is on both 5 and 6, or directly."""
     topology = drawn([(1, 3), (3, 4), (4, 5), (4, 6), (0, 5), (0, 6), (5, 7), (2, 7)], 3, 5)

@@ -39,13 +39,13 @@ class PathLengths:
 class Options:
     """The sets of a table with every pool spread out.
 
-    Option rows of set k are start[k] to start[k + 1]. ``weight`` splits a choice evenly
-    over the lanes of its pool and the virtual channels ``vc`` of its class. ``lane`` is
-    the only lane used of the link, -1: all. ``slot`` is the place in the loads of all
-    slots: the shared traffic of each link row, then the lanes. ``hops``: the same
-    for loops over pairs: ``start``, the place (state * vertices + vertex) and the
-    vertex that an option leads to, its time of flight in nanoseconds, ``weight`` and
-    ``slot``.
+    Option rows of set k are start[k] to start[k + 1]. ``weight`` splits a choice over
+    the lanes of its pool, by their rates, and evenly over the virtual channels ``vc``
+    of its class. ``lane`` is the only lane used of the link, -1: all. ``slot`` is the
+    place in the loads of all slots: the shared traffic of each link row, then the
+    lanes. ``hops``: the same for loops over pairs: ``start``, the place (state *
+    vertices + vertex) and the vertex that an option leads to, its time of flight in
+    nanoseconds, ``weight`` and ``slot``.
     """
 
     start: Int32Array
@@ -171,8 +171,8 @@ def table_channel_loads(
     The unit is flits/cycle per flit/chip/cycle offered. The channels are the lanes of
     all link rows in order. ``demand`` (float[chips, destinations]): the traffic of each
     chip to each destination; None: uniform, 1 / (chips - 1) to each other chip. The
-    lanes of a pool share its traffic evenly. Raises ValueError where the demand has
-    another shape or a packet does not arrive.
+    lanes of a pool share its traffic by their rates. Raises ValueError where the demand
+    has another shape or a packet does not arrive.
     """
     expected = (topology.chips, len(table.destinations))
     if demand is not None and demand.shape != expected:
@@ -367,9 +367,12 @@ def spread_options(topology: Topology, table: RoutingTable) -> Options:
 
 
 def _spread(topology: Topology, table: RoutingTable) -> Options:
-    only = np.repeat(table.pool_lane, np.diff(table.pool_start))
-    lanes = np.where(only < 0, topology.links.lanes[table.pool_link], 1).astype(np.float64)
     sizes = np.diff(table.pool_start)
+    only = np.repeat(table.pool_lane, sizes)
+    lanes = np.where(only < 0, topology.links.lanes[table.pool_link], 1).astype(np.float64)
+    gbps = topology.links.gbps[table.pool_link]
+    # Over the fastest, so that pools of one rate have whole numbers of lanes.
+    lanes *= gbps / np.repeat(np.maximum.reduceat(gbps, table.pool_start[:-1]), sizes)
     pool_lanes = np.add.reduceat(lanes, table.pool_start[:-1])
     member, vc, first = table.spread_pools(sizes.astype(np.int64))
     rows = np.diff(first)[table.choice_pool]
