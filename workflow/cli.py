@@ -123,6 +123,7 @@ _SAID = (
     (r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", r"\1: got \2; allowed: \3"),
     (r"argument (.+?): invalid (\w+) value: (.*)", r"\1: got \3; allowed: \2"),
     (r"argument (.+?): expected (.*)", r"\1: is missing; allowed: \2"),
+    (r"argument (\S+): not allowed with argument (\S+)", r"\1: got \2, too; allowed: one of them"),
     (r"the following arguments are required: (.*)", r"\1: is missing; allowed: what --help lists"),
     (r"unrecognized arguments: (.*)", r"\1: is not known; allowed: what --help lists"),
 )
