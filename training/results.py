@@ -292,7 +292,9 @@ def _undisturbed(block_times: Sequence[_BlockTimes]) -> list[_BlockTimes]:
 
 def _times(block: Block) -> _BlockTimes:
     steps = _steps(block)
-    times = {name: median(step[name] for step in steps) for name in (*_TIMES, "tokens_per_s")}
+    first, *others = _TIMES
+    names = first, "tokens_per_s", *others
+    times = {name: median(step[name] for step in steps) for name in names}
     counts = {name: fmean(step[name] for step in steps) for name in _COUNTS}
     return _BlockTimes(block, times | counts)
 

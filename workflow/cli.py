@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parsed(parser, arguments)
         _check_results(options)
+        _check_page(options)
         return int(options.action(options) or 0)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -107,11 +108,22 @@ def _check_results(options: argparse.Namespace) -> None:
         )
 
 
+def _check_page(options: argparse.Namespace) -> None:
+    """Refuse a page that cannot be written before anything is computed."""
+    page = getattr(options, "html", None)
+    if not isinstance(page, Path):
+        return
+    if page.is_dir():
+        raise UserError(f"--html: got {page}, a folder; allowed: a file")
+    _check_place(page, page.parent, "--html")
+
+
 #: What argparse says, and the same as all other mistakes are said.
 _SAID = (
     (r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", r"\1: got \2; allowed: \3"),
     (r"argument (.+?): invalid (\w+) value: (.*)", r"\1: got \3; allowed: \2"),
     (r"argument (.+?): expected (.*)", r"\1: is missing; allowed: \2"),
+    (r"argument (\S+): not allowed with argument (\S+)", r"\1: got \2, too; allowed: one of them"),
     (r"the following arguments are required: (.*)", r"\1: is missing; allowed: what --help lists"),
     (r"unrecognized arguments: (.*)", r"\1: is not known; allowed: what --help lists"),
 )
@@ -280,14 +292,16 @@ def _written(writes: Mapping[str, str], out: Path | None) -> dict[str, Path]:
     return {writes[out.suffix]: out}
 
 
-def _check_place(out: Path, folder: Path) -> None:
+def _check_place(out: Path, folder: Path, option: str = "--out") -> None:
     """Refuse a place that cannot be written before anything is computed."""
     while not folder.exists():
         folder = folder.parent
     if out.exists() and not out.is_dir() and not os.access(out, os.W_OK):
-        raise UserError(f"--out: got {out}; allowed: a file that can be written")
+        raise UserError(f"{option}: got {out}; allowed: a file that can be written")
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"--out: got {out}; allowed: a place that can be written, unlike {folder}")
+        raise UserError(
+            f"{option}: got {out}; allowed: a place that can be written, unlike {folder}"
+        )
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import ast
 import hashlib
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -112,13 +112,17 @@ def _imports() -> dict[str, list[str]]:
     """What each module imports itself; a source that is as it was is not read again."""
     import grimp
 
-    graph = grimp.build_graph(
+    build = partial(
+        grimp.build_graph,
         *_PACKAGES,
         include_external_packages=True,
         # They never run.
         exclude_type_checking_imports=True,
-        cache_dir=str(places.cache("imports")),
     )
+    try:
+        graph = build(cache_dir=str(places.cache("imports")))
+    except OSError:  # a folder that cannot be written
+        graph = build(cache_dir=None)
     return {
         module: sorted(graph.find_modules_directly_imported_by(module)) for module in graph.modules
     }

@@ -382,17 +382,19 @@ def _reasons(priced: Priced, given: Priced | None) -> list[str]:
     largest = sorted((name for name in PARTS if name != "compute"), key=lambda name: -parts[name])
     memory = float(priced.memory.total_bytes[0]) / (priced.setting.device.capacity_gb * 1e9)
     reasons = [
-        ", ".join(f"{name} {parts[name] / total:.0%}" for name in ("compute", *largest[:2]))
+        ", ".join(
+            f"{name} {parts[name] / total:.0%}"
+            for name in ("compute", *largest[:2])
+            if parts[name] >= 0.005 * total
+        )
         + " of the step",
         f"memory is {memory:.0%} full",
     ]
     if given is not None:
         difference = {name: float(given.times.parts[name][0]) - parts[name] for name in PARTS}
-        worst = sorted(PARTS, key=lambda name: -abs(difference[name]))[:3]
-        reasons.append(
-            "the given plan differs by "
-            + ", ".join(f"{name} {difference[name]:+.3g} s" for name in worst)
-        )
+        worst = sorted(filter(difference.get, PARTS), key=lambda name: -abs(difference[name]))[:3]
+        listed = ", ".join(f"{name} {difference[name]:+.3g} s" for name in worst)
+        reasons.append(f"the given plan differs by {listed or 'nothing'}")
     return reasons
 
 

@@ -515,6 +515,16 @@ def test_advice_on_devices_of_any_number() -> None:
     assert "tensor_parallel_degree" in torchtitan_toml(advice.setting.model, advice.plan)
 
 
+@pytest.mark.parametrize(
+    ("sharding", "differs"), [("parameters", "nothing"), ("replicated", "data -")]
+)
+def test_reasons_name_no_part_without_a_share(sharding: Any, differs: str) -> None:
+    plan = GivenPlan(sharding=sharding)
+    reasons = advise(AdviceSettings("llama3_8b", "h100", 64, plan=plan)).reasons
+    assert reasons[-1].startswith(f"the given plan differs by {differs}")
+    assert not any(" 0%" in reason or "+0 s" in reason for reason in reasons)
+
+
 def test_kernels_take_a_time_of_their_own_whatever_their_size() -> None:
     """Forward once, backward twice, and forward once more where all is recomputed."""
     for tokens in (256, 4096):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from railx.performance.decoder import ModelSettings
 from railx.planning.format.parts import Pipeline
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
-from training import utilisation
+from training import results, utilisation
+from workflow.stages import STAGES
 
 MODEL = ModelSettings("one", 2, 8, 2, 1, 16, 10)
 
@@ -75,3 +78,11 @@ def test_a_setting_has_the_operations_of_its_iterations_and_the_fullest_rank(
     assert found["peak_memory_bytes"] == 90
     unknown = utilisation.used(MODEL, plan, rows, timed, torch.device("cpu"), 1, "float32")
     assert unknown["mfu"] is None
+
+
+def test_figures_of_a_setting_are_in_the_order_of_its_table() -> None:
+    row = {"iteration": 0, "rank": 0, "tokens": 8, "loss": 1.0, "gradient_norm": 1.0}
+    row |= dict.fromkeys((*results._TIMES, *results._COUNTS), 2.0)
+    figures = list(results._times(SimpleNamespace(rows=[row])).columns)  # type: ignore[arg-type]
+    declared = STAGES["training"].outputs["settings"].declared()  # type: ignore[union-attr]
+    assert figures == [name for name in declared if name in figures]

@@ -347,6 +347,22 @@ def test_sql_asks_the_declared_tables(capsys: pytest.CaptureFixture[str], result
     assert capsys.readouterr().out.splitlines() == ["topology  chips", "a         1", "b         2"]
 
 
+def test_sql_prints_json_for_any_reader(capsys: pytest.CaptureFixture[str], results: Path) -> None:
+    """Decimals are numbers; what JSON lacks is null, or text."""
+    query = (
+        "select 1.5 as a, sum(chips) as b, 'nan'::double as c, [0.25, '-inf'::double] as d,"
+        " {'x': 0.5} as e, date '2020-01-31' as f, null as g from economics.summary"
+    )
+    assert main(asked(results, query, "--json")) == 0
+
+    def no_json(word: str) -> None:
+        raise ValueError(word)
+
+    (row,) = json.loads(capsys.readouterr().out, parse_constant=no_json)
+    numbers = {"a": 1.5, "b": 3, "c": None, "d": [0.25, None], "e": {"x": 0.5}}
+    assert row == {**numbers, "f": "2020-01-31", "g": None}
+
+
 @pytest.mark.parametrize(
     ("query", "expected"),
     [

@@ -74,6 +74,11 @@ def test_networks_of_conf_take_the_place_of_the_space() -> None:
         (["families=[ether]"], "families: got 'ether'; allowed: "),
         ([*SMALL, "budget_usd=5"], "which buys no network for 64 gpus; allowed: "),
         ([*SMALL, "model=llama3_405b"], "llama3_405b fits no plan"),
+        ([*SMALL, "--html", "."], "--html: got ., a folder; allowed: a file"),
+        (
+            [*SMALL, "--html", "README.md/x"],
+            "; allowed: a place that can be written, unlike README",
+        ),
         (["--experiment", "3x"], "--experiment: got '3x'; allowed: letters, digits"),
         (["--experiment", "quick"], "--experiment: got 'quick', which "),
     ],

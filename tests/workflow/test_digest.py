@@ -41,6 +41,16 @@ def test_digest_is_stable_and_differs_between_stages() -> None:
     assert code_digest("railx.families") != code_digest("railx.workload")
 
 
+def test_imports_are_found_where_nothing_can_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = digest._imports()
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(digest.places, "cache", lambda name: tmp_path / "file" / name)
+    digest._imports.cache_clear()  # type: ignore[attr-defined]
+    assert digest._imports() == usual
+
+
 def test_an_unknown_module_is_named() -> None:
     with pytest.raises(ValueError, match=r"railx\.nothing"):
         code_digest("railx.nothing")

@@ -153,7 +153,7 @@ def test_a_plan_is_written_for_other_programs(
     ("words", "expected"),
     [
         (("--format", "nemo"), "--format: got 'nemo'; allowed: "),
-        (("--format", "groups", "--json"), "--json: not allowed with argument --format"),
+        (("--format", "groups", "--json"), "--json: got --format, too; allowed: one of them"),
     ],
 )
 def test_formats_that_there_are_not(
@@ -163,7 +163,7 @@ def test_formats_that_there_are_not(
         cli.main(["plan", *_source(tmp_path, "[900]"), *words])
     assert left.value.code == 2
     said = capsys.readouterr().err
-    assert expected in said.replace("argument --json", "--json")
+    assert said.startswith(f"error: {expected}")
     assert said.count("\n") == 1
 
 

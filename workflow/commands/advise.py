@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import re
 from typing import Any
 
 from railx.errors import UserError, allowed_names
 from railx.places import CODE, SHIPPED, WORK, in_repository
-from workflow.commands.shared import add_flag, command, topologies_like
+from workflow.commands.shared import add_flag, command, print_json, topologies_like
 
 _EPILOG = """\
 examples:
@@ -79,7 +78,7 @@ def _advise(options: argparse.Namespace) -> None:
         advice = advise(settings)
     model, plan, precision = advice.setting.model, advice.plan, settings.precision
     if options.json:
-        print(json.dumps(advice.as_dict(), indent=2))
+        print_json(advice.as_dict())
     elif options.megatron:
         print(megatron_options(model, plan, precision=precision))
     elif options.torchtitan:

@@ -5,7 +5,6 @@ inputs of one claim and judge it. Both show a claim and its verdict in the same 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from railx.errors import UserError, allowed_names
 from railx.places import WORK
 from workflow.commands import shared
-from workflow.commands.shared import print_facts
+from workflow.commands.shared import print_facts, print_json
 from workflow.resources import all_claims
 from workflow.stage import Config
 from workflow.stages import claim_files, claim_tables, results_folder
@@ -181,7 +180,7 @@ def judged(claim: Claim, experiment: Config, folder: Path) -> dict[str, Any]:
 def print_judged(row: dict[str, Any], options: argparse.Namespace) -> None:
     """The claim in lines that a reader can take in, or as a JSON object."""
     if options.json:
-        print(json.dumps(row, indent=2))
+        print_json(row)
         return
     lines = [
         ("claim", f"{row['claim']} ({row['paper']}, {row['kind']})"),

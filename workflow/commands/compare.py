@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from railx.errors import UserError
-from workflow.commands.shared import add_flag, add_results, command
+from workflow.commands.shared import add_flag, add_results, command, print_json
 
 
 def add(commands: Any) -> None:
@@ -81,7 +80,7 @@ def _compare(options: argparse.Namespace) -> None:
         return
     if options.json:
         shown = only_changed(comparison) if options.changed else comparison
-        print(json.dumps(shown, indent=2, allow_nan=False))
+        print_json(shown)
         return
     for line in (changed_lines if options.changed else comparison_lines)(comparison):
         print(line)

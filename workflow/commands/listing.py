@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from railx.text import aligned
-from workflow.commands.shared import add_flag, command
+from workflow.commands.shared import add_flag, command, print_json
 
 Row = dict[str, Any]
 
@@ -29,7 +28,7 @@ def add(commands: Any) -> None:
 def _list(options: argparse.Namespace) -> None:
     rows = list(KINDS[options.kind]())
     if options.json:
-        print(json.dumps(rows, indent=2))
+        print_json(rows)
         return
     cells = [list(map(str, row.values())) for row in rows]
     print("\n".join(aligned([list(rows[0]), *cells])))

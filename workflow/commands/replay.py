@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from railx.errors import UserError, allowed_names
 from railx.fabric.settings import Mode
 from workflow.commands.export import written_to
-from workflow.commands.shared import add_flag, command, topologies_like
+from workflow.commands.shared import add_flag, command, print_json, topologies_like
 
 if TYPE_CHECKING:
     from railx.replay.graph_runs import GraphRow, ReplayedNetwork
@@ -126,7 +126,7 @@ def _replay(options: argparse.Namespace) -> None:
     figures = [row.as_dict() for row in rows]
     if options.json:
         alone = figures[0] if len(figures) == 1 else {}
-        print(json.dumps({**alone, "replays": figures}, indent=2))
+        print_json({**alone, "replays": figures})
         return
     print("\n".join(_table(figures)))
     print(f"\nranks: {figures[0]['placement']} in servers")

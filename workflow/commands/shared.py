@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shlex
 import subprocess
 import sys
@@ -198,7 +199,7 @@ def print_table(table: Any, options: argparse.Namespace) -> None:
         return
     rows = table.to_pylist()
     if options.json:
-        print(json.dumps(rows, indent=2, default=_plain))
+        print_json(rows)
         return
     cells = [[in_digits(value) for value in row.values()] for row in rows]
     print("\n".join(aligned([table.column_names, *cells])))
@@ -207,7 +208,7 @@ def print_table(table: Any, options: argparse.Namespace) -> None:
 def print_summary(summary: Mapping[str, Any], options: argparse.Namespace) -> None:
     """The summary of a stage and what was written, or a JSON object."""
     if options.json:
-        print(json.dumps(summary, indent=2, allow_nan=False))
+        print_json(summary)
         return
     print_facts(summary)
     print_written(options.out)
@@ -224,7 +225,7 @@ def print_answer(
 ) -> None:
     """An answer as lines with the page that was written, or as a JSON object."""
     if options.json:
-        print(json.dumps(value, indent=2))
+        print_json(value)
         return
     print("\n".join(lines))
     if options.html is not None:
@@ -238,9 +239,22 @@ def print_facts(facts: Mapping[str, Any], width: int = 0) -> None:
         print(f"{name:<{width}}  {in_digits(value)}")
 
 
+def print_json(value: Any) -> None:
+    """A value as JSON, which has no infinities and no NaN: they are null."""
+    print(json.dumps(_plain(value), indent=2, allow_nan=False))
+
+
 def _plain(value: Any) -> Any:
-    """Whole numbers for the decimals that sums come as; text for what JSON lacks."""
-    return int(value) if isinstance(value, Decimal) and value == int(value) else str(value)
+    """Numbers for the decimals that sums come as; text for what JSON lacks."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Decimal):
+        return int(value) if value == int(value) else float(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else str(value)
 
 
 def topologies_like(name: str) -> list[Any]:

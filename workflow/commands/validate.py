@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from railx.errors import UserError
 from railx.places import in_repository
-from workflow.commands.shared import add_flag, command
+from workflow.commands.shared import add_flag, command, print_json
 
 _EPILOG = """\
 examples:
@@ -62,7 +61,7 @@ def _validate(options: argparse.Namespace) -> None:
             "constants": ", ".join(names),
             "groups": [asdict(group) for group in groups],
         }
-        print(json.dumps(value, indent=2))
+        print_json(value)
         return
     print(f"{kind.name}, {len(cases)} rows, constants {', '.join(names)}")
     width = max(len(group.group) for group in groups)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ def _verdicts(options: argparse.Namespace) -> int:
     if options.expected:
         return _compare(rows, expected)
     if options.json:
-        print(json.dumps(rows, indent=2))
+        shared.print_json(rows)
         return 0
     cells = [[str(row[key] or "") for key in _SHOWN] for row in rows]
     print("\n".join(aligned([_SHOWN, *cells])))
