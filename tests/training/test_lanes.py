@@ -146,6 +146,31 @@ def test_nothing_overtakes_what_waits_for_circuits(session: Gate, lanes: Lanes) 
     assert [work.operation.sequence for work in works] == [0, 1, 2, 3]
 
 
+def test_a_lane_without_operations_has_no_thread(
+    session: Gate, lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may give every message a tag of its own."""
+    monkeypatch.setattr(module, "_IDLE_S", 0.001)
+    session.coming.set()
+    begun_by: list[threading.Thread] = []
+
+    def call(_: Any) -> Handle:
+        begun_by.append(threading.current_thread())
+        return Handle(over=True)
+
+    for number in range(2):
+        work = Work(operation(), call)
+        lanes.put(work, synchronous=False)
+        assert work.wait()
+        begun_by[number].join(60)
+        assert not begun_by[number].is_alive()
+    lanes.stop()
+    late = Work(operation(), lambda _: Handle(over=True))
+    lanes.put(late, synchronous=False)
+    with pytest.raises(RuntimeError, match="shut down before its all_reduce began"):
+        late.wait()
+
+
 def test_channels_do_not_wait_for_each_other(session: Gate, lanes: Lanes) -> None:
     waiting = Work(operation("one"), lambda _: Handle(over=True))
     lanes.put(waiting, synchronous=False)
