@@ -102,7 +102,7 @@ def test_held_circuits_need_no_thread(session: Gate, lanes: Lanes) -> None:
         lanes.put(work, synchronous=True)
         assert work.wait()
     assert begun_by == [threading.current_thread()] * 3
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     assert not session.asked.is_set()
 
 
@@ -240,7 +240,7 @@ def test_no_thread_watches_what_needs_no_end(session: Gate, lanes: Lanes) -> Non
     work = Work(operation(), lambda _: handle)
     threads = threading.active_count()
     lanes.put(work, synchronous=False)
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     assert not work.is_completed(), "from here on a thread looks after it"
     handle.over.set()
     assert work.get_future().wait() == work.operation.outputs
