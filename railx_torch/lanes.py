@@ -28,6 +28,8 @@ from railx_torch.session import Operation, Session
 
 #: How long a group that is shut down waits for the threads of its lanes.
 _SHUTDOWN_S = 5.0
+#: How long a lane without operations has a thread: each tag of messages has a lane.
+_IDLE_S = 1.0
 
 # Torch's own hints leave most of this module untyped.
 _cuda: Any = torch.cuda
@@ -363,16 +365,33 @@ class _Lane:
     def stop(self) -> list[threading.Thread]:
         """Refuse operations that have not begun; the threads, which end."""
         self._stopped = True
-        self._jobs.put(None)
         with self._count:
-            return [*([] if self._thread is None else [self._thread]), *self._ends]
+            if self._thread is None:
+                return self._ends
+            self._jobs.put(None)
+            return [self._thread, *self._ends]
 
     def _done(self) -> None:
         with self._count:
             self._unfinished -= 1
 
+    def _is_left(self) -> bool:
+        """Whether the lane's thread, which found no operation, is to end."""
+        with self._count:
+            if self._unfinished == 0:
+                self._thread = None
+            return self._thread is None
+
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=_IDLE_S)
+            except queue.Empty:
+                job = None
+            if job is None:
+                if self._is_left():
+                    return
+                continue
             with self._running:
                 job(not self._stopped)
             # Free the tensors of the job before waiting for the next.

@@ -129,7 +129,8 @@ class Recorder:
         self._began_ns = 0
         self._anchor: tuple[int, Any] | None = None
         self._busy_ns = 0
-        self._read_ns: dict[int, int] = {}
+        #: The last reading of each thread's clock; a later thread may have its number.
+        self._thread = threading.local()
 
     def begin_iteration(self, i: int) -> None:
         """Events recorded from now on belong to iteration ``i``."""
@@ -210,10 +211,11 @@ class Recorder:
             return None
         if self._cuda:
             return self._event()
-        busy_ns, thread = time.thread_time_ns(), threading.get_ident()
+        busy_ns = time.thread_time_ns()
+        since_ns = busy_ns - getattr(self._thread, "read_ns", busy_ns)
+        self._thread.read_ns = busy_ns
         with self._lock:
-            self._busy_ns += busy_ns - self._read_ns.get(thread, busy_ns)
-            self._read_ns[thread] = busy_ns
+            self._busy_ns += since_ns
             return time.monotonic_ns(), self._busy_ns
 
     def _host_ns(self, mark: _Mark) -> int:

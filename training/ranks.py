@@ -25,6 +25,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 FAILED = 1
 #: Exit code of a run that cannot start with these settings.
 UNUSABLE = 2
+#: Characters of an error that a rank reports, and of its traceback, the end: more than
+#: the pipe takes would block the rank, which the launcher reads once it has ended.
+_MESSAGE, _TRACE = 1000, 10_000
 
 
 @dataclass(frozen=True)
@@ -115,11 +118,10 @@ def _rank(
             (code for kind, code in expected_errors.items() if isinstance(error, kind)), None
         )
         if code is not None:
-            complaints.put((str(error), "", code))
+            complaints.put((str(error)[:_MESSAGE], "", code))
             sys.exit(code)
-        complaints.put(
-            (f"rank {rank}: {type(error).__name__}: {error}", traceback.format_exc(), FAILED)
-        )
+        message = f"rank {rank}: {type(error).__name__}: {error}"
+        complaints.put((message[:_MESSAGE], traceback.format_exc()[-_TRACE:], FAILED))
         sys.exit(FAILED)
 
 

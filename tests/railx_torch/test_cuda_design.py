@@ -400,7 +400,7 @@ def test_a_future_for_each_bucket_takes_no_thread_for_each() -> None:
         works.append(Work(operation, lambda _, handle=handle: handle))  # type: ignore[misc]
         lanes.put(works[-1], synchronous=False)
     futures = [work.get_future() for work in works]
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
     for handle in handles:
         handle.end()
     assert [future.wait() for future in futures] == [work.operation.outputs for work in works]

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from railx.fabric import CircuitSchedule
+from railx.fabric import CircuitSchedule, FabricClient
 from railx_torch import backend
 from railx_torch.backend import BackendOptions
 from railx_torch.trace import Recorder
@@ -276,6 +277,10 @@ def modes() -> None:
 
 def dies() -> None:
     """The last rank ends without a word while the others wait for it."""
+    # On a busy machine the controller's word takes longer.
+    FabricClient.reason_of_failure = partialmethod(  # type: ignore[assignment]
+        FabricClient.reason_of_failure, timeout_s=60
+    )
     with setting("on_demand:dies"):
         tensor = torch.ones(4)
         dist.all_reduce(tensor)

@@ -633,6 +633,25 @@ def wait_until(condition: Any, limit_s: float) -> None:
         time.sleep(0.05)
 
 
+LONG = """
+from training.ranks import launch_ranks
+
+def fail():
+    raise RuntimeError("x" * 1_000_000)
+
+if __name__ == "__main__":
+    failure = launch_ranks(fail, 2, (), expected_errors={})
+    assert failure.message.startswith("rank ") and failure.code == 1
+    assert len(failure.message) == 1000 and len(failure.trace) == 10_000
+"""
+
+
+def test_an_error_of_any_length_ends_a_launch(tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text(LONG)
+    done = python(tmp_path / "long.py", timeout_s=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_loss_that_is_not_finite_ends_the_run_in_one_line(tmp_path: Path) -> None:
     changes = {"training.optimizer.learning_rate": 1e18}
     settings = prepared(tmp_path, pipeline(), **changes)

@@ -99,6 +99,25 @@ def test_many_threads_lose_nothing() -> None:
     assert recorder.table().num_rows == 800
 
 
+def test_the_busy_clock_goes_on_where_a_thread_has_the_number_of_one_that_ended() -> None:
+    recorder = Recorder(0)
+    read_ns: list[int] = []
+
+    def compute() -> None:
+        read_ns.append(recorder.mark()[1])
+        begin_ns = time.thread_time_ns()
+        while time.thread_time_ns() - begin_ns < 5_000_000:
+            pass
+        read_ns.append(recorder.mark()[1])
+
+    for _ in range(5):
+        thread = threading.Thread(target=compute)
+        thread.start()
+        thread.join()
+    assert read_ns[-1] >= 5 * 5_000_000
+    assert read_ns == sorted(read_ns)
+
+
 def chrome(path: Path, table: pa.Table) -> list[dict[str, Any]]:
     write_chrome_trace(path, table)
     events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]

@@ -59,7 +59,7 @@ def settings(*devices: Device, poll_s: float = 60) -> NetconfSwitchSettings:
         host_keys=tuple(item.host_key for item in devices),
         username="railx",
         key_file=None,
-        reply_timeout_s=20,
+        reply_timeout_s=60,
         poll_s=poll_s,
     )
 
@@ -213,7 +213,7 @@ def test_a_switch_that_hangs_up_as_it_comes_back_is_dark_all_the_same(server: De
 
 def test_a_controller_runs_on_it_and_the_next_one_reads_its_light(server: Device) -> None:
     fabric = FabricSettings(
-        1, "127.0.0.1", 0, 30, "on_demand", 0, switch=settings(server, poll_s=0.05)
+        1, "127.0.0.1", 0, 60, "on_demand", 0, switch=settings(server, poll_s=0.05)
     )
     ring = Configuration("ring", (0, 1))
     with launch_controller(fabric, 2) as controller:
