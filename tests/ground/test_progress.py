@@ -4,9 +4,11 @@ refuse, and what loops, programs and commands say.
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import queue
+from collections.abc import Iterator
 from pathlib import Path
 
 import numba
@@ -21,6 +23,16 @@ from railx.settings import SettingsError
 from workflow.compilation import announce_compilation
 
 NOWHERE = Path("/nonexistent")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_open_loops() -> Iterator[None]:
+    """Without loops that errors in other tests left, and that still are referred to."""
+    gc.collect()
+    left = progress._OPEN.copy()
+    progress._OPEN.clear()
+    yield
+    progress._OPEN[:0] = left
 
 
 def line(elapsed_s: float, published: Path = NOWHERE, before_s: float = 0.0) -> str:
