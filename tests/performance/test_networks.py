@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from railx.performance.fsdp_scaling import GridRing
 from railx.performance.networks import Kind, Network, TwoLevelRing, ring_bytes
 from railx.performance.topologies import ExactLoads
 from tests.builders import build
@@ -77,6 +78,18 @@ def test_sends_along_a_ring_take_the_sum_of_its_boundaries(
     expected = slow * between + (members - 1 - slow) * in_node
     boundaries = members - 1
     assert boundaries * seconds(ring, "send", 1e9, members, inside) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("ring", [TwoLevelRing, GridRing])
+@pytest.mark.parametrize(("inside", "whole"), [(1.5, 1), (2.9, 2), (0.25, 1)])
+def test_rings_take_whole_members_of_a_node(
+    ring: type[TwoLevelRing], inside: float, whole: int
+) -> None:
+    network = ring(8, 400.0, 50.0, 1e-6, 5e-6, 1.0, 1.0)
+    for kind in KINDS:
+        members, size = np.array([8]), np.array([1e9])
+        time_s = network.time_s(kind, size, members, np.array([inside]))
+        assert time_s == network.time_s(kind, size, members, np.array([whole]))
 
 
 def test_a_rank_alone_sends_nothing() -> None:

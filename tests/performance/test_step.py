@@ -188,6 +188,24 @@ def test_ranks_of_other_experts_lie_between_those_of_the_same(
     assert layers.data_collective("all_gather", size, expert)[0] == expected[0]
 
 
+@pytest.mark.parametrize(
+    ("context", "pipeline", "order", "expert", "inside"),
+    [
+        (1, 1, AXES, 64, 1 / 8),
+        (1, 16, ("tensor", "context", "pipeline", "data"), 1, 1 / 2),
+        (2, 16, ("tensor", "context", "pipeline", "data"), 1, 2),
+        (2, 1, AXES, 1, 8),
+    ],
+)
+def test_replicas_far_apart_keep_their_distance(
+    context: int, pipeline: int, order: tuple[str, ...], expert: int, inside: float
+) -> None:
+    """Nodes of eight; below 1 the inverse of the nodes from one replica to the next."""
+    plan = Plan(data=512, context=context, pipeline=pipeline, order=order)  # type: ignore[arg-type]
+    layers = Layers(setting_of(), Plans.of([plan]))
+    assert layers.replicas_inside()[0] / expert == inside
+
+
 @pytest.mark.parametrize(("batches", "alive"), [(4, 4.0), (8, 5.5)])
 def test_a_stage_keeps_no_more_micro_batches_than_there_are(batches: int, alive: float) -> None:
     setting = setting_of(replace(model_named("llama3_8b"), vocabulary=8))
