@@ -42,6 +42,16 @@ def test_one_device_pays_operations_launches_and_memory_alone() -> None:
     assert parts["compute"][0] > least
 
 
+def test_boundaries_between_domains_take_no_time_where_stages_share_one() -> None:
+    """As the public code counts them: of eight stages, four in a domain, six of seven."""
+    job = job_named("gpt3_1T", "b200", 8, "1d", 64)
+    plans = {name: np.ones(2, np.int64) for name in candidates(job)}
+    plans |= {"pipeline": np.array([8, 8]), "data": np.array([8, 8])}
+    plans |= {"pipeline_near": np.array([8, 4]), "data_near": np.array([1, 2])}
+    within, across = price(job, plans).parts["pipeline"]
+    assert across == pytest.approx(within * 6 / 7)
+
+
 @pytest.mark.parametrize("division", DIVISIONS)
 def test_every_candidate_uses_all_devices_and_fits(division: Division) -> None:
     job = job_named("gpt3_1T", "b200", 8, division, 512)
