@@ -43,7 +43,7 @@ def test_one_device_pays_operations_launches_and_memory_alone() -> None:
 
 
 def test_boundaries_between_domains_take_no_time_where_stages_share_one() -> None:
-    """As the public code counts: of seven boundaries, six inside domains of four stages."""
+    """Of seven boundaries, six lie inside domains of four stages (the public code)."""
     job = job_named("gpt3_1T", "b200", 8, "1d", 64)
     plans = {name: np.ones(2, np.int64) for name in candidates(job)}
     plans |= {"pipeline": np.array([8, 8]), "data": np.array([8, 8])}
