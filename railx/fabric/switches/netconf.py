@@ -131,6 +131,7 @@ class _Session:
         """Raises SettingsError for invalid settings, _Broken for other failures."""
         manager, self._errors = _ncclient()
         self.address = settings.addresses[rail]
+        self._broken = False
         host, _, port = self.address.rpartition(":")
         if not host or not port.isdecimal() or int(port) > 65535:
             raise SettingsError(
@@ -165,8 +166,13 @@ class _Session:
             raise _Broken(_single_line(error)) from None
 
     def close(self) -> None:
+        # A session that broke answers no more; asking would wait for its whole timeout.
+        if not self._broken:
+            with contextlib.suppress(Exception):
+                self._manager.close_session()
+        # ncclient closes the connection only where close-session was answered.
         with contextlib.suppress(Exception):
-            self._manager.close_session()
+            self._manager._session.close()
 
     def edit(self, disconnect: Iterable[int], connect: Iterable[tuple[int, int]]) -> None:
         """Carry out a change, whole or not at all; returns when there is light."""
@@ -218,6 +224,7 @@ class _Session:
             root = ElementTree.fromstring(notification.notification_xml)
             return any(child.tag.startswith(f"{{{MODEL}}}") for child in root)
         if not self._manager.connected:
+            self._broken = True
             raise _Broken("the session of its notifications is over")
         return False
 
@@ -228,6 +235,7 @@ class _Session:
         except self._errors.RPCError as error:
             raise _Refused(_single_line(error)) from None
         except Exception as error:
+            self._broken = True
             raise _Broken(_single_line(error)) from None
 
 

@@ -19,7 +19,7 @@ from railx.fabric.observer import Observer, ObserverError
 from railx.fabric.serving.base import make_switch
 from railx.fabric.settings import NetconfSwitchSettings
 from railx.fabric.switches import Switch, SwitchFault
-from railx.fabric.switches.netconf import NetconfSwitch, _Session
+from railx.fabric.switches.netconf import NetconfSwitch, _Broken, _Session
 from railx.settings import SettingsError
 from tests.builders import ROOT
 from tests.fabric.switches.test_emulated import Told
@@ -209,6 +209,31 @@ def test_a_switch_that_hangs_up_as_it_comes_back_is_dark_all_the_same(server: De
         server.start()
         assert told.wait(3)[2] == ("back", ports)
         assert server.crossbar.joined == {}
+
+
+def test_a_session_that_broke_is_closed_without_another_request(
+    server: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = _Session(settings(server), 0)
+    server.crossbar.hang_up_before = 1
+    with pytest.raises(_Broken):
+        session.edit((), [(1, 2)])
+    monkeypatch.setattr(Manager, "execute", lambda *_: pytest.fail("a request"))
+    session.close()
+    assert not session._manager.connected
+
+
+def test_a_connection_is_closed_even_if_close_session_fails(
+    server: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = _Session(settings(server), 0)
+
+    def no_answer(*_: Any) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(Manager, "execute", no_answer)
+    session.close()
+    assert not session._manager.connected
 
 
 def test_a_controller_runs_on_it_and_the_next_one_reads_its_light(server: Device) -> None:
