@@ -40,7 +40,8 @@ class PointSettings:
     tokens: Annotated[int, AtLeast(1)] = 8192
     """Tokens of a sequence."""
     global_batch: Annotated[int, AtLeast(1)] | None = None
-    """Sequences of a step; null: 4 Mi tokens, or as many sequences as devices."""
+    """Sequences of a step; null: 4 Mi tokens or more, and a multiple of the devices
+    without those beyond a multiple of eight, so that replicas of eight divide it."""
     precision: Literal["bf16", "fp16", "fp8", "fp4"] = "bf16"
     """Precision of matrix products."""
     program: Annotated[str, NotEmpty()] = "torchtitan"
@@ -84,7 +85,8 @@ class PointSettings:
     @property
     def batch(self) -> int:
         """Sequences of a step."""
-        return self.global_batch or max(self.gpus, 2**22 // self.tokens)
+        devices = self.gpus - self.gpus % 8 or self.gpus
+        return self.global_batch or -(-max(1, 2**22 // self.tokens) // devices) * devices
 
     def check_names(self) -> None:
         """Refuse models, devices, programs and price sets that the catalogues lack."""

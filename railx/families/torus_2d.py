@@ -14,7 +14,11 @@ from railx.vocabulary.arrays import FloatArray
 from railx.vocabulary.grid import Grid
 from railx.vocabulary.grid_rings import GridRings
 from railx.vocabulary.routing.line_phases import LineRouting
-from railx.vocabulary.routing.uniform_loads import half_way_round_ns, torus_lane_loads
+from railx.vocabulary.routing.uniform_loads import (
+    along_lane_loads,
+    half_way_round_ns,
+    torus_lane_loads,
+)
 from railx.vocabulary.topology import Topology
 
 __all__ = ["FAMILY", "Torus2DSettings"]
@@ -53,8 +57,19 @@ class ChipGridRings(GridRings):
 def uniform_loads(
     settings: Torus2DSettings, topology: Topology, routing: LineRouting
 ) -> FloatArray:
-    """Load of a lane of each link row; ties are split evenly, whatever the routing."""
-    return torus_lane_loads(topology, settings.x_scale, settings.y_scale, settings.n)
+    """Load of a lane of each link row; ``min`` sends all ties up."""
+    columns, rows, lanes = settings.x_scale, settings.y_scale, settings.n
+    loads = torus_lane_loads(topology, columns, rows, lanes)
+    if routing == "balanced":
+        return loads
+    moved = []
+    ahead = topology.links.dst.astype(np.int64) - topology.links.src
+    for length, stride, rest in ((columns, 1, rows), (rows, columns, columns)):
+        # In a ring of two chips both directions are the same links.
+        ties = length % 2 == 0 and length > 2
+        tied = ties * rest * length / 4 / (topology.chips - 1) / lanes
+        moved.append(np.where(np.isin(ahead, [stride, stride * (1 - length)]), tied, -tied))
+    return loads + along_lane_loads(topology, *moved)
 
 
 def _grid(settings: Torus2DSettings) -> Grid:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from railx.figures.figure import CanvasSettings
-from railx.figures.theme import FAINT, GREY, INK, LINE_POINTS, dark_colour
+from railx.figures.theme import APART, FAINT, GREY, INK, LINE_POINTS, dark_colour
 from railx.io import atomic_path, write_text
 
 if TYPE_CHECKING:
@@ -222,6 +222,43 @@ def settle(figure: Figure) -> None:
             round(float(value), 5) for value in axes.get_position(original=True).bounds
         )
         axes.set_position((left, bottom, width, height))
+        _part_labels(axes, figure.dpi / 72)
+
+
+def _part_labels(axes: Axes, point: float) -> None:
+    """Move the labels of marks off one another and, where there is room, off marks.
+
+    The highest first; each to the right or left of its mark, at most six lines up or
+    down, in the panel.
+    """
+    from matplotlib.transforms import Bbox
+
+    marks = [
+        Bbox.from_extents(x - 3 * point, y - 3 * point, x + 3 * point, y + 3 * point)
+        for line in axes.lines
+        if line.get_marker() not in ("", "None", None)
+        for x, y in line.get_transform().transform(line.get_xydata())
+    ]
+    labels: list[Any] = [text for text in axes.texts if text.get_label() == APART]
+    labels.sort(key=lambda text: tuple(axes.transData.transform(text.xy))[::-1], reverse=True)
+    levels = sorted(range(-6, 7), key=lambda level: (abs(level), -level))
+    placed: list[Bbox] = []
+    for text in labels:
+        ways: list[Any] = []
+        for level, side in itertools.product(levels, ("left", "right")):
+            text.set_horizontalalignment(side)
+            text.xyann = (7 if side == "left" else -7, 10 * level)
+            box = text.get_window_extent()
+            outside = box.x0 < axes.bbox.x0 or box.x1 > axes.bbox.x1
+            outside |= box.y0 < axes.bbox.y0 or box.y1 > axes.bbox.y1
+            faults = (box.count_overlaps(placed) + outside, box.count_overlaps(marks))
+            ways.append((faults, len(ways), side, text.xyann, box))
+        _, _, side, text.xyann, box = min(ways, key=lambda way: way[:2])
+        text.set_horizontalalignment(side)
+        placed.append(box)
+        if text.xyann[1]:
+            line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
+            axes.annotate("", text.xy, text.xyann, textcoords="offset points", arrowprops=line)
 
 
 def say_compressed(figure: Figure) -> None:

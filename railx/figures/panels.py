@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from railx.figures.figure import CanvasSettings
-from railx.figures.theme import INK, label
+from railx.figures.theme import APART, INK, label
 from railx.figures.types import Axes, DataFrame, Page
 from railx.figures.words import quantity
 
@@ -33,6 +33,12 @@ def ticks(
     axis.set_major_formatter(text if isinstance(text, str) else lambda value, _: text(value))
 
 
+def round_numbers(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten in a range."""
+    values = [digit * 10.0**power for power in range(8) for digit in (1, 2, 5)]
+    return [value for value in values if low <= value <= high]
+
+
 def name_rows(
     axes: Axes, names: Sequence[str], *, above: float | None = 0.5, below: float = 0.5
 ) -> None:
@@ -54,6 +60,11 @@ def beside(
     """A text beside a point, ``right`` and ``up`` by so many typographic points."""
     style = {"textcoords": "offset points", "va": "center", **style}
     axes.annotate(text, (x, y), (right, up), **style)
+
+
+def beside_apart(axes: Axes, text: str, x: Any, y: Any) -> None:
+    """A text beside a point that moves off others when the page is laid out."""
+    beside(axes, text, x, y, label=APART)
 
 
 def at_edge(axes: Axes, text: str, y: Any, left: float = 6, up: float = 0, **style: Any) -> None:

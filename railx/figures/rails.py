@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, CanvasSettings, Drawn, Tables, figure, reads
 from railx.figures.marks import PUBLISHED, PUBLISHED_LINE, PUBLISHED_MARK, dot, published_series
-from railx.figures.panels import at_edge, patch, share_legend, ticks
+from railx.figures.panels import at_edge, patch, round_numbers, share_legend, ticks
 from railx.figures.tables import refuse, refuse_unknown, stack, where
 from railx.figures.theme import BASES, GREY, INK, OPUS_JOBS, PALETTE, lighter
 from railx.figures.types import Axes, DataFrame
@@ -91,6 +91,8 @@ def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> D
         port."""
     switch = settings.switch.replace("_", " ").replace("polatis 6000n", "the Polatis 6000N")
     note = f"Port prices beyond one switch are assumed to be those of {switch}"
+    drawn = where(points, quantity="power")["value"]
+    watts = 0.75 * float(drawn.min()), 1.25 * float(drawn.max())
     with canvas(subtitle, tables.read("rails")["fidelity"], note) as page:
         panels = page.subplots(2, len(_PLATFORMS), sharex=False, squeeze=False)
         for row, (key, (_, _, ylabel, _)) in zip(panels, _BILLS_PANELS.items(), strict=True):
@@ -98,8 +100,8 @@ def rail_bills(settings: RailBillsSettings, tables: Tables, canvas: Canvas) -> D
                 _bills_panel(axes, where(points, platform=platform, quantity=key))
                 axes.set(title=words if key == "cost" else "", xlabel="GPUs", ylabel=ylabel)
                 if key == "power":
-                    ticks(axes.yaxis, [10, 20, 50, 100, 200, 500], "{x:,.0f}", 10)
-                    axes.set_ylim(8, 500)
+                    ticks(axes.yaxis, round_numbers(*watts), "{x:,.0f}", 10)
+                    axes.set_ylim(*watts)
                 else:
                     axes.set_ylim(0, None)
         legend: dict[str, Any] = {_SERIES[name][0]: _style(name) for name in _SERIES}

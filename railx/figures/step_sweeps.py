@@ -150,7 +150,7 @@ def _utilisation(axes: Axes, rows: DataFrame) -> None:
         beside(axes, f"{int(str(gpus)):,} GPUs", float(end["x"]), float(end["y"]), 5)
     axes.set_xscale("symlog", linthresh=1)
     axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
-    axes.set_xlim(-0.2, 40_000)
+    axes.set_xlim(-0.2, 40 * float(rows["x"].max()))  # with room for the labels
 
 
 def _parts(points: DataFrame) -> str:

@@ -13,7 +13,17 @@ from typing import Annotated, Any
 
 from railx.figures.figure import Canvas, CanvasSettings, Choice, Drawn, Tables, figure, reads
 from railx.figures.marks import dot
-from railx.figures.panels import beside, name_rows, panel_title, share_legend, stacked, ticks, tiles
+from railx.figures.panels import (
+    beside,
+    beside_apart,
+    name_rows,
+    panel_title,
+    round_numbers,
+    share_legend,
+    stacked,
+    ticks,
+    tiles,
+)
 from railx.figures.tables import records, refuse, where
 from railx.figures.theme import FAINT, GREY, PALETTE, RAIL_FAMILIES, colours, label
 from railx.figures.types import Axes, DataFrame
@@ -223,7 +233,7 @@ def design_front(settings: CanvasSettings, tables: Tables, canvas: Canvas) -> Dr
         axes.set(yscale="log", xlabel="Step (s)", ylabel="Network (USD a chip)")
         axes.margins(x=0.18, y=0.1)
         low, high = rows["usd_chip_low"].min(), rows["usd_chip_high"].max()
-        ticks(axes.yaxis, _round(low, high) or [low])
+        ticks(axes.yaxis, round_numbers(low, high) or [low])
     words = "{network:spoken} {step_s:q} s at {usd_chip:q} USD a chip, {usable_share:q%} usable"
     best = phrases(front, words)
     caption = f"""{job}: {counted(len(rows), "network")}, each with its best plan, step times in
@@ -283,8 +293,8 @@ def arena(settings: ArenaFigureSettings, tables: Tables, canvas: Canvas) -> Draw
                 shown = row["front"] or marked
                 axes.plot(row["usd"], row["chip_us"], **dot(colour, 5 if shown else 3))
                 if shown:
-                    beside(axes, label(row["network"]), row["usd"], row["chip_us"])
-            ticks(axes.xaxis, _round(part["usd"].min() / 2, 2 * part["usd"].max()), base=10)
+                    beside_apart(axes, label(row["network"]), row["usd"], row["chip_us"])
+            ticks(axes.xaxis, round_numbers(part["usd"].min() / 2, 2 * part["usd"].max()), base=10)
             axes.set(xlabel="USD a chip", ylabel="Chip-µs a token")
         legend = {"On the line": dot(PALETTE[0])}
         if settings.marked:
@@ -299,12 +309,6 @@ def arena(settings: ArenaFigureSettings, tables: Tables, canvas: Canvas) -> Draw
     caption = f"Networks of {size:,} chips or the next size. On the front: {on_front}."
     data = points[["subject", "network", "chips", "usd", "chip_us", "front", "fidelity"]]
     return Drawn(caption, f"Price against time. On the front: {on_front}.", data)
-
-
-def _round(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten in a range."""
-    values = [digit * 10.0**power for power in range(8) for digit in (1, 2, 5)]
-    return [value for value in values if low <= value <= high]
 
 
 # Best plans of arXiv 2410.00273: sizes, the fast domain, resources

@@ -254,7 +254,8 @@ def step_windows(settings: StepWindowsSettings, tables: Tables, canvas: Canvas) 
     with canvas(subtitle, sides, "Generated jobs, no recordings", shows=sides) as page:
         titles = ("Within passes, 256 windows", "On the replay's clock")
         left, right = tiles(page, titles, 2, settings, width_ratios=(1, 1.25))
-        _staircase(left, ours, (0.3, 60), GREY)
+        lengths = stack([ours, theirs])["window_ms"]
+        _staircase(left, ours, (lengths.min() / 2, 2 * lengths.max()), GREY)
         left.plot(theirs["window_ms"], _shares(theirs), **published_mark(GREY))
         left.set(xscale="log", xlabel="Window (ms)", ylabel="Windows not longer (%)", ylim=(0, 105))
         left.xaxis.set_major_formatter(lambda value, _: quantity(value))
@@ -274,8 +275,8 @@ def step_windows(settings: StepWindowsSettings, tables: Tables, canvas: Canvas) 
         published by {quantity(100 * apart)} % at most. On the clock: {parts}. The diamonds are the
         finite windows behind the published latency sweeps, about half of ours, whose operations
         count twice. Negative windows overlap."""
-    lengths = phrases(ours, "{count:.0f} of {window_ms:q} ms", ", ")
-    alternative = f"""A staircase of windows ({lengths}) beside dots of the windows of
+    stairs = phrases(ours, "{count:.0f} of {window_ms:q} ms", ", ")
+    alternative = f"""A staircase of windows ({stairs}) beside dots of the windows of
         {", ".join(jobs)}."""
     return Drawn(caption, alternative, data)
 
@@ -301,7 +302,8 @@ def _on_the_clock(
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xscale("symlog", linthresh=1, linscale=0.4)
-    axes.set(xlim=(-30, 8000), xlabel="Window (ms)")
+    low, high = axes.dataLim.intervalx
+    axes.set(xlim=(2 * min(low, -1), 2 * max(high, 1)), xlabel="Window (ms)")
     axes.xaxis.set_major_formatter(lambda value, _: quantity(value))
     return [name.replace("\n", " ") for name in names]
 

@@ -137,9 +137,9 @@ class StaticNetworkSettings:
     """Which model: static loads."""
     routing: StaticRoutingName
     """``min`` is the minimal routing of the RailX simulator, where equal distances to
-    both rails go to the minus side; ``balanced`` loads both rails of a pair alike. 2D
-    tori under uniform traffic, and fat trees, split ties evenly in both. Other names
-    are routings that some families offer.
+    both rails go to the minus side; ``balanced`` loads both rails of a pair alike. Tori
+    of single chips send ties up under ``min``; RailX' torus and fat trees split ties
+    evenly in both. Other names are routings that some families offer.
     """
 
 

@@ -400,3 +400,23 @@ def test_nodes_of_a_torus_are_the_units_of_its_boxes(monkeypatch: pytest.MonkeyP
     assert settings.node == NodeSettings(4, "switch")
     usable = usable_share(settings, 100, 4, 1 / 25, 3, 1)
     assert tuple(usable) == (pytest.approx(0.8), "blocks")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tokens", "batch"),
+    [
+        (256, 8192, 512),
+        (4096, 8192, 4096),
+        (1296, 4096, 1296),
+        (1001, 8192, 1000),
+        (500, 8192, 992),
+        (7, 8192, 518),
+        (64, 2**23, 64),
+    ],
+)
+def test_replicas_of_eight_devices_divide_the_usual_batch(
+    gpus: int, tokens: int, batch: int
+) -> None:
+    assert PointSettings(gpus=gpus, tokens=tokens).batch == batch
+    assert batch * tokens >= 2**22
+    assert batch % max(1, gpus // 8) == 0

@@ -106,6 +106,18 @@ def test_arrangements(servers: int, radix: int, expected: list[OpticalRail]) -> 
     assert optical_rails(servers, radix) == expected
 
 
+def test_the_table_has_a_size_of_one_server_more_than_a_switch_joins(
+    rows: list[dict[str, Any]],
+) -> None:
+    """Else `opus_job_of_a_switch` holds for larger limits too."""
+    one = {
+        row["gpus"]: row["arrangement"] == "one"
+        for row in rows
+        if row["platform"] == "h200_400g" and row["switch"] == "polatis_6000n"
+    }
+    assert (one[768], one[768 + 8]) == (True, False)
+
+
 @given(st.integers(1, 5000), st.integers(2, 1100))
 def test_every_arrangement_has_room(servers: int, radix: int) -> None:
     found = optical_rails(servers, radix)

@@ -12,7 +12,7 @@ import yaml
 from railx.evidence import ClaimError, Lineage, PublishedNumbers, published_tables, read_lineage
 from tests.builders import ROOT
 from tests.evidence.test_judge import Desk, claim
-from tests.evidence.test_published import LINEAGE, NUMBERS
+from tests.evidence.test_published import CLAIMS, LINEAGE, NUMBERS
 
 Read = Callable[[dict[str, Any]], Lineage]
 PRICE = {
@@ -140,3 +140,9 @@ def test_constants_stand_as_published_in_the_files_that_hold_them() -> None:
                 assert float(value) == float(published or "nan"), (name, file, key)
                 counted += 1
     assert counted > 10
+
+
+@pytest.mark.parametrize("name", ["railx_optical_port_price_implied", "step_model_selene_memory"])
+def test_a_number_computed_as_the_published_one_is_consistent_at_best(name: str) -> None:
+    (judged,) = [claim for claim in CLAIMS if claim.id == name]
+    assert "its own published number" in LINEAGE.limit(judged, LINEAGE.of(judged, ()))

@@ -18,7 +18,7 @@ from railx.evidence import (
     read_lineage,
     read_papers,
 )
-from railx.io import write_json, write_table
+from railx.io import read_json, write_json, write_table
 from tests.builders import PUBLISHED, ROOT, published, write_result
 from tests.loops import for_every
 from workflow.resources import all_claims
@@ -643,6 +643,30 @@ def test_infinipipe_is_compared_at_the_settings_of_its_claims(tmp_path: Path) ->
             "infinipipe_ablation": 1.3,
         }
     )
+
+
+def test_a_share_of_the_case_study_is_the_mean_of_its_settings(tmp_path: Path) -> None:
+    write_pipeline_settings(tmp_path)
+    path = tmp_path / "plan" / "pipeline_a800_13b_48k_github" / "summary.json"
+    write_json(path, read_json(path) | {"predicted_batch_ms": 40e3})
+    name = "infinipipe_case_study_communication"
+    found = verdicts(tmp_path, name)[name]["ours"]
+    assert found == pytest.approx(2.5 / 20 * 2 ** (-1 / 4))
+
+
+def test_a_mean_price_is_compared_with_a_mean(tmp_path: Path) -> None:
+    rows = [
+        {"topology": name, "target_chips": chips, "price_set": prices}
+        | {"cost_per_chip_usd": 1.0 if name == "mixnet_full" else tree}
+        for prices in ("opus_400g", "opus_400g_notebook", "hammingmesh_2022")
+        for chips, tree in ((1024, 1.4), (2048, 2.6))
+        for name in ("mixnet_full", "fat_tree_full", "rail_optimised_full")
+    ]
+    write_result(tmp_path, "economics.scale", rows, fidelity="analytic")
+    found = verdicts(tmp_path, "mixnet_cost")
+    assert found["mixnet_cost_fat_tree_mean"]["ours"] == 2.0
+    assert found["mixnet_cost_fat_tree_mean"]["verdict"] == "reproduced"
+    assert found["mixnet_cost_fat_tree_400g"]["ours"] == 1.4
 
 
 def test_opus_savings_at_512_gpus_are_ratios_of_whole_bills(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -20,13 +21,13 @@ import pytest
 import yaml
 from matplotlib import image
 
-from railx.figures import CanvasSettings
+from railx.figures import CanvasSettings, canvas, draw_figure, registry
 from railx.figures.narrow import NARROW_INCHES, NarrowFigure, NoNarrowForm, cut_off
 from railx.figures.theme import DARK_BACKGROUND, FAINT, GREY, PALETTE, contrast
 from railx.io import read_json, read_rows, read_table, write_table
-from tests.builders import write_result
+from tests.builders import write_result, write_stage_table
 from tests.figures.conftest import PRINTED, draw_words
-from tests.figures.gallery import Gallery
+from tests.figures.gallery import Gallery, clashes
 from workflow.config import choices
 
 SHIPPED = choices("figure")
@@ -363,6 +364,79 @@ def test_networks_of_the_arena_are_told_apart_by_a_legend(
     }
     page = draw_words(settings_of("arena", marked=[]), inputs["arena"], tmp_path / "arena")
     assert list(_legend(page)) == ["On the line", "Other networks"]
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "output", "change"),
+    [
+        ("rail_bills", "rails", "economics.rails", {"watts_per_gpu": 100.0}),
+        ("rail_bills", "rails", "economics.rails", {"watts_per_gpu": 0.01}),
+        ("step_windows", "timeline", "steps.timeline", {"window_ms": 1e4}),
+        ("step_sweeps", "times", "steps.times", {"reconfiguration_latency_ms": 0.01}),
+    ],
+)
+def test_limits_of_axes_follow_the_data(
+    name: str,
+    key: str,
+    output: str,
+    change: dict[str, float],
+    inputs: FigureFiles,
+    settings_of: SettingsOf,
+    tmp_path: Path,
+) -> None:
+    """All marks in view, on at most a hundred times what they take."""
+    ((column, factor),) = change.items()
+    paths = []
+    for number, path in enumerate(inputs[name][key]):
+        rows = [row | {column: row[column] and factor * row[column]} for row in read_rows(path)]
+        paths.append(write_stage_table(tmp_path / f"{number}.parquet", output, rows))
+    settings = settings_of(name)
+    if name == "step_sweeps":
+        settings = replace(
+            settings,
+            latency_ms=factor * settings.latency_ms,
+            expert_latency_ms=factor * settings.expert_latency_ms,
+        )
+    page = draw_words(settings, inputs[name] | {key: paths}, tmp_path / name)
+    for axes in page.axes:
+        for way in "xy":
+            low, high = sorted(getattr(axes, f"get_{way}lim")())
+            first, last = getattr(axes.dataLim, f"interval{way}")
+            assert low <= first <= last <= high <= 100 * max(last, 1)
+
+
+def test_names_of_networks_of_one_price_lie_apart(
+    inputs: FigureFiles, settings_of: SettingsOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prices and tokens a second of the arena at 4,096 chips."""
+    points = {
+        "rail_only_1_plane": (9112, 777),
+        "fat_tree_1_plane": (9112, 777),
+        "railx_m4n4": (6208, 560),
+        "railx_torus": (6208, 784),
+        "railx_dragonfly": (11804, 695),
+        "railx_m4n8": (11804, 628),
+        "railx_split": (11804, 699),
+        "opus_rails": (19200, 900),
+        "nvl72_rails": (22574, 942),
+        "fat_tree": (69351, 943),
+    }
+    rows = [
+        {"network": network, "family": "railx_hyperx", "asked_chips": 4096, "chips": 4096}
+        | {"subject": subject, "measure": measure, "value": value, "unit": "", "note": ""}
+        for network, (usd, tokens_per_s) in points.items()
+        for subject, measure, value in (
+            ("", "usd_chip_with_node", float(usd)),
+            ("dense_70b", "tokens_per_s", 4096.0 * tokens_per_s),
+            ("decode", "tokens_per_s", 4096.0 * tokens_per_s),
+        )
+    ]
+    table = write_result(tmp_path, "arena.comparison", rows, fidelity="analytic")
+    overlaps: list[str] = []
+    monkeypatch.setattr(canvas, "save", lambda page, *_: overlaps.extend(clashes(page)))
+    monkeypatch.setattr(registry, "_draw_narrow", lambda *_: None)
+    draw_figure(settings_of("arena"), {"comparison": [table]}, tmp_path / "arena")
+    assert overlaps == []
 
 
 @pytest.mark.parametrize(

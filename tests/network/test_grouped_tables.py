@@ -5,11 +5,13 @@ and to the last bit, as over all pairs.
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 
+from railx.effort import LimitSettings
 from railx.families import build_routing, family_of, registry
 from railx.network.flows.paths import route_flows
 from railx.network.packets import (
@@ -19,8 +21,10 @@ from railx.network.packets import (
     simulate_trace,
     zero_load_latency_cycles,
 )
+from railx.network.packets.effort import check_table
 from railx.network.packets.layout import build_net
 from railx.network.settings import UniformTraffic
+from railx.settings import SettingsError
 from railx.vocabulary.routing import table as tables
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
@@ -288,3 +292,25 @@ def test_balanced_packets_take_every_channel_of_a_rail_by_their_next_turn() -> N
     pools = np.unique(grouped.choice_pool[choices])
     over_rails = topology.links.kind[grouped.pool_link[grouped.pool_start[pools]]] != INTERNAL
     assert set(grouped.pool_class[pools[over_rails]].tolist()) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "routing", "changes"),
+    [
+        ("railx_hyperx", "adaptive", {"m": 3, "n": 2}),
+        ("mesh_2d", "balanced", {"x_scale": 24, "y_scale": 24}),
+        ("dragonfly", "valiant", {"p": 3, "a": 6, "h": 3, "groups": 19, "planes": 1}),
+    ],
+)
+def test_memory_of_a_table_over_all_pairs_is_estimated_with_its_states(
+    name: str, routing: str, changes: dict[str, Any]
+) -> None:
+    topology = build(name, **changes)
+    tracemalloc.start()
+    assert build_routing(topology, routing).entry_codes.size
+    peak_gib = tracemalloc.get_traced_memory()[1] / 2**30
+    tracemalloc.stop()
+    given = ("topology", name, topology.settings, routing)
+    check_table(*given, LimitSettings(memory_gib=3 * peak_gib))
+    with pytest.raises(SettingsError, match=f"the routing table of {routing} would take"):
+        check_table(*given, LimitSettings(memory_gib=peak_gib / 3))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from railx.performance.decoder import ModelSettings, parameter_count
+from railx.performance.devices import device_named
 from railx.performance.programs import constants_named
 from railx.settings import SettingsError
 from railx.steps.host import fitted_pass_ms, host_rows, step_seconds
@@ -149,6 +150,18 @@ def test_constants_of_perlmutter_are_the_fits_of_runs_without_switching() -> Non
         fit = fitted_pass_ms(runs, 3)
         assert [job.host.pass_ms for job, _ in runs if job.host] == pytest.approx(
             [fit] * len(runs), abs=2e-3
+        )
+
+
+@pytest.mark.parametrize("name", ["perlmutter_llama", "perlmutter_deepseek", "perlmutter_pipeline"])
+def test_perlmutter_has_the_a100_of_the_catalogue(name: str) -> None:
+    catalogue = device_named("a100_40gb")
+    for job in chosen(name).jobs().values():
+        device = job.device
+        assert (device.scale_up_gb_s, device.scale_out_gb_s, device.memory_gb_s) == (
+            catalogue.fast_gb_s,
+            catalogue.slow_gb_s,
+            catalogue.memory_gb_s,
         )
 
 

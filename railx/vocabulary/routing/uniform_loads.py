@@ -43,7 +43,9 @@ def torus_lane_loads(topology: Topology, columns: int, rows: int, lanes: int) ->
     return along_lane_loads(topology, *per_direction)
 
 
-def along_lane_loads(topology: Topology, x: float, y: float) -> FloatArray:
+def along_lane_loads(
+    topology: Topology, x: float | FloatArray, y: float | FloatArray
+) -> FloatArray:
     """The load x for all links along x and the load y for all along y."""
     links = topology.links
     along_x = np.isin(links.kind, [kind_code("rail_x"), kind_code("torus_x")])
