@@ -533,6 +533,13 @@ def test_advice_on_devices_of_any_number() -> None:
     assert "tensor_parallel_degree" in torchtitan_toml(advice.setting.model, advice.plan)
 
 
+def test_advice_on_one_device_needs_no_network() -> None:
+    (first,) = advise(AdviceSettings("mpt_1b", "h100", 1)).best
+    assert first["gpus"] == 1
+    alone = ("compute", "recompute", "optimizer", "fixed")
+    assert sum(first["time_s"][name] for name in alone) == pytest.approx(first["step_s"])
+
+
 @pytest.mark.parametrize(
     ("sharding", "differs"), [("parameters", "nothing"), ("replicated", "data -")]
 )
@@ -580,6 +587,15 @@ def test_a_given_plan_uses_all_devices() -> None:
     assert given_row is not None
     assert given_row["gpus"] == 64
     assert given_row["slower"] >= 0
+
+
+@pytest.mark.parametrize(("share", "fits"), [(1.0, True), (0.9, False)])
+def test_a_given_plan_fits_where_others_may(share: float, fits: bool) -> None:
+    plan = GivenPlan(tensor=2, pipeline=2, virtual=2)
+    settings = AdviceSettings("qwen3_32b", "b200", 8, memory_share=share, plan=plan)
+    given_row = advise(settings).given
+    assert given_row is not None
+    assert given_row["fits"] == fits
 
 
 @pytest.mark.parametrize(
