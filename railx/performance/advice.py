@@ -333,6 +333,13 @@ def _given(settings: AdviceSettings, setting: Setting, job: Job) -> Priced:
             f"plan.virtual: got {degrees['virtual']} with one stage; allowed: 1, or plan.pipeline"
             " above 1"
         )
+    micro_batches = job.global_batch // step
+    if degrees["virtual"] > 1 and micro_batches % degrees["pipeline"]:
+        raise UserError(
+            f"plan.virtual: got {degrees['virtual']} with {micro_batches} micro-batches in"
+            f" {degrees['pipeline']} stages; allowed: 1, or micro-batches that are a multiple of"
+            " the stages"
+        )
     experts = setting.model.experts or 1
     if experts % degrees["expert"]:
         raise UserError(
@@ -342,7 +349,7 @@ def _given(settings: AdviceSettings, setting: Setting, job: Job) -> Priced:
         plan = Plan(
             **degrees,
             data=data,
-            micro_batches=job.global_batch // step,
+            micro_batches=micro_batches,
             sequence_tokens=settings.tokens,
             sequence_parallel=degrees["tensor"] > 1,
             schedule="interleaved" if degrees["virtual"] > 1 else "1f1b",
