@@ -8,7 +8,6 @@ with the columns of one of the given ones.
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -31,7 +30,7 @@ from railx.performance.search import Job, candidates, search
 from railx.settings import load
 
 _GIB = 2**30
-#: The largest number that a row may have, and the inverse of the least that it measures.
+#: The largest number of a row, and the inverse of the least that it measures.
 _MOST = 1e9
 
 

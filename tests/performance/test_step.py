@@ -589,7 +589,7 @@ def test_a_stage_begins_each_forward_pass_after_its_host(plan: Plan, passes: int
     ],
 )
 def test_no_part_of_a_step_is_negative(model: str, plan: Plan) -> None:
-    """Where another stage than the first ends last, and a scatter hides behind a pass."""
+    """A stage that updates longest is not the first; a scatter hides behind a pass."""
     setting = replace(setting_of(), model=model_named(model), program=program_named("llm_foundry"))
     times = step_times(setting, Plans.of([plan]))
     assert min(float(seconds[0]) for seconds in times.parts.values()) >= 0
