@@ -404,9 +404,9 @@ def _case(kind: MeasuredSet, row: Mapping[str, str]) -> Case | None:
     case = kind.read(row)
     if case is None:
         return None
-    for part in (case.model, case.plan):
-        load(type(part), asdict(part))
-        for name, value in asdict(part).items():
+    for settings in (case.model, case.plan):
+        load(type(settings), asdict(settings))
+        for name, value in asdict(settings).items():
             if isinstance(value, int) and value > _MOST:
                 raise ValueError(f"{name} is {value:g}, above {_MOST:g}")
     if case.plan.pipeline * case.plan.virtual > case.model.layers:

@@ -89,8 +89,8 @@ def _constants(name: str) -> Any:
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"--constants: got {path}: {error}; allowed: a file of --fit") from None
-    one = isinstance(entries, dict) and len(entries) == 1
-    if not one or not all(isinstance(values, dict) for values in entries.values()):
+    single = isinstance(entries, dict) and len(entries) == 1
+    if not single or not all(isinstance(values, dict) for values in entries.values()):
         raise UserError(f"--constants: got {path}; allowed: one entry, as --fit prints it")
     [(entry, values)] = entries.items()
     return load(Constants, {"name": str(entry), **values}, str(entry))
