@@ -269,7 +269,7 @@ def _set(config: dict[str, Any], override: Any) -> None:
     else:
         if not override.is_delete():
             value = override.value()
-            if value == {} and at.get(last):
+            if value == {} and isinstance(at.get(last), dict) and at[last]:
                 raise SettingsError(
                     override.key_or_group,
                     "got {}, which changes none of its values; allowed: values, or ~KEY to remove"

@@ -201,13 +201,13 @@ def advise(
     return Advice(
         settings,
         setting,
-        [_row(priced, row, settings.gpus, fastest) for row in shown],
+        [_row(priced, row, settings, fastest) for row in shown],
         {
-            name: _row(priced, int(row), settings.gpus, fastest)
+            name: _row(priced, int(row), settings, fastest)
             for name, rows in firsts.items()
             for row in rows
         },
-        _row(given, 0, settings.gpus, fastest) if given else None,
+        _row(given, 0, settings, fastest) if given else None,
         best,
         _reasons(priced, given),
         None if topologies else _expected_error(setting, best),
@@ -333,6 +333,13 @@ def _given(settings: AdviceSettings, setting: Setting, job: Job) -> Priced:
             f"plan.virtual: got {degrees['virtual']} with one stage; allowed: 1, or plan.pipeline"
             " above 1"
         )
+    micro_batches = job.global_batch // step
+    if degrees["virtual"] > 1 and micro_batches % degrees["pipeline"]:
+        raise UserError(
+            f"plan.virtual: got {degrees['virtual']} with {micro_batches} micro-batches in"
+            f" {degrees['pipeline']} stages; allowed: 1, or micro-batches that are a multiple of"
+            " the stages"
+        )
     experts = setting.model.experts or 1
     if experts % degrees["expert"]:
         raise UserError(
@@ -342,7 +349,7 @@ def _given(settings: AdviceSettings, setting: Setting, job: Job) -> Priced:
         plan = Plan(
             **degrees,
             data=data,
-            micro_batches=job.global_batch // step,
+            micro_batches=micro_batches,
             sequence_tokens=settings.tokens,
             sequence_parallel=degrees["tensor"] > 1,
             schedule="interleaved" if degrees["virtual"] > 1 else "1f1b",
@@ -352,16 +359,17 @@ def _given(settings: AdviceSettings, setting: Setting, job: Job) -> Priced:
     return price(setting, Plans.of([plan]))
 
 
-def _row(priced: Priced, row: int, gpus: int, fastest_s: float) -> dict[str, Any]:
+def _row(priced: Priced, row: int, settings: AdviceSettings, fastest_s: float) -> dict[str, Any]:
     plan = priced.plans.plan(row)
     seconds = float(priced.times.total_s[row])
     tokens_s = plan.tokens / seconds
-    watts = priced.setting.device.watts
+    device = priced.setting.device
+    watts, room_gb = device.watts, device.capacity_gb * settings.memory_share
     return {
         **{name: getattr(plan, name) for name in (*DEGREES, *_OF_ROWS)},
         "order": list(plan.order),
         "gpus": plan.devices,
-        "idle_gpus": gpus - plan.devices,
+        "idle_gpus": settings.gpus - plan.devices,
         "step_s": seconds,
         "slower": seconds / fastest_s - 1,
         "tokens_per_s": tokens_s,
@@ -371,7 +379,7 @@ def _row(priced: Priced, row: int, gpus: int, fastest_s: float) -> dict[str, Any
         "time_s": {name: float(priced.times.parts[name][row]) for name in PARTS},
         "memory_gb": {name: float(priced.memory.parts[name][row]) / 1e9 for name in MEMORY_PARTS},
         "memory_total_gb": float(priced.memory.total_bytes[row]) / 1e9,
-        "fits": bool(priced.memory.total_bytes[row] <= priced.setting.device.capacity_gb * 1e9),
+        "fits": bool(priced.memory.total_bytes[row] <= room_gb * 1e9),
     }
 
 

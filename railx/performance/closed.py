@@ -184,13 +184,17 @@ def step_times(setting: Setting, plans: Plans) -> StepTimes:
     latest = np.argmax([one.exchanged + one.updated for one in stages], axis=0)
     parts = {name: chosen([one.work.parts[name] for one in stages]) for name in _OF_LAYERS}
     parts = {name: seconds * pipelines.batches for name, seconds in parts.items()}
-    parts["data"] = parts["data"] + chosen([one.exchanged for one in stages], latest)
+    exchanged, bubble = chosen([one.exchanged for one in stages], latest), chosen(idle)
+    # An update that begins before the first stage's last pass ends is hidden in part; a
+    # scatter that the next pass hides shortens the wait.
+    parts["data"] = parts["data"] + np.maximum(exchanged, 0.0) + np.minimum(bubble, 0.0)
+    updated = chosen([one.updated for one in stages], latest)
     return StepTimes(
         {
             **parts,
             "pipeline": parts["pipeline"] + chosen(messages),
-            "bubble": chosen(idle),
-            "optimizer": chosen([one.updated for one in stages], latest),
+            "bubble": np.maximum(bubble, 0.0),
+            "optimizer": updated + np.minimum(exchanged, 0.0),
             "fixed": np.full(len(plans), setting.constants.step_s),
         }
     )

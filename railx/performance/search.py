@@ -232,9 +232,11 @@ class _Ranking:
             fastest_s = self.priced.times.total_s[0]
             alone_s = sum(self.priced.times.parts[name] for name in _WITHOUT_NETWORK)
             rows = np.flatnonzero(alone_s < fastest_s)
-            inside = price(setting, self.priced.plans.take(rows).placed(ALL_INNERMOST))
-            inside_s = inside.times.total_s
-            self._inside_s[self.rows[rows]] = np.where(inside_s < fastest_s, inside_s, math.inf)
+            # None where the fastest plan exchanges nothing.
+            if len(rows):
+                inside = price(setting, self.priced.plans.take(rows).placed(ALL_INNERMOST))
+                inside_s = inside.times.total_s
+                self._inside_s[self.rows[rows]] = np.where(inside_s < fastest_s, inside_s, math.inf)
 
     @property
     def complete_s(self) -> float:

@@ -8,10 +8,9 @@ with the columns of one of the given ones.
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,11 @@ from railx.performance.networks import TwoLevelRing
 from railx.performance.plans import Array, Plan, Plans
 from railx.performance.programs import Constants, default_constants, program_named
 from railx.performance.search import Job, candidates, search
+from railx.settings import load
 
 _GIB = 2**30
+#: The largest number of a row, and the inverse of the least that it measures.
+_MOST = 1e9
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,7 @@ def _torchtitan(row: Mapping[str, str]) -> Case:
     compiled = "compile" in row["note"] or "TP" in row["note"]
     recipe = (row["precision"] if float8 else "bf16") + (" compiled" if compiled else " eager")
     return Case(
-        model_named(_LLAMAS[row["model"].rsplit("-", 1)[1]]),
+        model_named(_LLAMAS[row["model"].rsplit("-", 1)[-1]]),
         plan,
         _DEVICES[row["device"]],
         "fp8" if float8 else "bf16",
@@ -372,8 +374,8 @@ def read_set(path: Path) -> tuple[MeasuredSet, list[Case]]:
             reader = csv.DictReader(file)
             rows = list(reader)
             kind = measured_set(reader.fieldnames or ())
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as CSV: {error}") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path}: got {error}; allowed: a file of CSV in UTF-8") from None
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     if not rows:
@@ -382,7 +384,7 @@ def read_set(path: Path) -> tuple[MeasuredSet, list[Case]]:
     for line, row in enumerate(rows, 2):
         try:
             case = _case(kind, row)
-        except (KeyError, ValueError, ZeroDivisionError) as error:
+        except (KeyError, ValueError, ArithmeticError) as error:
             reason = f"got {error}" if isinstance(error, KeyError) else error
             raise UserError(
                 f"{path} line {line}: {reason}; allowed: a row as those of {kind.name} in"
@@ -400,8 +402,17 @@ def _case(kind: MeasuredSet, row: Mapping[str, str]) -> Case | None:
     if None in row or None in row.values():
         raise ValueError("not as many cells as columns")
     case = kind.read(row)
-    for measured in () if case is None else (case.seconds, case.memory_gib):
-        if measured is not None and not 0 < measured < math.inf:
+    if case is None:
+        return None
+    for settings in (case.model, case.plan):
+        load(type(settings), asdict(settings))
+        for name, value in asdict(settings).items():
+            if isinstance(value, int) and value > _MOST:
+                raise ValueError(f"{name} is {value:g}, above {_MOST:g}")
+    if case.plan.pipeline * case.plan.virtual > case.model.layers:
+        raise ValueError(f"more stages than the {case.model.layers} layers")
+    for measured in (case.seconds, case.memory_gib):
+        if measured is not None and not 1 / _MOST < measured < _MOST:
             raise ValueError(f"a time or memory of {measured:g} is measured")
     return case
 

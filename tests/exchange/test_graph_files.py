@@ -193,6 +193,7 @@ HEAD = '<graphml><graph edgedefault="undirected">'
     [
         ("a.dot", "", "ends in .graphml, .csv, .txt"),
         ("a.graphml", "<graphml>", "which is no XML"),
+        ("a.graphml", '<?xml version="1.0" encoding="utf-9"?><graphml/>', "which is no XML"),
         ("a.graphml", "<svg/>", "with <svg>; allowed: <graphml>"),
         ("a.graphml", "<graphml/>", "with 0 graphs; allowed: one"),
         ("a.graphml", f"{HEAD}<node/></graph></graphml>", "node id ''; allowed: a name"),

@@ -533,6 +533,13 @@ def test_advice_on_devices_of_any_number() -> None:
     assert "tensor_parallel_degree" in torchtitan_toml(advice.setting.model, advice.plan)
 
 
+def test_advice_on_one_device_needs_no_network() -> None:
+    (first,) = advise(AdviceSettings("mpt_1b", "h100", 1)).best
+    assert first["gpus"] == 1
+    alone = ("compute", "recompute", "optimizer", "fixed")
+    assert sum(first["time_s"][name] for name in alone) == pytest.approx(first["step_s"])
+
+
 @pytest.mark.parametrize(
     ("sharding", "differs"), [("parameters", "nothing"), ("replicated", "data -")]
 )
@@ -574,6 +581,20 @@ def test_a_stage_begins_each_forward_pass_after_its_host(plan: Plan, passes: int
     assert more == pytest.approx(replayed_step_s(settings[1], plans.plan(0)), rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("model", "plan"),
+    [
+        ("deepseek_v3", Plan(tensor=4, pipeline=5, micro_batches=3, sequence_tokens=512)),
+        ("mpt_125m", Plan(data=4, micro_batches=4, sharding="parameters", schedule="gpipe")),
+    ],
+)
+def test_no_part_of_a_step_is_negative(model: str, plan: Plan) -> None:
+    """A stage that updates longest is not the first; a scatter hides behind a pass."""
+    setting = replace(setting_of(), model=model_named(model), program=program_named("llm_foundry"))
+    times = step_times(setting, Plans.of([plan]))
+    assert min(float(seconds[0]) for seconds in times.parts.values()) >= 0
+
+
 def test_a_given_plan_uses_all_devices() -> None:
     settings = AdviceSettings("llama3_8b", "h100", 64, plan=GivenPlan(tensor=4))
     given_row = advise(settings).given
@@ -582,12 +603,27 @@ def test_a_given_plan_uses_all_devices() -> None:
     assert given_row["slower"] >= 0
 
 
+@pytest.mark.parametrize(("share", "fits"), [(1.0, True), (0.9, False)])
+def test_a_given_plan_fits_where_others_may(share: float, fits: bool) -> None:
+    plan = GivenPlan(tensor=2, pipeline=2, virtual=2)
+    settings = AdviceSettings("qwen3_32b", "b200", 8, memory_share=share, plan=plan)
+    given_row = advise(settings).given
+    assert given_row is not None
+    assert given_row["fits"] == fits
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         (AdviceSettings("llama3_70b", "h100", 8), "fits no plan"),
         (AdviceSettings("llama3_8b", "h100", 64, plan=GivenPlan(tensor=3)), "over"),
         (AdviceSettings("llama3_8b", "a100", 8, precision="fp8"), "precision: got fp8"),
+        (
+            AdviceSettings(
+                "llama3_8b", "h100", 24, global_batch=64, plan=GivenPlan(pipeline=3, virtual=2)
+            ),
+            "plan.virtual: got 2 with 8 micro-batches in 3 stages",
+        ),
         (AdviceSettings("llama9", "h100", 8), "model: got llama9"),
     ],
 )
@@ -628,6 +664,10 @@ def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
         (",512,32,", ",512,33,", "global_batch 512 is no multiple of 528"),
         (",full,", ",Full,", "got 'Full'"),
         ("A100-80GB", "ZX81", "got 'ZX81'"),
+        (",512,32,", ",inf,32,", "cannot convert float infinity to integer"),
+        (",4,16,1,", ",-4,16,1,", "tensor: got -4; allowed: at least 1"),
+        (",4,16,1,", ",4,16,31,", "more stages than the 30 layers"),
+        (",3072,32,30,", ",3072000000000,32,30,", "hidden is 3.072e+12, above 1e+09"),
     ],
 )
 def test_a_row_that_no_run_can_have_is_refused(

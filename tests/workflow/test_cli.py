@@ -77,6 +77,18 @@ def test_words_that_nothing_takes_are_named(
     assert capsys.readouterr().err == f"error: {said}: is not known; allowed: what --help lists\n"
 
 
+@pytest.mark.parametrize("content", [b"a: 1", b"[]", b"\xc0"])
+def test_constants_that_no_fit_printed_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(content)
+    said = refused(
+        capsys, "validate", "resources/measured/vtrain_multi.csv", "--constants", str(path)
+    )
+    assert said.startswith(f"--constants: got {path}")
+
+
 def test_network_gives_the_published_bounds(capsys: pytest.CaptureFixture[str]) -> None:
     summary = printed(
         capsys,

@@ -148,6 +148,13 @@ def test_what_cannot_be_composed_is_refused(
     assert "\n" not in str(refused.value)
 
 
+def test_an_empty_mapping_replaces_a_number(tmp_path: Path) -> None:
+    """The settings class says what is allowed there."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "f.yaml").write_text("n: 1\n")
+    assert compose(tmp_path, {"defaults": [{"/a": "f"}]}, ["a.n={}"]) == {"a": {"n": {}}}
+
+
 def test_files_that_inherit_each_other_are_named(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     for one, other in (("f", "g"), ("g", "f")):

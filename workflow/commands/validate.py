@@ -87,12 +87,13 @@ def _constants(name: str) -> Any:
 
     try:
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"--constants: got {path}: {error}; allowed: a file of --fit") from None
-    if not isinstance(entries, dict) or len(entries) != 1:
+    single = isinstance(entries, dict) and len(entries) == 1
+    if not single or not all(isinstance(values, dict) for values in entries.values()):
         raise UserError(f"--constants: got {path}; allowed: one entry, as --fit prints it")
     [(entry, values)] = entries.items()
-    return load(Constants, {"name": entry, **values}, entry)
+    return load(Constants, {"name": str(entry), **values}, str(entry))
 
 
 def _print_fit(cases: Any, start: Any) -> None:

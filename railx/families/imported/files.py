@@ -80,7 +80,7 @@ def _of_simulator(path: Path) -> Network:
 def _graphml(path: Path) -> Network:
     try:
         root = ElementTree.parse(path).getroot()
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, LookupError) as error:
         raise UserError(f"got {path}, which is no XML ({error}); allowed: GraphML") from None
     if _tag(root) != "graphml":
         raise UserError(f"got {path} with <{_tag(root)}>; allowed: <graphml>")
