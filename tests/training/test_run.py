@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing.connection
 import os
 import signal
 import socket
@@ -29,6 +30,7 @@ from tests.builders import write_corpus
 from tests.commands import environment, python
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from tests.training import sharding_program
+from training import ranks
 from training import run as command
 from training.data import plan_lengths, read_sequences
 from training.settings import fabric_rounds, load_run_settings
@@ -644,6 +646,42 @@ if __name__ == "__main__":
     assert failure.message.startswith("rank ") and failure.code == 1
     assert len(failure.message) == 1000 and len(failure.trace) == 10_000
 """
+
+
+class Ending:
+    """A rank's process; ``report`` is what its launcher's wait makes readable."""
+
+    def __init__(self, exitcode: int, pid: int) -> None:
+        self.exitcode, self.pid = exitcode, pid
+        self.sentinel, self.report = os.pipe()
+
+    def join(self) -> None:
+        """It has ended."""
+
+
+def test_a_killed_rank_is_named_however_late_it_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        # Not waited for: it stays in the system's table.
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        failed, killed, runs = Ending(1, ended.pid), Ending(-9, ended.pid), Ending(0, os.getpid())
+        os.close(failed.report)
+        waits = multiprocessing.connection.wait
+
+        def wait(sentinels: list[int], *limit_s: float | None) -> Any:
+            if failed.sentinel not in sentinels:
+                if limit_s:
+                    return []
+                os.close(killed.report)
+            return waits(sentinels)
+
+        monkeypatch.setattr(multiprocessing.connection, "wait", wait)
+        found: Any = ranks._wait([failed, killed, runs])  # type: ignore[list-item]
+        assert found is killed
+    for one in (failed, killed, runs):
+        os.close(one.sentinel)
+    os.close(runs.report)
 
 
 def test_an_error_of_any_length_ends_a_launch(tmp_path: Path) -> None:
