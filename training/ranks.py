@@ -144,9 +144,13 @@ def _wait(ranks: Sequence[BaseProcess]) -> BaseProcess | None:
         ended = _ended(running)
         if any(process.exitcode for process in ended):
             # The killed rank ended first, but may be reported last.
-            late = {one: rank for one, rank in running.items() if _is_ending(rank.pid or 0)}
-            while late:
-                ended += _ended(late)
+            ending = {
+                sentinel: process
+                for sentinel, process in running.items()
+                if _is_ending(process.pid or 0)
+            }
+            while ending:
+                ended += _ended(ending)
             return min(
                 (process for process in ended if process.exitcode),
                 key=lambda process: process.exitcode or 0,
@@ -160,7 +164,7 @@ def _is_ending(process: int) -> bool:
         state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return Path("/proc/self/stat").exists()
-    # The flags, behind the name in parentheses; a process closes its sockets after this.
+    # The flags, behind the name in parentheses; the process closes its sockets later.
     return bool(int(state.rpartition(")")[2].split()[6]) & _EXITING)
 
 
