@@ -194,7 +194,7 @@ def test_predicted_memory_is_of_the_steps_that_are_measured() -> None:
 
 
 def test_circuits_that_are_given_back_too_early_are_noticed() -> None:
-    done = python("-c", EARLY, timeout_s=120)
+    done = python("-c", EARLY)
     assert done.returncode == 0, done.stderr
     assert "granted_before_the_last_one_ended" in json.loads(done.stdout)
 

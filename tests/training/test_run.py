@@ -305,7 +305,7 @@ def repeated(tmp_path_factory: pytest.TempPathFactory) -> Path:
         },
     )
     with restless():
-        done = python("-m", "training.run", *written(folder, settings), timeout_s=240)
+        done = python("-m", "training.run", *written(folder, settings))
     assert done.returncode == 0, done.stderr
     assert "set aside as disturbed: 8 of 8 blocks" in done.stdout
     return folder / "out"
@@ -368,7 +368,7 @@ def piped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("piped")
     arguments = written(folder, prepared(folder, pipeline(2)))
     program = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
-    done = python(*program, "-m", "training.run", *arguments, cwd=folder, timeout_s=200)
+    done = python(*program, "-m", "training.run", *arguments, cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder / "out"
 
@@ -686,14 +686,14 @@ def test_a_killed_rank_is_named_however_late_it_is_reported(
 
 def test_an_error_of_any_length_ends_a_launch(tmp_path: Path) -> None:
     (tmp_path / "long.py").write_text(LONG)
-    done = python(tmp_path / "long.py", timeout_s=120)
+    done = python(tmp_path / "long.py")
     assert done.returncode == 0, done.stderr
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_in_one_line(tmp_path: Path) -> None:
     changes = {"training.optimizer.learning_rate": 1e18}
     settings = prepared(tmp_path, pipeline(), **changes)
-    done = python("-m", "training.run", *written(tmp_path, settings), timeout_s=120)
+    done = python("-m", "training.run", *written(tmp_path, settings))
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         "training.run: error: training.optimizer: got loss nan and gradient norm nan in step 2;"
