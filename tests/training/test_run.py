@@ -175,9 +175,7 @@ def bare_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         },
     )
     arguments = written(folder, settings)
-    done = python(
-        "-m", "training.run", *arguments, cwd=folder, env=environment(folder), timeout_s=120
-    )
+    done = python("-m", "training.run", *arguments, cwd=folder, env=environment(folder))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("ms per iteration, loss") == 3
     assert "losses of all settings agree" in done.stdout
