@@ -32,7 +32,12 @@ def search_root() -> None:
 
 def main() -> int:
     """The command ``railx``; returns its exit code."""
-    search_root()
-    from workflow.cli import main as command
+    try:
+        search_root()
+        from workflow.cli import main as command
 
-    return command()
+        return command()
+    except KeyboardInterrupt:
+        # While the command was loaded.
+        print("interrupted", file=sys.stderr)
+        return 130

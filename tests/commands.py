@@ -26,16 +26,14 @@ def python(
     *arguments: str | Path,
     cwd: Path = ROOT,
     env: dict[str, str] | None = None,
-    timeout_s: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """A process that has ended, with what it printed."""
+    """A process that has ended, with what it printed; pytest limits its time."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=cwd,
         env=environment() if env is None else env,
         capture_output=True,
         text=True,
-        timeout=timeout_s,
         check=False,
     )
 

@@ -28,6 +28,8 @@ UNUSABLE = 2
 #: Characters of an error that a rank reports, and of its traceback, the end: more than
 #: the pipe takes would block the rank, which the launcher reads once it has ended.
 _MESSAGE, _TRACE = 1000, 10_000
+#: Linux' PF_EXITING.
+_EXITING = 0x4
 
 
 @dataclass(frozen=True)
@@ -139,10 +141,16 @@ def _wait(ranks: Sequence[BaseProcess]) -> BaseProcess | None:
     """
     running = {process.sentinel: process for process in ranks}
     while running:
-        ended = _ended(running, None)
+        ended = _ended(running)
         if any(process.exitcode for process in ended):
-            # A short wait, because the killed rank may be reported last.
-            ended += _ended(running, 0.2)
+            # The killed rank ended first, but may be reported last.
+            ending = {
+                sentinel: process
+                for sentinel, process in running.items()
+                if _is_ending(process.pid or 0)
+            }
+            while ending:
+                ended += _ended(ending)
             return min(
                 (process for process in ended if process.exitcode),
                 key=lambda process: process.exitcode or 0,
@@ -150,8 +158,18 @@ def _wait(ranks: Sequence[BaseProcess]) -> BaseProcess | None:
     return None
 
 
-def _ended(running: dict[int, BaseProcess], limit_s: float | None) -> list[BaseProcess]:
-    ready = multiprocessing.connection.wait(list(running), limit_s)
+def _is_ending(process: int) -> bool:
+    """Whether a process has begun to end, reported or not; False where Linux is not."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return Path("/proc/self/stat").exists()
+    # The flags, behind the name in parentheses; the process closes its sockets later.
+    return bool(int(state.rpartition(")")[2].split()[6]) & _EXITING)
+
+
+def _ended(running: dict[int, BaseProcess]) -> list[BaseProcess]:
+    ready = multiprocessing.connection.wait(list(running))
     ended = [running.pop(cast("int", sentinel)) for sentinel in ready]
     for process in ended:
         process.join()

@@ -298,10 +298,14 @@ def _check_place(out: Path, folder: Path, option: str = "--out") -> None:
         folder = folder.parent
     if out.exists() and not out.is_dir() and not os.access(out, os.W_OK):
         raise UserError(f"{option}: got {out}; allowed: a file that can be written")
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+    try:
+        # By its permissions alone root could write to /proc or a read-only disk.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError:
         raise UserError(
             f"{option}: got {out}; allowed: a place that can be written, unlike {folder}"
-        )
+        ) from None
 
 
 @contextmanager

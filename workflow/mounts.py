@@ -87,6 +87,10 @@ class _Mounts:
                 "defaults", f"conf/experiment/{name}.yaml inherits itself: {', '.join(heirs)}"
             )
         content = _read(f"experiment/{name}.yaml")
+        if not content:
+            raise SettingsError(
+                f"conf/experiment/{name}.yaml", "is empty; allowed: choices, or defaults: [quick]"
+            )
         inherited = content.pop("defaults", [])
         if not isinstance(inherited, list) or not all(isinstance(item, str) for item in inherited):
             raise SettingsError(

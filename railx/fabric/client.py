@@ -186,13 +186,19 @@ class FabricClient:
         """The controller's error about an operation of ``members`` that had begun.
 
         The controller knows which member died, where the others only see a connection
-        close, but its message may take a moment. None without one in ``timeout_s``.
+        close, but its message may take a moment. None without one in ``timeout_s`` and
+        in all that the controller says before its next answer.
         """
         about: set[tuple[int, ...] | None] = {members, None}
         with self._noticed:
-            self._noticed.wait_for(
+            noticed = self._noticed.wait_for(
                 lambda: self._broken is not None or not about.isdisjoint(self._notices), timeout_s
             )
+        if not noticed:
+            # One with much to do has perhaps not come to the loss.
+            with contextlib.suppress(FabricError):
+                self.statistics()
+        with self._noticed:
             return self._notices.get(members, self._notices.get(None))
 
     def _notice(self, members: tuple[int, ...] | None, text: str) -> None:

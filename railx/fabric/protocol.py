@@ -72,7 +72,9 @@ an int and no bool, no number is a float, names are short and printable.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import struct
 from collections.abc import Callable, Mapping
@@ -256,6 +258,11 @@ def connect(address: str, timeout_s: float) -> socket.socket:
             f"address of the controller: got {address!r}; allowed: host:port or unix:/path"
         )
     connection = socket.create_connection((host, int(port)), timeout=timeout_s)
+    if connection.getsockname() == connection.getpeername():
+        # Where nobody listens, the system may choose this port for our end, too: TCP
+        # joins such a socket to itself, and no controller could listen there any more.
+        connection.close()
+        raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
     connection.settimeout(None)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection

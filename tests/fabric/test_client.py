@@ -277,7 +277,10 @@ def test_light_that_comes_after_the_lease_is_accounted(played: Played) -> None:
 
 def test_what_befell_an_operation_under_way_is_known(played: Played) -> None:
     with registered(played) as client:
-        assert client.reason_of_failure((0, 1), 0) is None
+        reason = later(lambda: client.reason_of_failure((0, 1), 0))
+        played.hear("STATS")
+        played.say("STATS", request=0, statistics={})
+        assert reason() is None
         played.say("ERROR", request=None, reason="port", message="a port is lost")
         played.say("RECALL", **NEEDS, hold=1, reason="rank 1 has left")
         # It may be a lease whose grant is on its way: nothing began under it.
@@ -286,6 +289,28 @@ def test_what_befell_an_operation_under_way_is_known(played: Played) -> None:
         played.hear("PONG")
         assert client.reason_of_failure((0, 1)) == "rank 1 has left during pair 0,1"
         assert client.reason_of_failure((0, 3)) == "a port is lost"
+
+
+def test_a_controller_that_hears_of_a_loss_late_is_waited_for(played: Played) -> None:
+    with registered(played) as client:
+        reason = later(lambda: client.reason_of_failure((0, 1), 0))
+        played.hear("STATS")
+        played.say("RECALL", **NEEDS, hold=1, reason="rank 1 lost its connection")
+        played.say("STATS", request=0, statistics={})
+        assert reason() == "rank 1 lost its connection during pair 0,1"
+
+
+def test_a_port_that_nobody_listens_at_answers_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def to_itself(address: tuple[str, int], timeout: float) -> socket.socket:
+        joined = socket.socket()
+        joined.settimeout(timeout)
+        joined.bind(("127.0.0.1", 0))
+        joined.connect(joined.getsockname())
+        return joined
+
+    monkeypatch.setattr(socket, "create_connection", to_itself)
+    with pytest.raises(FabricError, match=r"no controller answers at .* \(Connection refused\)"):
+        FabricClient("127.0.0.1:9", 0, gpus_per_server=1)
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\x00\x00\x00\x02{]", b"\xff\xff\xff\xff"])

@@ -34,7 +34,6 @@ def trained(
         *("-m", "torch.distributed.run", "--nproc-per-node", str(_RANKS), *options),
         *(_PROGRAM, client, backend, folder),
         env=environment(OMP_NUM_THREADS="1", **variables),
-        timeout_s=200,
     )
     assert done.returncode == 0, done.stderr
     said: dict[str, Any] = json.loads((folder / f"{client}.json").read_text())

@@ -94,7 +94,6 @@ def torchrun(ranks: int, *words: str | Path) -> str:
         *("-m", "torch.distributed.run", "--nproc-per-node", str(ranks)),
         *("--master-port", "0", "--standalone", *words),
         env=environment(OMP_NUM_THREADS="1"),
-        timeout_s=300,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -72,7 +72,7 @@ def recording(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     folder = tmp_path_factory.mktemp("recording")
     write_json(folder / "config.json", settings(folder, request.param()))
     arguments = ("--config", str(folder / "config.json"), "--out", str(folder / "out"))
-    done = python("-m", "training.run", *arguments, env=environment(), timeout_s=120)
+    done = python("-m", "training.run", *arguments, env=environment())
     assert done.returncode == 0, done.stderr
     return folder / "out"
 

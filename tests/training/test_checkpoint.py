@@ -37,7 +37,7 @@ DYING = Path(__file__).with_name("dying_program.py")
 
 @pytest.fixture(scope="module")
 def launched() -> dict[str, Any]:
-    done = python(Path(program.__file__), timeout_s=250)
+    done = python(Path(program.__file__))
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     return result
@@ -127,12 +127,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     killed, kept = [], []
     # In the first block, on gloo as it is; in the second, as its circuits are switched.
     for dies in ("2,0,3", "1,1,5"):
-        killed.append(
-            python(DYING, *arguments, cwd=folder, env=environment(DIES=dies), timeout_s=120)
-        )
+        killed.append(python(DYING, *arguments, cwd=folder, env=environment(DIES=dies)))
         kept.append(what_is_kept(folder / "out" / "unfinished"))
         shutil.copytree(folder / "out", folder / f"out_{len(kept)}")
-    finished = python("-m", "training.run", *arguments, cwd=folder, timeout_s=120)
+    finished = python("-m", "training.run", *arguments, cwd=folder)
     return Runs(folder, killed, kept, finished)
 
 
@@ -219,7 +217,7 @@ def test_a_pipeline_of_two_ranks_goes_on_with_what_four_shared(
     runs: Runs, straight: list[float], tmp_path: Path
 ) -> None:
     arguments = [*prepared_run(tmp_path, two_stages()), "--resume", str(runs.folder / "out_2")]
-    done = python("-m", "training.run", *arguments, timeout_s=120)
+    done = python("-m", "training.run", *arguments)
     assert done.returncode == 0, done.stderr
     result = read_json(tmp_path / "out/result.json")
     assert (result["ranks"], result["parallelism"], result["begun_at_step"]) == (2, "pipeline", 4)

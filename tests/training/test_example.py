@@ -67,7 +67,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
             )
         launched = {"OMP_NUM_THREADS": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1"}
         variables = environment(**launched)
-        done = python(PROGRAM, folder, json.dumps(settings), env=variables, timeout_s=800)
+        done = python(PROGRAM, folder, json.dumps(settings), env=variables)
     assert done.returncode == 0, done.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]
 

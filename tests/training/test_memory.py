@@ -22,7 +22,7 @@ STAGES = [case.name for case in memory_program.stage_cases()]
 
 @pytest.fixture(scope="module")
 def launched() -> dict[str, Any]:
-    done = python(memory_program.__file__, timeout_s=200)
+    done = python(memory_program.__file__)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     return result

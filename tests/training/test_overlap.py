@@ -28,7 +28,7 @@ UNITS = 5
 
 @pytest.fixture(scope="module")
 def traces() -> dict[str, list[Events]]:
-    done = python(overlap_program.__file__, timeout_s=200)
+    done = python(overlap_program.__file__)
     assert done.returncode == 0, done.stderr
     result: dict[str, list[Events]] = json.loads(done.stdout)
     return result

@@ -38,7 +38,7 @@ def launches() -> dict[int, dict[str, Any]]:
 
 def launched(ranks: int, launches: dict[int, dict[str, Any]]) -> dict[str, Any]:
     if ranks not in launches:
-        done = python(PROGRAM, str(ranks), "railx", timeout_s=200)
+        done = python(PROGRAM, str(ranks), "railx")
         assert done.returncode == 0, done.stderr
         launches[ranks] = json.loads(done.stdout)
     return launches[ranks]
@@ -75,7 +75,7 @@ Moves = dict[str, dict[str, dict[str, float]]]
 
 @pytest.fixture(scope="module")
 def moves() -> Moves:
-    done = python(DOCUMENTS_PROGRAM, timeout_s=200)
+    done = python(DOCUMENTS_PROGRAM)
     assert done.returncode == 0, done.stderr
     found: Moves = json.loads(done.stdout)
     return found

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing.connection
 import os
 import signal
 import socket
@@ -29,6 +30,7 @@ from tests.builders import write_corpus
 from tests.commands import environment, python
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from tests.training import sharding_program
+from training import ranks
 from training import run as command
 from training.data import plan_lengths, read_sequences
 from training.settings import fabric_rounds, load_run_settings
@@ -173,9 +175,7 @@ def bare_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         },
     )
     arguments = written(folder, settings)
-    done = python(
-        "-m", "training.run", *arguments, cwd=folder, env=environment(folder), timeout_s=120
-    )
+    done = python("-m", "training.run", *arguments, cwd=folder, env=environment(folder))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("ms per iteration, loss") == 3
     assert "losses of all settings agree" in done.stdout
@@ -303,7 +303,7 @@ def repeated(tmp_path_factory: pytest.TempPathFactory) -> Path:
         },
     )
     with restless():
-        done = python("-m", "training.run", *written(folder, settings), timeout_s=240)
+        done = python("-m", "training.run", *written(folder, settings))
     assert done.returncode == 0, done.stderr
     assert "set aside as disturbed: 8 of 8 blocks" in done.stdout
     return folder / "out"
@@ -366,7 +366,7 @@ def piped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("piped")
     arguments = written(folder, prepared(folder, pipeline(2)))
     program = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
-    done = python(*program, "-m", "training.run", *arguments, cwd=folder, timeout_s=200)
+    done = python(*program, "-m", "training.run", *arguments, cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder / "out"
 
@@ -646,16 +646,52 @@ if __name__ == "__main__":
 """
 
 
+class Ending:
+    """A rank's process; ``report`` is what its launcher's wait makes readable."""
+
+    def __init__(self, exitcode: int, pid: int) -> None:
+        self.exitcode, self.pid = exitcode, pid
+        self.sentinel, self.report = os.pipe()
+
+    def join(self) -> None:
+        """It has ended."""
+
+
+def test_a_killed_rank_is_named_however_late_it_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        # Not waited for: it stays in the system's table.
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        failed, killed, runs = Ending(1, ended.pid), Ending(-9, ended.pid), Ending(0, os.getpid())
+        os.close(failed.report)
+        waits = multiprocessing.connection.wait
+
+        def wait(sentinels: list[int], *limit_s: float | None) -> Any:
+            if failed.sentinel not in sentinels:
+                if limit_s:
+                    return []
+                os.close(killed.report)
+            return waits(sentinels)
+
+        monkeypatch.setattr(multiprocessing.connection, "wait", wait)
+        found: Any = ranks._wait([failed, killed, runs])  # type: ignore[list-item]
+        assert found is killed
+    for one in (failed, killed, runs):
+        os.close(one.sentinel)
+    os.close(runs.report)
+
+
 def test_an_error_of_any_length_ends_a_launch(tmp_path: Path) -> None:
     (tmp_path / "long.py").write_text(LONG)
-    done = python(tmp_path / "long.py", timeout_s=120)
+    done = python(tmp_path / "long.py")
     assert done.returncode == 0, done.stderr
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_in_one_line(tmp_path: Path) -> None:
     changes = {"training.optimizer.learning_rate": 1e18}
     settings = prepared(tmp_path, pipeline(), **changes)
-    done = python("-m", "training.run", *written(tmp_path, settings), timeout_s=120)
+    done = python("-m", "training.run", *written(tmp_path, settings))
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         "training.run: error: training.optimizer: got loss nan and gradient norm nan in step 2;"

@@ -74,7 +74,7 @@ def test_static_and_adaptive_groups_of_eight_ranks_have_one_loss_curve(
 
 
 def launch(*arguments: object) -> dict[str, Any]:
-    done = python(PROGRAM, *map(str, arguments), timeout_s=250)
+    done = python(PROGRAM, *map(str, arguments))
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     return result
@@ -150,7 +150,7 @@ def test_compiled_layers_train_the_same_model() -> None:
 
 @pytest.mark.slow
 def test_a_large_model_starts_small() -> None:
-    done = python(start_program.__file__, "llama_7b", "64", timeout_s=250)
+    done = python(start_program.__file__, "llama_7b", "64")
     assert done.returncode == 0, done.stderr
     start = json.loads(done.stdout)
     assert start["kept"] > 6.7e9 / 64

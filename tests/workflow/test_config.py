@@ -399,6 +399,7 @@ def test_the_command_line_takes_lists_and_single_choices() -> None:
         ),
         ("defaults: quick", "defaults: got 'quick' in conf/experiment/mine.yaml; allowed: a list"),
         ("defaults: [mine]", "defaults: conf/experiment/mine.yaml inherits itself: mine"),
+        ("# defaults: [quick]", "conf/experiment/mine.yaml: is empty; allowed: choices, or defau"),
         ("- cost", "conf/experiment/mine.yaml: got list; allowed: a mapping of keys to settings"),
         ("figures: [cost", "conf/experiment/mine.yaml: no YAML: line 3: while parsing a flow"),
         ("topologies: {torus_2d: {k: 1}}", "topologies.torus_2d.k: unknown key; allowed: family,"),
@@ -407,7 +408,7 @@ def test_the_command_line_takes_lists_and_single_choices() -> None:
 def test_a_mistake_in_an_experiment_is_named_in_one_line(
     mine: Callable[..., Experiment], content: str, message: str
 ) -> None:
-    inherits = "" if content.startswith(("defaults", "-")) else "defaults: [quick]\n"
+    inherits = "" if content.startswith(("defaults", "-", "#")) else "defaults: [quick]\n"
     with pytest.raises(SettingsError) as caught:
         mine(inherits + content)
     assert str(caught.value).startswith(message)

@@ -79,6 +79,7 @@ def test_networks_of_conf_take_the_place_of_the_space() -> None:
             [*SMALL, "--html", "README.md/x"],
             "; allowed: a place that can be written, unlike README",
         ),
+        ([*SMALL, "--html", "/proc/x"], "; allowed: a place that can be written, unlike /proc"),
         (["--experiment", "3x"], "--experiment: got '3x'; allowed: letters, digits"),
         (["--experiment", "quick"], "--experiment: got 'quick', which "),
     ],
