@@ -253,8 +253,8 @@ def mapping(**items: Any) -> Any:
 
 def has_default(field: dataclasses.Field[Any]) -> bool:
     """Whether settings may leave a field out."""
-    defaults = (field.default, field.default_factory)
-    return any(default is not dataclasses.MISSING for default in defaults)
+    missing = dataclasses.MISSING
+    return field.default is not missing or field.default_factory is not missing
 
 
 def to_dict(settings: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,11 +60,13 @@ def figure_of(name: str) -> Figure:
     return declared
 
 
+@cache
+def _settings(names: tuple[str, ...]) -> dict[str, type[CanvasSettings]]:
+    return {name: figure_of(name).settings for name in names}
+
+
 #: The settings of any figure; ``figure`` names the figure.
-FigureSettings = Annotated[
-    CanvasSettings,
-    Registered("figure", lambda: {name: figure_of(name).settings for name in FIGURES}),
-]
+FigureSettings = Annotated[CanvasSettings, Registered("figure", lambda: _settings(tuple(FIGURES)))]
 
 
 def draw_figure(settings: CanvasSettings, inputs: FigureFiles, output: Path) -> None:

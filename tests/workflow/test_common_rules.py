@@ -167,18 +167,20 @@ def test_rules_take_what_their_stage_declares(read: Read) -> None:
     assert "{wildcards.corpus}" in rules.words("corpus")
 
 
-@pytest.mark.parametrize("there", ["results/quick", ".snakemake/metadata/of_a_file"])
-def test_a_dry_run_before_any_other_takes_no_settings_and_code(
-    read: Read, tmp_path: Path, there: str
+def test_a_dry_run_takes_settings_and_code_of_jobs_with_a_record(
+    read: Read, tmp_path: Path
 ) -> None:
     rules = read(dryrun=True)
-    (tmp_path / ".snakemake/metadata").mkdir()
-    assert rules.settings("corpus")(["stdlib"]) is None
-    assert rules.code("corpus")(["stdlib"]) is None
-    (tmp_path / there).mkdir(parents=True)
-    rules = read(dryrun=True)
-    assert rules.settings("corpus")(["stdlib"])
-    assert rules.code("corpus")(["stdlib"])
+    # Of another experiment, or of files that are gone.
+    (tmp_path / ".snakemake/metadata/of_a_file").mkdir(parents=True)
+    record = tmp_path / "results/quick/provenance/corpus/stdlib.json"
+    record.parent.mkdir(parents=True)
+    for taken in (rules.settings("corpus"), rules.code("corpus")):
+        assert taken(["stdlib"]) is None
+        record.touch()
+        assert taken(["stdlib"])
+        record.unlink()
+    assert rules.settings("report")([]) is None
 
 
 def test_nodes_are_asked_for_as_the_profile_says(read: Read) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from functools import cache
 from pathlib import Path
 
 # The packages are those beside this file, for the jobs too: they have the same environment.
@@ -96,24 +95,29 @@ def files_out(name):
     return written | {"record": str(RESULTS / provenance_path(stage, stage.wildcard))}
 
 
-@cache
-def compares():
-    """Whether settings and code are compared with those of earlier runs: not in a dry run before any other, which they slow by half."""
-    return not workflow.dryrun or RESULTS.exists() or any(Path(".snakemake/metadata").glob("*"))
+def compares(name, item):
+    """Whether settings and code of a job are compared with those of its results: a dry run spares those that have no record."""
+    return not workflow.dryrun or (RESULTS / provenance_path(STAGES[name], item)).exists()
 
 
 def settings(name):
     """The part of the experiment that a stage depends on: a change in it reruns the job."""
-    return lambda wildcards: STAGES[name].settings(EXPERIMENT, item_of(wildcards)) if compares() else None
+
+    def found(wildcards):
+        item = item_of(wildcards)
+        return STAGES[name].settings(EXPERIMENT, item) if compares(name, item) else None
+
+    return found
 
 
 def code(name):
     """The code of a stage and its packages: what changes there reruns the stages that use it."""
 
     def found(wildcards):
-        if not compares():
+        item = item_of(wildcards)
+        if not compares(name, item):
             return None
-        asked = (STAGES[name], EXPERIMENT, item_of(wildcards))
+        asked = (STAGES[name], EXPERIMENT, item)
         return {"digest": code_of(*asked), "packages": packages_of(*asked)}
 
     return found
