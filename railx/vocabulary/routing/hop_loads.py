@@ -85,19 +85,8 @@ class HopLoads:
         left, paths = self._hops.left[self._at], self._hops.paths[self._at]
         drawn = demand / max(1, len(demand) - 1)
         legs = drawn.sum(axis=1)[:, None] + drawn.sum(axis=0) - drawn
-        longest = 0
-        for source in range(len(demand)):
-            to = np.flatnonzero(demand[source])
-            if not len(to):
-                continue
-            # The share of the paths to each class that meets the router of each other.
-            on_way = left[source, to, None] + left[to] == left[source]
-            met = np.where(on_way, paths[source, to, None] * paths[to] / paths[source], 0.0)
-            most = np.where(met < 1, left[source] + left[:, to].T, left[source, to, None])
-            longest = max(longest, int(most.max()))
-            met[np.arange(len(to)), to] = 0.0
-            met *= drawn[source, to, None]
-            legs[to] -= met
-            legs[:, to] -= met.T
+        taken_off = np.zeros_like(legs)
+        longest = kernels().valiant_legs(left, paths, drawn, taken_off)
+        legs -= taken_off + taken_off.T
         np.fill_diagonal(legs, 0.0)
         return legs, longest

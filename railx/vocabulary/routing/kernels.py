@@ -472,3 +472,31 @@ def minimal_loads(
                 flow[vertex], arrival_ns[vertex], waits[vertex] = 0.0, 0.0, False
             size[hops] = 0
     return longest_ns
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def valiant_legs(left: Any, paths: Any, drawn: Any, taken_off: Any) -> int:
+    """Add what packets of Valiant's routing leave out, because they meet their
+    destination on the way to the drawn class, to ``taken_off``; return the most hops.
+
+    All arrays are of [classes, classes]: ``left`` hops and minimal ``paths`` between
+    them, ``drawn`` the traffic from a source to a destination by one drawn class.
+    ``taken_off[to, via]``: the legs from ``to`` on to ``via``, and as many back.
+    """
+    longest = 0
+    for source in range(len(left)):
+        for to in range(len(left)):
+            if drawn[source, to] == 0:
+                continue
+            for via in range(len(left)):
+                met = 0.0
+                if left[source, to] + left[to, via] == left[source, via]:
+                    # The share of the paths to the drawn class that meet the router.
+                    met = paths[source, to] * paths[to, via] / paths[source, via]
+                if met < 1:
+                    longest = max(longest, left[source, via] + left[via, to])
+                else:
+                    longest = max(longest, left[source, to])
+                if via != to:
+                    taken_off[to, via] += met * drawn[source, to]
+    return int(longest)
