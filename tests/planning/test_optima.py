@@ -97,6 +97,14 @@ def test_plans_of_small_batches_are_near_the_optimum(part: int) -> None:
     assert max(over) <= 0.01
 
 
+@pytest.mark.parametrize("index", [33, 201, 258])
+def test_plans_with_a_micro_batch_less_are_tried(index: int) -> None:
+    """Kicks of plans with more micro-batches do not find these optima."""
+    instance = list(sequence_optima.instances())[index]
+    planned = _flexsp_ms(list(instance.lengths), instance.devices, instance.cost)
+    assert planned == pytest.approx(sequence_optima.optima_ms()[instance.index], rel=1e-9)
+
+
 def test_a_stored_optimum_of_sequences_is_proven_again() -> None:
     stored = sequence_optima.optima_ms()
     for instance in list(sequence_optima.instances())[:300:151]:
