@@ -98,7 +98,7 @@ def test_plans_of_small_batches_are_near_the_optimum(part: int) -> None:
 
 
 def test_plans_with_a_micro_batch_less_are_tried() -> None:
-    """Kicks of plans with more micro-batches find none of these optima: 0.32 % in all."""
+    """Kicks of plans with more micro-batches find none: 0.32 % above in all."""
     instances, over = list(sequence_optima.instances()), 0.0
     for index in (33, 201, 258):
         one = instances[index]
