@@ -159,7 +159,7 @@ def _wait(ranks: Sequence[BaseProcess]) -> BaseProcess | None:
 
 
 def _is_ending(process: int) -> bool:
-    """Whether a process has begun to end, reported or not; False where Linux is not."""
+    """Whether a process has begun to end, reported or not (Linux; elsewhere False)."""
     try:
         state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

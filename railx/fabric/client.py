@@ -186,8 +186,8 @@ class FabricClient:
         """The controller's error about an operation of ``members`` that had begun.
 
         The controller knows which member died, where the others only see a connection
-        close, but its message may take a moment. None without one in ``timeout_s`` and
-        in all that the controller says before its next answer.
+        close, but its message may take a moment. None if it sends none within
+        ``timeout_s``, nor before its next answer.
         """
         about: set[tuple[int, ...] | None] = {members, None}
         with self._noticed:
@@ -195,7 +195,7 @@ class FabricClient:
                 lambda: self._broken is not None or not about.isdisjoint(self._notices), timeout_s
             )
         if not noticed:
-            # One with much to do has perhaps not come to the loss.
+            # A busy controller may not have handled the loss yet.
             with contextlib.suppress(FabricError):
                 self.statistics()
         with self._noticed:

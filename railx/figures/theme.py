@@ -24,7 +24,7 @@ PALETTE: tuple[str, ...] = (
     *("#004b68", "#ce3700", "#6f4000", "#573a99"),
 )
 INK = "#22272e"
-#: What artists are called that :func:`railx.figures.canvas.settle` moves apart.
+#: Label of the artists that :func:`railx.figures.canvas.settle` moves apart.
 APART = "apart"
 GREY = "#626a76"
 #: Lines that only guide the eye: grid, edges of panels.

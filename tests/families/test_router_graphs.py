@@ -22,6 +22,7 @@ from railx.vocabulary.routing import hop_paths
 from railx.vocabulary.routing.analysis import (
     check_deadlock_free,
     check_delivery,
+    kernels,
     pair_loads,
     path_lengths,
     table_lane_loads,
@@ -480,3 +481,13 @@ def test_every_stride_is_a_ring_over_all_servers() -> None:
             assert len({k * stride % servers for k in range(servers)}) == servers
     with pytest.raises(SettingsError, match="coprime to 64 servers"):
         topology_settings("topoopt", servers=64, strides=[2])
+
+
+def test_a_packet_of_valiant_s_ends_at_its_destination_on_the_way() -> None:
+    """Three routers in a row: from the first to the second, whatever third is drawn."""
+    left = np.abs(np.subtract.outer(np.arange(3), np.arange(3)))
+    drawn, taken_off = np.zeros((3, 3)), np.zeros((3, 3))
+    drawn[0, 1] = 0.5
+    assert kernels().valiant_legs(left, np.ones((3, 3)), drawn, taken_off) == 1
+    np.fill_diagonal(taken_off, 0)
+    assert np.array_equal(taken_off, [[0, 0, 0], [0, 0, 0.5], [0, 0, 0]])

@@ -481,7 +481,8 @@ def valiant_legs(left: Any, paths: Any, drawn: Any, taken_off: Any) -> int:
 
     All arrays are of [classes, classes]: ``left`` hops and minimal ``paths`` between
     them, ``drawn`` the traffic from a source to a destination by one drawn class.
-    ``taken_off[to, via]``: the legs from ``to`` on to ``via``, and as many back.
+    ``taken_off[to, via]``: the legs from ``to`` on to ``via``, and as many back; its
+    diagonal has no meaning.
     """
     longest = 0
     for source in range(len(left)):
@@ -497,6 +498,5 @@ def valiant_legs(left: Any, paths: Any, drawn: Any, taken_off: Any) -> int:
                     longest = max(longest, left[source, via] + left[via, to])
                 else:
                     longest = max(longest, left[source, to])
-                if via != to:
-                    taken_off[to, via] += met * drawn[source, to]
+                taken_off[to, via] += met * drawn[source, to]
     return int(longest)
