@@ -109,7 +109,7 @@ def main() -> None:
     for name, seconds in numbers.items():
         print(f"{name}: {1e6 * seconds:.2f} us")
         record(name, 1e6 * seconds, "us", clock="processor")
-    for module in ("railx.fabric.core", "railx.replay.kernels"):
+    for module in ("railx.fabric.core", "railx.replay.kernels.ranks"):
         code = f"import {module}; print(open('/proc/self/status').read())"
         run = subprocess.run(
             [sys.executable, "-c", code], check=True, capture_output=True, text=True

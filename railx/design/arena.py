@@ -32,7 +32,7 @@ from railx.network.group_bandwidth import (
     strided_groups,
 )
 from railx.network.metrics import bisection, topology_metrics
-from railx.network.packets import simulate_packets
+from railx.network.packets.simulate import simulate_packets
 from railx.network.settings import StaticNetworkSettings, UniformTraffic
 from railx.network.throughput import simulate_static
 from railx.network.traffic import circuits_for

@@ -16,8 +16,8 @@ from railx.design.rates import RateStore, folded
 from railx.design.settings import DesignSettings, PointSettings
 from railx.design.sizes import Sized
 from railx.families import build_routing, build_topology
-from railx.network.packets import simulate_packets
 from railx.network.packets.layout import channels_of
+from railx.network.packets.simulate import simulate_packets
 from railx.network.settings import PacketNetworkSettings, UniformTraffic
 from railx.performance.advice import setting_of
 from railx.performance.closed import step_times

@@ -17,7 +17,7 @@ from railx.errors import UserError
 from railx.families import build_routing, family_of
 from railx.network.flows.fair import fair_rates, link_gb_s
 from railx.network.flows.paths import path_loads, spread_flows
-from railx.network.packets import simulate_packets
+from railx.network.packets.simulate import simulate_packets
 from railx.network.settings import AgreementSettings
 from railx.network.traffic import repeat_seeds, routed_for, traffic_flows
 from railx.vocabulary.topology import Topology

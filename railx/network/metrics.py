@@ -11,6 +11,8 @@ import math
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import dijkstra, maximum_flow
 
 from railx.errors import UserError
 from railx.families import LineGraph, family_of
@@ -166,9 +168,6 @@ def _line_graphs(topology: Topology) -> list[LineGraph] | None:
 
 def _hops_from_all(vertices: int, edges: IntArray, sources: int) -> IntArray:
     """Hops (int[sources, vertices]) from the first ``sources`` vertices, all joined."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import dijkstra
-
     graph = csr_array(
         (np.ones(len(edges), dtype=np.float64), (edges[:, 0], edges[:, 1])),
         shape=(vertices, vertices),
@@ -264,9 +263,6 @@ def _product_connectivity(lines: list[LineGraph]) -> int | None:
 
 def _connectivity(vertices: int, edges: IntArray, lanes: IntArray, nodes: int) -> int:
     """The least maximum flow from vertex 0 to the vertices 1 to nodes - 1."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import maximum_flow
-
     graph = csr_array(
         (lanes.astype(np.int32), (edges[:, 0], edges[:, 1])), shape=(vertices, vertices)
     )
@@ -289,8 +285,6 @@ def _node_graph(topology: Topology) -> tuple[int, IntArray, IntArray]:
 
 def _count(vertices: int, edges: IntArray, sources: IntArray) -> tuple[IntArray, FloatArray]:
     """Hops (-1: none) and number of shortest paths from sources to all vertices."""
-    from scipy.sparse import csr_array
-
     pairs = np.unique(edges, axis=0)
     back = csr_array((np.ones(len(pairs)), (pairs[:, 1], pairs[:, 0])), shape=(vertices, vertices))
     hops = np.full((vertices, len(sources)), -1)

@@ -14,6 +14,7 @@ from railx.errors import UserError
 from railx.fabric.circuits import Configuration, Layout
 from railx.fabric.settings import Mode
 from railx.replay.graphs import COMPUTE, NODE_KINDS, RankGraphs
+from railx.replay.kernels import state
 from railx.replay.programs import DOES, Programs
 from railx.replay.run import Dependencies, Prepared, covered_before, merged, prepare, run_graph
 from railx.replay.wiring import CircuitModel
@@ -137,8 +138,6 @@ def replay_graph(
     prepared: PreparedGraph, mode: Mode = "electrical", latency_ns: int = 0
 ) -> ReplayedGraph:
     """Carry out a graph from time 0; UserError names a node that never begins."""
-    from railx.replay.kernels import state
-
     out = run_graph(prepared.prepared, mode, latency_ns)
     steps = out.steps
     if not steps["ended"].all():

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from railx.errors import UserError
 from railx.fabric.settings import Mode
+from railx.replay.kernels import state
+from railx.replay.kernels.state import EngineState
 from railx.replay.programs import DOES, IMPATIENT_NS, KINDS, PATIENCE_NS, Programs, stuck_message
 from railx.replay.wiring import CircuitModel
 from railx.vocabulary.arrays import Array
-
-if TYPE_CHECKING:
-    from railx.replay.kernels import EngineState
 
 _ISSUE, _WAIT = DOES.index("issue"), DOES.index("wait")
 _SEND, _RECV = KINDS.index("send"), KINDS.index("recv")
@@ -91,24 +90,22 @@ def prepare(programs: Programs, model: CircuitModel, graph: Dependencies | None 
     fields["sends"] = (columns["kind"] == _SEND) & (does == _ISSUE)
     fields["lane"] = np.full(len(programs), -1, np.int32)
     fields["lane"][issues] = wires.first_lane[channel[issues]] + slots["member"][slot[issues]]
-    state = _state(programs, wires, fields, keys, rows, slots)
+    tables = _state(programs, wires, fields, keys, rows, slots)
     if graph is not None:
-        state = _with_graph(state, graph, (columns["kind"] == _RECV) & (does == _ISSUE))
+        tables = _with_graph(tables, graph, (columns["kind"] == _RECV) & (does == _ISSUE))
     counts_up = _counts_up(issues, fields["lane"], operation, keys)
-    return Prepared(programs, model, state, wires.names, *keys, wires.rails, counts_up)
+    return Prepared(programs, model, tables, wires.names, *keys, wires.rails, counts_up)
 
 
-def _with_graph(state: EngineState, graph: Dependencies, receives: Array) -> EngineState:
+def _with_graph(alone: EngineState, graph: Dependencies, receives: Array) -> EngineState:
     """The state with the steps as nodes of a graph."""
-    from railx.replay.kernels.state import NODE, PAIR, STREAM
-
     successors, starts = graph.successors()
     sizes = np.bincount(graph.stream[graph.stream >= 0])
     fields = {"successors": starts[:-1], "successors_stop": starts[1:], "stream": graph.stream}
-    nodes = _records(NODE, len(receives), pending=graph.counts, receives=receives, **fields)
-    streams = _records(STREAM, len(sizes), first=np.cumsum(sizes) - sizes)
-    ready = np.zeros(int(sizes.sum()), PAIR)
-    return state._replace(nodes=nodes, successors=successors, streams=streams, ready=ready)
+    nodes = _records(state.NODE, len(receives), pending=graph.counts, receives=receives, **fields)
+    streams = _records(state.STREAM, len(sizes), first=np.cumsum(sizes) - sizes)
+    ready = np.zeros(int(sizes.sum()), state.PAIR)
+    return alone._replace(nodes=nodes, successors=successors, streams=streams, ready=ready)
 
 
 def _state(
@@ -120,9 +117,6 @@ def _state(
     slots: Mapping[str, Array],
 ) -> EngineState:
     """The state before the first event."""
-    from railx.replay import kernels
-    from railx.replay.kernels import state
-
     count, ranks, channels = len(programs), programs.ranks, len(programs.channels)
     numbers = np.arange(ranks)
     first = np.searchsorted(programs.columns["rank"], numbers)
@@ -147,8 +141,8 @@ def _state(
     sizes |= {"slot_links": len(slots["rank"]), "tracked": configurations}
     sizes |= {"operation_links": operations, "queue": wires.port_count}
     sizes["node_links"] = int(nodes.sum())
-    return state.EngineState(
-        sources=np.zeros(0, kernels.SOURCES),
+    return EngineState(
+        sources=np.zeros(0, state.SOURCES),
         event=np.zeros(0, state.EVENT),
         n=np.zeros(state.COUNTERS, np.int64),
         log=np.zeros((0, 3), np.int64),
@@ -424,8 +418,6 @@ def replay_programs(
     ValueError where the programs cannot end, and with ``keep_leases`` where the
     operations of a channel do not count up by one.
     """
-    from railx.replay.kernels import state
-
     if keep_leases and not prepared.counts_up:
         raise UserError(
             "sequence: got operations of a channel that are not numbered one by one; allowed with"
@@ -455,8 +447,6 @@ def _account(
 
     Operations of one rank may overlap; its computation does not.
     """
-    from railx.replay.kernels import state
-
     begin_ns, end_ns = out.results[:, state.R_BEGIN], out.results[:, state.R_END]
     # The rows lie one behind another on one axis of time.
     stops = np.cumsum(end_ns - begin_ns + 1)
@@ -501,8 +491,6 @@ def covered_before(begins: Array, ends: Array, time_ns: Array) -> Array:
 
 def run_graph(prepared: Prepared, mode: Mode, latency_ns: int) -> EngineState:
     """The engine's state after the steps of a graph, all of them ended or not."""
-    from railx.replay.kernels import state
-
     counters = _settings(mode, latency_ns, keep_leases=False, message_ns=0)
     counters[state.GRAPH] = True
     return _carried_out(prepared, counters)
@@ -510,8 +498,6 @@ def run_graph(prepared: Prepared, mode: Mode, latency_ns: int) -> EngineState:
 
 def _settings(mode: Mode, latency_ns: int, *, keep_leases: bool, message_ns: int) -> Array:
     """The counters of the compiled engine with the settings."""
-    from railx.replay.kernels import state
-
     counters = np.zeros(state.COUNTERS, np.int64)
     counters[state.OPTICAL] = mode != "electrical"
     counters[state.PROVISIONED] = mode == "provisioned"
@@ -523,15 +509,14 @@ def _settings(mode: Mode, latency_ns: int, *, keep_leases: bool, message_ns: int
 
 def _carried_out(prepared: Prepared, counters: Array, log_size: int = 0) -> EngineState:
     """The state after the last event, with room for so many entries of the log."""
-    from railx.replay import kernels
-    from railx.replay.kernels import state
+    from railx.replay.kernels.ranks import run
 
     room = 2 * (len(prepared.state.lanes) + len(prepared.state.slots)) + 16
     while True:
-        fresh = kernels.EngineState(*(array.copy() for array in prepared.state))
+        fresh = EngineState(*(array.copy() for array in prepared.state))
         log, actions = np.zeros((log_size, 3), np.int64), np.zeros(room, state.ACTION)
         fresh = fresh._replace(n=counters.copy(), log=log, actions=actions)
-        kernels.run(fresh)
+        run(fresh)
         if not fresh.n[state.OVERFLOWED]:
             return fresh
         room *= 2

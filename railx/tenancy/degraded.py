@@ -156,17 +156,12 @@ def degraded_rows(
             "rail": [divmod(int(item), rails) for item in chosen],
         }
         for setting, (fault, failed) in product(plans, faults.items()):
+            left = rails - count + 1 if fault == "switch" else length - len(dict(failed))
             for plan in plans[setting]:
-                if plan == "shrink" and _left(length, rails, fault, failed) < 3:
+                if plan == "shrink" and left < 3:
                     continue
                 row = {"setting": setting, "fault": fault, "failures": count, "plan": plan}
                 row |= {"sample": sample, "nodes": length, "rails": rails}
                 measures = line_bandwidth(length, rails, setting, fault, failed, plan)
                 rows.append(row | measures | {"fidelity": "analytic"})
     return rows
-
-
-def _left(length: int, rails: int, fault: str, failed: list[tuple[int, int]]) -> int:
-    if fault == "switch":
-        return rails - len(failed) + 1
-    return length - len({node for node, _ in failed})

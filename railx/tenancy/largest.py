@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress, zip_longest
+from itertools import chain, compress, zip_longest
 from typing import Literal
 
 import numpy as np
@@ -28,6 +28,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from railx.errors import UserError
 from railx.vocabulary.arrays import BoolArray
+from railx.vocabulary.union import roots
 
 Edge = tuple[int, int]
 #: The least number of columns with their row and column sets (bit masks), by the number
@@ -97,20 +98,12 @@ def _bits(mask: int) -> tuple[int, ...]:
 
 def _components(edges: Iterable[Edge]) -> list[list[Edge]]:
     """The failed pairs in groups that share no line with each other."""
-    parent: dict[tuple[int, int], tuple[int, int]] = {}
-
-    def root(line: tuple[int, int]) -> tuple[int, int]:
-        while parent.setdefault(line, line) != line:
-            parent[line] = parent[parent[line]]
-            line = parent[line]
-        return line
-
     edges = list(edges)
-    for row, column in edges:
-        parent[root((0, row))] = root((1, column))
+    lines = [((0, row), (1, column)) for row, column in edges]
+    above = roots(chain.from_iterable(lines), lines)
     groups: dict[tuple[int, int], list[Edge]] = {}
     for edge in edges:
-        groups.setdefault(root((0, edge[0])), []).append(edge)
+        groups.setdefault(above[0, edge[0]], []).append(edge)
     return list(groups.values())
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -113,17 +113,17 @@ def block_order(scales: tuple[int, ...], size: int) -> NodeOrder:
     The chip at (x, y, z) has number (z * scales[1] + y) * scales[0] + x. Raises
     SettingsError("node.chips") with the nearest size of which blocks do.
     """
-    blocks = list(_blocks(scales, size))
-    if not blocks:
+    dividing = list(blocks(scales, size))
+    if not dividing:
         most = math.prod(scales)
-        fits = [other for other in range(2, most + 1) if any(_blocks(scales, other))]
+        fits = [other for other in range(2, most + 1) if any(blocks(scales, other))]
         near = min(fits, key=lambda other: (abs(other - size), other))
         raise SettingsError(
             "node.chips",
             f"got {size} on a grid of {' x '.join(map(str, scales))} chips; allowed: blocks that"
             f" divide it; the nearest is {near}",
         )
-    block = min(blocks, key=lambda sides: (sum(size / side for side in sides), [-s for s in sides]))
+    block = smallest_surface(dividing)
     counts = [scale // side for scale, side in zip(scales, block, strict=True)]
     chip = np.arange(math.prod(scales)).reshape(scales[::-1])
     split: list[int] = []
@@ -134,7 +134,7 @@ def block_order(scales: tuple[int, ...], size: int) -> NodeOrder:
     return NodeOrder(chips, block, (math.prod(counts[:-1]), counts[-1]))
 
 
-def _blocks(scales: tuple[int, ...], size: int) -> Iterator[tuple[int, ...]]:
+def blocks(scales: tuple[int, ...], size: int) -> Iterator[tuple[int, ...]]:
     """All blocks of so many chips whose sides divide those of the grid."""
     if not scales:
         if size == 1:
@@ -142,8 +142,14 @@ def _blocks(scales: tuple[int, ...], size: int) -> Iterator[tuple[int, ...]]:
         return
     for side in range(1, min(scales[0], size) + 1):
         if scales[0] % side == 0 and size % side == 0:
-            for rest in _blocks(scales[1:], size // side):
+            for rest in blocks(scales[1:], size // side):
                 yield (side, *rest)
+
+
+def smallest_surface(blocks: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The one with the smallest surface among blocks of as many chips."""
+    size = math.prod(blocks[0])
+    return min(blocks, key=lambda sides: (sum(size / side for side in sides), [-s for s in sides]))
 
 
 def _node_links(order: NodeOrder, node: NodeSettings, vertices: int) -> Links:

@@ -8,7 +8,7 @@ runs of chips below a switch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from railx.settings import SettingsError
 from railx.vocabulary.arrays import IntArray
-from railx.vocabulary.nodes import NodeOrder
+from railx.vocabulary.nodes import NodeOrder, blocks, smallest_surface
 from railx.vocabulary.topology import Topology
 
 #: Chips of a node, nodes of a row, nodes of a column.
@@ -123,17 +123,14 @@ def block_placement(topology: Topology, sizes: Sizes, scales: tuple[int, ...]) -
     """
     mesh, x, y = sizes
     rooms = {}
-    for block in _blocks_of(mesh, len(scales)):
+    for block in blocks((mesh,) * len(scales), mesh):
         counts = [scale // side for scale, side in zip(scales, block, strict=True)]
         rooms[block] = math.prod(counts[:-1]), counts[-1]
     fitting = [block for block, room in rooms.items() if x <= room[0] and y <= room[1]]
     if not fitting:
         best = max(rooms.values(), key=lambda room: (min(room[0], x) * min(room[1], y), room))
         raise _no_room(topology, sizes, (mesh, *best))
-    # By the surface.
-    block = min(
-        fitting, key=lambda sides: (sum(mesh / side for side in sides), [-s for s in sides])
-    )
+    block = smallest_surface(fitting)
     local = _walk(block)
     across = scales[0] // block[0]
     stride = np.cumprod([1, *scales[:-1]])
@@ -144,17 +141,6 @@ def block_placement(topology: Topology, sizes: Sizes, scales: tuple[int, ...]) -
     if len(scales) == 3:
         corner[..., 1] = (i // across)[:, None]
     return Placement((local @ stride)[:, None, None] + (corner * np.array(block)) @ stride, "grid")
-
-
-def _blocks_of(volume: int, dimensions: int) -> Iterator[tuple[int, ...]]:
-    """All boxes of ``volume`` chips."""
-    if dimensions == 1:
-        yield (volume,)
-        return
-    for side in range(1, volume + 1):
-        if volume % side == 0:
-            for rest in _blocks_of(volume // side, dimensions - 1):
-                yield (side, *rest)
 
 
 def _walk(block: Sequence[int]) -> IntArray:

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
 
 from railx.families import build_routing, family_of
-from railx.network.packets import simulate_packets
+from railx.network.packets.simulate import simulate_packets
 from railx.network.settings import UniformTraffic
 from railx.network.throughput import uniform_lane_loads
 from railx.vocabulary.routing.analysis import (

@@ -35,7 +35,7 @@ from railx.mapping.step import Basis, step_times
 from railx.network.collectives import simulate_collectives
 from railx.network.flows.fair import fair_rates, link_gb_s
 from railx.network.flows.paths import route_flows
-from railx.network.packets import simulate_packets
+from railx.network.packets.simulate import simulate_packets
 from railx.network.settings import (
     NeighbourTraffic,
     StaticNetworkSettings,

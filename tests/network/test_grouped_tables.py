@@ -14,15 +14,11 @@ import pytest
 from railx.effort import LimitSettings
 from railx.families import build_routing, family_of, registry
 from railx.network.flows.paths import route_flows
-from railx.network.packets import (
-    engine,
-    layout,
-    simulate_packets,
-    simulate_trace,
-    zero_load_latency_cycles,
-)
+from railx.network.packets import engine, layout
 from railx.network.packets.effort import check_table
 from railx.network.packets.layout import build_net
+from railx.network.packets.simulate import simulate_packets, simulate_trace
+from railx.network.packets.zero_load import zero_load_latency_cycles
 from railx.network.settings import UniformTraffic
 from railx.settings import SettingsError
 from railx.vocabulary.routing import table as tables

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from railx.families import build_routing
-from railx.network.packets import simulate_packets
+from railx.network.packets.simulate import simulate_packets
 from railx.network.settings import (
     AllToAllTraffic,
     HotSpotTraffic,

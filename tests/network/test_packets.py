@@ -15,21 +15,17 @@ import pytest
 from hypothesis import strategies as st
 
 from railx.families import build_routing
-from railx.network.packets import (
+from railx.network.packets import engine, merged, simulate, sweep_loads, swept_seeds
+from railx.network.packets.layout import Trace, build_net, build_state
+from railx.network.packets.simulate import (
     PacketResult,
-    Trace,
-    engine,
-    simulate,
+    run_until,
     simulate_packets,
     simulate_trace,
     speed_of,
     summary_row,
-    sweep_loads,
-    zero_load_latency_cycles,
 )
-from railx.network.packets.layout import build_net, build_state
-from railx.network.packets.simulate import run_until
-from railx.network.packets.sweep import merged, swept_seeds
+from railx.network.packets.zero_load import zero_load_latency_cycles
 from railx.network.settings import (
     AllToAllTraffic,
     HotSpotTraffic,

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from railx.families import build_routing
-from railx.network.packets import Trace, simulate_packets, simulate_trace
+from railx.network.packets.layout import Trace
+from railx.network.packets.simulate import simulate_packets, simulate_trace
 from railx.network.settings import UniformTraffic
 from railx.settings import SettingsError
 from railx.vocabulary.topology import Topology

@@ -60,7 +60,7 @@ def run(job: Job) -> Summary:
 def run_single_load(job: Job) -> Summary:
     """Simulate a window at one load; write its row, return it with the speed."""
     from railx.families import build_routing, read_topology
-    from railx.network.packets import simulate_packets, speed_of, summary_row
+    from railx.network.packets.simulate import simulate_packets, speed_of, summary_row
     from railx.network.settings import PacketNetworkSettings, TrafficSettings
     from railx.network.traffic import circuits_for
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.network.packets import engine
+from railx.network.packets.kernels import alias_table
 from railx.network.settings import (
     AllToAllTraffic,
     HotSpotTraffic,
@@ -81,8 +83,6 @@ def build_net(
 
     ``parts``: the chips, and the switches, are divided among them in order.
     """
-    from railx.network.packets import engine
-
     pairs = table.states * topology.vertices * len(table.destinations)
     if pairs <= _MOST_PAIRS:
         table = table.over_pairs()
@@ -184,8 +184,6 @@ def build_state(
     parts: int = 1,
 ) -> Any:
     """The :class:`~railx.network.packets.engine.State` of cycle 0, its part 0."""
-    from railx.network.packets import engine
-
     channels = channels_of(topology, network)
     vcs, chips = table.virtual_channels, topology.chips
     records = _lines(len(channels), 1 << _record_bits(vcs), -1)
@@ -232,8 +230,6 @@ def build_state(
 
 def more_slots(state: Any) -> Any:
     """The same state with twice the room for packets."""
-    from railx.network.packets import engine
-
     old = len(state.packets)
     oldest = int(state.counters[engine.OLDEST])
     ages = oldest + (np.arange(old) - oldest) % old
@@ -245,8 +241,6 @@ def more_slots(state: Any) -> Any:
 
 def _ring(slots: int) -> dict[str, Any]:
     """Room for ``slots`` packets, a power of two; none of them exists or has a turn."""
-    from railx.network.packets import engine
-
     return {
         "packets": _lines(slots, engine.PACKET_COLUMNS, -1),
         "links": _lines(slots, engine.LINK_COLUMNS, -1),
@@ -257,16 +251,12 @@ def _ring(slots: int) -> dict[str, Any]:
 
 def _record_bits(virtual_channels: int) -> int:
     """Log2 of the numbers in the record of a channel: a cache line or more."""
-    from railx.network.packets import engine
-
     numbers = engine.CHANNEL_COLUMNS + engine.FIFO_COLUMNS * virtual_channels
     return max(4, (numbers - 1).bit_length())
 
 
 def _offsets(fifo: IntArray, virtual_channels: int) -> IntArray:
     """Offsets in the records of the FIFOs with these numbers."""
-    from railx.network.packets import engine
-
     channel, lane = np.divmod(fifo, virtual_channels)
     first = (channel << _record_bits(virtual_channels)) + engine.CHANNEL_COLUMNS
     return np.asarray(first + engine.FIFO_COLUMNS * lane)
@@ -284,8 +274,6 @@ def _boxes(topology: Topology, part: IntArray, parts: int) -> Int32Array:
 
     In a cycle a channel has a head, and two FIFOs that packets leave: tail and end.
     """
-    from railx.network.packets import engine
-
     ends = part[topology.links.src], part[topology.links.dst]
     crossing = np.zeros((parts, parts), dtype=np.int64)
     np.add.at(crossing, ends, topology.links.lanes)
@@ -369,9 +357,6 @@ def _traffic_arrays(
     topology: Topology, traffic: TrafficSettings | Trace, seed: int
 ) -> tuple[int, NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], float]:
     """Mode, sources, targets, acceptance, aliases (or cycles of a trace), hot share."""
-    from railx.network.packets import engine
-    from railx.network.packets.kernels import alias_table
-
     none = np.zeros(1, dtype=np.int32)
     if isinstance(traffic, Trace):
         _check_trace(topology, traffic)

@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from railx.network.packets import engine
 from railx.network.packets.layout import Trace, build_net, build_state, channels_of, more_slots
 from railx.network.settings import PacketNetworkSettings, TrafficSettings
 from railx.progress import counting
@@ -107,8 +108,6 @@ def simulate_packets(
     The same seed gives the same packets. SettingsError where the traffic does not fit
     the topology, or the routing the virtual channels.
     """
-    from railx.network.packets import engine
-
     table = with_virtual_channels(topology, table, network.virtual_channels)
     net = build_net(topology, table, traffic, network, seed, network.threads)
     state = build_state(topology, table, net, network, seed, network.threads)
@@ -145,8 +144,6 @@ def simulate_trace(
 
 def run_until(net: Any, state: Any, cycle: int) -> Any:
     """Advance to ``cycle``, with more room for packets as needed; return the state."""
-    from railx.network.packets import engine
-
     step = _step(state)
     with counting("cycles", cycle) as count:
         while (now := int(state.counters[engine.NOW])) < cycle:
@@ -208,8 +205,6 @@ def speed_of(result: PacketResult) -> dict[str, float]:
 def _result(
     topology: Topology, network: PacketNetworkSettings, net: Any, state: Any, seconds: float
 ) -> PacketResult:
-    from railx.network.packets import engine
-
     count = {name: int(state.counters[getattr(engine, name)]) for name in _COUNTED}
     arrived = count["W_DELIVERED"]
     per_flit = network.packet_flits / (topology.chips * network.measured_cycles)
@@ -270,8 +265,6 @@ def _half_width(batches: IntArray) -> float:
 
 def check_divisible(net: Any, threads: int) -> None:
     """SettingsError where packets of two parts may meet: random draws, short links."""
-    from railx.network.packets import engine
-
     for met, reason in (
         ((np.diff(net.set_start) > 1).any(), "a routing that draws among ways"),
         (net.kinds[:, engine.LATENCY].min() < 1, "links shorter than a cycle"),
@@ -282,16 +275,12 @@ def check_divisible(net: Any, threads: int) -> None:
 
 def load_compiled(net: Any, state: Any) -> None:
     """Compile the core for parts, or load what is compiled."""
-    from railx.network.packets import engine
-
     alone = np.zeros(engine.PROGRESS_STEP, dtype=np.int64)
     engine.advance_part(net, state._replace(progress=alone), 0)
 
 
 def run_parts_until(net: Any, state: Any, cycle: int, step: int) -> Any:
     """Advance an empty network to ``cycle``; its state has part 0's packets."""
-    from railx.network.packets import engine
-
     state = state._replace(**{name: _aligned_copy(getattr(state, name)) for name in _SHARED})
     apart = state._asdict().keys() - {"part", *_SHARED}
     states = [
@@ -322,8 +311,6 @@ def _aligned_copy(array: NDArray[Any]) -> NDArray[Any]:
 
 def _with_room(states: list[Any]) -> list[Any]:
     """States with room to double; no part knows the oldest packet of all."""
-    from railx.network.packets import engine
-
     created = int(states[0].counters[engine.CREATED])
     oldest = created
     for state in states:
@@ -339,7 +326,6 @@ def _with_room(states: list[Any]) -> list[Any]:
 
 def _merge(net: Any, states: Sequence[Any]) -> Any:
     """The state of the network, without the packets of all parts but the first."""
-    from railx.network.packets import engine
 
     def total(name: str) -> Any:
         return np.sum([getattr(state, name) for state in states], axis=0)

@@ -6,15 +6,16 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from railx.network.packets.simulate import PacketResult, simulate_packets, speed_of, summary_row
-from railx.network.packets.zero_load import zero_load_latency_cycles
 from railx.network.settings import SweepSettings
 from railx.progress import counted
 from railx.vocabulary.routing.analysis import with_virtual_channels
 from railx.vocabulary.routing.table import RoutingTable
 from railx.vocabulary.topology import Topology
+
+if TYPE_CHECKING:
+    from railx.network.packets.simulate import PacketResult
 
 #: Overload, as a multiple of the saturation point, of the run for the largest accepted
 #: rate.
@@ -47,6 +48,8 @@ class _Runs:
     results: dict[float, PacketResult] = dataclasses.field(default_factory=dict)
 
     def at(self, load: float) -> PacketResult:
+        from railx.network.packets.simulate import simulate_packets
+
         if load not in self.results:
             traffic = dataclasses.replace(self.settings.traffic, load=load)
             self.results[load] = simulate_packets(
@@ -83,6 +86,9 @@ def sweep_loads(
     including one at 1.25 times the saturation point. ``bound`` and ``ideal``
     (flits/(chip cycle), from the static loads) add the accepted share of each.
     """
+    from railx.network.packets.simulate import speed_of, summary_row
+    from railx.network.packets.zero_load import zero_load_latency_cycles
+
     table = with_virtual_channels(topology, table, settings.network.virtual_channels)
     runs = _Runs(topology, table, settings, seed)
     for load in counted(settings.loads, "loads"):

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 
+from railx.network.packets.kernels import latency_sum
 from railx.network.packets.layout import channels_of
 from railx.network.settings import PacketNetworkSettings
 from railx.vocabulary.arrays import FloatArray
@@ -23,8 +24,6 @@ def zero_load_latency_cycles(
     least delay, ties in equal shares; of a pool, the first channel. ValueError where
     the table leaves a packet without a path.
     """
-    from railx.network.packets.kernels import latency_sum
-
     channels = channels_of(topology, network)
     first_row = table.pool_link[table.pool_start[table.choice_pool]]
     lane = channels.first[first_row]

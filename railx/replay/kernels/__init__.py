@@ -14,9 +14,3 @@ From below: :mod:`state` (the records), :mod:`circuits` (heaps, lists, ports, op
 and hints at the controller), :mod:`controller` (lasting leases, messages, decisions),
 :mod:`ranks` (programs, graphs and the loop over events).
 """
-
-from railx.replay.kernels.compiling import SOURCES
-from railx.replay.kernels.ranks import run
-from railx.replay.kernels.state import EngineState
-
-__all__ = ["SOURCES", "EngineState", "run"]

@@ -2,8 +2,8 @@
 
 Numba caches a compiled function by the function's own file and does not see changes in
 the files that it calls. So every loop takes the :class:`EngineState`, and the type of
-one of its arrays carries a digest of all files here (:data:`SOURCES`). Where a file has
-changed, the types are new and Numba compiles everything again.
+one of its arrays carries a digest of all files here (``SOURCES`` of :mod:`state`).
+Where a file has changed, the types are new and Numba compiles everything again.
 
 Two measures shorten the compilation. Numba passes a tuple of arrays field by field,
 several hundred values with each call; so the loop gives its callees a pointer to the
@@ -15,30 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numpy as np
 from numba import njit
 from numba.core import cgutils, types
 from numba.core.imputils import impl_ret_borrowed, lower_getattr_generic
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import intrinsic, models, register_model
 
-__all__ = ["SOURCES", "called", "compiled", "lent"]
+__all__ = ["called", "compiled", "lent"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def _digest() -> str:
-    digest = sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-#: A type whose one field is named after the texts of all files here.
-SOURCES = np.dtype([(f"files_{_digest()}", np.int8)])
 
 
 class Lent(types.Type):
