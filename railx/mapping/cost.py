@@ -128,11 +128,9 @@ def chip_costs(settings: MappingSettings, name: str, topology: FamilySettings) -
 def check_reference(settings: MappingSettings, reference: FamilySettings) -> None:
     """Refuse a reference whose family has no bill."""
     if family_of(reference).bill is None:
-        raise SettingsError(
-            "mapping.reference",
-            f"got {settings.reference!r} of family {reference.family}; allowed: a topology of a"
-            f" family with a bill ({families_with('bill')})",
-        )
+        got = f"got {settings.reference!r} of family {reference.family}"
+        allowed = f"a topology of a family with a bill ({families_with('bill')})"
+        raise SettingsError("mapping.reference", f"{got}; allowed: {allowed}")
 
 
 def cost_columns(cost: Cost, gpus: int) -> dict[str, float | None]:

@@ -142,9 +142,8 @@ def _write_experiment(name: str, words: list[str]) -> str:
     from workflow.settings import NAME
 
     if not NAME.fullmatch(name):
-        raise UserError(
-            f"--experiment: got {name!r}; allowed: letters, digits and underscores, a letter first"
-        )
+        allowed = "letters, digits and underscores, a letter first"
+        raise UserError(f"--experiment: got {name!r}; allowed: {allowed}")
     check_work()
     path = CONF / "experiment" / f"{name}.yaml"
     for taken in (path, CONF / _GROUP / f"{name}.yaml"):
@@ -158,9 +157,8 @@ def _write_experiment(name: str, words: list[str]) -> str:
         if key == _GROUP:
             values["defaults"] = [value]
         elif key == "networks":
-            raise UserError(
-                "networks: got a list with --experiment; allowed: networks in conf/design/NAME.yaml"
-            )
+            allowed = "networks in conf/design/NAME.yaml"
+            raise UserError(f"networks: got a list with --experiment; allowed: {allowed}")
         else:
             values[key] = yaml.safe_load(_as_share(key, value))
     job = yaml.safe_dump(values, sort_keys=False)

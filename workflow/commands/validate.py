@@ -104,10 +104,8 @@ def _print_fit(cases: Any, start: Any) -> None:
     timed = [case for case in cases if case.seconds is not None]
     names = names_to_fit(start)
     if len(timed) <= len(names):
-        raise UserError(
-            f"FILE.csv: got {len(timed)} rows with times; allowed: more than {len(names)}, the"
-            " numbers to fit"
-        )
+        allowed = f"more than {len(names)}, the numbers to fit"
+        raise UserError(f"FILE.csv: got {len(timed)} rows with times; allowed: {allowed}")
     fitted = asdict(fit(timed, start, names))
     name = f"{fitted.pop('name')}_fitted"
     fitted["fitted"] = list(fitted["fitted"])

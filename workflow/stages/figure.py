@@ -45,10 +45,8 @@ def check_columns(experiment: Config) -> None:
                 columns = (*output.declared(), *output.optional)
             missing = [column for column in source.columns.split() if column not in columns]
             if missing:
-                raise SettingsError(
-                    f"figures.{figure}",
-                    f"{name} has no column {', '.join(missing)}; allowed: {', '.join(columns)}",
-                )
+                got = f"{name} has no column {', '.join(missing)}"
+                raise SettingsError(f"figures.{figure}", f"{got}; allowed: {', '.join(columns)}")
 
 
 def _header(path: Path) -> tuple[str, ...]:
@@ -129,11 +127,9 @@ def check(experiment: Experiment) -> None:
                 check_names(f"figures.{name}.only", only, items)
             needed = stage.item is not None and source.required
             if needed and not inputs_of(STAGE, plain, name)[source.key]:
-                raise SettingsError(
-                    f"figures.{name}",
-                    f"nothing to show, as the experiment has no {stage.name} of its kind; allowed:"
-                    f" at least one (or leave the figure out: ~figures.{name})",
-                )
+                got = f"nothing to show, as the experiment has no {stage.name} of its kind"
+                allowed = f"at least one (or leave the figure out: ~figures.{name})"
+                raise SettingsError(f"figures.{name}", f"{got}; allowed: {allowed}")
         _check_shown(experiment, name, settings)
         of_economics = any(source.table.startswith("economics.") for source in read if source.table)
         if of_economics and "reference" in settings:

@@ -28,10 +28,8 @@ def run(job: Job) -> Summary:
 
     settings: MappingSettings = job.load(MappingSettings)
     if job.item not in settings.topologies:
-        raise SettingsError(
-            f"mapping.topologies.{job.item}",
-            f"is missing; allowed: {', '.join(settings.topologies)}",
-        )
+        allowed = ", ".join(settings.topologies)
+        raise SettingsError(f"mapping.topologies.{job.item}", f"is missing; allowed: {allowed}")
     graph = read_topology(job.file("topology"))
     reference = read_topology(job.file("reference"))
     bases = comparison_bases(settings, graph, job.item, reference.settings)
@@ -135,11 +133,9 @@ def check(experiment: Experiment) -> None:
         if sum(vertices.values()) <= _MOST_PLACED and not any(
             has_room(topologies[topology], job.layout.sizes) for topology in vertices
         ):
-            raise SettingsError(
-                f"mapping.jobs.{name}.layout",
-                f"got {chips:,} chips as {' x '.join(map(str, job.layout.sizes))}; allowed: what"
-                f" fits at least one of {names}",
-            )
+            got = f"got {chips:,} chips as {' x '.join(map(str, job.layout.sizes))}"
+            allowed = f"what fits at least one of {names}"
+            raise SettingsError(f"mapping.jobs.{name}.layout", f"{got}; allowed: {allowed}")
 
 
 STAGE = Stage(

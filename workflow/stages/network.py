@@ -84,10 +84,8 @@ def _by_hand(chosen: Config) -> Config:
     from railx.settings import SettingsError
 
     if chosen["network"]["model"] != "static":
-        raise SettingsError(
-            "network.model",
-            f"got {chosen['network']['model']!r}; allowed: static (packets: railx packets)",
-        )
+        got = f"got {chosen['network']['model']!r}"
+        raise SettingsError("network.model", f"{got}; allowed: static (packets: railx packets)")
     shared = {key: chosen[key] for key in ("traffic", "collective", "seed")}
     return shared | {"networks": {"network": chosen["network"]}}
 

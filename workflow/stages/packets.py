@@ -101,10 +101,8 @@ def _by_hand(chosen: Config) -> Config:
     from railx.settings import SettingsError
 
     if chosen["network"]["model"] != "packet":
-        raise SettingsError(
-            "network.model",
-            f"got {chosen['network']['model']!r}; allowed: packet (exact loads: railx network)",
-        )
+        got = f"got {chosen['network']['model']!r}"
+        raise SettingsError("network.model", f"{got}; allowed: packet (exact loads: railx network)")
     return {key: chosen[key] for key in ("traffic", "network", "seed")}
 
 
@@ -148,17 +146,12 @@ def check(experiment: Experiment) -> None:
             )
         check_pattern(topology, sweep.topology, sweep.traffic, experiment.seed, f"{key}.traffic")
         if sweep.traffic.pattern != "uniform" and is_large(topology):
-            raise SettingsError(
-                f"{key}.traffic.pattern",
-                f"got {sweep.traffic.pattern!r} on {sweep.topology}; allowed: uniform, or a"
-                f" topology of at most {MOST_EXPLICIT_CHIPS:,} chips",
-            )
+            got = f"got {sweep.traffic.pattern!r} on {sweep.topology}"
+            allowed = f"uniform, or a topology of at most {MOST_EXPLICIT_CHIPS:,} chips"
+            raise SettingsError(f"{key}.traffic.pattern", f"{got}; allowed: {allowed}")
         if sweep.precision < _FINEST_PRECISION:
-            raise SettingsError(
-                f"{key}.precision",
-                f"got {sweep.precision:g}; allowed: at least {_FINEST_PRECISION:g}, as windows are"
-                " so noisy",
-            )
+            allowed = f"at least {_FINEST_PRECISION:g}, as windows are so noisy"
+            raise SettingsError(f"{key}.precision", f"got {sweep.precision:g}; allowed: {allowed}")
         check_table(f"{key}.topology", sweep.topology, topology, network.routing, limits)
         # The search halves what is left: about so many runs beside the loads.
         runs = 8 + math.ceil(math.log2(1 / sweep.precision))
