@@ -42,10 +42,7 @@ _LOWEST, _HIGHEST = 1e-6, 1e3
 
 
 def injection_gb_s_per_chip(settings: FamilySettings) -> float:
-    """Injection bandwidth of a chip of a network, one direction.
-
-    All ports that leave its node together.
-    """
+    """Injection bandwidth of a chip, one direction: all ports that leave its node."""
     return family_of(settings).ports_per_chip(settings) * settings.port_gbps / _BITS_PER_BYTE
 
 
