@@ -9,8 +9,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from railx.errors import UserError
-from railx.settings import SettingsError
+from railx.effort import estimate, gathered
+from railx.errors import UserError, allowed_names
+from railx.settings import SettingsError, to_dict
 from workflow.commands.shared import add_flag, check_work, command, print_answer
 
 if TYPE_CHECKING:
@@ -52,9 +53,7 @@ def add(commands: Any) -> None:
 def _design(options: argparse.Namespace) -> None:
     from railx.design.front import design
     from railx.design.text import design_lines, simulated_lines
-    from railx.effort import estimate, gathered
     from railx.progress import told
-    from railx.settings import to_dict
     from workflow.compilation import announce_compilation
     from workflow.stages import named_files
     from workflow.stages.design import rate_store
@@ -125,7 +124,6 @@ def _names(value: str) -> list[str]:
 
 
 def _topology(name: str) -> Any:
-    from railx.errors import allowed_names
     from workflow.config import compose_stage
     from workflow.mounts import choices
 

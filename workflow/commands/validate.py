@@ -9,6 +9,7 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.places import in_repository
+from railx.settings import load
 from workflow.commands.shared import add_flag, command, print_json
 
 _EPILOG = """\
@@ -82,8 +83,6 @@ def _constants(name: str) -> Any:
     if path.suffix not in (".yaml", ".yml"):
         return constants_named(name)
     import yaml
-
-    from railx.settings import load
 
     try:
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))

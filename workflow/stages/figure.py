@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from railx.places import in_repository
+from railx.settings import SettingsError, check_names, to_dict
 from workflow.cache_keys import remembered
 from workflow.outputs import File, Json, Table
 from workflow.plan_kinds import plan_kinds
@@ -30,8 +31,6 @@ def run(job: Job) -> Summary:
 
 def check_columns(experiment: Config) -> None:
     """SettingsError for a figure that reads a column its table does not declare."""
-    from railx.settings import SettingsError
-
     for figure, settings in experiment["figures"].items():
         for source in _declared(settings["figure"]).inputs:
             name = source.table or str(_PUBLISHED / source.published)
@@ -109,8 +108,6 @@ def _named_plans(settings: Config, plans: Sequence[str]) -> tuple[str, ...]:
 
 def check(experiment: Experiment) -> None:
     """Refuse figures without a row of the experiment."""
-    from railx.settings import SettingsError, check_names, to_dict
-
     plain = to_dict(experiment)
     networks = tuple(plain["economics"]["networks"])
     for name, settings in plain["figures"].items():
@@ -137,8 +134,6 @@ def check(experiment: Experiment) -> None:
 
 
 def _check_shown(experiment: Experiment, name: str, settings: Mapping[str, Any]) -> None:
-    from railx.settings import SettingsError, check_names
-
     choices = {
         ("all_to_all_bandwidth", "traffic"): (experiment.traffic.pattern,),
         ("ring_all_reduce", "scope"): ("row", "column", "pillar", "nodes", "chips"),

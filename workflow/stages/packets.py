@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from railx.settings import SettingsError, load
 from workflow.outputs import Json, Table, columns
 from workflow.stage import (
     ByHand,
@@ -38,7 +39,6 @@ def run(job: Job) -> Summary:
     from railx.network.packets.seed_sweeps import read_sweeps, sweep_seeds
     from railx.network.settings import SweepSettings
     from railx.network.traffic import repeat_seeds
-    from railx.settings import load
 
     seed = job.settings["seed"]
     sweep: SweepSettings = load(SweepSettings, job.settings["sweep"], f"sweeps.{job.item}")
@@ -98,8 +98,6 @@ def _inputs(experiment: Config, sweep: str) -> Inputs:
 
 
 def _by_hand(chosen: Config) -> Config:
-    from railx.settings import SettingsError
-
     if chosen["network"]["model"] != "packet":
         got = f"got {chosen['network']['model']!r}"
         raise SettingsError("network.model", f"{got}; allowed: packet (exact loads: railx network)")
@@ -133,7 +131,6 @@ def check(experiment: Experiment) -> None:
     from railx.families.sizes import vertex_count
     from railx.network.packets.effort import check_latencies, check_packets, check_table
     from railx.network.traffic import MOST_EXPLICIT_CHIPS, check_pattern, is_large
-    from railx.settings import SettingsError
 
     for name, sweep in experiment.sweeps.items():
         key, network, limits = f"sweeps.{name}", sweep.network, experiment.limits

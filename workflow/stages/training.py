@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from railx.errors import UserError
+from railx.settings import SettingsError, load, to_dict
 from training.nodes import check_cuda, nodes_here, ranks_command, reachable
 from workflow.outputs import File, Json, Table, columns
 from workflow.stage import (
@@ -34,7 +35,6 @@ def run(job: Job) -> Summary:
     """
     from railx.io import read_json
     from railx.planning.format.files import read_plan
-    from railx.settings import to_dict
 
     folder = job.outputs["result"].parent
     job.write_json("config", to_dict(_resolved(job)))
@@ -56,7 +56,6 @@ def run(job: Job) -> Summary:
 
 def _resolved(job: Job) -> Any:
     from railx.planning.format.files import read_plan
-    from railx.settings import load
     from training.settings import RunSettings
 
     path = job.file("plan")
@@ -83,8 +82,6 @@ def _resolved(job: Job) -> Any:
 
 def _by_hand(chosen: Config) -> dict[str, Any]:
     """Settings by hand; SettingsError for ids the model lacks and a missing device."""
-    from railx.settings import SettingsError
-
     check_cuda(chosen["training"]["device"], "training.device")
     tokens, vocabulary = chosen["corpus"].get("vocabulary"), chosen["model"]["vocabulary"]
     if tokens is not None and vocabulary < tokens:
@@ -150,7 +147,6 @@ _SETTINGS = _RUN | columns(
 def check(experiment: Experiment) -> None:
     """Refuse runs of plans that cannot be trained."""
     from railx.planning.format.schedule import TRAINABLE_SCHEDULES
-    from railx.settings import SettingsError
     from training.settings import check_model, check_planner, check_sharding
 
     for name, run in experiment.runs.items():
