@@ -55,9 +55,8 @@ def choice_content(conf: Path, group: str, name: str) -> dict[str, Any]:
     if name in members:
         key, _ = members[name]
         return {key: name}
-    raise SettingsError(
-        group, f"got {name!r}; allowed: {allowed_names(name, choices(conf, group))}"
-    )
+    allowed = allowed_names(name, choices(conf, group))
+    raise SettingsError(group, f"got {name!r}; allowed: {allowed}")
 
 
 def about(conf: Path, group: str, name: str) -> str:
@@ -102,15 +101,12 @@ def _listed(conf: Path, group: str) -> dict[str, tuple[Path, dict[str, Any] | No
             if not isinstance(variants, dict) or not all(
                 isinstance(keys, (dict, type(None))) for keys in variants.values()
             ):
-                raise SettingsError(
-                    _CHOICES, f"got {variants!r} in {shown}; allowed: a mapping of names to keys"
-                )
+                allowed = "a mapping of names to keys"
+                raise SettingsError(_CHOICES, f"got {variants!r} in {shown}; allowed: {allowed}")
             for name, keys in variants.items():
                 if name in layer:
-                    raise SettingsError(
-                        _CHOICES,
-                        f"got {name!r} in {shown}; allowed: a name that no other choice has",
-                    )
+                    allowed = "a name that no other choice has"
+                    raise SettingsError(_CHOICES, f"got {name!r} in {shown}; allowed: {allowed}")
                 layer[name] = path, keys or {}
         listed = layer | listed
     return listed

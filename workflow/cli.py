@@ -103,9 +103,8 @@ def _check_results(options: argparse.Namespace) -> None:
     if folder.exists():
         raise UserError(f"--results: got {folder}, a file; allowed: a folder")
     if folder != shared.RESULTS:
-        raise UserError(
-            f"--results: got {folder}, which is not there; allowed: a folder that holds results"
-        )
+        allowed = "a folder that holds results"
+        raise UserError(f"--results: got {folder}, which is not there; allowed: {allowed}")
 
 
 def _check_page(options: argparse.Namespace) -> None:
@@ -303,9 +302,8 @@ def _check_place(out: Path, folder: Path, option: str = "--out") -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError:
-        raise UserError(
-            f"{option}: got {out}; allowed: a place that can be written, unlike {folder}"
-        ) from None
+        allowed = f"a place that can be written, unlike {folder}"
+        raise UserError(f"{option}: got {out}; allowed: {allowed}") from None
 
 
 @contextmanager
@@ -317,9 +315,8 @@ def _naming(out: Path | None) -> Iterator[None]:
         name = error.filename
         if out is None or not isinstance(name, str) or Path(name).parent != out.parent:
             raise
-        raise UserError(
-            f"--out: got {out}; allowed: a place that can be written ({error.strerror})"
-        ) from None
+        allowed = f"a place that can be written ({error.strerror})"
+        raise UserError(f"--out: got {out}; allowed: {allowed}") from None
 
 
 if __name__ == "__main__":

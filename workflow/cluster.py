@@ -44,10 +44,10 @@ def check_plugin(name: str) -> None:
     """Refuse a profile, by its name, whose plugin is not installed."""
     plugin = PLUGINS.get(name)
     if plugin is not None and find_spec(plugin) is None:
-        raise UserError(
-            f"PROFILE: {name} wants the package {plugin.replace('_', '-')}, which is not"
-            f" installed; it comes with the extra: pip install 'railx-lab[{name}]'"
+        got = (
+            f"PROFILE: {name} wants the package {plugin.replace('_', '-')}, which is not installed"
         )
+        raise UserError(f"{got}; it comes with the extra: pip install 'railx-lab[{name}]'")
 
 
 def asked(needs: Needs, profile: Mapping[str, Any]) -> dict[str, int | str | None]:
@@ -66,9 +66,8 @@ def asked(needs: Needs, profile: Mapping[str, Any]) -> dict[str, int | str | Non
     ranks = needs.ranks
     nodes = ceil(ranks / here)
     if ranks % nodes:
-        raise UserError(
-            f"ranks_per_node: got {here}; allowed for {ranks} ranks: {ranks} or more, or a divisor"
-        )
+        allowed = f"{ranks} or more, or a divisor"
+        raise UserError(f"ranks_per_node: got {here}; allowed for {ranks} ranks: {allowed}")
     ranks_per_node = ranks // nodes
     gpus_per_node = ranks_per_node * (gpus or 0) if needs.device != "cpu" else 0
     return {

@@ -99,9 +99,8 @@ def _check_used(overrides: Iterable[str], known: Iterable[str], wanted: Iterable
     for override in overrides:
         key = override.split("=", 1)[0].lstrip("+~")
         if re.split(r"[.@]", key)[0] in unused:
-            raise SettingsError(
-                key, f"is not used here; allowed: settings of {', '.join(sorted(wanted))}"
-            )
+            allowed = f"settings of {', '.join(sorted(wanted))}"
+            raise SettingsError(key, f"is not used here; allowed: {allowed}")
 
 
 def read_choice(group: str, name: str) -> dict[str, Any]:
@@ -116,11 +115,8 @@ def _compose(primary: str | None, overrides: list[str]) -> dict[str, Any]:
     """The plain config of conf/``primary``.yaml (None: of an experiment), cached."""
     for override in overrides:
         if "=" not in override and not override.startswith("~"):
-            raise SettingsError(
-                override,
-                "not an override; allowed: key=value, in Hydra's syntax, in quotes where there are"
-                " spaces",
-            )
+            allowed = "key=value, in Hydra's syntax, in quotes where there are spaces"
+            raise SettingsError(override, f"not an override; allowed: {allowed}")
     _check_twice(overrides)
     key = cache_key([primary, *overrides], [*conf_files(CONF), *_COMPOSERS])
     return cached(KEPT, key, partial(_anew, primary, overrides))

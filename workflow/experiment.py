@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from railx import places
 from railx.file_cache import cached
-from railx.settings import SettingsError
+from railx.settings import SettingsError, to_dict
 from workflow.cache_keys import cache_key, code_digest
 from workflow.choices import conf_files
 
@@ -35,7 +35,6 @@ def checked_experiment(overrides: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def _composed(overrides: list[str]) -> dict[str, Any]:
-    from railx.settings import to_dict
     from workflow.config import compose_experiment
 
     return cast("dict[str, Any]", to_dict(compose_experiment(overrides)))

@@ -83,20 +83,16 @@ class _Mounts:
         if not is_choice(CONF, "experiment", name):
             raise refusal("experiment", name, choices("experiment"), "experiment")
         if name in heirs:
-            raise SettingsError(
-                "defaults", f"conf/experiment/{name}.yaml inherits itself: {', '.join(heirs)}"
-            )
+            got = f"conf/experiment/{name}.yaml inherits itself: {', '.join(heirs)}"
+            raise SettingsError("defaults", got)
         content = _read(f"experiment/{name}.yaml")
         if not content:
-            raise SettingsError(
-                f"conf/experiment/{name}.yaml", "is empty; allowed: choices, or defaults: [quick]"
-            )
+            allowed = "choices, or defaults: [quick]"
+            raise SettingsError(f"conf/experiment/{name}.yaml", f"is empty; allowed: {allowed}")
         inherited = content.pop("defaults", [])
         if not isinstance(inherited, list) or not all(isinstance(item, str) for item in inherited):
-            raise SettingsError(
-                "defaults",
-                f"got {inherited!r} in conf/experiment/{name}.yaml; allowed: a list of experiments",
-            )
+            got = f"got {inherited!r} in conf/experiment/{name}.yaml"
+            raise SettingsError("defaults", f"{got}; allowed: a list of experiments")
         try:
             for parent in inherited:
                 self.add_experiment(parent, (*heirs, name))
@@ -135,15 +131,12 @@ class _Mounts:
             files |= {name: name for name in names}
             content = {name: cross.get("with", {}) for name in names} | rest
         if not isinstance(content, Mapping):
-            raise SettingsError(
-                key, f"got {content!r}; allowed: a list of names, or a mapping of names to files"
-            )
+            allowed = "a list of names, or a mapping of names to files"
+            raise SettingsError(key, f"got {content!r}; allowed: {allowed}")
         for name, entry in content.items():
             if not NAME.fullmatch(str(name)):
-                raise SettingsError(
-                    f"{key}.{name}",
-                    "not a name; allowed: letters, digits and underscores, a letter first",
-                )
+                allowed = "letters, digits and underscores, a letter first"
+                raise SettingsError(f"{key}.{name}", f"not a name; allowed: {allowed}")
             if entry is None and name not in files:
                 raise refusal(key, name, files, LISTED[key])
             if entry is None:

@@ -110,18 +110,20 @@ class File(Output):
 class Table(Output):
     """A Parquet table and its columns, a function where only a library knows them.
 
-    ``optional`` columns follow the others in the tables that have them, all or none.
-    ``printed`` is the title under which the report prints the table, with the item in
-    braces; empty: it does not.
+    A text of columns is read by :func:`columns`. ``optional`` columns follow the others
+    in the tables that have them, all or none. ``printed`` is the title under which the
+    report prints the table, with the item in braces; empty: it does not.
     """
 
     ending: ClassVar[str] = ".parquet"
-    columns: Columns | Callable[[], Columns]
+    columns: str | Columns | Callable[[], Columns]
     optional: Columns = field(default_factory=dict, kw_only=True)
     printed: str = field(default="", kw_only=True)
 
     def declared(self) -> Columns:
         """The columns that the table always has."""
+        if isinstance(self.columns, str):
+            return columns(self.columns)
         return self.columns() if callable(self.columns) else self.columns
 
     def check(self, path: Path) -> None:

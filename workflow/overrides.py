@@ -69,8 +69,5 @@ def check_single(overrides: Sequence[str]) -> None:
             key, value = parted(text)
             plain = one.is_choice_sweep() and one.value().simple_form
             listed = f", {key}=[{value}] for a list" if plain else ""
-            raise SettingsError(
-                key,
-                f"got {value!r}, several values; allowed: one value{listed}, or `railx sweep` for"
-                " a run with each",
-            )
+            allowed = f"one value{listed}, or `railx sweep` for a run with each"
+            raise SettingsError(key, f"got {value!r}, several values; allowed: {allowed}")

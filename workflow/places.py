@@ -41,9 +41,8 @@ def check_folder(folder: Path) -> None:
         if path.exists() and not path.is_dir():
             raise SettingsError(str(path), "is a file; allowed: a folder, for results")
         if path.is_symlink() and not path.exists():
-            raise SettingsError(
-                str(path), f"leads to {path.readlink()}, which is not there; allowed: a folder"
-            )
+            got = f"leads to {path.readlink()}, which is not there"
+            raise SettingsError(str(path), f"{got}; allowed: a folder")
     while not folder.exists():
         folder = folder.parent
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -61,9 +60,8 @@ def check_sources(experiment: Config) -> None:
                 for path in (source,) if isinstance(source, Path) else source:
                     if not path.is_relative_to(results) and not shipped(path).exists():
                         key = f"{stage.name} {item}".strip()
-                        raise SettingsError(
-                            f"{key}, {name}", f"got {path}, which is not there; allowed: a file"
-                        )
+                        got = f"got {path}, which is not there"
+                        raise SettingsError(f"{key}, {name}", f"{got}; allowed: a file")
 
 
 def check_targets(experiment: Config, targets: Iterable[str]) -> None:

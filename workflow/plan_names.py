@@ -101,13 +101,11 @@ def crossed(item: Mapping[str, Any]) -> list[str]:
     """
     cross, left_out, changes = item["cross"], item.get("except", []), item.get("with", {})
     if not isinstance(cross, Mapping) or set(cross) != set(_PARTS):
-        raise SettingsError(
-            "plans", f"got cross: {cross!r}; allowed: a mapping of {', '.join(_PARTS)} to names"
-        )
+        allowed = f"a mapping of {', '.join(_PARTS)} to names"
+        raise SettingsError("plans", f"got cross: {cross!r}; allowed: {allowed}")
     if set(item) - set(CROSS) or not _is_names(left_out) or not isinstance(changes, Mapping):
-        raise SettingsError(
-            "plans", f"got {dict(item)!r}; allowed: cross, a list except and a mapping with"
-        )
+        allowed = "cross, a list except and a mapping with"
+        raise SettingsError("plans", f"got {dict(item)!r}; allowed: {allowed}")
     lists = [[names] if isinstance(names, str) else names for names in cross.values()]
     if not all(map(_is_names, lists)):
         raise SettingsError("plans", f"got cross: {cross!r}; allowed: a name or a list of them")
@@ -117,9 +115,8 @@ def crossed(item: Mapping[str, Any]) -> list[str]:
     ]
     for pattern in left_out:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise SettingsError(
-                "plans", f"got except: {pattern}; allowed: {allowed_names(pattern, names)}"
-            )
+            allowed = allowed_names(pattern, names)
+            raise SettingsError("plans", f"got except: {pattern}; allowed: {allowed}")
     return [name for name in names if not any(fnmatchcase(name, pattern) for pattern in left_out)]
 
 

@@ -248,11 +248,8 @@ class Experiment:
             name for name, settings in self.profiles.items() if settings.model.name == model
         ]
         if profile not in of_model:
-            raise SettingsError(
-                key,
-                f"got {profile!r}; allowed: {', '.join(of_model) or 'none here'}, the profiles of"
-                f" {model}{note}",
-            )
+            allowed = f"{', '.join(of_model) or 'none here'}, the profiles of {model}{note}"
+            raise SettingsError(key, f"got {profile!r}; allowed: {allowed}")
 
 
 #: Keys of an experiment that hold one file of the group of the same name.

@@ -177,9 +177,8 @@ class Stage:
     def pattern(self, output: str) -> str:
         """Where an output stands below results, with the wildcard; else ValueError."""
         if output not in self.outputs:
-            raise ValueError(
-                f"{self.name}.{output}: no such output; allowed: {', '.join(self.outputs)}"
-            )
+            allowed = ", ".join(self.outputs)
+            raise ValueError(f"{self.name}.{output}: no such output; allowed: {allowed}")
         kind = self.outputs[output]
         path = kind.path or "/".join(filter(None, (self.wildcard, f"{output}{kind.ending}")))
         return f"{self.name}/{path}" if self.in_folder else path
@@ -259,10 +258,8 @@ class Job:
         for row in gathered:
             if list(row) != schema.names:
                 differing = sorted(set(row) ^ set(schema.names)) or ["their order"]
-                raise ValueError(
-                    f"{path}: columns differ from the declared ones: {', '.join(differing)};"
-                    f" allowed: {', '.join(schema.names)}"
-                )
+                got = f"{path}: columns differ from the declared ones: {', '.join(differing)}"
+                raise ValueError(f"{got}; allowed: {', '.join(schema.names)}")
         columns = {}
         for column in schema:
             try:

@@ -28,9 +28,8 @@ def read_yaml_mapping(path: Path, root: Path) -> dict[str, Any]:
         status = path.stat()
         return _read(path, root, status.st_mtime_ns, status.st_size, status.st_ino)
     except OSError as error:
-        raise SettingsError(
-            _shown(path, root), f"cannot be read ({error.strerror}); allowed: a YAML file"
-        ) from error
+        got = f"cannot be read ({error.strerror})"
+        raise SettingsError(_shown(path, root), f"{got}; allowed: a YAML file") from error
 
 
 @lru_cache(maxsize=4096)
@@ -41,9 +40,8 @@ def _read(path: Path, root: Path, *_: int) -> dict[str, Any]:
     try:
         text = path.read_bytes().decode()
     except UnicodeDecodeError as error:
-        raise SettingsError(
-            shown, f"no YAML: byte {error.start} is no text; allowed: text in UTF-8"
-        ) from error
+        got = f"no YAML: byte {error.start} is no text"
+        raise SettingsError(shown, f"{got}; allowed: text in UTF-8") from error
     try:
         content = yaml.load(text, Loader=_loader())  # a safe loader
     except yaml.YAMLError as error:
@@ -51,9 +49,8 @@ def _read(path: Path, root: Path, *_: int) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise SettingsError(shown, f"no YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict) and content is not None:
-        raise SettingsError(
-            shown, f"got {type(content).__name__}; allowed: a mapping of keys to settings"
-        )
+        allowed = "a mapping of keys to settings"
+        raise SettingsError(shown, f"got {type(content).__name__}; allowed: {allowed}")
     return {str(key): value for key, value in (content or {}).items()}
 
 

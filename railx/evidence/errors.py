@@ -1,7 +1,4 @@
-"""The two ways in which a claim cannot be judged.
-
-Its file or query is wrong, or its tables are not among the results.
-"""
+"""Why a claim cannot be judged: a wrong file or query, or tables that are lacking."""
 
 from __future__ import annotations
 

@@ -106,10 +106,7 @@ def judge(
 
 
 def claims_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """The rows of :func:`judge` as a typed table.
-
-    A column of nothing but empty cells keeps its type.
-    """
+    """The rows of :func:`judge` as a typed table; empty columns keep their type."""
     schema = pa.schema(list(CLAIM_COLUMNS.items()))
     return pa.Table.from_pylist(rows, schema)
 

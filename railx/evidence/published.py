@@ -117,10 +117,7 @@ class PublishedNumbers:
         self._rows: dict[str, list[dict[str, str]]] = {}
 
     def rows(self, file: str) -> list[dict[str, str]]:
-        """The rows of a table, at least one.
-
-        Raises SettingsError naming the files that there are.
-        """
+        """A table's rows, at least one; SettingsError names the files there are."""
         if file not in self._rows:
             path = self._directory / file
             if not path.is_file():

@@ -159,10 +159,7 @@ def _price_lists(settings: CostSettings, tables: Tables, summary: DataFrame) -> 
 def _bill_of_materials(
     axes: Axes, bill: DataFrame, summary: DataFrame, published: dict[str, float]
 ) -> None:
-    """Stacked bars of networks.
-
-    The shares of a bar too short to read are written beside it.
-    """
+    """Stacked bars of networks; shares of a bar too short to read stand beside it."""
     table = bill.pivot_table(
         index="topology", columns="component", values="total_usd", aggfunc="sum", fill_value=0.0
     )

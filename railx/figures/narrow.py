@@ -59,10 +59,7 @@ class NarrowFigure(Figure):
         sharey: Sharing = False,
         **shape: Any,
     ) -> Any:
-        """The grid of panels as it was asked for, in one column.
-
-        Panels that share an axis still share it.
-        """
+        """The grid as it was asked for, in one column; shared axes stay shared."""
         panels: Any = super().subplots(nrows, ncols, sharex=sharex, sharey=sharey, **shape)
         if ncols > 1:
             self._stack(list(np.ravel(panels)))

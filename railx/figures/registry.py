@@ -45,10 +45,7 @@ FIGURES = {name: module for module, names in _MODULES.items() for name in names.
 
 
 def figure_module(name: str) -> str:
-    """The dotted name of the module that declares a figure.
-
-    Raises ValueError for a name that is not in the list.
-    """
+    """The dotted name of a figure's module; ValueError for a name not in the list."""
     if name not in FIGURES:
         refuse(f"figure: got {name!r}", FIGURES)
     return f"railx.figures.{FIGURES[name]}"

@@ -178,10 +178,7 @@ def text_colour(fill: str) -> str:
 
 
 def _stem(name: str, names: Iterable[str]) -> str:
-    """The longest of ``names`` that ``name`` is, or starts with as entire words.
-
-    Empty where there is none.
-    """
+    """The longest of ``names`` that ``name`` begins with as entire words, or empty."""
     stems = (stem for stem in names if name == stem or name.startswith(f"{stem}_"))
     return max(stems, key=len, default="")
 

@@ -175,10 +175,7 @@ def planning_hidden(settings: Choice, tables: Tables, canvas: Canvas) -> Drawn:
 
 
 def _planned_repeats(frame: DataFrame) -> DataFrame:
-    """A row for each run and repeat, with electrical switching.
-
-    Repeats that were disturbed count where all were.
-    """
+    """A row per run and electrical repeat; disturbed ones count where all were."""
     part = frame[(frame["mode"] == "electrical") & frame["planning_ms"].notna()]
     if part.empty:
         allowed = "a run with training.planning: while_training"
@@ -280,10 +277,7 @@ class ReconfigurationSettings(Choice):
 @figure("Iteration time against reconfiguration latency", "opus", height=5.8)
 @reads(iterations=f"training.iterations: {REPEAT_COLUMNS}")
 def reconfiguration(settings: ReconfigurationSettings, tables: Tables, canvas: Canvas) -> Drawn:
-    """One column of panels per run.
-
-    The iteration time is above, the stall share below.
-    """
+    """One column of panels per run, iteration time above and stall share below."""
     frame = tables.read("iterations", "run", settings.only)
     repeats = per_repeat(frame)
     points = medians(repeats, (*_SHOWN, "over_electrical"), settings.confidence)

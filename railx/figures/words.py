@@ -55,10 +55,7 @@ def spoken(name: Any) -> str:
 
 
 def ordered(fidelities: Iterable[str]) -> list[str]:
-    """The distinct fidelities, least faithful first.
-
-    Raises ValueError for an unknown fidelity.
-    """
+    """The distinct fidelities, least faithful first; ValueError for an unknown one."""
     distinct = set(fidelities)
     unknown = distinct - set(FIDELITIES)
     if unknown:

@@ -42,10 +42,7 @@ _LOWEST, _HIGHEST = 1e-6, 1e3
 
 
 def injection_gb_s_per_chip(settings: FamilySettings) -> float:
-    """Injection bandwidth of a chip of a network, one direction.
-
-    All ports that leave its node together.
-    """
+    """Injection bandwidth of a chip, one direction: all ports that leave its node."""
     return family_of(settings).ports_per_chip(settings) * settings.port_gbps / _BITS_PER_BYTE
 
 
@@ -128,11 +125,9 @@ def chip_costs(settings: MappingSettings, name: str, topology: FamilySettings) -
 def check_reference(settings: MappingSettings, reference: FamilySettings) -> None:
     """Refuse a reference whose family has no bill."""
     if family_of(reference).bill is None:
-        raise SettingsError(
-            "mapping.reference",
-            f"got {settings.reference!r} of family {reference.family}; allowed: a topology of a"
-            f" family with a bill ({families_with('bill')})",
-        )
+        got = f"got {settings.reference!r} of family {reference.family}"
+        allowed = f"a topology of a family with a bill ({families_with('bill')})"
+        raise SettingsError("mapping.reference", f"{got}; allowed: {allowed}")
 
 
 def cost_columns(cost: Cost, gpus: int) -> dict[str, float | None]:

@@ -19,7 +19,7 @@ from railx.performance.devices import ChipSettings
 from railx.performance.memory import plan_memory_gb
 from railx.performance.models import Model
 from railx.performance.plans import Plan
-from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError
+from railx.settings import AtLeast, NonNegative, NotEmpty, Positive, SettingsError, check_names
 from railx.steps.settings import StepSettings
 
 #: Tensor, sequence (context), expert, data and pipeline parallelism.
@@ -134,9 +134,8 @@ class JobSettings:
         ):
             degree = layout.degree(name)
             if count % degree:
-                raise SettingsError(
-                    "layout", f"{name} degree {degree}; allowed: a divisor of the {count} {word}"
-                )
+                allowed = f"a divisor of the {count} {word}"
+                raise SettingsError("layout", f"{name} degree {degree}; allowed: {allowed}")
         parts = layout.degree("sequence") * layout.degree("tensor")
         if self.sequence_tokens % parts:
             raise SettingsError(
@@ -235,10 +234,8 @@ class MappingSettings(PriceSettings):
     def __post_init__(self) -> None:
         priced = [name for name, topology in self.topologies.items() if topology.priced]
         if self.reference not in priced:
-            raise SettingsError(
-                "reference",
-                f"got {self.reference!r}; allowed: {', '.join(priced)}, the priced topologies",
-            )
+            allowed = f"{', '.join(priced)}, the priced topologies"
+            raise SettingsError("reference", f"got {self.reference!r}; allowed: {allowed}")
 
 
 @dataclass(frozen=True)
@@ -261,11 +258,9 @@ class SwitchedNetwork:
                 )
         bill = family_of(self.topology).bill
         if self.counting is not None and bill is not None and self.counting not in bill.countings:
-            raise SettingsError(
-                "counting",
-                f"got {self.counting!r}; allowed on {self.topology.family}:"
-                f" {', '.join((*bill.countings, 'null'))}",
-            )
+            got = f"got {self.counting!r}"
+            allowed = ", ".join((*bill.countings, "null"))
+            raise SettingsError("counting", f"{got}; allowed on {self.topology.family}: {allowed}")
 
 
 @dataclass(frozen=True)
@@ -282,17 +277,13 @@ class RailStep:
 
     def __post_init__(self) -> None:
         jobs = self.step.jobs()
-        if self.job not in jobs:
-            raise SettingsError("job", f"got {self.job!r}; allowed: {', '.join(jobs)}")
+        check_names("job", [self.job], jobs)
         degrees = jobs[self.job].degrees
         if degrees.context > 1 and not degrees.context_in_server:
             raise SettingsError("job", "context ranks on rails; allowed: in a server, or none")
         if degrees.expert_servers not in (1, degrees.data):
-            raise SettingsError(
-                "job",
-                f"experts over {degrees.expert_servers} servers; allowed: 1, or {degrees.data} as"
-                " the replicas",
-            )
+            got = f"experts over {degrees.expert_servers} servers"
+            raise SettingsError("job", f"{got}; allowed: 1, or {degrees.data} as the replicas")
         job_degrees = {"data": degrees.data, "pipeline": degrees.pipeline}
         for number, layout in enumerate(self.layouts):
             where = f"layouts[{number}]"
@@ -301,10 +292,8 @@ class RailStep:
             for name in PARALLELISMS:
                 degree = layout.degree(name)
                 if degree != job_degrees.get(name, 1):
-                    raise SettingsError(
-                        where,
-                        f"{name} {degree}; allowed: {job_degrees.get(name, 1)}, as in the job",
-                    )
+                    allowed = f"{job_degrees.get(name, 1)}, as in the job"
+                    raise SettingsError(where, f"{name} {degree}; allowed: {allowed}")
             both = {
                 name
                 for name in ("data", "pipeline")
@@ -328,10 +317,7 @@ class _ComparedNetworks:
     """Time that a switch takes to change circuits."""
 
     def __post_init__(self) -> None:
-        if self.reference not in self.networks:
-            raise SettingsError(
-                "reference", f"got {self.reference!r}; allowed: {', '.join(self.networks)}"
-            )
+        check_names("reference", [self.reference], self.networks)
 
 
 @dataclass(frozen=True)
@@ -357,6 +343,5 @@ class SwitchedSettings(_ComparedNetworks, PriceSettings):
         super().__post_init__()
         for name, job in self.jobs.items():
             if job.overlaps_data:
-                raise SettingsError(
-                    f"jobs.{name}.overlaps_data", "got true; allowed: false where circuits switch"
-                )
+                allowed = "false where circuits switch"
+                raise SettingsError(f"jobs.{name}.overlaps_data", f"got true; allowed: {allowed}")

@@ -33,10 +33,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Basis:
-    """A basis of comparison.
-
-    ``ports`` and ``inside`` scale the links between and inside nodes.
-    """
+    """A basis; ``ports`` and ``inside`` scale the links between and inside nodes."""
 
     name: str
     ports: float

@@ -177,10 +177,8 @@ def _candidates(network: LineNetwork, job: JobSettings, basis: Basis) -> Iterato
     for transfer, on_lines in by_transfer.items():
         spanned = len(on_lines) + (_members_in_node(job, transfer) > 1)
         if transfer.kind != "all_gather" and spanned > 1:
-            raise SettingsError(
-                "layout",
-                f"{transfer.name} over several axes; allowed: one axis for all but gathers",
-            )
+            allowed = "one axis for all but gathers"
+            raise SettingsError("layout", f"{transfer.name} over several axes; allowed: {allowed}")
     options = [network.wirings(use.nodes) for use in uses]
     for use, offered in zip(uses, options, strict=True):
         if not offered:

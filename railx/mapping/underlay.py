@@ -66,9 +66,8 @@ class UnderlaySettings(PriceSettings):
 
     def __post_init__(self) -> None:
         if self.reference is not None and self.reference not in self.networks:
-            raise SettingsError(
-                "reference", f"got {self.reference!r}; allowed: {', '.join(self.networks)}, or null"
-            )
+            allowed = f"{', '.join(self.networks)}, or null"
+            raise SettingsError("reference", f"got {self.reference!r}; allowed: {allowed}")
         if self.networks and not (self.plans and self.outside_gb_s):
             key = "outside_gb_s" if self.plans else "plans"
             raise SettingsError(key, "is empty; allowed: at least one where there are networks")

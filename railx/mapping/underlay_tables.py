@@ -33,9 +33,8 @@ def mix_table(
     for name, path in counted(plans.items(), "plans"):
         plan = read_plan(path)
         if plan.devices != settings.ranks:
-            raise SettingsError(
-                "underlay.ranks", f"got {settings.ranks}; allowed: {plan.devices}, as of {name}"
-            )
+            allowed = f"{plan.devices}, as of {name}"
+            raise SettingsError("underlay.ranks", f"got {settings.ranks}; allowed: {allowed}")
         head = named | {"plan": name, "planner": plan.planner}
         if not variants:
             base = {"basis": "own", "outside_gb_s": None, "made_for": "cluster"}

@@ -1,12 +1,10 @@
-"""Time of the host in measured steps: its terms, and the fit of its constant."""
+"""Time of the host in measured steps: its terms."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
-
-from scipy.optimize import minimize_scalar
 
 from railx.performance.programs import constants_named
 from railx.steps.settings import StepJob, StepSettings
@@ -16,30 +14,6 @@ from railx.steps.sweep import electrical_step_ms, job_head
 def step_seconds(job: StepJob, iterations: int) -> float:
     """The slowest rank's last step over packet switches."""
     return electrical_step_ms(job, iterations) / 1e3
-
-
-def fitted_pass_ms(runs: Sequence[tuple[StepJob, float]], iterations: int) -> float:
-    """The ``pass_ms`` of jobs with a host that fits measured steps best, in ms.
-
-    ``runs``: each job and its measured step in s. The sum of the squares of the
-    relative errors is least. No pass takes longer than a measured step.
-    """
-
-    def squares(pass_ms: float) -> float:
-        return sum(
-            (step_seconds(_with_pass(job, pass_ms), iterations) / measured_s - 1) ** 2
-            for job, measured_s in runs
-        )
-
-    longest_ms = 1e3 * max(measured_s for _, measured_s in runs)
-    best = minimize_scalar(squares, bounds=(0.0, longest_ms), method="bounded")
-    return float(best.x)
-
-
-def _with_pass(job: StepJob, pass_ms: float) -> StepJob:
-    if job.host is None:
-        raise ValueError("a job without a host has no time of it")
-    return replace(job, host=replace(job.host, pass_ms=pass_ms))
 
 
 def host_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
@@ -55,7 +29,7 @@ def host_rows(name: str, settings: StepSettings) -> Iterator[dict[str, Any]]:
         if job.host is None:
             continue
         constants = constants_named(job.host.constants)
-        launched = _with_pass(job, 0.0)
+        launched = replace(job, host=replace(job.host, pass_ms=0.0))
         device_s, launched_s, whole_s = (
             step_seconds(one, settings.sweep.iterations)
             for one in (replace(job, host=None), launched, job)

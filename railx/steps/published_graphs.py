@@ -85,16 +85,12 @@ class PublishedStep:
             if number % parts:
                 raise SettingsError(key, f"got {number}; allowed: a multiple of {parts}")
         if self.layers < self.pipeline:
-            raise SettingsError(
-                "layers", f"got {self.layers}; allowed: at least {self.pipeline}, one a stage"
-            )
+            allowed = f"at least {self.pipeline}, one a stage"
+            raise SettingsError("layers", f"got {self.layers}; allowed: {allowed}")
         # The generator puts its last product on stage (layers - 1) % pipeline.
         if self.layer == "dense" and self.layers % self.pipeline:
-            raise SettingsError(
-                "layers",
-                f"got {self.layers} of layer dense; allowed: a multiple of {self.pipeline}, the"
-                " stages",
-            )
+            allowed = f"a multiple of {self.pipeline}, the stages"
+            raise SettingsError("layers", f"got {self.layers} of layer dense; allowed: {allowed}")
 
     @property
     def ranks(self) -> int:

@@ -67,21 +67,16 @@ class WeightedModel:
 
     def __post_init__(self) -> None:
         if self.dense_layers > self.layers:
-            raise SettingsError(
-                "dense_layers", f"got {self.dense_layers}; allowed: at most {self.layers}, layers"
-            )
+            allowed = f"at most {self.layers}, layers"
+            raise SettingsError("dense_layers", f"got {self.dense_layers}; allowed: {allowed}")
         if self.stage_layers and sum(self.stage_layers) != self.layers:
-            raise SettingsError(
-                "stage_layers",
-                f"got {sum(self.stage_layers)} in all; allowed: {self.layers}, the layers",
-            )
+            got = f"got {sum(self.stage_layers)} in all"
+            raise SettingsError("stage_layers", f"{got}; allowed: {self.layers}, the layers")
         visited = self.experts_per_token
         if (self.dense_layers < self.layers) != (visited > 0) or visited > self.experts:
-            raise SettingsError(
-                "experts_per_token",
-                f"got {visited} of {self.experts}; allowed: 0 where all layers are dense, 1 to all"
-                " experts where some have them",
-            )
+            got = f"got {visited} of {self.experts}"
+            allowed = "0 where all layers are dense, 1 to all experts where some have them"
+            raise SettingsError("experts_per_token", f"{got}; allowed: {allowed}")
 
     def costs(self) -> Costs:
         return {"layers": Cost(0.01, 1e6) * self.layers}
@@ -139,9 +134,8 @@ class DegreeSettings:
                 f" the {self.data} replicas, or fewer than {inside}",
             )
         if self.expert < inside and inside % self.expert:
-            raise SettingsError(
-                "expert", f"got {self.expert}; allowed: a divisor of {inside}, or a multiple"
-            )
+            allowed = f"a divisor of {inside}, or a multiple"
+            raise SettingsError("expert", f"got {self.expert}; allowed: {allowed}")
 
     @property
     def ranks(self) -> int:
@@ -237,15 +231,12 @@ class StepJob:
 
     def __post_init__(self) -> None:
         if (self.parts > 1) != (self.schedule == "interleaved"):
-            raise SettingsError(
-                "parts", f"got {self.parts} with {self.schedule}; allowed: 1 unless interleaved"
-            )
+            got = f"got {self.parts} with {self.schedule}"
+            raise SettingsError("parts", f"{got}; allowed: 1 unless interleaved")
         stages = self.degrees.pipeline
         if self.model.stage_layers and len(self.model.stage_layers) != stages:
-            raise SettingsError(
-                "model.stage_layers",
-                f"got {len(self.model.stage_layers)} stages; allowed: {stages}, the degree",
-            )
+            got = f"got {len(self.model.stage_layers)} stages"
+            raise SettingsError("model.stage_layers", f"{got}; allowed: {stages}, the degree")
         if self.model.stage_layers and self.parts > 1:
             raise SettingsError("model.stage_layers", "allowed: empty where interleaved")
         if stages * self.parts > self.model.layers:

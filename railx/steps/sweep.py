@@ -55,10 +55,8 @@ class StageBits(TableWiring):
     def __init__(self, gpus_per_server: int, ranks_per_stage: int) -> None:
         super().__init__()
         if ranks_per_stage % gpus_per_server:
-            raise UserError(
-                f"ranks_per_stage: got {ranks_per_stage}; allowed: a multiple of"
-                f" {gpus_per_server}, the ranks of a server"
-            )
+            allowed = f"a multiple of {gpus_per_server}, the ranks of a server"
+            raise UserError(f"ranks_per_stage: got {ranks_per_stage}; allowed: {allowed}")
         self.gpus_per_server, self.ranks_per_stage = gpus_per_server, ranks_per_stage
 
     def is_scale_up(self, members: Iterable[int]) -> bool:

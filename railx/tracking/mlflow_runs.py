@@ -63,10 +63,7 @@ def first_mlflow_runs(
     experiment: str,
     but: str = "",
 ) -> dict[str, str]:
-    """The first run of each result that the store holds, by the result's key.
-
-    Those of invocation ``but`` aside.
-    """
+    """The store's first run of each result by its key, but for invocation ``but``."""
     client = open_store(folder, create=True, store=settings.mlflow_store)
     identifier = int(open_experiment(client, experiment, folder))
     from mlflow.store.tracking.dbmodels.models import SqlRun, SqlTag

@@ -1,7 +1,4 @@
-"""Logging the stage results of one invocation to the trackers that are on.
-
-It is called once, when all stages are done.
-"""
+"""Logging one invocation's results to the trackers that are on, once all are done."""
 
 from __future__ import annotations
 

@@ -38,10 +38,7 @@ _PATIENCE_S = 300.0
 
 
 def store_address(folder: Path, store: str | None = None) -> str:
-    """The address of a folder's store.
-
-    ``store`` where it is given, else the one that was used last.
-    """
+    """The address of a folder's store: ``store``, else the one that was used last."""
     pointer = folder / _POINTER
     if store is None and pointer.exists():
         store = pointer.read_text(encoding="utf-8").strip()
@@ -79,10 +76,7 @@ def open_store(folder: Path, *, create: bool, store: str | None = None) -> Any:
 
 
 def open_experiment(client: Any, name: str, folder: Path) -> str:
-    """The id of the experiment, made or restored as needed.
-
-    Its artifacts are in the results folder.
-    """
+    """The id of the experiment, made or restored; artifacts in the results folder."""
     from mlflow.exceptions import MlflowException
 
     stored = client.get_experiment_by_name(name)

@@ -43,10 +43,7 @@ _SERVICE_FOLDERS = ("CACHE", "CONFIG", "DATA")
 def first_wandb_runs(
     results: Sequence[StageResult], folder: Path, experiment: str, but: str = ""
 ) -> dict[str, str]:
-    """The first run of each result in the ledger by the result's key.
-
-    Those of invocation ``but`` aside.
-    """
+    """The ledger's first run of each result by its key, but for invocation ``but``."""
     keys = {result.key for result in results}
     first: dict[str, str] = {}
     for line in Ledger(folder).runs():
@@ -124,10 +121,7 @@ def _run_id(invocation: Invocation, key: str, title: str) -> str:
 
 @contextmanager
 def wandb_session(offline: bool, folder: Path) -> Iterator[Any]:
-    """The wandb module with its service.
-
-    All runs share the service; it ends with the block.
-    """
+    """The wandb module with its service, which all runs share and the block ends."""
     quiet = {"WANDB_SILENT": "true", "WANDB_CONSOLE": "off", "WANDB_ERROR_REPORTING": "false"}
     if offline:
         # Nothing of an offline run belongs outside the results folder.

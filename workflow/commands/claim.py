@@ -77,10 +77,8 @@ def _sql(options: argparse.Namespace) -> None:
 
     experiment = shared.experiment_of(options.results, options.experiment)
     if not options.results.is_dir():
-        raise UserError(
-            f"--results: got {options.results}, which is not there; make it:"
-            f" {shared.how_to_make(options.experiment)}"
-        )
+        how = shared.how_to_make(options.experiment)
+        raise UserError(f"--results: got {options.results}, which is not there; make it: {how}")
     folder = options.results / options.experiment
     if (options.query is None) == (options.claim is None):
         raise UserError("QUERY: allowed: either one SELECT or --claim ID")
@@ -118,11 +116,9 @@ def query_files(query: str, asked: str, experiment: Config) -> list[Path]:
     missing = [name for name in named if name not in tables]
     if missing:
         others = _experiments_with(named)
-        raise UserError(
-            f"{asked}: the experiment {experiment['name']} makes no table"
-            f" {', '.join(missing)}; allowed: --experiment"
-            f" {' or '.join(others) or 'of your own that makes it'}"
-        )
+        got = f"{asked}: the experiment {experiment['name']} makes no table {', '.join(missing)}"
+        allowed = f"--experiment {' or '.join(others) or 'of your own that makes it'}"
+        raise UserError(f"{got}; allowed: {allowed}")
     return [tables[name] for name in named]
 
 
@@ -155,10 +151,8 @@ def _make(files: Sequence[Path], options: argparse.Namespace) -> None:
     # What Snakemake says is no part of the answer.
     code = shared.snakemake(arguments, options.experiment, options.overrides, stdout=sys.stderr)
     if code:
-        raise UserError(
-            f"claim {options.id}: its tables could not be made (exit code {code});"
-            " what went wrong stands above"
-        )
+        failed = f"claim {options.id}: its tables could not be made (exit code {code})"
+        raise UserError(f"{failed}; what went wrong stands above")
 
 
 def claim_by_id(name: str, option: str) -> Claim:

@@ -9,8 +9,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from railx.errors import UserError
-from railx.settings import SettingsError
+from railx.effort import estimate, gathered
+from railx.errors import UserError, allowed_names
+from railx.settings import SettingsError, to_dict
 from workflow.commands.shared import add_flag, check_work, command, print_answer
 
 if TYPE_CHECKING:
@@ -52,9 +53,7 @@ def add(commands: Any) -> None:
 def _design(options: argparse.Namespace) -> None:
     from railx.design.front import design
     from railx.design.text import design_lines, simulated_lines
-    from railx.effort import estimate, gathered
     from railx.progress import told
-    from railx.settings import to_dict
     from workflow.compilation import announce_compilation
     from workflow.stages import named_files
     from workflow.stages.design import rate_store
@@ -125,7 +124,6 @@ def _names(value: str) -> list[str]:
 
 
 def _topology(name: str) -> Any:
-    from railx.errors import allowed_names
     from workflow.config import compose_stage
     from workflow.mounts import choices
 
@@ -142,9 +140,8 @@ def _write_experiment(name: str, words: list[str]) -> str:
     from workflow.settings import NAME
 
     if not NAME.fullmatch(name):
-        raise UserError(
-            f"--experiment: got {name!r}; allowed: letters, digits and underscores, a letter first"
-        )
+        allowed = "letters, digits and underscores, a letter first"
+        raise UserError(f"--experiment: got {name!r}; allowed: {allowed}")
     check_work()
     path = CONF / "experiment" / f"{name}.yaml"
     for taken in (path, CONF / _GROUP / f"{name}.yaml"):
@@ -158,9 +155,8 @@ def _write_experiment(name: str, words: list[str]) -> str:
         if key == _GROUP:
             values["defaults"] = [value]
         elif key == "networks":
-            raise UserError(
-                "networks: got a list with --experiment; allowed: networks in conf/design/NAME.yaml"
-            )
+            allowed = "networks in conf/design/NAME.yaml"
+            raise UserError(f"networks: got a list with --experiment; allowed: {allowed}")
         else:
             values[key] = yaml.safe_load(_as_share(key, value))
     job = yaml.safe_dump(values, sort_keys=False)

@@ -91,9 +91,8 @@ def written_to(out: Path | None) -> Iterator[None]:
     except OSError as error:
         if out is None:
             raise
-        raise UserError(
-            f"--out: got {out}; allowed: a place that can be written ({error.strerror})"
-        ) from None
+        allowed = f"a place that can be written ({error.strerror})"
+        raise UserError(f"--out: got {out}; allowed: {allowed}") from None
 
 
 def _network(options: argparse.Namespace) -> None:
@@ -216,10 +215,8 @@ def _setting(text: str) -> Setting:
         return Setting("on_demand" if mode == "on_demand" else "provisioned", latency_ms)
     if mode == "electrical" and not latency:
         return Setting("electrical")
-    raise UserError(
-        f"--setting: got {text}; allowed: electrical, on_demand:MS, provisioned:MS with a latency"
-        " in milliseconds"
-    )
+    allowed = "electrical, on_demand:MS, provisioned:MS with a latency in milliseconds"
+    raise UserError(f"--setting: got {text}; allowed: {allowed}")
 
 
 def say_lost(lost: Sequence[str]) -> None:

@@ -67,10 +67,8 @@ def _init(options: argparse.Namespace) -> None:
     differ = [name for name, content in contents.items() if _differs(folder / name, content)]
     if differ and not options.force:
         shown = ", ".join(map(str, differ[:_SHOWN])) + (", ..." if len(differ) > _SHOWN else "")
-        raise UserError(
-            f"DIR: {folder} has {len(differ)} of these files with another content ({shown});"
-            " allowed: --force to write over them, or another folder"
-        )
+        got = f"DIR: {folder} has {len(differ)} of these files with another content ({shown})"
+        raise UserError(f"{got}; allowed: --force to write over them, or another folder")
     written = _write(folder, contents | _schemas(folder, contents))
     for name in written:
         print(f"written: {folder / name}")
@@ -92,10 +90,8 @@ def _write(folder: Path, contents: Mapping[Path, bytes]) -> list[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         except OSError as error:
-            raise UserError(
-                f"DIR: got {folder}; allowed: a place that can be written"
-                f" ({error.filename}: {error.strerror})"
-            ) from None
+            allowed = f"a place that can be written ({error.filename}: {error.strerror})"
+            raise UserError(f"DIR: got {folder}; allowed: {allowed}") from None
         if content.startswith(b"#!"):
             path.chmod(0o755)
         written.append(name)
@@ -150,9 +146,8 @@ def _copied(name: str) -> Iterator[tuple[Path, bytes]]:
     profiles = SHIPPED / "workflow" / _PROFILES
     groups = [_PROFILES, *groups_of(_CONF)]
     if group not in groups:
-        raise UserError(
-            f"--copy: got {name!r}; allowed: GROUP/NAME with one of {allowed_names(group, groups)}"
-        )
+        got = f"--copy: got {name!r}"
+        raise UserError(f"{got}; allowed: GROUP/NAME with one of {allowed_names(group, groups)}")
     names = (
         sorted(path.name for path in profiles.iterdir())
         if group == _PROFILES

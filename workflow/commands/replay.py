@@ -156,9 +156,8 @@ def _network(name: str, options: argparse.Namespace) -> ReplayedNetwork:
         server, scale_up, scale_out = (getattr(options, key) for key in keys)
         if server is None or scale_up is None or scale_out is None:
             missing = next(key for key in keys if getattr(options, key) is None)
-            raise UserError(
-                f"--{missing.replace('_', '-')}: got none; allowed with two_level: a number above 0"
-            )
+            got = f"--{missing.replace('_', '-')}: got none"
+            raise UserError(f"{got}; allowed with two_level: a number above 0")
         return TwoRates(name, server, scale_up, scale_out, options.latency_ns or 0.0)
     if name in choices("topology"):
         settings, *others = (

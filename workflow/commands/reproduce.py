@@ -39,10 +39,8 @@ def _reproduce(options: argparse.Namespace) -> int:
     from workflow.stages import STAGES
 
     if "=" in options.experiment:
-        raise UserError(
-            f"EXPERIMENT: got {options.experiment!r}, an override; allowed: its name first,"
-            f" e.g. railx reproduce quick {options.experiment}"
-        )
+        got = f"EXPERIMENT: got {options.experiment!r}, an override; allowed: its name first"
+        raise UserError(f"{got}, e.g. railx reproduce quick {options.experiment}")
     arguments = [*shared.running(options), *(["--dry-run"] if options.dry_run else [])]
     if options.until is not None:
         if options.until not in STAGES:

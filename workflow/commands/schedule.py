@@ -117,9 +117,8 @@ def _check_endings(options: argparse.Namespace) -> None:
         endings = _PICTURES if option in ("gantt", "memory") else (".json",)
         path: Path | None = getattr(options, option)
         if path is not None and path.suffix not in endings:
-            raise UserError(
-                f"--{option}: got {path}; allowed: a file that ends in {' or '.join(endings)}"
-            )
+            allowed = f"a file that ends in {' or '.join(endings)}"
+            raise UserError(f"--{option}: got {path}; allowed: {allowed}")
     if options.virtual_stages is not None and options.virtual_stages < 2:
         raise UserError(f"--virtual-stages: got {options.virtual_stages}; allowed: at least 2")
     if options.explicit and options.out is None:
@@ -136,10 +135,8 @@ def _check_virtual_stages(parts: int, plan: Plan) -> None:
     if layers is not None and parts * stages > layers:
         most = layers // stages
         allowed = f"2 to {most}" if most > 1 else "none"
-        raise UserError(
-            f"--virtual-stages: got {parts}; allowed: {allowed}, for {stages} stages of {layers}"
-            " layers in all"
-        )
+        got = f"--virtual-stages: got {parts}"
+        raise UserError(f"{got}; allowed: {allowed}, for {stages} stages of {layers} layers in all")
 
 
 def _batch(plan: Plan, iteration: int | None) -> PipelineBatch:

@@ -99,10 +99,8 @@ def running(options: argparse.Namespace) -> list[str]:
     places = (Path.cwd() / options.profile, WORK / options.profile)
     folder = next((candidate for candidate in places if any(candidate.glob("config*.yaml"))), None)
     if folder is None:
-        raise UserError(
-            f"--profile: got {options.profile}; allowed: a folder with a config.yaml,"
-            " e.g. profiles/slurm"
-        )
+        allowed = "a folder with a config.yaml, e.g. profiles/slurm"
+        raise UserError(f"--profile: got {options.profile}; allowed: {allowed}")
     # A profile of a cluster needs its plugin, which Snakemake names less plainly.
     from workflow.cluster import check_plugin
 
@@ -166,10 +164,8 @@ def experiment_of(results: Path, name: str) -> Config:
 def check_work() -> None:
     """Refuse to write where no folder of work is; never into an installed package."""
     if not is_work(WORK) or (WORK == SHIPPED and not is_checkout()):
-        raise UserError(
-            f"Snakefile: got none in {Path.cwd()}; allowed: a folder that `railx init` made,"
-            " or a checkout"
-        )
+        allowed = "a folder that `railx init` made, or a checkout"
+        raise UserError(f"Snakefile: got none in {Path.cwd()}; allowed: {allowed}")
 
 
 def snakemake(

@@ -88,10 +88,8 @@ def points(experiment: str, overrides: Sequence[str]) -> list[Point]:
     for text, override in zip(overrides, parsed, strict=True):
         key, value = parted(text)
         if override.key_or_group == "name" and override.is_sweep_override():
-            raise UserError(
-                f"name: got {value!r}, several values; allowed: one, which the name of every"
-                " point begins with"
-            )
+            allowed = "one, which the name of every point begins with"
+            raise UserError(f"name: got {value!r}, several values; allowed: {allowed}")
         if override.key_or_group == "name":
             begins = str(override.value())
         elif not override.is_sweep_override():
@@ -179,10 +177,8 @@ def _check_apart(sweep_points: Sequence[Point], experiments: Sequence[Config]) -
         other = seen.setdefault(content, point)
         if other is not point:
             first, second = (", ".join(run.values.values()) for run in (other, point))
-            raise UserError(
-                f"{', '.join(point.values)}: got {first} and {second}, which are one run; allowed:"
-                " values that differ"
-            )
+            got = f"{', '.join(point.values)}: got {first} and {second}, which are one run"
+            raise UserError(f"{got}; allowed: values that differ")
 
 
 def _files(options: argparse.Namespace, claim: Claim | None, experiment: Config) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from railx.errors import UserError
 from railx.places import in_repository
+from railx.settings import load
 from workflow.commands.shared import add_flag, command, print_json
 
 _EPILOG = """\
@@ -83,8 +84,6 @@ def _constants(name: str) -> Any:
         return constants_named(name)
     import yaml
 
-    from railx.settings import load
-
     try:
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -104,10 +103,8 @@ def _print_fit(cases: Any, start: Any) -> None:
     timed = [case for case in cases if case.seconds is not None]
     names = names_to_fit(start)
     if len(timed) <= len(names):
-        raise UserError(
-            f"FILE.csv: got {len(timed)} rows with times; allowed: more than {len(names)}, the"
-            " numbers to fit"
-        )
+        allowed = f"more than {len(names)}, the numbers to fit"
+        raise UserError(f"FILE.csv: got {len(timed)} rows with times; allowed: {allowed}")
     fitted = asdict(fit(timed, start, names))
     name = f"{fitted.pop('name')}_fitted"
     fitted["fitted"] = list(fitted["fitted"])

@@ -69,9 +69,8 @@ def _rows(options: argparse.Namespace) -> list[dict[str, Any]]:
     shared.check_experiment(options.results, options.experiment)
     path = options.results / options.experiment / "evidence" / "claims.parquet"
     if not path.is_file():
-        raise UserError(
-            f"{path}: is not there; make it with: {shared.how_to_make(options.experiment)}"
-        )
+        how = shared.how_to_make(options.experiment)
+        raise UserError(f"{path}: is not there; make it with: {how}")
     rows = read_rows(path)
     if rows and set(rows[0]) != set(CLAIM_COLUMNS):
         raise UserError(f"{path}: has other columns than today; make it again")

@@ -54,11 +54,9 @@ def check(experiment: Experiment) -> None:
     for name in agreement.topologies:
         topology = experiment.topologies[name]
         if is_large(topology):
-            raise SettingsError(
-                "agreement.topologies",
-                f"got {name!r}, which is too large; allowed: topologies of at most"
-                f" {MOST_EXPLICIT_CHIPS:,} chips",
-            )
+            got = f"got {name!r}, which is too large"
+            allowed = f"topologies of at most {MOST_EXPLICIT_CHIPS:,} chips"
+            raise SettingsError("agreement.topologies", f"{got}; allowed: {allowed}")
         for pattern, traffic in agreement.traffics.items():
             key = f"agreement.traffics.{pattern}"
             check_pattern(topology, name, traffic, experiment.seed, key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from workflow.outputs import Table, columns
+from workflow.outputs import Table
 from workflow.stage import Config, Experiment, Item, Job, Stage, Summary, Tracked
 from workflow.stages import MODELS, STEP_MODEL, named_files
 
@@ -58,10 +58,8 @@ STAGE = Stage(
     inputs=lambda experiment, candidate: {"files": arena_files(_arena(experiment, candidate))},
     outputs={
         "comparison": Table(
-            columns(
-                "text network family, integer asked_chips chips, text subject measure, real value,"
-                " text unit fidelity note"
-            )
+            "text network family, integer asked_chips chips, text subject measure, real value,"
+            " text unit fidelity note"
         )
     },
     run=run,

@@ -44,11 +44,9 @@ def check(experiment: Experiment) -> None:
     for name in experiment.bandwidth.topologies:
         vertices = vertex_count(experiment.topologies[name])
         if experiment.bandwidth.ranks > vertices:
-            raise SettingsError(
-                "bandwidth.ranks",
-                f"got {experiment.bandwidth.ranks:,}; allowed: fewer than the {vertices:,} chips"
-                f" and switches of {name}",
-            )
+            got = f"got {experiment.bandwidth.ranks:,}"
+            allowed = f"fewer than the {vertices:,} chips and switches of {name}"
+            raise SettingsError("bandwidth.ranks", f"{got}; allowed: {allowed}")
 
 
 STAGE = Stage(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workflow.outputs import Table, columns
+from workflow.outputs import Table
 from workflow.stage import Config, FromStage, Item, Job, Stage, Summary
 
 _PARTS = ("seed", "batch", "cluster", "model", "cost_model")
@@ -59,10 +59,8 @@ STAGE = Stage(
     },
     outputs={
         "errors": Table(
-            columns(
-                "text plan corpus, integer iteration micro_batch, text method,"
-                " integer buckets sequences tokens rounded_tokens, text fidelity"
-            )
+            "text plan corpus, integer iteration micro_batch, text method,"
+            " integer buckets sequences tokens rounded_tokens, text fidelity"
         )
     },
     run=run,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from workflow.outputs import Json, Table, columns
+from workflow.outputs import Json, Table
 from workflow.stage import ByHand, Config, Experiment, Inputs, Item, Job, Stage, Summary, Tracked
 
 
@@ -59,7 +59,7 @@ STAGE = Stage(
     },
     inputs=_lengths,
     outputs={
-        "sequences": Table(columns("integer sequence length_tokens, binary tokens")),
+        "sequences": Table("integer sequence length_tokens, binary tokens"),
         "summary": Json(),
     },
     run=run,

@@ -103,17 +103,15 @@ STAGE = Stage(
             _POINTS, printed="Networks and plans for a job, the first by the objective first"
         ),
         "simulated": Table(
-            columns(
-                "text network, real closed_s replayed_s difference, text term fidelity,"
-                " real all_to_all_gb_s packets_gb_s packets_difference, text packets_term"
-            ),
+            "text network, real closed_s replayed_s difference, text term fidelity,"
+            " real all_to_all_gb_s packets_gb_s packets_difference, text packets_term",
             printed="The first places: closed forms beside replay, and an all-to-all in packets",
         ),
         "dropped": Table(
-            columns("text network reason"), printed="Networks that are not on the front, and why"
+            "text network reason", printed="Networks that are not on the front, and why"
         ),
         "changes": Table(
-            columns("text component, real usd crossing_usd change, text network fidelity"),
+            "text component, real usd crossing_usd change, text network fidelity",
             printed="Prices at which another network takes the first place",
         ),
     },

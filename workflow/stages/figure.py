@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from railx.places import in_repository
+from railx.settings import SettingsError, check_names, to_dict
 from workflow.cache_keys import remembered
 from workflow.outputs import File, Json, Table
 from workflow.plan_kinds import plan_kinds
@@ -30,8 +31,6 @@ def run(job: Job) -> Summary:
 
 def check_columns(experiment: Config) -> None:
     """SettingsError for a figure that reads a column its table does not declare."""
-    from railx.settings import SettingsError
-
     for figure, settings in experiment["figures"].items():
         for source in _declared(settings["figure"]).inputs:
             name = source.table or str(_PUBLISHED / source.published)
@@ -45,10 +44,8 @@ def check_columns(experiment: Config) -> None:
                 columns = (*output.declared(), *output.optional)
             missing = [column for column in source.columns.split() if column not in columns]
             if missing:
-                raise SettingsError(
-                    f"figures.{figure}",
-                    f"{name} has no column {', '.join(missing)}; allowed: {', '.join(columns)}",
-                )
+                got = f"{name} has no column {', '.join(missing)}"
+                raise SettingsError(f"figures.{figure}", f"{got}; allowed: {', '.join(columns)}")
 
 
 def _header(path: Path) -> tuple[str, ...]:
@@ -111,8 +108,6 @@ def _named_plans(settings: Config, plans: Sequence[str]) -> tuple[str, ...]:
 
 def check(experiment: Experiment) -> None:
     """Refuse figures without a row of the experiment."""
-    from railx.settings import SettingsError, check_names, to_dict
-
     plain = to_dict(experiment)
     networks = tuple(plain["economics"]["networks"])
     for name, settings in plain["figures"].items():
@@ -129,11 +124,9 @@ def check(experiment: Experiment) -> None:
                 check_names(f"figures.{name}.only", only, items)
             needed = stage.item is not None and source.required
             if needed and not inputs_of(STAGE, plain, name)[source.key]:
-                raise SettingsError(
-                    f"figures.{name}",
-                    f"nothing to show, as the experiment has no {stage.name} of its kind; allowed:"
-                    f" at least one (or leave the figure out: ~figures.{name})",
-                )
+                got = f"nothing to show, as the experiment has no {stage.name} of its kind"
+                allowed = f"at least one (or leave the figure out: ~figures.{name})"
+                raise SettingsError(f"figures.{name}", f"{got}; allowed: {allowed}")
         _check_shown(experiment, name, settings)
         of_economics = any(source.table.startswith("economics.") for source in read if source.table)
         if of_economics and "reference" in settings:
@@ -141,8 +134,6 @@ def check(experiment: Experiment) -> None:
 
 
 def _check_shown(experiment: Experiment, name: str, settings: Mapping[str, Any]) -> None:
-    from railx.settings import SettingsError, check_names
-
     choices = {
         ("all_to_all_bandwidth", "traffic"): (experiment.traffic.pattern,),
         ("ring_all_reduce", "scope"): ("row", "column", "pillar", "nodes", "chips"),

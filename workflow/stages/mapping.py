@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from railx.errors import UserError
+from railx.settings import SettingsError, check_names
 from workflow.outputs import Json, Table, columns
 from workflow.stage import ByHand, Experiment, FromStage, Item, Job, Stage, Summary, Tracked
 from workflow.stages.economics import check_price_set
@@ -24,14 +26,11 @@ def run(job: Job) -> Summary:
     from railx.families import read_topology
     from railx.mapping.cost import comparison_bases, node_price_rows
     from railx.mapping.settings import MappingSettings
-    from railx.settings import SettingsError
 
     settings: MappingSettings = job.load(MappingSettings)
     if job.item not in settings.topologies:
-        raise SettingsError(
-            f"mapping.topologies.{job.item}",
-            f"is missing; allowed: {', '.join(settings.topologies)}",
-        )
+        allowed = ", ".join(settings.topologies)
+        raise SettingsError(f"mapping.topologies.{job.item}", f"is missing; allowed: {allowed}")
     graph = read_topology(job.file("topology"))
     reference = read_topology(job.file("reference"))
     bases = comparison_bases(settings, graph, job.item, reference.settings)
@@ -48,7 +47,6 @@ def run_any_topology(job: Job) -> Summary:
 
     It takes the reference's routings that the family has, else the family's first.
     """
-    from railx.errors import UserError
     from railx.families import family_of, read_topology
     from railx.mapping.cost import equal_bandwidth
     from railx.mapping.settings import MappingSettings
@@ -109,7 +107,6 @@ def check(experiment: Experiment) -> None:
     from railx.families import family_of
     from railx.families.sizes import vertex_count
     from railx.mapping.layout import has_room
-    from railx.settings import SettingsError, check_names
 
     mapping, topologies = experiment.mapping, experiment.topologies
     if mapping.node_price_set is not None:
@@ -135,11 +132,9 @@ def check(experiment: Experiment) -> None:
         if sum(vertices.values()) <= _MOST_PLACED and not any(
             has_room(topologies[topology], job.layout.sizes) for topology in vertices
         ):
-            raise SettingsError(
-                f"mapping.jobs.{name}.layout",
-                f"got {chips:,} chips as {' x '.join(map(str, job.layout.sizes))}; allowed: what"
-                f" fits at least one of {names}",
-            )
+            got = f"got {chips:,} chips as {' x '.join(map(str, job.layout.sizes))}"
+            allowed = f"what fits at least one of {names}"
+            raise SettingsError(f"mapping.jobs.{name}.layout", f"{got}; allowed: {allowed}")
 
 
 STAGE = Stage(

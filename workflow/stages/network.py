@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from railx.settings import SettingsError, load
 from workflow.outputs import Json, Table, arrow_schema, columns
 from workflow.stage import ByHand, Config, Experiment, FromStage, Item, Job, Stage, Summary, Tracked
 from workflow.stages import named_files
@@ -27,7 +28,6 @@ def run(job: Job) -> Summary:
     from railx.network.collectives import simulate_collectives
     from railx.network.throughput import simulate_static, static_routings
     from railx.progress import counted
-    from railx.settings import load
 
     graph = read_topology(job.file("topology"))
     name = job.item or graph.family
@@ -81,13 +81,9 @@ def _summary(
 
 
 def _by_hand(chosen: Config) -> Config:
-    from railx.settings import SettingsError
-
     if chosen["network"]["model"] != "static":
-        raise SettingsError(
-            "network.model",
-            f"got {chosen['network']['model']!r}; allowed: static (packets: railx packets)",
-        )
+        got = f"got {chosen['network']['model']!r}"
+        raise SettingsError("network.model", f"{got}; allowed: static (packets: railx packets)")
     shared = {key: chosen[key] for key in ("traffic", "collective", "seed")}
     return shared | {"networks": {"network": chosen["network"]}}
 
@@ -114,7 +110,6 @@ def check(experiment: Experiment) -> None:
     """Refuse positions of a collective that a topology lacks."""
     from railx.families.sizes import small_graph
     from railx.network.sub_grid import sub_grid
-    from railx.settings import SettingsError
 
     if experiment.collective.rows is None and experiment.collective.columns is None:
         return

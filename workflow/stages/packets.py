@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from railx.settings import SettingsError, load
 from workflow.outputs import Json, Table, columns
 from workflow.stage import (
     ByHand,
@@ -38,7 +39,6 @@ def run(job: Job) -> Summary:
     from railx.network.packets.seed_sweeps import read_sweeps, sweep_seeds
     from railx.network.settings import SweepSettings
     from railx.network.traffic import repeat_seeds
-    from railx.settings import load
 
     seed = job.settings["seed"]
     sweep: SweepSettings = load(SweepSettings, job.settings["sweep"], f"sweeps.{job.item}")
@@ -98,13 +98,9 @@ def _inputs(experiment: Config, sweep: str) -> Inputs:
 
 
 def _by_hand(chosen: Config) -> Config:
-    from railx.settings import SettingsError
-
     if chosen["network"]["model"] != "packet":
-        raise SettingsError(
-            "network.model",
-            f"got {chosen['network']['model']!r}; allowed: packet (exact loads: railx network)",
-        )
+        got = f"got {chosen['network']['model']!r}"
+        raise SettingsError("network.model", f"{got}; allowed: packet (exact loads: railx network)")
     return {key: chosen[key] for key in ("traffic", "network", "seed")}
 
 
@@ -135,7 +131,6 @@ def check(experiment: Experiment) -> None:
     from railx.families.sizes import vertex_count
     from railx.network.packets.effort import check_latencies, check_packets, check_table
     from railx.network.traffic import MOST_EXPLICIT_CHIPS, check_pattern, is_large
-    from railx.settings import SettingsError
 
     for name, sweep in experiment.sweeps.items():
         key, network, limits = f"sweeps.{name}", sweep.network, experiment.limits
@@ -148,17 +143,12 @@ def check(experiment: Experiment) -> None:
             )
         check_pattern(topology, sweep.topology, sweep.traffic, experiment.seed, f"{key}.traffic")
         if sweep.traffic.pattern != "uniform" and is_large(topology):
-            raise SettingsError(
-                f"{key}.traffic.pattern",
-                f"got {sweep.traffic.pattern!r} on {sweep.topology}; allowed: uniform, or a"
-                f" topology of at most {MOST_EXPLICIT_CHIPS:,} chips",
-            )
+            got = f"got {sweep.traffic.pattern!r} on {sweep.topology}"
+            allowed = f"uniform, or a topology of at most {MOST_EXPLICIT_CHIPS:,} chips"
+            raise SettingsError(f"{key}.traffic.pattern", f"{got}; allowed: {allowed}")
         if sweep.precision < _FINEST_PRECISION:
-            raise SettingsError(
-                f"{key}.precision",
-                f"got {sweep.precision:g}; allowed: at least {_FINEST_PRECISION:g}, as windows are"
-                " so noisy",
-            )
+            allowed = f"at least {_FINEST_PRECISION:g}, as windows are so noisy"
+            raise SettingsError(f"{key}.precision", f"got {sweep.precision:g}; allowed: {allowed}")
         check_table(f"{key}.topology", sweep.topology, topology, network.routing, limits)
         # The search halves what is left: about so many runs beside the loads.
         runs = 8 + math.ceil(math.log2(1 / sweep.precision))

@@ -6,11 +6,13 @@ Only pipelines have a schedule, and memory of stages over time.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from railx.settings import SettingsError
 from workflow.outputs import File, Json, Table, columns
-from workflow.recorded_plans import record_of
+from workflow.recorded_plans import planner_code, record_of
 from workflow.stage import (
     ByHand,
     Config,
@@ -30,8 +32,6 @@ _PARTS = ("seed", "batch", "cluster", "model", "cost_model", "planner")
 
 def run(job: Job) -> Summary:
     """Plan batches of the corpus; only pipelines have rows of schedule and memory."""
-    from functools import partial
-
     from railx.io import read_json, read_rows
     from railx.performance.cluster import ClusterSettings, all_to_all_gb_s, with_topology
     from railx.performance.decoder import ModelSettings
@@ -49,10 +49,8 @@ def run(job: Job) -> Summary:
     from railx.planning.planner import PlannerBase
     from railx.planning.planners import PlannerSettings
     from railx.planning.recorded import read_records, recorded
-    from railx.settings import SettingsError
     from railx.workload.batches import BatchSettings
     from railx.workload.corpus import read_corpus_lengths
-    from workflow.recorded_plans import planner_code
 
     settings = job.settings
     corpus, lengths = read_corpus_lengths(job.file("corpus"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workflow.outputs import Table, columns
+from workflow.outputs import Table
 from workflow.stage import Job, Stage, Summary, Tracked
 from workflow.stages import resource_files
 
@@ -35,26 +35,20 @@ STAGE = Stage(
     inputs=lambda *_: {"performance": resource_files("performance")},
     outputs={
         "published": Table(
-            columns(
-                "text model division system, integer devices,"
-                " real published_sequences_per_s best_sequences_per_s planned_sequences_per_s"
-                " best_error planned_error memory_error, text fidelity"
-            )
+            "text model division system, integer devices,"
+            " real published_sequences_per_s best_sequences_per_s planned_sequences_per_s"
+            " best_error planned_error memory_error, text fidelity"
         ),
         "sweeps": Table(
-            columns(
-                "text sweep model division, integer devices domain_devices,"
-                f" real factor sequences_per_s, {_PLAN} sequence,"
-                " real compute_share memory_share tensor_share pipeline_share bubble_share"
-                " data_share, text fidelity"
-            )
+            "text sweep model division, integer devices domain_devices,"
+            f" real factor sequences_per_s, {_PLAN} sequence,"
+            " real compute_share memory_share tensor_share pipeline_share bubble_share"
+            " data_share, text fidelity"
         ),
         "sharded": Table(
-            columns(
-                f"text network device, integer devices, {_PLAN}, text sharding recompute,"
-                " real step_s tokens_per_s_device mfu exposed_share tokens_per_joule memory_gb,"
-                " flag fastest, text fidelity"
-            ),
+            f"text network device, integer devices, {_PLAN}, text sharding recompute,"
+            " real step_s tokens_per_s_device mfu exposed_share tokens_per_joule memory_gb,"
+            " flag fastest, text fidelity",
             printed="Llama 2 7B among many devices: the fastest plan of each pair of degrees",
         ),
     },

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from railx.errors import UserError
+from railx.settings import SettingsError, load
 from workflow.outputs import File, Json, Table, columns
 from workflow.stage import ByHand, Experiment, Item, Job, Stage, Summary, Tracked
 
@@ -39,7 +41,6 @@ def run(job: Job) -> Summary:
 def _write(job: Job) -> Summary:
     """Generate the first job, on packet switches, as programs; its description."""
     from railx.replay.programs import write_programs
-    from railx.settings import load
     from railx.steps.programs import programs
     from railx.steps.settings import StepSettings
 
@@ -87,9 +88,7 @@ _HOST = _JOB | columns(
 
 def check(experiment: Experiment) -> None:
     """Refuse constants of a host that no program has."""
-    from railx.errors import UserError
     from railx.performance.programs import constants_named
-    from railx.settings import SettingsError
 
     for name, step in experiment.steps.items():
         if step.job.host is None:

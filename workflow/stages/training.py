@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from railx.errors import UserError
+from railx.settings import SettingsError, load, to_dict
 from training.nodes import check_cuda, nodes_here, ranks_command, reachable
 from workflow.outputs import File, Json, Table, columns
 from workflow.stage import (
@@ -34,7 +35,6 @@ def run(job: Job) -> Summary:
     """
     from railx.io import read_json
     from railx.planning.format.files import read_plan
-    from railx.settings import to_dict
 
     folder = job.outputs["result"].parent
     job.write_json("config", to_dict(_resolved(job)))
@@ -56,7 +56,6 @@ def run(job: Job) -> Summary:
 
 def _resolved(job: Job) -> Any:
     from railx.planning.format.files import read_plan
-    from railx.settings import load
     from training.settings import RunSettings
 
     path = job.file("plan")
@@ -83,16 +82,11 @@ def _resolved(job: Job) -> Any:
 
 def _by_hand(chosen: Config) -> dict[str, Any]:
     """Settings by hand; SettingsError for ids the model lacks and a missing device."""
-    from railx.settings import SettingsError
-
     check_cuda(chosen["training"]["device"], "training.device")
     tokens, vocabulary = chosen["corpus"].get("vocabulary"), chosen["model"]["vocabulary"]
     if tokens is not None and vocabulary < tokens:
-        raise SettingsError(
-            "model.vocabulary",
-            f"got {vocabulary}; allowed: at least {tokens}, the token ids of corpus"
-            f" {chosen['corpus']['name']}",
-        )
+        allowed = f"at least {tokens}, the token ids of corpus {chosen['corpus']['name']}"
+        raise SettingsError("model.vocabulary", f"got {vocabulary}; allowed: {allowed}")
     return {
         "plan": chosen["planner"]["planner"],
         **{key: chosen[key] for key in ("seed", "fabric", "training")},
@@ -153,7 +147,6 @@ _SETTINGS = _RUN | columns(
 def check(experiment: Experiment) -> None:
     """Refuse runs of plans that cannot be trained."""
     from railx.planning.format.schedule import TRAINABLE_SCHEDULES
-    from railx.settings import SettingsError
     from training.settings import check_model, check_planner, check_sharding
 
     for name, run in experiment.runs.items():
@@ -162,9 +155,8 @@ def check(experiment: Experiment) -> None:
             check_planner(plan.planner.planner, "planner")
             check_model(plan.model)
         except SettingsError as error:
-            raise SettingsError(
-                f"plans.{run.plan}.{error.key}", f"{error.message} (run {name})"
-            ) from None
+            key = f"plans.{run.plan}.{error.key}"
+            raise SettingsError(key, f"{error.message} (run {name})") from None
         try:
             check_sharding(run.training, plan.cost_model.zero_stage, plan.cluster.devices)
         except SettingsError as error:
@@ -172,19 +164,15 @@ def check(experiment: Experiment) -> None:
         # What "best" takes is known when the plan is.
         schedule = getattr(plan.planner, "schedule", "best")
         if schedule not in (*TRAINABLE_SCHEDULES, "best", "best_trained"):
-            raise SettingsError(
-                f"plans.{run.plan}.planner.schedule",
-                f"got {schedule}, which is simulated only; allowed:"
-                f" {', '.join(TRAINABLE_SCHEDULES)}, best_trained (run {name})",
-            )
+            got = f"got {schedule}, which is simulated only"
+            allowed = f"{', '.join(TRAINABLE_SCHEDULES)}, best_trained (run {name})"
+            raise SettingsError(f"plans.{run.plan}.planner.schedule", f"{got}; allowed: {allowed}")
         # Corpora that are lengths alone have no tokens.
         tokens = getattr(experiment.corpora[plan.corpus], "vocabulary", None)
         if tokens is not None and plan.model.vocabulary < tokens:
-            raise SettingsError(
-                f"plans.{run.plan}.model.vocabulary",
-                f"got {plan.model.vocabulary}; allowed: at least {tokens}, the token ids of"
-                f" corpora.{plan.corpus} (run {name})",
-            )
+            got = f"got {plan.model.vocabulary}"
+            allowed = f"at least {tokens}, the token ids of corpora.{plan.corpus} (run {name})"
+            raise SettingsError(f"plans.{run.plan}.model.vocabulary", f"{got}; allowed: {allowed}")
 
 
 STAGE = Stage(

@@ -61,20 +61,17 @@ def check(experiment: Experiment) -> None:
         try:
             for topology, settings in zip(names, (before, after), strict=True):
                 if not family_of(settings).switched:
-                    raise UserError(
-                        f"{topology} has no optical switches; allowed: topologies that have some"
-                    )
+                    allowed = "topologies that have some"
+                    raise UserError(f"{topology} has no optical switches; allowed: {allowed}")
             graphs = small_graph(before), small_graph(after)
             if graphs[0] is not None and graphs[1] is not None:
                 check_same_hardware(graphs[0], graphs[1])
             else:
                 check_same_nodes(before, after)
         except UserError as error:
-            raise SettingsError(
-                f"transitions.{name}",
-                f"topologies.{names[0]} and topologies.{names[1]}: {error} (or"
-                f" leave it out: ~transitions.{name})",
-            ) from None
+            both = f"topologies.{names[0]} and topologies.{names[1]}: {error}"
+            way_out = f"(or leave it out: ~transitions.{name})"
+            raise SettingsError(f"transitions.{name}", f"{both} {way_out}") from None
 
 
 STAGE = Stage(

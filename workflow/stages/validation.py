@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workflow.outputs import Table, columns
+from workflow.outputs import Table
 from workflow.stage import Job, Stage, Summary, Tracked
 from workflow.stages import resource_files
 
@@ -38,23 +38,17 @@ STAGE = Stage(
     inputs=lambda *_: {name: resource_files(name) for name in ("measured", "performance")},
     outputs={
         "rows": Table(
-            columns(
-                f"text set, integer row, text model device precision recipe, {_PLAN},"
-                " text quantity, real measured ours roofline error, text basis fidelity"
-            )
+            f"text set, integer row, text model device precision recipe, {_PLAN},"
+            " text quantity, real measured ours roofline error, text basis fidelity"
         ),
         "errors": Table(
-            columns(
-                "text set quantity group, integer rows left_out,"
-                " real mean_error median_ratio worst_error mean_error_roofline, text fidelity"
-            ),
+            "text set quantity group, integer rows left_out,"
+            " real mean_error median_ratio worst_error mean_error_roofline, text fidelity",
             printed="Errors of the model of a step, on rows left out of its fits",
         ),
         "replayed": Table(
-            columns(
-                f"integer seed, text schedule sharding recompute, {_PLAN} virtual micro_batches,"
-                " real closed_s replayed_s error, text fidelity"
-            )
+            f"integer seed, text schedule sharding recompute, {_PLAN} virtual micro_batches,"
+            " real closed_s replayed_s error, text fidelity"
         ),
     },
     run=run,
