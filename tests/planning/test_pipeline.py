@@ -283,10 +283,9 @@ def test_no_candidate_is_faster_than_the_plan(lengths: list[int], stages: int, t
     drawn, cost = drawn_batch(lengths), cost_of(stages, tokens=tokens)
     chosen = _planner(stages=stages, most_over_mean=None)
     planned = plan_pipeline_batch(0, drawn, chosen, cost)
-    families = infinipipe._candidates(drawn, chosen, cost, True)
     found = [
         grouping.divide(one, chosen, cost, simulated=simulated)
-        for one in itertools.chain.from_iterable(families)
+        for one in infinipipe._candidates(drawn, chosen, cost, True)
         for simulated in (False, True)
     ]
     least = min(one.simulated_ms for one in found if one is not None)

@@ -311,10 +311,10 @@ def _best_processed(
 ) -> Grouping | None:
     """A replica's fastest pipelines of the sequence processor's chunks; None: unfit."""
     for beside_tails in (True, False):
-        families = list(_candidates(share, settings, cost, beside_tails))
+        candidates = list(_candidates(share, settings, cost, beside_tails))
         limit = settings.most_over_mean or math.inf
-        balanced = [[c for c in family if c.longest_over_mean <= limit] for family in families]
-        others = [[c for c in family if c.longest_over_mean > limit] for family in families]
+        balanced = [chunked for chunked in candidates if chunked.longest_over_mean <= limit]
+        others = [chunked for chunked in candidates if chunked.longest_over_mean > limit]
         best = fastest(balanced, settings, cost)
         incumbent_ms = math.inf
         if best is not None:
@@ -345,8 +345,7 @@ def _with_fixed_chunks(
     for rule, chunked in fixed:
         distinct.setdefault(chunked.chunk.tobytes() + chunked.start.tobytes(), (rule, chunked))
     limit_ms = math.inf if best is None else best.simulated_ms
-    families = [[chunked] for _, chunked in distinct.values()]
-    grouped = fastest(families, settings, cost, limit_ms)
+    grouped = fastest((chunked for _, chunked in distinct.values()), settings, cost, limit_ms)
     if grouped is not None and grouped.simulated_ms < limit_ms:
         name = next(rule.name for rule, chunked in distinct.values() if chunked is grouped.chunked)
         best = replace(grouped, chunking=name)
@@ -376,7 +375,7 @@ def _static(
 
 def _candidates(
     share: SampledBatch, settings: PipelineSettings, cost: PipelineCost, beside_tails: bool
-) -> Iterator[list[Chunked]]:
+) -> Iterator[Chunked]:
     """For every K the sequences in distinct chunks, by rising token limits."""
     chunking: Any = settings.chunking
     rows, lengths = share.sequences, share.lengths
@@ -395,7 +394,7 @@ def _candidates(
             chunked = cut_and_pack(rows, lengths, cuts, most_tokens, cost, chunking, beside_tails)
             if chunked is not None:
                 packed.setdefault(chunked.chunk.tobytes(), chunked)
-        yield list(packed.values())
+        yield from packed.values()
 
 
 def _most_recomputed(settings: PipelineSettings, cost: PipelineCost) -> list[int]:
@@ -465,7 +464,7 @@ def _refusal(batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost
 def _holds_alone(single: SampledBatch, settings: PipelineSettings, cost: PipelineCost) -> bool:
     """Whether a sequence alone fits a pipeline under any number of slices."""
     alone = _candidates(single, settings, cost, beside_tails=False)
-    return any(divide(chunked, settings, cost) for chunked in chain.from_iterable(alone))
+    return any(divide(chunked, settings, cost) for chunked in alone)
 
 
 def _short_memory(share: SampledBatch, settings: PipelineSettings, cost: PipelineCost) -> PlanError:
@@ -479,8 +478,8 @@ def _short_memory(share: SampledBatch, settings: PipelineSettings, cost: Pipelin
         peaks = [checkpoints.peak_bytes(problem, layers) for problem in problems]
         return np.asarray(np.max(peaks, axis=0) - cost.capacities)
 
-    families = _candidates(share, settings, cost, beside_tails=False)
-    missing_bytes = min(map(missing, chain.from_iterable(families)), key=np.max)
+    candidates = _candidates(share, settings, cost, beside_tails=False)
+    missing_bytes = min(map(missing, candidates), key=np.max)
     stage = int(missing_bytes.argmax())
     short, capacity = float(missing_bytes[stage]), cost.capacity_bytes(stage)
     recomputed = "no layer" if settings.checkpointing == "none" else "every layer"
