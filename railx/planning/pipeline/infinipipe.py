@@ -350,8 +350,8 @@ def _with_fixed_chunks(
         name = next(rule.name for rule, chunked in distinct.values() if chunked is grouped.chunked)
         best = replace(grouped, chunking=name)
     statics = (_static(rule, chunked, settings, cost) for rule, chunked in fixed)
-    known = filter(None, [best, *statics])
-    return min(known, key=lambda grouping: grouping.simulated_ms, default=None)
+    groupings = filter(None, [best, *statics])
+    return min(groupings, key=lambda grouping: grouping.simulated_ms, default=None)
 
 
 def _given_layers(settings: PipelineSettings, cost: PipelineCost) -> int | None:
