@@ -53,8 +53,8 @@ def planned_ms(chunking: Kind, index: int, **changes: Any) -> float:
 def _best_ms(chunking: Kind, index: int) -> float:
     if chunking == "searched":
         return planned_ms(chunking, index, effort=20)
-    every: Any = {"_CANDIDATES_TO_REFINE": 10**6, "_NEAR_BEST": 10.0}
-    with patch.multiple(grouping, **every), patch.object(infinipipe, "_TOKEN_LIMITS", 64):
+    every = patch.object(grouping, "_CANDIDATES_TO_REFINE", 10**6)
+    with every, patch.object(infinipipe, "_TOKEN_LIMITS", 64):
         return planned_ms(chunking, index)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.predictions import fits
-from railx.planning.format.schedule import longest_split, pipeline_ms
+from railx.planning.format.schedule import pipeline_ms, shape_of
 from railx.planning.pipeline import checkpoints
 from railx.planning.pipeline.chunks import chunk_of, mesh, pipeline_of, recomputing
 from railx.planning.pipeline.fixed_chunks import (
@@ -236,7 +236,7 @@ def test_the_fewest_layers_and_the_best_size(name: str) -> None:
 def test_dapple_cuts_nothing() -> None:
     made, _, _ = _made("dapple", task_of([600, 300, 200, 90, 80]))
     [pipeline] = made[0].pipelines
-    assert longest_split(pipeline.chunks) == 1
+    assert shape_of(pipeline).longest == 1
     assert {chunk.kind for chunk in pipeline.chunks} == {"batched"}
 
 

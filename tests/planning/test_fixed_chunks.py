@@ -68,7 +68,7 @@ def test_static_chunks_of_chunk_flow_recompute_all_but_the_last() -> None:
 def test_the_compiled_simulation_is_the_simulation(
     counts: list[int], stages: int, random: Any, send_ms: float
 ) -> None:
-    from railx.planning.format.schedule import backward_order
+    from railx.planning.format.schedule import shape_of
 
     counts = sorted(counts, reverse=True)
     pipeline = pipeline_of(counts, stages, [7] * sum(counts))
@@ -88,7 +88,7 @@ def test_the_compiled_simulation_is_the_simulation(
     forward, backward, layer, sends = (
         np.array([getattr(chunk, f"predicted_{name}_ms") for chunk in chunks]) for name in names
     )
-    order, capacity = np.array(backward_order(chunks), dtype=np.int64), np.full(stages, 1e9)
+    order, capacity = np.array(shape_of(pipeline).backward), np.full(stages, 1e9)
     kept = np.ones((stages, len(chunks)))
     problem = CheckpointProblem(kept, kept[0], capacity, 3, order, max(counts))
     of_chunks, layer_counts = np.repeat(counts, counts), np.full(stages, 3)

@@ -16,7 +16,7 @@ from railx.performance.pipeline_cost import PipelineCost, PipelineShape, build_p
 from railx.planning.format.files import validate_plan
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.plan import SCHEMA, PipelineBatch, Plan
-from railx.planning.format.schedule import backward_order, longest_split, pipeline_ms
+from railx.planning.format.schedule import pipeline_ms, shape_of
 from railx.planning.make import make_plan
 from railx.planning.pipeline import checkpoints, infinipipe
 from railx.planning.pipeline.checkpoint_problem import CheckpointProblem
@@ -283,10 +283,9 @@ def test_no_candidate_is_faster_than_the_plan(lengths: list[int], stages: int, t
     drawn, cost = drawn_batch(lengths), cost_of(stages, tokens=tokens)
     chosen = _planner(stages=stages, most_over_mean=None)
     planned = plan_pipeline_batch(0, drawn, chosen, cost)
-    families = infinipipe._candidates(drawn, chosen, cost, True)
     found = [
         grouping.divide(one, chosen, cost, simulated=simulated)
-        for one in itertools.chain.from_iterable(families)
+        for one in infinipipe._candidates(drawn, chosen, cost, True)
         for simulated in (False, True)
     ]
     least = min(one.simulated_ms for one in found if one is not None)
@@ -298,8 +297,9 @@ def test_problems_of_plans_and_of_chunks_agree() -> None:
     planned = plan_pipeline_batch(0, drawn, _planner(stages=3), cost)
     for pipeline in planned.pipelines:
         problem = checkpoints.problem_of_pipeline(pipeline, cost)
-        assert problem.backward.tolist() == backward_order(pipeline.chunks)
-        assert problem.longest_split == longest_split(pipeline.chunks)
+        shape = shape_of(pipeline)
+        assert problem.backward.tolist() == shape.backward
+        assert problem.longest_split == shape.longest
         layers = np.array([chunk.checkpoint_layers or (0,) * 3 for chunk in pipeline.chunks]).T
         assert checkpoints.fits(problem, layers)
         found = checkpoints.fast(problem)
@@ -469,14 +469,14 @@ def test_best_chunks_are_taken_by_time_alone(monkeypatch: pytest.MonkeyPatch) ->
     drawn = SampledBatch(np.arange(6), np.array([617, 549, 46, 42, 25, 28]))
     cost, planner = cost_of(2, tokens=200), _planner(most_slices=6)
     free, even, best = (
-        infinipipe._best(drawn, replace(planner, **changes), cost, 0)
+        infinipipe._planned(0, drawn, replace(planner, **changes), cost, 0)
         for changes in ({"most_over_mean": None}, {}, {"chunking": "best"})
     )
     assert free is not None
     assert even is not None
     assert best is not None
-    assert free.simulated_ms < even.simulated_ms < free.simulated_ms / 0.95
-    assert best.simulated_ms == free.simulated_ms
+    assert free.predicted_ms < even.predicted_ms < free.predicted_ms / 0.95
+    assert best.predicted_ms == free.predicted_ms
 
 
 def test_what_the_exact_programme_leaves_open_is_in_the_account(

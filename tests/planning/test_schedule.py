@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from railx.planning.format.parts import Chunk, Pipeline, PlanError, Slice
 from railx.planning.format.schedule import (
     Op,
-    backward_order,
-    longest_split,
     operations,
     peak_live_chunks,
     pipeline_ms,
@@ -39,7 +37,7 @@ def _pipeline(
 
 def test_order_of_a_small_pipeline_by_hand() -> None:
     pipeline = _pipeline([2, 1], 2)
-    assert backward_order(pipeline.chunks) == [1, 0, 2]
+    assert shape_of(pipeline).backward == [1, 0, 2]
     first, last = operations(pipeline, 0), operations(pipeline, 1)
     assert [f"{op.kind[0]}{op.chunk}" for op in last] == ["f0", "f1", "b1", "f2", "b0", "b2"]
     assert [f"{op.kind[0]}{op.chunk}" for op in first] == ["f0", "f1", "f2", "b1", "b0", "b2"]
@@ -54,8 +52,8 @@ def test_a_hybrid_chunk_belongs_to_its_long_sequence() -> None:
         Chunk((Slice(1, 10, 14, 14),), 1, 2),
         Chunk((Slice(2, 0, 3, 3),), 1, 2),
     )
-    assert backward_order(chunks) == [1, 0, 3, 2, 4]
-    assert longest_split(chunks) == 2
+    shape = shape_of(Pipeline(1, 0, chunks))
+    assert (shape.backward, shape.longest) == ([1, 0, 3, 2, 4], 2)
 
 
 @pytest.mark.parametrize("counts", [[4, 3, 2, 1, 1, 1, 1, 1, 1, 1], [4, 4, 4], [1] * 8])
@@ -110,9 +108,7 @@ def test_every_schedule_runs_everything_in_order(
         assert all(before.end_ms <= after.start_ms for before, after in pairwise(mine))
         order = operations(pipeline, stage)
         assert [op.chunk for op in order if op.kind == "forward"] == list(range(chunks))
-        assert [op.chunk for op in order if op.kind == "backward"] == backward_order(
-            pipeline.chunks
-        )
+        assert [op.chunk for op in order if op.kind == "backward"] == shape_of(pipeline).backward
         assert peak_live_chunks(pipeline, stage) == min(stages - (stage + 1) + max(counts), chunks)
         for chunk in range(chunks):
             assert end["forward", stage, chunk] <= start["backward", stage, chunk]

@@ -70,19 +70,9 @@ class ScheduledOp:
     end_ms: float
 
 
-def backward_order(chunks: Sequence[Chunk]) -> list[int]:
-    """Chunk indices in backward order (``Shape.backward``)."""
-    return Shape(1, _runs(chunks)).backward
-
-
-def longest_split(chunks: Sequence[Chunk]) -> int:
-    """N_split: the most chunks of any sequence."""
-    return max(_runs(chunks))
-
-
 def shape_of(pipeline: Pipeline) -> Shape:
     """The inputs of the named orders."""
-    return Shape(pipeline.stages, _runs(pipeline.chunks), pipeline.virtual_stages)
+    return Shape(pipeline.stages, list(map(len, runs_of(pipeline.chunks))), pipeline.virtual_stages)
 
 
 def operations(pipeline: Pipeline, stage: int) -> list[Op]:
@@ -208,7 +198,7 @@ def check_order(pipeline: Pipeline, where: str) -> None:
         got = f"orders of {len(pipeline.order)} stages"
         raise refused(where, got, f"one for each of {pipeline.stages} stages, or none")
     kinds = _KINDS if _delays_weights(pipeline) else _KINDS[:2]
-    counts = _runs(pipeline.chunks)
+    counts = shape_of(pipeline).runs
     spans = zip(itertools.accumulate(counts), counts, strict=True)
     run_of = [range(end - count, end) for end, count in spans for _ in range(count)]
     for stage, order in enumerate(pipeline.order):
@@ -258,10 +248,6 @@ def runs_of(chunks: Sequence[Chunk]) -> list[list[Chunk]]:
         else:
             runs.append([chunk])
     return runs
-
-
-def _runs(chunks: Sequence[Chunk]) -> list[int]:
-    return list(map(len, runs_of(chunks)))
 
 
 def _orders(pipeline: Pipeline) -> list[list[int]]:

@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from railx.performance.pipeline_cost import PipelineCost
 from railx.planning.format.parts import Pipeline
-from railx.planning.format.schedule import backward_order, longest_split
+from railx.planning.format.schedule import shape_of
 from railx.planning.packing import Floats, Integers
 from railx.planning.pipeline.checkpoint_problem import SLACK, CheckpointProblem
 from railx.planning.pipeline.chunks import Chunked
@@ -56,8 +56,8 @@ def problem_of_pipeline(pipeline: Pipeline, cost: PipelineCost) -> CheckpointPro
     """The problem of a pipeline of a plan."""
     tokens = np.array([chunk.tokens for chunk in pipeline.chunks])
     split = np.array([chunk.kind == "split" for chunk in pipeline.chunks])
-    backward = np.array(backward_order(pipeline.chunks))
-    return _problem(tokens, split, backward, longest_split(pipeline.chunks), cost)
+    shape = shape_of(pipeline)
+    return _problem(tokens, split, np.array(shape.backward), shape.longest, cost)
 
 
 def problem_of(chunked: Chunked, first: int, end: int, cost: PipelineCost) -> CheckpointProblem:

@@ -8,7 +8,7 @@ is solved that a bound excludes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
@@ -34,9 +34,6 @@ Checkpointing = Literal["adaptive", "exact", "full", "none"]
 #: The order of passes: a schedule, an order that is searched for, or the fastest.
 PipelineSchedule = ScheduleChoice | Literal["best", "best_trained"]
 
-#: Families of candidates are divided in full whose first is within this factor of the
-#: best family's time.
-_NEAR_BEST = 1.03
 #: Pipelines whose division and recomputation are refined; half with an incumbent.
 _CANDIDATES_TO_REFINE = 6
 #: Most that a thorough solution may gain: slower candidates are not solved.
@@ -140,7 +137,7 @@ def fastest_possible(chunked: Chunked, cost: PipelineCost) -> Grouping:
 
 
 def fastest(
-    families: list[list[Chunked]],
+    candidates: Iterable[Chunked],
     settings: PipelineSettings,
     cost: PipelineCost,
     incumbent_ms: float = math.inf,
@@ -149,40 +146,21 @@ def fastest(
 
     In ascending order of :func:`fastest_possible`, no candidate after the first that
     fits so can be faster. Those before it are divided while their bound is below the
-    incumbent: the first of every family, whose members differ little, then the others
-    of the best families.
+    best time.
     """
-    candidates = [
-        (fastest_possible(chunked, cost), which, index)
-        for which, family in enumerate(families)
-        for index, chunked in enumerate(family)
-    ]
-    ranked = sorted(candidates, key=lambda candidate: candidate[0].simulated_ms)
+    bounds = (fastest_possible(chunked, cost) for chunked in candidates)
     tried: list[Grouping] = []
-    heads: dict[int, int] = {}
-    short = []
-    for bound, which, index in ranked:
-        if bound.simulated_ms >= incumbent_ms:
+    for bound in sorted(bounds, key=_time_of):
+        if bound.simulated_ms >= min([incumbent_ms, *map(_time_of, tried)]):
             break
         problem = checkpoints.problem_of(bound.chunked, 0, bound.chunked.chunks, cost)
         if settings.checkpointing != "full" and checkpoints.fits(problem):
             # Without recomputation: no division of these chunks has a lower price.
             tried.append(bound)
             break
-        short.append((bound, which, index))
-        heads[which] = min(index, heads.get(which, index))
-    times_ms: dict[int, float] = {}
-    for of_heads in (True, False):
-        near_ms = _NEAR_BEST * min(times_ms.values(), default=math.inf)
-        for bound, which, index in short:
-            if bound.simulated_ms >= min(map(_time_of, tried), default=incumbent_ms):
-                break
-            if (index == heads[which]) != of_heads or times_ms.get(which, 0.0) > near_ms:
-                continue
-            division = divide(bound.chunked, settings, cost)
-            if division is not None:
-                tried.append(division)
-                times_ms[which] = min(division.simulated_ms, times_ms.get(which, math.inf))
+        division = divide(bound.chunked, settings, cost)
+        if division is not None:
+            tried.append(division)
     return _best_solved(tried, settings, cost, incumbent_ms)
 
 

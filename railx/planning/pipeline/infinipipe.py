@@ -44,7 +44,6 @@ from railx.planning.format.schedule import (
     TRAINABLE_SCHEDULES,
     ScheduleChoice,
     coded,
-    longest_split,
     pipeline_ms,
     runs_of,
 )
@@ -68,7 +67,6 @@ from railx.planning.pipeline.grouping import (
     PipelineSettings,
     divide,
     fastest,
-    fastest_possible,
     in_one_pipeline,
     recomputed,
     sequence_starts,
@@ -80,9 +78,6 @@ if TYPE_CHECKING:
     from railx.planning.pipeline.refinement import Refined
 
 __all__ = ["PIPELINE", "PipelineSettings", "plan_pipeline_batch"]
-
-#: A rule and the chunks that it makes.
-_Fixed = tuple[ChunkRule, Chunked]
 
 #: Token limits that are tried for each K, as powers between the longest slice and what
 #: short sequences of a slice's time hold.
@@ -117,8 +112,9 @@ def plan_pipeline_batch(
         return _searched(iteration, batch, settings, cost, longest)
     planned = _planned(iteration, batch, settings, cost, longest)
     if settings.chunking == "best":
-        limit_ms = math.inf if planned is None else planned.predicted_ms
-        planned = _with_sorted_micro_batches(iteration, batch, settings, cost, limit_ms) or planned
+        other = _with_sorted_micro_batches(iteration, batch, settings, cost)
+        candidates = filter(None, [planned, other])
+        planned = min(candidates, key=lambda candidate: candidate.predicted_ms, default=None)
     if planned is None:
         tried = replace(settings, chunking="balanced") if settings.chunking == "best" else settings
         raise _refusal(batch, tried, cost)
@@ -230,7 +226,7 @@ def _account(name: str, chunks: Sequence[Chunk], diagonals: int | None = None) -
         diagonals = sum(max(chunk.checkpoint_layers, default=0) for chunk in chunks)
     return {
         "chunking": name,
-        "slices_of_the_longest": longest_split(chunks),
+        "slices_of_the_longest": max(map(len, runs_of(chunks))),
         "longest_over_mean": float(times.max() / times.mean()),
         "recomputed_diagonals": diagonals,
     }
@@ -250,8 +246,13 @@ def _planned(
 ) -> PipelineBatch | None:
     """The batch in 1F1B order, each replica by itself; None where one does not fit."""
     pipelines, accounts = [], []
+    processed = settings
+    if settings.chunking == "best":
+        processed = replace(settings, chunking="balanced", most_over_mean=None)
     for replica, share in enumerate(share_among_replicas(batch, settings.replicas, cost)):
-        best = _best(share, settings, cost, context)
+        best = _best_processed(share, processed, cost)
+        if settings.chunking == "best":
+            best = _with_fixed_chunks(share, best, settings, cost, context)
         if best is None:
             return None
         of_replica = _pipelines(best, replica, cost)
@@ -264,26 +265,15 @@ def _planned(
 
 
 def _with_sorted_micro_batches(
-    iteration: int,
-    batch: SampledBatch,
-    settings: PipelineSettings,
-    cost: PipelineCost,
-    limit_ms: float,
+    iteration: int, batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost
 ) -> PipelineBatch | None:
-    """The batch in DynaPipe's chunks; None where it does not fit or is too slow."""
+    """The batch in DynaPipe's chunks; None where it does not fit."""
     planned = plan_dyna_pipe_batch(iteration, batch, _given_layers(settings, cost), cost)
     if planned is None:
         return None
-    for pipeline in planned.pipelines:
-        first, last = pipeline.chunks[0], pipeline.chunks[-1]
-        edge_ms = first.predicted_forward_ms + last.predicted_backward_ms
-        work_ms = sum(chunk.predicted_ms for chunk in pipeline.chunks)
-        if work_ms + (cost.shape.stages - 1) * edge_ms + cost.batch_ms >= limit_ms:
-            return None
     pipelines = [_recomputing(pipeline, settings, cost) for pipeline in planned.pipelines]
     account = _of_replicas([_account("dyna_pipe", pipeline.chunks) for pipeline in pipelines])
-    planned = replace(planned, pipelines=tuple(pipelines), solver=account)
-    return planned if planned.predicted_ms < limit_ms else None
+    return replace(planned, pipelines=tuple(pipelines), solver=account)
 
 
 def _recomputing(pipeline: Pipeline, settings: PipelineSettings, cost: PipelineCost) -> Pipeline:
@@ -316,28 +306,15 @@ def _ordered(batch: PipelineBatch, settings: PipelineSettings, cost: PipelineCos
     return scheduled
 
 
-def _best(
-    share: SampledBatch, settings: PipelineSettings, cost: PipelineCost, context: int
-) -> Grouping | None:
-    """A replica's pipelines of the least simulated time; None where nothing fits."""
-    if settings.chunking != "best":
-        return _best_processed(share, settings, cost)
-    balanced = replace(settings, chunking="balanced", most_over_mean=None)
-    processed = _best_processed(share, balanced, cost)
-    rules = every_rule(context, settings.most_slices, settings.alignment_tokens, cost)
-    fixed = [(rule, rule.chunked(share, cost)) for rule in rules]
-    return _of_fixed_chunks(fixed, processed, settings, cost)
-
-
 def _best_processed(
     share: SampledBatch, settings: PipelineSettings, cost: PipelineCost
 ) -> Grouping | None:
-    """The best of the sequence processor's chunks."""
+    """A replica's fastest pipelines of the sequence processor's chunks; None: unfit."""
     for beside_tails in (True, False):
-        families = list(_candidates(share, settings, cost, beside_tails))
+        candidates = list(_candidates(share, settings, cost, beside_tails))
         limit = settings.most_over_mean or math.inf
-        balanced = [[c for c in family if c.longest_over_mean <= limit] for family in families]
-        others = [[c for c in family if c.longest_over_mean > limit] for family in families]
+        balanced = [chunked for chunked in candidates if chunked.longest_over_mean <= limit]
+        others = [chunked for chunked in candidates if chunked.longest_over_mean > limit]
         best = fastest(balanced, settings, cost)
         incumbent_ms = math.inf
         if best is not None:
@@ -350,33 +327,31 @@ def _best_processed(
     return None
 
 
-def _of_fixed_chunks(
-    fixed: list[_Fixed], best: Grouping | None, settings: PipelineSettings, cost: PipelineCost
+def _with_fixed_chunks(
+    share: SampledBatch,
+    best: Grouping | None,
+    settings: PipelineSettings,
+    cost: PipelineCost,
+    context: int,
 ) -> Grouping | None:
     """The best so far or, where faster, pipelines of chunks of fixed rules.
 
     First under our recomputation and grouping, then under that of the rules in one
-    pipeline; a bound excludes some.
+    pipeline.
     """
-    distinct: dict[bytes, _Fixed] = {}
+    rules = every_rule(context, settings.most_slices, settings.alignment_tokens, cost)
+    fixed = [(rule, rule.chunked(share, cost)) for rule in rules]
+    distinct: dict[bytes, tuple[ChunkRule, Chunked]] = {}
     for rule, chunked in fixed:
         distinct.setdefault(chunked.chunk.tobytes() + chunked.start.tobytes(), (rule, chunked))
     limit_ms = math.inf if best is None else best.simulated_ms
-    families = [[chunked] for _, chunked in distinct.values()]
-    grouped = fastest(families, settings, cost, limit_ms)
+    grouped = fastest((chunked for _, chunked in distinct.values()), settings, cost, limit_ms)
     if grouped is not None and grouped.simulated_ms < limit_ms:
         name = next(rule.name for rule, chunked in distinct.values() if chunked is grouped.chunked)
         best = replace(grouped, chunking=name)
-    bounds_ms = [fastest_possible(chunked, cost).simulated_ms for _, chunked in fixed]
-    for index in np.argsort(bounds_ms, kind="stable").tolist():
-        limit_ms = math.inf if best is None else best.simulated_ms
-        if bounds_ms[index] >= limit_ms:
-            break
-        rule, chunked = fixed[index]
-        static = _static(rule, chunked, settings, cost)
-        if static is not None and static.simulated_ms < limit_ms:
-            best = static
-    return best
+    statics = (_static(rule, chunked, settings, cost) for rule, chunked in fixed)
+    groupings = filter(None, [best, *statics])
+    return min(groupings, key=lambda grouping: grouping.simulated_ms, default=None)
 
 
 def _given_layers(settings: PipelineSettings, cost: PipelineCost) -> int | None:
@@ -400,7 +375,7 @@ def _static(
 
 def _candidates(
     share: SampledBatch, settings: PipelineSettings, cost: PipelineCost, beside_tails: bool
-) -> Iterator[list[Chunked]]:
+) -> Iterator[Chunked]:
     """For every K the sequences in distinct chunks, by rising token limits."""
     chunking: Any = settings.chunking
     rows, lengths = share.sequences, share.lengths
@@ -419,7 +394,7 @@ def _candidates(
             chunked = cut_and_pack(rows, lengths, cuts, most_tokens, cost, chunking, beside_tails)
             if chunked is not None:
                 packed.setdefault(chunked.chunk.tobytes(), chunked)
-        yield list(packed.values())
+        yield from packed.values()
 
 
 def _most_recomputed(settings: PipelineSettings, cost: PipelineCost) -> list[int]:
@@ -473,7 +448,7 @@ def _pipelines(grouped: Grouping, replica: int, cost: PipelineCost) -> list[Pipe
 def _refusal(batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost) -> PlanError:
     """Why no replica fits: its longest sequence alone, or a stage's memory."""
     shares = share_among_replicas(batch, settings.replicas, cost)
-    unfit = next(share for share in shares if _best(share, settings, cost, 0) is None)
+    unfit = next(share for share in shares if _best_processed(share, settings, cost) is None)
     longest = int(np.argmax(unfit.lengths))
     sequence, length = unfit.sequences[longest], int(unfit.lengths[longest])
     most = longest_fitting(length, lambda single: _holds_alone(single, settings, cost))
@@ -489,7 +464,7 @@ def _refusal(batch: SampledBatch, settings: PipelineSettings, cost: PipelineCost
 def _holds_alone(single: SampledBatch, settings: PipelineSettings, cost: PipelineCost) -> bool:
     """Whether a sequence alone fits a pipeline under any number of slices."""
     alone = _candidates(single, settings, cost, beside_tails=False)
-    return any(divide(chunked, settings, cost) for chunked in chain.from_iterable(alone))
+    return any(divide(chunked, settings, cost) for chunked in alone)
 
 
 def _short_memory(share: SampledBatch, settings: PipelineSettings, cost: PipelineCost) -> PlanError:
@@ -503,8 +478,8 @@ def _short_memory(share: SampledBatch, settings: PipelineSettings, cost: Pipelin
         peaks = [checkpoints.peak_bytes(problem, layers) for problem in problems]
         return np.asarray(np.max(peaks, axis=0) - cost.capacities)
 
-    families = _candidates(share, settings, cost, beside_tails=False)
-    missing_bytes = min(map(missing, chain.from_iterable(families)), key=np.max)
+    candidates = _candidates(share, settings, cost, beside_tails=False)
+    missing_bytes = min(map(missing, candidates), key=np.max)
     stage = int(missing_bytes.argmax())
     short, capacity = float(missing_bytes[stage]), cost.capacity_bytes(stage)
     recomputed = "no layer" if settings.checkpointing == "none" else "every layer"

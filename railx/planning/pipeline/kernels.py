@@ -258,18 +258,6 @@ def _makespan_ms(every: Divisible, first: int, last: int, layers: Integers) -> f
 _NEAR = 1e-6
 
 
-class _Rows(NamedTuple):
-    """Rows of the programme.
-
-    ``room`` [d, n] is the memory left on a stage at a step, infinite where a step has
-    no row, ``give`` [d] the tolerance for rounding.
-    """
-
-    problem: CheckpointProblem
-    give: Floats
-    room: Floats
-
-
 @compiled
 def sweep(problem: CheckpointProblem, rule: int, trades: int, counts: Integers) -> bool:
     """Raise ``counts`` until every row is met, then lower them; False: none suffice.
@@ -279,17 +267,15 @@ def sweep(problem: CheckpointProblem, rule: int, trades: int, counts: Integers) 
     ``trades`` are rounds of adding layers where that makes more of others superfluous.
     """
     stored, saved, capacity, layers, backward, longest_split = problem
-    live = live_bytes_of(problem, stored)
-    stages, chunks = live.shape
-    give = SLACK * capacity
-    rows = _Rows(problem, give, capacity.reshape(-1, 1) - live)
-    room = rows.room
+    #: Memory [d, n] left on a stage at a step, infinite where a step has no row.
+    room = capacity.reshape(-1, 1) - live_bytes_of(problem, stored)
+    stages, chunks = room.shape
     diagonals = chunks + stages - 1
     for diagonal in range(diagonals):
         first = counts[diagonal]
         if first:
             counts[diagonal] = 0
-            _add(rows, diagonal, first, counts)
+            _add(problem, room, diagonal, first, counts)
     for moment in range(diagonals):
         for stage in range(stages - 1, -1, -1):
             after = stages - 1 - stage
@@ -297,7 +283,7 @@ def sweep(problem: CheckpointProblem, rule: int, trades: int, counts: Integers) 
             if step < 0 or step >= chunks:
                 continue
             warm = min(after + longest_split - 1, chunks)
-            while room[stage, step] < -give[stage]:
+            while room[stage, step] < -SLACK * capacity[stage]:
                 best, best_score = -1, -1.0
                 # Later places are of chunks whose forward pass is yet to come.
                 for position in range(step, min(warm + step + longest_split, chunks)):
@@ -311,7 +297,7 @@ def sweep(problem: CheckpointProblem, rule: int, trades: int, counts: Integers) 
                     elif rule == 1:
                         score = saved[chunk]
                     else:
-                        score = _worth(rows, position + after)
+                        score = _worth(problem, room, position + after)
                     if score > best_score:
                         best, best_score = position, score
                 if best < 0:
@@ -320,74 +306,76 @@ def sweep(problem: CheckpointProblem, rule: int, trades: int, counts: Integers) 
                 more = min(layers - counts[best + after], max(int(needed), 1))
                 if rule == 2:
                     more = 1
-                _add(rows, best + after, more, counts)
+                _add(problem, room, best + after, more, counts)
     for diagonal in range(diagonals):
         if counts[diagonal]:
-            _lower(rows, diagonal, counts)
+            _lower(problem, room, diagonal, counts)
     for _ in range(trades):
-        if not _trade(rows, counts, layers):
+        if not _trade(problem, room, counts):
             break
     return True
 
 
 @inner
-def _live(rows: _Rows, diagonal: int, stage: int) -> tuple[int, int, int]:
+def _live(problem: CheckpointProblem, diagonal: int, stage: int) -> tuple[int, int, int]:
     """The chunk of a diagonal on a stage, and the steps [first, end) where it is live.
 
     No steps for a diagonal outside the stage.
     """
-    stages, chunks = rows.room.shape
+    stages, chunks = problem.stored.shape
     after = stages - 1 - stage
     position = diagonal - after
     if position < 0 or position >= chunks:
         return 0, 0, 0
-    chunk = rows.problem.backward[position]
-    warm = min(after + rows.problem.longest_split - 1, chunks)
+    chunk = problem.backward[position]
+    warm = min(after + problem.longest_split - 1, chunks)
     return chunk, max(chunk - warm, 0), min(position + 1, max(chunks - warm, 1))
 
 
 @inner
-def _add(rows: _Rows, diagonal: int, more: int, counts: Integers) -> None:
+def _add(
+    problem: CheckpointProblem, room: Floats, diagonal: int, more: int, counts: Integers
+) -> None:
     """Recompute ``more`` layers on a diagonal (fewer where negative)."""
     counts[diagonal] += more
-    for stage in range(len(rows.room)):
-        chunk, first, end = _live(rows, diagonal, stage)
+    for stage in range(len(room)):
+        chunk, first, end = _live(problem, diagonal, stage)
         for step in range(first, end):
-            rows.room[stage, step] += more * rows.problem.saved[chunk]
+            room[stage, step] += more * problem.saved[chunk]
 
 
 @inner
-def _worth(rows: _Rows, diagonal: int) -> float:
+def _worth(problem: CheckpointProblem, room: Floats, diagonal: int) -> float:
     """Share of the missing bytes that a layer on a diagonal saves."""
     worth = 0.0
-    for stage in range(len(rows.room)):
-        chunk, first, end = _live(rows, diagonal, stage)
+    for stage in range(len(room)):
+        chunk, first, end = _live(problem, diagonal, stage)
         for step in range(first, end):
-            if rows.room[stage, step] < 0:
-                worth += min(rows.problem.saved[chunk], -rows.room[stage, step])
+            if room[stage, step] < 0:
+                worth += min(problem.saved[chunk], -room[stage, step])
     return worth
 
 
 @inner
-def _lower(rows: _Rows, diagonal: int, counts: Integers) -> int:
+def _lower(problem: CheckpointProblem, room: Floats, diagonal: int, counts: Integers) -> int:
     """Remove the layers of a diagonal that no row requires; return their number."""
     spare: int = counts[diagonal]
-    for stage in range(len(rows.room)):
-        chunk, first, end = _live(rows, diagonal, stage)
-        if first < end and rows.problem.saved[chunk] <= 0:
+    for stage in range(len(room)):
+        chunk, first, end = _live(problem, diagonal, stage)
+        if first < end and problem.saved[chunk] <= 0:
             continue
         for step in range(first, end):
-            free = rows.room[stage, step] + rows.give[stage]
-            spare = min(spare, int(free / rows.problem.saved[chunk]))
+            free = room[stage, step] + SLACK * problem.capacity[stage]
+            spare = min(spare, int(free / problem.saved[chunk]))
             if spare <= 0:
                 return 0
     if spare:
-        _add(rows, diagonal, -spare, counts)
+        _add(problem, room, diagonal, -spare, counts)
     return spare
 
 
 @inner
-def _trade(rows: _Rows, counts: Integers, layers: int) -> bool:
+def _trade(problem: CheckpointProblem, room: Floats, counts: Integers) -> bool:
     """Add layers where that makes more superfluous elsewhere; whether any did.
 
     No diagonal has superfluous layers at the start. Diagonals further apart than a
@@ -395,24 +383,24 @@ def _trade(rows: _Rows, counts: Integers, layers: int) -> bool:
     """
     improved = False
     before = counts.copy()
-    reach = 2 * (rows.problem.longest_split + rows.room.shape[0])
+    reach = 2 * (problem.longest_split + room.shape[0])
     for diagonal in range(len(counts)):
         near = range(max(diagonal - reach, 0), min(diagonal + reach + 1, len(counts)))
         for more in (1, 2):
-            if counts[diagonal] + more > layers:
+            if counts[diagonal] + more > problem.layers:
                 continue
             before[:] = counts
-            _add(rows, diagonal, more, counts)
+            _add(problem, room, diagonal, more, counts)
             taken = 0
             for other in near:
                 if other != diagonal and counts[other]:
-                    taken += _lower(rows, other, counts)
+                    taken += _lower(problem, room, other, counts)
             if taken > more:
                 improved = True
-                _lower(rows, diagonal, counts)
+                _lower(problem, room, diagonal, counts)
                 break
             for other in near:
                 back = before[other] - counts[other]
                 if back:
-                    _add(rows, other, back, counts)
+                    _add(problem, room, other, back, counts)
     return improved
