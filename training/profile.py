@@ -39,6 +39,7 @@ from torch import Tensor
 from railx.errors import UserError
 from railx.io import read_json, write_json
 from railx.performance.layer_profile import Point, ProfileSettings, layer_points
+from railx.places import check_writable
 from railx.progress import publish
 from railx.settings import SettingsError, load, to_dict
 from training.allocations import allocations
@@ -55,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="the rows to write (.json)")
     options = parser.parse_args(arguments)
     try:
+        check_writable(options.out, options.out.parent)
         settings: ProfileSettings = load(ProfileSettings, read_json(options.config), "profile")
         rows = measure(settings)
     except (UserError, OSError) as error:
