@@ -102,7 +102,7 @@ def _rank(plain: dict[str, Any], out: str) -> None:
     for number, block in enumerate(blocks):
         recorder = Recorder(rank)
         with (
-            tempfile.TemporaryDirectory(prefix="railx-") as scratch,
+            tempfile.TemporaryDirectory(prefix="railx-", dir=out) as scratch,
             on_rails(
                 _fabric(block, Path(scratch), journal_path(Path(out), number)),
                 number,

@@ -230,10 +230,13 @@ def _export(options: argparse.Namespace, chosen: Config) -> None:
     assert by_hand.writes is not None
     if options.out is not None:
         check_writable(options.out, options.out.parent)
-    with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
+    with (
+        redirect_stdout(sys.stderr),
+        told(options.stage.name),
+        tempfile.TemporaryDirectory(prefix="railx-") as scratch,
+    ):
         path = Path(scratch) / f"made{next(iter(by_hand.writes))}"
-        with redirect_stdout(sys.stderr), told(options.stage.name):
-            _by_hand(options.stage, by_hand, chosen, path)
+        _by_hand(options.stage, by_hand, chosen, path)
         exported = by_hand.export(path, options.format)
     write_exported(exported, options.out)
 
