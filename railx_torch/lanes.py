@@ -10,6 +10,7 @@ circuits. See :mod:`railx_torch.backend` for the design.
 from __future__ import annotations
 
 import functools
+import os
 import queue
 import threading
 import time
@@ -42,6 +43,8 @@ _FUTURES = ThreadPoolExecutor(256, "railx futures")
 
 #: Operations whose end is observed when the inner handle's future calls for it.
 _CALLED_FOR: set[Work] = set()
+# A child has none of the threads that would call.
+os.register_at_fork(after_in_child=_CALLED_FOR.clear)
 #: Threads that run once Python, about to end, has closed the pool.
 _LATE: list[threading.Thread] = []
 
