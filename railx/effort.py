@@ -62,9 +62,9 @@ def estimate(costs: list[Cost]) -> str:
     size = max((cost.bytes for cost in costs), default=0.0)
     words = []
     if seconds >= _LONG_S:
-        words.append(f"{_rough(seconds / 60)} min on one core")
+        words.append(f"{rough(seconds / 60)} min on one core")
     if size >= _LARGE_BYTES:
-        words.append(f"{_rough(size / 2**30)} GiB of memory")
+        words.append(f"{rough(size / 2**30)} GiB of memory")
     return f"a rough estimate is at most {' and '.join(words)}" if words else ""
 
 
@@ -142,12 +142,12 @@ def check_cost(key: str, got: float, cost: Cost, limits: LimitSettings) -> None:
 def in_words(cost: Cost, limits: LimitSettings) -> str:
     """The estimate that exceeds its limit most, and the limit's key."""
     if limits.excess(Cost(bytes=cost.bytes)) >= limits.excess(Cost(seconds=cost.seconds)):
-        words = f"about {_rough(cost.bytes / 2**30)} GiB of memory (limits.memory_gib)"
+        words = f"about {rough(cost.bytes / 2**30)} GiB of memory (limits.memory_gib)"
         if limits.memory_gib is not None:
             return words
-        return f"{words[:-1]}: {_rough(limits.memory_bytes / 2**30)}, as this machine has)"
+        return f"{words[:-1]}: {rough(limits.memory_bytes / 2**30)}, as this machine has)"
     days = cost.seconds / 86_400
-    length = f"{_rough(days / 365)} years" if days > 730 else f"{_rough(days)} days"
+    length = f"{rough(days / 365)} years" if days > 730 else f"{rough(days)} days"
     return f"about {length} on one core (limits.core_days)"
 
 
@@ -158,7 +158,8 @@ def _value(settings: Any, path: str) -> Any:
     return max(settings, default=0) if isinstance(settings, tuple) else settings
 
 
-def _rough(value: float) -> str:
+def rough(value: float) -> str:
+    """A number with three significant digits, from 1,000 up whole."""
     return f"{value:,.0f}" if 1e3 <= value < 1e9 else f"{value:.3g}"
 
 

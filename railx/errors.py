@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+import os
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 #: The errors of a system that has no room for a file.
@@ -40,3 +44,33 @@ def allowed_names(got: object, names: Iterable[object]) -> str:
         return ", ".join(listed)
     nearest = get_close_matches(str(got), listed, n=_NEAREST, cutoff=0.0)
     return f"{', '.join(nearest)}, ... ({len(listed)} in all)"
+
+
+class _Terminated(SystemExit):
+    """SIGTERM within :func:`unwound_by_sigterm`."""
+
+
+@contextmanager
+def unwound_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM leave the block in order, so that its temporary files are removed.
+
+    The process then ends by the signal, a second one ends it at once. Nothing changes
+    outside the main thread, and where SIGTERM has a handler.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def unwind(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise _Terminated(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, unwind)
+    try:
+        yield
+    except _Terminated:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

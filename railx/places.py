@@ -8,7 +8,10 @@ layout of the checkout, and the working folder is one that ``railx init`` has cr
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
+
+from railx.errors import UserError
 
 #: The folder with the packages railx, railx_torch and railx_lab.
 CODE = Path(__file__).resolve().parent.parent
@@ -65,3 +68,22 @@ def cache(name: str) -> Path:
         return WORK / ".cache" / name
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(home) / "railx-lab" / name
+
+
+def check_writable(out: Path, folder: Path, key: str = "--out") -> None:
+    """Refuse to write ``out`` where no file can be made in ``folder``, there or not.
+
+    UserError names ``key``; to be called before anything is computed.
+    """
+    while not folder.exists():
+        folder = folder.parent
+    if out.exists() and not out.is_dir() and not os.access(out, os.W_OK):
+        raise UserError(f"{key}: got {out}; allowed: a file that can be written")
+    try:
+        # By its permissions alone root could write to /proc or a read-only disk.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError:
+        raise UserError(
+            f"{key}: got {out}; allowed: a place that can be written, unlike {folder}"
+        ) from None

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from railx.errors import unwound_by_sigterm
+
 T = TypeVar("T")
 
 #: Seconds between two lines, and until the first.
@@ -88,11 +90,17 @@ def publish(what: str, done: int, units: int) -> None:
 def told(
     name: str, say: Callable[[str], None] | None = None, every_s: float = EVERY_S
 ) -> Iterator[None]:
-    """Report the block's progress every ``every_s``, by ``say`` or on stderr."""
+    """Report the block's progress every ``every_s``, by ``say`` or on stderr.
+
+    SIGTERM leaves the block in order (:func:`railx.errors.unwound_by_sigterm`).
+    """
     ended = threading.Event()
     begun_s = time.monotonic()
     inner = os.environ.get(FILE)
-    with tempfile.TemporaryDirectory(prefix="railx-progress-") as folder:
+    with (
+        unwound_by_sigterm(),
+        tempfile.TemporaryDirectory(prefix="railx-progress-") as folder,
+    ):
         published = Path(folder) / "count"
         os.environ[FILE] = str(published)
 

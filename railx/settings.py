@@ -40,6 +40,14 @@ MAX_NUMBER = 1e18
 #: Longest wait that every timer takes: sockets, threads, torch.
 MAX_TIMEOUT_S = 10**9
 
+_SCALARS = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    type(None): "null",
+}
+
 
 class SettingsError(UserError):
     """An invalid setting; the message has the key and the allowed values."""
@@ -338,12 +346,12 @@ def _load(hint: Any, value: Any, path: str) -> Any:
                 return choice
         raise SettingsError(path, f"got {value!r}; allowed: {allowed_names(value, get_args(hint))}")
     if origin in (Union, types.UnionType):
-        return _load_union(get_args(hint), value, path)
+        return _load_union(hint, value, path)
     if origin in (tuple, list):
         return _load_sequence(hint, value, path)
     if origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
         if not isinstance(value, Mapping):
-            raise SettingsError(path, f"got {value!r}; allowed: a mapping of names to settings")
+            raise SettingsError(path, f"got {value!r}; allowed: {_in_words(hint)}")
         _, item_hint = get_args(hint)
         return {
             str(key): _load(item_hint, item, _join(path, str(key))) for key, item in value.items()
@@ -366,16 +374,7 @@ def _load_scalar(hint: Any, value: Any, path: str) -> Any:
         raise SettingsError(path, f"got {_digits(value)}; allowed: at most {MAX_INTEGER} (2^53)")
     if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
-    names = {
-        int: "an integer",
-        float: "a number",
-        bool: "true or false",
-        str: "text",
-        type(None): "null",
-    }
-    raise SettingsError(
-        path, f"got {value!r}; allowed: {names.get(hint, getattr(hint, '__name__', str(hint)))}"
-    )
+    raise SettingsError(path, f"got {value!r}; allowed: {_in_words(hint)}")
 
 
 def _digits(value: float) -> str:
@@ -387,7 +386,7 @@ def _digits(value: float) -> str:
 def _load_sequence(hint: Any, value: Any, path: str) -> Any:
     arguments = get_args(hint)
     if not isinstance(value, (list, tuple)):
-        raise SettingsError(path, f"got {value!r}; allowed: a list")
+        raise SettingsError(path, f"got {value!r}; allowed: {_in_words(hint)}")
     if get_origin(hint) is tuple and not (len(arguments) == 2 and arguments[1] is Ellipsis):
         if len(value) != len(arguments):
             raise SettingsError(path, f"got {len(value)} items; allowed: exactly {len(arguments)}")
@@ -399,11 +398,12 @@ def _load_sequence(hint: Any, value: Any, path: str) -> Any:
     return tuple(items) if get_origin(hint) is tuple else items
 
 
-def _load_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
+def _load_union(hint: Any, value: Any, path: str) -> Any:
+    options = get_args(hint)
     if value is None:
         if type(None) in options:
             return None
-        raise SettingsError(path, "is missing")
+        raise SettingsError(path, f"is missing; allowed: {_in_words(hint)}")
     options = tuple(option for option in options if option is not type(None))
     if len(options) == 1:
         return _load(options[0], value, path)
@@ -416,9 +416,7 @@ def _load_union(options: tuple[Any, ...], value: Any, path: str) -> Any:
             return _load(option, value, path)
         except SettingsError:
             continue
-    raise SettingsError(
-        path, f"got {value!r}; allowed: {' or '.join(map(_in_words, _joined_literals(options)))}"
-    )
+    raise SettingsError(path, f"got {value!r}; allowed: {_in_words(hint)}")
 
 
 def _joined_literals(options: tuple[Any, ...]) -> list[Any]:
@@ -430,10 +428,28 @@ def _joined_literals(options: tuple[Any, ...]) -> list[Any]:
     return [*([Literal[tuple(choices)]] if choices else []), *rest]
 
 
-def _in_words(option: Any) -> str:
-    if get_origin(option) is Literal:
-        return ", ".join(map(str, get_args(option)))
-    return getattr(option, "__name__", str(option))
+def _in_words(hint: Any) -> str:
+    """What a type hint allows, as errors say it."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if union := members(hint):
+        key, by_name = union
+        return f"a mapping with the key {key}: {allowed_names('', by_name)}"
+    if origin is Annotated:
+        base, *constraints = arguments
+        if isinstance(constraints[0], OneOf):
+            return constraints[0].allowed
+        return ", ".join([_in_words(base), *(item.allowed for item in constraints)])
+    if origin is Literal:
+        return allowed_names("", arguments)
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(_in_words, _joined_literals(arguments)))
+    if origin in (tuple, list):
+        return "a list"
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return "a mapping of names to settings"
+    if dataclasses.is_dataclass(hint):
+        return f"a mapping with the keys {', '.join(_field_names(typing.cast('type', hint)))}"
+    return _SCALARS.get(hint, getattr(hint, "__name__", str(hint)))
 
 
 def _load_member(key: str, members: Mapping[Any, type], value: Any, path: str) -> Any:
@@ -467,9 +483,7 @@ def _load_dataclass(cls: type, value: Any, path: str) -> Any:
     if isinstance(value, cls):
         return value
     if not isinstance(value, Mapping):
-        raise SettingsError(
-            path, f"got {value!r}; allowed: a mapping with the keys {', '.join(_field_names(cls))}"
-        )
+        raise SettingsError(path, f"got {value!r}; allowed: {_in_words(cls)}")
     hints = field_hints(cls)
     for key in value:
         if key not in hints:
@@ -484,7 +498,8 @@ def _load_dataclass(cls: type, value: Any, path: str) -> Any:
                 hints[field.name], value[field.name], _join(path, field.name)
             )
         elif not has_default(field):
-            raise SettingsError(_join(path, field.name), "is missing")
+            allowed = _in_words(hints[field.name])
+            raise SettingsError(_join(path, field.name), f"is missing; allowed: {allowed}")
     try:
         return cls(**arguments)
     except SettingsError as error:

@@ -8,9 +8,14 @@ processes search that folder for modules.
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
+
+try:
+    import os
+    from pathlib import Path
+except KeyboardInterrupt:
+    # Before this Python itself starts, in which no code of a package can speak.
+    sys.exit(130)
 
 __all__ = ["ROOT", "main", "search_root"]
 

@@ -43,6 +43,7 @@ from typing import Any
 from railx.fabric import CircuitSchedule
 from railx_torch import environment as _environment
 from railx_torch import register
+from railx_torch.lanes import end_with_program
 from railx_torch.process_group import RailxProcessGroup
 from railx_torch.session import BackendOptions, Session, Statistics
 from railx_torch.trace import Recorder
@@ -154,5 +155,14 @@ def _leave() -> None:
         session.disconnect()
 
 
-atexit.register(_leave)
+def _end() -> None:
+    """Leave at the end of a program that may not have destroyed its groups."""
+    session = _session
+    _leave()
+    for group in list(session.open_groups if session is not None else ()):
+        group.shutdown()
+    end_with_program()
+
+
+atexit.register(_end)
 register()

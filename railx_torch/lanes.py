@@ -10,6 +10,7 @@ circuits. See :mod:`railx_torch.backend` for the design.
 from __future__ import annotations
 
 import functools
+import os
 import queue
 import threading
 import time
@@ -39,6 +40,35 @@ _NO_LIMIT = timedelta(0)
 #: Completes futures and observes ends: a callback may issue operations and wait for
 #: them, so it must run neither on a lane nor in a thread where another callback waits.
 _FUTURES = ThreadPoolExecutor(256, "railx futures")
+
+#: Operations whose end is observed when the inner handle's future calls for it.
+_CALLED_FOR: set[Work] = set()
+# A child has none of the threads that would call.
+os.register_at_fork(after_in_child=_CALLED_FOR.clear)
+#: Threads that run once Python, about to end, has closed the pool.
+_LATE: list[threading.Thread] = []
+
+
+def end_with_program() -> None:
+    """Wait for the ends that C++ calls Python for, as the inner group's end does.
+
+    A call that comes while Python ends would abort the process. The inner group limits
+    the time of each operation.
+    """
+    for work in list(_CALLED_FOR):
+        work.until_finished(None)
+    while _LATE:
+        _LATE.pop().join()
+
+
+def _in_thread(call: Callable[..., None], *arguments: Any) -> None:
+    try:
+        _FUTURES.submit(call, *arguments)
+    except RuntimeError:
+        thread = threading.Thread(target=call, args=arguments, daemon=True)
+        thread.start()
+        _LATE.append(thread)
+
 
 #: From a tensor to the one that the inner group works on: itself, or its host copy.
 ToHost = Callable[[torch.Tensor], torch.Tensor]
@@ -157,7 +187,12 @@ class Work(_TorchWork):
             self.lane.see_end_of(self)
         else:
             # In the thread that ends the future, the inner handle is not through yet.
-            ended.add_done_callback(lambda _: _FUTURES.submit(self.see_end))
+            _CALLED_FOR.add(self)
+            ended.add_done_callback(lambda _: _in_thread(self._see_called_end))
+
+    def _see_called_end(self) -> None:
+        self.see_end()
+        _CALLED_FOR.discard(self)
 
     def finish(
         self, error: BaseException | None = None, event: Any = None, future_stream: Any = None
@@ -186,7 +221,7 @@ class Work(_TorchWork):
         if over is not None:
             over.set()
         if future is not None:
-            _FUTURES.submit(self._complete, future)
+            _in_thread(self._complete, future)
 
     def wait(self, timeout: timedelta = _NO_LIMIT) -> bool:
         """Wait for the host's part, or raise; the CUDA stream waits for the rest."""
@@ -200,17 +235,18 @@ class Work(_TorchWork):
         if not self._finished:
             if timeout <= _NO_LIMIT:
                 self.see_end()
-                self._until_finished(None)
+                self.until_finished(None)
             else:
                 self.have_watched()
-                self._until_finished(timeout.total_seconds())
+                self.until_finished(timeout.total_seconds())
         if self._error is not None:
             raise self._error
         if self._event is not None:
             _cuda.current_stream(self.operation.device).wait_event(self._event)
         return True
 
-    def _until_finished(self, limit_s: float | None) -> None:
+    def until_finished(self, limit_s: float | None) -> None:
+        """Wait until the host's part has ended; RuntimeError after ``limit_s``."""
         with self._lock:
             if self._finished:
                 return

@@ -136,7 +136,7 @@ class Session:
         self.layout = Layout(options.gpus_per_server)
         self.schedule: CircuitSchedule | None = None
         self._counts: Counter[str] = Counter()
-        self.open_groups: set[object] = set()
+        self.open_groups: set[Any] = set()
         self.client: FabricClient | None = None
         if options.controller is not None:
             self.client = FabricClient(

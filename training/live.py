@@ -36,6 +36,7 @@ from railx.errors import UserError
 from railx.fabric import CircuitSchedule, Controller, FabricError, FabricSettings
 from railx.fabric.settings import EmulatedSwitchSettings, JournalSettings
 from railx.io import read_json, write_json
+from railx.places import check_writable
 from railx.settings import load, to_dict
 from railx_torch import backend
 from railx_torch.trace import Recorder
@@ -62,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
+        check_writable(options.out, options.out)
         settings: LiveSettings = load(LiveSettings, read_json(options.config))
         options.out.mkdir(parents=True, exist_ok=True)
     except (UserError, OSError) as error:
@@ -100,7 +102,7 @@ def _rank(plain: dict[str, Any], out: str) -> None:
     for number, block in enumerate(blocks):
         recorder = Recorder(rank)
         with (
-            tempfile.TemporaryDirectory(prefix="railx-") as scratch,
+            tempfile.TemporaryDirectory(prefix="railx-", dir=out) as scratch,
             on_rails(
                 _fabric(block, Path(scratch), journal_path(Path(out), number)),
                 number,

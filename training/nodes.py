@@ -97,9 +97,16 @@ def head_address(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def ranks_command(
-    module: str, arguments: Sequence[str], ranks: int, environment: Mapping[str, str] = os.environ
+    module: str,
+    arguments: Sequence[str],
+    ranks: int,
+    logs: str,
+    environment: Mapping[str, str] = os.environ,
 ) -> list[str]:
-    """What trains: a plain start, or torchrun's agents, which meet at the first."""
+    """What trains: a plain start, or torchrun's agents, which meet at the first.
+
+    Each agent makes a folder of its own in ``logs``, and leaves it there.
+    """
     nodes = nodes_here(environment)
     if nodes == 1:
         return [sys.executable, "-m", module, *arguments]
@@ -111,6 +118,7 @@ def ranks_command(
     agent = [sys.executable, "-m", "torch.distributed.run"]
     agent += ["--nnodes", str(nodes), "--nproc-per-node", str(ranks // nodes)]
     agent += ["--master-addr", head_address(environment), "--master-port", str(port)]
+    agent += ["--log-dir", logs]
     agent += ["-m", module, *arguments]
     if folder := environment.get(AGENTS):
         # A dry run loads none of what reads tables.

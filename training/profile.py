@@ -36,9 +36,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from railx.errors import UserError
+from railx.errors import UserError, unwound_by_sigterm
 from railx.io import read_json, write_json
 from railx.performance.layer_profile import Point, ProfileSettings, layer_points
+from railx.places import check_writable
 from railx.progress import publish
 from railx.settings import SettingsError, load, to_dict
 from training.allocations import allocations
@@ -55,8 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="the rows to write (.json)")
     options = parser.parse_args(arguments)
     try:
+        check_writable(options.out, options.out.parent)
         settings: ProfileSettings = load(ProfileSettings, read_json(options.config), "profile")
-        rows = measure(settings)
+        with unwound_by_sigterm():
+            rows = measure(settings)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return UNUSABLE
@@ -268,7 +271,9 @@ def _exchanged(
             lengths = [point.tokens for point in selected]
             arguments = (degree, to_dict(settings), lengths, device.type, folder)
             processes: Any = mp
-            processes.start_processes(_exchange, arguments, nprocs=degree, start_method="spawn")
+            processes.start_processes(
+                _exchange, arguments, nprocs=degree, start_method="spawn", daemon=True
+            )
             times = read_json(Path(folder, "times.json"))
         yield from zip(selected, times, strict=True)
 

@@ -37,6 +37,7 @@ from torch.distributed.rendezvous import rendezvous
 from railx.errors import UserError
 from railx.fabric import FabricError
 from railx.io import read_json
+from railx.places import check_writable
 from railx.planning.format.files import read_plan
 from railx.planning.format.plan import priced_zero_stage
 from railx.progress import publish
@@ -214,7 +215,7 @@ def _check(
     if resumed is not None:
         check_checkpoint(resumed, settings, plan, sequences)
         _check_steps(settings, resumed)
-    _check_folder(out)
+    check_writable(out, out)
     _check_unfinished(Unfinished(out, run_identity(settings, resumed)), resumed, replace)
     _check_hosts(settings)
     if int(os.environ.get("RANK", "0")) == 0:
@@ -281,14 +282,6 @@ def _check_address(settings: RunSettings) -> None:
             "fabric.port",
             f"got {fabric.port}, {error.strerror}; allowed: a free port of {fabric.host}, or 0",
         ) from None
-
-
-def _check_folder(out: Path) -> None:
-    there = next(path for path in (out, *out.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(
-            f"{out}: cannot be written to; allowed: a folder, or a path where one can be made"
-        )
 
 
 def _check_steps(settings: RunSettings, resumed: Checkpoint) -> None:

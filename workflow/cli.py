@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 from railx import __version__
 from railx.errors import UserError, allowed_names, is_explained
+from railx.places import check_writable
 from workflow.commands import completion, shared
 from workflow.stage import ByHand, Config, Stage, Summary
 from workflow.stages import STAGES, stage_of
@@ -114,7 +115,7 @@ def _check_page(options: argparse.Namespace) -> None:
         return
     if page.is_dir():
         raise UserError(f"--html: got {page}, a folder; allowed: a file")
-    _check_place(page, page.parent, "--html")
+    check_writable(page, page.parent, "--html")
 
 
 #: What argparse says, and the same as all other mistakes are said.
@@ -227,11 +228,14 @@ def _export(options: argparse.Namespace, chosen: Config) -> None:
     assert by_hand.export is not None
     assert by_hand.writes is not None
     if options.out is not None:
-        _check_place(options.out, options.out.parent)
-    with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
+        check_writable(options.out, options.out.parent)
+    with (
+        redirect_stdout(sys.stderr),
+        told(options.stage.name),
+        tempfile.TemporaryDirectory(prefix="railx-") as scratch,
+    ):
         path = Path(scratch) / f"made{next(iter(by_hand.writes))}"
-        with redirect_stdout(sys.stderr), told(options.stage.name):
-            _by_hand(options.stage, by_hand, chosen, path)
+        _by_hand(options.stage, by_hand, chosen, path)
         exported = by_hand.export(path, options.format)
     write_exported(exported, options.out)
 
@@ -247,7 +251,7 @@ def _by_hand(stage: Stage, by_hand: ByHand, chosen: Config, out: Path | None) ->
             if out is not None:
                 if out.exists() and not out.is_dir():
                     raise UserError(f"--out: got {out}, a file; allowed: a folder")
-                _check_place(out, out)
+                check_writable(out, out)
             folder = out if out is not None else Path(scratch)
             written = {name: folder / Path(own.pattern(name)).name for name in outputs}
         return _make(own, by_hand, chosen, written, folder, {})
@@ -287,23 +291,8 @@ def _written(writes: Mapping[str, str], out: Path | None) -> dict[str, Path]:
         raise UserError(f"--out: got {out}; allowed: a file that ends in {endings}")
     if out.is_dir():
         raise UserError(f"--out: got {out}, a folder; allowed: a file")
-    _check_place(out, out.parent)
+    check_writable(out, out.parent)
     return {writes[out.suffix]: out}
-
-
-def _check_place(out: Path, folder: Path, option: str = "--out") -> None:
-    """Refuse a place that cannot be written before anything is computed."""
-    while not folder.exists():
-        folder = folder.parent
-    if out.exists() and not out.is_dir() and not os.access(out, os.W_OK):
-        raise UserError(f"{option}: got {out}; allowed: a file that can be written")
-    try:
-        # By its permissions alone root could write to /proc or a read-only disk.
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError:
-        allowed = f"a place that can be written, unlike {folder}"
-        raise UserError(f"{option}: got {out}; allowed: {allowed}") from None
 
 
 @contextmanager

@@ -8,7 +8,6 @@ still there are stale.
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +17,7 @@ from filelock import FileLock, Timeout
 from snakemake.script import PythonScript, ScriptBase
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 
+from railx.places import check_writable
 from railx.settings import SettingsError
 from workflow.stage import Config, FromStage
 from workflow.stages import STAGES, files_of, results_folder, shipped
@@ -43,10 +43,7 @@ def check_folder(folder: Path) -> None:
         if path.is_symlink() and not path.exists():
             got = f"leads to {path.readlink()}, which is not there"
             raise SettingsError(str(path), f"{got}; allowed: a folder")
-    while not folder.exists():
-        folder = folder.parent
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise SettingsError(str(folder), "cannot be written; allowed: a folder of your own")
+    check_writable(folder, folder, "results")
 
 
 def check_sources(experiment: Config) -> None:

@@ -18,6 +18,8 @@ from typing import Any
 
 #: Seconds in which a program that was interrupted may end by itself.
 _ENDS_S = 3.0
+#: Seconds in which a job that got SIGTERM may clear up, with a program that it runs.
+_UNWINDS_S = 10
 
 _PR_SET_PDEATHSIG = 1
 
@@ -36,25 +38,31 @@ def watched(name: str, log: str | Path) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         return
 
-    def forward(number: int, frame: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, number)
+    terminated: list[int] = []
 
-    signal.signal(signal.SIGTERM, forward)
+    def forward(number: int, frame: FrameType | None) -> None:
+        """The first SIGTERM; what it does not end, as within a solver, is killed."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL if terminated else signal.SIGTERM)
+        terminated.append(number)
+        signal.alarm(_UNWINDS_S)
+
+    for number in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, forward)
     # Ctrl-C reaches the child itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
-        _say(name, Path(log), signal.Signals(os.WTERMSIG(status)))
+        _say(name, Path(log), signal.SIGTERM if terminated else signal.Signals(os.WTERMSIG(status)))
     os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1)
 
 
 def run_program(command: Sequence[str], name: str, **variables: str) -> None:
     """Run a program to its end, its words where messages go.
 
-    ``variables`` are set in its environment where nobody else sets them. Interrupted,
-    it has a moment to say what it keeps. Raises UserError where it ends with an error;
-    its own message stands above.
+    ``variables`` are set in its environment where nobody else sets them. Interrupted
+    or terminated, it has a moment to say what it keeps, and to clear up. Raises
+    UserError where it ends with an error; its own message stands above.
     """
     from railx.errors import UserError
 
@@ -62,7 +70,10 @@ def run_program(command: Sequence[str], name: str, **variables: str) -> None:
     process = subprocess.Popen(command, stdout=sys.stderr, env=variables | os.environ)
     try:
         code = process.wait()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as error:
+        if isinstance(error, SystemExit):
+            # Ctrl-C reached it, SIGTERM did not.
+            process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_ENDS_S)
         raise

@@ -132,11 +132,13 @@ class ClaimSettings:
             raise SettingsError("query", f"is missing; allowed: {allowed}")
         if not bare and self.not_testable is not None:
             raise SettingsError("query", "got one beside not_testable; allowed: either of them")
-        for key in ("unmeasured", "tolerance", "fidelity_required"):
+        fidelities = ", ".join(get_args(Fidelity))
+        required = {"tolerance": NonNegative.allowed, "fidelity_required": fidelities}
+        for key in ("unmeasured", *required):
             if bare and getattr(self, key) is not None:
                 raise SettingsError(key, "allowed: null without a query")
-            if not bare and getattr(self, key) is None and key != "unmeasured":
-                raise SettingsError(key, "is missing")
+            if not bare and getattr(self, key) is None and key in required:
+                raise SettingsError(key, f"is missing; allowed: {required[key]}")
         if reserved := ", ".join(set(self.requires) & _COLUMNS):
             allowed = f"columns of the query beside {', '.join(sorted(_COLUMNS))}"
             raise SettingsError("requires", f"got {reserved}; allowed: {allowed}")

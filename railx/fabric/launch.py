@@ -12,6 +12,7 @@ import os
 import secrets
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -101,7 +102,7 @@ def launch_controller(settings: FabricSettings, ranks: int) -> Iterator[Controll
     token = os.environ.setdefault(TOKEN, secrets.token_urlsafe(16))
     # A file and no pipe: no process reads it while the controller runs, and a full pipe
     # would block the controller.
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as said, _reserved_port(settings) as settings:
         limit_s = max(settings.timeout_s, _START_S)
 
         def again(address: str) -> subprocess.Popen[str]:
@@ -123,6 +124,23 @@ def launch_controller(settings: FabricSettings, ranks: int) -> Iterator[Controll
             # Pass on the messages of a controller that broke.
             if controller.process.returncode == 1:
                 sys.stderr.write(_text(said))
+
+
+@contextlib.contextmanager
+def _reserved_port(settings: FabricSettings) -> Iterator[FabricSettings]:
+    """The settings with a port that nobody else takes, also between two controllers.
+
+    This process binds it and does not listen: a controller may bind it too, and ranks
+    are refused where none listens.
+    """
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Only Linux lets two sockets bind it so. The controller explains what fails.
+        if sys.platform.startswith("linux") and not settings.host.startswith(UNIX):
+            with contextlib.suppress(OSError, UnicodeError):
+                reserved.bind((settings.host, settings.port))
+                settings = replace(settings, port=reserved.getsockname()[1])
+        yield settings
 
 
 def _start(settings: FabricSettings, ranks: int, said: TextIO) -> subprocess.Popen[str]:

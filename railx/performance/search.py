@@ -9,6 +9,7 @@ from typing import Annotated, TypeAlias
 
 import numpy as np
 
+from railx.effort import rough
 from railx.errors import UserError
 from railx.performance.closed import StepTimes, step_lower_bound_s, step_times
 from railx.performance.layers import Setting
@@ -214,7 +215,7 @@ class _Ranking:
             least = memory.min(initial=math.inf) / 1e9
             raise UserError(
                 f"gpus: got {job.devices}; {setting.model.name} fits no plan"
-                f" ({least:.0f} GB on a device of {room / 1e9:.0f}); allowed: "
+                f" ({rough(least)} GB on a device of {rough(room / 1e9)}); allowed: "
                 + (f"{nearest} or more" if nearest else "no number, a smaller batch or model")
             )
         self.setting, self.plans = setting, everything.take(fits)

@@ -86,7 +86,7 @@ def test_stages_with_ranks_say_how_many() -> None:
 
 def test_a_plain_start_without_a_cluster() -> None:
     assert nodes_here({}) == 1
-    assert ranks_command("training.run", ["--out", "x"], 4, {}) == [
+    assert ranks_command("training.run", ["--out", "x"], 4, "logs", {}) == [
         *(sys.executable, "-m", "training.run", "--out", "x")
     ]
 
@@ -113,7 +113,7 @@ def test_slurm_is_asked_for_the_nodes_of_the_job(squeue: Path) -> None:
 def test_under_slurm_an_agent_on_each_node(squeue: Path) -> None:
     squeue.with_suffix(".73").write_text("3\n")
     own = {"SLURM_JOB_ID": "73", "SLURM_STEP_NODELIST": "one", "RAILX_HEAD_ADDRESS": "head"}
-    command = ranks_command("training.run", ["--out", "x"], 12, own)
+    command = ranks_command("training.run", ["--out", "x"], 12, "logs", own)
     step, agent = command[: command.index("sh")], command[command.index(sys.executable) :]
     # What is said of this step is not said to the other.
     assert step[:4] == ["env", "--unset=SLURM_STEP_NODELIST", "srun", "--jobid=73"]
@@ -123,6 +123,7 @@ def test_under_slurm_an_agent_on_each_node(squeue: Path) -> None:
     assert said["--nnodes"] == "3"
     assert said["--nproc-per-node"] == "4"
     assert said["--master-addr"] == "head"
+    assert said["--log-dir"] == "logs"
     assert agent[-4:] == ["-m", "training.run", "--out", "x"]
     with socket.socket() as free:
         free.bind(("", int(said["--master-port"])))
@@ -136,7 +137,7 @@ def test_elsewhere_the_other_nodes_find_their_agent(tmp_path: Path) -> None:
         # A pod may be on a machine of Slurm.
         "SLURM_JOB_ID": "7",
     }
-    command = ranks_command("training.run", [], 4, own)
+    command = ranks_command("training.run", [], 4, "logs", own)
     assert command[:2] == ["env", "PET_NODE_RANK=0"]
     assert read_json(tmp_path / "agents" / "command.json") == command[2:]
     assert command[command.index("--nnodes") + 1] == "2"
@@ -144,7 +145,7 @@ def test_elsewhere_the_other_nodes_find_their_agent(tmp_path: Path) -> None:
 
 def test_ranks_that_do_not_spread_are_refused() -> None:
     with pytest.raises(ValueError, match="5 ranks on 2 nodes; allowed: a multiple of the nodes"):
-        ranks_command("training.run", [], 5, {"RAILX_NODES": "2"})
+        ranks_command("training.run", [], 5, "logs", {"RAILX_NODES": "2"})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "localhost", "::1", "unix:/tmp/socket"])

@@ -734,7 +734,7 @@ def test_queries_that_do_not_fit_are_named(
         ({"query": None}, "claim c: query: is missing; allowed: one SELECT, or not_testable"),
         ({"not_testable": NOT_TESTABLE}, "claim c: query: got one beside not_testable"),
         ({"query": None, "not_testable": NOT_TESTABLE}, "claim c: tolerance: allowed: null"),
-        ({"tolerance": None}, "claim c: tolerance: is missing"),
+        ({"tolerance": None}, "claim c: tolerance: is missing; allowed: 0 or greater"),
         ({"fidelity_required": None}, "claim c: fidelity_required: is missing"),
         ({"trend_value": "slope"}, "claim c: trend_value: allowed: null for every comparison but"),
         (

@@ -183,6 +183,22 @@ def test_a_socket_file_serves_one_user_and_one_controller(tmp_path: Path) -> Non
         dataclasses.replace(local, port=7)
 
 
+def test_nobody_takes_the_port_while_the_controller_is_down() -> None:
+    with launch_controller(SETTINGS, 2) as controller, socket.socket() as other:
+        assert controller.process is not None
+        assert controller.address is not None
+        controller.process.kill()
+        controller.process.wait()
+        host, _, port = controller.address.rpartition(":")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)))
+        with pytest.raises(OSError, match="Address already in use"):
+            other.bind((host, int(port)))
+        controller.restart()
+        with FabricClient(controller.address, 0, gpus_per_server=1) as client:
+            assert client.ranks == 2
+
+
 def test_a_run_goes_on_after_the_controller_was_killed_and_started_again(tmp_path: Path) -> None:
     """An operation under way, a lease that lasts and an open question survive it."""
     switch = EmulatedSwitchSettings(state_file=str(tmp_path / "light"))

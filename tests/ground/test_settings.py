@@ -2,8 +2,8 @@
 the line of an error few names in full, of many the nearest.
 """
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, make_dataclass
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
@@ -94,7 +94,10 @@ def test_loads_nested_unions_and_returns_the_same_plain_data() -> None:
             {"networks": {"a": {"family": "ring", "nodes": 2.5}}},
             "x.networks.a.nodes: got 2.5; allowed: an integer",
         ),
-        ({"networks": {"a": {"family": "ring"}}}, "x.networks.a.nodes: is missing"),
+        (
+            {"networks": {"a": {"family": "ring"}}},
+            "x.networks.a.nodes: is missing; allowed: an integer, at least 3",
+        ),
         (
             {"networks": {"a": {"family": "grid", "shape": [2]}}},
             "x.networks.a.shape: got 1 items; allowed: exactly 2",
@@ -104,7 +107,7 @@ def test_loads_nested_unions_and_returns_the_same_plain_data() -> None:
             "x.networks.a.shape: got (2, 2); allowed: at least 3 on each side when wraps is true",
         ),
         ({"order": "worst"}, "x.order: got 'worst'; allowed: first, last, best"),
-        ({"limit": "many"}, "x.limit: got 'many'; allowed: none or int"),
+        ({"limit": "many"}, "x.limit: got 'many'; allowed: none or an integer"),
         ({"networks": {"a": 3}}, "x.networks.a: got 3; allowed: a mapping with the key family"),
     ],
 )
@@ -115,6 +118,26 @@ def test_one_line_names_the_key_and_what_is_allowed(
         load(Plan, {**GOOD, **change}, "x")
     assert str(caught.value) == expected
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("hint", "allowed"),
+    [
+        (Annotated[str, OneOf("highs", "scip")], "highs, scip"),
+        (Literal["first", "last"], "first, last"),
+        (int | Literal["none"], "none or an integer"),
+        (Ring | Grid, "a mapping with the key family: ring, grid"),
+        (Annotated[object, Registered("family", lambda: {"ring": Ring})], "the key family: ring"),
+        (Ring, "a mapping with the keys family, nodes, gbps"),
+        (dict[str, Ring], "a mapping of names to settings"),
+        (tuple[int, ...], "a list"),
+        (bool, "true or false"),
+    ],
+)
+def test_what_is_missing_is_named_with_what_is_allowed(hint: Any, allowed: str) -> None:
+    with pytest.raises(SettingsError, match=r"^x\.key: is missing; allowed: ") as caught:
+        load(make_dataclass("Needs", [("key", hint)]), {}, "x")
+    assert str(caught.value).endswith(allowed)
 
 
 def test_members_of_a_list_are_looked_up_when_settings_are_read() -> None:

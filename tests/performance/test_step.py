@@ -613,7 +613,8 @@ def test_a_given_plan_fits_where_others_may(share: float, fits: bool) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (AdviceSettings("llama3_70b", "h100", 8), "fits no plan"),
+        (AdviceSettings("llama3_70b", "h100", 8), r"fits no plan \(146 GB on a device of 72\)"),
+        (AdviceSettings("llama3_70b", "h100", 8, memory_share=2e-6), r"a device of 0\.00016\)"),
         (AdviceSettings("llama3_8b", "h100", 64, plan=GivenPlan(tensor=3)), "over"),
         (AdviceSettings("llama3_8b", "a100", 8, precision="fp8"), "precision: got fp8"),
         (

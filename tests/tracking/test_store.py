@@ -38,7 +38,7 @@ def postgresql() -> Iterator[str]:
     binaries = Path(tool).resolve().parent
     # The server refuses to run as root, and its socket needs a short path.
     own: dict[str, Any] = {"user": "postgres"} if os.getuid() == 0 else {}
-    place = Path(tempfile.mkdtemp(prefix="railx-pg-"))
+    place = Path(tempfile.mkdtemp(prefix="railx-pg-", dir="/tmp"))
     if own:
         shutil.chown(place, own["user"])
 

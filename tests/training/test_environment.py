@@ -13,7 +13,7 @@ import pytest
 import torch.distributed as dist
 
 import railx_torch
-from railx.fabric import FabricSettings, launch_controller
+from railx.fabric import Controller, FabricSettings, launch_controller
 from railx_torch.environment import read
 from railx_torch.session import BackendOptions
 from tests.commands import ROOT, environment
@@ -152,6 +152,53 @@ def test_a_program_needs_only_variables(tmp_path: Path) -> None:
         assert [(event["rank"], event["kind"]) for event in events] == [(rank, "all_reduce")]
 
 
+def on_demand(controller: Controller) -> dict[str, str]:
+    assert controller.address is not None
+    assert controller.token is not None
+    return {
+        "RAILX_FABRIC": "on_demand",
+        "RAILX_CONTROLLER": controller.address,
+        "RAILX_TOKEN": controller.token,
+        "RAILX_GPUS_PER_SERVER": "1",
+    }
+
+
+LEFT_OPEN = """
+import atexit
+import os
+
+import torch
+import torch.distributed as dist
+
+rank = int(os.environ["RANK"])
+store = dist.FileStore(os.path.abspath("store"), 2)
+dist.init_process_group("railx", store=store, rank=rank, world_size=2)
+tensor = torch.ones(1)
+dist.all_reduce(tensor)
+
+
+def at_end():
+    # The other rank takes part, or hears that this one leaves, once the call is asked for.
+    handle = dist.all_reduce(tensor, async_op=True)
+    handle.get_future().then(lambda _: print("ended", flush=True))
+    store.set("asked", "1")
+
+
+if rank == 0:
+    atexit.register(at_end)
+else:
+    store.wait(["asked"])
+    dist.all_reduce(tensor)
+"""
+
+
+def test_a_program_may_end_with_a_group_and_an_operation_open(tmp_path: Path) -> None:
+    settings = FabricSettings(1, "127.0.0.1", 0, 60, "on_demand", 0)
+    with launch_controller(settings, 2) as controller:
+        zero, _ = launched(tmp_path, LEFT_OPEN, on_demand(controller))
+    assert (zero.returncode, zero.stdout) == (0, "ended\n"), zero.stderr
+
+
 AGAIN = """
 import os
 from datetime import timedelta
@@ -177,15 +224,7 @@ for use in range(3):
 def test_a_program_may_create_groups_of_the_same_names_again(tmp_path: Path) -> None:
     settings = FabricSettings(1, "127.0.0.1", 0, 60, "on_demand", 0)
     with launch_controller(settings, 3) as controller:
-        assert controller.address is not None
-        assert controller.token is not None
-        variables = {
-            "RAILX_FABRIC": "on_demand",
-            "RAILX_CONTROLLER": controller.address,
-            "RAILX_TOKEN": controller.token,
-            "RAILX_GPUS_PER_SERVER": "1",
-            "RAILX_TRACE": str(tmp_path / "trace"),
-        }
+        variables = on_demand(controller) | {"RAILX_TRACE": str(tmp_path / "trace")}
         for process in launched(tmp_path, AGAIN, variables, ranks=3):
             assert process.returncode == 0, process.stderr
     for rank in range(3):

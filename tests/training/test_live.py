@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from railx.replay.changes import Switching
 from railx.settings import SettingsError, load, to_dict
 from tests.builders import choice
 from tests.commands import python
+from training import live, profile
 from training.live_settings import LiveSettings, journal_path, live_blocks
 from workflow.stages import STAGES
 
@@ -65,6 +67,14 @@ def test_blocks_are_every_mode_at_every_latency_and_the_restart_last() -> None:
     ]
     assert len(live_blocks(_settings(latencies_ms=[0], restart_latency_ms=None))) == 3
     assert {block.fabric.controller_priority for block in blocks} == {"real_time"}
+
+
+@pytest.mark.parametrize("module", [live, profile], ids=["live", "profile"])
+def test_a_place_that_cannot_be_written_is_refused_first(
+    module: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert module.main(["--config", "none.json", "--out", "/proc/out"]) == 2
+    assert "--out: got /proc/out; allowed: a place that can be written" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -4,6 +4,8 @@ nothing half-written; ``railx sql``: the tables that a stage declares.
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from railx.io import read_rows, write_json, write_table
 from railx.planning.format.files import read_plan
 from railx.settings import to_dict
 from tests.builders import write_result
-from tests.commands import python
+from tests.commands import ROOT, python
 from training import nodes
 from workflow.cli import BY_HAND, main
 from workflow.commands import listing, reproduce
@@ -55,6 +57,14 @@ def test_ctrl_c_while_the_command_is_loaded_is_one_line(
     monkeypatch.setattr(railx_lab, "search_root", interrupted)
     assert railx_lab.main() == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_ctrl_c_while_the_entry_point_is_loaded_ends_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "pathlib.py").write_text("raise KeyboardInterrupt")
+    code = f"import sys; sys.path[:0] = {[str(tmp_path), str(ROOT)]}; import railx_lab"
+    # Without the modules that an installation loads as Python starts.
+    done = subprocess.run([sys.executable, "-IS", "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 def test_topology(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from railx.provenance.jobs import check_intact, digest_of
-from tests.commands import python
+from tests.commands import environment, python
 from tests.workflow.conftest import PipelineCopy
 from tests.workflow.running import PATIENCE_S, jobs_of, living, until
 
@@ -125,6 +125,24 @@ def test_a_killed_job_is_one_line(number: str, said: str, tmp_path: Path) -> Non
     line = f"{said} the next run makes it anew"
     assert done.stderr == f"{line}\n"
     assert log.read_text() == f"{line}\n"
+
+
+def test_a_job_that_does_not_end_on_sigterm_is_killed(tmp_path: Path) -> None:
+    again = "os.kill(os.getppid(), signal.SIGTERM);"
+    body = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {again} {again} signal.pause()"
+    done = logged(tmp_path / "log", body, watched="a job")
+    assert done.stderr == "a job: ended by SIGTERM; the next run makes it anew\n"
+
+
+def test_a_terminated_job_and_its_program_clear_up(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    program = "with told('a program'): os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
+    needs = "import os, signal, sys; from railx.progress import told; from workflow.watch import *"
+    code = f"{needs}\nwith told('a job'): run_program([sys.executable, '-c', sys.argv[1]], 'it')"
+    done = python("-c", code, f"{needs}\n{program}", env=environment(TMPDIR=str(own)))
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, "")
+    assert list(own.iterdir()) == []
 
 
 def test_the_watcher_ends_as_the_job_does(tmp_path: Path) -> None:

@@ -66,6 +66,9 @@ def test_a_file_is_no_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert refused(capsys, "train", str(path), "--out", str(path)) == (
         f"--out: got {path}, a file; allowed: a folder"
     )
+    assert refused(capsys, "train", str(path), "--out", "/proc/run").startswith(
+        "--out: got /proc/run; allowed: a place that can be written, unlike /proc"
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from railx.errors import UserError
+from railx.places import check_writable
 from workflow.commands.shared import add_flag, add_overrides, command, plan_of, print_summary
 
 _EPILOG = """\
@@ -46,6 +47,7 @@ def _train(options: argparse.Namespace) -> None:
     check_planner(plan.planner, str(options.plan))
     if options.out.exists() and not options.out.is_dir():
         raise UserError(f"--out: got {options.out}, a file; allowed: a folder")
+    check_writable(options.out, options.out)
     for batch in plan.pipeline_batches() if plan.kind == "pipeline" else ():
         for index, pipeline in enumerate(batch.pipelines):
             if not runnable(pipeline):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,11 +41,14 @@ def run(job: Job) -> Summary:
     job.write_json("config", to_dict(_resolved(job)))
     # A killed run goes on where it was; what other settings left there is of no use.
     options = ["--config", str(job.outputs["config"]), "--out", str(folder), "--replace"]
-    command = ranks_command("training.run", options, read_plan(job.file("plan")).devices)
-    if nodes_here() > 1:
-        words = command[command.index("srun") :] if "srun" in command else command
-        print(f"ranks on {nodes_here()} nodes: {' '.join(words)}", file=sys.stderr, flush=True)
-    run_program(command, f"training run {job.item}")
+    # All nodes reach this folder.
+    with tempfile.TemporaryDirectory(prefix=".agents-", dir=folder) as logs:
+        devices = read_plan(job.file("plan")).devices
+        command = ranks_command("training.run", options, devices, logs)
+        if nodes_here() > 1:
+            words = command[command.index("srun") :] if "srun" in command else command
+            print(f"ranks on {nodes_here()} nodes: {' '.join(words)}", file=sys.stderr, flush=True)
+        run_program(command, f"training run {job.item}")
     result: dict[str, Any] = read_json(job.outputs["result"])
     rows = [_row(job.item, result, setting) for setting in result["settings"]]
     job.write_table("settings", rows)
