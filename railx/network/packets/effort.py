@@ -27,7 +27,7 @@ _PORT_BYTES = 2e3
 #: Bytes for each state, group and vertex while such a table is made: what thin tori
 #: take; router graphs take 8 to 20.
 _GROUP_BYTES = 23.0
-#: States of a torus, and more than any such table has (dragonfly_plus, ``valiant``: 78).
+#: States of a torus, and more than any table has (dragonfly_plus, ``valiant``: 78).
 _USUAL_STATES, _MOST_STATES = 5, 128
 
 
