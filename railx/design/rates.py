@@ -149,7 +149,7 @@ class GroupRates(ExactLoads):
         return _DETOURS in self.routings and self._detour_gb_s is not None
 
     def uniform_gb_s(self) -> float:
-        """Rate of a chip while all send to all, over minimal paths, as set."""
+        """Rate of a chip while all of the job send to all, over minimal paths."""
         return self._rates_of("direct", "min", self.chips[None, :]).between_gb_s
 
     def _way(self, algorithm: str, routing: str, groups: IntArray, sent: float, halves: int) -> Way:

@@ -21,6 +21,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,8 @@ def shortest_times(graphs: RankGraphs) -> RankGraphs:
 
 def _load(path: Path) -> Any:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        # Microseconds since 1970 with nanoseconds are more digits than a float has.
+        content = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
     except (ValueError, RecursionError):
         raise UserError(
             f"got {path}, which ends or breaks off; allowed: a whole trace of torch; record it"
@@ -456,8 +458,9 @@ def _is_worker(name: str) -> bool:
 
 
 def _start_ns(event: Mapping[str, Any]) -> int:
-    return round(float(event["ts"]) * 1e3)
+    start_us: Decimal | int = event["ts"]
+    return round(start_us * 1000)
 
 
 def _times_ns(event: Mapping[str, Any]) -> tuple[int, int]:
-    return _start_ns(event), _start_ns(event) + round(float(event.get("dur", 0)) * 1e3)
+    return _start_ns(event), _start_ns(event) + round(event.get("dur", 0) * 1000)

@@ -185,7 +185,8 @@ def ports(settings: DragonflySettings) -> Ports:
     """Components of the groups, and their bandwidths in ports per chip.
 
     A switch has p ports to chips, a - 1 into its group and h to other groups, all of
-    them charged: 4 p - 1 in a balanced network.
+    them charged: 4 p - 1 in a balanced network. Ports that stay open with fewer groups
+    are charged with their cables, as for a network that grows.
     """
     p, groups, planes = settings.p, settings.groups, settings.planes
     switches = settings.switches * planes

@@ -35,6 +35,8 @@ def topology_metrics(topology: Topology) -> dict[str, Any]:
     Values that do not apply or are too large to search are None.
 
     * ``links``: full-duplex channels, every lane counted.
+    * ``circuits``, ``optical_switches`` and ``optical_ports``: those of the topology's
+      table, which has one plane of MixNet, whose planes are alike; the bill counts all.
     * Hops are means and maxima over ordered pairs of distinct chips, as of uniform
       traffic. ``node_hops`` counts the links that leave a node on a path with the
       fewest of them (in a fat tree every link), ``chip_hops`` all links of a shortest

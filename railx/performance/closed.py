@@ -2,7 +2,8 @@
 
 Passes of layers (:mod:`railx.performance.layers`) add up to stages, stages to a
 pipeline by its schedule, and what replicas exchange is added where it does not hide
-behind computation. :mod:`railx.steps.referee` replays the same plan on the virtual
+behind computation. Virtual stages of unequal layers have no closed form; their passes
+are run in order. :mod:`railx.steps.referee` replays the same plan on the virtual
 clock; tests hold the two together. Times are seconds, arrays float[plans].
 """
 
@@ -176,7 +177,8 @@ def step_times(setting: Setting, plans: Plans) -> StepTimes:
         for one, wait, late in zip(stages, idle, messages, strict=True)
     ]
     slowest = np.argmax([one.work.total for one in stages], axis=0)
-    longest = np.where(pipelines.gpipe, slowest, np.argmax(times, axis=0))
+    alike = pipelines.gpipe | pipelines.uneven
+    longest = np.where(alike, slowest, np.argmax(times, axis=0))
 
     def chosen(values: Sequence[Array], index: Array = longest) -> Array:
         return np.asarray(np.choose(index, values))
@@ -225,13 +227,18 @@ def step_lower_bound_s(setting: Setting, plans: Plans) -> Array:
     passes = [layers.passes(kind) for kind in setting.model.kinds]
     by_kind = np.array([one.forward_s + one.backward_s for one in passes])[:, inverse]
     fastest, micro_batches, virtual = by_kind.min(axis=0), plans["micro_batches"], plans["virtual"]
-    of_part = setting.model.layers / (plans["pipeline"] * virtual)
-    first_s = np.ceil(of_part) * virtual * micro_batches * fastest
+    parts = (plans["pipeline"] * virtual).astype(int)
+    few, left = np.divmod(setting.model.layers, parts)
+    first_s = (few * virtual + np.ceil(left / plans["pipeline"])) * micro_batches * fastest
     # int[kinds, layers + 1]: kinds of so many last layers of the model.
     kinds = np.eye(len(passes))[list(setting.model.layer_order[::-1])].cumsum(axis=0).T
-    kinds, last = np.pad(kinds, ((0, 0), (1, 0))), np.floor(of_part).astype(int)
-    last_s = (kinds[:, last] * by_kind).sum(axis=0) + (virtual - 1) * last * fastest
-    through_s = micro_batches * last_s + (kinds[:, -1] @ by_kind - last_s) / virtual
+    kinds = np.pad(kinds, ((0, 0), (1, 0)))
+    last_s = (kinds[:, few] * by_kind).sum(axis=0) + (virtual - 1) * few * fastest
+    others_s = (kinds[:, -1] @ by_kind - last_s) / virtual
+    # Of unequal virtual stages, those before the last stage's first one.
+    alike = (virtual == 1) | (left == 0)
+    others_s = np.where(alike, others_s, (plans["pipeline"] - 1) * few * fastest)
+    through_s = micro_batches * last_s + others_s
     # The sum of a step's parts may round to less.
     return np.asarray(np.maximum(first_s, through_s) * (1 - 1e-9))
 
@@ -248,6 +255,7 @@ class _Pipelines:
         self.gpipe = plans["schedule"] == _GPIPE
         self.interleaved = plans["schedule"] == _INTERLEAVED
         self.alone = bool((self.stages == 1).all())
+        self.uneven, self.ends = _uneven_ends(layers)
         hop, waits = layers.hop(), layers.setting.program.waits_for_sends
         #: Seconds of a message that a stage is busy with, and of one under way.
         self.send, self.hop = (hop, np.zeros_like(hop)) if waits else (np.zeros_like(hop), hop)
@@ -274,13 +282,17 @@ class _Pipelines:
         )
         # Stages end one after another, the first one last.
         exchanged, updated = self.passes.after(layers.inside.number, layers.number)
+        since = (before.backward - before.tail) / self.virtual
+        if self.uneven.any():
+            ended = self.ends[1, layers.number, np.arange(len(self.stages))]
+            since = np.where(self.uneven, self.ends[1, 0] - ended, since)
         return _Stage(
             layers,
             work,
             head,
             above=before.total - before.tail,
             hidden=np.minimum(work.tail, head * 2 / 3),
-            exchanged=exchanged - (before.backward - before.tail) / self.virtual,
+            exchanged=exchanged - since,
             updated=updated,
         )
 
@@ -313,8 +325,9 @@ class _Pipelines:
             alternating = self._alternating(one, 0.0)
             idle.append(
                 np.select(
-                    [self.gpipe, self.interleaved],
+                    [self.uneven, self.gpipe, self.interleaved],
                     [
+                        self.ends[0, 0] - self.batches * one.work.total,
                         others + (self.batches - 1) * (repeated - one.work.total),
                         others / self.virtual,
                     ],
@@ -323,8 +336,9 @@ class _Pipelines:
             )
             messages.append(
                 np.select(
-                    [self.gpipe, self.interleaved],
+                    [self.uneven, self.gpipe, self.interleaved],
                     [
+                        self.ends[1, 0] - self.ends[0, 0],
                         there_and_back + (self.batches - 1) * _sum(over),
                         there_and_back + self._turns(one.work, one.head),
                     ],
@@ -405,6 +419,78 @@ class _Pipelines:
         return np.asarray((self.virtual - 1) * (late + self.stages * _sum(turns)))
 
 
+#: Rounds of micro-batches that are run, one for each stage in a round; further ones
+#: take as long as the last of these on average.
+_ROUNDS, _LAST_ROUNDS = 8, 2
+
+
+def _uneven_ends(layers: Layers) -> tuple[Array, Array]:
+    """Interleaved plans whose virtual stages have unequal layers: bool[plans].
+
+    No closed form has their time, so their passes are run. With it, when the last pass
+    of each stage of theirs ends: float[2, stages, plans], first as if messages took no
+    time.
+    """
+    plans, setting = layers.plans, layers.setting
+    shapes = np.stack([plans[name] for name in ("pipeline", "virtual", "micro_batches")])
+    stages, virtual, batches = shapes
+    uneven = (plans["schedule"] == _INTERLEAVED) & (batches % stages == 0)
+    uneven &= setting.model.layers % (stages * virtual) > 0
+    ends = np.zeros((2, int(stages[uneven].max(initial=1)), len(plans)))
+    for shape in np.unique(shapes[:, uneven], axis=1).astype(int).T:
+        rows = np.flatnonzero(uneven & (shapes == shape[:, None]).all(axis=0))
+        ends[:, : shape[0], rows] = _ends(Layers(setting, plans.take(rows)), *shape.tolist())
+    return uneven, ends
+
+
+def _ends(layers: Layers, stages: int, virtual: int, batches: int) -> Array:
+    """When the last pass of each stage ends: float[2, stages, plans] of one shape."""
+    runs = _runs_of(layers.setting.model.layer_order, stages * virtual)
+    columns = runs.transpose(1, 2, 0)[..., None]
+    work = _Passes(layers).work(_Layers(*map(list, columns)))
+    hop, waits = layers.hop(), layers.setting.program.waits_for_sends
+    ends, sends = np.zeros((2, stages * virtual, len(hop)))
+    ends[0], ends[-1] = layers.lookup(), layers.head()
+    sends[:-1] = hop * waits
+    passes = work.forward + ends / 3 + sends, work.backward + ends * 2 / 3 + sends[::-1]
+    under_way = np.stack([0 * hop, hop * (not waits)])
+    rounds = batches // stages
+    few = min(rounds, _ROUNDS)
+    ended = _run(passes, work.tail, under_way, stages, few)
+    if rounds > few:
+        earlier = _run(passes, work.tail, under_way, stages, few - _LAST_ROUNDS)
+        ended = ended + (ended - earlier)[0] * (rounds - few) / _LAST_ROUNDS
+    return ended.swapaxes(0, 1)
+
+
+def _run(passes: tuple[Array, Array], tail: Array, hop: Array, stages: int, rounds: int) -> Array:
+    """When each stage ends its last pass: float[stages, 2, plans], as ``hop``.
+
+    ``passes``: seconds forward and backward by model stage. A stage runs some forward
+    passes, then one of each kind in turn, then the backward passes that are left
+    (Narayanan 2021, section 2.2). Pass n of a kind is of part n / stages.
+    """
+    virtual = len(tail) // stages
+    every, lead = rounds * stages * virtual, (virtual + 1) * stages - 2
+    clocks = np.zeros((stages, *hop.shape))
+    arrived = np.zeros((2, stages, every + stages, *hop.shape))
+    # Stages take turns: what a pass waits for is of an earlier step, or of its stage.
+    for step in range(every + lead):
+        for back, stage in ((0, np.arange(stages)), (1, np.arange(stages))):
+            n = step - lead + stage if back else step - stage
+            stage, n = stage[(n >= 0) & (n < every)], n[(n >= 0) & (n < every)]
+            part = n // stages % virtual
+            of_model = (virtual - 1 - part if back else part) * stages + stage
+            begins = np.maximum(clocks[stage], arrived[back, stage, n])
+            clocks[stage] = begins + passes[back][of_model, None]
+            arrives = clocks[stage] + hop - back * tail[of_model, None]
+            # After the last stage follows the first one's next part; backward, before.
+            turns, to = np.divmod(stage + 1 - 2 * back, stages)
+            sends = of_model != (0 if back else len(tail) - 1)
+            arrived[back, to[sends], (n + stages * abs(turns))[sends]] = arrives[sends]
+    return clocks
+
+
 class _Layers(NamedTuple):
     """Some layers of every plan, by kind: lists of float[plans].
 
@@ -473,19 +559,7 @@ def _stages_of(order: tuple[int, ...], stages: int, virtual: int) -> tuple[Array
 
     ``order``: the kind of every layer.
     """
-    kinds = np.eye(max(order) + 1)[list(order)]
-    few, left = divmod(len(kinds), stages * virtual)
-    model_stages = np.arange(stages * virtual + 1)
-    starts = model_stages * few + np.minimum(model_stages, left)
-    upto = np.concatenate([np.zeros((1, kinds.shape[1])), np.cumsum(kinds, axis=0)])
-    filled = (np.diff(starts) > 0)[:, None]
-    # float[stages, 3, kinds]: count, first, last.
-    runs = [
-        np.diff(upto[starts], axis=0),
-        kinds[np.minimum(starts[:-1], len(kinds) - 1)] * filled,
-        kinds[starts[1:] - 1] * filled,
-    ]
-    inside = np.stack(runs, axis=1).reshape(virtual, stages, 3, -1).sum(axis=0)
+    inside = _runs_of(order, stages * virtual).reshape(virtual, stages, 3, -1).sum(axis=0)
     before = np.concatenate([np.zeros((1, *inside.shape[1:])), np.cumsum(inside, axis=0)])
     counts = inside[:, 0]
     sizes = counts.sum(axis=1)
@@ -513,6 +587,22 @@ def _stages_of(order: tuple[int, ...], stages: int, virtual: int) -> tuple[Array
         before[last, 0] - before[first, 0],
         last == stages,
     )
+
+
+def _runs_of(order: tuple[int, ...], model_stages: int) -> Array:
+    """Layers of each model stage, float[stages, 3, kinds]: count, first, last."""
+    kinds = np.eye(max(order) + 1)[list(order)]
+    few, left = divmod(len(kinds), model_stages)
+    numbers = np.arange(model_stages + 1)
+    starts = numbers * few + np.minimum(numbers, left)
+    upto = np.concatenate([np.zeros((1, kinds.shape[1])), np.cumsum(kinds, axis=0)])
+    filled = (np.diff(starts) > 0)[:, None]
+    runs = [
+        np.diff(upto[starts], axis=0),
+        kinds[np.minimum(starts[:-1], len(kinds) - 1)] * filled,
+        kinds[starts[1:] - 1] * filled,
+    ]
+    return np.stack(runs, axis=1)
 
 
 def _most(arrays: Iterable[Array]) -> Array:

@@ -116,6 +116,17 @@ def nodes_of(graphs: RankGraphs, rank: int = 0) -> list[tuple[str, str, int, lis
     ]
 
 
+def test_moments_since_1970_are_as_exact_as_those_since_the_start(tmp_path: Path) -> None:
+    """Profilers of older releases of torch count microseconds from 1970 on."""
+    wanted = nodes_of(read_graphs(write_both(tmp_path)).graphs)
+    for rank in range(2):
+        job = overlapped(rank)
+        for event in job.events:
+            event["ts"] += 1_700_000_000_123_457.5
+        prefix = job.write(tmp_path)
+    assert nodes_of(read_graphs(prefix).graphs) == wanted
+
+
 def test_a_recorded_job_takes_as_long_as_it_did(tmp_path: Path) -> None:
     """Two buckets of plain torch on gloo, with its times of collectives."""
     prefix = unpacked("torch_gloo_2", tmp_path)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from railx.errors import UserError
 from railx.fabric.settings import Mode
-from railx.performance.closed import step_times
+from railx.performance.closed import step_lower_bound_s, step_times
 from railx.performance.layers import Layers
 from railx.performance.plans import Plan, Plans
 from railx.replay.programs import DOES, Programs
@@ -229,6 +229,20 @@ def test_the_closed_form_agrees_where_stages_and_messages_are_uneven() -> None:
     """
     for seed in (256, 402, 1016, 1968, 3263):
         assert abs(errors(range(seed, seed + 1))[0]) < 0.005, seed
+
+
+@pytest.mark.parametrize("rounds", [1, 3, 12])
+def test_virtual_stages_of_unequal_layers_take_as_long_as_replayed(rounds: int) -> None:
+    """Of twelve rounds of micro-batches the last ones are not run."""
+    for seed in range(1, 40 // rounds, 3):
+        setting, plan = draw(seed)
+        parts = plan.pipeline * plan.virtual
+        layers = setting.model.layers + 1 + seed % (parts - 1)
+        setting = replace(setting, model=replace(setting.model, layers=layers))
+        plan = replace(plan, micro_batches=rounds * plan.pipeline)
+        total_s = step_times(setting, plans := Plans.of([plan])).total_s[0]
+        assert step_lower_bound_s(setting, plans)[0] <= total_s
+        assert replayed_step_s(setting, plan) == pytest.approx(total_s, rel=0.001), seed
 
 
 @pytest.mark.slow

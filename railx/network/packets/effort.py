@@ -24,8 +24,11 @@ _PAIR_BYTES = 12.0
 #: Bytes for each port of each chip where the routing table grows with groups of
 #: destinations: about what 10,000 chips of 24 ports take.
 _PORT_BYTES = 2e3
-#: Bytes for each group and vertex while such a table is made: what thin tori take.
-_GROUP_BYTES = 115.0
+#: Bytes for each state, group and vertex while such a table is made: what thin tori
+#: take; router graphs take 8 to 20.
+_GROUP_BYTES = 23.0
+#: States of a torus, and more than any table has (dragonfly_plus, ``valiant``: 78).
+_USUAL_STATES, _MOST_STATES = 5, 128
 
 
 def check_packets(
@@ -73,12 +76,7 @@ def check_table(
 ) -> None:
     """Refuse a routing table that exceeds memory; name routings that fit."""
     family, vertices = family_of(settings), vertex_count(settings)
-    ports = family.ports_per_chip(settings)
-    grouped = {
-        grouped: Cost(bytes=vertices * max(_PORT_BYTES * ports, _GROUP_BYTES * groups))
-        for grouped in family.grouped_routings
-        for groups in [family.groups(settings, grouped) if family.groups else 0]
-    }
+    grouped = {name: _over_groups(settings, name, limits) for name in family.grouped_routings}
     table = grouped.get(routing) or _over_pairs(settings, routing, limits)
     if limits.excess(note(table)) > 1:
         smaller = " or ".join(name for name, cost in grouped.items() if limits.excess(cost) <= 1)
@@ -90,6 +88,29 @@ def check_table(
         )
 
 
+def _over_groups(settings: FamilySettings, routing: str, limits: LimitSettings) -> Cost:
+    """The cost of a table over groups, with its states where these decide.
+
+    Elsewhere with those of a torus: then the graph is not built.
+    """
+    family, vertices = family_of(settings), vertex_count(settings)
+    ports = vertices * _PORT_BYTES * family.ports_per_chip(settings)
+    groups = family.groups(settings, routing) if family.groups else 0
+    usual, most = (
+        Cost(bytes=max(ports, vertices * _GROUP_BYTES * groups * states))
+        for states in (_USUAL_STATES, _MOST_STATES)
+    )
+    if limits.excess(usual) > 1 or limits.excess(most) <= 1:
+        return usual
+    states = _states(settings, routing)
+    return Cost(bytes=max(ports, vertices * _GROUP_BYTES * groups * states))
+
+
+def _states(settings: FamilySettings, routing: str) -> int:
+    """States of a table to one chip."""
+    return build_routing(build_topology(settings), routing, np.zeros(1, dtype=np.int32)).states
+
+
 def _over_pairs(settings: FamilySettings, routing: str, limits: LimitSettings) -> Cost:
     """The cost of a table over all pairs, by the states of a table to one chip.
 
@@ -99,6 +120,5 @@ def _over_pairs(settings: FamilySettings, routing: str, limits: LimitSettings) -
     entries = Cost(bytes=4.0 * vertices**2)
     if limits.excess(entries) > 1:
         return entries
-    topology = build_topology(settings)
-    states = build_routing(topology, routing, np.zeros(1, dtype=np.int32)).states
-    return Cost(bytes=_PAIR_BYTES * states * vertices * topology.chips)
+    chips = build_topology(settings).chips
+    return Cost(bytes=_PAIR_BYTES * _states(settings, routing) * vertices * chips)
