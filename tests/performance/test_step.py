@@ -375,7 +375,7 @@ def test_exports_name_the_placement_and_the_layers_of_uneven_stages() -> None:
         ("replicated", (8, 1), "never"),
         ("optimizer", (1, 8), "never"),
         ("gradients", (1, 8), "never"),
-        ("parameters", (1, 8), "default"),
+        ("parameters", (1, 8), "always"),
     ],
 )
 def test_torchtitan_shards_what_the_plan_shards(
@@ -387,6 +387,29 @@ def test_torchtitan_shards_what_the_plan_shards(
     names = ("data_parallel_replicate_degree", "data_parallel_shard_degree")
     assert tuple(options[name] for name in names) == degrees
     assert options["fsdp_reshard_after_forward"] == reshard
+
+
+@pytest.mark.parametrize(("pipeline", "virtual"), [(4, 5), (4, 2), (4, 1), (3, 1)])
+def test_torchtitan_has_the_stages_of_the_plan(pipeline: int, virtual: int) -> None:
+    """Its own formula (torchtitan/distributed/pipeline_parallel.py, before #2386)."""
+    model = model_named("llama3_70b")
+    schedule: Any = "interleaved" if virtual > 1 else "1f1b"
+    plan = Plan(pipeline=pipeline, virtual=virtual, schedule=schedule, micro_batches=12)
+    options = tomllib.loads(torchtitan_toml(model, plan))["parallelism"]
+    first, last = (options[f"pipeline_parallel_{s}_stage_less_layers"] for s in ("first", "last"))
+    layers = options.get("pipeline_parallel_layers_per_stage")
+    default = pipeline * (2 if schedule == "interleaved" else 1)
+    stages = math.ceil((model.layers + first + last) / layers) if layers else default
+    assert stages == pipeline * virtual
+    # The plan's stages have as many layers as each other, or one more.
+    assert first == last == 0
+
+
+def test_torchtitan_divides_experts_by_tensor_ranks_too() -> None:
+    """As the plan does: by default it would spread whole experts over these ranks."""
+    plan = Plan(data=8, tensor=4, expert=8, sharding="optimizer")
+    options = tomllib.loads(torchtitan_toml(model_named("mixtral_8x22b"), plan))["parallelism"]
+    assert (options["expert_parallel_degree"], options["expert_tensor_parallel_degree"]) == (8, 4)
 
 
 @pytest.mark.parametrize(
