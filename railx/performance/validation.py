@@ -414,7 +414,7 @@ def read_set(path: Path) -> tuple[MeasuredSet, list[Case]]:
         except (KeyError, ValueError, ArithmeticError) as error:
             reason = f"got {error}" if isinstance(error, KeyError) else str(error)
             if reason.startswith(("could not convert string", "invalid literal")):
-                column = next(name for name in kind.columns if reason.endswith(repr(row[name])))
+                column = next(name for name, text in row.items() if reason.endswith(repr(text)))
                 reason = f"{column}: got {row[column]!r}; allowed: a number"
             if "allowed: " not in reason:
                 reason += f"; allowed: a row as those of {kind.name} in resources/measured"

@@ -688,6 +688,7 @@ def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
         ("A100-80GB", "ZX81", "device: got 'ZX81'; allowed: A100-80GB, "),
         (",512,32,", ",512,32.5,", "got 32.5; allowed: an integer"),
         ("3.6,64,", "3.6,65,", "gpus: got 65; allowed: 64, what the degrees make"),
+        ("3.6,64,", "3.6,many,", "gpus: got 'many'; allowed: a number"),
         (",512,32,", ",inf,32,", "cannot convert float infinity to integer"),
         (",4,16,1,", ",-4,16,1,", "tensor: got -4; allowed: at least 1"),
         (",4,16,1,", ",4,16,31,", "more stages than the 30 layers"),
