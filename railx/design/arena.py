@@ -379,16 +379,20 @@ def best_serving(
 ) -> dict[str, tuple[float, str]]:
     """Most tokens a second of all chips: values with units by measure.
 
-    Tensor degrees up to 8, one stage, as many sequences as fit into memory and latency.
-    UserError where nothing fits.
+    Tensor degrees up to 8 that divide the heads, one stage, as many sequences as fit
+    into memory and latency. UserError where nothing fits.
     """
     setting = setting_of(point.advice)
+    experts = setting.model.experts or 1
+    if experts % job.expert:
+        raise UserError(f"expert: got {job.expert}; allowed: a divisor of the experts, {experts}")
     sized = sized_for(network, point.gpus, most_chips * point.gpus)
     setting, _ = setting_on(sized, setting, point, store)
     # Replicas fill whole expert groups; the other devices are idle.
     shapes = [
         (point.gpus // tensor // job.expert * job.expert, tensor, sequences)
         for tensor, sequences in product(_TENSOR, _SEQUENCES if job.kind == "decode" else (1,))
+        if setting.model.heads % tensor == 0
     ]
     data, tensor, sequences = np.array([shape for shape in shapes if shape[0]]).reshape(-1, 3).T
     if not len(data):

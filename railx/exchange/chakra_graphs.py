@@ -93,7 +93,9 @@ def chakra_nodes(
         attrs = attributes(node)
         lost["callers"] += converted and len(node.ctrl_deps)
         after = [*node.data_deps] if converted else [*node.data_deps, *node.ctrl_deps]
-        duration_ns = int(attrs.get("railx.duration_ns", node.duration_micros * 1000))
+        duration_ns = node.duration_micros * 1000
+        if "railx.duration_ns" in attrs:
+            duration_ns = _count(nodes, node.id, attrs, "railx.duration_ns")
         if not duration_ns and "railx.duration_ns" not in attrs:
             duration_ns = -1
         number = int(node.id)

@@ -73,7 +73,12 @@ def read_graphs(
 
 
 def check_times(imported: ImportedGraphs, device: DeviceRates) -> None:
-    """UserError naming the first node without a time or a rate to derive one."""
+    """UserError naming the first node without a time or a rate to derive one.
+
+    Also where there are no nodes at all.
+    """
+    if not len(imported.graphs):
+        raise UserError(f"got {imported.files[0]} without nodes; allowed: a trace with some")
     row = unpriced_node(imported.graphs, device)
     if row is not None:
         raise UserError(
@@ -85,13 +90,13 @@ def check_times(imported: ImportedGraphs, device: DeviceRates) -> None:
 def _read(source: Path, groups: Path | None, symmetric: Axes | None) -> ImportedGraphs:
     if source.suffix == ".goal":
         of_ranks, left_out = goal_nodes(source)
-        return _imported(of_ranks, (), left_out)
+        return _imported(source, of_ranks, (), left_out)
     if source.suffix == ".parquet":
         if is_graph_table(source):
             graphs, notes = read_graph_table(source)
             by_parallelism = bool(notes.get("by_parallelism"))
             return ImportedGraphs(graphs, (source,) * graphs.ranks, (), by_parallelism)
-        return replace(_imported(*program_nodes(source, programs_of(source))), issued=True)
+        return replace(_imported(source, *program_nodes(source, programs_of(source))), issued=True)
     files = _files(source, symmetric is not None)
     ranks = len(files)
     if symmetric:
@@ -107,15 +112,20 @@ def _read(source: Path, groups: Path | None, symmetric: Axes | None) -> Imported
         of_rank, left_out = read(path, rank, numbers, ranks)
         nodes.append(of_rank)
         lost.update(left_out)
-    imported = _imported(nodes, numbers.members, lost)
+    imported = _imported(source, nodes, numbers.members, lost)
     if torch:
         imported = replace(imported, graphs=shortest_times(imported.graphs), issued=True)
     return imported
 
 
 def _imported(
-    nodes: Sequence[RankNodes], groups: Sequence[tuple[int, ...]], lost: Mapping[str, int]
+    source: Path,
+    nodes: Sequence[RankNodes],
+    groups: Sequence[tuple[int, ...]],
+    lost: Mapping[str, int],
 ) -> ImportedGraphs:
+    if not nodes:
+        raise UserError(f"got {source} without ranks; allowed: a trace of one or more")
     return ImportedGraphs(
         graphs_of(nodes, groups),
         tuple(of_rank.path for of_rank in nodes),
@@ -220,10 +230,10 @@ class _Program(ProgramWalk):
 
 
 _COMMENT = re.compile(r"/\*.*?\*/|//.*")
-_RANK = re.compile(r"rank\s+(\d+)\s*\{$")
+_RANK = re.compile(r"rank\s+(\d{1,18})\s*\{$")
 _TASK = re.compile(
-    r"(?:(?P<label>\w+):\s*)?(?P<what>calc|send|recv)\s+(?P<size>\d+)b?"
-    r"(?:\s+(?:to|from)\s+(?P<peer>\d+))?(?P<options>(?:\s+\w+\s+\d+)*)$"
+    r"(?:(?P<label>\w+):\s*)?(?P<what>calc|send|recv)\s+(?P<size>\d{1,18})b?"
+    r"(?:\s+(?:to|from)\s+(?P<peer>\d{1,18}))?(?P<options>(?:\s+\w+\s+\d{1,18})*)$"
 )
 _AFTER = re.compile(r"(?P<label>\w+)\s+(?P<how>i?requires)\s+(?P<before>\w+)$")
 
@@ -238,16 +248,21 @@ def goal_nodes(path: Path) -> tuple[list[RankNodes], dict[str, int]]:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
     ]
     lines = [(number, line) for number, line in lines if line]
-    head = re.match(r"num_ranks\s+(\d+)$", lines[0][1]) if lines else None
+    head = re.match(r"num_ranks\s+(\d{1,18})$", lines[0][1]) if lines else None
     if head is None:
         raise UserError(f"got {path} without num_ranks; allowed: a GOAL schedule")
+    if int(head.group(1)) > len(lines):
+        raise UserError(
+            f"num_ranks: got {head.group(1)} in {path}; allowed: at most its {len(lines)} lines"
+        )
     ranks = [RankNodes(path, rank) for rank in range(int(head.group(1)))]
     block: list[tuple[int, str]] = []
-    current, starts = None, 0
+    current, starts, left = None, 0, set(range(len(ranks)))
     for number, line in lines[1:]:
         opened = _RANK.match(line)
-        if opened is not None and current is None and int(opened.group(1)) < len(ranks):
+        if opened is not None and current is None and int(opened.group(1)) in left:
             current, block = ranks[int(opened.group(1))], []
+            left.remove(current.rank)
         elif line == "}" and current is not None:
             starts += _rank(path, current, block, len(ranks))
             current = None
@@ -282,6 +297,11 @@ def _rank(path: Path, nodes: RankNodes, block: Sequence[tuple[int, str]], ranks:
             )
         words = task["options"].split()
         options = dict(zip(words[::2], map(int, words[1::2]), strict=True))
+        if task["label"] in labels:
+            raise UserError(
+                f"got {path}, rank {nodes.rank}, line {number}: {line!r} with the label of line"
+                f" {labels[task['label']]}; allowed: each label once in a rank"
+            )
         if task["label"]:
             labels[task["label"]] = number
         after[number], size = [], int(task["size"])
@@ -322,6 +342,6 @@ def _rank(path: Path, nodes: RankNodes, block: Sequence[tuple[int, str]], ranks:
 
 def _refused(path: Path, number: int, line: str) -> UserError:
     return UserError(
-        f"got {path}, line {number}: {line[:60]!r}; allowed: rank R {{, calc, send, recv, requires,"
-        " irequires, }"
+        f"got {path}, line {number}: {line[:60]!r}; allowed: rank R {{ once, calc, send, recv,"
+        " requires, irequires, }, numbers of at most 18 digits"
     )

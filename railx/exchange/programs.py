@@ -48,6 +48,12 @@ class ProgramWalk(ABC):
         elif step["gap_ns"]:
             self.compute("compute", step["gap_ns"])
         if does == WAIT:
+            if key not in self.operations:
+                raise UserError(
+                    f"got rank {self.rank}, which waits for operation {step['sequence']} of"
+                    f" {self.programs.channels[channel]} and has not begun it; allowed: whole"
+                    " programs"
+                )
             self.wait(self.operations[key])
             if step["resume_ns"]:
                 self.compute("resume", step["resume_ns"])

@@ -48,6 +48,8 @@ _OPERATORS = {
     )
     for name in names
 }
+#: What readers of a file in another form meet.
+_UNKNOWN = (KeyError, TypeError, IndexError, AttributeError, ValueError, ArithmeticError)
 #: Nodes that are no operators: roots, and spans of a whole step.
 _STEP = "ProfilerStep"
 _NO_OPERATORS = ("[pytorch|", "## process_group", _STEP)
@@ -67,8 +69,15 @@ def torch_groups(files: Sequence[Path], ranks: int) -> dict[str, list[int]]:
     """The groups of ranks by name and members, as their files state them."""
     groups: dict[str, list[int]] = {}
     for path in files:
-        for name, members in _groups(_load(path), ranks).items():
-            groups[_key(name, members)] = members
+        trace = _load(path)
+        try:
+            named = _groups(trace, ranks)
+            groups |= {_key(name, members): members for name, members in named.items()}
+        except _UNKNOWN as error:
+            raise UserError(
+                f"got {path} with groups in a form that is not known ({error!r}); allowed: traces"
+                " of torch.profiler"
+            ) from None
     return groups
 
 
@@ -87,7 +96,9 @@ def torch_nodes(
     try:
         reader = _Rank(path, rank, trace, profile, groups, ranks)
         return reader.nodes(), {"untimed_operations": reader.untimed}
-    except (KeyError, TypeError, IndexError, AttributeError, json.JSONDecodeError) as error:
+    except UserError:
+        raise
+    except _UNKNOWN as error:
         raise UserError(
             f"got {path}, rank {rank}, in a form that is not known ({error!r}); allowed: traces of"
             " torch.profiler"
@@ -463,4 +474,7 @@ def _start_ns(event: Mapping[str, Any]) -> int:
 
 
 def _times_ns(event: Mapping[str, Any]) -> tuple[int, int]:
-    return _start_ns(event), _start_ns(event) + round(event.get("dur", 0) * 1000)
+    start_ns, lasts_ns = _start_ns(event), round(event.get("dur", 0) * 1000)
+    if lasts_ns < 0:
+        raise ValueError(f"dur {event['dur']} of {event['name']}")
+    return start_ns, start_ns + lasts_ns

@@ -127,11 +127,16 @@ def torchtitan_toml(model: Model, plan: Plan, precision: str = "bf16") -> str:
     shards nothing, and experts lie over the ranks that shard.
     """
     sharded = plan.sharding != "replicated"
-    reshard = "default" if plan.sharding == "parameters" else "never"
+    # Its default gathers once a step where there are stages.
+    reshard = "always" if plan.sharding == "parameters" else "never"
     schedule = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}[plan.schedule]
     # torchtitan's local batch is that of all micro-batches of a pipeline; without one,
     # gradients are accumulated until the global batch is full.
     local = plan.micro_batch * (plan.micro_batches if plan.pipeline > 1 else 1)
+    # It has two virtual stages of each rank unless their layers are given, and by
+    # default a layer fewer in the first and in the last stage.
+    layers = -(-model.layers // (plan.pipeline * plan.virtual))
+    virtual = f"pipeline_parallel_layers_per_stage = {layers}\n" if plan.virtual > 1 else ""
     unknown = "" if precision in _TORCHTITAN_PRECISIONS else f"# no option for {precision}\n"
     return f"""\
 # {model.name}
@@ -149,8 +154,11 @@ tensor_parallel_degree = {plan.tensor}
 context_parallel_degree = {plan.context}
 pipeline_parallel_degree = {plan.pipeline}
 pipeline_parallel_schedule = "{schedule}"
+{virtual}pipeline_parallel_first_stage_less_layers = 0
+pipeline_parallel_last_stage_less_layers = 0
 pipeline_parallel_microbatch_size = {plan.micro_batch}
 expert_parallel_degree = {plan.expert}
+expert_tensor_parallel_degree = {plan.tensor}
 
 [activation_checkpoint]
 mode = "{plan.recompute}"

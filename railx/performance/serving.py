@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from railx.performance.layers import Layers, Setting
-from railx.performance.models import LayerKind
+from railx.performance.models import LayerKind, Model
 from railx.performance.plans import Array, Plans
 
 #: What a step of serving is made of: layers by what binds them, exchanges, the output.
@@ -85,7 +85,7 @@ def decode_times(setting: Setting, plans: Plans, cached_tokens: Array | float) -
 def serving_memory_bytes(setting: Setting, plans: Plans, cached_tokens: Array | float) -> Array:
     """Bytes of the fullest device: weights, and the cache of its sequences."""
     model, tensor = setting.model, plans["tensor"].astype(float)
-    heads = 1.0 if model.kv_rank else np.minimum(tensor, model.kv_heads)
+    width = _cached_width(model, tensor)
     stages = plans["pipeline"].astype(float)
     tables = model.table_weights / tensor * np.where(stages == 1, 2 - model.tied_embeddings, 1)
     weights, cache = np.zeros((2, len(plans)))
@@ -94,9 +94,16 @@ def serving_memory_bytes(setting: Setting, plans: Plans, cached_tokens: Array | 
         count = kind.count * np.ceil(model.layers / stages) / model.layers
         weights = weights + count * (shared + experts / plans["expert"]) / tensor
         cached = np.minimum(cached_tokens, kind.window or np.inf)
-        cache = cache + count * cached * model.cached_width / heads
+        cache = cache + count * cached * width
     element = setting.element_bytes
     return np.asarray(element * (weights + tables + plans["micro_batch"] * cache))
+
+
+def _cached_width(model: Model, tensor: Array) -> Array | int:
+    """Width of the cache of a token on the rank with most heads; heads are whole."""
+    if model.kv_rank:
+        return model.cached_width
+    return np.asarray(model.cached_width * np.ceil(model.kv_heads / tensor) / model.kv_heads)
 
 
 def _without_layers(layers: Layers) -> dict[str, Array]:
@@ -131,8 +138,7 @@ def _attention(layers: Layers, kind: LayerKind, cached: Array) -> tuple[Array, A
         # Queries and outputs are multiplied with the up projections, not the cache.
         width = 2 * model.kv_rank + model.rope_width
     flops = 2 * layers.tokens * cached * width * model.heads / layers.tensor
-    heads = 1.0 if model.kv_rank else np.minimum(layers.tensor, model.kv_heads)
-    read = layers.tokens * cached * model.cached_width / heads
+    read = layers.tokens * cached * _cached_width(model, layers.tensor)
     return flops / setting.attention_flops, layers.memory(read * setting.element_bytes)
 
 

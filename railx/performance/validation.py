@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from railx.performance.programs import Constants, default_constants, program_nam
 from railx.performance.search import Job, candidates, search
 from railx.settings import load
 
+_T = TypeVar("_T")
 _GIB = 2**30
 #: The largest number of a row, and the inverse of the least that it measures.
 _MOST = 1e9
@@ -103,6 +104,20 @@ def _plan(number: Mapping[str, int], virtual: int = 1, **more: Any) -> Plan:
     return Plan(**{**degrees, "virtual": virtual, "schedule": schedule, **more})
 
 
+def _word(row: Mapping[str, str], column: str, words: Mapping[str, _T]) -> _T:
+    """What the word in a column stands for; ValueError for any other word."""
+    if row[column] not in words:
+        raise ValueError(f"{column}: got {row[column]!r}; allowed: {', '.join(words)}")
+    return words[row[column]]
+
+
+def _whole(text: str) -> int:
+    """An integer, which may be written as 52.0."""
+    if (value := float(text)) != int(value):
+        raise ValueError(f"got {text}; allowed: an integer")
+    return int(value)
+
+
 def _micro_batches(number: Mapping[str, int], data: int) -> int:
     """Micro-batches of a replica; ValueError where they do not divide the batch."""
     step = data * number["micro_batch"]
@@ -124,14 +139,14 @@ def _megatron(
         number,
         number.get("virtual", 1),
         micro_batches=_micro_batches(number, data),
-        recompute=_RECOMPUTED[row["recompute"]],
-        sequence_parallel=row.get("sequence_parallel") == "True",
+        recompute=_word(row, "recompute", _RECOMPUTED),
+        sequence_parallel="sequence_parallel" in row and _word(row, "sequence_parallel", _FLAGS),
     )
     column, unit = seconds
     return Case(
         _megatron_model(hidden, number["heads"], number["layers"], wide),
         plan,
-        _DEVICES[row["device"]],
+        _word(row, "device", _DEVICES),
         "fp16",
         seconds=float(row[column]) / unit,
         slow_gb_s=slow_gb_s,
@@ -140,19 +155,19 @@ def _megatron(
 
 
 def _vtrain(row: Mapping[str, str]) -> Case:
-    number = {name: int(float(row[name])) for name in _VTRAIN[:9]}
+    number = {name: _whole(row[name]) for name in _VTRAIN[:9]}
     # vTrain's configuration: 800 Gb/s between nodes for each node of 8.
     return _megatron(row, number, ("iteration_ms", 1e3), 12.5)
 
 
 def _selene(row: Mapping[str, str]) -> Case:
-    number = {name: int(float(row[name])) for name in _SELENE[:12]}
+    number = {name: _whole(row[name]) for name in _SELENE[:12]}
     return _megatron(row, number, ("iteration_s", 1.0))
 
 
 def _selene_memory(row: Mapping[str, str]) -> Case:
-    *shape, virtual = _SELENE_SHAPES[row["model"]]
-    selective = row["mode"] == "seqsel"
+    *shape, virtual = _word(row, "model", _SELENE_SHAPES)
+    selective = _word(row, "mode", {"none": False, "seqsel": True})
     number = {name: int(row[name]) for name in ("pipeline", "tensor", "micro_batch")}
     plan = _plan(
         number,
@@ -179,14 +194,14 @@ def _mosaic(row: Mapping[str, str]) -> Case | None:
     devices, micro, accumulated = (
         int(row[name]) for name in ("# GPUs", "MicroBatchSize", "GradAccum")
     )
-    precision = "fp8" if "fp8" in row["Precision"] else "bf16"
+    precision = _word(row, "Precision", _MOSAIC_PRECISIONS)
     plan = Plan(
         data=devices,
         micro_batch=micro,
         micro_batches=accumulated,
         sequence_tokens=tokens,
-        sharding="parameters" if row["Sharding Strategy"] == "FULL_SHARD" else "gradients",
-        recompute="full" if row["Activation Checkpointing"] == "True" else "none",
+        sharding=_word(row, "Sharding Strategy", _MOSAIC_SHARDINGS),
+        recompute="full" if _word(row, "Activation Checkpointing", _FLAGS) else "none",
     )
     return Case(
         replace(base, learned_positions=tokens),
@@ -202,7 +217,7 @@ def _mosaic(row: Mapping[str, str]) -> Case | None:
 def _torchtitan(row: Mapping[str, str]) -> Case:
     number = {name: int(row[name]) for name in _TORCHTITAN[2:9]}
     virtual = 2 if "interleaved" in row["note"] else 1
-    float8 = row["precision"].startswith("float8")
+    float8 = _word(row, "precision", _TORCHTITAN_PRECISIONS)
     local = number["local_batch"]
     # torchtitan cuts a pipeline's local batch into micro-batches of one sequence.
     micro_batch, micro_batches = (1, local) if number["pipeline"] > 1 else (local, 1)
@@ -213,7 +228,7 @@ def _torchtitan(row: Mapping[str, str]) -> Case:
         micro_batch=micro_batch,
         micro_batches=micro_batches,
         sharding="parameters" if number["fsdp"] * number["context"] > 1 else "replicated",
-        recompute=_RECOMPUTED[row["recompute"]],
+        recompute=_word(row, "recompute", _RECOMPUTED),
         sequence_parallel=number["tensor"] > 1,
     )
     compiled = "compile" in row["note"] or "TP" in row["note"]
@@ -221,7 +236,7 @@ def _torchtitan(row: Mapping[str, str]) -> Case:
     return Case(
         model_named(_LLAMAS[row["model"].rsplit("-", 1)[-1]]),
         plan,
-        _DEVICES[row["device"]],
+        _word(row, "device", _DEVICES),
         "fp8" if float8 else "bf16",
         recipe=recipe,
         asynchronous_tensor="async TP" in row["note"],
@@ -240,12 +255,12 @@ def _nemo(row: Mapping[str, str]) -> Case:
         number["virtual"] if number["pipeline"] > 1 else 1,
         data=data,
         micro_batches=_micro_batches(number, data),
-        sharding="parameters" if row["fsdp"] == "1" else "optimizer",
+        sharding=_word(row, "fsdp", {"0": "optimizer", "1": "parameters"}),
         sequence_parallel=number["tensor"] > 1,
     )
-    precision = "fp8" if row["precision"].startswith("FP8") else "bf16"
+    precision = _word(row, "precision", {"BF16": "bf16", "FP8-CS": "fp8", "FP8-MX": "fp8"})
     return Case(
-        model_named(_NEMO_MODELS[row["model"]]),
+        model_named(_word(row, "model", _NEMO_MODELS)),
         plan,
         device_named(row["device"].lower()).name,
         precision,
@@ -307,6 +322,14 @@ _NEMO = (
 _RECOMPUTED = {"full": "full", "none": "none", "attn_only": "selective"} | dict.fromkeys(
     ("selective", "selective per op"), "selective"
 )
+#: A spreadsheet writes them in capitals.
+_FLAGS = {"True": True, "False": False, "TRUE": True, "FALSE": False}
+_MOSAIC_PRECISIONS = {"bf16": "bf16", "amp_bf16": "bf16", "amp_fp8": "fp8"}
+_MOSAIC_SHARDINGS: dict[str, Any] = {"FULL_SHARD": "parameters", "SHARD_GRAD_OP": "gradients"}
+#: Whether products are in eight bits.
+_TORCHTITAN_PRECISIONS = {"bf16": False} | dict.fromkeys(
+    ("float8", "float8 rowwise", "float8 tensorwise"), True
+)
 _DEVICES = {
     "A100-80GB": "a100_80gb",
     "A100-80GB (Selene)": "a100_80gb",
@@ -354,15 +377,19 @@ _SETS = (
 
 def measured_set(columns: Iterable[str]) -> MeasuredSet:
     """The set whose columns a file has; :class:`UserError` names what is missing."""
-    header = set(columns)
+    names = list(filter(None, columns))
+    header = set(names)
+    if len(header) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(f"columns: got {twice} twice; allowed: each once")
     for candidate in _SETS:
         if header.issuperset(candidate.columns):
             return candidate
     nearest = min(_SETS, key=lambda candidate: len(set(candidate.columns) - header))
     missing = [name for name in nearest.columns if name not in header]
     raise UserError(
-        f"columns: got none of the known sets, nearest is {nearest.name} without"
-        f" {', '.join(missing)}; allowed: the columns of"
+        f"columns: got {', '.join(names[:3]) or 'none'}, nearest is {nearest.name} without"
+        f" {', '.join(missing)}; allowed: between commas the columns of"
         f" {', '.join(candidate.name for candidate in _SETS)} in resources/measured"
     )
 
@@ -370,9 +397,9 @@ def measured_set(columns: Iterable[str]) -> MeasuredSet:
 def read_set(path: Path) -> tuple[MeasuredSet, list[Case]]:
     """The set of a CSV file and its cases; errors name the file and the line."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            rows = list(reader)
+            rows = [(reader.line_num, row) for row in reader]
             kind = measured_set(reader.fieldnames or ())
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: got {error}; allowed: a file of CSV in UTF-8") from None
@@ -381,15 +408,17 @@ def read_set(path: Path) -> tuple[MeasuredSet, list[Case]]:
     if not rows:
         raise UserError(f"{path}: no rows; allowed: one or more")
     cases = []
-    for line, row in enumerate(rows, 2):
+    for line, row in rows:
         try:
             case = _case(kind, row)
         except (KeyError, ValueError, ArithmeticError) as error:
-            reason = f"got {error}" if isinstance(error, KeyError) else error
-            raise UserError(
-                f"{path} line {line}: {reason}; allowed: a row as those of {kind.name} in"
-                " resources/measured"
-            ) from None
+            reason = f"got {error}" if isinstance(error, KeyError) else str(error)
+            if reason.startswith(("could not convert string", "invalid literal")):
+                column = next(name for name, text in row.items() if reason.endswith(repr(text)))
+                reason = f"{column}: got {row[column]!r}; allowed: a number"
+            if "allowed: " not in reason:
+                reason += f"; allowed: a row as those of {kind.name} in resources/measured"
+            raise UserError(f"{path} line {line}: {reason}") from None
         if case is not None:
             cases.append(replace(case, program=kind.program))
     if not cases:
@@ -411,6 +440,9 @@ def _case(kind: MeasuredSet, row: Mapping[str, str]) -> Case | None:
                 raise ValueError(f"{name} is {value:g}, above {_MOST:g}")
     if case.plan.pipeline * case.plan.virtual > case.model.layers:
         raise ValueError(f"more stages than the {case.model.layers} layers")
+    gpus = "" if case.activations_only else row.get("gpus", "")
+    if gpus and _whole(gpus) != case.plan.devices:
+        raise ValueError(f"gpus: got {gpus}; allowed: {case.plan.devices}, what the degrees make")
     for measured in (case.seconds, case.memory_gib):
         if measured is not None and not 1 / _MOST < measured < _MOST:
             raise ValueError(f"a time or memory of {measured:g} is measured")

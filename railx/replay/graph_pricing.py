@@ -24,6 +24,7 @@ from railx.vocabulary.arrays import FloatArray, IntArray
 
 #: The transfer that stands for each kind. A broadcast of a large tensor is a scatter
 #: and an all-gather, a reduce the same backwards; a barrier is one without bytes.
+_LONGEST_NS = 2.0**62  # of all nodes together: their ends have 64 bits
 _KINDS_OF: Mapping[Kind, tuple[str, ...]] = {
     "all_reduce": ("all_reduce", "broadcast", "reduce", "barrier"),
     "all_gather": ("all_gather", "gather"),
@@ -89,19 +90,22 @@ def node_ns(
     if network is None:
         operations = graphs.columns["kind"] != COMPUTE
         result[operations] = np.maximum(graphs.columns["duration_ns"][operations], 0)
-        return result
-    for kind, members, rows in _transfers(graphs):
+    for kind, members, rows in _transfers(graphs) if network is not None else ():
         size_bytes = graphs.columns["bytes"][rows] * float(counts.bytes_per_element)
         if NODE_KINDS[kind] in OF_A_MEMBER:
             size_bytes *= len(members)
         sizes, inverse = np.unique(size_bytes, return_inverse=True)
         word = TRANSFERS[NODE_KINDS[kind]]
-        if len(members) > 1:
+        if network is not None and len(members) > 1:
             times = np.asarray(network.transfer_ns(word, sizes, members), float)
             result[rows] = np.rint(times)[inverse]
         else:
             result[rows] = 0
-    return result
+    if not result.sum() < _LONGEST_NS:
+        raise UserError(
+            f"got nodes of {result.sum():.3g} ns together; allowed: less than {_LONGEST_NS:.3g} ns"
+        )
+    return result.astype(np.int64)
 
 
 def unpriced_node(graphs: RankGraphs, device: DeviceRates) -> int | None:
@@ -114,7 +118,7 @@ def unpriced_node(graphs: RankGraphs, device: DeviceRates) -> int | None:
     return int(rows[0]) if len(rows) else None
 
 
-def _compute_ns(graphs: RankGraphs, device: DeviceRates, counts: Counts) -> IntArray:
+def _compute_ns(graphs: RankGraphs, device: DeviceRates, counts: Counts) -> FloatArray:
     columns = graphs.columns
     row = unpriced_node(graphs, device)
     if row is not None:
@@ -131,7 +135,7 @@ def _compute_ns(graphs: RankGraphs, device: DeviceRates, counts: Counts) -> IntA
         moved_bytes = columns["memory_bytes"] * counts.bytes_per_element
         taken = np.maximum(taken, moved_bytes / device.memory_gb_s)
     measured = columns["duration_ns"] >= 0
-    return np.where(measured, columns["duration_ns"], np.rint(taken)).astype(np.int64)
+    return np.where(measured, columns["duration_ns"], np.rint(taken))
 
 
 def _transfers(graphs: RankGraphs) -> Any:

@@ -122,13 +122,38 @@ def read_graph_table(path: str | Path) -> tuple[RankGraphs, dict[str, Any]]:
     metadata, table = read_metadata(path), read_table(path)
     if _GROUPS not in metadata or not {*NODE_COLUMNS, _AFTER, _NAME} <= set(table.column_names):
         raise UserError(f"got {path}, no file of graphs; allowed: one of railx import --out")
-    columns = {
-        name: np.ascontiguousarray(table[name].to_numpy(), dtype=kind)
-        for name, (kind, _) in NODE_COLUMNS.items()
-        if name != "kind"
-    }
-    columns["kind"] = as_numbers(table["kind"], NODE_KINDS).astype(NODE_COLUMNS["kind"][0])
-    lists = table[_AFTER].combine_chunks()
-    after = [values.to_numpy().astype(np.int64) for values in (lists.offsets, lists.values)]
-    groups, names = tuple(map(tuple, metadata[_GROUPS])), tuple(table[_NAME].to_pylist())
-    return RankGraphs(columns, after[0], after[1], groups, names), metadata["notes"]
+    try:
+        columns = {
+            name: np.ascontiguousarray(table[name].to_numpy(), dtype=kind)
+            for name, (kind, _) in NODE_COLUMNS.items()
+            if name != "kind"
+        }
+        columns["kind"] = as_numbers(table["kind"], NODE_KINDS).astype(NODE_COLUMNS["kind"][0])
+        lists = table[_AFTER].combine_chunks()
+        after = [values.to_numpy().astype(np.int64) for values in (lists.offsets, lists.values)]
+        groups, names = tuple(map(tuple, metadata[_GROUPS])), tuple(table[_NAME].to_pylist())
+        graphs = RankGraphs(columns, after[0], after[1], groups, names)
+        faulty = _fault(graphs)
+    except (AttributeError, TypeError, ValueError) as error:
+        faulty = str(error)
+    if faulty:
+        raise UserError(f"got {path} with {faulty}; allowed: a file of railx import --out")
+    return graphs, metadata["notes"]
+
+
+def _fault(graphs: RankGraphs) -> str:
+    """What no graphs have; empty where there is nothing."""
+    columns, nodes, ranks = graphs.columns, len(graphs), graphs.ranks
+    if not nodes:
+        return "no nodes"
+    if columns["rank"][0] < 0 or (np.diff(columns["rank"]) < 0).any():
+        return "ranks out of order"
+    if ranks > nodes or max(map(max, graphs.groups), default=0) >= ranks:
+        return "ranks without nodes"
+    limits = {"peer": ranks, "group": len(graphs.groups), "kind": len(NODE_KINDS)}
+    for name, limit in limits.items():
+        if columns[name].min() < -1 or columns[name].max() >= limit:
+            return f"{name} {columns[name].max()}"
+    if not ((graphs.dependencies >= 0) & (graphs.dependencies < nodes)).all():
+        return "nodes after missing ones"
+    return ""

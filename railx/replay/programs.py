@@ -35,7 +35,10 @@ def stuck_message(
 ) -> str:
     """Why a replay cannot end: a rank's step (by its number) that never does."""
     what = "" if key is None else f" operation {key}"
-    return f"rank {rank} never ends step {number} (iteration {iteration}): {does}{what}"
+    return (
+        f"rank {rank} never ends step {number} (iteration {iteration}): {does}{what};"
+        " allowed: operations that all their members begin"
+    )
 
 
 #: What a step does, by the number in its column.

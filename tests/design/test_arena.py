@@ -196,6 +196,16 @@ def test_decoding_is_the_best_of_all_its_plans(most_latency_ms: float) -> None:
     with pytest.raises(UserError, match="most_latency_ms"):
         best_serving(network, replace(job, most_latency_ms=0.01), point, 4.0, RateStore())
     assert np.isfinite(found["sequences"][0])
+    with pytest.raises(UserError, match="expert: got 3; allowed: a divisor of the experts, 8"):
+        best_serving(network, replace(job, expert=3), point, 4.0, RateStore())
+
+
+def test_tensor_ranks_that_serve_divide_the_heads() -> None:
+    """Of twelve heads: eight ranks would be the fastest."""
+    job = ServingJob("decode", "mpt_125m", 65536, 1, 5.0)
+    point = replace(POINT, model=job.model, tokens=job.tokens)
+    found = best_serving(SETTINGS.networks["rail_only"], job, point, 4.0, RateStore())
+    assert 12 % found["tensor_degree"][0] == 0
 
 
 def test_experts_alone_may_wait_for_changes_of_circuits() -> None:

@@ -338,6 +338,11 @@ def test_groups_beside_the_traces_are_found(name: str, tmp_path: Path) -> None:
             "job.1.et, rank 1, node 4, out of range; allowed: 64 bits",
         ),
         (
+            {0: [], 1: [node(4, COMP, **{"railx.duration_ns": float("inf")})]},
+            None,
+            "rank 1, node 4 with railx.duration_ns inf; allowed: a number from 0 up",
+        ),
+        (
             {0: [node(3, COMP, (5,)), node(5, COMP, (), (3,)), node(1, COMP)], 1: []},
             None,
             (

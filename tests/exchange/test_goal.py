@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railx.exchange.goal import messages, write_goal
-from railx.exchange.graph_files import read_graphs
+from railx.exchange.graph_files import check_times, read_graphs
 from railx.fabric.circuits import Configuration, Layout
+from railx.replay.graph_pricing import DeviceRates
 from railx.replay.graphs import NODE_KINDS
 from railx.replay.programs import KINDS
 from railx.replay.run import prepare, replay_programs
@@ -300,6 +301,11 @@ def test_what_we_write_reads_as_the_strict_reader_has_it(
             "num_ranks 2\nrank 0 {\nl1: send 5b to 1 tag 3\n}",
             "a send of rank 0 to rank 1, tag 3, with 1 sends for 0 receives",
         ),
+        ("num_ranks 99999999999\nrank 0 {\n}", "num_ranks: got 99999999999 in "),
+        ("num_ranks 0", "without ranks; allowed: "),
+        ("num_ranks 2\nrank 0 {\n}\nrank 0 {\n}", "line 4: 'rank 0 {'; allowed: rank R { once"),
+        ("num_ranks 1\nrank 0 {\nl1: calc 9223372036854775808\n}", "at most 18 digits"),
+        ("num_ranks 1\nrank 0 {\na: calc 5\na: calc 6\n}", "with the label of line 3; allowed: "),
     ],
 )
 def test_broken_schedules_are_refused_in_one_line(text: str, expected: str, tmp_path: Path) -> None:
@@ -308,5 +314,8 @@ def test_broken_schedules_are_refused_in_one_line(text: str, expected: str, tmp_
     with pytest.raises(ValueError) as refused:
         read_graphs(path)
     assert expected in str(refused.value)
+    path.write_text("num_ranks 2\nrank 0 {\n}\nrank 1 {\n}")
+    with pytest.raises(ValueError, match=r"job\.goal without nodes; allowed: a trace with some"):
+        check_times(read_graphs(path), DeviceRates())
     assert str(path) in str(refused.value)
     assert "\n" not in str(refused.value)

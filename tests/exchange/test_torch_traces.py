@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from railx.errors import UserError
 from railx.exchange.graph_files import read_graphs
 from railx.exchange.rank_nodes import Axes
 from railx.exchange.torch_traces import shortest_times
@@ -353,7 +354,14 @@ def test_files_that_break_off_are_refused(name: str, left: int, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "broken",
-    ['{"schema": "1", "nodes": [{"id": 3}]}', '{"schema": "1", "nodes": 3}', '{"schema": "1"}'],
+    [
+        *(
+            '{"schema": "1", "nodes": [{"id": 3}]}',
+            '{"schema": "1", "nodes": 3}',
+            '{"schema": "1"}',
+        ),
+        '{"schema": "1", "nodes": [{"name": "## process_group:init ##", "inputs": ["[{}]"]}]}',
+    ],
 )
 def test_other_forms_are_refused_in_one_line(broken: str, tmp_path: Path) -> None:
     prefix = write_both(tmp_path)
@@ -362,3 +370,14 @@ def test_other_forms_are_refused_in_one_line(broken: str, tmp_path: Path) -> Non
         read_graphs(prefix)
     assert "job.0.json" in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("dur", float("nan")), ("dur", -5), ("ts", float("inf")), ("ts", "soon")]
+)
+def test_times_that_are_none_are_refused(key: str, value: Any, tmp_path: Path) -> None:
+    job = overlapped(0)
+    job.events[1][key] = value
+    overlapped(1).write(tmp_path)
+    with pytest.raises(UserError, match=r"job\.0\.json, rank 0, in a form that is not known"):
+        read_graphs(job.write(tmp_path))

@@ -61,6 +61,7 @@ def node(
         if name == "duration_micros":
             made.duration_micros = value
             continue
-        field = {bool: "bool_val", int: "int64_val", str: "string_val"}[type(value)]
+        names = {bool: "bool", int: "int64", str: "string", float: "double"}
+        field = f"{names[type(value)]}_val"
         made.attr.append(schema.AttributeProto(name=name, **{field: value}))
     return made

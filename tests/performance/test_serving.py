@@ -82,6 +82,18 @@ def test_tensor_ranks_divide_weights_and_heads_of_the_cache() -> None:
     assert times.parts["tensor"][0] == 0 < times.parts["tensor"][1]
 
 
+def test_heads_of_the_cache_are_whole() -> None:
+    """Ten heads on four ranks: the fullest has three of them."""
+    setting = setting_of("llama3_8b")
+    setting = replace(setting, model=replace(setting.model, heads=40, kv_heads=10, head_width=128))
+    plans = plans_of(tensor=4, micro_batch=16)
+    three = 2.0 * setting.model.layers * 3 * 2 * 128 * 16 * 8192
+    held = [serving_memory_bytes(setting, plans, tokens)[0] for tokens in (8192.0, 0.0)]
+    assert held[0] - held[1] == pytest.approx(three)
+    read = decode_times(setting, plans, 8192.0).parts["cache"][0]
+    assert read == pytest.approx(three / (setting.device.memory_gb_s * 1e9))
+
+
 def test_experts_that_no_token_visits_are_not_read() -> None:
     setting = setting_of("mixtral_8x22b")
     model = setting.model

@@ -375,7 +375,7 @@ def test_exports_name_the_placement_and_the_layers_of_uneven_stages() -> None:
         ("replicated", (8, 1), "never"),
         ("optimizer", (1, 8), "never"),
         ("gradients", (1, 8), "never"),
-        ("parameters", (1, 8), "default"),
+        ("parameters", (1, 8), "always"),
     ],
 )
 def test_torchtitan_shards_what_the_plan_shards(
@@ -387,6 +387,29 @@ def test_torchtitan_shards_what_the_plan_shards(
     names = ("data_parallel_replicate_degree", "data_parallel_shard_degree")
     assert tuple(options[name] for name in names) == degrees
     assert options["fsdp_reshard_after_forward"] == reshard
+
+
+@pytest.mark.parametrize(("pipeline", "virtual"), [(4, 5), (4, 2), (4, 1), (3, 1)])
+def test_torchtitan_has_the_stages_of_the_plan(pipeline: int, virtual: int) -> None:
+    """Its own formula (torchtitan/distributed/pipeline_parallel.py, before #2386)."""
+    model = model_named("llama3_70b")
+    schedule: Any = "interleaved" if virtual > 1 else "1f1b"
+    plan = Plan(pipeline=pipeline, virtual=virtual, schedule=schedule, micro_batches=12)
+    options = tomllib.loads(torchtitan_toml(model, plan))["parallelism"]
+    first, last = (options[f"pipeline_parallel_{s}_stage_less_layers"] for s in ("first", "last"))
+    layers = options.get("pipeline_parallel_layers_per_stage")
+    default = pipeline * (2 if schedule == "interleaved" else 1)
+    stages = math.ceil((model.layers + first + last) / layers) if layers else default
+    assert stages == pipeline * virtual
+    # The plan's stages have as many layers as each other, or one more.
+    assert first == last == 0
+
+
+def test_torchtitan_divides_experts_by_tensor_ranks_too() -> None:
+    """As the plan does: by default it would spread whole experts over these ranks."""
+    plan = Plan(data=8, tensor=4, expert=8, sharding="optimizer")
+    options = tomllib.loads(torchtitan_toml(model_named("mixtral_8x22b"), plan))["parallelism"]
+    assert (options["expert_parallel_degree"], options["expert_tensor_parallel_degree"]) == (8, 4)
 
 
 @pytest.mark.parametrize(
@@ -654,6 +677,7 @@ def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
+        (",4548.2,", ",4.5 s,", "iteration_ms: got '4.5 s'; allowed: a number"),
         (",4548.2,", ",0,", "a time or memory of 0 is measured"),
         (",4548.2,", ",-3,", "a time or memory of -0.003 is measured"),
         (",4548.2,", ",nan,", "a time or memory of nan is measured"),
@@ -661,8 +685,11 @@ def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
         (",4548.2,", ",", "not as many cells as columns"),
         (",4548.2,", ",4548.2,1,", "not as many cells as columns"),
         (",512,32,", ",512,33,", "global_batch 512 is no multiple of 528"),
-        (",full,", ",Full,", "got 'Full'"),
-        ("A100-80GB", "ZX81", "got 'ZX81'"),
+        (",full,", ",Full,", "recompute: got 'Full'; allowed: full, none, attn_only"),
+        ("A100-80GB", "ZX81", "device: got 'ZX81'; allowed: A100-80GB, "),
+        (",512,32,", ",512,32.5,", "got 32.5; allowed: an integer"),
+        ("3.6,64,", "3.6,65,", "gpus: got 65; allowed: 64, what the degrees make"),
+        ("3.6,64,", "3.6,many,", "gpus: got 'many'; allowed: a number"),
         (",512,32,", ",inf,32,", "cannot convert float infinity to integer"),
         (",4,16,1,", ",-4,16,1,", "tensor: got -4; allowed: at least 1"),
         (",4,16,1,", ",4,16,31,", "more stages than the 30 layers"),
@@ -677,8 +704,49 @@ def test_a_row_that_no_run_can_have_is_refused(
     file.write_text(f"{lines[0]}\n{lines[1].replace(old, new)}\n", encoding="utf-8")
     with pytest.raises(UserError) as error:
         read_set(file)
-    allowed = "allowed: a row as those of vtrain in resources/measured"
-    assert str(error.value) == f"{file} line 2: {reason}; {allowed}"
+    if "allowed: " not in reason:
+        reason += "; allowed: a row as those of vtrain in resources/measured"
+    assert str(error.value).startswith(f"{file} line 2: {reason}")
+    assert str(error.value).count("allowed: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "column"),
+    [
+        ("mosaic_fsdp.csv", ",amp_bf16,", ",fp32,", "Precision"),
+        ("mosaic_fsdp.csv", ",FULL_SHARD,", ",NO_SHARD,", "Sharding Strategy"),
+        ("mosaic_fsdp.csv", ",True,", ",yes,", "Activation Checkpointing"),
+        ("torchtitan.csv", ",bf16,", ",fp16,", "precision"),
+        ("nemo_bridge_25_11.csv", ",BF16,", ",NVFP4,", "precision"),
+        ("megatron_selene_table5.csv", ",False,", ",no,", "sequence_parallel"),
+        ("megatron_selene_memory.csv", ",none,", ",sel,", "mode"),
+    ],
+)
+def test_a_word_that_is_not_known_is_no_default(
+    name: str, old: str, new: str, column: str, tmp_path: Path
+) -> None:
+    head, *lines = (MEASURED / name).read_text(encoding="utf-8").splitlines()
+    line = next(line for line in lines if old in line)
+    file = tmp_path / "mine.csv"
+    # The mark and the flags of a spreadsheet change nothing; an empty line is counted.
+    text = f"{head}\n{line.replace(',True,', ',TRUE,').replace(',False,', ',FALSE,')}\n"
+    file.write_text(text, encoding="utf-8-sig")
+    assert len(read_set(file)[1]) == 1
+    file.write_text(f"{head}\n\n{line.replace(old, new, 1)}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=f"line 3: {column}: got '{new[1:-1]}'; allowed: "):
+        read_set(file)
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    head, line, *_ = (MEASURED / "vtrain_multi.csv").read_text(encoding="utf-8").splitlines()
+    (file := tmp_path / "mine.csv").write_text(f"{head},tensor\n{line},8\n", encoding="utf-8")
+    with pytest.raises(UserError, match="columns: got tensor twice; allowed: each once"):
+        read_set(file)
+    file.write_text(f"{head}\n{line}\n".replace(",", ";"), encoding="utf-8")
+    with pytest.raises(
+        UserError, match=r"columns: got parameters_b;gpus;.*allowed: between commas"
+    ):
+        read_set(file)
 
 
 def test_a_file_without_a_known_plan_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railx.errors import UserError
 from railx.families import TopologySettings, build_topology
 from railx.performance.networks import TwoLevelRing
 from railx.performance.topologies import ExactLoads
@@ -26,6 +27,7 @@ from railx.replay.graph_runs import (
     placed,
     places_by_traffic,
 )
+from railx.replay.graphs import read_graph_table, write_graph_table
 from railx.settings import load
 from tests.replay.plain_graphs import graphs_of_rows, plain_ends, row
 
@@ -65,6 +67,35 @@ def test_operations_without_a_peak_are_refused() -> None:
     )
     with pytest.raises(ValueError, match=r"^got rank 3, node 9 with 5 operations and no d"):
         node_ns(graphs, DeviceRates(), None, PUBLISHED)
+
+
+def test_times_beyond_a_clock_of_64_bits_are_refused() -> None:
+    graphs = graphs_of_rows([row(0, "compute", duration_ns=2**61) for _ in range(2)])
+    with pytest.raises(UserError, match=r"^got nodes of 4\.61e\+18 ns together; allowed: less"):
+        node_ns(graphs, DeviceRates(), None, PUBLISHED)
+    graphs = graphs_of_rows([row(0, "compute", operations=2**62)])
+    with pytest.raises(UserError, match="ns together"):
+        node_ns(graphs, DeviceRates(1e-9), None, PUBLISHED)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "fault"),
+    [
+        ("peer", 7, "peer 7"),
+        ("group", 9, "group 9"),
+        ("rank", 5, "ranks out of order"),
+        ("", 0, "no nodes"),
+    ],
+)
+def test_a_table_of_no_graphs_is_refused(
+    column: str, value: int, fault: str, tmp_path: Path
+) -> None:
+    graphs = graphs_of_rows([row(0, "compute"), row(1, "compute")] if column else [])
+    if column:
+        graphs.columns[column][0] = value
+    write_graph_table(path := tmp_path / "mine.parquet", graphs)
+    with pytest.raises(UserError, match=rf"mine\.parquet with {fault}; allowed: a file of railx"):
+        read_graph_table(path)
 
 
 # Operations

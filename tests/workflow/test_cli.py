@@ -418,6 +418,17 @@ def test_sql_refuses_in_one_line(
     assert expected in refused(capsys, *asked(results, query))
 
 
+@pytest.mark.parametrize("shape", [(), ("--json",), ("--csv",)])
+def test_sql_refuses_what_no_row_or_csv_can_hold(
+    capsys: pytest.CaptureFixture[str], results: Path, shape: tuple[str, ...]
+) -> None:
+    twice = asked(results, "select 1 as a, 2 as a", *shape)
+    assert "columns: got a twice; allowed: names that differ" in refused(capsys, *twice)
+    if shape == ("--csv",):
+        nested = asked(results, "select [1, 2] as a", *shape)
+        assert "allowed: numbers, texts and times" in refused(capsys, *nested)
+
+
 def test_sql_judges_one_claim(capsys: pytest.CaptureFixture[str], results: Path) -> None:
     name = "railx_absolute_cost"
     own = ("--experiment", "quick", "--results", str(results))

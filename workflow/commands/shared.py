@@ -184,13 +184,22 @@ def snakemake(
 
 
 def print_table(table: Any, options: argparse.Namespace) -> None:
-    """An Arrow table in columns, or as the options ``json`` and ``csv`` say."""
+    """An Arrow table in columns, or as the options ``json`` and ``csv`` say.
+
+    UserError for columns of one name, which no row can hold, and for what no CSV can.
+    """
+    names = table.column_names
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"columns: got {twice[0]} twice; allowed: names that differ (AS)")
     if options.csv:
         import pyarrow as pa
         import pyarrow.csv as pc
 
         stream = pa.BufferOutputStream()
-        pc.write_csv(table, stream)
+        try:
+            pc.write_csv(table, stream)
+        except pa.ArrowException as error:
+            raise UserError(f"--csv: got {error}; allowed: numbers, texts and times") from None
         print(stream.getvalue().to_pybytes().decode(), end="")
         return
     rows = table.to_pylist()
