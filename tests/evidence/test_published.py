@@ -554,6 +554,30 @@ def test_growth_and_largest_gain_are_those_of_all_batches(tmp_path: Path) -> Non
     assert gain["low"] < gain["ours"] < gain["high"]
 
 
+def test_gains_over_contexts_are_the_least_and_the_most(tmp_path: Path) -> None:
+    """Over all batches of a context, whatever one of them gains."""
+    for context, per_batch, megatron in ((64, 8, 20), (128, 5, 16), (192, 9, 25), (256, 8, 20)):
+        times = {"static": 10, "flexsp": 6, "static_per_batch": per_batch, "megatron": megatron}
+        for planner, seconds in times.items():
+            plan = f"{planner}_7b_{context}k_commoncrawl"
+            write_groups(tmp_path, plan, [(0, 8, 1.0), (0, 8, float(seconds))], 0.1)
+    for planner, seconds in (("static", 30.0), ("flexsp", 24.0)):
+        write_groups(tmp_path, f"{planner}_7b_384k_commoncrawl", [(0, 64, seconds)], 0.1)
+    write_groups(tmp_path, "static_per_batch_7b_384k_commoncrawl", [(0, 64, 25.0)], 0.1)
+    write_groups(tmp_path, "megatron_7b_384k_commoncrawl", [(0, 64, 40.0)], 0.1)
+    found = {name: row["ours"] for name, row in verdicts(tmp_path, "flexsp_context").items()}
+    assert found == pytest.approx(
+        {
+            "flexsp_context_speedup_least": 30 / 24,
+            "flexsp_context_speedup_most": 10 / 6,
+            "flexsp_context_batch_ada_least": 10 / 9,
+            "flexsp_context_batch_ada_most": 10 / 5,
+            "flexsp_context_megatron_least": 10 / 25,
+            "flexsp_context_megatron_most": 30 / 40,
+        }
+    )
+
+
 def test_short_sequences_of_wikipedia_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "corpus/wikipedia/sequences.parquet"
     write_table(path, {"length_tokens": [1, 8191, 8192, 9000]})
