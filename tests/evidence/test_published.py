@@ -554,6 +554,30 @@ def test_growth_and_largest_gain_are_those_of_all_batches(tmp_path: Path) -> Non
     assert gain["low"] < gain["ours"] < gain["high"]
 
 
+def test_gains_over_contexts_are_the_least_and_the_most(tmp_path: Path) -> None:
+    """Over all batches of a context, whatever one of them gains."""
+    for context, per_batch, megatron in ((64, 8, 20), (128, 5, 16), (192, 9, 25), (256, 8, 20)):
+        times = {"static": 10, "flexsp": 6, "static_per_batch": per_batch, "megatron": megatron}
+        for planner, seconds in times.items():
+            plan = f"{planner}_7b_{context}k_commoncrawl"
+            write_groups(tmp_path, plan, [(0, 8, 1.0), (0, 8, float(seconds))], 0.1)
+    for planner, seconds in (("static", 30.0), ("flexsp", 24.0)):
+        write_groups(tmp_path, f"{planner}_7b_384k_commoncrawl", [(0, 64, seconds)], 0.1)
+    write_groups(tmp_path, "static_per_batch_7b_384k_commoncrawl", [(0, 64, 25.0)], 0.1)
+    write_groups(tmp_path, "megatron_7b_384k_commoncrawl", [(0, 64, 40.0)], 0.1)
+    found = {name: row["ours"] for name, row in verdicts(tmp_path, "flexsp_context").items()}
+    assert found == pytest.approx(
+        {
+            "flexsp_context_speedup_least": 30 / 24,
+            "flexsp_context_speedup_most": 10 / 6,
+            "flexsp_context_batch_ada_least": 10 / 9,
+            "flexsp_context_batch_ada_most": 10 / 5,
+            "flexsp_context_megatron_least": 10 / 25,
+            "flexsp_context_megatron_most": 30 / 40,
+        }
+    )
+
+
 def test_short_sequences_of_wikipedia_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "corpus/wikipedia/sequences.parquet"
     write_table(path, {"length_tokens": [1, 8191, 8192, 9000]})
@@ -583,8 +607,8 @@ def write_pipeline_settings(results: Path) -> None:
     """The plans that claims of InfiniPipe name.
 
     In plans of groups all devices exchange for 6 s and compute for 20 s, 4 s of it
-    ZeRO-3's traffic; stages of pipelines exchange for 2 s, are busy for 18 s of 20 s
-    and gather for half a second.
+    ZeRO-3's traffic; stages of pipelines exchange for 2 s, are busy for 18 s (of 20 s
+    where the pipeline is whole) and gather for half a second.
     """
     queries = " ".join(
         claim.settings.query or "" for claim in CLAIMS if claim.paper == "infinipipe"
@@ -595,7 +619,7 @@ def write_pipeline_settings(results: Path) -> None:
         seconds = 20.0 if system == "pipeline" else seconds
         rate = 2.2 if "_128_" in setting else 2.5
         summary = {"predicted_batch_ms": 1e3 * seconds, "predicted_tokens_per_second": rate}
-        piped = system == "pipeline"
+        piped = system.startswith("pipeline")
         summary |= {"predicted_sharding_ms": 500.0 if piped else 4e3, "batches": 1, "devices": 32}
         write_json(results / "plan" / plan / "summary.json", summary | {"fidelity": "analytic"})
         groups = {"degree": 32, "predicted_all_to_all_ms": 2e3 if piped else 6e3}
@@ -603,8 +627,9 @@ def write_pipeline_settings(results: Path) -> None:
         groups |= {"iteration": 0, "micro_batch": 0, "predicted_ms": 1e3 * seconds}
         write_result(results, "plan.groups", [groups], plan, fidelity="analytic")
         stages = [{"iteration": 0, "stage": stage} for stage in range(4 * piped)]
+        later_ms = 1e3 * (seconds - 18.5) / 3
         times = [
-            {"start_ms": 500.0 * row["stage"], "end_ms": 18e3 + 500 * row["stage"]}
+            {"start_ms": later_ms * row["stage"], "end_ms": 18e3 + later_ms * row["stage"]}
             for row in stages
         ]
         rows = [row | time for row, time in zip(stages, times, strict=True)]
@@ -638,9 +663,19 @@ def test_infinipipe_is_compared_at_the_settings_of_its_claims(tmp_path: Path) ->
             "infinipipe_context_over_flexsp": 1.5,
             "infinipipe_context_over_seq1f1b": 1.25,
             "infinipipe_batch_growth": 2.5 / 2.2,
+            "infinipipe_batch_growth_of_flexsp": 2.5 / 2.2,
+            "infinipipe_batch_growth_of_deepspeed": 2.5 / 2.2,
             "infinipipe_batch_512_over_flexsp": 1.5,
             "infinipipe_batch_512_over_deepspeed": 2.0,
             "infinipipe_ablation": 1.3,
+            # Stages wait for 1.5 s (whole), 5.5 s (even), 3.5 s (none), 7.5 s (full).
+            "infinipipe_ablation_bubble_kept_least": 1.5 / 30,
+            "infinipipe_ablation_bubble_kept_most": 7.5 / 30,
+            "infinipipe_ablation_bubble_without_least": 3.5 / 30,
+            "infinipipe_ablation_bubble_without_most": 5.5 / 30,
+            "infinipipe_ablation_busy_least": 18.5 / 30,
+            "infinipipe_ablation_busy_most": 18.5 / 30,
+            "infinipipe_ablation_busy_full_most": 18.5 / 30,
         }
     )
 
@@ -652,6 +687,18 @@ def test_a_share_of_the_case_study_is_the_mean_of_its_settings(tmp_path: Path) -
     name = "infinipipe_case_study_communication"
     found = verdicts(tmp_path, name)[name]["ours"]
     assert found == pytest.approx(2.5 / 20 * 2 ** (-1 / 4))
+
+
+def test_a_step_on_one_tree_is_compared_with_that_on_many(tmp_path: Path) -> None:
+    for network, seconds in (("fat_tree_1_plane", 82.0), ("rail_only_1_plane", 80.0)):
+        rows = [
+            {"asked_chips": 4096, "subject": "experts", "measure": "step", "value": seconds},
+            {"asked_chips": 4096, "subject": "dense_70b", "measure": "step", "value": 1.0},
+            {"asked_chips": 1296, "subject": "experts", "measure": "step", "value": 2.0},
+        ]
+        write_result(tmp_path, "arena.comparison", rows, network, fidelity="analytic")
+    found = verdicts(tmp_path, "rivals_deepseek_step")["rivals_deepseek_step_trees"]
+    assert found["ours"] == pytest.approx(82 / 80)
 
 
 def test_a_mean_price_is_compared_with_a_mean(tmp_path: Path) -> None:
