@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from numba import njit
 
 from railx.performance.sequence_cost import CostModel
-from railx.planning.sequence.exchanges import _add, _empty, _kick, _Scratch, folded, shortened
+from railx.planning.sequence.exchanges import (
+    _add,
+    _empty,
+    _kick,
+    _Scratch,
+    folded,
+    refilled,
+    shortened,
+)
 from railx.planning.sequence.search import Problem, SearchResult
 from railx.planning.sequence.small import optimum
 from tests.planning.optima import costs
@@ -98,6 +106,19 @@ def test_a_folded_plan_is_valid(drawn: tuple[Problem, SearchResult], seed: int) 
         assert len(after.limits) <= count
         assert len(after.limits) < max(count, 2) or not _fits_anywhere(problem, start)
         assert _total_ms(problem, after) == pytest.approx(after.time_ms, rel=1e-9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(plans(), st.integers(0, 100))
+def test_a_plan_with_a_micro_batch_filled_anew_is_valid(
+    drawn: tuple[Problem, SearchResult], seed: int
+) -> None:
+    problem, start = drawn
+    after = refilled(problem, start, seed)
+    if after.time_ms < math.inf:
+        assert _total_ms(problem, after) == pytest.approx(after.time_ms, rel=1e-9)
+        for row, times in zip(after.kind, _times(problem, after), strict=True):
+            assert problem.degree[row[times > 0]].sum() <= problem.devices
 
 
 def _fits_anywhere(problem: Problem, plan: SearchResult) -> bool:

@@ -13,13 +13,14 @@ random, divides a group, joins two, or divides a micro-batch anew over groups of
 degrees. Exchanges begin again in the micro-batches that it changed, and a kick is taken
 back where the plan is slower after them: an iterated local search (Lourenço, Martin and
 Stützle, 2003). Tokens beyond memory cost time meanwhile. :func:`folded` begins without
-the smallest micro-batch, whose sequences go beyond memory at first. Work is counted in
-exchanges compared.
+the smallest micro-batch, whose sequences go beyond memory at first, :func:`refilled`
+with one filled anew in groups of other degrees. Work is counted in exchanges compared.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,6 +56,13 @@ _DRAWS = 40
 _PER_LOOK = 2
 #: Attempts at a plan of one micro-batch less, and the kicks of each.
 _FOLDS, _FOLD_KICKS = 6, 100
+#: Plans with a micro-batch filled anew and the first kicks of each. Of many sequences
+#: there are fewer, so that together they have at most so many.
+_REFILLED, _REFILL_KICKS = 7680, 40
+#: Of the devices all, half or a quarter are in groups of a larger degree.
+_PARTS = 3
+#: What happens to a plan before exchanges, beside filling a micro-batch anew.
+_NOTHING, _FOLDED = -1, -2
 #: Tokens beyond a group's memory that are rounding.
 _OVER = 1e-6
 #: Time of a token beyond the memory of a group, over that of a token on it.
@@ -97,19 +105,19 @@ class _Scratch(NamedTuple):
 
 def shortened(problem: Problem, plan: SearchResult, kicks: int = 0, seed: int = 0) -> SearchResult:
     """The plan after exchanges of sequences and so many kicks, where it gets faster."""
-    after = _result(problem, plan, kicks, seed, fold=False)
+    after = _result(problem, plan, kicks, seed)
     return plan if after.time_ms >= plan.time_ms * (1 - 1e-12) else after
 
 
 def _result(
-    problem: Problem, plan: SearchResult, kicks: int, seed: int, *, fold: bool
+    problem: Problem, plan: SearchResult, kicks: int, seed: int, change: int = _NOTHING
 ) -> SearchResult:
     share_ms = np.where(
         np.isfinite(problem.share_ms), problem.share_ms, problem.cheapest[:, None] / problem.degree
     )
     time_ms, compared, after = _shorten(
         problem, share_ms, plan.micro_batch, plan.group, plan.kind, _MOST_EXCHANGES, kicks, seed,
-        fold,
+        change,
     )  # fmt: skip
     looks = plan.looks + int(compared) // _PER_LOOK
     if time_ms == math.inf:
@@ -127,11 +135,36 @@ def folded(problem: Problem, plan: SearchResult, seed: int) -> SearchResult:
     """A plan of one micro-batch less; an infinite time where memory stays short."""
     looks = 0
     for attempt in range(_FOLDS):
-        after = _result(problem, plan, _FOLD_KICKS, seed + attempt, fold=True)
+        after = _result(problem, plan, _FOLD_KICKS, seed + attempt, _FOLDED)
         looks += after.looks
         if after.time_ms < math.inf:
             break
     return after._replace(looks=looks)
+
+
+def refilled(problem: Problem, plan: SearchResult, seed: int) -> SearchResult:
+    """The best of plans with one micro-batch filled anew, after kicks.
+
+    This reaches mixes of degrees that exchanges do not where memory is short: the
+    micro-batch takes long sequences from others, and short ones fill its rest.
+    """
+    kinds = len(problem.degree)
+    changes = [
+        (m * kinds + k) * _PARTS + part
+        for m, k, part in product(range(len(plan.kind)), range(kinds), range(_PARTS))
+        if problem.degree[k] << part <= problem.devices and (k > 0 or part == 0)
+    ]
+    stride = min(math.ceil(len(changes) * len(problem.tokens) / _REFILLED), len(changes))
+    plan = plan._replace(looks=0)
+    plans = [
+        _result(problem, plan, _REFILL_KICKS, seed + row, change)
+        for row, change in enumerate(changes[seed % stride :: stride])
+    ]
+    looks = sum(plan.looks for plan in plans)
+    plans.sort(key=lambda plan: plan.time_ms)
+    rest = [plan._replace(looks=0) for plan in plans[: max(len(plans) // 2, 1)]]
+    best = shortest(problem, rest, 2 * _REFILL_KICKS, seed)
+    return best._replace(looks=best.looks + looks)
 
 
 def shortest(problem: Problem, plans: list[SearchResult], kicks: int, seed: int) -> SearchResult:
@@ -465,17 +498,67 @@ def _fold(problem: Any, plan: Any) -> None:
                 tokens += problem.cap * problem.degree[plan.kind[m, g]] - plan.room[m, g]
         if 0 < tokens < fewest:
             smallest, fewest = m, tokens
+    for g in range(plan.used[smallest]):
+        plan.size[smallest, g] = 0
     for i in range(len(problem.tokens)):
-        if plan.micro_batch[i] != smallest:
+        if plan.micro_batch[i] == smallest and not _move_away(problem, plan, i):
+            _add(problem, plan, i, smallest, plan.group[i])
+
+
+@inner
+def _move_away(problem: Any, plan: Any, i: int) -> bool:
+    """Add a sequence that is in no group to the group of other micro-batches with most
+    room; False where it fits none.
+    """
+    there, target, roomiest = _NONE, _NONE, -math.inf
+    for m in range(len(plan.used)):
+        for g in range(plan.used[m] if m != plan.micro_batch[i] else 0):
+            fits = plan.size[m, g] and problem.share_ms[i, plan.kind[m, g]] < math.inf
+            if fits and plan.room[m, g] > roomiest:
+                there, target, roomiest = m, g, plan.room[m, g]
+    if target >= 0:
+        _add(problem, plan, i, there, target)
+    return bool(target >= 0)
+
+
+@inner
+def _refill(problem: Any, plan: Any, m: int, k: int, part: int) -> bool:
+    """Fill a micro-batch anew as far as memory allows; False where that fails.
+
+    One in 2 ** ``part`` devices is in groups of degree ``k``, the others in groups of
+    the smallest. Its own sequences and those of shorter micro-batches, the longest
+    first, join it where they end soonest. What is left goes where most room is.
+    """
+    _, longest, _ = _slowest(plan, m)
+    large = problem.devices // (problem.degree[k] << part)
+    small = (problem.devices - large * problem.degree[k]) // problem.degree[0] if part else 0
+    count = min(large + small, plan.kind.shape[1])
+    for g in range(plan.used[m]):
+        plan.size[m, g] = 0
+    for i in range(len(problem.tokens)):
+        if plan.micro_batch[i] == m:
+            plan.group[i] = _NONE
+    for g in range(count):
+        kind = k if g < large else 0
+        plan.kind[m, g], plan.load[m, g] = kind, problem.latency[kind]
+        plan.room[m, g] = problem.cap * problem.degree[kind]
+    for i in range(len(problem.tokens)):
+        far = plan.micro_batch[i]
+        if far != m and _slowest(plan, far)[1] >= longest:
             continue
-        there, target, roomiest = _NONE, _NONE, -math.inf
-        for m in range(len(plan.used)):
-            for g in range(plan.used[m] if m != smallest else 0):
-                fits = plan.size[m, g] and problem.share_ms[i, plan.kind[m, g]] < math.inf
-                if fits and plan.room[m, g] > roomiest:
-                    there, target, roomiest = m, g, plan.room[m, g]
-        if target >= 0:
-            _transfer(problem, plan, i, there, target)
+        chosen, soonest = _NONE, math.inf
+        for g in range(count):
+            end = plan.load[m, g] + problem.share_ms[i, plan.kind[m, g]]
+            if plan.room[m, g] >= problem.tokens[i] and end < soonest:
+                chosen, soonest = g, end
+        if chosen >= 0 and far == m:
+            _add(problem, plan, i, m, chosen)
+        elif chosen >= 0:
+            _transfer(problem, plan, i, m, chosen)
+    for i in range(len(problem.tokens)):
+        if plan.group[i] < 0 and not _move_away(problem, plan, i):
+            return False
+    return True
 
 
 @inner
@@ -633,9 +716,9 @@ def _empty(n: int, count: int, slots: int, share_ms: Any) -> Any:
 @compiled
 def _shorten(
     problem: Any, share_ms: Any, micro_batch: Any, group: Any, kind: Any, most: int, kicks: int,
-    seed: int, fold: bool,
+    seed: int, change: int,
 ) -> Any:  # fmt: skip
-    """Exchanges, then kicks, each with exchanges and taken back where that is slower.
+    """A change, exchanges, then kicks with exchanges, taken back where that is slower.
 
     Returns time, exchanges compared and the groups; an infinite time where memory is
     short.
@@ -654,8 +737,12 @@ def _shorten(
         np.ones(count, np.int64), np.zeros((count, count), np.int64),
     )  # fmt: skip
     penalty = _PENALTY * problem.cheapest.sum() / problem.tokens.sum()
-    if fold:
+    if change == _FOLDED:
         _fold(problem, plan)
+    if change >= 0:
+        row, part = change // _PARTS, change % _PARTS
+        if not _refill(problem, plan, row // len(problem.degree), row % len(problem.degree), part):
+            return math.inf, 0, plan
     compared = _descend(problem, plan, scratch, _MOST_PER_PAIR, most, penalty, False)
     time, beyond = _total(problem, plan)
     best_ms = time if beyond == 0 else math.inf

@@ -5,8 +5,8 @@ and each sequence belongs to a group (FlexSP, section 4). The paper solves it cu
 with an integer programme (``flexsp_milp``). Here one search moves the time limits of
 all micro-batches at once (``search``). Its plans are bettered by exchanges of sequences
 between groups; in small batches and where the bound is far below, also by random kicks
-and by plans of a micro-batch less (``exchanges``). The constant b1 is paid once per
-micro-batch.
+and by plans of a micro-batch less or with one filled anew (``exchanges``). The constant
+b1 is paid once per micro-batch.
 
 More freedom should not make a plan slower (docs/benchmarks.md has the exceptions). A
 plan for some degrees is the best of the searches with those up to each of them, and a
@@ -75,19 +75,23 @@ _CHAINS_WHERE_SMALL = 21
 _CHAINS = 2
 #: The best plans of each step are kicked there, so many times each at first, where they
 #: take at most so many times the best of all.
-_KICKED = 8
-_KICKS = 40
+_KICKED = 4
+_KICKS = 20
 _WORTH_KICKS = 1.005
 #: The same of batches of at most so many sequences.
 _FEW = 64
 _KICKS_OF_FEW = 200
+#: Then micro-batches of the best plan are filled anew, so many times at most and until
+#: a time gains less than this share.
+_REFILLS = 3
+_WORTH_REFILLING = 2e-4
 #: The best plan of other batches is kicked so many times where it takes more than this
 #: multiple of the bound, up to so many sequences times devices.
 _KICKS_OF_WIDE = 100
 _WIDE_GAP = 1.025
 _MOST_KICKED = 1 << 17
 #: Plans of nearly equal sequences are kicked so many times as often.
-_KICKS_OF_NEAR_EQUALS = 32
+_KICKS_OF_NEAR_EQUALS = 64
 #: Sequences of at least this share of the longest are planned as equal ones first.
 _NEARLY_EQUAL = 0.9
 #: Static plans of at most so many times the best are shortened by exchanges.
@@ -240,6 +244,7 @@ def plan_flexsp_batch(
                 worth_ms = _WORTH_KICKS * work.best.time_ms
                 for ladder in ladders:
                     _kick(work, ladder, seed + number, kicks, worth_ms)
+                _refill(work, devices, degrees, seed + number)
             if work.done():
                 break
     if bound < work.best.time_ms:
@@ -485,6 +490,33 @@ def _shortened(
 ) -> SearchResult:
     """A plan of ``time_ms`` after exchanges of sequences and kicks."""
     from railx.planning.sequence.exchanges import shortened
+
+    return shortened(problem, _result_of(problem, assignments, time_ms), kicks, seed)
+
+
+def _refill(work: _Work, devices: int, degrees: tuple[int, ...], seed: int) -> None:
+    """Fill micro-batches of the best plan anew while that is faster."""
+    from railx.planning.sequence.exchanges import refilled
+
+    for number in range(_REFILLS):
+        best = work.best
+        if work.done():
+            return
+        _solve(
+            work,
+            lambda problem, best=best, number=number: refilled(
+                problem, _result_of(problem, best.assignments, best.time_ms), seed + number
+            ),
+            devices,
+            degrees,
+            best.origin,
+        )
+        if work.best.time_ms > best.time_ms * (1 - _WORTH_REFILLING):
+            return
+
+
+def _result_of(problem: Problem, assignments: list[Assignment], time_ms: float) -> SearchResult:
+    """A plan as searches have it."""
     from railx.planning.sequence.search import SearchResult
 
     n, degrees = len(problem.tokens), problem.degree.tolist()
@@ -494,9 +526,7 @@ def _shortened(
         for g, members in enumerate(assignment.groups):
             kind[m, g] = degrees.index(assignment.degrees[g])
             micro_batch[list(members)], group[list(members)] = m, g
-    limits = np.zeros(len(assignments))
-    plan = SearchResult(time_ms, micro_batch, group, kind, limits, 0)
-    return shortened(problem, plan, kicks, seed)
+    return SearchResult(time_ms, micro_batch, group, kind, np.zeros(len(assignments)), 0)
 
 
 def _plan(settings: FlexSPSettings, task: PlanningTask) -> tuple[SequenceParallelBatch, ...]:
