@@ -496,23 +496,21 @@ def _shortened(
 
 def _refill(work: _Work, devices: int, degrees: tuple[int, ...], seed: int) -> None:
     """Fill micro-batches of the best plan anew while that is faster."""
-    from railx.planning.sequence.exchanges import refilled
-
     for number in range(_REFILLS):
-        best = work.best
+        before = work.best
         if work.done():
             return
-        _solve(
-            work,
-            lambda problem, best=best, number=number: refilled(
-                problem, _result_of(problem, best.assignments, best.time_ms), seed + number
-            ),
-            devices,
-            degrees,
-            best.origin,
-        )
-        if work.best.time_ms > best.time_ms * (1 - _WORTH_REFILLING):
+        solver = partial(_refilled, best=before, seed=seed + number)
+        _solve(work, solver, devices, degrees, before.origin)
+        if work.best.time_ms > before.time_ms * (1 - _WORTH_REFILLING):
             return
+
+
+def _refilled(problem: Problem, best: _Best, seed: int) -> SearchResult:
+    """The best of plans like ``best`` with a micro-batch filled anew."""
+    from railx.planning.sequence.exchanges import refilled
+
+    return refilled(problem, _result_of(problem, best.assignments, best.time_ms), seed)
 
 
 def _result_of(problem: Problem, assignments: list[Assignment], time_ms: float) -> SearchResult:
