@@ -323,11 +323,13 @@ def test_memory_of_a_table_over_groups_is_estimated_with_its_states(
     name: str, routing: str, changes: dict[str, Any]
 ) -> None:
     topology = build(name, **changes)
+    # What the first table loads or compiles is not its own.
+    build_routing(topology, routing, grouped=True)
     tracemalloc.start()
     build_routing(topology, routing, grouped=True)
     peak_gib = tracemalloc.get_traced_memory()[1] / 2**30
     tracemalloc.stop()
     given = ("topology", name, topology.settings, routing)
-    check_table(*given, LimitSettings(memory_gib=3 * peak_gib))
+    check_table(*given, LimitSettings(memory_gib=5 * peak_gib))
     with pytest.raises(SettingsError, match=f"the routing table of {routing} would take"):
         check_table(*given, LimitSettings(memory_gib=peak_gib / 2))

@@ -155,10 +155,10 @@ def test_static_plans_of_either_filling_are_looked_at(
 
 @pytest.mark.parametrize("seed", range(12))
 def test_more_freedom_costs_next_to_nothing(seed: int, large: CostModel) -> None:
-    """More degrees and doubled devices: at most 0.1 %."""
+    """More degrees and doubled devices: at most 0.2 %."""
     lengths = _random_lengths(seed, 40_000)
     fewer = replace(large, all_to_all_ms={d: large.all_to_all_ms[d] for d in (1, 2, 4, 8)})
-    most_ms = 1.001 * min(
+    most_ms = 1.002 * min(
         _planned(lengths, 32, fewer).predicted_ms,
         _planned(lengths, 16, large).predicted_ms,
         _planned(lengths, 32, large, smallest_degree=2).predicted_ms,

@@ -338,7 +338,7 @@ def test_a_plan_without_times_is_shown(capsys: pytest.CaptureFixture[str], tmp_p
 @pytest.mark.parametrize(
     ("key", "value", "line"),
     [
-        ("cluster", {}, "settings.cluster.name: is missing"),
+        ("cluster", {}, "settings.cluster.name: is missing; allowed: text, not empty"),
         (
             "max_length_tokens",
             "long",

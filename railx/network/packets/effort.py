@@ -25,7 +25,7 @@ _PAIR_BYTES = 12.0
 #: destinations: about what 10,000 chips of 24 ports take.
 _PORT_BYTES = 2e3
 #: Bytes for each state, group and vertex while such a table is made: what thin tori
-#: take; router graphs take 8 to 20.
+#: take; router graphs take 5 to 20.
 _GROUP_BYTES = 23.0
 #: States of a torus, and more than any table has (dragonfly_plus, ``valiant``: 78).
 _USUAL_STATES, _MOST_STATES = 5, 128
