@@ -111,6 +111,12 @@ def _word(row: Mapping[str, str], column: str, words: Mapping[str, _T]) -> _T:
     return words[row[column]]
 
 
+def _precision(row: Mapping[str, str], column: str, words: Mapping[str, _T]) -> _T:
+    """The same of a precision: the word that its cell begins with (FP8-CS, FP8-MX)."""
+    word = next((word for word in words if row[column].startswith(word)), row[column])
+    return _word({column: word}, column, words)
+
+
 def _whole(text: str) -> int:
     """An integer, which may be written as 52.0."""
     if (value := float(text)) != int(value):
@@ -194,7 +200,7 @@ def _mosaic(row: Mapping[str, str]) -> Case | None:
     devices, micro, accumulated = (
         int(row[name]) for name in ("# GPUs", "MicroBatchSize", "GradAccum")
     )
-    precision = _word(row, "Precision", _MOSAIC_PRECISIONS)
+    precision = _precision(row, "Precision", _MOSAIC_PRECISIONS)
     plan = Plan(
         data=devices,
         micro_batch=micro,
@@ -217,7 +223,7 @@ def _mosaic(row: Mapping[str, str]) -> Case | None:
 def _torchtitan(row: Mapping[str, str]) -> Case:
     number = {name: int(row[name]) for name in _TORCHTITAN[2:9]}
     virtual = 2 if "interleaved" in row["note"] else 1
-    float8 = _word(row, "precision", _TORCHTITAN_PRECISIONS)
+    float8 = _precision(row, "precision", {"bf16": False, "float8": True})
     local = number["local_batch"]
     # torchtitan cuts a pipeline's local batch into micro-batches of one sequence.
     micro_batch, micro_batches = (1, local) if number["pipeline"] > 1 else (local, 1)
@@ -258,7 +264,7 @@ def _nemo(row: Mapping[str, str]) -> Case:
         sharding=_word(row, "fsdp", {"0": "optimizer", "1": "parameters"}),
         sequence_parallel=number["tensor"] > 1,
     )
-    precision = _word(row, "precision", {"BF16": "bf16", "FP8-CS": "fp8", "FP8-MX": "fp8"})
+    precision = _precision(row, "precision", {"BF16": "bf16", "FP8": "fp8", "NVFP4": "fp4"})
     return Case(
         model_named(_word(row, "model", _NEMO_MODELS)),
         plan,
@@ -325,11 +331,11 @@ _RECOMPUTED = {"full": "full", "none": "none", "attn_only": "selective"} | dict.
 #: A spreadsheet writes them in capitals.
 _FLAGS = {"True": True, "False": False, "TRUE": True, "FALSE": False}
 _MOSAIC_PRECISIONS = {"bf16": "bf16", "amp_bf16": "bf16", "amp_fp8": "fp8"}
-_MOSAIC_SHARDINGS: dict[str, Any] = {"FULL_SHARD": "parameters", "SHARD_GRAD_OP": "gradients"}
-#: Whether products are in eight bits.
-_TORCHTITAN_PRECISIONS = {"bf16": False} | dict.fromkeys(
-    ("float8", "float8 rowwise", "float8 tensorwise"), True
-)
+_MOSAIC_SHARDINGS: dict[str, Any] = {
+    "FULL_SHARD": "parameters",
+    "SHARD_GRAD_OP": "gradients",
+    "NO_SHARD": "replicated",
+}
 _DEVICES = {
     "A100-80GB": "a100_80gb",
     "A100-80GB (Selene)": "a100_80gb",

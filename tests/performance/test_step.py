@@ -714,10 +714,10 @@ def test_a_row_that_no_run_can_have_is_refused(
     ("name", "old", "new", "column"),
     [
         ("mosaic_fsdp.csv", ",amp_bf16,", ",fp32,", "Precision"),
-        ("mosaic_fsdp.csv", ",FULL_SHARD,", ",NO_SHARD,", "Sharding Strategy"),
+        ("mosaic_fsdp.csv", ",FULL_SHARD,", ",HYBRID_SHARD,", "Sharding Strategy"),
         ("mosaic_fsdp.csv", ",True,", ",yes,", "Activation Checkpointing"),
         ("torchtitan.csv", ",bf16,", ",fp16,", "precision"),
-        ("nemo_bridge_25_11.csv", ",BF16,", ",NVFP4,", "precision"),
+        ("nemo_bridge_25_11.csv", ",BF16,", ",INT4,", "precision"),
         ("megatron_selene_table5.csv", ",False,", ",no,", "sequence_parallel"),
         ("megatron_selene_memory.csv", ",none,", ",sel,", "mode"),
     ],
