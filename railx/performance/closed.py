@@ -99,31 +99,38 @@ class _Passes:
     def work(self, layers: _Layers) -> _Work:
         parts = dict.fromkeys(_OF_LAYERS, np.zeros(len(self.layers.plans)))
         forward, tail = np.zeros((2, len(self.layers.plans)))
-        single = _sum(layers.number) <= _sum(layers.first)
-        for count, first, last, (passes, exchange) in zip(
-            layers.number, layers.first, layers.last, self.kinds, strict=True
+        for count, first, (passes, exchange) in zip(
+            layers.number, layers.first, self.kinds, strict=True
         ):
-            exposed = exchange.pass_s(passes, count, first, last, single)
             seconds = {
                 "compute": count * (passes.forward + passes.backward),
                 "recompute": count * passes.again,
                 **{axis: count * (there + back) for axis, (there, back) in passes.sent.items()},
-                "data": exposed[0] + exposed[1],
             }
             parts |= {name: parts[name] + value for name, value in seconds.items()}
-            forward = forward + count * passes.forward_s + exposed[0]
+            forward = forward + count * passes.forward_s
             tail = tail + exchange.tail_s(first)
+        for index in np.ndindex(layers.runs.shape[:3]):
+            if not layers.runs[index].any():
+                continue
+            there, back = self._exposed(*index)
+            parts["data"] = parts["data"] + layers.runs[index] * (there + back)
+            forward = forward + layers.runs[index] * there
         begins = _sum(layers.first) * self.layers.setting.constants.begin_s
         parts["compute"], forward = parts["compute"] + begins, forward + begins
         return _Work(parts, forward, tail)
 
+    def _exposed(self, before: int, kind: int, after: int) -> tuple[Array, Array]:
+        """Exposed seconds of a layer of a kind between two others, or at an end."""
+        around = [*self.kinds, None]
+        passes, exchange = self.kinds[kind]
+        return exchange.pass_s(passes, around[before], around[after])
+
     def by_layer(self) -> list[Array]:
         """One micro-batch in a layer of each kind among others like it."""
         return [
-            passes.forward_s
-            + passes.backward_s
-            + _sum(exchange.pass_s(passes, 1.0, 0.0, 0.0, False))
-            for passes, exchange in self.kinds
+            passes.forward_s + passes.backward_s + _sum(self._exposed(kind, kind, kind))
+            for kind, (passes, _) in enumerate(self.kinds)
         ]
 
     def after(self, counts: Sequence[Array], number: Array) -> tuple[Array, Array]:
@@ -446,8 +453,7 @@ def _uneven_ends(layers: Layers) -> tuple[Array, Array]:
 def _ends(layers: Layers, stages: int, virtual: int, batches: int) -> Array:
     """When the last pass of each stage ends: float[2, stages, plans] of one shape."""
     runs = _runs_of(layers.setting.model.layer_order, stages * virtual)
-    columns = runs.transpose(1, 2, 0)[..., None]
-    work = _Passes(layers).work(_Layers(*map(list, columns)))
+    work = _Passes(layers).work(_Layers(np.moveaxis(runs, 0, -1)[..., None]))
     hop, waits = layers.hop(), layers.setting.program.waits_for_sends
     ends, sends = np.zeros((2, stages * virtual, len(hop)))
     ends[0], ends[-1] = layers.lookup(), layers.head()
@@ -491,16 +497,25 @@ def _run(passes: tuple[Array, Array], tail: Array, hop: Array, stages: int, roun
     return clocks
 
 
-class _Layers(NamedTuple):
-    """Some layers of every plan, by kind: lists of float[plans].
+@dataclass(frozen=True, eq=False)
+class _Layers:
+    """Some layers of every plan, in runs, one for each virtual stage.
 
-    ``number``: how many. ``first`` and ``last``: how many runs of layers, one for each
-    virtual stage, begin and end with one.
+    ``runs``: float[kinds + 1, kinds, kinds + 1, plans], how many layers of a kind lie
+    between one of a first and one of a second kind; the last index is an end of a run.
     """
 
-    number: Sequence[Array]
-    first: Sequence[Array]
-    last: Sequence[Array]
+    runs: Array
+
+    @property
+    def number(self) -> Sequence[Array]:
+        """Layers by kind."""
+        return list(self.runs.sum(axis=(0, 2)))
+
+    @property
+    def first(self) -> Sequence[Array]:
+        """Runs that begin with a layer of a kind."""
+        return list(self.runs[-1].sum(axis=1))
 
 
 class _StageLayers(NamedTuple):
@@ -536,7 +551,7 @@ def _stages(model: Model, plans: Plans) -> list[_StageLayers]:
     number, used, inside, before, every, sizes, of_chains, ends = columns
 
     def layers(column: Array) -> _Layers:
-        return _Layers(*(list(part.T) for part in np.moveaxis(column, 1, 0)))
+        return _Layers(np.moveaxis(column, 0, -1))
 
     return [
         _StageLayers(
@@ -559,9 +574,10 @@ def _stages_of(order: tuple[int, ...], stages: int, virtual: int) -> tuple[Array
 
     ``order``: the kind of every layer.
     """
-    inside = _runs_of(order, stages * virtual).reshape(virtual, stages, 3, -1).sum(axis=0)
+    runs = _runs_of(order, stages * virtual)
+    inside = runs.reshape(virtual, stages, *runs.shape[1:]).sum(axis=0)
     before = np.concatenate([np.zeros((1, *inside.shape[1:])), np.cumsum(inside, axis=0)])
-    counts = inside[:, 0]
+    counts, counts_before = inside.sum(axis=(1, 3)), before.sum(axis=(1, 3))
     sizes = counts.sum(axis=1)
     # The first and the last of those with the same layers, the largest ones before.
     first, last = (np.unique(rows, axis=0, return_index=True)[1] for rows in (counts, counts[::-1]))
@@ -584,25 +600,21 @@ def _stages_of(order: tuple[int, ...], stages: int, virtual: int) -> tuple[Array
         before[number],
         before[-1],
         last - first,
-        before[last, 0] - before[first, 0],
+        counts_before[last] - counts_before[first],
         last == stages,
     )
 
 
 def _runs_of(order: tuple[int, ...], model_stages: int) -> Array:
-    """Layers of each model stage, float[stages, 3, kinds]: count, first, last."""
-    kinds = np.eye(max(order) + 1)[list(order)]
-    few, left = divmod(len(kinds), model_stages)
-    numbers = np.arange(model_stages + 1)
-    starts = numbers * few + np.minimum(numbers, left)
-    upto = np.concatenate([np.zeros((1, kinds.shape[1])), np.cumsum(kinds, axis=0)])
-    filled = (np.diff(starts) > 0)[:, None]
-    runs = [
-        np.diff(upto[starts], axis=0),
-        kinds[np.minimum(starts[:-1], len(kinds) - 1)] * filled,
-        kinds[starts[1:] - 1] * filled,
-    ]
-    return np.stack(runs, axis=1)
+    """Layers of each model stage: float[stages, kinds + 1, kinds, kinds + 1]."""
+    end, (few, left) = max(order) + 1, divmod(len(order), model_stages)
+    stage = np.repeat(np.arange(model_stages), few + (np.arange(model_stages) < left))
+    breaks, kind = np.diff(stage) > 0, np.array(order)
+    before = np.append(end, np.where(breaks, end, kind[:-1]))
+    after = np.append(np.where(breaks, end, kind[1:]), end)
+    runs = np.zeros((model_stages, end + 1, end, end + 1))
+    np.add.at(runs, (stage, before, kind, after), 1.0)
+    return runs
 
 
 def _most(arrays: Iterable[Array]) -> Array:

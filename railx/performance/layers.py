@@ -128,31 +128,29 @@ class Exchange:
     def pass_s(
         self,
         passes: LayerPasses,
-        count: Array | float,
-        first: Array | float,
-        last: Array | float,
-        single: Array | bool,
+        before: tuple[LayerPasses, Exchange] | None,
+        after: tuple[LayerPasses, Exchange] | None,
     ) -> tuple[Array, Array]:
-        """Exposed seconds of one micro-batch in its forward and its backward passes.
+        """Exposed seconds of one micro-batch in its forward and its backward pass.
 
-        ``count``: layers of this kind. ``first`` and ``last``: runs of layers that
-        begin and end with one. ``single``: whether runs have one layer only. The first
-        gather of a run and its last scatter hide behind nothing.
+        ``before`` and ``after``: the layers around it on the same stage. A gather hides
+        behind the layer that computes before, a scatter behind the one that computes
+        next. Those at the ends of a stage hide behind nothing.
         """
         gather, scatter = self.gather, self.scatter
-        if not self.overlaps:
-            exposed = count * gather, count * (gather + scatter)
+        if self.overlaps:
+            under_way = np.zeros_like(gather)
+            if before is not None:
+                gather = _excess(gather, before[0].forward_s)
+                under_way = under_way + before[1].gather
+                scatter = np.zeros_like(scatter)
+            if after is not None:
+                under_way = under_way + after[1].scatter
+            opens = 0.0 if after is not None else self.gather
+            backward = _excess(under_way, passes.backward_s) + opens + scatter
         else:
-            forward, backward = passes.forward_s, passes.backward_s
-            inner = _excess(gather + scatter, backward)
-            # A run of one layer has no other to hide behind.
-            opens = gather + np.where(single, 0.0, _excess(gather, backward)) - inner
-            closes = scatter + np.where(single, 0.0, _excess(scatter, backward) - inner)
-            exposed = (
-                count * _excess(gather, forward) + first * np.minimum(gather, forward),
-                count * inner + last * opens + first * closes,
-            )
-        return np.where(self.by_pass, exposed[0], 0.0), np.where(self.by_pass, exposed[1], 0.0)
+            backward = gather + scatter
+        return np.where(self.by_pass, gather, 0.0), np.where(self.by_pass, backward, 0.0)
 
     def tail_s(self, first: Array) -> Array:
         """Seconds of the last scatter of a backward pass, after all computation."""
