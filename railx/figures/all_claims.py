@@ -75,7 +75,7 @@ class _Row:
     y: float = 0.0
 
 
-@figure("All claims: ours over published", "all", height=11)
+@figure("All claims: ours over published", "all", height=13)
 @reads(
     claims="evidence.claims: claim kind headline paper place sentence published ours low high"
     " comparison tolerance fidelity verdict"
@@ -178,8 +178,10 @@ def _rows(frame: DataFrame, by_place: bool = False) -> tuple[list[tuple[float, s
         y += _NAME
         names.append((y - _NAME / 2, name))
         for row in section:
-            row.height = max(_ROW, (_tallest(row.claims) + 1) * _STACKED)
-            row.y = y + row.height / 2
+            # The range of those beyond the axis stands above its dots.
+            above = _ROW * _has_range(row.claims)
+            row.height = max(_ROW, (_tallest(row.claims) + 1) * _STACKED) + above
+            row.y = y + (row.height + above) / 2
             y += row.height
     return names, [row for _, section in sections for row in section]
 
@@ -197,6 +199,12 @@ def _tallest(claims: DataFrame) -> int:
     counts = claims["edge"].value_counts().drop("", errors="ignore")
     aside = [-(-count // _ASIDE) for count in counts[counts <= _MOST_ASIDE]]
     return max([1, *heaps, *aside])
+
+
+def _has_range(claims: DataFrame) -> bool:
+    """Whether more than a few dots lie beyond an end of the axis."""
+    beyond = claims[(claims["edge"] == "") & (claims["ratio"] != claims["at"])]
+    return bool((beyond["at"].value_counts() > _FEW).any())
 
 
 def _heaps(claims: DataFrame) -> list[list[int]]:
