@@ -27,7 +27,7 @@ from numba import njit
 from shared import compile_times, describe, first_call, record
 
 from railx.families import TopologySettings, build_routing, build_topology
-from railx.network.packets import simulate_packets
+from railx.network.packets.simulate import simulate_packets
 from railx.network.settings import PacketNetworkSettings, UniformTraffic
 from railx.settings import load
 from railx.vocabulary.routing.table import RoutingTable
