@@ -12,17 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railx.errors import UserError
 from railx.exchange.chakra import write_chakra
 from railx.exchange.graph_files import read_graphs
 from railx.exchange.rank_nodes import Axes
-from railx.fabric.circuits import Layout
+from railx.fabric.circuits import Configuration, Layout
 from railx.replay.graph_run import prepare_graph, replay_graph
 from railx.replay.programs import write_programs
 from railx.replay.run import prepare, replay_programs
 from tests.exchange.drawn import collectives_alone, job, said
 from tests.exchange.traces import COLL, COMP, RECV, SEND, node, unpacked, write
 from tests.replay.plain_graphs import plain_ends
-from tests.replay.programs import from_steps
+from tests.replay.programs import ReplayedOperation, Step, from_steps
 from tests.replay.programs import programs as drawn_steps
 
 
@@ -42,6 +43,16 @@ def test_graphs_take_as_long_as_their_programs(
         last = [int(ends[ranks == r][number[ranks == r].argmax()]) for r in range(graphs.ranks)]
         assert last == replayed.table["end_ns"].tolist()
     assert imported.issued
+
+
+def test_a_wait_for_what_has_not_begun_is_refused(tmp_path: Path) -> None:
+    members = Configuration("ring", (0, 1))
+    ring = ReplayedOperation(("ring", 3), members, {0: 5, 1: 5}, kind="all_reduce")
+    steps = [Step(0, "begin"), Step(0, "issue", 0, ring), Step(0, "wait", 0, ring), Step(0, "end")]
+    without = [step for step in steps if step.does != "issue"]
+    write_programs(tmp_path / "job.parquet", from_steps({0: steps, 1: without}))
+    with pytest.raises(UserError, match="rank 1, which waits for operation 3 of ring and has not"):
+        read_graphs(tmp_path / "job.parquet")
 
 
 @settings(max_examples=30, deadline=None)
