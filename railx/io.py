@@ -170,7 +170,15 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
     """The JSON metadata that :func:`write_table` stored with the table, or {}."""
     with _naming(path):
         stored = pq.read_schema(path).metadata or {}
-    metadata: dict[str, Any] = json.loads(stored.get(_METADATA_KEY, b"{}"))
+    text = stored.get(_METADATA_KEY, b"{}")
+    try:
+        metadata = json.loads(text)
+    except (ValueError, RecursionError):
+        metadata = None
+    if not isinstance(metadata, dict):
+        raise UserError(
+            f"{path}: metadata: got {text[:60].decode(errors='replace')!r}; allowed: a JSON object"
+        )
     return metadata
 
 

@@ -60,7 +60,7 @@ class RankNodes:
 
     def where(self, number: int) -> str:
         """The file, rank and node for a message."""
-        return f"got {self.path}, rank {self.rank}, node {number}"
+        return _where(self.path, self.rank, number)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,12 @@ class ImportedGraphs:
     def where(self, row: int) -> str:
         """The file, rank and number of a node for a message."""
         rank, number = (int(self.graphs.columns[key][row]) for key in ("rank", "number"))
-        return f"got {self.files[rank]}, rank {rank}, node {number}"
+        return _where(self.files[rank], rank, number)
+
+
+def _where(path: Path, rank: int, number: int) -> str:
+    """A node for a message; in a GOAL schedule its number is that of its line."""
+    return f"got {path}, rank {rank}, {'line' if path.suffix == '.goal' else 'node'} {number}"
 
 
 def graphs_of(ranks: Sequence[RankNodes], groups: Sequence[tuple[int, ...]]) -> RankGraphs:
@@ -183,10 +188,12 @@ def _circle(owner: IntArray, before: IntArray, stuck: set[int]) -> list[int]:
 
 
 def check_matches(imported: ImportedGraphs) -> None:
-    """UserError where members disagree on a collective, or a message has no other end.
+    """UserError where members disagree on a collective, or both ends on a message.
 
     The n-th collective of a group on a member has to be of one kind, and of the same
-    bytes, on all members.
+    bytes, on all members; the n-th send of a tag has to have the bytes of the n-th
+    receive. Simulators match messages by rank and tag alone, but a replay gives each
+    end the time of its own bytes.
     """
     columns = imported.graphs.columns
     collective = (columns["kind"] != COMPUTE) & (columns["group"] >= 0)
@@ -240,6 +247,14 @@ def _check_messages(imported: ImportedGraphs) -> None:
                 f" rank {target}, tag {tag}, with {len(sent)} sends for {len(received)} receives;"
                 " allowed: as many; record all ranks in one run"
             )
+        for here, there in zip(sent, received, strict=True):
+            sizes = columns["bytes"][here], columns["bytes"][there]
+            if sizes[0] != sizes[1]:
+                raise UserError(
+                    f"{imported.where(here)}, a send of {sizes[0]} bytes to rank {target}, tag"
+                    f" {tag}, of which {imported.where(there).removeprefix('got ')} receives"
+                    f" {sizes[1]}; allowed: the same bytes at both ends"
+                )
 
 
 def _shown(members: Sequence[int]) -> str:

@@ -93,6 +93,14 @@ def test_json_refuses_not_a_number_and_names_a_broken_file(tmp_path: Path) -> No
         read_json(tmp_path / "d.json")
 
 
+@pytest.mark.parametrize("stored", [b"null", b"[]", b"{", b"\xff", b"[" * 200_000])
+def test_metadata_that_are_no_object_are_refused(tmp_path: Path, stored: bytes) -> None:
+    path = tmp_path / "t.parquet"
+    write_table(path, pa.table({"node": [1]}).replace_schema_metadata({b"railx": stored}))
+    with pytest.raises(UserError, match=f"^{path}: metadata: got .*; allowed: a JSON object$"):
+        read_metadata(path)
+
+
 @pytest.mark.parametrize("content", [b"", b"PAR1 and no more", b"PAR1" + b"\xff" * 40 + b"PAR1"])
 def test_a_damaged_table_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "table.parquet"
