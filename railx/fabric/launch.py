@@ -102,7 +102,7 @@ def launch_controller(settings: FabricSettings, ranks: int) -> Iterator[Controll
     token = os.environ.setdefault(TOKEN, secrets.token_urlsafe(16))
     # A file and no pipe: no process reads it while the controller runs, and a full pipe
     # would block the controller.
-    with tempfile.TemporaryFile("w+") as said, _reserved_port(settings) as settings:
+    with tempfile.TemporaryFile("w+") as said, reserved_port(settings) as settings:
         limit_s = max(settings.timeout_s, _START_S)
 
         def again(address: str) -> subprocess.Popen[str]:
@@ -127,7 +127,7 @@ def launch_controller(settings: FabricSettings, ranks: int) -> Iterator[Controll
 
 
 @contextlib.contextmanager
-def _reserved_port(settings: FabricSettings) -> Iterator[FabricSettings]:
+def reserved_port(settings: FabricSettings) -> Iterator[FabricSettings]:
     """The settings with a port that nobody else takes, also between two controllers.
 
     This process binds it and does not listen: a controller may bind it too, and ranks

@@ -18,13 +18,14 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from railx.fabric import Configuration, FabricClient, FabricError, FabricSettings, Layout
 from railx.fabric.circuits import Port
+from railx.fabric.launch import reserved_port
 from railx.fabric.observer import Observer, ObserverError
 from railx.fabric.protocol import TOKEN
 from railx.fabric.settings import EmulatedSwitchSettings, JournalSettings
@@ -92,7 +93,7 @@ class Soak:
         self._log.touch()
         self.checker = Checker(self.layout, self._log)
         self._said = (folder / "controller.log").open("w+")
-        self._settings = FabricSettings(
+        settings = FabricSettings(
             gpus_per_server=options.gpus_per_server,
             host="127.0.0.1",
             port=0,
@@ -104,9 +105,10 @@ class Soak:
             journal=JournalSettings(str(folder / "journal"), 1024),
         )
         os.environ[TOKEN] = secrets.token_urlsafe(16)
-        self._controller, port = self._start(0)
-        self._port = port
-        self.proxy = Proxy(f"127.0.0.1:{port}", options.seed, options.double, options.lose)
+        self._held = contextlib.ExitStack()
+        self._settings = self._held.enter_context(reserved_port(settings))
+        self.start()
+        self.proxy = Proxy(self.address, options.seed, options.double, options.lose)
         self._groups = self._draw_groups()
         self._numbers: Counter[str] = Counter()
         self._clients: dict[int, Mortal] = {}
@@ -120,13 +122,18 @@ class Soak:
 
     # The controller.
 
-    def _start(self, port: int) -> tuple[subprocess.Popen[str], int]:
-        settings = to_dict(self._settings) | {"port": port}
-        process = subprocess.Popen(
+    @property
+    def address(self) -> str:
+        """Of the controller, whether one runs or not."""
+        return f"127.0.0.1:{self._settings.port}"
+
+    def start(self) -> None:
+        """Start a controller; RuntimeError where it does not start."""
+        self.controller = subprocess.Popen(
             [
                 *(sys.executable, str(Path(__file__).with_name("controller.py")), str(self._log)),
                 *("--until-stdin-closes", "--ranks", str(self.ranks)),
-                *("--settings", json.dumps(settings)),
+                *("--settings", json.dumps(to_dict(self._settings))),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -134,11 +141,11 @@ class Soak:
             text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
-        assert process.stdout is not None
-        line = process.stdout.readline()
+        assert self.controller.stdout is not None
+        line = self.controller.stdout.readline()
         if not line:
             raise RuntimeError(f"the controller did not start: {self.said()[-400:]}")
-        return process, json.loads(line)["port"]
+        self._settings = replace(self._settings, port=json.loads(line)["port"])
 
     def said(self) -> str:
         """Everything that the controllers have logged."""
@@ -147,14 +154,14 @@ class Soak:
 
     def restart(self) -> None:
         """Kill the controller without a word, and start the next one."""
-        self._controller.send_signal(signal.SIGKILL)
-        self._controller.wait()
+        self.controller.send_signal(signal.SIGKILL)
+        self.controller.wait()
         time.sleep(self.random.uniform(0, 0.3))
-        self._controller, _ = self._start(self._port)
+        self.start()
 
     def observer(self) -> Observer:
         """A connection of its own, not through the proxy."""
-        return Observer(f"127.0.0.1:{self._port}")
+        return Observer(self.address)
 
     # The schedule: the same for all ranks, so that nobody waits in a circle.
 
@@ -382,7 +389,7 @@ class Soak:
         self.counts["operations not begun by all"] += len(operations) - len(spans)
         self.checker.judge(span for span in spans if span.begin_ns < span.end_ns)
         self.counts["rounds"] += 1
-        if self._controller.poll() is not None:
+        if self.controller.poll() is not None:
             raise RuntimeError(f"the controller ended: {self.said()[-2000:]}")
 
     def _rest(self) -> None:
@@ -415,14 +422,15 @@ class Soak:
         self.proxy.close()
         with self.observer() as observer:
             observer.shut_down()
-        code = self._controller.wait(30)
+        code = self.controller.wait(30)
+        self._held.close()
         if code != 0:
             self._break(f"the controller ended with {code}: {self.said()[-2000:]}")
         return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 0 where nothing was broken."""
+def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python scripts/soak",
         description=(
@@ -444,6 +452,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--verbose", action="store_true", help="say what happens when")
     parser.add_argument("--lose", type=float, default=0.1, help="share of hints lost")
     options = parser.parse_args(arguments)
+    if options.ranks < 4:
+        # Fewer do not have _GROUPS different groups.
+        parser.error(f"--ranks: got {options.ranks}; allowed: at least 4")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; 0 where nothing was broken."""
+    options = options_of(arguments)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(options.keep or made)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from railx.fabric import Configuration, Layout
+from railx.fabric.protocol import TOKEN
 from scripts.soak.checker import Checker, Span
+from scripts.soak.cli import Soak, options_of
 from tests.commands import ROOT, python
 
 LEFT = Configuration("ring", (0, 1))
@@ -70,6 +75,28 @@ def test_the_loss_of_a_port_is_nobodys_mistake_until_it_is_known(tmp_path: Path)
     lines = [LIT, (5, "lost", {"ports": [[0, "left"]]})]
     assert judged(tmp_path, lines, (2, 9, LEFT), (7, 9, LEFT)) == []
     assert judged(tmp_path, lines, (5 * SECOND_NS, 6 * SECOND_NS, LEFT)) != []
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lets two bind it")
+@pytest.mark.filterwarnings("ignore:.*:ResourceWarning")
+def test_nobody_takes_the_port_of_a_killed_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN, "")
+    soak = Soak(options_of([]), tmp_path)
+    soak.controller.send_signal(signal.SIGKILL)
+    soak.controller.wait()
+    host, port = soak.address.split(":")
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((host, int(port)))
+    soak.start()
+    assert soak.close() > 0
+
+
+def test_too_few_ranks_are_refused_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        options_of(["--ranks", "3"])
+    assert "--ranks: got 3; allowed: at least 4" in capsys.readouterr().err
 
 
 @pytest.mark.slow
