@@ -13,9 +13,11 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -120,6 +122,26 @@ def read_json(path: str | Path, *, keys_once: bool = False) -> Any:
         raise UserError(f"{path}: JSON nested too deeply; allowed: a few levels") from None
 
 
+@lru_cache(maxsize=1)
+def yaml_loader() -> Any:
+    """The safe loader of YAML from users: RecursionError where it is nested too deeply.
+
+    libyaml reads the text. Its own composer would overflow the stack of the process.
+    """
+    import yaml
+
+    if not hasattr(yaml, "CSafeLoader"):
+        return yaml.SafeLoader
+    # Before the parser, whose own composer it takes the place of.
+    bases = (yaml.composer.Composer, *yaml.CSafeLoader.__bases__)
+
+    def begin(self: Any, stream: Any) -> None:
+        yaml.CSafeLoader.__init__(self, stream)
+        yaml.composer.Composer.__init__(self)
+
+    return type("Loader", bases, {"__init__": begin})
+
+
 def write_table(
     path: str | Path,
     table: pa.Table | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Any,
@@ -146,7 +168,7 @@ def _naming(path: str | Path) -> Iterator[None]:
     """A UserError that names a file that pyarrow cannot read as Parquet."""
     try:
         yield
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         if is_explained(error):
             raise
         raise UserError(
@@ -180,6 +202,41 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
             f"{path}: metadata: got {text[:60].decode(errors='replace')!r}; allowed: a JSON object"
         )
     return metadata
+
+
+@contextmanager
+def written_by(path: str | Path, command: str) -> Iterator[None]:
+    """A UserError that names a table of ``command`` which cannot be rebuilt.
+
+    Whatever a damaged table makes of the block is one; a UserError keeps its words.
+    """
+    try:
+        yield
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        pa.ArrowException,
+    ) as error:
+        said = str(error)
+        if not is_explained(error):
+            said = f"got {type(error).__name__} ({error}); allowed: a file of {command}"
+        elif str(path) in said:
+            raise
+        raise UserError(f"{path}: {said}") from error
+
+
+def whole_numbers(column: pa.ChunkedArray, kind: Any) -> Any:
+    """A column as integers of a numpy type; ValueError where it has others or nulls."""
+    values = column.to_numpy()
+    limits = np.iinfo(kind)
+    if values.dtype.kind not in "iu" or (
+        len(values) and (values.min() < limits.min or values.max() > limits.max)
+    ):
+        raise ValueError(f"{values.dtype} {values[:1]}, no {limits.dtype}")
+    return values.astype(kind)
 
 
 def _to_arrow(table: Any) -> pa.Table:

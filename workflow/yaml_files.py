@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from railx.io import yaml_loader
 from railx.settings import SettingsError
 
 #: Numbers with a point or an exponent, as in 1e9, which YAML 1.1 takes for text.
@@ -71,7 +72,7 @@ def _words(error: Exception) -> str:
 def _loader() -> Any:
     import yaml
 
-    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    base: Any = yaml_loader()
 
     class Loader(base):  # type: ignore[misc]
         """Plain data, with the rules of this module."""

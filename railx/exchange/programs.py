@@ -59,6 +59,11 @@ class ProgramWalk(ABC):
                 self.compute("resume", step["resume_ns"])
         elif does == ISSUE:
             members = self.programs.configurations[step["configuration"]].members
+            if self.rank not in members:
+                raise UserError(
+                    f"got rank {self.rank} in operation {step['sequence']} of"
+                    f" {self.programs.channels[channel]}; allowed: ranks {members}"
+                )
             ends = self.issue(KINDS[step["kind"]], members, step)
             self.operations[key] = self.last[channel] = ends
 

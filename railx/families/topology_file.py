@@ -14,6 +14,7 @@ from railx.settings import load, to_dict
 from railx.vocabulary.topology import (
     DIMENSIONS,
     LINK_KINDS,
+    MOST_LINK_ROWS,
     Circuits,
     FamilySettings,
     Links,
@@ -54,7 +55,7 @@ def read_topology(path: str | Path) -> Topology:
     ValueError names a file that is not a topology, SettingsError a setting that its
     family does not take.
     """
-    from railx.io import read_metadata, read_table
+    from railx.io import read_metadata, read_table, written_by
 
     metadata = read_metadata(path)
     missing = sorted(
@@ -66,18 +67,27 @@ def read_topology(path: str | Path) -> Topology:
             " of `railx topology`"
         )
     table = read_table(path)
-    links, circuits = (_rows(table, element) for element in ("link", "circuit"))
-    chips = int(metadata["chips"])
     settings: FamilySettings = load(TopologySettings, metadata["settings"], "topology")
-    return Topology(
-        settings=settings,
-        chips=chips,
-        nodes=int(metadata["nodes"]),
-        switches=int(metadata["switches"]),
-        chip_node=node_of_chips(settings, chips, int(metadata["chips_per_node"])),
-        links=_from_table(Links, links),
-        circuits=_from_table(Circuits, circuits) if len(circuits) else None,
-    )
+    with written_by(path, "railx topology --out"):
+        links, circuits = (_rows(table, element) for element in ("link", "circuit"))
+        counts = ("chips", "nodes", "switches", "chips_per_node")
+        chips, nodes, switches, chips_per_node = (metadata[name] for name in counts)
+        if chips != nodes * chips_per_node or not 0 < chips + switches <= MOST_LINK_ROWS:
+            got = ", ".join(f"{name} {metadata[name]}" for name in counts)
+            raise ValueError(f"{got}, which contradict each other")
+        topology = Topology(
+            settings=settings,
+            chips=chips,
+            nodes=nodes,
+            switches=switches,
+            chip_node=node_of_chips(settings, chips, chips_per_node),
+            links=_from_table(Links, links),
+            circuits=_from_table(Circuits, circuits) if len(circuits) else None,
+        )
+        ends = np.concatenate([topology.links.src, topology.links.dst])
+        if len(ends) and not 0 <= ends.min() <= ends.max() < topology.vertices:
+            raise ValueError(f"links of vertices {ends.min()} to {ends.max()}")
+    return topology
 
 
 def _metadata(topology: Topology) -> Mapping[str, Any]:
@@ -113,13 +123,16 @@ def _rows(table: Any, element: str) -> Any:
 
 def _from_table(cls: Any, table: Any) -> Any:
     """Rebuild a struct of arrays from its Parquet columns; names go back to codes."""
-    from railx.io import as_numbers
+    from railx.io import as_numbers, whole_numbers
 
     columns = {}
     for name in cls.__dataclass_fields__:
         if name in _WORDS:
             columns[name] = as_numbers(table[name], _WORDS[name]).astype(np.int8)
+        elif name in ("gbps", "latency_ns"):
+            columns[name] = table[name].to_numpy().astype(np.float64)
+            if not (columns[name] >= 0).all() or np.isinf(columns[name]).any():
+                raise ValueError(f"{name} {columns[name][:1]}")
         else:
-            dtype = np.float64 if name in ("gbps", "latency_ns") else np.int32
-            columns[name] = table[name].to_numpy().astype(dtype)
+            columns[name] = whole_numbers(table[name], np.int32)
     return cls(**columns)

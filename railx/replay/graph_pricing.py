@@ -176,8 +176,11 @@ def price_of(rows: Iterable[Mapping[str, Any]]) -> Price:
     """
     ways: dict[_Shape, list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
-        shape = (row["operation"], row["group_size"], row["stride"])
-        ways[shape].append((row["latency_us"] * 1e3, row["gb_s"]))
+        shape = (row["operation"], int(row["group_size"]), int(row["stride"]))
+        latency_ns, gb_s = row["latency_us"] * 1e3, float(row["gb_s"])
+        if not (0 <= latency_ns < _LONGEST_NS and gb_s > 0):
+            raise ValueError(f"latency_us {row['latency_us']}, gb_s {row['gb_s']}")
+        ways[shape].append((latency_ns, gb_s))
     options: dict[tuple[str, tuple[int, ...]], list[tuple[float, float]]] = {}
 
     def price(kind: str, size_bytes: int, members: tuple[int, ...]) -> float:

@@ -314,7 +314,8 @@ def _without_lanes(graphs: RankGraphs) -> RankGraphs:
     lanes = np.stack([columns["kind"], peer, columns["tag"]], axis=1)[messages]
     lane = np.unique(lanes, axis=0, return_inverse=True)[1]
     turn = counted(rank[messages], lane.ravel())
-    columns["tag"] = columns["tag"].copy()
+    # Numbers of the tags, as the sums of tags of any size may have no int64.
+    columns["tag"] = np.unique(columns["tag"], return_inverse=True)[1].ravel()
     columns["tag"][messages] += (turn + 1) * (int(columns["tag"].max(initial=0)) + 2)
     return replace(
         graphs,

@@ -17,7 +17,15 @@ import pyarrow as pa
 
 from railx.errors import UserError
 from railx.fabric.circuits import COMMUNICATION
-from railx.io import as_numbers, as_words, read_metadata, read_table, write_table
+from railx.io import (
+    as_numbers,
+    as_words,
+    read_metadata,
+    read_table,
+    whole_numbers,
+    write_table,
+    written_by,
+)
 from railx.vocabulary.arrays import Array
 
 #: The kinds of nodes, by the number in their column.
@@ -122,9 +130,9 @@ def read_graph_table(path: str | Path) -> tuple[RankGraphs, dict[str, Any]]:
     metadata, table = read_metadata(path), read_table(path)
     if _GROUPS not in metadata or not {*NODE_COLUMNS, _AFTER, _NAME} <= set(table.column_names):
         raise UserError(f"got {path}, no file of graphs; allowed: one of railx import --out")
-    try:
+    with written_by(path, "railx import --out"):
         columns = {
-            name: np.ascontiguousarray(table[name].to_numpy(), dtype=kind)
+            name: whole_numbers(table[name], kind)
             for name, (kind, _) in NODE_COLUMNS.items()
             if name != "kind"
         }
@@ -134,11 +142,10 @@ def read_graph_table(path: str | Path) -> tuple[RankGraphs, dict[str, Any]]:
         groups, names = tuple(map(tuple, metadata[_GROUPS])), tuple(table[_NAME].to_pylist())
         graphs = RankGraphs(columns, after[0], after[1], groups, names)
         faulty = _fault(graphs)
-    except (AttributeError, TypeError, ValueError) as error:
-        faulty = str(error)
+        notes = dict(metadata.get("notes") or {})
     if faulty:
         raise UserError(f"got {path} with {faulty}; allowed: a file of railx import --out")
-    return graphs, metadata["notes"]
+    return graphs, notes
 
 
 def _fault(graphs: RankGraphs) -> str:
@@ -154,6 +161,10 @@ def _fault(graphs: RankGraphs) -> str:
     for name, limit in limits.items():
         if columns[name].min() < -1 or columns[name].max() >= limit:
             return f"{name} {columns[name].max()}"
+    messages = np.isin(columns["kind"], (NODE_KINDS.index("send"), NODE_KINDS.index("recv")))
+    for name, needed in (("peer", messages), ("group", (columns["kind"] != COMPUTE) & ~messages)):
+        if (columns[name][needed] < 0).any():
+            return f"an operation without a {name}"
     if not ((graphs.dependencies >= 0) & (graphs.dependencies < nodes)).all():
         return "nodes after missing ones"
     return ""

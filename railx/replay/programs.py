@@ -21,7 +21,15 @@ import pyarrow as pa
 from railx.errors import UserError
 from railx.fabric.circuits import COMMUNICATION, Configuration
 from railx.fabric.holdings import OperationKey
-from railx.io import as_numbers, as_words, read_metadata, read_table, write_table
+from railx.io import (
+    as_numbers,
+    as_words,
+    read_metadata,
+    read_table,
+    whole_numbers,
+    write_table,
+    written_by,
+)
 from railx.vocabulary.arrays import Array
 
 #: The longest wait of a collective behind a message whose receiver does not come, and
@@ -157,16 +165,25 @@ def read_programs(path: str | Path) -> Programs:
     metadata, table = read_metadata(path), read_table(path)
     if "configurations" not in metadata or not set(COLUMNS) <= set(table.column_names):
         raise UserError(f"{path}: is no file of programs; allowed: one of write_programs")
-    channels = tuple(metadata["channels"])
-    names: Mapping[str, Sequence[str]] = {"does": DOES, "channel": channels, "kind": KINDS}
-    columns = {
-        name: as_numbers(table[name], names[name]) if name in names else table[name].to_numpy()
-        for name in COLUMNS
-    }
-    configurations = [
-        Configuration(kind, tuple(members)) for kind, *members in metadata["configurations"]
-    ]
-    return Programs.from_columns(columns, channels, configurations)
+    with written_by(path, "railx steps --out"):
+        channels = tuple(metadata["channels"])
+        names: Mapping[str, Sequence[str]] = {"does": DOES, "channel": channels, "kind": KINDS}
+        columns = {
+            name: as_numbers(table[name], names[name])
+            if name in names
+            else table[name].to_numpy(zero_copy_only=False)
+            if kind is np.bool_
+            else whole_numbers(table[name], kind)
+            for name, (kind, _) in COLUMNS.items()
+        }
+        configurations = [
+            Configuration(kind, tuple(members)) for kind, *members in metadata["configurations"]
+        ]
+        programs = Programs.from_columns(columns, channels, configurations)
+        if programs.ranks > len(programs):
+            last, limit = programs.ranks - 1, len(programs)
+            raise UserError(f"rank: got {last}; allowed: below {limit}, the number of steps")
+    return programs
 
 
 def _check(programs: Programs) -> None:

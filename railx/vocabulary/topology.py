@@ -26,7 +26,7 @@ DIMENSIONS = ("x", "y", "z")
 
 #: Above this a topology exceeds a workstation's memory (about 26 bytes per row in
 #: memory, more while building).
-_MOST_LINK_ROWS = 50_000_000
+MOST_LINK_ROWS = 50_000_000
 
 
 @dataclass(frozen=True)
@@ -238,11 +238,11 @@ def topology_of(
 
 def check_size(key: str, rows: int) -> None:
     """Refuse a link table that exceeds memory; ``key`` is the setting to lower."""
-    if rows > _MOST_LINK_ROWS:
+    if rows > MOST_LINK_ROWS:
         raise SettingsError(
             key,
             f"the topology would need {rows:,} directed links; allowed: at most"
-            f" {_MOST_LINK_ROWS:,}, choose a smaller size",
+            f" {MOST_LINK_ROWS:,}, choose a smaller size",
         )
 
 

@@ -234,6 +234,9 @@ def without(key: str) -> dict[str, Any]:
     ("content", "expected"),
     [
         ("{", "no YAML or JSON; allowed: a whole file"),
+        # libyaml's own composer would end the process.
+        ("[" * 100_000, "no YAML or JSON; allowed: a whole file"),
+        ("- " * 100_000, "no YAML or JSON; allowed: a whole file"),
         ("[1]", "without npus_count (ASTRA-sim) or devices and instances (InfraGraph)"),
         (without("bandwidth"), "without bandwidth; allowed: a network of ASTRA-sim"),
         (ASTRA | {"topology": ["Mesh"]}, "with topology Mesh; allowed: Ring, FullyConnected, Swi"),
@@ -282,3 +285,11 @@ def test_accelerators_joined_without_a_rate_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"host\.0\.gpu\.0 and host\.0\.gpu\.1 joined by a link"):
         read_network(path)
+
+
+def test_a_field_of_any_length_is_no_csv(tmp_path: Path) -> None:
+    path = tmp_path / "network.csv"
+    for text in ("x" * 200_000, "src,dst\n" + "x" * 200_000):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"network\.csv, which is no CSV \(field larger"):
+            read_network(path)

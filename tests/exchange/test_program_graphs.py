@@ -55,6 +55,17 @@ def test_a_wait_for_what_has_not_begun_is_refused(tmp_path: Path) -> None:
         read_graphs(tmp_path / "job.parquet")
 
 
+def test_an_operation_of_others_is_refused(tmp_path: Path) -> None:
+    ring = ReplayedOperation(
+        ("ring", 3), Configuration("ring", (0, 1)), dict.fromkeys(range(3), 5), kind="all_reduce"
+    )
+    steps = [Step(0, "begin"), Step(0, "issue", 0, ring), Step(0, "end")]
+    programs = from_steps({0: steps, 1: steps, 2: steps})
+    write_programs(tmp_path / "job.parquet", programs)
+    with pytest.raises(UserError, match=r"rank 2 in operation 3 of ring; allowed: ranks \(0, 1\)"):
+        read_graphs(tmp_path / "job.parquet")
+
+
 @settings(max_examples=30, deadline=None)
 @given(steps=drawn_steps(), seed=st.integers(0, 2**32))
 def test_graphs_have_the_nodes_of_the_programs_traces(

@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 from railx.errors import UserError
 from railx.fabric.circuits import Configuration, Layout
-from railx.replay.graph_run import ReplayedGraph, prepare_graph, replay_graph
+from railx.replay.graph_run import (
+    ReplayedGraph,
+    in_order_of_start,
+    prepare_graph,
+    replay_graph,
+)
 from railx.replay.graphs import NODE_COLUMNS, NODE_KINDS, RankGraphs
 from railx.replay.run import prepare, replay_programs
 from tests.replay.programs import ReplayedOperation, Step, from_steps
@@ -390,3 +395,16 @@ def test_graphs_that_cannot_end_name_the_node(
         run(ranks, groups)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_tags_of_any_size_have_an_order_of_start() -> None:
+    """The tags of a lane's messages are numbered anew, with no overflow."""
+    most = int(np.iinfo(np.int64).max)
+    ranks = [
+        [compute(9), *[message(kind, 1 - rank, 5, tag=most)] * 2]
+        for rank, kind in enumerate(("send", "recv"))
+    ]
+    graphs, order = in_order_of_start(*graph_of(ranks), one_collective=True)
+    assert graphs.columns["number"].tolist() == [0, 1, 2] * 2
+    assert graphs.columns["tag"].tolist() == [-1, most, most] * 2
+    assert order.tolist() == [9, 5, 5] * 2

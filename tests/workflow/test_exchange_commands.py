@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 
 import networkx as nx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -254,6 +256,74 @@ def test_mistakes_of_an_import_are_one_line(
     capsys.readouterr()
     message = refused(capsys, "import", *words.format(folder=folder).split())
     assert expected.format(folder=folder) in message
+
+
+def _damaged(table: pa.Table, damage: str) -> pa.Table:
+    """A table with another value of a key of its metadata, or of a column."""
+    name, _, text = damage.partition("=")
+    values = json.loads(text)
+    about = json.loads((table.schema.metadata or {}).get(b"railx", b"{}"))
+    if name in about:
+        about |= {name: values}
+        return table.replace_schema_metadata({b"railx": json.dumps(about).encode()})
+    column = pa.array([values] * len(table))
+    if name.startswith("second_"):
+        return table.append_column(name.removeprefix("second_"), column)
+    return table.set_column(table.column_names.index(name), name, column)
+
+
+@pytest.mark.parametrize(
+    ("what", "damage", "expected"),
+    [
+        ("graphs", "notes=3", "got TypeError"),
+        ("graphs", "second_rank=0", "got KeyError"),
+        ("graphs", "bytes=0.5", "got ValueError (float64 [0.5], no int64)"),
+        ("graphs", "stream=2147483648", "got ValueError (int64 [2147483648], no int32)"),
+        ("graphs", "kind=[1]", "got ArrowNotImplementedError"),
+        ("graphs", "group=-1", "with an operation without a group"),
+        ("programs", "channels=null", "got TypeError"),
+        ("programs", "configurations=[[]]", "got ValueError"),
+        ("programs", "gap_ns=NaN", "got ValueError (float64 [nan], no int64)"),
+        ("programs", "rank=1000000", "rank: got 1000000; allowed: below "),
+        ("network", "chips=1e999", "chips inf, nodes 9, switches 0, chips_per_node 1, which con"),
+        ("network", "nodes=null", "got TypeError"),
+        ("network", "chips_per_node=16", "chips_per_node 16, which contradict each other"),
+        ("network", "dst=9", "got ValueError (links of vertices 0 to 9)"),
+        ("network", "gbps=NaN", "got ValueError (gbps [nan])"),
+        ("bandwidths", "gb_s=0", "got ValueError (latency_us "),
+        ("bandwidths", "latency_us=null", "got TypeError"),
+        ("bandwidths", "group_size=null", "got TypeError"),
+    ],
+)
+def test_tables_with_other_values_are_refused_in_one_line(
+    what: str, damage: str, expected: str, programs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = programs.parent
+    traces = folder / "job"
+    path = programs if what == "programs" else folder / f"{what}.parquet"
+    words = ["export", "trace", str(programs), "--format", "chakra", "--out", str(traces)]
+    assert main(words) == 0
+    make = {
+        "graphs": ["import", "chakra", str(traces)],
+        "network": ["topology", *TORUS],
+        "bandwidths": [
+            "bandwidth",
+            *("topology=torus_2d", "bandwidth=small", "bandwidth.ranks=16"),
+        ],
+    }
+    read = {
+        "network": ["export", "topology", str(path), "--format", "edges"],
+        "bandwidths": ["import", "chakra", str(traces), "--bandwidth", str(path)],
+    }
+    if what in make:
+        assert main([*make[what], "--out", str(path)]) == 0
+    pq.write_table(_damaged(pq.read_table(path), damage), path)
+    capsys.readouterr()
+    replay = ["replay", str(path), "--network", "opus_rails"]
+    message = refused(capsys, *read.get(what, replay))
+    assert str(path) in message
+    assert expected in message
+    assert "allowed: " in message
 
 
 def test_groups_stand_beside_the_traces(programs: Path, tmp_path: Path) -> None:

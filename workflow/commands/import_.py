@@ -196,7 +196,7 @@ def _plan(options: argparse.Namespace) -> None:
 
 def _price(path: Path) -> Price:
     """Times of operations by the analytic rows of a table of bandwidths."""
-    from railx.io import read_rows
+    from railx.io import read_rows, written_by
     from railx.replay.graph_pricing import price_of
 
     columns = {"operation", "group_size", "stride", "latency_us", "gb_s", "fidelity"}
@@ -206,4 +206,5 @@ def _price(path: Path) -> Price:
         rows = []
     if not rows or not columns <= set(rows[0]):
         raise UserError(f"--bandwidth: got {path}; allowed: a table of railx bandwidth --out")
-    return price_of([row for row in rows if row["fidelity"] == "analytic"])
+    with written_by(path, "railx bandwidth --out"):
+        return price_of([row for row in rows if row["fidelity"] == "analytic"])

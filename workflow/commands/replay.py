@@ -182,12 +182,13 @@ def _from_file(path: Path, server: int | None) -> Any:
     import yaml
 
     from railx.families import TopologySettings, check_topology
+    from railx.io import yaml_loader
     from railx.settings import SettingsError, load
 
     plain: Any = None
     if path.suffix in (".yaml", ".yml") and path.is_file():
-        with suppress(yaml.YAMLError, UnicodeDecodeError):
-            plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with suppress(yaml.YAMLError, UnicodeDecodeError, RecursionError):
+            plain = yaml.load(path.read_text(encoding="utf-8"), yaml_loader())
     if not isinstance(plain, dict) or "family" not in plain:
         plain = {"family": "imported", "path": str(path), "chips_per_node": server or 1}
     try:

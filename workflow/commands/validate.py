@@ -86,7 +86,7 @@ def _constants(name: str) -> Any:
 
     try:
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise UserError(f"--constants: got {path}: {error}; allowed: a file of --fit") from None
     single = isinstance(entries, dict) and len(entries) == 1
     if not single or not all(isinstance(values, dict) for values in entries.values()):

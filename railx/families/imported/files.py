@@ -20,6 +20,7 @@ import numpy as np
 from railx.errors import UserError
 from railx.families.imported.infragraph import infragraph_network
 from railx.families.imported.network import FileLink, Network
+from railx.io import yaml_loader
 from railx.vocabulary.topology import LINK_KINDS
 from railx.vocabulary.union import roots
 
@@ -62,9 +63,7 @@ def _of_simulator(path: Path) -> Network:
     import yaml
 
     try:
-        content = yaml.load(
-            path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        )
+        content = yaml.load(path.read_text(encoding="utf-8"), yaml_loader())
     except (yaml.YAMLError, RecursionError):
         raise UserError(f"got {path}, which is no YAML or JSON; allowed: a whole file") from None
     if isinstance(content, dict) and {"npus_count", "units-count"} & set(content):
@@ -210,14 +209,15 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str, dict[str, str]]]:
     with path.open(encoding="utf-8", newline="") as file:
         if path.suffix == ".csv":
             reader = csv.DictReader(file, strict=True)
-            columns = reader.fieldnames or []
             allowed = ("src", "dst", *_LINK_KEYS)
-            if not {"src", "dst"} <= set(columns) <= set(allowed):
-                raise UserError(
-                    f"got {path} with columns {', '.join(columns) or 'none'}; allowed: src, dst"
-                    f" and any of {', '.join(_LINK_KEYS)}"
-                )
             try:
+                columns = reader.fieldnames or []
+                if not {"src", "dst"} <= set(columns) <= set(allowed):
+                    got = ", ".join(columns)[:60] or "none"
+                    raise UserError(
+                        f"got {path} with columns {got}; allowed: src, dst and any of"
+                        f" {', '.join(_LINK_KEYS)}"
+                    )
                 for row in reader:
                     where = f"line {reader.line_num}"
                     if None in row or None in row.values():
@@ -225,7 +225,7 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str, dict[str, str]]]:
                     attributes = {key: row[key] for key in _LINK_KEYS if row.get(key)}
                     yield where, row["src"], row["dst"], attributes
             except csv.Error as error:
-                raise UserError(f"got {path}, which is no CSV ({error})") from None
+                raise UserError(f"got {path}, which is no CSV ({error}); allowed: CSV") from None
             return
         for number, line in enumerate(file, 1):
             words = line.partition("#")[0].split()
