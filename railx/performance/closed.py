@@ -2,7 +2,7 @@
 
 Passes of layers (:mod:`railx.performance.layers`) add up to stages, stages to a
 pipeline by its schedule, and what replicas exchange is added where it does not hide
-behind computation. Virtual stages of unequal layers have no closed form; their passes
+behind computation. Virtual stages of unlike layers have no closed form; their passes
 are run in order. :mod:`railx.steps.referee` replays the same plan on the virtual
 clock; tests hold the two together. Times are seconds, arrays float[plans].
 """
@@ -133,17 +133,23 @@ class _Passes:
             for kind, (passes, _) in enumerate(self.kinds)
         ]
 
-    def after(self, counts: Sequence[Array], number: Array) -> tuple[Array, Array]:
-        """What a stage of some layers exchanges after its passes, exposed; and the
-        update of its parameters. Stages at both ends have a table.
+    def around(self, counts: Sequence[Array], number: Array) -> tuple[Array, Array, Array]:
+        """Exposed seconds of what a stage of some layers exchanges before and after its
+        passes, and the update of its parameters. Stages at both ends have a table.
         """
         end = (number == 0) | (number == self.layers.plans["pipeline"] - 1)
         tables, seconds = (np.where(end, value, 0.0) for value in self.layers.tables())
-        layers = np.maximum(_sum(counts), 1e-9)
-        for count, (passes, exchange) in zip(counts, self.kinds, strict=True):
-            seconds = seconds + exchange.step_s(passes, count, count / layers)
-            tables = tables + count * exchange.parameters
-        return seconds, self.layers.update(tables)
+        layers, (before, after) = np.maximum(_sum(counts), 1e-9), np.zeros((2, len(end)))
+        kinds = list(zip(counts, self.kinds, strict=True))[::-1]
+        behind = _sum(sent.left_s(passes, count, count / layers) for count, (passes, sent) in kinds)
+        for count, (passes, sent) in kinds:
+            gather, scatter = sent.of_step
+            before = sent.queued(count, gather, passes.forward_s, before)
+            behind = sent.queued(count, scatter, passes.backward_s, behind)
+            later = ~(sent.by_pass | sent.once | sent.reduced)
+            after = after + np.where(later, count * sent.gather, 0.0)
+            tables = tables + count * sent.parameters
+        return before, seconds + (behind + after), self.layers.update(tables)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,8 +158,8 @@ class _Stage:
 
     ``above``: seconds of one micro-batch in the stages before it. ``hidden``: of a
     micro-batch's last scatter, the seconds that the next backward pass hides.
-    ``exchanged`` and ``updated``: seconds after the last pass of the first stage, which
-    is the last of the step.
+    ``begun``: seconds that its first pass is late for shards. ``exchanged`` and
+    ``updated``: after the last pass of the first stage, which is the last of the step.
     """
 
     layers: _StageLayers
@@ -161,6 +167,7 @@ class _Stage:
     head: Array
     above: Array
     hidden: Array
+    begun: Array
     exchanged: Array
     updated: Array
 
@@ -196,7 +203,8 @@ def step_times(setting: Setting, plans: Plans) -> StepTimes:
     exchanged, bubble = chosen([one.exchanged for one in stages], latest), chosen(idle)
     # An update that begins before the first stage's last pass ends is hidden in part; a
     # scatter that the next pass hides shortens the wait.
-    parts["data"] = parts["data"] + np.maximum(exchanged, 0.0) + np.minimum(bubble, 0.0)
+    around = _most(one.begun for one in stages) + np.maximum(exchanged, 0.0)
+    parts["data"] = parts["data"] + around + np.minimum(bubble, 0.0)
     updated = chosen([one.updated for one in stages], latest)
     return StepTimes(
         {
@@ -287,8 +295,8 @@ class _Pipelines:
         before = before.plus(
             np.where(is_first, 0.0, self.lookup), self._sends(sent, sent - ~is_first)
         )
+        gathered, exchanged, updated = self.passes.around(layers.inside.number, layers.number)
         # Stages end one after another, the first one last.
-        exchanged, updated = self.passes.after(layers.inside.number, layers.number)
         since = (before.backward - before.tail) / self.virtual
         if self.uneven.any():
             ended = self.ends[1, layers.number, np.arange(len(self.stages))]
@@ -299,6 +307,7 @@ class _Pipelines:
             head,
             above=before.total - before.tail,
             hidden=np.minimum(work.tail, head * 2 / 3),
+            begun=gathered - before.forward / self.virtual - layers.number * self.hop,
             exchanged=exchanged - since,
             updated=updated,
         )
@@ -432,7 +441,7 @@ _ROUNDS, _LAST_ROUNDS = 8, 2
 
 
 def _uneven_ends(layers: Layers) -> tuple[Array, Array]:
-    """Interleaved plans whose virtual stages have unequal layers: bool[plans].
+    """Interleaved plans whose virtual stages have unlike layers: bool[plans].
 
     No closed form has their time, so their passes are run. With it, when the last pass
     of each stage of theirs ends: float[2, stages, plans], first as if messages took no
@@ -442,8 +451,14 @@ def _uneven_ends(layers: Layers) -> tuple[Array, Array]:
     shapes = np.stack([plans[name] for name in ("pipeline", "virtual", "micro_batches")])
     stages, virtual, batches = shapes
     uneven = (plans["schedule"] == _INTERLEAVED) & (batches % stages == 0)
-    uneven &= setting.model.layers % (stages * virtual) > 0
-    ends = np.zeros((2, int(stages[uneven].max(initial=1)), len(plans)))
+    experts = np.array([[kind.experts, not kind.experts] for kind in setting.model.kinds])
+    for parts in np.unique((stages * virtual)[uneven]):
+        by_kind = _runs_of(setting.model.layer_order, parts).sum(axis=(1, 3))
+        # Windows alone make a difference in a single round.
+        unlike = np.ptp(by_kind, axis=0).any() & (batches == stages)
+        unlike |= np.ptp(by_kind @ experts, axis=0).any()
+        uneven &= (stages * virtual != parts) | unlike
+    ends = np.zeros((2, int(stages.max(initial=1)), len(plans)))
     for shape in np.unique(shapes[:, uneven], axis=1).astype(int).T:
         rows = np.flatnonzero(uneven & (shapes == shape[:, None]).all(axis=0))
         ends[:, : shape[0], rows] = _ends(Layers(setting, plans.take(rows)), *shape.tolist())
@@ -507,12 +522,12 @@ class _Layers:
 
     runs: Array
 
-    @property
+    @cached_property
     def number(self) -> Sequence[Array]:
         """Layers by kind."""
         return list(self.runs.sum(axis=(0, 2)))
 
-    @property
+    @cached_property
     def first(self) -> Sequence[Array]:
         """Runs that begin with a layer of a kind."""
         return list(self.runs[-1].sum(axis=1))

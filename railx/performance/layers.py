@@ -156,27 +156,32 @@ class Exchange:
         """Seconds of the last scatter of a backward pass, after all computation."""
         return np.where(self.by_pass & self.overlaps, first * self.scatter, 0.0)
 
-    def step_s(self, passes: LayerPasses, count: Array, share: Array) -> Array:
-        """Exposed seconds of a step in ``count`` layers, a share of the first stage."""
-        reduced = np.where(self.reduced, 2.0, 1.0) * self.scatter
-        after = np.where(self.reduced | self.once, 0.0, count * self.gather)
-        before = np.where(self.once, count * self.gather, 0.0)
-        behind = count * reduced
-        if self.overlaps:
-            forward, backward = passes.forward_s, passes.backward_s
-            of_chunk = count / self.virtual
-            first = of_chunk * _excess(self.gather, forward)
-            first = first + share * np.minimum(self.gather, forward)
-            before = np.where(self.once, first, 0.0)
-            # Of its last passes, those of the other parts end some passes earlier.
-            passes_since = (self.virtual - 1) * self.stages + 1
-            behind = np.maximum(
-                of_chunk * _excess(reduced, backward) + share * np.minimum(reduced, backward),
-                count * reduced
-                - (passes_since * of_chunk - share) * backward
-                - (self.virtual - 1) * self.stages * share * self.hop,
-            )
-        return np.where(self.by_pass, 0.0, before + behind + after)
+    @property
+    def of_step(self) -> tuple[Array, Array]:
+        """Seconds of a gather before the first pass and a scatter after the last."""
+        scatter = np.where(self.reduced, 2.0, 1.0) * self.scatter
+        return np.where(self.once, self.gather, 0.0), np.where(self.by_pass, 0.0, scatter)
+
+    def queued(self, count: Array, time: Array, cover: Array, later: Array) -> Array:
+        """Exposed seconds of exchanges in a queue: of ``count`` layers, then ``later``.
+
+        A gather hides behind the layers that compute before its own, a scatter behind
+        those that compute after: each for ``cover`` seconds.
+        """
+        if not self.overlaps:
+            return count * time + later
+        count = count / self.virtual
+        alike = count * _excess(time, cover) + np.minimum(time, cover)
+        return np.where(count > 0, np.maximum(alike, count * (time - cover) + later), later)
+
+    def left_s(self, passes: LayerPasses, count: Array, share: Array) -> Array:
+        """What is left of other parts' scatters when a stage's last pass begins, of
+        ``count`` layers, a share of its own: their last passes end some passes earlier.
+        """
+        others = (self.virtual - 1) * self.overlaps
+        since = others * self.stages * (count / self.virtual * passes.backward_s + share * self.hop)
+        sent = others / self.virtual * count * self.of_step[1]
+        return np.where(others > 0, sent - since + share * passes.backward_s, 0.0)
 
 
 def _excess(time: Array, cover: Array) -> Array:

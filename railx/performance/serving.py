@@ -88,6 +88,8 @@ def serving_memory_bytes(setting: Setting, plans: Plans, cached_tokens: Array | 
     width = _cached_width(model, tensor)
     stages = plans["pipeline"].astype(float)
     tables = model.table_weights / tensor * np.where(stages == 1, 2 - model.tied_embeddings, 1)
+    # Every tensor rank has the table of positions.
+    tables = tables + model.hidden * model.learned_positions
     weights, cache = np.zeros((2, len(plans)))
     for kind in model.kinds:
         shared, experts = model.layer_weights(kind)

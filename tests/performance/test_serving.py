@@ -126,6 +126,11 @@ def test_memory_is_weights_and_the_caches_of_all_sequences() -> None:
     weights = 2 * (layers + 2 * model.table_weights)
     cache = 16 * 8192 * cache_bytes_per_token(model)
     assert serving_memory_bytes(setting, plans, 8192.0)[0] == pytest.approx(weights + cache)
+    learned = replace(setting, model=replace(model, learned_positions=8192))
+    positions = 2 * 8192 * model.hidden
+    for plans in (plans_of(), plans_of(tensor=4, pipeline=2)):
+        with_table, without = (serving_memory_bytes(s, plans, 0.0)[0] for s in (learned, setting))
+        assert with_table - without == positions
 
 
 def test_a_window_bounds_the_cache() -> None:
