@@ -56,6 +56,9 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def _beside(target: Path) -> Iterator[Path]:
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        # The new file would take the place of a device such as /dev/null.
+        raise UserError(f"{target}: is a device or a pipe; allowed: a file")
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=_BESIDE)
     os.close(handle)
@@ -106,14 +109,14 @@ def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_json(path: str | Path, *, keys_once: bool = False) -> Any:
     """Read JSON; invalid or too deeply nested files raise a ValueError with the path.
 
-    UnicodeDecodeError where the file is no text. ``keys_once`` refuses duplicate keys,
-    for files that users edit; JSON itself takes the last one.
+    So do files that are no text. ``keys_once`` refuses duplicate keys, for files that
+    users edit; JSON itself takes the last one.
     """
     hook = _keys_once if keys_once else None
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=hook)
-    except UnicodeDecodeError:
-        raise
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is no text; allowed: JSON") from None
     except _KeyTwice as error:
         raise UserError(f"{path}: key {error} stands twice; allowed: once in an object") from None
     except ValueError as error:
@@ -165,10 +168,15 @@ def write_table(
 
 @contextmanager
 def _naming(path: str | Path) -> Iterator[None]:
-    """A UserError that names a file that pyarrow cannot read as Parquet."""
+    """A UserError that names a file that pyarrow cannot read as Parquet.
+
+    Of the system's errors, which pyarrow raises without it, the name of the file.
+    """
     try:
         yield
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
         if is_explained(error):
             raise
         raise UserError(

@@ -77,7 +77,7 @@ def check_writable(out: Path, folder: Path, key: str = "--out") -> None:
     """
     while not folder.exists():
         folder = folder.parent
-    if out.exists() and not out.is_dir() and not os.access(out, os.W_OK):
+    if out.exists() and not out.is_dir() and not (out.is_file() and os.access(out, os.W_OK)):
         raise UserError(f"{key}: got {out}; allowed: a file that can be written")
     try:
         # By its permissions alone root could write to /proc or a read-only disk.

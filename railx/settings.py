@@ -380,7 +380,9 @@ def _load_scalar(hint: Any, value: Any, path: str) -> Any:
 def _digits(value: float) -> str:
     """A number, or its number of digits if it is long."""
     shown = f"{value:,}" if isinstance(value, int) else f"{value:g}"
-    return shown if len(shown) <= 40 else f"a number of {math.ceil(math.log10(abs(value)))} digits"
+    if len(shown) <= 40:
+        return shown
+    return f"a number of {math.floor(math.log10(abs(value))) + 1} digits"
 
 
 def _load_sequence(hint: Any, value: Any, path: str) -> Any:

@@ -122,6 +122,7 @@ def _check_page(options: argparse.Namespace) -> None:
 _SAID = (
     (r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", r"\1: got \2; allowed: \3"),
     (r"argument (.+?): invalid (\w+) value: (.*)", r"\1: got \3; allowed: \2"),
+    (r"argument (.+?): ignored explicit argument (.*)", r"\1: got \2; allowed: no value"),
     (r"argument (.+?): expected (.*)", r"\1: is missing; allowed: \2"),
     (r"argument (\S+): not allowed with argument (\S+)", r"\1: got \2, too; allowed: one of them"),
     (r"the following arguments are required: (.*)", r"\1: is missing; allowed: what --help lists"),
@@ -129,11 +130,22 @@ _SAID = (
 )
 
 
+def _path(text: str) -> Path:
+    """A path that an option names; an empty one would be the current folder."""
+    if not text:
+        raise ValueError
+    return Path(text)
+
+
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, without the usage."""
 
     #: Writes the epilog once help is asked for: choices without files cost imports.
     make_epilog: Callable[[], str] | None = None
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.register("type", Path, _path)
 
     def format_help(self) -> str:
         if self.make_epilog is not None:

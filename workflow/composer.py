@@ -227,7 +227,8 @@ def _resolved(config: dict[str, Any]) -> dict[str, Any]:
         resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or "config"
-        raise SettingsError(str(key), str(error).splitlines()[0]) from error
+        got = str(error).splitlines()[0]
+        raise SettingsError(str(key), f"{got}; allowed: ${{KEY}} that is there") from error
     assert isinstance(resolved, dict)
     return {str(key): value for key, value in resolved.items()}
 

@@ -211,10 +211,12 @@ def _over(point: DesignPoint, settings: DesignSettings) -> str:
 
 
 def _nothing(settings: DesignSettings, errors: Sequence[UserError]) -> UserError:
-    """The error where no network can be evaluated: that of most of them."""
+    """The error where no network can be evaluated: that of all if it is of a setting of
+    the search, else that of most of them.
+    """
     lines = [str(error) for error in errors]
     common = max(lines, key=lines.count)
-    if lines.count(common) == len(lines):
+    if lines.count(common) == len(lines) and hasattr(settings, common.partition(":")[0]):
         return UserError(common)
     return UserError(
         f"networks: got none of {len(lines)} for {settings.gpus} gpus; most often: {common}"

@@ -219,7 +219,7 @@ def setting_of(settings: AdviceSettings) -> Setting:
     if settings.model == "hf":
         model = model_from_config(Path(settings.model_path))
     else:
-        model = model_named(settings.model)
+        model = model_named(settings.model, "hf")
     device = device_named(settings.devices)
     device.peak_flops(settings.precision)
     if settings.constants:

@@ -299,6 +299,6 @@ class Model:
         return {"forward": forward, "backward": 2 * forward, "again": again[recompute]}
 
 
-def model_named(name: str) -> Model:
+def model_named(name: str, *others: str) -> Model:
     """The model of ``resources/performance/models.yaml`` with this name."""
-    return entry("model", name, "models.yaml", Model, "hf")
+    return entry("model", name, "models.yaml", Model, *others)

@@ -135,7 +135,7 @@ def _everything(folder: Path, store: str | None) -> Iterator[_Logged]:
     except _NotReadable:
         raise
     except ValueError:
-        if not lines:
+        if not lines or store is not None:
             raise
     else:
         seen = {entry.invocation for entry in tracked}
@@ -214,10 +214,11 @@ def _resolve(name: str, logged: list[_Logged]) -> _Logged:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    record: dict[str, Any] = read_json(path)
-    if record.get("schema") != RECORD_SCHEMA:
-        raise UserError(f"{path}: schema is {record.get('schema')!r}; allowed: {RECORD_SCHEMA}")
-    return record
+    record = read_json(path)
+    schema = record.get("schema") if isinstance(record, dict) else type(record).__name__
+    if schema != RECORD_SCHEMA:
+        raise UserError(f"{path}: schema is {schema!r}; allowed: {RECORD_SCHEMA}")
+    return dict(record)
 
 
 def _about(record: Mapping[str, Any]) -> dict[str, Any]:

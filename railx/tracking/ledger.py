@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from railx.errors import UserError
+
 _FILE = "ledger.jsonl"
 _PATIENCE_S = 60.0
 
@@ -31,7 +33,11 @@ class Ledger:
     def lines(self) -> list[dict[str, Any]]:
         """All lines, oldest first."""
         entries = []
-        text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+        try:
+            text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+        except UnicodeDecodeError as error:
+            got = f"{self._path}: byte {error.start} is no text"
+            raise UserError(f"{got}; allowed: lines of JSON") from None
         for line in text.splitlines():
             with suppress(json.JSONDecodeError):
                 entries.append(json.loads(line))

@@ -52,9 +52,10 @@ def open_store(folder: Path, *, create: bool, store: str | None = None) -> Any:
     no half schema. Raises ValueError where there is none and ``create`` is false.
     """
     database, pointer = folder / _DATABASE, folder / _POINTER
-    if not create and store is None and not database.exists() and not pointer.exists():
+    _, lite, file = store_address(folder, store).partition("sqlite:///")
+    if not create and lite and not Path(file.partition("?")[0]).is_file():
         allowed = "a results folder in which tracking has run"
-        raise UserError(f"{database}: no tracked runs yet; allowed: {allowed}")
+        raise UserError(f"{file}: no tracked runs yet; allowed: {allowed}")
     client_class = _quiet_client()
     folder.mkdir(parents=True, exist_ok=True)
     with _lock(folder):
@@ -63,7 +64,7 @@ def open_store(folder: Path, *, create: bool, store: str | None = None) -> Any:
         elif create:
             pointer.unlink(missing_ok=True)
         address = store_address(folder, store)
-        if address.startswith("sqlite:") and not database.exists():
+        if create and address.startswith("sqlite:") and not database.exists():
             with tempfile.TemporaryDirectory(dir=folder, prefix=".mlflow.") as beside:
                 fresh = Path(beside) / _DATABASE
                 filling = client_class(tracking_uri=f"sqlite:///{fresh.resolve()}")

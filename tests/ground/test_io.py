@@ -1,6 +1,7 @@
 """Atomic files and tables that carry their own metadata."""
 
 import errno
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from railx.io import (
     write_table,
     write_text,
 )
+from railx.places import check_writable
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -49,6 +51,18 @@ def test_other_errors_of_the_system_stay_as_they_are(tmp_path: Path) -> None:
     with pytest.raises(PermissionError) as failed, atomic_path(tmp_path / "a"):
         raise PermissionError(errno.EACCES, "no", "other")
     assert failed.value.filename == "other"
+
+
+def test_no_file_takes_the_place_of_a_device(tmp_path: Path) -> None:
+    """As that of /dev/null where root writes; a pipe stands for it here."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UserError, match="pipe: is a device or a pipe; allowed: a file"):
+        write_text(pipe, "lost")
+    with pytest.raises(UserError, match=r"--out: got .*pipe; allowed: a file that can be written"):
+        check_writable(pipe, tmp_path)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
 
 
 def test_the_target_is_never_seen_half_written(tmp_path: Path) -> None:
@@ -85,6 +99,9 @@ def test_json_refuses_not_a_number_and_names_a_broken_file(tmp_path: Path) -> No
     (tmp_path / "b.json").write_text("{")
     with pytest.raises(ValueError, match=r"b\.json: not valid JSON"):
         read_json(tmp_path / "b.json")
+    (tmp_path / "b.json").write_bytes(b'"\xff')
+    with pytest.raises(UserError, match=r"b\.json: byte 1 is no text; allowed: JSON"):
+        read_json(tmp_path / "b.json")
     (tmp_path / "c.json").write_text("[" * 200_000)
     with pytest.raises(ValueError, match=r"c\.json: JSON nested too deeply; allowed: a few levels"):
         read_json(tmp_path / "c.json")
@@ -107,5 +124,6 @@ def test_a_damaged_table_is_named(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(UserError, match=f"^{path}: not a Parquet table"):
         read_table(path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError) as missing:
         read_table(tmp_path / "none.parquet")
+    assert missing.value.filename == str(tmp_path / "none.parquet")

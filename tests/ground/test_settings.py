@@ -233,6 +233,11 @@ def test_every_listed_name_is_allowed(got: object, names: list[str]) -> None:
         assert said.endswith(f", ... ({len(names)} in all)")
 
 
+def test_a_long_number_is_counted() -> None:
+    with pytest.raises(SettingsError, match=r"^n: got a number of 41 digits; allowed: at most"):
+        load(int, 10**40, "n")
+
+
 def test_a_name_that_is_there_is_the_nearest() -> None:
     for name in FAMILIES:
         assert allowed_names(name, FAMILIES).startswith(f"{name}, ")

@@ -5,12 +5,14 @@ intervals, verdicts that flipped; from records made by hand and from a real stor
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from railx.errors import UserError
 from railx.tracking.compare import compare_invocations, list_invocations, only_changed
 from railx.tracking.comparison_page import changed_lines, comparison_lines, write_comparison
 from railx.tracking.results import StageResult
@@ -18,6 +20,7 @@ from railx.tracking.runs import log_runs
 from tests.builders import checked
 from tests.commands import python
 from tests.tracking.conftest import Tracked, verdict
+from workflow.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -270,6 +273,39 @@ def test_a_store_that_is_no_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("garbage\n")
     with pytest.raises(ValueError, match=r"/mlflow.db: a file that cannot be read \(file is not a"):
         list_invocations(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("run-2/files/invocation.json", b"[]", "schema is 'list'; allowed: railx.invocation/1"),
+        ("run-2/files/invocation.json", b"\xff", "byte 0 is no text; allowed: JSON"),
+        ("ledger.jsonl", b"{}\n\xff", "byte 3 is no text; allowed: lines of JSON"),
+    ],
+)
+def test_a_damaged_record_is_named(tmp_path: Path, file: str, content: bytes, said: str) -> None:
+    for invocation in ("run-1", "run-2"):
+        write_record(tmp_path, None, [], invocation)
+    assert compare_invocations(tmp_path)["verdicts"] == []
+    (tmp_path / "wandb" / file).write_bytes(content)
+    with pytest.raises(UserError, match=f"{file}: {re.escape(said)}"):
+        compare_invocations(tmp_path)
+
+
+def test_a_store_that_is_asked_for_is_not_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not the records of W&B beside it, nor a new one."""
+    for invocation in ("run-1", "run-2"):
+        write_record(tmp_path, None, [], invocation)
+    own = ("compare", "--results", str(tmp_path), "--store")
+    for store, said in (
+        ("", "--store: got ''; allowed: the address of an MLflow store"),
+        (f"sqlite:///{tmp_path}/mine.db", "mine.db: no tracked runs yet; allowed: "),
+    ):
+        assert main([*own, store]) == 2
+        assert said in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["wandb"]
 
 
 def test_a_server_that_is_not_there_is_said_without_its_password(

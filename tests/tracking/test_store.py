@@ -162,4 +162,6 @@ def contents(client: Any, run: str) -> dict[str, bytes]:
 def test_a_store_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"mlflow.db: no tracked runs yet; allowed: a results"):
         open_store(tmp_path, create=False)
+    with pytest.raises(ValueError, match=r"^other/mine.db: no tracked runs yet; allowed: a resul"):
+        open_store(tmp_path, create=False, store="sqlite:///other/mine.db")
     assert list(tmp_path.iterdir()) == []

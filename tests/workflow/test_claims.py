@@ -202,6 +202,8 @@ def test_verdicts_are_listed(results: Path, capsys: pytest.CaptureFixture[str]) 
         (("--paper", "opus", "--expected"), "--paper: allowed: alone or with --json"),
         (("--experiment", "paper"), "is not there; make it with: railx reproduce paper\n"),
         (("--experiment", "nope"), "--experiment: got 'nope'; allowed: "),
+        (("--experiment", ""), "--experiment: got ''; allowed: "),
+        (("--experiment", ".."), "--experiment: got '..'; allowed: "),
     ],
 )
 def test_verdicts_refuse_in_one_line(

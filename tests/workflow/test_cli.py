@@ -105,6 +105,23 @@ def test_words_that_nothing_takes_are_named(
     assert capsys.readouterr().err == f"error: {said}: is not known; allowed: what --help lists\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("design", "--json=3"), "--json: got '3'; allowed: no value"),
+        (("init", ""), "DIR: got ''; allowed: Path"),
+        (("sql", "select 1", "--results", ""), "--results: got ''; allowed: Path"),
+    ],
+)
+def test_values_that_no_option_takes_are_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2
+    assert capsys.readouterr().err == f"error: {said}\n"
+
+
 @pytest.mark.parametrize("content", [b"a: 1", b"[]", b"\xc0"])
 def test_constants_that_no_fit_printed_are_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, content: bytes
@@ -409,6 +426,7 @@ def test_sql_prints_json_for_any_reader(capsys: pytest.CaptureFixture[str], resu
         ("select * from topology.torus_2d.graph", "topology.torus_2d.graph"),
         ("select * from economics.left_behind", "economics.left_behind"),
         ("select chip from economics.summary", "chip"),
+        ("select 1 from economics.other", "of this experiment; allowed: economics.summary"),
         ("drop table economics.summary", "SELECT"),
     ],
 )
@@ -416,6 +434,22 @@ def test_sql_refuses_in_one_line(
     capsys: pytest.CaptureFixture[str], results: Path, query: str, expected: str
 ) -> None:
     assert expected in refused(capsys, *asked(results, query))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\xff", "config.json: byte 0 is no text; allowed: JSON"),
+        (b"[1]", "config.json: is no experiment; allowed: "),
+        (b"{}", "config.json: is no experiment; allowed: "),
+        (b'{"name": "quick", "topologies": "x"}', "config.json: is no experiment; allowed: "),
+    ],
+)
+def test_damaged_settings_of_a_run_are_named(
+    capsys: pytest.CaptureFixture[str], results: Path, content: bytes, said: str
+) -> None:
+    (results / "quick" / "config.json").write_bytes(content)
+    assert said in refused(capsys, *asked(results, "select 1"))
 
 
 @pytest.mark.parametrize("shape", [(), ("--json",), ("--csv",)])

@@ -128,7 +128,7 @@ def test_drawn_files_are_composed_as_by_hydra(tmp_path: Path, seed: int) -> None
 @pytest.mark.parametrize(
     ("content", "overrides", "message"),
     [
-        ({"n": "${m}"}, [], "a.n: Interpolation key 'm' not found"),
+        ({"n": "${m}"}, [], "a.n: Interpolation key 'm' not found; allowed: ${KEY}"),
         ({"defaults": "f"}, [], "defaults: got 'f' in conf/a/f.yaml; allowed: a list of NAME, "),
         ({"defaults": ["optional f"]}, [], "defaults: got 'optional f'; allowed: a list of NAME"),
         ({"defaults": [{"override /a@b": "f"}]}, [], "defaults: override /a@b: nothing is mount"),

@@ -18,6 +18,7 @@ from workflow.cli import main
 from workflow.commands import compare_network, shared
 from workflow.commands.design import design_settings
 from workflow.config import compose_experiment
+from workflow.overrides import parse_overrides
 from workflow.stages.design import rate_store
 
 SMALL = ("design=small", "gpus=64", "families=[torus_2d,rail_only]")
@@ -70,7 +71,18 @@ def test_networks_of_conf_take_the_place_of_the_space() -> None:
         (["budget_usd=0"], "budget_usd: got 0.0; allowed: greater than 0"),
         (["faults=80%"], "faults: got 0.8; allowed: from 0 to 0.5"),
         (["include_accelerators=true"], "include_accelerators: got true; allowed: false, or"),
+        (["model=ü"], "model: got 'ü', with signs that need quotes; allowed: \"model='ü'\""),
+        (["gpus=2,3"], "several values; allowed: one value, gpus=[2,3] for a list"),
         (["networks=[ether]"], "networks: got 'ether'; allowed: "),
+        (["networks=[torus_2d"], "networks: got '[torus_2d'; allowed: "),
+        (
+            ["networks=[torus_2d]", "networks=fat_tree"],
+            "networks: got ['torus_2d'] and ['fat_tree']; allowed: one of them",
+        ),
+        (
+            ["gpus=2", "networks=torus_2d"],
+            "networks: got none of 1 for 2 gpus; most often: chips: got 16 for 2; allowed: ",
+        ),
         (["families=[ether]"], "families: got 'ether'; allowed: "),
         ([*SMALL, "budget_usd=5"], "which buys no network for 64 gpus; allowed: "),
         ([*SMALL, "model=llama3_405b"], "llama3_405b fits no plan"),
@@ -88,6 +100,16 @@ def test_bad_input_of_a_search_is_one_line(
     capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     assert message in refused(capsys, "design", *words)
+
+
+def test_a_search_has_the_models_of_the_catalogue_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It has no key for the file of another, as railx advise has."""
+    assert " hf, " in refused(capsys, "advise", "model=hg", "devices=h100", "gpus=8")
+    line = refused(capsys, "design", "model=hf")
+    assert line.startswith("model: got hf; allowed: ")
+    assert " hf, " not in line
 
 
 def test_an_experiment_does_it_as_a_run(
@@ -126,6 +148,16 @@ def test_a_written_experiment_composes() -> None:
         64,
         ["all_claims", "design_front"],
     )
+
+
+@pytest.mark.parametrize("name", ["mine.graphml", "a,b.graphml", "it's ü.graphml"])
+def test_a_network_is_read_from_a_file_of_any_name(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.touch()
+    stem, words = compare_network._named(str(path))
+    assert stem == path.stem
+    parsed = {one.key_or_group: one.value() for one in parse_overrides(words)}
+    assert parsed == {"topology": "imported", "topology.path": str(path)}
 
 
 JOB = ("model=llama3_8b", "devices=h100", "gpus=64")

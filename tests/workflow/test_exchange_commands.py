@@ -236,7 +236,7 @@ def test_mistakes_of_an_export_are_one_line(
         ("plan {folder}/none", "got {folder}/none: No such file or directory; allowed: a plan"),
         ("plan {folder}", "got {folder}: Is a directory; allowed: a plan"),
         ("plan {folder}/two.txt", "two.txt: not valid JSON"),
-        ("plan {folder}/job.parquet", "job.parquet, which is no text; allowed: a plan"),
+        ("plan {folder}/job.parquet", "is no text; allowed: JSON"),
         ("chakra {folder}/none", "got ranks none of {folder}/none; allowed: at least two, in"),
         ("chakra {folder}/job --out a.txt", "--out: got a.txt; allowed: a file that ends in .p"),
         ("chakra {folder}/job --tflops 0", "--tflops: got 0.0; allowed: greater than 0"),

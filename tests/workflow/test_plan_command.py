@@ -6,6 +6,7 @@ read or written.
 from __future__ import annotations
 
 import json
+import signal
 import warnings
 from dataclasses import replace
 from itertools import pairwise
@@ -19,6 +20,7 @@ from railx.planning.format.files import read_plan, write_plan
 from railx.planning.format.parts import Pipeline
 from railx.planning.format.schedule import pipeline_ms, schedule_name
 from railx.planning.planners import PLANNERS
+from tests.commands import environment, python
 from tests.plans import chunk, micro_batch, pipeline_plan, sequence_parallel_plan
 from tests.workflow.test_cli import printed, refused
 from workflow import cli
@@ -300,6 +302,15 @@ def test_a_picture_and_a_trace(
         (("--gantt", "x.txt"), "--gantt: got x.txt; allowed: a file that ends in .svg or .png"),
         (("--chrome", "x.svg"), "--chrome: got x.svg; allowed: a file that ends in .json"),
         (("--explicit",), "--explicit: got no --out; allowed: with --out, the plan to write"),
+        (("--out", "{folder}.json"), "--out: got {folder}.json; allowed: a file that ends in"),
+        (
+            ("--chrome", "{folder}/a.json", "--out", "{folder}/a.json"),
+            "--out: got {folder}/a.json; allowed: a file that ends in .json, one for each option",
+        ),
+        (
+            ("--chrome", "{folder}/a.json", "--gantt", "/proc/a.svg"),
+            "--gantt: got /proc/a.svg; allowed: a place that can be written",
+        ),
         (("--virtual-stages", "1"), "--virtual-stages: got 1; allowed: at least 2"),
         (("--compare", "--virtual-stages", "9"), "--virtual-stages: got 9; allowed: 2 to 8"),
         (
@@ -309,9 +320,39 @@ def test_a_picture_and_a_trace(
     ],
 )
 def test_what_cannot_be_shown_is_one_line(
-    plan: Path, arguments: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
+    plan: Path,
+    arguments: tuple[str, ...],
+    line: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
-    assert refused(capsys, "schedule", str(plan), *arguments).startswith(line)
+    """Before anything is written."""
+    folder = tmp_path / "given"
+    folder.with_suffix(".json").mkdir()
+    given = [word.format(folder=folder) for word in arguments]
+    assert refused(capsys, "schedule", str(plan), *given).startswith(line.format(folder=folder))
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("killed", "arguments"),
+    [
+        ("railx.figures.draw_figure", ("schedule", "{plan}", "--gantt", "{folder}/a.svg")),
+        ("railx.io.write_table", ("findings",)),
+    ],
+)
+def test_a_terminated_command_leaves_no_file(
+    plan: Path, tmp_path: Path, killed: str, arguments: tuple[str, ...]
+) -> None:
+    code = (
+        "import os, signal, sys, unittest.mock; from workflow.cli import main\n"
+        "end = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "with unittest.mock.patch(sys.argv[1], end): main(sys.argv[2:])"
+    )
+    given = [word.format(plan=plan, folder=tmp_path) for word in arguments]
+    done = python("-c", code, killed, *given, env=environment(TMPDIR=str(tmp_path)))
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_plan_without_times_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -382,9 +423,7 @@ def test_a_file_that_is_no_text_is_named(
 ) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(b"\xff\xfe")
-    assert refused(capsys, "schedule", str(path)) == (
-        f"PLAN: got {path}, which is no text; allowed: a plan (railx plan ... --out)"
-    )
+    assert refused(capsys, "schedule", str(path)) == (f"{path}: byte 0 is no text; allowed: JSON")
 
 
 def test_a_plan_of_the_other_kind_has_no_schedule(

@@ -75,7 +75,7 @@ def test_a_file_is_no_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     ("content", "said"),
     [
         (None, "PLAN: got {path}: No such file or directory; allowed: a plan (railx plan"),
-        (b"\xff\xfe", "PLAN: got {path}, which is no text; allowed: a plan (railx plan"),
+        (b"\xff\xfe", "{path}: byte 0 is no text; allowed: JSON"),
         (b"[" * 200_000, "{path}: JSON nested too deeply; allowed: a few levels"),
     ],
 )

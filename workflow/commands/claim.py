@@ -89,8 +89,8 @@ def _sql(options: argparse.Namespace) -> None:
         try:
             result = database.query(options.query)
         except NotAvailable as missing:
-            there_is = ", ".join(missing.there_is) or "no table yet"
-            raise UserError(f"{missing}; there is: {there_is}") from None
+            allowed = ", ".join(missing.there_is) or "none, as no table is made yet"
+            raise UserError(f"{missing}; allowed: {allowed}") from None
         shared.print_table(result, options)
 
 

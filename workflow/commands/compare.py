@@ -67,6 +67,9 @@ def _compare(options: argparse.Namespace) -> None:
     # Two experiments have little in common: previous and latest are those of the one
     # that ran last.
     experiment = options.experiment
+    if options.store is not None and "://" not in options.store:
+        allowed = "the address of an MLflow store, e.g. postgresql://user@host/runs"
+        raise UserError(f"--store: got {options.store!r}; allowed: {allowed}")
     if experiment is None:
         invocations = list_invocations(options.results, store=options.store)
         named = {row["invocation"]: row["experiment"] for row in invocations}

@@ -80,7 +80,8 @@ def _named(word: str) -> tuple[str, list[str]]:
     path = Path(word)
     if not path.is_file():
         raise UserError(f"{word}: got no such file; allowed: a network's FILE, or topology=NAME")
-    return path.stem, ["topology=imported", f"topology.path={path}"]
+    quoted = str(path).replace("'", "\\'")
+    return path.stem, ["topology=imported", f"topology.path='{quoted}'"]
 
 
 def _kept(arena: ArenaSettings, seed: int) -> Callable[[str, Callable[[], list[Any]]], list[Any]]:

@@ -26,9 +26,10 @@ examples:
   railx design design=small objective=joules
 
 keys: those of conf/design (gpus, model, devices, budget_usd, watts, faults, objective, families,
-price_set and others); faults may be a percentage. networks=[...] takes choices of conf/topology,
-own ones among them, instead of the search space. Step times are of the model in
-docs/performance.md, prices of resources/catalogue/prices.csv or another catalogue=FILE."""
+price_set and others); faults may be a percentage, families=[] means all. networks=[...] takes
+choices of conf/topology, own ones among them, instead of the search space. Step times are of the
+model in docs/performance.md, prices of resources/catalogue/prices.csv or another
+catalogue=FILE."""
 _GROUP = "design"
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
 
@@ -93,7 +94,9 @@ def design_settings(words: list[str]) -> DesignSettings:
         if not separator or not key:
             raise UserError(f"{word}: got no setting; allowed: KEY=VALUE, e.g. gpus=4096")
         if key == "networks":
-            chosen = _names(value)
+            if chosen not in (None, names := _names(value)):
+                raise UserError(f"networks: got {chosen} and {names}; allowed: one of them")
+            chosen = names
         elif key == _GROUP:
             overrides.append(word)
         else:
@@ -106,7 +109,8 @@ def design_settings(words: list[str]) -> DesignSettings:
             settings = replace(settings, networks={name: _topology(name) for name in chosen})
     except SettingsError as error:
         key = error.key.removeprefix(f"{_GROUP}.")
-        raise SettingsError(key, error.message) from None
+        message = error.message.replace(f"{error.key}=", f"{key}=")
+        raise SettingsError(key, message) from None
     return settings
 
 
@@ -117,7 +121,8 @@ def _as_share(key: str, value: str) -> str:
 
 
 def _names(value: str) -> list[str]:
-    names = [name.strip() for name in value.strip("[]").split(",")]
+    listed = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+    names = [name.strip() for name in listed.split(",")]
     if not all(names):
         raise UserError(f"networks: got {value!r}; allowed: [NAME, ...], choices of conf/topology")
     return names

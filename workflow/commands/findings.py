@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from railx.errors import UserError
+from railx.errors import UserError, unwound_by_sigterm
 from railx.places import in_repository
 from workflow.commands import shared
 
@@ -128,7 +128,7 @@ def _of_git(
     git_tables = {
         f"{VERDICTS}.{name}": verdicts_table(claims, published) for name, claims in expected.items()
     } | {name: pa.Table.from_pylist(rows[name]) for name in rows if "." in name and name in asked}
-    with tempfile.TemporaryDirectory() as folder:
+    with unwound_by_sigterm(), tempfile.TemporaryDirectory(prefix="railx-") as folder:
         files = [name.replace(".", "/") + ".parquet" for name in git_tables]
         for file, table in zip(files, git_tables.values(), strict=True):
             Path(folder, file).parent.mkdir(exist_ok=True)

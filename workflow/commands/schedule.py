@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from railx.errors import UserError
+from railx.errors import UserError, unwound_by_sigterm
+from railx.places import check_writable
 from workflow.commands.shared import add_flag, command, plan_of, print_table
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _schedule(options: argparse.Namespace) -> None:
     from railx.planning.format.tables import chrome_trace, order_rows, stage_rows
     from railx.planning.pipeline.best_schedule import comparison_rows
 
-    _check_endings(options)
+    _check_files(options)
     plan = plan_of(options.plan)
     plan.pipeline_batches()
     try:
@@ -92,7 +93,6 @@ def _schedule(options: argparse.Namespace) -> None:
         write_json(options.chrome, chrome_trace(batch, cost))
     for option, figure in (("gantt", "pipeline_schedule"), ("memory", "stage_memory")):
         if (picture := getattr(options, option)) is not None:
-            picture.parent.mkdir(parents=True, exist_ok=True)
             _draw(figure, plan, batch, cost, picture)
     if options.out is not None:
         write_plan(options.out, plan)
@@ -112,13 +112,19 @@ def _schedule(options: argparse.Namespace) -> None:
             print(f"written: {path}")
 
 
-def _check_endings(options: argparse.Namespace) -> None:
+def _check_files(options: argparse.Namespace) -> None:
+    """Refuse what cannot be written before anything is computed."""
+    taken: set[Path] = set()
     for option in ("gantt", "memory", "chrome", "out"):
         endings = _PICTURES if option in ("gantt", "memory") else (".json",)
         path: Path | None = getattr(options, option)
-        if path is not None and path.suffix not in endings:
-            allowed = f"a file that ends in {' or '.join(endings)}"
+        if path is None:
+            continue
+        if path.suffix not in endings or path.is_dir() or path in taken:
+            allowed = f"a file that ends in {' or '.join(endings)}, one for each option"
             raise UserError(f"--{option}: got {path}; allowed: {allowed}")
+        check_writable(path, path.parent, f"--{option}")
+        taken.add(path)
     if options.virtual_stages is not None and options.virtual_stages < 2:
         raise UserError(f"--virtual-stages: got {options.virtual_stages}; allowed: at least 2")
     if options.explicit and options.out is None:
@@ -212,7 +218,7 @@ def _draw(
     figure: str, plan: Plan, batch: PipelineBatch, cost: PipelineCost | None, path: Path
 ) -> None:
     from railx.figures import FigureSettings, draw_figure
-    from railx.io import write_table
+    from railx.io import atomic_path, write_table
     from railx.planning.format.tables import memory_rows, plan_rows, schedule_rows
     from railx.settings import load
     from workflow.config import read_choice
@@ -227,10 +233,14 @@ def _draw(
         },
         "stage_memory": {"memory": memory_rows(shown, plan.planner, cost)},
     }[figure]
-    with tempfile.TemporaryDirectory(prefix="railx-") as scratch:
+    with (
+        unwound_by_sigterm(),
+        tempfile.TemporaryDirectory(prefix="railx-") as scratch,
+        atomic_path(path) as beside,
+    ):
         folder = Path(scratch)
         tables = {name: [folder / f"{name}.parquet"] for name in rows}
         for name, table in rows.items():
             write_table(tables[name][0], table)
         draw_figure(load(FigureSettings, settings, "figure"), tables, folder / f"{path.stem}.svg")
-        shutil.copyfile(folder / path.name, path)
+        shutil.copyfile(folder / path.name, beside)

@@ -67,8 +67,6 @@ def plan_of(
         return read_plan(path)
     except OSError as error:
         raise UserError(f"{argument}got {path}: {error.strerror}; allowed: {allowed}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{argument}got {path}, which is no text; allowed: {allowed}") from None
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
@@ -132,9 +130,11 @@ def _check_profile_keys(given: Path, folder: Path) -> None:
 def check_experiment(results: Path, name: str) -> None:
     """Refuse a name that no experiment of conf/ has, and no run in ``results``."""
     from workflow.mounts import choices
+    from workflow.settings import NAME
 
     experiments = choices("experiment")
-    if name not in experiments and not (results / name).is_dir():
+    run = NAME.fullmatch(name) and (results / name).is_dir()
+    if name not in experiments and not run:
         finished = sorted(path.parts[-3] for path in results.glob("*/evidence/claims.parquet"))
         allowed = allowed_names(name, [*experiments, *finished])
         raise UserError(f"--experiment: got {name!r}; allowed: {allowed}")
@@ -153,11 +153,15 @@ def experiment_of(results: Path, name: str) -> Config:
     """The experiment as it was run, or as conf/ has it before its report is there."""
     from railx.io import read_json
     from workflow.experiment import checked_experiment
+    from workflow.settings import LISTED
 
     config = results / name / "config.json"
     if not config.is_file():
         return checked_experiment([f"experiment={name}"])
     settings: Config = read_json(config)
+    whole = isinstance(settings, dict) and isinstance(settings.get("name"), str)
+    if not whole or not all(isinstance(settings.get(key), dict) for key in LISTED):
+        raise UserError(f"{config}: is no experiment; allowed: the settings of a finished run")
     return settings
 
 
