@@ -13,7 +13,6 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -123,26 +122,6 @@ def read_json(path: str | Path, *, keys_once: bool = False) -> Any:
         raise UserError(f"{path}: not valid JSON ({error})") from error
     except RecursionError:
         raise UserError(f"{path}: JSON nested too deeply; allowed: a few levels") from None
-
-
-@lru_cache(maxsize=1)
-def yaml_loader() -> Any:
-    """The safe loader of YAML from users: RecursionError where it is nested too deeply.
-
-    libyaml reads the text. Its own composer would overflow the stack of the process.
-    """
-    import yaml
-
-    if not hasattr(yaml, "CSafeLoader"):
-        return yaml.SafeLoader
-    # Before the parser, whose own composer it takes the place of.
-    bases = (yaml.composer.Composer, *yaml.CSafeLoader.__bases__)
-
-    def begin(self: Any, stream: Any) -> None:
-        yaml.CSafeLoader.__init__(self, stream)
-        yaml.composer.Composer.__init__(self)
-
-    return type("Loader", bases, {"__init__": begin})
 
 
 def write_table(

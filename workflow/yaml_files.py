@@ -10,8 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from railx.io import yaml_loader
 from railx.settings import SettingsError
+from railx.text import yaml_loader
 
 #: Numbers with a point or an exponent, as in 1e9, which YAML 1.1 takes for text.
 _FLOAT = re.compile(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -20,8 +20,7 @@ import numpy as np
 
 from railx.performance.layers import Layers, Setting
 from railx.performance.models import Model
-from railx.performance.networks import TwoLevelRing
-from railx.performance.plans import SCHEDULES, Array, Plans
+from railx.performance.plans import ALL_INNERMOST, SCHEDULES, Array, Plans
 
 #: What a step's time is made of, in order.
 PARTS = (
@@ -222,23 +221,25 @@ _OF_COMPUTATION = (
     *("tensor", "context", "micro_batch", "sequence_tokens", "sequence_parallel"),
     *("recompute", "recompute_layers", "expert"),
 )
-#: A network that takes no time.
-_FREE = TwoLevelRing(1, np.inf, np.inf, 0.0, 0.0)
 
 
 def step_lower_bound_s(setting: Setting, plans: Plans) -> Array:
-    """Seconds that the step of a plan takes at least, on any network: float[plans].
+    """Seconds that the step of a plan takes at least in any placement: float[plans].
 
-    The larger of what the first stage computes in its layers, as if each were of the
-    fastest kind, and what the last stage computes and one micro-batch takes in all
-    layers before it. A hundredth of the time to price a plan.
+    The larger of what the first stage takes for its layers, as if each were of the
+    fastest kind, and what the last stage takes and one micro-batch in all layers before
+    it. Their ranks communicate as if they were neighbours. A hundredth of the time to
+    price a plan.
     """
     code = np.zeros(len(plans), np.int64)
     for name in _OF_COMPUTATION:
         values, numbers = np.unique(plans[name], return_inverse=True)
         code = code * len(values) + numbers
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    layers = Layers(replace(setting, network=_FREE), plans.take(first))
+    of_layers = plans.take(first).placed(ALL_INNERMOST)
+    # As many replicas as share a node at most.
+    many = np.full(len(first), setting.network.node_devices)
+    layers = Layers(setting, Plans({**of_layers.columns, "data": many}))
     passes = [layers.passes(kind) for kind in setting.model.kinds]
     by_kind = np.array([one.forward_s + one.backward_s for one in passes])[:, inverse]
     fastest, micro_batches, virtual = by_kind.min(axis=0), plans["micro_batches"], plans["virtual"]

@@ -182,8 +182,8 @@ def _from_file(path: Path, server: int | None) -> Any:
     import yaml
 
     from railx.families import TopologySettings, check_topology
-    from railx.io import yaml_loader
     from railx.settings import SettingsError, load
+    from railx.text import yaml_loader
 
     plain: Any = None
     if path.suffix in (".yaml", ".yml") and path.is_file():

@@ -20,7 +20,7 @@ import numpy as np
 from railx.errors import UserError
 from railx.families.imported.infragraph import infragraph_network
 from railx.families.imported.network import FileLink, Network
-from railx.io import yaml_loader
+from railx.text import yaml_loader
 from railx.vocabulary.topology import LINK_KINDS
 from railx.vocabulary.union import roots
 
