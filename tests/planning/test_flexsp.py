@@ -336,13 +336,23 @@ def test_plans_repeat_exactly(large: CostModel) -> None:
     assert _planned(lengths, 64, large) == _planned(lengths, 64, large)
 
 
-def test_plans_far_above_their_bound_are_kicked() -> None:
-    """Memory is full to 99.9 %; 5.4 % above the bound without kicks."""
-    case = next(cases(("commoncrawl_like",), (64_000,), 1, seed=5))
+@pytest.mark.parametrize(
+    ("context", "draw", "seed", "best_ms"),
+    [
+        # Memory is full to 99.9 %.
+        (64_000, 0, 5, 9757.0),
+        # With a micro-batch less, 2.2 %.
+        (192_000, 1, 7, 12592.0),
+    ],
+)
+def test_plans_far_above_their_bound_are_kicked(
+    context: int, draw: int, seed: int, best_ms: float
+) -> None:
+    case = list(cases(("commoncrawl_like",), (context,), draw + 1, seed=seed))[draw]
     planned = plan_flexsp_batch(
         0, case.batch, checked("planner", "flexsp"), DEVICES, case.cost, seed=1
     )
-    assert planned.predicted_ms <= 1.045 * (planned.solver["lower_bound_ms"] or 0)
+    assert planned.predicted_ms <= 1.002 * best_ms
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,8 @@ _SIMILAR = 8
 _DRAWS = 40
 #: Exchanges compared that cost as much as a look of the search.
 _PER_LOOK = 2
-#: Attempts at a plan of one micro-batch less, and the kicks of each.
-_FOLDS, _FOLD_KICKS = 6, 100
+#: Kicks of a plan of one micro-batch less.
+_FOLD_KICKS = 100
 #: Plans with a micro-batch filled anew and the first kicks of each. Of many sequences
 #: there are fewer, so that together they have at most so many.
 _REFILLED, _REFILL_KICKS = 7680, 40
@@ -133,13 +133,7 @@ def _result(
 
 def folded(problem: Problem, plan: SearchResult, seed: int) -> SearchResult:
     """A plan of one micro-batch less; an infinite time where memory stays short."""
-    looks = 0
-    for attempt in range(_FOLDS):
-        after = _result(problem, plan, _FOLD_KICKS, seed + attempt, _FOLDED)
-        looks += after.looks
-        if after.time_ms < math.inf:
-            break
-    return after._replace(looks=looks)
+    return _result(problem, plan, _FOLD_KICKS, seed, _FOLDED)
 
 
 def refilled(problem: Problem, plan: SearchResult, seed: int) -> SearchResult:

@@ -4,9 +4,9 @@ A batch is cut into micro-batches. Each has groups of different degrees, side by
 and each sequence belongs to a group (FlexSP, section 4). The paper solves it cut by cut
 with an integer programme (``flexsp_milp``). Here one search moves the time limits of
 all micro-batches at once (``search``). Its plans are bettered by exchanges of sequences
-between groups; in small batches and where the bound is far below, also by random kicks
-and by plans of a micro-batch less or with one filled anew (``exchanges``). The constant
-b1 is paid once per micro-batch.
+between groups; in small batches also by filling a micro-batch anew, in others that stay
+far above their bound by random kicks, with a micro-batch less as well (``exchanges``).
+The constant b1 is paid once per micro-batch.
 
 More freedom should not make a plan slower (docs/benchmarks.md has the exceptions). A
 plan for some degrees is the best of the searches with those up to each of them, and a
@@ -73,25 +73,18 @@ _MORE_WHERE_SMALL = 4
 #: ... and anneal so many plans, as one group of another degree matters much.
 _CHAINS_WHERE_SMALL = 21
 _CHAINS = 2
-#: The best plans of each step are kicked there, so many times each at first, where they
-#: take at most so many times the best of all.
-_KICKED = 4
-_KICKS = 20
-_WORTH_KICKS = 1.005
-#: The same of batches of at most so many sequences.
-_FEW = 64
-_KICKS_OF_FEW = 200
-#: Then micro-batches of the best plan are filled anew, so many times at most and until
+#: Micro-batches of the best plan are filled anew there, so many times at most and until
 #: a time gains less than this share.
 _REFILLS = 3
 _WORTH_REFILLING = 2e-4
-#: The best plan of other batches is kicked so many times where it takes more than this
-#: multiple of the bound, up to so many sequences times devices.
-_KICKS_OF_WIDE = 100
+#: The best plans of each step of other batches are kicked so many times where the best
+#: of all takes more than this multiple of the bound, up to so many sequences times
+#: devices.
+_KICKS = 100
 _WIDE_GAP = 1.025
 _MOST_KICKED = 1 << 17
-#: Plans of nearly equal sequences are kicked so many times as often.
-_KICKS_OF_NEAR_EQUALS = 64
+#: Plans of few nearly equal sequences are kicked so many times.
+_KICKS_OF_NEAR_EQUALS = 1280
 #: Sequences of at least this share of the longest are planned as equal ones first.
 _NEARLY_EQUAL = 0.9
 #: Static plans of at most so many times the best are shortened by exchanges.
@@ -146,7 +139,7 @@ class _Best:
     assignments: list[Assignment] = field(default_factory=list)
     limits: Any = None
     origin: str = "search"
-    ends: list[SearchResult] = field(default_factory=list)
+    end: SearchResult | None = None
 
 
 @dataclass
@@ -218,6 +211,7 @@ def plan_flexsp_batch(
     # Only a search that may end above the bound needs it.
     needed = settings.relative_gap > 0
     bound = batch_lower_bound_ms(lengths, devices, degrees, cost) if needed else 0.0
+    small = len(lengths) * devices < _SMALL
     work = _Work(lengths, settings, cost, seed, bound, time.process_time() + settings.time_guard_s)
     ladders: list[_Ladder] = []
     if len(lengths) <= MOST_SEQUENCES:
@@ -227,7 +221,7 @@ def plan_flexsp_batch(
         powers = tuple(degree for degree in degrees if degree & (degree - 1) == 0)
         nearly = lengths[-1] >= _NEARLY_EQUAL * lengths[0]
         if powers and nearly and len(lengths) <= MOST_EQUALS:
-            kicks = _KICKS_OF_NEAR_EQUALS * _KICKS if len(lengths) * devices < _SMALL else 0
+            kicks = _KICKS_OF_NEAR_EQUALS if small else 0
             solver = partial(plan_of_near_equals, kicks=kicks, seed=seed)
             equal = lengths[0] == lengths[-1]
             _solve(work, solver, devices, powers, "optimum" if equal else "near_equals")
@@ -239,20 +233,16 @@ def plan_flexsp_batch(
                 _climb(work, ladder, number)
             if number == 0:
                 _try_static(work, devices)
-            if len(lengths) * devices < _SMALL:
-                kicks = _KICKS if len(lengths) > _FEW else _KICKS_OF_FEW
-                worth_ms = _WORTH_KICKS * work.best.time_ms
-                for ladder in ladders:
-                    _kick(work, ladder, seed + number, kicks, worth_ms)
+            if small:
                 _refill(work, devices, degrees, seed + number)
             if work.done():
                 break
     if bound < work.best.time_ms:
         most_ms = work.best.time_ms
         bound = max(bound, batch_lower_bound_ms(lengths, devices, degrees, cost, most_ms))
-        if most_ms > _WIDE_GAP * bound and len(lengths) * devices <= _MOST_KICKED:
+        if most_ms > _WIDE_GAP * bound and len(lengths) * devices <= _MOST_KICKED and not small:
             for ladder in ladders:
-                _kick(work, ladder, seed, _KICKS_OF_WIDE, most_ms)
+                _kick(work, ladder, seed, most_ms)
     best = work.best
     near = best.time_ms <= bound * (1 + settings.relative_gap)
     report = {
@@ -337,7 +327,7 @@ def _climb(work: _Work, ladder: _Ladder, number: int) -> None:
             continue
         best = ladder.best_of.setdefault(step, _Best())
         if before is not None and before.time_ms < best.time_ms:
-            best = ladder.best_of[step] = replace(before, ends=[])
+            best = ladder.best_of[step] = replace(before, end=None)
         looks = _FEWER_LOOKS
         if step[0] == 1:
             looks = _LOOKS_WHERE_SMALL if small else _LOOKS
@@ -399,30 +389,10 @@ def _search_round(
     # Where sequences are many, exchanges cost more than another plan is worth.
     plans = [shortened(problem, plan) for plan in (plans if small else plans[:1])]
     plans.sort(key=lambda plan: plan.time_ms)
-    if small:
-        plans = _with_fold(work, problem, plans, work.seed + number)
-    if small or not best.ends or plans[0].time_ms < best.ends[0].time_ms:
-        best.ends = plans[:_KICKED]
+    if best.end is None or plans[0].time_ms < best.end.time_ms:
+        best.end = plans[0]
     work.looks += sum(plan.looks for plan in plans)
     _better(best, plans[0], degrees)
-
-
-def _with_fold(
-    work: _Work, problem: Problem, plans: list[SearchResult], seed: int
-) -> list[SearchResult]:
-    """The plans and one of a micro-batch less than the fastest, where memory allows it.
-
-    The fastest comes first, before and after.
-    """
-    from railx.planning.sequence.exchanges import folded
-
-    fewest = math.ceil(problem.tokens.sum() / (problem.cap * problem.devices))
-    if len(plans[0].limits) <= fewest:
-        return plans
-    fold = folded(problem, plans[0]._replace(looks=0), seed)
-    work.looks += fold.looks
-    fits = [fold._replace(looks=0)] if fold.time_ms < math.inf else []
-    return sorted([*plans, *fits], key=lambda plan: plan.time_ms)
 
 
 def _better(best: _Best, plan: SearchResult, degrees: tuple[int, ...]) -> None:
@@ -432,26 +402,27 @@ def _better(best: _Best, plan: SearchResult, degrees: tuple[int, ...]) -> None:
         best.assignments = [_assignment(plan, m, degrees) for m in range(len(plan.limits))]
 
 
-def _kick(work: _Work, ladder: _Ladder, seed: int, kicks: int, worth_ms: float) -> None:
-    """Kick the plans that searches of a round ended with (``exchanges``), where the
-    first takes at most ``worth_ms``.
+def _kick(work: _Work, ladder: _Ladder, seed: int, worth_ms: float) -> None:
+    """Kick the best plan of each step that takes at most ``worth_ms``, and one of a
+    micro-batch less (``exchanges``).
     """
-    from railx.planning.sequence.exchanges import shortest
+    from railx.planning.sequence.exchanges import folded, shortest
     from railx.planning.sequence.search import Problem
 
     for step, best in ladder.best_of.items():
-        if best.ends and best.ends[0].time_ms <= worth_ms and not work.done():
+        if best.end is not None and best.end.time_ms <= worth_ms and not work.done():
             problem = Problem.of(work.lengths, ladder.devices, step, work.cost)
-            ends = [plan._replace(looks=0) for plan in best.ends]
-            # Where a round has one plan, none of fewer micro-batches was tried.
-            if len(ends) == 1:
-                ends = _with_fold(work, problem, ends, seed)
-            kicked = shortest(problem, ends, kicks, seed)
+            plans = [best.end._replace(looks=0)]
+            if len(best.end.limits) - 1 >= problem.tokens.sum() / (problem.cap * problem.devices):
+                fold = folded(problem, plans[0], seed)
+                work.looks += fold.looks
+                plans += [fold._replace(looks=0)] if fold.time_ms < math.inf else []
+            plans.sort(key=lambda plan: plan.time_ms)
+            kicked = shortest(problem, plans, _KICKS, seed)
             work.looks += kicked.looks
             _better(best, kicked, step)
             if best.time_ms < work.best.time_ms:
                 work.best = best
-        best.ends = []
 
 
 def _assignment(result: Any, m: int, degrees: tuple[int, ...]) -> Assignment:
