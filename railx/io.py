@@ -215,7 +215,7 @@ def written_by(path: str | Path, command: str) -> Iterator[None]:
         raise UserError(f"{path}: {said}") from error
 
 
-def whole_numbers(column: pa.ChunkedArray, kind: Any) -> Any:
+def as_integers(column: pa.ChunkedArray, kind: Any) -> Any:
     """A column as integers of a numpy type; ValueError where it has others or nulls."""
     values = column.to_numpy()
     limits = np.iinfo(kind)

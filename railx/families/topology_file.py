@@ -123,7 +123,7 @@ def _rows(table: Any, element: str) -> Any:
 
 def _from_table(cls: Any, table: Any) -> Any:
     """Rebuild a struct of arrays from its Parquet columns; names go back to codes."""
-    from railx.io import as_numbers, whole_numbers
+    from railx.io import as_integers, as_numbers
 
     columns = {}
     for name in cls.__dataclass_fields__:
@@ -134,5 +134,5 @@ def _from_table(cls: Any, table: Any) -> Any:
             if not (columns[name] >= 0).all() or np.isinf(columns[name]).any():
                 raise ValueError(f"{name} {columns[name][:1]}")
         else:
-            columns[name] = whole_numbers(table[name], np.int32)
+            columns[name] = as_integers(table[name], np.int32)
     return cls(**columns)

@@ -18,11 +18,11 @@ import pyarrow as pa
 from railx.errors import UserError
 from railx.fabric.circuits import COMMUNICATION
 from railx.io import (
+    as_integers,
     as_numbers,
     as_words,
     read_metadata,
     read_table,
-    whole_numbers,
     write_table,
     written_by,
 )
@@ -132,7 +132,7 @@ def read_graph_table(path: str | Path) -> tuple[RankGraphs, dict[str, Any]]:
         raise UserError(f"got {path}, no file of graphs; allowed: one of railx import --out")
     with written_by(path, "railx import --out"):
         columns = {
-            name: whole_numbers(table[name], kind)
+            name: as_integers(table[name], kind)
             for name, (kind, _) in NODE_COLUMNS.items()
             if name != "kind"
         }

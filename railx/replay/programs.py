@@ -22,11 +22,11 @@ from railx.errors import UserError
 from railx.fabric.circuits import COMMUNICATION, Configuration
 from railx.fabric.holdings import OperationKey
 from railx.io import (
+    as_integers,
     as_numbers,
     as_words,
     read_metadata,
     read_table,
-    whole_numbers,
     write_table,
     written_by,
 )
@@ -173,7 +173,7 @@ def read_programs(path: str | Path) -> Programs:
             if name in names
             else table[name].to_numpy(zero_copy_only=False)
             if kind is np.bool_
-            else whole_numbers(table[name], kind)
+            else as_integers(table[name], kind)
             for name, (kind, _) in COLUMNS.items()
         }
         configurations = [
