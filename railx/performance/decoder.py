@@ -87,6 +87,7 @@ class ModelSettings:
             self.feed_forward,
             self.vocabulary,
             activation=self.feed_forward_kind,
+            norm="layer" if self.biases else "rms",
             biases=self.biases,
             tied_embeddings=self.tied_embeddings,
             learned_positions=max_length_tokens if self.positions == "learned" else 0,

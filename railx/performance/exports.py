@@ -87,12 +87,9 @@ def megatron_options(
     if left:
         layers = "|".join("t" * (few + (stage < left)) for stage in range(plan.pipeline))
         options["pipeline-model-parallel-layout"] = f'"E{layers}L"'
-    if model.activation == "swiglu":
-        flags.append("swiglu")
-    if not model.tied_embeddings:
-        flags.append("untie-embeddings-and-output-weights")
-    if not model.biases:
-        flags.append("disable-bias-linear")
+    if model.norm == "rms":
+        options["normalization"] = "RMSNorm"
+    flags += _megatron_flags(model)
     if plan.sequence_parallel:
         flags.append("sequence-parallel")
     if not model.learned_positions:
@@ -117,7 +114,34 @@ def megatron_options(
             options[name] = value
     lines = [f"--{name} {value}" for name, value in options.items()]
     text = " \\\n".join(lines + [f"--{flag}" for flag in flags])
-    return _note_on_order(plan, plan.order in _MEGATRON_ORDERS) + text
+    notes = _note_on_order(plan, plan.order in _MEGATRON_ORDERS)
+    return notes + _megatron_refusals(model, plan) + text
+
+
+def _megatron_flags(model: Model) -> list[str]:
+    """Flags without a value of what the model's layers have."""
+    kinds = {
+        "swiglu": model.activation == "swiglu",
+        "untie-embeddings-and-output-weights": not model.tied_embeddings,
+        "disable-bias-linear": not model.biases,
+        "add-qkv-bias": model.qkv_biases,
+        # The same flag adds the norms of latent attention's compressions.
+        "qk-layernorm": model.qk_norms or model.kv_rank,
+    }
+    return [flag for flag, has in kinds.items() if has]
+
+
+def _megatron_refusals(model: Model, plan: Plan) -> str:
+    """Lines of comment on what Megatron-LM refuses beside each other."""
+    sharded = plan.sharding == "parameters"
+    refused = {
+        "FSDP2 beside tied embeddings": sharded and model.tied_embeddings,
+        "FSDP2 beside expert parallelism": sharded and plan.expert > 1,
+        "biases of experts beside tensor parallelism": (
+            model.experts and model.biases and plan.tensor > 1
+        ),
+    }
+    return "".join(f"# Megatron-LM refuses {what}\n" for what, is_so in refused.items() if is_so)
 
 
 def torchtitan_toml(model: Model, plan: Plan, precision: str = "bf16") -> str:

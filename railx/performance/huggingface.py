@@ -78,6 +78,8 @@ _LEFT_OUT = {
 }
 #: Kinds that have one table of embeddings unless the file says otherwise.
 _TIED = ("gpt2", "gemma", "gemma2", "gemma3_text")
+#: Kinds whose queries and keys have norms.
+_QK_NORMS = ("qwen3", "qwen3_moe", "gemma3_text")
 #: Layers of these kinds have a window if there is one (``sliding_window``).
 _WITH_WINDOW = (
     *("mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "phi3"),
@@ -88,9 +90,8 @@ _WITH_WINDOW = (
 def model_from_config(path: Path) -> Model:
     """The model of a ``config.json``.
 
-    Of a model of several kinds of input the decoder of text (``text_config``). Biases
-    of queries, keys and values alone (Qwen2, GLM), norms of queries and keys and after
-    sublayers (Gemma) and modules that predict further tokens are left out.
+    Of a model of several kinds of input the decoder of text (``text_config``). Norms
+    after sublayers (Gemma) and modules that predict further tokens are left out.
     Raises :class:`railx.errors.UserError` for a file that cannot be read, an unknown
     kind, or a key that is missing or wrong.
     """
@@ -125,6 +126,15 @@ class _Reader:
         shape["kv_heads"] = shape["kv_heads"] or shape["heads"]
         shape["activation"] = "gelu" if gpt else "swiglu"
         shape["biases"] = gpt or self._kind == "gpt_oss"
+        # The library has one norm for each kind, whatever epsilon the file names.
+        shape["norm"] = "layer" if gpt else "rms"
+        glm = self._kind == "glm4_moe"
+        shape["qk_norms"] = self._kind in _QK_NORMS or (
+            glm and bool(self._config.get("use_qk_norm"))
+        )
+        shape["qkv_biases"] = self._kind == "qwen2" or (
+            glm and bool(self._config.get("attention_bias"))
+        )
         tied = self._config.get("tie_word_embeddings")
         shape["tied_embeddings"] = self._kind in _TIED if tied is None else bool(tied)
         if self._kind == "gpt2":

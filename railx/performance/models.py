@@ -79,6 +79,12 @@ class Model:
     """Width of a value; 0: that of a key."""
     activation: Literal["swiglu", "gelu"] = "swiglu"
     """``swiglu`` has three matrices in the feed-forward part, ``gelu`` two."""
+    norm: Literal["rms", "layer"] = "rms"
+    """RMSNorm or LayerNorm; ``biases`` says which parameters are counted."""
+    qk_norms: bool = False
+    """Whether queries and keys of a head have norms, whose weights are not counted."""
+    qkv_biases: bool = False
+    """Whether queries, keys and values alone have biases, which are not counted."""
     biases: bool = False
     """Whether linear layers and norms have biases."""
     tied_embeddings: bool = False

@@ -148,6 +148,57 @@ def test_megatron_trains_the_model_of_the_advice(
     assert {key: found[key] for key in found if any(part in key for part in parts)} == expected
 
 
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("llama3_8b", {"--normalization", "--disable-bias-linear"}),
+        ("mixtral_8x22b", {"--normalization", "--disable-bias-linear"}),
+        ("qwen3_32b", {"--normalization", "--disable-bias-linear", "--qk-layernorm"}),
+        ("qwen3_235b_a22b", {"--normalization", "--disable-bias-linear", "--qk-layernorm"}),
+        ("deepseek_v3", {"--normalization", "--disable-bias-linear", "--qk-layernorm"}),
+        ("gpt_oss_120b", {"--normalization"}),
+        ("gpt3_175b", set()),
+        ("turing_530b", set()),
+        ("mpt_7b", set()),
+    ],
+)
+def test_norms_and_biases_are_those_of_the_model(model: str, expected: set[str]) -> None:
+    found = options_of(megatron_options(model_named(model), Degrees()))
+    assert {key for key in found if "norm" in key or "bias" in key} == expected
+    assert found.get("--normalization", "RMSNorm") == "RMSNorm"
+    qwen2 = replace(model_named(model), qkv_biases=True)
+    assert "--add-qkv-bias" in options_of(megatron_options(qwen2, Degrees()))
+
+
+@pytest.mark.parametrize(("biases", "norm"), [(False, "RMSNorm"), (True, None)])
+def test_norms_of_a_plan_are_those_of_the_trainer(biases: bool, norm: str | None) -> None:
+    shape = replace(MODEL, biases=biases).shape()
+    assert options_of(megatron_options(shape, Degrees())).get("--normalization") == norm
+
+
+@pytest.mark.parametrize(
+    ("model", "degrees", "note"),
+    [
+        (
+            "gpt3_175b",
+            Degrees(data=2, sharding="parameters"),
+            "# Megatron-LM refuses FSDP2 beside tied",
+        ),
+        (
+            "mixtral_8x22b",
+            Degrees(data=2, expert=2, sharding="parameters"),
+            "# Megatron-LM refuses FSDP2 beside expert",
+        ),
+        ("gpt_oss_120b", Degrees(tensor=2), "# Megatron-LM refuses biases of experts"),
+        ("llama3_8b", Degrees(data=2, sharding="parameters"), "--num-layers"),
+        ("gpt_oss_120b", Degrees(data=2, expert=2), "--num-layers"),
+        ("mixtral_8x22b", Degrees(tensor=2), "--num-layers"),
+    ],
+)
+def test_what_megatron_refuses_is_said(model: str, degrees: Degrees, note: str) -> None:
+    assert megatron_options(model_named(model), degrees).startswith(note)
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_numbers_fit_the_rules_of_megatron(name: str) -> None:
     plan = PLANS[name]()

@@ -211,6 +211,33 @@ def test_windows(kind: str, keys: Config, windows: tuple[int, int], tmp_path: Pa
     assert (model.window_tokens, model.window_layers) == windows
 
 
+@pytest.mark.parametrize(
+    ("kind", "keys", "expected"),
+    [
+        ("llama", {"attention_bias": True}, ("rms", False, False)),
+        ("qwen2", {}, ("rms", False, True)),
+        ("qwen3", {"head_dim": 128}, ("rms", True, False)),
+        ("gemma3_text", {"head_dim": 128}, ("rms", True, False)),
+        ("gemma2", {"head_dim": 128}, ("rms", False, False)),
+        ("gpt_neox", {"layer_norm_eps": 1e-5}, ("layer", False, False)),
+    ],
+)
+def test_norms_and_biases(
+    kind: str, keys: Config, expected: tuple[str, bool, bool], tmp_path: Path
+) -> None:
+    config = decoder(kind, 32, 4096, 32, 14336, 32000) | keys
+    model = model_from_config(written(tmp_path, config))
+    assert (model.norm, model.qk_norms, model.qkv_biases) == expected
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_norms_and_biases_of_glm_are_in_its_file(normed: bool, tmp_path: Path) -> None:
+    model = model_from_config(written(tmp_path, GLM | {"use_qk_norm": normed}))
+    assert (model.qk_norms, model.qkv_biases) == (normed, True)
+    model = model_from_config(written(tmp_path, GLM | {"attention_bias": False}))
+    assert (model.qk_norms, model.qkv_biases) == (False, False)
+
+
 def test_windows_of_gpt_oss_without_a_list_are_every_second_layer(tmp_path: Path) -> None:
     config = CONFIGS["gpt_oss_120b"] | {"num_hidden_layers": 5, "layer_types": None}
     assert model_from_config(written(tmp_path, config)).window_layers == 3
