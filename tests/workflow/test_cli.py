@@ -483,6 +483,8 @@ def test_sql_judges_one_claim(capsys: pytest.CaptureFixture[str], results: Path)
     for both in ((), ("select 1", "--claim", name)):
         message = refused(capsys, "sql", *both, *own)
         assert message == "QUERY: allowed: either one SELECT or --claim ID"
+    message = refused(capsys, "sql", "--claim", name, "--csv", *own)
+    assert message == "--csv: got --claim; allowed with --claim: --json, or neither"
 
 
 @pytest.mark.parametrize(

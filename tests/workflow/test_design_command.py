@@ -160,6 +160,14 @@ def test_a_network_is_read_from_a_file_of_any_name(name: str, tmp_path: Path) ->
     assert parsed == {"topology": "imported", "topology.path": str(path)}
 
 
+def test_a_missing_file_of_a_network_is_refused_by_its_key(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = refused(capsys, "compare-network", "topology=imported", "topology.path=nosuch")
+    assert line.startswith("topology.path: got nosuch: ")
+    assert line.endswith("; allowed: a file to read")
+
+
 JOB = ("model=llama3_8b", "devices=h100", "gpus=64")
 
 

@@ -82,6 +82,8 @@ def _sql(options: argparse.Namespace) -> None:
     folder = options.results / options.experiment
     if (options.query is None) == (options.claim is None):
         raise UserError("QUERY: allowed: either one SELECT or --claim ID")
+    if options.claim is not None and options.csv:
+        raise UserError("--csv: got --claim; allowed with --claim: --json, or neither")
     if options.claim is not None:
         print_judged(judged(claim_by_id(options.claim, "--claim"), experiment, folder), options)
         return

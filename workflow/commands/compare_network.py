@@ -40,6 +40,7 @@ def add(commands: Any) -> None:
 
 def _compare(options: argparse.Namespace) -> None:
     from railx.design.comparison import compare_network, comparison_lines, write_page
+    from railx.families import check_topology
     from railx.progress import told
     from railx.settings import to_dict
     from workflow.compilation import announce_compilation
@@ -53,6 +54,8 @@ def _compare(options: argparse.Namespace) -> None:
         asked.append("arena=beside")
     composed = compose_stage(asked, ["topology", "arena", "seed"])
     arena, seed = composed["arena"], composed["seed"]
+    # Before its file is digested, whose errors do not name the key.
+    check_topology(composed["topology"])
     if not arena.jobs or not arena.networks:
         raise UserError("arena: got no jobs or no networks; allowed: beside, small, full")
     arena.check_names("arena")
