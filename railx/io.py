@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -213,17 +212,6 @@ def written_by(path: str | Path, command: str) -> Iterator[None]:
         elif str(path) in said:
             raise
         raise UserError(f"{path}: {said}") from error
-
-
-def as_integers(column: pa.ChunkedArray, kind: Any) -> Any:
-    """A column as integers of a numpy type; ValueError where it has others or nulls."""
-    values = column.to_numpy()
-    limits = np.iinfo(kind)
-    if values.dtype.kind not in "iu" or (
-        len(values) and (values.min() < limits.min or values.max() > limits.max)
-    ):
-        raise ValueError(f"{values.dtype} {values[:1]}, no {limits.dtype}")
-    return values.astype(kind)
 
 
 def _to_arrow(table: Any) -> pa.Table:

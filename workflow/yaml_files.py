@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from railx.settings import SettingsError
-from railx.text import yaml_loader
 
 #: Numbers with a point or an exponent, as in 1e9, which YAML 1.1 takes for text.
 _FLOAT = re.compile(
@@ -72,10 +71,15 @@ def _words(error: Exception) -> str:
 def _loader() -> Any:
     import yaml
 
-    base: Any = yaml_loader()
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-    class Loader(base):  # type: ignore[misc]
+    # libyaml's own composer, last of the bases, overflows the stack of deep nesting.
+    class Loader(yaml.composer.Composer, base):  # type: ignore[misc]
         """Plain data, with the rules of this module."""
+
+        def __init__(self, stream: Any) -> None:
+            base.__init__(self, stream)
+            yaml.composer.Composer.__init__(self)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen: set[str] = set()

@@ -123,7 +123,8 @@ def _rows(table: Any, element: str) -> Any:
 
 def _from_table(cls: Any, table: Any) -> Any:
     """Rebuild a struct of arrays from its Parquet columns; names go back to codes."""
-    from railx.io import as_integers, as_numbers
+    from railx.io import as_numbers
+    from railx.vocabulary.arrays import as_integers
 
     columns = {}
     for name in cls.__dataclass_fields__:

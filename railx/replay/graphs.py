@@ -18,7 +18,6 @@ import pyarrow as pa
 from railx.errors import UserError
 from railx.fabric.circuits import COMMUNICATION
 from railx.io import (
-    as_integers,
     as_numbers,
     as_words,
     read_metadata,
@@ -26,7 +25,7 @@ from railx.io import (
     write_table,
     written_by,
 )
-from railx.vocabulary.arrays import Array
+from railx.vocabulary.arrays import Array, as_integers
 
 #: The kinds of nodes, by the number in their column.
 NODE_KINDS: tuple[str, ...] = ("compute", *COMMUNICATION)

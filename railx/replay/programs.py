@@ -22,7 +22,6 @@ from railx.errors import UserError
 from railx.fabric.circuits import COMMUNICATION, Configuration
 from railx.fabric.holdings import OperationKey
 from railx.io import (
-    as_integers,
     as_numbers,
     as_words,
     read_metadata,
@@ -30,7 +29,7 @@ from railx.io import (
     write_table,
     written_by,
 )
-from railx.vocabulary.arrays import Array
+from railx.vocabulary.arrays import Array, as_integers
 
 #: The longest wait of a collective behind a message whose receiver does not come, and
 #: the shortest one: those of a run (``railx_torch.session``).

@@ -32,3 +32,14 @@ def index_in_group(group: NDArray[np.integer]) -> IntArray:
     index = np.empty(len(group), dtype=np.int64)
     index[np.argsort(group, kind="stable")] = offsets(np.bincount(group))
     return index
+
+
+def as_integers(column: Any, kind: Any) -> Any:
+    """A column of a table as integers of a numpy type; ValueError where it has others or nulls."""
+    values = column.to_numpy()
+    limits = np.iinfo(kind)
+    if values.dtype.kind not in "iu" or (
+        len(values) and (values.min() < limits.min or values.max() > limits.max)
+    ):
+        raise ValueError(f"{values.dtype} {values[:1]}, no {limits.dtype}")
+    return values.astype(kind)

@@ -183,12 +183,11 @@ def _from_file(path: Path, server: int | None) -> Any:
 
     from railx.families import TopologySettings, check_topology
     from railx.settings import SettingsError, load
-    from railx.text import yaml_loader
 
     plain: Any = None
     if path.suffix in (".yaml", ".yml") and path.is_file():
         with suppress(yaml.YAMLError, UnicodeDecodeError, RecursionError):
-            plain = yaml.load(path.read_text(encoding="utf-8"), yaml_loader())
+            plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(plain, dict) or "family" not in plain:
         plain = {"family": "imported", "path": str(path), "chips_per_node": server or 1}
     try:

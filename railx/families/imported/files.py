@@ -20,7 +20,6 @@ import numpy as np
 from railx.errors import UserError
 from railx.families.imported.infragraph import infragraph_network
 from railx.families.imported.network import FileLink, Network
-from railx.text import yaml_loader
 from railx.vocabulary.topology import LINK_KINDS
 from railx.vocabulary.union import roots
 
@@ -63,7 +62,7 @@ def _of_simulator(path: Path) -> Network:
     import yaml
 
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), yaml_loader())
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, RecursionError):
         raise UserError(f"got {path}, which is no YAML or JSON; allowed: a whole file") from None
     if isinstance(content, dict) and {"npus_count", "units-count"} & set(content):
