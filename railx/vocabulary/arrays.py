@@ -1,4 +1,4 @@
-"""Types of arrays, and indices."""
+"""Types of arrays, indices, and columns of tables as arrays."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def index_in_group(group: NDArray[np.integer]) -> IntArray:
 
 
 def as_integers(column: Any, kind: Any) -> Any:
-    """A column of a table as integers of a numpy type; ValueError where it has others or nulls."""
+    """A column of a table as integers of a numpy type.
+
+    ValueError where it has other values or nulls.
+    """
     values = column.to_numpy()
     limits = np.iinfo(kind)
     if values.dtype.kind not in "iu" or (
