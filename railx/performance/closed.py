@@ -236,10 +236,7 @@ def step_lower_bound_s(setting: Setting, plans: Plans) -> Array:
         values, numbers = np.unique(plans[name], return_inverse=True)
         code = code * len(values) + numbers
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    of_layers = plans.take(first).placed(ALL_INNERMOST)
-    # As many replicas as share a node at most.
-    many = np.full(len(first), setting.network.node_devices)
-    layers = Layers(setting, Plans({**of_layers.columns, "data": many}))
+    layers = Layers(setting, plans.take(first).placed(ALL_INNERMOST))
     passes = [layers.passes(kind) for kind in setting.model.kinds]
     by_kind = np.array([one.forward_s + one.backward_s for one in passes])[:, inverse]
     fastest, micro_batches, virtual = by_kind.min(axis=0), plans["micro_batches"], plans["virtual"]

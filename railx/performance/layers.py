@@ -212,6 +212,7 @@ class Layers:
         """
         context, data = self.inside("context"), self.inside("data")
         near = np.where(np.minimum(context, data) < 1, np.maximum(context, data), context * data)
+        # Where both are as if they came first, their product may exceed a node.
         near = np.minimum(near, self.setting.network.node_devices)
         plans = self.plans
         return np.select([plans["context"] == 1, plans["data"] == 1], [data, context], near)

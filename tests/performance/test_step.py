@@ -23,7 +23,7 @@ from railx.performance.layers import Layers, Setting
 from railx.performance.memory import MEMORY_PARTS, step_memory
 from railx.performance.models import Model, model_named
 from railx.performance.networks import TwoLevelRing
-from railx.performance.plans import AXES, ORDERS, Array, Plan, Plans
+from railx.performance.plans import ALL_INNERMOST, AXES, ORDERS, Array, Plan, Plans
 from railx.performance.programs import Constants, constants_named, default_constants, program_named
 from railx.performance.search import Job, Priced, candidates, first_plans, price, search
 from railx.performance.validation import (
@@ -502,6 +502,14 @@ def test_a_search_for_the_first_plans_leaves_out_slower_ones_alone(
     whole = search(setting, job)
     least_s = step_lower_bound_s(setting, whole.plans)
     assert (least_s <= whole.times.total_s).all()
+    nearest = Layers(setting, whole.plans.placed(ALL_INNERMOST))
+    assert nearest.replicas_inside().max() == network.node_devices
+    # However its groups are placed, a plan has one bound.
+    some = whole.plans.take(np.arange(0, len(whole), 7))
+    for order in range(len(ORDERS)):
+        placed = some.placed(order)
+        assert step_lower_bound_s(setting, placed).tolist() == least_s[::7].tolist()
+        assert (least_s[::7] <= step_times(setting, placed).total_s).all()
     slowest = whole.plans.plan(int(least_s.argmax()))
 
     def slow(_: Setting, plans: Plans) -> Array:
