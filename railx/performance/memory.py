@@ -127,7 +127,10 @@ def _stage_memory(setting: Setting | _Trained, plans: Plans, *, last: bool) -> S
         # A layer that is computed again stores for a moment what it would have stored.
         working = np.maximum(working, layer_activation_bytes(setting, stored_whole, kind) - stored)
     tables = model.table_weights / tensor * np.where(stages == 1, 2 - model.tied_embeddings, 1)
-    dense = dense + tables
+    # Whole on every tensor rank: the first stage's positions, the last one's norm.
+    positions, norm = model.hidden * model.learned_positions, model.norm_weights
+    whole = np.where(stages == 1, positions + norm, norm if last else positions)
+    dense = dense + tables + whole
     parameters = dense + sparse
 
     def shard(level: int) -> Array:

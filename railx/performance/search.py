@@ -225,8 +225,8 @@ class _Ranking:
         self.rows, self._left = np.split(self._left, [_MANY])
         self.priced = self._price(self.rows)
         self._sort()
-        while self.complete_s <= self.priced.times.total_s[0]:
-            self.extend()
+        while self.complete_s <= (fastest_s := self.priced.times.total_s[0]):
+            self.extend(fastest_s)
         #: Of plans that may be placed better, seconds with all groups inside nodes.
         self._inside_s = np.full(len(self.plans), math.inf)
         if plans is None:
@@ -244,9 +244,12 @@ class _Ranking:
         """Seconds that every plan takes at least that is not priced yet."""
         return float(self._lower_bound_s[self._left[0]]) if len(self._left) else math.inf
 
-    def extend(self, rows: Array | None = None) -> None:
-        """Price more plans: some that are left, or as many again."""
-        rows = self._left[: len(self.rows)] if rows is None else rows
+    def extend(self, until_s: float) -> None:
+        """Price as many plans again, of those that may take at most ``until_s``."""
+        rows = self._left[: len(self.rows)]
+        self._extend(rows[self._lower_bound_s[rows] <= until_s])
+
+    def _extend(self, rows: Array) -> None:
         self._left = self._left[~np.isin(self._left, rows)]
         self.priced = self.priced.joined(self._price(rows))
         self.rows = np.concatenate([self.rows, rows])
@@ -264,7 +267,7 @@ class _Ranking:
             rows = self._left[wanted[self._left]][:_MANY]
             if not len(rows) or first_s() < self._lower_bound_s[rows[0]]:
                 return
-            self.extend(rows)
+            self._extend(rows)
 
     def _price(self, rows: Array) -> Priced:
         priced = price(self.setting, self.plans.take(rows))
@@ -321,8 +324,8 @@ def search(
     )
     for rival in rivals:
         ranking.extend_to_first(rival)
-    while ranking.complete_s <= _last_s(ranking.priced, shown):
-        ranking.extend()
+    while ranking.complete_s <= (last_s := _last_s(ranking.priced, shown)):
+        ranking.extend(last_s)
     return ranking.priced
 
 
@@ -361,7 +364,7 @@ def search_below(
             until_s = total_s[rows[-1]] if len(rows) == number else below_s
             if until_s < ideal.complete_s:
                 return rows
-            ideal.extend()
+            ideal.extend(until_s)
 
     rows = fastest_left(_FEW, _last_s(ideal.priced, None))
     firsts = [np.flatnonzero(rival(setting, ideal.priced.plans))[:1] for rival in rivals]

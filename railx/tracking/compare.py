@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from railx.errors import UserError, allowed_names
 from railx.io import dotted_leaves, read_json
@@ -193,7 +194,10 @@ def _readable(folder: Path, store: str | None) -> Iterator[None]:
         if not isinstance(error, (DBAPIError, MlflowException)):
             raise
         reason = str(getattr(error, "orig", None) or error).splitlines()[0]
-        file = store_address(folder, store).partition("sqlite:///")[2]
+        address = store_address(folder, store)
+        if password := urlsplit(address).password:
+            reason = reason.replace(password, "***")
+        file = address.partition("sqlite:///")[2]
         allowed = "an MLflow store"
         what = f"{folder if store is None else '--store'}: a database"
         if file:

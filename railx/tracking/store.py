@@ -179,6 +179,8 @@ def _follow(client: Any, address: str, folder: Path) -> None:
 def _quiet_client() -> Any:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("DO_NOT_TRACK", "true")
+    # Of a server that is not there MLflow would ask for four minutes.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     for name in ("mlflow", "alembic", "mlflow.store.db.utils"):
         logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings():

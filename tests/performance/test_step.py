@@ -168,9 +168,29 @@ def test_shards_of_all_ranks_are_the_states_of_the_model(expert: int) -> None:
         ("optimizer", program.optimizer_bytes),
         ("gradients", program.gradient_bytes),
     ):
-        # Norms aside, which the model of memory leaves out of the tables.
         states = 16 * memory.parts[part][0]
-        assert states == pytest.approx(element * model.parameters, rel=1e-5)
+        assert states == pytest.approx(element * model.parameters, rel=1e-12)
+
+
+@pytest.mark.parametrize("tensor", [1, 4])
+def test_the_first_stage_has_the_positions_and_the_last_one_the_last_norm(tensor: int) -> None:
+    setting = setting_of(replace(model_named("gpt3_175b"), tied_embeddings=False))
+    model, element = setting.model, setting.program.parameter_bytes
+    positions, norm = 2048 * model.hidden, model.norm_weights
+
+    def parameters(**degrees: int) -> float:
+        plan = Plan(tensor=tensor, **degrees)  # type: ignore[arg-type]
+        return step_memory(setting, Plans.of([plan])).parts["parameters"][0] / element
+
+    divided = model.parameters - positions - norm
+    assert parameters() == pytest.approx(divided / tensor + positions + norm, rel=1e-12)
+    # The first stage stores more micro-batches; the last one has the logits.
+    first = parameters(pipeline=2, micro_batches=2)
+    assert first == pytest.approx(divided / tensor / 2 + positions, rel=1e-12)
+    setting = replace(setting, model=replace(model, vocabulary=10**7))
+    divided = setting.model.parameters - positions - norm
+    last = parameters(pipeline=2, micro_batches=2, micro_batch=16)
+    assert last == pytest.approx(divided / tensor / 2 + norm, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -365,7 +385,9 @@ def test_exports_name_the_placement_and_the_layers_of_uneven_stages() -> None:
     assert "--use-tp-pp-dp-mapping" in options
     assert torchtitan_toml(model, plan).splitlines()[1].startswith("# no option for the placement")
     usual = replace(plan, order=AXES, pipeline=4)
-    assert "layout" not in megatron_options(model, usual)
+    assert "layout" not in (options := megatron_options(model, usual))
+    assert "router" not in options
+    assert "# the router's" in megatron_options(model_named("deepseek_v3"), usual)
     assert "#" not in torchtitan_toml(model, usual)[2:]
 
 

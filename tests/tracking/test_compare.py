@@ -308,13 +308,15 @@ def test_a_store_that_is_asked_for_is_not_another(
     assert [path.name for path in tmp_path.iterdir()] == ["wandb"]
 
 
+@pytest.mark.parametrize("server", ["postgresql://me:secret@{}/none", "http://me:secret@{}"])
 def test_a_server_that_is_not_there_is_said_without_its_password(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # MLflow would ask again for 100 s.
     monkeypatch.setattr("mlflow.store.db.utils.MAX_RETRY_COUNT", 1)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(ValueError, match=r"^--store: a database that cannot be read \(") as refused:
-        list_invocations(tmp_path, store="postgresql://me:secret@127.0.0.1:1/none")
+        list_invocations(tmp_path, store=server.format("127.0.0.1:1"))
     assert "secret" not in str(refused.value)
 
 
