@@ -20,7 +20,7 @@ import numpy as np
 
 from railx.performance.layers import Layers, Setting
 from railx.performance.models import Model
-from railx.performance.plans import ALL_INNERMOST, SCHEDULES, Array, Plans
+from railx.performance.plans import ALL_INNERMOST, SCHEDULES, Array, Plans, distinct
 
 #: What a step's time is made of, in order.
 PARTS = (
@@ -231,11 +231,7 @@ def step_lower_bound_s(setting: Setting, plans: Plans) -> Array:
     it. Their ranks communicate as if they were neighbours. A hundredth of the time to
     price a plan.
     """
-    code = np.zeros(len(plans), np.int64)
-    for name in _OF_COMPUTATION:
-        values, numbers = np.unique(plans[name], return_inverse=True)
-        code = code * len(values) + numbers
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    first, inverse = distinct(plans[name] for name in _OF_COMPUTATION)
     layers = Layers(setting, plans.take(first).placed(ALL_INNERMOST))
     passes = [layers.passes(kind) for kind in setting.model.kinds]
     by_kind = np.array([one.forward_s + one.backward_s for one in passes])[:, inverse]
@@ -560,32 +556,38 @@ def _stages(model: Model, plans: Plans) -> list[_StageLayers]:
     most = int(virtual.max(initial=1)) + 1
     shapes, inverse = np.unique(plans["pipeline"] * most + virtual, return_inverse=True)
     by_shape = [_stages_of(model.layer_order, *divmod(int(shape), most)) for shape in shapes]
-    columns = [np.stack(column)[inverse] for column in zip(*by_shape, strict=True)]
-    number, used, inside, before, every, sizes, of_chains, ends = columns
+    *of_stages, used, every_layer = zip(*by_shape, strict=True)
+    most_used = int(max(used))
 
-    def layers(column: Array) -> _Layers:
-        return _Layers(np.moveaxis(column, 0, -1))
+    def of_plans(column: Sequence[Array]) -> Array:
+        # Plans last: neighbours in memory are added.
+        return np.stack(column, axis=-1).take(inverse, axis=-1)
 
+    number, inside, before, sizes, of_chains, ends = (
+        of_plans([values[:most_used] for values in column]) for column in of_stages
+    )
+    every = of_plans(every_layer)
     return [
         _StageLayers(
-            number=number[:, stage],
-            inside=layers(inside[:, stage]),
-            before=layers(before[:, stage]),
-            all=layers(every),
+            number=number[stage],
+            inside=_Layers(inside[stage]),
+            before=_Layers(before[stage]),
+            all=_Layers(every),
             chains=[
-                (sizes[:, stage, n], list(of_chains[:, stage, n].T), ends[:, stage, n])
-                for n in range(sizes.shape[2])
+                (sizes[stage, n], list(of_chains[stage, n]), ends[stage, n])
+                for n in range(sizes.shape[1])
             ],
         )
-        for stage in range(int(used.max(initial=1)))
+        for stage in range(most_used)
     ]
 
 
 @functools.lru_cache(4096)
 def _stages_of(order: tuple[int, ...], stages: int, virtual: int) -> tuple[Array, ...]:
-    """The fields of :class:`_StageLayers` for one shape of pipeline.
+    """The fields of :class:`_StageLayers` for one shape of pipeline, ``all`` last.
 
-    ``order``: the kind of every layer.
+    ``order``: the kind of every layer. Of each column the stages come first; before
+    ``all`` is how many of them count.
     """
     runs = _runs_of(order, stages * virtual)
     inside = runs.reshape(virtual, stages, *runs.shape[1:]).sum(axis=0)
@@ -608,13 +610,13 @@ def _stages_of(order: tuple[int, ...], stages: int, virtual: int) -> tuple[Array
     first, last = np.maximum(first, 0), np.minimum(last, stages)
     return (
         number,
-        used,
         inside[number],
         before[number],
-        before[-1],
         last - first,
         counts_before[last] - counts_before[first],
         last == stages,
+        used,
+        before[-1],
     )
 
 

@@ -23,8 +23,8 @@ import numpy as np
 
 from railx.performance.devices import Device
 from railx.performance.models import LayerKind, Model, Product
-from railx.performance.networks import Kind, Network
-from railx.performance.plans import RECOMPUTATIONS, SHARDINGS, Array, Plans
+from railx.performance.networks import Kind, Network, TwoLevelRing
+from railx.performance.plans import AXES, RECOMPUTATIONS, SHARDINGS, Array, Axis, Plans
 from railx.performance.programs import Constants, Program
 from railx.performance.volumes import activation_bytes
 
@@ -199,28 +199,37 @@ class Layers:
         hidden, element_bytes = setting.model.hidden, setting.element_bytes
         #: Bytes of the activations of a micro-batch.
         self.activations = activation_bytes(self.tokens, hidden, element_bytes)
+        node = setting.network.node_devices
+        #: Members of a group along an axis that share a node, as networks take them.
+        self.inside = {axis: plans.members_in_node(axis, node) for axis in AXES}
 
-    def inside(self, axis: str) -> Array:
-        """Members of a group along an axis that share a node, as networks take them."""
-        return self.plans.members_in_node(axis, self.setting.network.node_devices)
-
+    @cached_property
     def replicas_inside(self) -> Array:
         """The same of a group along the axes of context and data together.
 
         Where members that share a node follow others far away, the distance of the
         nearest counts.
         """
-        context, data = self.inside("context"), self.inside("data")
+        context, data = self.inside["context"], self.inside["data"]
         near = np.where(np.minimum(context, data) < 1, np.maximum(context, data), context * data)
         # Where both are as if they came first, their product may exceed a node.
         near = np.minimum(near, self.setting.network.node_devices)
         plans = self.plans
         return np.select([plans["context"] == 1, plans["data"] == 1], [data, context], near)
 
-    def collective(self, kind: Kind, size_bytes: Array, axis: str) -> Array:
+    def neighbours(self) -> list[Array]:
+        """What a placement decides: members of each group that share a node.
+
+        Those of replicas follow from the others. Two-level rings see no distances.
+        """
+        least = 1.0 if type(self.setting.network) is TwoLevelRing else 0.0
+        axes: tuple[Axis, ...] = ("tensor", "context", "pipeline")
+        return [np.maximum(self.inside[axis], least) for axis in axes]
+
+    def collective(self, kind: Kind, size_bytes: Array, axis: Axis) -> Array:
         """Seconds of a collective along an axis."""
         members = self.plans[axis]
-        return self.setting.network.time_s(kind, size_bytes, members, self.inside(axis))
+        return self.setting.network.time_s(kind, size_bytes, members, self.inside[axis])
 
     def product(self, rows: Array, inputs: Array, outputs: Array, times: float = 1.0) -> Array:
         """Seconds of ``times`` products [rows, inputs] x [inputs, outputs], or 0."""
@@ -323,7 +332,7 @@ class Layers:
         size = model.experts_per_token * self.activations / spread
         members = plans["expert"]
         # Experts lie over the context and data axes.
-        inside = np.minimum(self.replicas_inside(), members)
+        inside = np.minimum(self.replicas_inside, members)
         exchange = 2 * setting.network.time_s("all_to_all", size, members, inside)
         return exchange, exchange
 
@@ -348,7 +357,7 @@ class Layers:
         whole = self.activations
         divided = plans["sequence_parallel"] | setting.program.scatters_messages
         size = whole / np.where(divided, self.tensor, 1.0)
-        time = setting.network.time_s("send", size, plans["pipeline"], self.inside("pipeline"))
+        time = setting.network.time_s("send", size, plans["pipeline"], self.inside["pipeline"])
         if setting.program.scatters_messages:
             gather = self.collective("all_gather", whole, "tensor")
             time = time + np.where(plans["sequence_parallel"], 0.0, gather)
@@ -361,7 +370,7 @@ class Layers:
         experts do: members lie that far apart.
         """
         members = np.maximum(self.plans["data"] * self.plans["context"] // replicas, 1)
-        inside = np.minimum(self.replicas_inside() / replicas, members)
+        inside = np.minimum(self.replicas_inside / replicas, members)
         return self.setting.network.time_s(kind, size_bytes, members, inside)
 
     def tables(self) -> tuple[Array, Array]:

@@ -29,21 +29,14 @@ RECOMPUTATIONS = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "interleaved", "gpipe")
 
 
-def _differing() -> Array:
-    """Orders that place plans differently, bool[orders, sets of axes].
-
-    A set has the axes of several ranks, bit n for axis n. The first of equal orders
-    counts.
-    """
-    table = np.zeros((len(ORDERS), 2 ** len(AXES)), bool)
-    for several in range(table.shape[1]):
-        axes = [axis for n, axis in enumerate(AXES) if several >> n & 1]
-        placements = [tuple(axis for axis in order if axis in axes) for order in ORDERS]
-        table[[placements.index(placement) for placement in set(placements)], several] = True
-    return table
-
-
-_DIFFERING = _differing()
+def distinct(columns: Iterable[Array]) -> tuple[Array, Array]:
+    """The first row of each combination of values, and the combination of each row."""
+    code: Any = 0
+    for column in columns:
+        values, numbers = np.unique(column, return_inverse=True)
+        code = code * len(values) + numbers
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return first, inverse
 
 
 @dataclass(frozen=True)
@@ -157,11 +150,6 @@ class Plans:
     def placed(self, order: int | Array) -> Plans:
         """The same plans in other placements, numbers of ``ORDERS``."""
         return Plans({**self.columns, "order": np.broadcast_to(order, len(self))})
-
-    @property
-    def differing_orders(self) -> Array:
-        """The placements that differ for each plan, bool[orders, plans]."""
-        return _DIFFERING[:, sum((self[axis] > 1) << n for n, axis in enumerate(AXES))]
 
     def plan(self, row: int) -> Plan:
         """One row as a plan."""

@@ -12,7 +12,7 @@ import numpy as np
 from railx.effort import rough
 from railx.errors import UserError
 from railx.performance.closed import StepTimes, step_lower_bound_s, step_times
-from railx.performance.layers import Setting
+from railx.performance.layers import Layers, Setting
 from railx.performance.memory import StepMemory, step_memory
 from railx.performance.models import Model
 from railx.performance.networks import Network
@@ -24,6 +24,7 @@ from railx.performance.plans import (
     SHARDINGS,
     Array,
     Plans,
+    distinct,
 )
 from railx.settings import AtLeast, Fraction
 
@@ -289,14 +290,13 @@ class _Ranking:
             rows = rows[np.argsort(inside_s[rows], kind="stable")][:number]
             number *= 2
             self._inside_s[self.rows[rows]] = math.inf
-            plans = self.priced.plans.take(rows)
-            order, row = np.nonzero(plans.differing_orders)
-            placed = price(self.setting, plans.take(row).placed(order))
-            total_s = np.full((len(ORDERS), len(rows)), math.inf)
-            total_s[order, row] = placed.times.total_s
-            number_of = np.zeros(total_s.shape, np.int64)
-            number_of[order, row] = np.arange(len(row))
-            chosen = number_of[total_s.argmin(axis=0), np.arange(len(rows))]
+            order, row = np.indices((len(ORDERS), len(rows)))
+            plans = self.priced.plans.take(rows[row.ravel()]).placed(order.ravel())
+            first, numbers = distinct([row.ravel(), *Layers(self.setting, plans).neighbours()])
+            placed = price(self.setting, plans.take(first))
+            numbers = numbers.reshape(row.shape)
+            best = placed.times.total_s[numbers].argmin(axis=0)
+            chosen = numbers[best, np.arange(len(rows))]
             self.priced = self.priced.replaced(rows, placed.take(chosen))
             self._sort()
 
@@ -462,8 +462,12 @@ def _last_s(priced: Priced, shown: int | None) -> float:
 def first_plans(priced: Priced, number: int) -> list[int]:
     """The first rows that differ in a degree, so many or fewer."""
     degrees = np.stack([priced.plans[name] for name in DEGREES], axis=1)
-    _, first = np.unique(degrees, axis=0, return_index=True)
-    return sorted(int(row) for row in first)[:number]
+    rows = _MANY
+    while True:
+        _, first = np.unique(degrees[:rows], axis=0, return_index=True)
+        if len(first) >= number or rows >= len(degrees):
+            return sorted(int(row) for row in first)[:number]
+        rows *= 8
 
 
 def nearest_devices(setting: Setting, job: Job) -> int | None:

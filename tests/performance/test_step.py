@@ -22,8 +22,16 @@ from railx.performance.fits import fit, names_to_fit
 from railx.performance.layers import Layers, Setting
 from railx.performance.memory import MEMORY_PARTS, step_memory
 from railx.performance.models import Model, model_named
-from railx.performance.networks import TwoLevelRing
-from railx.performance.plans import ALL_INNERMOST, AXES, ORDERS, Array, Plan, Plans
+from railx.performance.networks import Kind, TwoLevelRing
+from railx.performance.plans import (
+    ALL_INNERMOST,
+    AXES,
+    ORDERS,
+    Array,
+    Plan,
+    Plans,
+    distinct,
+)
 from railx.performance.programs import Constants, constants_named, default_constants, program_named
 from railx.performance.search import Job, Priced, candidates, first_plans, price, search
 from railx.performance.validation import (
@@ -223,7 +231,7 @@ def test_replicas_far_apart_keep_their_distance(
     """Nodes of eight; below 1 the inverse of the nodes from one replica to the next."""
     plan = Plan(data=512, context=context, pipeline=pipeline, order=order)  # type: ignore[arg-type]
     layers = Layers(setting_of(), Plans.of([plan]))
-    assert layers.replicas_inside()[0] / expert == inside
+    assert layers.replicas_inside[0] / expert == inside
 
 
 @pytest.mark.parametrize(("batches", "alive"), [(4, 4.0), (8, 5.5)])
@@ -500,16 +508,34 @@ def test_search_keeps_what_fits_the_fastest_first() -> None:
     assert (np.diff(best.times.total_s) >= 0).all()
 
 
-@given(degrees=st.tuples(*[st.sampled_from((1, 2, 4))] * 4))
-def test_the_orders_that_differ_have_all_times(degrees: tuple[int, ...]) -> None:
-    plan = Plan(**dict(zip(AXES, degrees, strict=True)), micro_batches=4)  # type: ignore[arg-type]
-    plans = Plans.of([plan])
-    differing = plans.differing_orders[:, 0]
-    several = sum(degree > 1 for degree in degrees)
-    assert differing.sum() == math.factorial(several)
-    setting = replace(setting_of(), network=TwoLevelRing(4, 450.0, 20.0, 1e-6, 1e-5))
-    total_s = [step_times(setting, plans.placed(order)).total_s[0] for order in range(len(ORDERS))]
-    assert set(np.array(total_s)[differing]) == set(total_s)
+class Distances(TwoLevelRing):
+    """Rings whose messages take longer the more nodes lie between members."""
+
+    def time_s(self, kind: Kind, size_bytes: Array, members: Array, inside: Array) -> Array:
+        between = np.maximum(1 / np.asarray(inside) - 1, 0.0)
+        return super().time_s(kind, size_bytes, members, inside) * (1 + between)
+
+
+@given(
+    degrees=st.tuples(*[st.sampled_from((1, 2, 4))] * 4),
+    expert=st.sampled_from((1, 2)),
+    far=st.booleans(),
+)
+def test_placements_with_the_same_neighbours_take_the_same_time(
+    degrees: tuple[int, ...], expert: int, far: bool
+) -> None:
+    """On a network where nodes far apart take longer too."""
+    degrees_of = dict(zip(AXES, degrees, strict=True))
+    expert = math.gcd(expert, degrees_of["data"] * degrees_of["context"])
+    plan = Plan(**degrees_of, micro_batches=4, expert=expert)  # type: ignore[arg-type]
+    plans = Plans.of([plan] * len(ORDERS)).placed(np.arange(len(ORDERS)))
+    setting = setting_of(model_named("mixtral_8x22b"))
+    network = (Distances if far else TwoLevelRing)(4, 450.0, 20.0, 1e-6, 1e-5)
+    setting = replace(setting, network=network)
+    _, numbers = distinct(Layers(setting, plans).neighbours())
+    total_s = step_times(setting, plans).total_s
+    for number in range(numbers.max() + 1):
+        assert len(set(total_s[numbers == number])) == 1
 
 
 @pytest.mark.parametrize("model", ["llama3_8b", "gpt_oss_120b"])
@@ -525,7 +551,7 @@ def test_a_search_for_the_first_plans_leaves_out_slower_ones_alone(
     least_s = step_lower_bound_s(setting, whole.plans)
     assert (least_s <= whole.times.total_s).all()
     nearest = Layers(setting, whole.plans.placed(ALL_INNERMOST))
-    assert nearest.replicas_inside().max() == network.node_devices
+    assert nearest.replicas_inside.max() == network.node_devices
     # However its groups are placed, a plan has one bound.
     some = whole.plans.take(np.arange(0, len(whole), 7))
     for order in range(len(ORDERS)):
