@@ -560,7 +560,7 @@ def _stages(model: Model, plans: Plans) -> list[_StageLayers]:
     most_used = int(max(used))
 
     def of_plans(column: Sequence[Array]) -> Array:
-        # Plans last: neighbours in memory are added.
+        # Plans last, so that loops over them run along memory.
         return np.stack(column, axis=-1).take(inverse, axis=-1)
 
     number, inside, before, sizes, of_chains, ends = (

@@ -290,11 +290,11 @@ class _Ranking:
             rows = rows[np.argsort(inside_s[rows], kind="stable")][:number]
             number *= 2
             self._inside_s[self.rows[rows]] = math.inf
-            order, row = np.indices((len(ORDERS), len(rows)))
-            plans = self.priced.plans.take(rows[row.ravel()]).placed(order.ravel())
-            first, numbers = distinct([row.ravel(), *Layers(self.setting, plans).neighbours()])
+            order, row = np.indices((len(ORDERS), len(rows))).reshape(2, -1)
+            plans = self.priced.plans.take(rows[row]).placed(order)
+            first, numbers = distinct([row, *Layers(self.setting, plans).neighbours()])
             placed = price(self.setting, plans.take(first))
-            numbers = numbers.reshape(row.shape)
+            numbers = numbers.reshape(len(ORDERS), -1)
             best = placed.times.total_s[numbers].argmin(axis=0)
             chosen = numbers[best, np.arange(len(rows))]
             self.priced = self.priced.replaced(rows, placed.take(chosen))
