@@ -180,8 +180,9 @@ class TwoLevelRing:
         slow = self.slow_gb_s * 1e9 * self.slow_share
         members, inside = np.asarray(members, float), np.maximum(np.floor(inside), 1.0)
         if kind == "send":
-            near = self.fast_latency_s + size_bytes / fast
             far = self.slow_latency_s + size_bytes / slow
+            # Who is in the same node is also reached over the links between nodes.
+            near = np.minimum(self.fast_latency_s + size_bytes / fast, far)
             slow_ones = (np.ceil(members / inside) - 1) / np.maximum(members - 1, 1)
             return np.asarray(near + (far - near) * slow_ones)
         passes, sent = _RING[kind], ring_bytes(kind, size_bytes, members)

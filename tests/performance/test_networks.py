@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from railx.performance.fsdp_scaling import GridRing
 from railx.performance.networks import Kind, Network, TwoLevelRing, ring_bytes
@@ -90,6 +92,31 @@ def test_rings_take_whole_members_of_a_node(
         members, size = np.array([8]), np.array([1e9])
         time_s = network.time_s(kind, size, members, np.array([inside]))
         assert time_s == network.time_s(kind, size, members, np.array([whole]))
+
+
+@given(
+    rates=st.tuples(*[st.sampled_from((20.0, 100.0, 450.0))] * 2),
+    size=st.floats(1e3, 1e10),
+    members=st.integers(2, 64),
+    node=st.sampled_from((4, 6, 8)),
+    data=st.data(),
+)
+def test_members_that_share_nodes_are_never_slower(
+    rates: tuple[float, float], size: float, members: int, node: int, data: st.DataObject
+) -> None:
+    """Also where the links between nodes are faster: searches bound placements so.
+
+    But for the latency of the steps of a ring that are inside nodes then.
+    """
+    network, latency_s = TwoLevelRing(node, *rates, 1e-6, 1e-5), 1e-6
+    most = min(node, members)
+    fewer = data.draw(st.integers(1, most))
+    for kind in KINDS:
+        together, apart = (
+            seconds(network, kind, size, members, inside) for inside in (most, fewer)
+        )
+        steps = 0 if kind == "send" else 2 * (members / fewer - members / most)
+        assert together <= apart + steps * latency_s + 1e-12 * apart
 
 
 def test_a_rank_alone_sends_nothing() -> None:
