@@ -448,8 +448,8 @@ class _Compared:
             waiting[rows], newest[:] = False, False
 
     def _bound(self, rows: Array, setting: Setting) -> None:
-        times = price(setting, self.plans.take(rows)).times
-        self._bound_s[rows] = np.maximum(self._bound_s[rows], times.total_s)
+        total_s = step_times(setting, self.plans.take(rows)).total_s
+        self._bound_s[rows] = np.maximum(self._bound_s[rows], total_s)
 
 
 def _last_s(priced: Priced, shown: int | None) -> float:
