@@ -361,7 +361,7 @@ def test_plans_far_above_their_bound_are_kicked(
         # Larger groups in the first micro-batches, or exchanges of pairs, or both.
         ("tight memory", 28, 6393.9),
         ("tight memory", 157, 7068.3),
-        # Many annealed plans for one, and random kicks where no exchange gains.
+        # Random kicks where no exchange gains.
         ("tight memory", 101, 6108.4),
         # A micro-batch less than the search finds.
         ("tight memory", 72, 5287.5),
